@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-#: The real engines and the cluster, for tests/integration and tests/attacks.
-pytest_plugins = ["engines"]
+#: The real engines, the cluster and a driver without a GPU, for tests/integration and tests/attacks.
+pytest_plugins = ["engines", "fake_driver"]
 
 #: Scripts as people write them, one of which is called test_….py; tests/unit/diagnosis judges what they recorded.
 collect_ignore = ["bound"]

@@ -230,3 +230,15 @@ def kernels_on_cpu(monkeypatch):
         for name, own in (("launch", launch), ("usable", lambda device: True)):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, own)
+
+
+@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request):
+    """Where kernels run: on the CPU, thread by thread, or on a GPU."""
+    torch = pytest.importorskip("torch")
+    if request.param == "emulated":
+        request.getfixturevalue("kernels_on_cpu")
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    return torch.device("cuda", 0)

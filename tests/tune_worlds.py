@@ -65,7 +65,7 @@ class World:
         applied = {key: value for key, value in changes.items() if key not in self.refused}
         window = {"window": {"caught_up": [round(100 * self.waits), 100]}} if self.waits is not None else {}
         return Trial(
-            number=number, changes=changes, seed_offset=seed_offset, report=report, ranks=[report] if report else [],
+            number=number, report=report, ranks=[report] if report else [],
             applied=applied, refused={key: self.refused[key] for key in changes if key in self.refused}, places={},
             anatomy=window, facts=self.facts, exit_code=code, output=output, lines=[], restored={},
             wall_s=self.walls_s.get(number, self.wall_s),

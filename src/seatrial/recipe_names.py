@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+#: Recipes that train a network, which bench times and serve opens.
+TRAINED = ("mnist", "digits", "mnist-deep", "cifar10", "spam")
+
 #: Programs that have a room of their own.
 _PROGRAMS = ("export", "serve")
 

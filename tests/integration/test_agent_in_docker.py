@@ -5,10 +5,10 @@ import os
 import shutil
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 
+from fake_driver import compile_driver
 from seatrial import events
 from seatrial.system import agent_archive
 
@@ -104,9 +104,7 @@ def test_docker_stop_reaches_the_target(container):
 def test_an_image_cut_down_to_other_gpus_is_refused(container, tmp_path, kept, code):
     """The image says so itself, in its environment; the driver's stand-in has one GPU of compute capability 9.0."""
     name, run, run_dir = container
-    library = tmp_path / "libcuda.so.1"
-    source = Path(__file__).parents[1] / "fake_libcuda.c"
-    subprocess.run(["cc", "-shared", "-fPIC", "-w", "-o", library, source], check=True)
+    library = compile_driver(tmp_path)
     plan = json.loads((run_dir / "plan.json").read_text())
     uuid = "GPU-de421f49-0f0c-0000-0000-000000000001"
     gpu = {"index": 0, "uuid": uuid, "name": "NVIDIA Fake", "memory_bytes": 1, "minor": 0}

@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 
 from cdi_specs import written_spec
+from fake_driver import compile_driver
 from machines import UUID, Host, healthy
 from seatrial.backends.containers.docker import Docker
 from seatrial.backends.containers.podman import Podman
@@ -36,7 +37,6 @@ from seatrial.probe import nvml
 from seatrial.system import command
 
 IMAGE = "python:3.11-slim-bookworm"
-SOURCE = Path(__file__).parents[1] / "fake_libcuda.c"
 HEX = UUID.removeprefix("GPU-").replace("-", "")
 
 pytestmark = pytest.mark.xdist_group("doctor")
@@ -57,9 +57,7 @@ def breaks_module() -> ModuleType:
 def libcuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("cc") is None:
         pytest.skip("no C compiler here")
-    folder = tmp_path_factory.mktemp("driver")
-    subprocess.run(["cc", "-shared", "-fPIC", "-w", "-o", folder / "libcuda.so.1", SOURCE], check=True)
-    return folder
+    return compile_driver(tmp_path_factory.mktemp("driver")).parent
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,6 @@ from seatrial.findings.match import match_text
 from seatrial.probe import nvml
 from seatrial.probe.programs import read_program
 
-SOURCE = Path(__file__).parents[1] / "fake_libcuda.c"
 GPU = "de421f490f0c00000000000000000001"
 UUID = "GPU-de421f49-0f0c-0000-0000-000000000001"
 
@@ -83,13 +81,6 @@ assert os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false" and "XLA_PYTHON_CL
 """
 
 PLUGIN = "Metadata-Version: 2.1\nName: jax-cuda12-plugin\nVersion: 0.10.2\n"
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("driver")
-    subprocess.run(["cc", "-shared", "-fPIC", "-w", "-o", folder / "libcuda.so.1", SOURCE], check=True)
-    return folder
 
 
 def run(tmp_path, driver, check, *, fake=True, plugin=True, **variables):

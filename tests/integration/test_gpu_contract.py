@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,6 @@ from seatrial.agent.plan import Gpu, Plan
 from seatrial.agent.process import guard
 from seatrial.probe import nvml
 
-SOURCE = Path(__file__).parents[1] / "fake_libcuda.c"
 HERE, OTHER = "de421f490f0c00000000000000000001", "de421f490f0c00000000000000000002"
 UUID = {HERE: "GPU-de421f49-0f0c-0000-0000-000000000001", OTHER: "GPU-de421f49-0f0c-0000-0000-000000000002"}
 
@@ -24,13 +22,6 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here"),
     pytest.mark.skipif(nvml.present(), reason="this machine has a real driver"),
 ]
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("driver")
-    subprocess.run(["cc", "-shared", "-fPIC", "-w", "-o", folder / "libcuda.so.1", SOURCE], check=True)
-    return folder
 
 
 def required(tmp_path, *gpus, check="driver", **plan):

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from cli_project import Project
+from fake_driver import compile_driver
 from seatrial.backends.kubernetes.client import Cluster
 
 pytestmark = [
@@ -63,8 +64,7 @@ def image(tmp_path_factory: pytest.TempPathFactory, docker_backend: object) -> I
         (site / name / "__init__.py").write_text(text)
     (site / "jax" / "_src" / "xla_bridge.py").write_text(BRIDGE)
     (site / "jaxlib" / "xla_client.py").write_text(CLIENT)
-    source = Path(__file__).parents[1] / "fake_libcuda.c"
-    subprocess.run(["cc", "-shared", "-fPIC", "-w", "-o", site / "libcuda.so.1", source], check=True)
+    compile_driver(site)
     (site / "Dockerfile").write_text(DOCKERFILE)
     subprocess.run(["docker", "build", "-q", "-t", TAG, site], check=True, stdout=subprocess.DEVNULL)
     yield TAG

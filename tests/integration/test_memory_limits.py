@@ -10,13 +10,11 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from seatrial.agent.hook import install as hook
 
-SOURCE = Path(__file__).parents[1] / "fake_libcuda.c"
 GPUS = "de421f490f0c00000000000000000001,de421f490f0c00000000000000000002"
 LIMIT_MB = 256
 QUARTER = LIMIT_MB / 1024
@@ -177,13 +175,6 @@ for name, script in json.loads(sys.stdin.read()).items():
     print(json.dumps([name, found]), flush=True)
     os._exit(0)
 """
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("driver")
-    subprocess.run(["cc", "-shared", "-fPIC", "-w", "-o", folder / "libcuda.so.1", SOURCE], check=True)
-    return folder
 
 
 def absent(package):

@@ -4,8 +4,7 @@ import itertools
 import os
 from typing import Any, Dict, Iterator, List
 
-#: What training frameworks save models as. The receipt looks for the same on folders of the host (saved_model.py).
-SUFFIXES = (".pt", ".pth", ".safetensors", ".ckpt", ".h5", ".keras", ".onnx", ".pkl", ".joblib")
+from seatrial.events import MODEL_SUFFIXES
 
 #: Entries of folders, at most: a target can make any number.
 MOST_LOOKED_AT = 200_000
@@ -43,7 +42,7 @@ def _files(folder: str) -> Iterator[Any]:
                 if entry.is_dir(follow_symlinks=False):
                     if not entry.name.startswith("."):
                         left.append(entry.path)
-                elif entry.name.lower().endswith(SUFFIXES) and entry.is_file(follow_symlinks=False):
+                elif entry.name.lower().endswith(MODEL_SUFFIXES) and entry.is_file(follow_symlinks=False):
                     status = entry.stat(follow_symlinks=False)
                     yield entry.path, status.st_size, status.st_mtime
             except OSError:

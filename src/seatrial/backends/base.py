@@ -64,7 +64,6 @@ class State:
     exit_code: int | None = None
     oom_killed: bool = False
     error: str | None = None
-    image_id: str | None = None
     seconds: float | None = None
     waiting: str | None = None
 
@@ -148,7 +147,6 @@ class ImageFacts:
     entrypoint: tuple[str, ...] = ()
     cmd: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
-    user: str = ""
     workdir: str = ""
     python: str | None = None
 

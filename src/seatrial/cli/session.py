@@ -61,7 +61,7 @@ def carry_out(
         return EXIT_DONE
     importlib.import_module("seatrial.runs.finalise")  # while the container starts: its end need not wait for it
     looks_s = LOG_INTERVAL_S if prepared.plan.agent.input is None else TYPING_INTERVAL_S
-    ready = saying_when_ready(prepared.run, serving, screen.say)
+    ready = saying_when_ready(serving, screen.say)
     stops, typing = interrupt_stops(prepared.run, environ, screen.say), passing_on(prepared.run, prepared.plan)
     with ready, stops, typing, screen.showing_progress(prepared.run) as show:
         follow(prepared.run, screen.write, environ, say=screen.say, between_looks=show, log_interval_s=looks_s)

@@ -33,6 +33,9 @@ _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".
 #: A client that does not take its last bytes does not hold the end up.
 _SHUTDOWN_S = 1
 
+#: Engines are asked each so many readings.
+_TURNS = 10
+
 
 def make_app(projects: Projects, feed: Feed, token: str | None, names: Names) -> Starlette:
     """The ASGI application; no answer has ``names`` in it."""
@@ -99,14 +102,14 @@ def serve(app: Starlette, sock: socket.socket, feed: Feed) -> None:
 
 
 class Housekeeping:
-    """Makes the receipts of runs that have ended, as ``runs ls`` does; asks engines every ``every`` readings."""
+    """Makes the receipts of runs that have ended, as ``runs ls`` does; asks engines now and then."""
 
-    def __init__(self, projects: Projects, environ: Mapping[str, str], every: int = 10) -> None:
-        self._projects, self._environ, self._every, self._turn = projects, environ, every, 0
+    def __init__(self, projects: Projects, environ: Mapping[str, str]) -> None:
+        self._projects, self._environ, self._turn = projects, environ, 0
 
     def __call__(self) -> None:
         self._turn += 1
-        if self._turn % self._every:
+        if self._turn % _TURNS:
             return
         for _, run in self._projects.runs():
             if not run.ended:

@@ -17,9 +17,9 @@ from seatrial.diagnosis.signals import Signals, ranks_wait
 UNKNOWN = "no bound follows from what was measured"
 
 
-def advise(cause: Cause, tags: tuple[str, ...], seen: Signals, gpu_name: str = "") -> tuple[Advice, ...]:
+def advise(cause: Cause, tags: tuple[str, ...], seen: Signals) -> tuple[Advice, ...]:
     """At most three changes, the most promising first."""
-    return tuple(ADVICE[cause](tags, seen, gpu_name))[:3]
+    return tuple(ADVICE[cause](tags, seen))[:3]
 
 
 def _times(share: float) -> str:
@@ -47,7 +47,7 @@ def _rest(seen: Signals) -> str:
     return _full(seen.gpu.get("utilization_pct", seen.gpu.get("graphics_activity_pct")), "the GPU runs kernels")
 
 
-def _data(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
+def _data(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     waited = seen.share("data")
     if seen.ranks and seen.share("other") > max(waited, at.OWN_PYTHON_SHARE):
         gain = _without(seen.share("other"), "Python between the steps")
@@ -80,7 +80,7 @@ def _data(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
     return found
 
 
-def _launch(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
+def _launch(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     fill = _full(seen.gpu.get("sm_activity_pct"), "the GPU's SMs are at work")
     found = [
         Advice("a larger batch: the same launches, more work in each", f"{fill}, in examples a second"),
@@ -99,11 +99,11 @@ def _launch(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]
     return found
 
 
-def _compute(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
+def _compute(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     found = []
     busy = seen.gpu.get("sm_activity_pct", seen.gpu.get("utilization_pct", 100.0)) / 100
     if "fp32" in tags:
-        ratio = tensor_ratio(gpu_name)
+        ratio = tensor_ratio(seen.gpu_name)
         gain = UNKNOWN
         if ratio is not None:
             at_most = 1 / (1 - busy + busy / ratio)
@@ -130,7 +130,7 @@ def _compute(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice
     return found
 
 
-def _latency(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
+def _latency(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     most = max(seen.gpu.get(key, 0.0) for key in ("tensor_activity_pct", "fp32_activity_pct", "dram_activity_pct"))
     fill = _full(most, "arithmetic and memory are at work at most")
     return [
@@ -140,7 +140,7 @@ def _latency(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice
     ]
 
 
-def _bandwidth(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
+def _bandwidth(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     dram = min(1.0, seen.gpu.get("dram_activity_pct", 0.0) / 100)
     moved = f"memory is at work {100 * dram:.0f} % of the time"
     found = [Advice("torch.compile(model): fuses element-wise operations, so data is read once",
@@ -156,7 +156,7 @@ def _bandwidth(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advi
     return found
 
 
-def _communication(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
+def _communication(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     if ranks_wait(seen):
         return [
             Advice("a rank is slow, stopped or dead: compare their output (seatrial runs logs RUN)", _waiting(seen)),
@@ -190,7 +190,7 @@ def _halved(seen: Signals) -> str:
     return f"at most {_times(waited / 2)}: half of {100 * waited:.0f} % of the time" if waited >= 0.05 else UNKNOWN
 
 
-def _host_memory(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
+def _host_memory(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     if "host-memory-full" in tags:
         return [
             Advice("a higher --memory, or fewer workers and a smaller prefetch_factor", UNKNOWN),
@@ -216,7 +216,7 @@ def _link_share(seen: Signals) -> float:
     return float(min(0.99, moved / at.PCIE_PEAK_BYTES_PER_S))
 
 
-def _synchronisation(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
+def _synchronisation(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     sites = [wait.site for wait in seen.ranks[0].waits[:2]] if seen.ranks else []
     rests = "so much of the time the script waits for the GPU, and the GPU for the script"
     gain = f"at most {_times(seen.lost_in_waits)}: {100 * seen.lost_in_waits:.0f} %, {rests}"
@@ -226,7 +226,7 @@ def _synchronisation(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> lis
     ]
 
 
-def _evaluation(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
+def _evaluation(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     gain = _without(seen.share("evaluation"), "evaluation")
     return [
         Advice("evaluate less often, or on fewer batches", gain),
@@ -236,7 +236,7 @@ def _evaluation(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Adv
     ]
 
 
-def _checkpoint(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
+def _checkpoint(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     gain = _without(seen.share("checkpoint"), "saving")
     return [
         Advice("save less often", gain),
@@ -244,7 +244,7 @@ def _checkpoint(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Adv
     ]
 
 
-def _imbalance(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
+def _imbalance(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     if seen.utilization and min(seen.utilization) < at.IDLE_UTILIZATION_PCT:
         working = sum(each >= at.IDLE_UTILIZATION_PCT for each in seen.utilization) or 1
         return [
@@ -265,11 +265,11 @@ def _imbalance(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advi
     ]
 
 
-def _nothing(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
+def _nothing(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     return []
 
 
-def _throttled(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
+def _throttled(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     found = []
     if "cpu-quota" in tags:
         quota = seen.host.get("cpu_quota_cores", 1.0)
@@ -284,7 +284,7 @@ def _throttled(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advi
     return found
 
 
-def _idle(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
+def _idle(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     gain = "all of the time: nothing ran"
     return [
         Advice("find out what it waits for: seatrial runs exec RUN -- py-spy dump --pid 1, or its log", gain),
@@ -293,7 +293,7 @@ def _idle(tags: tuple[str, ...], seen: Signals, gpu_name: str) -> list[Advice]:
 
 
 #: Cause → its advice.
-ADVICE: dict[Cause, Callable[[tuple[str, ...], Signals, str], list[Advice]]] = {
+ADVICE: dict[Cause, Callable[[tuple[str, ...], Signals], list[Advice]]] = {
     "data-bound": _data,
     "launch-bound": _launch,
     "latency-bound": _latency,

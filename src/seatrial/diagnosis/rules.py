@@ -26,10 +26,10 @@ def diagnose(
     Args:
         ended: how the run ended; None while it goes on.
     """
-    seen = signals(samples, steps)
+    seen = signals(samples, steps, gpu_name)
     if ended is not None and (found := happened(seen, ended)) is not None:
         return found
-    found = diagnose_signals(seen, gpu_name)
+    found = diagnose_signals(seen)
     if found is None and ended is not None and ended.used and ended.failed is None:
         return too_short(seen)
     if found is None or ended is None or not seen.ranks:
@@ -38,15 +38,15 @@ def diagnose(
     return replace(found, tags=(*found.tags, *noted), evidence=(*found.evidence, *noted.values()))
 
 
-def diagnose_signals(seen: Signals, gpu_name: str = "") -> Diagnosis | None:
+def diagnose_signals(seen: Signals) -> Diagnosis | None:
     """The same from signals already made."""
     if seen.samples < at.MIN_SAMPLES or not ("utilization_pct" in seen.gpu or "sm_activity_pct" in seen.gpu):
         return None
     cause = next(cause for cause, holds in RULES if holds(seen))
     tags = tuple(tag for tag, holds in TAGS if holds(seen))
-    peak = peak_flops(gpu_name)
+    peak = peak_flops(seen.gpu_name)
     mfu = seen.flops_per_s / (peak * seen.gpus) if seen.flops_per_s and peak and seen.gpus else None
-    return Diagnosis(cause, tags, _evidence(seen), advise(cause, tags, seen, gpu_name), mfu)
+    return Diagnosis(cause, tags, _evidence(seen), advise(cause, tags, seen), mfu)
 
 
 def _slowed(seen: Signals) -> bool:

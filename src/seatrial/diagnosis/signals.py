@@ -42,6 +42,7 @@ class Signals:
         flops_per_s: of all ranks together, as the script counts them.
         utilization: of each GPU, the mean.
         ranks: what the hook measured of each rank's steps; () where it measured nothing.
+        gpu_name: as NVML says it; "" where that is not known.
     """
 
     gpus: int
@@ -56,6 +57,7 @@ class Signals:
     flops_per_s: float | None = None
     utilization: tuple[float, ...] = ()
     ranks: tuple[Anatomy, ...] = ()
+    gpu_name: str = ""
 
     def share(self, region: str) -> float:
         """Of rank 0's time, as measured; 0 where nothing was."""
@@ -73,7 +75,9 @@ class Signals:
         return self.ranks[0].gpu.get(phase, 0.0) if self.ranks else 0.0
 
 
-def signals(samples: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]] = ()) -> Signals:
+def signals(
+    samples: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]] = (), gpu_name: str = ""
+) -> Signals:
     """Signals of ``sample`` events and the ``step`` events of the same time; garbage in them is passed over.
 
     Rates of the first step line are left out: what it counts came before its time.
@@ -107,6 +111,7 @@ def signals(samples: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, A
             is not None
         ),
         ranks=ranks,
+        gpu_name=gpu_name,
     )
 
 

@@ -246,6 +246,10 @@ def never_started(cause: str, exit_code: Optional[int]) -> TargetExited:
     return TargetExited(exit_code=exit_code, signal=None, cause=cause, seconds=0.0, max_rss_bytes=None, oom_kills=None)
 
 
+#: What training frameworks save models as. The agent looks for them on volumes, the receipt in folders of the host.
+MODEL_SUFFIXES = (".pt", ".pth", ".safetensors", ".ckpt", ".h5", ".keras", ".onnx", ".pkl", ".joblib")
+
+
 class ModelsSaved(Event, type="models.saved"):
     """Model files under /models written by this run, as seen from inside.
 

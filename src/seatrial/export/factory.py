@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from seatrial.train.errors import InputError
+from seatrial.train.errors import InputError, type_and_line
 
 
 def make_network(factory: str) -> tuple[nn.Module, dict[str, Tensor]]:
@@ -29,7 +29,7 @@ def make_network(factory: str) -> tuple[nn.Module, dict[str, Tensor]]:
         module = importlib.import_module(module_name)
     except Exception as error:  # a stranger's code runs
         raise InputError(
-            f"cannot import {module_name}: {_last(error)}", fix=f"python -c 'import {module_name}'"
+            f"cannot import {module_name}: {type_and_line(error)}", fix=f"python -c 'import {module_name}'"
         ) from error
     if not callable(made := getattr(module, name, None)):
         raise InputError(f"{module_name} has no function {name}", fix=f"--model {module_name}:NAME")
@@ -37,7 +37,7 @@ def make_network(factory: str) -> tuple[nn.Module, dict[str, Tensor]]:
         result = made()
     except Exception as error:  # a stranger's code runs
         raise InputError(
-            f"{factory}() failed: {_last(error)}", fix=f"python -c 'import {module_name} as m; m.{name}()'"
+            f"{factory}() failed: {type_and_line(error)}", fix=f"python -c 'import {module_name} as m; m.{name}()'"
         ) from error
     network, inputs = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
     if not isinstance(network, nn.Module):
@@ -63,7 +63,3 @@ def _named(inputs: Any) -> dict[str, Tensor]:
             "the factory's inputs are not tensors with a batch in front", fix="return model, torch.zeros(4, 1, 28, 28)"
         )
     return {str(name): each.detach() for name, each in inputs.items()}
-
-
-def _last(error: BaseException) -> str:
-    return f"{type(error).__name__}: {(str(error).strip() or '?').splitlines()[0][:160]}"

@@ -20,7 +20,7 @@ from seatrial.export.factory import make_network
 from seatrial.export.original import Flat, Original, drawn, outputs_of
 from seatrial.recipes.saved import WEIGHTS, Saved, read_saved
 from seatrial.train import script
-from seatrial.train.errors import CheckpointError, InputError, ModelFileError
+from seatrial.train.errors import CheckpointError, InputError, ModelFileError, first_line
 from seatrial.train.saving.checkpoint import load_model
 from seatrial.train.saving.examples import Examples, examples_path, read_examples
 from seatrial.train.saving.model_files import read_tensors, weights_digest
@@ -158,7 +158,9 @@ def _of_torchscript(path: Path, shapes: Shapes) -> Original:
     try:
         module = torch.jit.load(path, map_location="cpu").eval()  # type: ignore[no-untyped-call]
     except Exception as error:  # as above
-        raise ModelFileError(f"{path} cannot be loaded as TorchScript: {_first(error)}", fix="save it anew") from error
+        raise ModelFileError(
+            f"{path} cannot be loaded as TorchScript: {first_line(error)}", fix="save it anew"
+        ) from error
     return _of_user(path, module, _inputs(path, module, shapes, None), given=False)
 
 
@@ -167,7 +169,9 @@ def _of_program(path: Path) -> Original:
         program = torch.export.load(path)
         module = program.module()
     except Exception as error:  # as above
-        raise ModelFileError(f"{path} cannot be loaded as a .pt2 file: {_first(error)}", fix="save it anew") from error
+        raise ModelFileError(
+            f"{path} cannot be loaded as a .pt2 file: {first_line(error)}", fix="save it anew"
+        ) from error
     nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     names = [name for name in program.graph_signature.user_inputs if isinstance(name, str)]
     sizes = {name: nodes[name].meta["val"].shape for name in names}
@@ -204,7 +208,7 @@ def _of_user(
     except Exception as error:  # a stranger's code
         shapes = ", ".join(f"{name} {tuple(each.shape)}" for name, each in inputs.items())
         raise InputError(
-            f"the model fails on inputs {shapes}: {_first(error)}", fix="--input-shape SIZE,SIZE,… of one row"
+            f"the model fails on inputs {shapes}: {first_line(error)}", fix="--input-shape SIZE,SIZE,… of one row"
         ) from error
     own = {name: each.detach() for name, each in (state or network.state_dict()).items()}
     digest = weights_digest(own)
@@ -249,7 +253,3 @@ def _inputs(path: Path, network: Any, shapes: Shapes, factory: str | None) -> di
 def _examples(path: Path) -> Examples | None:
     beside = examples_path(path)
     return read_examples(beside) if beside.is_file() else None
-
-
-def _first(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

@@ -22,7 +22,7 @@ from seatrial.export.formats import FORMATS, OPSET, PROGRAM_OPSET, run_original
 from seatrial.export.opening import open_model
 from seatrial.export.original import Original
 from seatrial.train import script
-from seatrial.train.errors import DiskFullError, InputError, TrainError
+from seatrial.train.errors import DiskFullError, InputError, TrainError, first_line
 from seatrial.train.saving.examples import Examples, examples_path, save_examples
 from seatrial.train.saving.model_card import DATATYPES, ModelCard, TensorCard, card_path, save_card
 
@@ -102,10 +102,9 @@ def _write_and_compare(original: Original, to: str, written: Path, tolerance: fl
     except ImportError as error:
         raise InputError(f"--to {to} needs {error.name}", fix=f"pip install {error.name}") from error
     except Exception as error:  # exporters raise what a network leads them to
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
         others = ", ".join(name for name in FORMATS if name != to)
         raise TrainError(
-            f"{original.name} cannot be exported to {to}: {reason}", fix=f"another format: {others}"
+            f"{original.name} cannot be exported to {to}: {first_line(error)}", fix=f"another format: {others}"
         ) from error
     _report(
         largest_difference=found.scaled, largest_absolute_difference=found.absolute, tolerance=tolerance

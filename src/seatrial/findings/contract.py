@@ -55,16 +55,9 @@ def explain_missing(
     return _finding("gpus-unusable", _said(context))
 
 
-def _finding(
-    id: str,
-    evidence: List[str],
-    *,
-    message: Optional[str] = None,
-    cause: Optional[str] = None,
-    fix: Optional[str] = None,
-) -> Finding:
+def _finding(id: str, evidence: List[str], *, message: Optional[str] = None, fix: Optional[str] = None) -> Finding:
     """An error of the catalogue's entry, with what is known better here."""
-    return by_id(id).finding(evidence, severity="error", message=message, cause=cause, fix=fix)
+    return by_id(id).finding(evidence, severity="error", message=message, fix=fix)
 
 
 def _device_nodes(expected: List[Facts], visible: List[Facts], context: Facts) -> Optional[Finding]:

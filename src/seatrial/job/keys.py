@@ -56,7 +56,7 @@ _PORTS = re.compile(
     r"(?P<ports>:?[0-9]{1,5}(-[0-9]{1,5})?(:[0-9]{1,5}(-[0-9]{1,5})?)?)(/(tcp|udp|sctp))?"
 )
 #: Container names: docs.docker.com/reference/cli/docker/container/run; 63 because it is the hostname too (RFC 1123).
-_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"
+NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"
 
 
 def typed(read: Callable[[Any], Any]) -> BeforeValidator:
@@ -270,8 +270,8 @@ FolderOrUrl = Annotated[str, _located(_folder_or_url), Schema(TEXT)]
 Port = Annotated[str, typed(_port), Schema(text("8080:80", "127.0.0.1:8888:8888"))]
 Name = Annotated[
     str,
-    typed(matching(_NAME, "letters, digits, . _ -, at most 63")),
-    Schema({**TEXT, "pattern": f"^{_NAME}$"}),
+    typed(matching(NAME, "letters, digits, . _ -, at most 63")),
+    Schema({**TEXT, "pattern": f"^{NAME}$"}),
 ]
 Variable = Annotated[
     str, typed(matching(_VARIABLE, "a variable's name")), Schema({**TEXT, "pattern": f"^{_VARIABLE}$"})

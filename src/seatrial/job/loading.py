@@ -109,9 +109,7 @@ def _names_a_target(table: Mapping[str, Any]) -> bool:
     return bool({"target", "module"} & set(table) or table.get("image", {}).get("ready"))
 
 
-def read_stages(
-    project: Path, flags: Mapping[str, Any], cwd: Path | None = None
-) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+def read_stages(project: Path, flags: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
     """(name of a stage → what holds for it, validated: its own keys over those of the file; what the flags say).
 
     Raises ConfigError, as ``load_job``.
@@ -119,7 +117,7 @@ def read_stages(
     from_file = _file_source(project).read()
     common = {key: value for key, value in from_file.items() if key not in (*_PIPELINES, *_OWN)}
     stages = {name: _merge(common, _set(table)) for name, table in from_file.get("stages", {}).items()}
-    return stages, _Source("", "seatrial up --help", cwd or Path.cwd(), _given(flags)).read()
+    return stages, _Source("", "seatrial up --help", Path.cwd(), _given(flags)).read()
 
 
 def read_services(project: Path) -> tuple[ServicesTable, ImageOptions, tuple[Ask, ...]]:

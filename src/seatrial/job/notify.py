@@ -62,6 +62,8 @@ def from_flags(words: Collection[str]) -> dict[str, Any]:
     """
     table: dict[str, Any] = {"command": [], "webhook": []}
     for word in words:
+        if not isinstance(word, str):  # from Python
+            raise UsageError(f"notify: {word!r} is no text", run=f'notify=["{DESKTOP}"]   # or a URL, or a command')
         if word == DESKTOP:
             table["desktop"] = True
         elif word.startswith(("http://", "https://")):

@@ -29,6 +29,10 @@ CONTAINER_EVENTS = "/seatrial/tensorboard"
 CONTAINER_HOME = "/home/seatrial"
 CONTAINER_RUN = "/seatrial/run"
 CONTAINER_AGENT = "/seatrial/agent.pyz"
+
+#: DataLoader workers hand batches over through /dev/shm; a batch of 256 ImageNet images is 154 MB in float32, and
+#: each worker holds two. Docker's default of 64 MB ends in "Bus error". PyTorch's README asks for more by --ipc=host.
+SHM_BYTES_PER_GPU = 2 * 2**30
 CONTAINER_PLAN = "/seatrial/plan.json"
 CONTAINER_INPUT = "/seatrial/input"
 #: How the agent's Python is started: PYTHONPATH, the user's site packages and a json.py of the project stay out of it.
@@ -49,9 +53,6 @@ CONTAINER_SECRETS = "/seatrial/secrets"
 CONTAINER_RESUME = "/seatrial/resume"
 CONTAINER_RESUMED_CHECKPOINTS = f"{CONTAINER_RESUME}/checkpoints"
 
-#: none: no GPU. nvidia-runtime: ``--gpus`` (toolkit's hook or, from Docker 29.2, CDI inside). cdi: ``--device
-#: nvidia.com/gpu=…``. device-nodes: /dev/nvidia* and the driver's libraries bind-mounted. host: a local process.
-#: device-plugin: Kubernetes asks the plugin of the node it picks. resource-claim: each pod has a ResourceClaim.
 #: Where the companion's agent writes, in the run's record.
 COMPANION_FOLDER = "companion"
 
@@ -62,6 +63,9 @@ EXIT_POD_STOPPED = 143
 
 GpuMode = Literal["required", "none", "auto-cpu"]
 Check = Literal["torch", "tensorflow", "jax", "driver", "none"]
+#: none: no GPU. nvidia-runtime: ``--gpus`` (toolkit's hook or, from Docker 29.2, CDI inside). cdi: ``--device
+#: nvidia.com/gpu=…``. device-nodes: /dev/nvidia* and the driver's libraries bind-mounted. host: a local process.
+#: device-plugin: Kubernetes asks the plugin of the node it picks. resource-claim: each pod has a ResourceClaim.
 Injection = Literal["none", "nvidia-runtime", "cdi", "device-nodes", "host", "device-plugin", "resource-claim"]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from seatrial.load.rounds import Round
 
 HEAD = (
@@ -20,8 +18,3 @@ def line(measured: Round) -> str:
         f"{measured.p99_ms:8.2f} {measured.refused:8} {measured.failed + measured.broken:7} "
         f"{f'{measured.client_cpu_us:.0f}{server}':>12}"
     )
-
-
-def table(rounds: Sequence[Round]) -> str:
-    """All rounds."""
-    return "\n".join([HEAD, *map(line, rounds)])

@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -22,7 +21,7 @@ from typing import Any, Literal
 
 from seatrial.errors import DiskError, RunNotFoundError, SeatrialError, UntrustedPathError
 from seatrial.probe import proc
-from seatrial.runs.store import RunStore, new_run_id
+from seatrial.runs.store import RunStore, is_run_id, new_run_id
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
 from seatrial.system.near import did_you_mean
@@ -47,7 +46,6 @@ PAGES = (".seatrial", "pipelines")
 
 _FILE = "group.json"
 _MOST_BYTES = 8 << 20
-_ID = re.compile(r"\d{8}-\d{6}-[0-9a-z]+")
 _SCHEMA_VERSION = 1
 
 
@@ -171,7 +169,7 @@ class GroupStore:
     def all(self) -> list[Group]:
         """Every group that can be read, oldest first."""
         try:
-            names = sorted(entry.name for entry in os.scandir(self.root) if _ID.fullmatch(entry.name))
+            names = sorted(entry.name for entry in os.scandir(self.root) if is_run_id(entry.name))
         except OSError:
             return []
         return [group for name in names if (group := self.read(name)) is not None]

@@ -36,7 +36,7 @@ def listed(store: RunStore, environ: Mapping[str, str], *, limit: int | None = N
     """The newest ``limit`` runs and groups (None: all), newest first; below a group all its members."""
     groups = GroupStore(store)
     found = {group.id: group for group in groups.all()}
-    owners = {member.run: group.id for group in found.values() for member in group.members if _own(group, member)}
+    owners = {member.run: group.id for group in found.values() for member in group.members if _own(member)}
     ids = store.ids()  # of thousands, of which a screen shows twenty: only those are looked into
     tops = sorted([*found, *(run_id for run_id in ids if run_id not in owners)], reverse=True)[:limit]
     lines: list[Listed] = []
@@ -57,8 +57,8 @@ def as_json(lines: list[Listed]) -> list[dict[str, Any]]:
     ]
 
 
-def _own(group: Group, member: Member) -> bool:
-    """The run was started by this group, and not found unchanged by it."""
+def _own(member: Member) -> bool:
+    """The run was started by its group, and not found unchanged by it."""
     return member.run is not None and member.state != "unchanged"
 
 
@@ -69,7 +69,7 @@ def _group(groups: GroupStore, group: Group, ids: Mapping[str, bool], environ: M
         group = room(group.kind).refresh(groups, group, environ)
     lines = []
     for member in group.members:
-        run = _run_of(groups.runs, member.run, ids) if _own(group, member) else None
+        run = _run_of(groups.runs, member.run, ids) if _own(member) else None
         line = line_of(run, environ) if run else _without_run(member)
         lines.append(Listed(line, group.id, member.name))
     return [Listed(_head(group), group.id), *lines]

@@ -11,18 +11,14 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from seatrial.errors import UsageError
 from seatrial.job.loading import project_table
+from seatrial.pipelines.compose.file_names import COMPOSE_FILES
 from seatrial.pipelines.group import Group, GroupStore, Kind
+from seatrial.runs.services import TRACKERS
 from seatrial.system.near import nearest
 from seatrial.system.typed_path import as_typed
 
 if TYPE_CHECKING:
     from seatrial.pipelines.request import Front, UpRequest
-
-#: Names that Compose looks for, in its order. Source: compose-spec, 04-version-and-name and spec "Compose file".
-COMPOSE_FILES = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml")
-
-#: Services that seatrial brings itself.
-TRACKERS = ("tensorboard", "mlflow")
 
 #: Kind of group → the module with its ``up`` and ``down``, imported when it is asked for.
 ROOMS: dict[Kind, str] = {

@@ -38,7 +38,6 @@ class Resumed:
         mount: what shows them in a container; None likewise.
     """
 
-    run_id: str
     checkpoints: Path | None = None
     mount: Mount | None = None
 

@@ -44,10 +44,6 @@ class Cgroup:
         inactive = "inactive_file" if self.version == 2 else "total_inactive_file"
         return max(0, used - _table(self._memory, "memory.stat").get(inactive, 0))
 
-    def memory_peak_bytes(self) -> Optional[int]:
-        """Highest use so far, page cache included. memory.peak is there from Linux 5.19 on."""
-        return _number(self._memory, "memory.peak" if self.version == 2 else "memory.max_usage_in_bytes")
-
     def memory_limit_bytes(self) -> Optional[int]:
         """The tightest limit on the way up to the root, or None when there is none."""
         name = "memory.max" if self.version == 2 else "memory.limit_in_bytes"

@@ -125,9 +125,9 @@ def gpu_handle(pynvml: Any, uuid: str) -> Any:
     return pynvml.nvmlDeviceGetHandleByUUID(uuid)
 
 
-def compute_processes(uuid: str, pynvml: Any = None) -> List[ComputeProcess]:
+def compute_processes(uuid: str) -> List[ComputeProcess]:
     """Processes with a CUDA context on this GPU or slice. Raises NvmlError."""
-    pynvml = pynvml or load()
+    pynvml = load()
     try:
         found = pynvml.nvmlDeviceGetComputeRunningProcesses(gpu_handle(pynvml, uuid))
     except pynvml.NVMLError as error:

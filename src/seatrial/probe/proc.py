@@ -18,7 +18,6 @@ class Process(NamedTuple):
 
     pid: int
     parent: int
-    group: int
     session: int
     state: str
     cpu_seconds: float
@@ -43,7 +42,6 @@ def read(pid: int, proc: str = "/proc") -> Optional[Process]:
     return Process(
         pid,
         int(fields[1]),
-        int(fields[2]),
         int(fields[3]),
         fields[0].decode(),
         (int(fields[11]) + int(fields[12])) / _TICKS_PER_S,
@@ -58,9 +56,9 @@ def everyone(proc: str = "/proc") -> Dict[int, Process]:
     return {process.pid: process for process in found if process is not None}
 
 
-def descendants(pid: int, proc: str = "/proc") -> List[Process]:
+def descendants(pid: int) -> List[Process]:
     """All processes under this one, itself not counted, parents before children. Zombies are left out."""
-    return under(pid, everyone(proc))
+    return under(pid, everyone())
 
 
 def under(pid: int, processes: Mapping[int, Process]) -> List[Process]:
@@ -77,22 +75,22 @@ def under(pid: int, processes: Mapping[int, Process]) -> List[Process]:
     return found
 
 
-def command_line(pid: int, proc: str = "/proc") -> bytes:
+def command_line(pid: int) -> bytes:
     """Arguments joined by NUL; empty once the process is gone."""
-    return _bytes("%s/%d/cmdline" % (proc, pid))
+    return _bytes("/proc/%d/cmdline" % pid)
 
 
-def ignored_signals(pid: int, proc: str = "/proc") -> int:
+def ignored_signals(pid: int) -> int:
     """The mask of signals that a process ignores, bit 0 for signal 1; 0 once it is gone. Source: proc(5), SigIgn."""
-    for line in _bytes("%s/%d/status" % (proc, pid)).splitlines():
+    for line in _bytes("/proc/%d/status" % pid).splitlines():
         if line.startswith(b"SigIgn:"):
             return int(line.split()[1], 16)
     return 0
 
 
-def environment(pid: int, proc: str = "/proc") -> List[bytes]:
+def environment(pid: int) -> List[bytes]:
     """``NAME=value`` entries the process was started with; empty when gone or another user's."""
-    return _bytes("%s/%d/environ" % (proc, pid)).split(b"\0")
+    return _bytes("/proc/%d/environ" % pid).split(b"\0")
 
 
 def has_cuda_context(pid: int, proc: str = "/proc") -> bool:

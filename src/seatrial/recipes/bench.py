@@ -22,12 +22,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from seatrial import events
-from seatrial.recipe_names import KERAS_FRAMEWORKS, KERAS_RECIPES, frameworks_of, module_of
+from seatrial.recipe_names import KERAS_FRAMEWORKS, KERAS_RECIPES, TRAINED, frameworks_of, module_of
 from seatrial.train import command_line
 from seatrial.train.errors import InputError, TrainError
 from seatrial.train.saving.atomic import write_text
 
-RECIPES = ("mnist", "digits", "mnist-deep", "cifar10", "spam")
 #: Name in --compare → the recipe's options and the environment of that way.
 WAYS: dict[str, tuple[list[str], dict[str, str]]] = {
     "cpu": ([], {"CUDA_VISIBLE_DEVICES": ""}),
@@ -102,7 +101,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     modes = parser.add_subparsers(dest="mode", required=True)
     for mode in ("train", "scaling", "batch"):
         sub = modes.add_parser(mode)
-        sub.add_argument("recipe", choices=RECIPES)
+        sub.add_argument("recipe", choices=TRAINED)
         sub.add_argument("--repeats", type=command_line.positive, default=3)
         sub.add_argument("--json", type=Path, default=command_line.result_file("bench.json"), metavar="FILE")
         sub.add_argument("--plot", type=Path, default=command_line.result_file("bench.svg"), metavar="FILE.svg")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from seatrial.recipes import cifar10, mnist, mnist_deep, spam
 from seatrial.train.data.cifar10 import CLASSES as CIFAR10_CLASSES
-from seatrial.train.errors import CheckpointError, InputError, ModelFileError
+from seatrial.train.errors import CheckpointError, InputError, ModelFileError, first_line
 from seatrial.train.saving.checkpoint import load_model
 from seatrial.train.saving.examples import Examples, examples_path, read_examples
 from seatrial.train.saving.model_files import read_tensors, weights_digest
@@ -168,7 +168,7 @@ def _read_text(recipe: str, path: Path) -> Saved:
             folder, local_files_only=True, trust_remote_code=False, use_fast=True
         )
     except Exception as error:  # transformers raises what a file leads it to: KeyError, TypeError, RuntimeError …
-        raise ModelFileError(f"{folder} cannot be read as {recipe}'s model: {_first_line(error)}", fix=fix) from error
+        raise ModelFileError(f"{folder} cannot be read as {recipe}'s model: {first_line(error)}", fix=fix) from error
     wrong = [f"{name} is {what}" for what, key in (("missing", "missing_keys"), ("unknown", "unexpected_keys"))
              for name in sorted(map(str, told[key]))]  # fmt: skip
     wrong += [f"{each[0]} has another shape" for each in told["mismatched_keys"]]
@@ -179,10 +179,6 @@ def _read_text(recipe: str, path: Path) -> Saved:
     inputs = {"input_ids": (-1,), "attention_mask": (-1,)}
     network = TextClassifier(model.float()).eval()
     return Saved(recipe, network, path, weights_digest(tensors), "text", inputs, labels, tokenizer=tokenizer)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
 def _examples(saved: Saved) -> Examples | None:

@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from seatrial.train import script
 from seatrial.train.data.texts import TestTexts, Texts, TextSet
 from seatrial.train.distributed import Ranks, ranks
-from seatrial.train.errors import EXIT_TERMINATED, DataError, InputError
+from seatrial.train.errors import EXIT_TERMINATED, DataError, InputError, first_line
 from seatrial.train.evaluate import evaluate
 from seatrial.train.loop import fit
 from seatrial.train.memory import cap, summary
@@ -227,9 +227,9 @@ def pretrained(kind: Any, weights: str, **options: Any) -> Any:
     try:
         return kind.from_pretrained(weights, **options)
     except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
         raise InputError(
-            f"no pretrained weights at {weights}: {reason}", fix="--weights FOLDER, or --from-scratch to train without"
+            f"no pretrained weights at {weights}: {first_line(error)}",
+            fix="--weights FOLDER, or --from-scratch to train without",
         ) from error
 
 

@@ -17,8 +17,6 @@ from seatrial.system.typed_path import as_typed, from_here
 if TYPE_CHECKING:
     from seatrial.receipt.model import Receipt
 
-#: Folders of a project in which no run saves a model.
-_SKIPPED = {"__pycache__", "node_modules", "site-packages", "venv", "env"}
 _MOST_FILES = 200_000
 
 #: File times are of a coarse clock, and a run's receipt is written a moment after its target has ended.
@@ -118,7 +116,7 @@ def _saved_by(run: Run, receipt: Receipt, folders: Sequence[Path], verb: Verb) -
     started = receipt.header.started_at or receipt.header.judged_at
     found: dict[Path, None] = {}
     for folder in folders:
-        for entry in nofollow.files_below(folder, most_entries=_MOST_FILES, skip=_SKIPPED):
+        for entry in nofollow.files_below(folder, most_entries=_MOST_FILES, skip=nofollow.NO_RESULTS):
             if not is_model(entry.name, verb):
                 continue
             modified = entry.stat(follow_symlinks=False).st_mtime

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from seatrial import events
 from seatrial.errors import EngineUnavailableError, SeatrialError
 from seatrial.receipt.evidence.fields import number, text, whole
-from seatrial.runs.store import Run, RunStore, run_name
+from seatrial.runs.store import Run, run_name
 
 if TYPE_CHECKING:
     from seatrial.backends.base import Handle
@@ -52,11 +52,6 @@ def started_at(run_id: str) -> float | None:
         return time.mktime(time.strptime(run_id[:15], "%Y%m%d-%H%M%S"))
     except (ValueError, OverflowError):
         return None
-
-
-def list_runs(store: RunStore, environ: Mapping[str, str], *, limit: int | None = None) -> list[Line]:
-    """The newest ``limit`` runs (None: all), newest first. Those that have ended meanwhile are finalised."""
-    return [line_of(run, environ) for run in store.all()[::-1][:limit]]
 
 
 def line_of(run: Run, environ: Mapping[str, str]) -> Line:

@@ -25,6 +25,7 @@ from seatrial.system.address import is_loopback
 OUTCOME_TAG = "seatrial.outcome"
 
 _MOST_BYTES = 8 << 20
+_ANSWER_S = 5.0
 _ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
 _MOST_EXPERIMENTS, _MOST_RUNS = 1000, 50
 
@@ -43,11 +44,11 @@ class MlflowServer:
     """A server and the login for it.
 
     Args:
-        url: ending in "/" or not. timeout_s: of each question.
+        url: ending in "/" or not.
     """
 
-    def __init__(self, url: str, login: Mapping[str, str], timeout_s: float = 5.0) -> None:
-        self._url, self._login, self._timeout_s = url.rstrip("/"), dict(login), timeout_s
+    def __init__(self, url: str, login: Mapping[str, str]) -> None:
+        self._url, self._login = url.rstrip("/"), dict(login)
         local = is_loopback(urlsplit(url).hostname or "")
         handlers = [urllib.request.ProxyHandler({})] if local else []
         self._opener = urllib.request.build_opener(*handlers, _NoRedirect())
@@ -105,7 +106,7 @@ class MlflowServer:
         for name, value in authorization(self._login).items():
             request.add_header(name, value)
         try:
-            with self._opener.open(request, timeout=self._timeout_s) as answer:
+            with self._opener.open(request, timeout=_ANSWER_S) as answer:
                 text: bytes = answer.read(_MOST_BYTES + 1)
         except http.client.HTTPException as error:  # no HTTP at all, or cut off
             raise ValueError(f"no answer of HTTP: {type(error).__name__}") from error

@@ -55,7 +55,7 @@ def resumed(run: Run, *, on_a_volume: bool) -> Resumed:
 
     Raises UntrustedPathError, as ``checkpoints_of``.
     """
-    return Resumed(run.id) if on_a_volume else Resumed(run.id, checkpoints_of(run), resume_mount(run))
+    return Resumed() if on_a_volume else Resumed(checkpoints_of(run), resume_mount(run))
 
 
 def resume_mount(run: Run) -> Mount:

@@ -13,7 +13,7 @@ from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
 
 TrackerName = Literal["tensorboard", "mlflow"]
-NAMES: tuple[TrackerName, ...] = ("tensorboard", "mlflow")
+TRACKERS: tuple[TrackerName, ...] = ("tensorboard", "mlflow")
 
 #: In a project, beside its runs' places: MLflow's own data.
 MLFLOW_FOLDER = (".seatrial", "mlflow")
@@ -66,7 +66,7 @@ class ServiceStore:
         self.root = record / "services"
 
     def all(self) -> dict[str, Service]:
-        return {name: service for name in NAMES if (service := self.read(name)) is not None}
+        return {name: service for name in TRACKERS if (service := self.read(name)) is not None}
 
     def read(self, name: str) -> Service | None:
         """None where it is not up, or its record cannot be read."""

@@ -104,7 +104,7 @@ def wait_until_ready(serving: Serving, ended: Callable[[], bool]) -> float | Non
 
 
 @contextlib.contextmanager
-def saying_when_ready(run: Run, serving: Serving | None, say: Callable[[str], None]) -> Iterator[None]:
+def saying_when_ready(serving: Serving | None, say: Callable[[str], None]) -> Iterator[None]:
     """While this holds, a server says its address once it answers."""
     if serving is None:
         yield

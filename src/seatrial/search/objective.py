@@ -9,7 +9,6 @@ from typing import Literal
 from seatrial.errors import UsageError
 
 Direction = Literal["max", "min"]
-_EXAMPLE = "seatrial sweep … --metric accuracy:max"
 
 
 @dataclass(frozen=True)

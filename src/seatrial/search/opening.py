@@ -14,6 +14,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from seatrial.errors import RunNotFoundError, UsageError
+from seatrial.job.keys import NAME
 from seatrial.job.model import Job
 from seatrial.runs.store import RunStore
 from seatrial.search.engines import ENGINES, PRUNERS
@@ -28,8 +29,6 @@ from seatrial.system.near import nearest
 
 #: In a project, what people look at.
 PLACE_FOLDER = (".seatrial", "sweeps")
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def open_search(request: Request, job: Job, environ: Mapping[str, str], say: Say) -> Search:
@@ -66,7 +65,7 @@ def resume_search(
 
 def find_study(store: RunStore, name: str) -> Study:
     """Raises RunNotFoundError."""
-    path = _file(store, name) if _NAME.fullmatch(name) else None
+    path = _file(store, name) if re.fullmatch(NAME, name) else None
     if path is None or not Study(path).is_made:
         studies = (folder / FILE for folder in sorted((store.record / "sweeps").glob("*")) if folder.name != name)
         known = sorted(file.parent.name for file in studies if file.is_file())
@@ -112,7 +111,7 @@ def _definition(request: Request, job: Job) -> Definition:
         job=job.model_dump_json(),
     )
     if request.name is not None:
-        if not _NAME.fullmatch(request.name):
+        if not re.fullmatch(NAME, request.name):
             raise UsageError(
                 f"--study {request.name!r} is no name: letters, digits, . _ -", run="seatrial sweep … --study lr-search"
             )

@@ -37,7 +37,6 @@ class Reading:
     """
 
     def __init__(self, run: Run, objective: Objective, series: str | None) -> None:
-        self._objective = objective
         self._pattern = re.compile(objective.pattern) if objective.pattern is not None else None
         self._lines = events.Lines(str(run.events_path))
         names = [phase + objective.metric for phase in PHASES if phase != "train_"]

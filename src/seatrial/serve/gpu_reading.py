@@ -36,8 +36,7 @@ class GpuReading:
 class Gpus:
     """Reads them when asked."""
 
-    def __init__(self, library: str = "libnvidia-ml.so.1") -> None:
-        self._library = library
+    def __init__(self) -> None:
         self._nvml: ctypes.CDLL | None = None
         self._opened = False
         self._read_s = float("-inf")
@@ -46,16 +45,16 @@ class Gpus:
     def read(self) -> list[GpuReading]:
         """At most a second old; empty where there is no GPU or no driver."""
         if not self._opened:
-            self._opened, self._nvml = True, _open(self._library)
+            self._opened, self._nvml = True, _open()
         if self._nvml is not None and time.monotonic() - self._read_s > _FRESH_S:
             self._read_s = time.monotonic()
             self._kept = _read(self._nvml)
         return self._kept
 
 
-def _open(library: str) -> ctypes.CDLL | None:
+def _open() -> ctypes.CDLL | None:
     try:
-        nvml = ctypes.CDLL(library)
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
         return nvml if nvml.nvmlInit_v2() == 0 else None
     except (OSError, AttributeError):
         return None

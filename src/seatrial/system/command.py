@@ -78,16 +78,9 @@ def run(
     return Completed(tuple(argv), ended.returncode, _text(ended.stdout), _text(ended.stderr))
 
 
-def check(
-    argv: Sequence[str],
-    *,
-    timeout_s: float,
-    input: str | None = None,
-    env: Mapping[str, str] | None = None,
-    cwd: Path | None = None,
-) -> Completed:
+def check(argv: Sequence[str], *, timeout_s: float) -> Completed:
     """As ``run``; raises CommandError as well when the exit code is not 0."""
-    ended = run(argv, timeout_s=timeout_s, input=input, env=env, cwd=cwd)
+    ended = run(argv, timeout_s=timeout_s)
     if ended.exit_code != 0:
         raise failed(ended)
     return ended

@@ -24,6 +24,9 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 #: Entries that are looked at when sizes are added up; a container can make any number.
 MOST_ENTRIES = 200_000
 
+#: Folders of a project that hold no result of a run: environments and caches.
+NO_RESULTS = frozenset({"__pycache__", "node_modules", "site-packages", "venv", "env"})
+
 
 def read_regular(path: Path, *, most_bytes: int) -> bytes:
     """A small regular file, whole.

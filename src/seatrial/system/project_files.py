@@ -70,16 +70,14 @@ def read_bytes(
     raise refusal(f"{shown_path(path, inside)} {problem}", run=f"ls -ld {as_typed(path)}")
 
 
-def read_text(
-    path: Path, *, inside: Path | None, limit_bytes: int = MAX_BYTES, refusal: type[UsageError] = ConfigError
-) -> str:
+def read_text(path: Path, *, inside: Path | None, limit_bytes: int = MAX_BYTES) -> str:
     """The whole file, which must be UTF-8; a byte order mark is left out. Raises as ``read_bytes``."""
-    data = read_bytes(path, inside=inside, limit_bytes=limit_bytes, refusal=refusal)
+    data = read_bytes(path, inside=inside, limit_bytes=limit_bytes)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise refusal(f"{shown_path(path, inside)}:{line}: not UTF-8 text", run=f"file {as_typed(path)}") from None
+        raise ConfigError(f"{shown_path(path, inside)}:{line}: not UTF-8 text", run=f"file {as_typed(path)}") from None
 
 
 def read_sources(paths: Iterable[Path], inside: Path, most_bytes: int) -> Iterator[str]:

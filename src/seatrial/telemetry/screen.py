@@ -55,7 +55,7 @@ def render(
     height: int | None,
 ) -> RenderableType:
     """The screen. ``height`` None: everything, for plain output; else what fits, and how much does not."""
-    parts: list[RenderableType] = [_title(reading, options, width)]
+    parts: list[RenderableType] = [_title(reading, width)]
     parts += [Text(problem, style="yellow", overflow="fold") for problem in reading["problems"]]
     if height is not None and history is not None and 2 * len(reading["gpus"]) > height - _OTHERS:
         names = [_gpu_name(gpu) + " " for gpu in reading["gpus"]]
@@ -82,7 +82,7 @@ def render(
     return Group(*parts)
 
 
-def _title(reading: Mapping[str, Any], options: Options, width: int) -> Text:
+def _title(reading: Mapping[str, Any], width: int) -> Text:
     machine = reading["machine"]
     words = [
         f"CPU {_number(machine['cpu_cores'], '.1f')} of {machine['cpu_count']} cores",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import errno
 import importlib
@@ -66,35 +67,32 @@ def rows(reading: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
 
 class _JsonLines:
     def __init__(self, path: Path) -> None:
-        self._path, self._file = path, path.open("a", encoding="utf-8")
+        self._path, self._file = path, path.open("a", newline="", encoding="utf-8")
 
     def write(self, reading: Mapping[str, Any]) -> None:
         try:
-            self._file.write(json.dumps(reading, separators=(",", ":")) + "\n")
+            self._put(reading)
             self._file.flush()
         except OSError as error:
             raise _disk(self._path, error) from error
 
+    def _put(self, reading: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(reading, separators=(",", ":")) + "\n")
+
     def close(self) -> None:
-        _close(self._file.close)
+        with contextlib.suppress(OSError):  # what could not be written was told by write
+            self._file.close()
 
 
-class _Csv:
+class _Csv(_JsonLines):
     def __init__(self, path: Path) -> None:
-        self._path, self._file = path, path.open("a", newline="", encoding="utf-8")
+        super().__init__(path)
         self._writer = csv.DictWriter(self._file, COLUMNS)
         if self._file.tell() == 0:
             self._writer.writeheader()
 
-    def write(self, reading: Mapping[str, Any]) -> None:
-        try:
-            self._writer.writerows(rows(reading))
-            self._file.flush()
-        except OSError as error:
-            raise _disk(self._path, error) from error
-
-    def close(self) -> None:
-        _close(self._file.close)
+    def _put(self, reading: Mapping[str, Any]) -> None:
+        self._writer.writerows(rows(reading))
 
 
 class _Parquet:
@@ -135,13 +133,6 @@ class _Parquet:
             self._aside.replace(self._path)
         except OSError as error:
             raise _disk(self._path, error) from error
-
-
-def _close(close: Any) -> None:
-    try:
-        close()
-    except OSError:  # what could not be written was told by write
-        pass
 
 
 def _disk(path: Path, error: OSError) -> DiskError:

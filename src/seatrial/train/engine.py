@@ -16,7 +16,7 @@ from seatrial.train import capture
 from seatrial.train.beside import EarlyError
 from seatrial.train.capture import NotCapturable
 from seatrial.train.data.shards import Shape, Span
-from seatrial.train.errors import InputError
+from seatrial.train.errors import InputError, type_and_line
 from seatrial.train.saving.checkpoint import snapshot
 from seatrial.train.saving.rng import rng_state, set_rng_state
 from seatrial.train.step import Step
@@ -189,7 +189,7 @@ def _why(error: RuntimeError, step: Step) -> str:
     if isinstance(error, NotCapturable):
         return str(error)
     if step.ranks.world > 1:  # one more step would need every rank
-        return _first_line(error)
+        return type_and_line(error)
     capture.forget_failed_capture(step.device)
     before, generators, fresh = snapshot(step.state()), rng_state(), not step.optimizer.state
     try:
@@ -197,7 +197,7 @@ def _why(error: RuntimeError, step: Step) -> str:
     finally:
         step.restore(before, forget_optimizer=fresh)
         set_rng_state(generators)
-    return f"{line} waits for the GPU" if line else _first_line(error)
+    return f"{line} waits for the GPU" if line else type_and_line(error)
 
 
 def _compile(step: Step) -> str | None:
@@ -213,13 +213,8 @@ def _compile(step: Step) -> str | None:
         if isinstance(error, torch.OutOfMemoryError):
             raise
         step.uncompile()
-        return _first_line(error)
+        return type_and_line(error)
     finally:
         step.restore(before, forget_optimizer=fresh)
         set_rng_state(generators)
     return None
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__

@@ -19,6 +19,9 @@ EXIT_USAGE = 2
 EXIT_TERMINATED = 143
 
 
+#: Of another library's error; some print whole tensors in one line.
+_MOST_CHARACTERS = 300
+
 #: What stands before the remedy, as in the host's errors (findings/labels.py); a test compares.
 FIX_LABEL = "fix"
 
@@ -62,3 +65,14 @@ class CheckpointError(InputError):
 
 class ModelFileError(InputError):
     """A finished model's file that cannot be read, or belongs to another model."""
+
+
+def first_line(error: BaseException) -> str:
+    """What another library's error says first, for a sentence of ours; its type where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:_MOST_CHARACTERS]
+
+
+def type_and_line(error: BaseException) -> str:
+    """The same behind its type, which says more than some errors' words: ``KeyError: 'train'``."""
+    kind = type(error).__name__
+    return f"{kind}: {first_line(error)}" if str(error).strip() else kind

@@ -87,7 +87,7 @@ def container(
         host=host,
         agent_archive=STATE / "agent" / "agent.pyz",
         secrets_folder=secrets_folder,
-        resumed=Resumed("earlier", mount=resumed) if resumed else None,
+        resumed=Resumed(mount=resumed) if resumed else None,
         selection=Selection(gpus, ()),
     )
     built = ImagePlan(tag="seatrial/mnist:0123456789ab", build=True)

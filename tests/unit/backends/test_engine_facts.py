@@ -155,19 +155,19 @@ def test_an_engine_that_hangs_is_given_up(engine_that, monkeypatch):
 
 
 def inspected(**state):
-    return {"Image": "abc", "State": {"Status": "exited", "ExitCode": 0, "OOMKilled": False, "Error": "", **state}}
+    return {"State": {"Status": "exited", "ExitCode": 0, "OOMKilled": False, "Error": "", **state}}
 
 
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
-        ({}, State("exited", 0, image_id="sha256:abc")),
-        ({"ExitCode": 137, "OOMKilled": True}, State("exited", 137, oom_killed=True, image_id="sha256:abc")),
-        ({"Status": "running"}, State("running", image_id="sha256:abc")),
-        ({"Status": "paused"}, State("running", image_id="sha256:abc")),
-        ({"Status": "created"}, State("created", image_id="sha256:abc")),
-        ({"Status": "initialized"}, State("created", image_id="sha256:abc")),
-        ({"Status": "dead", "ExitCode": 1, "Error": "why"}, State("exited", 1, error="why", image_id="sha256:abc")),
+        ({}, State("exited", 0)),
+        ({"ExitCode": 137, "OOMKilled": True}, State("exited", 137, oom_killed=True)),
+        ({"Status": "running"}, State("running")),
+        ({"Status": "paused"}, State("running")),
+        ({"Status": "created"}, State("created")),
+        ({"Status": "initialized"}, State("created")),
+        ({"Status": "dead", "ExitCode": 1, "Error": "why"}, State("exited", 1, error="why")),
     ],
 )
 def test_container_state(state, expected):
@@ -180,9 +180,9 @@ def test_image_facts():
             "Id": "abc",
             "Size": 5,
             "RepoDigests": ["localhost/x@sha256:1", "docker.io/library/x@sha256:2"],
-            "Config": {"Env": ["PATH=/bin", "A=b=c"], "Entrypoint": ["/run"], "Cmd": None, "User": "me"},
+            "Config": {"Env": ["PATH=/bin", "A=b=c"], "Entrypoint": ["/run"], "Cmd": None},
         }
     )
     assert (facts.id, facts.digest, facts.size_bytes) == ("sha256:abc", "sha256:2", 5)
     assert facts.env == {"PATH": "/bin", "A": "b=c"}
-    assert (facts.entrypoint, facts.cmd, facts.user, facts.workdir) == (("/run",), (), "me", "")
+    assert (facts.entrypoint, facts.cmd, facts.workdir) == (("/run",), (), "")

@@ -29,7 +29,9 @@ def seen(utilization: float) -> Signals:
     }
     gpus = [gpu, {**gpu, "uuid": "GPU-b", "utilization_pct": 1.0}]
     host = {"cpu_cores": 2.0, "cpu_quota_cores": 2.0}
-    return signals([{"type": "sample", "t": float(t), "gpus": gpus, "host": host} for t in range(20)], [])
+    return signals(
+        [{"type": "sample", "t": float(t), "gpus": gpus, "host": host} for t in range(20)], (), "NVIDIA H200"
+    )
 
 
 @pytest.mark.parametrize("framework", ["jax", "tensorflow"])
@@ -39,7 +41,7 @@ def test_nothing_of_pytorchs_is_told(cause, framework: str) -> None:
         each.change
         for tags in TAGS
         for utilization in (2.0, 60.0, 99.0)
-        for each in in_framework(ADVICE[cause](tags, seen(utilization), "NVIDIA H200"), framework)
+        for each in in_framework(ADVICE[cause](tags, seen(utilization)), framework)
     ]
     assert [change for change in told if PYTORCHS.search(change)] == []
 

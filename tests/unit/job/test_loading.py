@@ -276,6 +276,12 @@ scalars = st.one_of(
 values = st.one_of(scalars, st.lists(scalars, max_size=3), st.dictionaries(st.text(max_size=6), scalars, max_size=3))
 
 
+@pytest.mark.parametrize("word", [None, 3, ["desktop"]])
+def test_notify_takes_texts_only(project: Path, word: object) -> None:
+    with pytest.raises(UsageError, match=r"notify: .* is no text"):
+        load_job(project, {"target": "train.py", "notify": [word]}, cwd=project)
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(keys, values, max_size=4))
 def test_any_flags_are_a_job_or_a_usage_error(project: Path, flags: dict[str, Any]) -> None:

@@ -24,6 +24,12 @@ def test_a_compose_file_is_found(tmp_path: Path, name: str) -> None:
     assert found == "compose" and request.file == tmp_path / name
 
 
+def test_of_two_compose_files_it_is_the_one_that_compose_takes(tmp_path: Path) -> None:
+    for name in ("docker-compose.yaml", "docker-compose.yml"):
+        (tmp_path / name).write_text("services: {}\n")
+    assert meant(UpRequest(tmp_path))[1].file == tmp_path / "docker-compose.yml"
+
+
 @pytest.mark.parametrize("table", ["[stages.train]", "[tool.seatrial.stages.train]"])
 def test_stages_are_found(tmp_path: Path, table: str) -> None:
     (tmp_path / ("pyproject.toml" if "tool" in table else "seatrial.toml")).write_text(table)

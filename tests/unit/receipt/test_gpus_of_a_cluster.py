@@ -11,7 +11,7 @@ from seatrial.receipt.judging.judge import judge
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.rendering.rows import device, header_rows
 from seatrial.runs.discovered_gpus import with_discovered_gpus
-from seatrial.runs.listing import list_runs
+from seatrial.runs.listing import line_of
 from seatrial.runs.store import RunStore
 
 
@@ -71,7 +71,7 @@ def test_a_listing_counts_them_while_it_runs(tmp_path: Path) -> None:
     plan = a_cluster_plan(tmp_path, gpus="2", nodes="2", script=DDP)
     run = store.create(plan.run_id, None)
     (run.folder / "plan.json").write_text(plan.model_dump_json())
-    assert [line.gpus for line in list_runs(store, {})] == [4]
+    assert [line.gpus for line in [line_of(run, {}) for run in store.all()]] == [4]
 
 
 def test_where_names_the_nodes(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from seatrial.diagnosis.anatomy import REGIONS
 from seatrial.receipt.model import STEPS_PLOT, Line, Plot, Receipt
 from seatrial.receipt.rendering import html, markdown
 from seatrial.receipt.rendering.anatomy import anatomy_rows, bar_parts
-from seatrial.receipt.rendering.stack import can_be_stacked, colour_of, draw_stack
+from seatrial.receipt.rendering.stack import COLOURS, can_be_stacked, colour_of, draw_stack
 
 from .conftest import Scenario, at, ending, prologue, running
 
@@ -64,7 +64,7 @@ def test_a_part_has_one_colour_in_the_bar_and_in_the_plot(tmp_path: Path) -> Non
     for part in bar_parts(receipt):
         assert f'<span class="{part.colour}" style' in page and f'<i class="{part.colour}">' in page
         assert f'class="area {part.colour}"' in page
-    assert len({colour_of(region) for region in REGIONS}) == len(REGIONS) or len(REGIONS) > 9
+    assert len({colour_of(region) for region in REGIONS}) == min(len(REGIONS), COLOURS)
     assert all(colour_of(region) == colour_of(words) for region, words in REGIONS.items())
 
 

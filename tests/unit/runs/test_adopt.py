@@ -19,7 +19,7 @@ from seatrial.runs.adopt import handle_of
 from seatrial.runs.finalise import finalise
 from seatrial.runs.launch import make_ready, prepare
 from seatrial.runs.launching_process import LaunchingProcess
-from seatrial.runs.listing import list_runs
+from seatrial.runs.listing import line_of
 from seatrial.runs.store import Run, RunStore
 from seatrial.system.files import write_atomically
 
@@ -90,7 +90,7 @@ def test_it_is_found_and_lives_on(killed: Killed) -> None:
     run = killed.prepare()
     killed.start(run)
     assert run.handle() is None
-    [line] = list_runs(killed.store, killed.environ)
+    [line] = [line_of(run, killed.environ) for run in killed.store.all()]
     assert (line.id, line.status) == (run.id, "running")
     assert run.handle() is not None and run_actions.is_live(run, killed.environ)
     launched = list(events.of_type(events.read(str(run.events_path))[0], events.HostLaunched))

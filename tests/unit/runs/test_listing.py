@@ -8,7 +8,7 @@ import pytest
 from seatrial import cli
 from seatrial.cli.screens import runs_table
 from seatrial.pipelines import listing
-from seatrial.runs.listing import Line, list_runs
+from seatrial.runs.listing import Line, line_of
 from seatrial.runs.store import RunStore
 
 ENDED = {"id": "x", "name": None, "target": "train.py", "backend": "docker", "gpus": 0, "seconds": 1.0}
@@ -29,7 +29,8 @@ def test_a_stop_is_neither_done_nor_failed(tmp_path, exit_code, cause, status):
     run = store.create("20261120-120000-kkkk", None)
     summary = {**ENDED, "exit_code": exit_code, "outcome": "…"} | ({"cause": cause} if cause else {})
     (run.folder / "summary.json").write_text(json.dumps(summary))
-    assert [(line.status, line.headline) for line in list_runs(store, {})] == [(status, None)]  # of before
+    line = line_of(run, {})
+    assert (line.status, line.headline) == (status, None)  # of before
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ class Odd(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server(socket_enabled: object) -> Iterator[Any]:
+def server() -> Iterator[Any]:
     made = ThreadingHTTPServer(("127.0.0.1", 0), Odd)
     made.answers, made.asked = {}, []  # type: ignore[attr-defined]
     threading.Thread(target=made.serve_forever, daemon=True).start()
@@ -53,7 +53,7 @@ def ok(body: Any) -> tuple[int, bytes, dict[str, str]]:
     return 200, json.dumps(body).encode(), {}
 
 
-def test_one_that_is_not_there(socket_enabled: object) -> None:
+def test_one_that_is_not_there() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{closed.getsockname()[1]}/"

@@ -10,7 +10,7 @@ import pytest
 from seatrial.events import EvidenceLog, TargetStarted
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import AgentPlan, Plan
-from seatrial.runs.listing import list_runs
+from seatrial.runs.listing import line_of
 from seatrial.runs.nearest import nearest_store, store_of
 from seatrial.runs.store import RunStore
 
@@ -82,10 +82,10 @@ def test_a_live_run_shows_its_arguments_and_how_long_it_runs(
             agent=AgentPlan(run_id=RUN, argv=("python3",), workdir="/", run_dir="/"),
         )
     )
-    [line] = list_runs(RunStore(project, environ), environ)
+    [line] = [line_of(run, environ) for run in RunStore(project, environ).all()]
     assert (line.target, line.seconds, line.status) == ("'a b.py' -- --lr 0.1", None, "starting")
     with EvidenceLog(str(run.events_path), "agent") as log:
         log.write(TargetStarted(pid=1, argv=["python3"], launcher="none", framework=None))
         log.append([{"t": time.time() - 90, "type": "target.started", "source": "agent"}])
-    [line] = list_runs(RunStore(project, environ), environ)
+    [line] = [line_of(run, environ) for run in RunStore(project, environ).all()]
     assert line.seconds is not None and line.seconds < 90

@@ -12,7 +12,7 @@ import pytest
 from fakes import a_plan
 from seatrial.backends.base import Handle
 from seatrial.errors import DiskError, NameInUseError, RunNotFoundError, SeatrialError, UntrustedPathError, UsageError
-from seatrial.runs.listing import list_runs
+from seatrial.runs.listing import line_of
 from seatrial.runs.store import Run, RunStore, project_key, run_name
 
 ID = "20261120-231501-k3f9"
@@ -180,7 +180,7 @@ def test_a_run_without_a_record_is_shown_and_not_acted_on(store: RunStore, envir
     with pytest.raises(UsageError, match="does not delete"):
         store.remove(run)
     assert folder.exists()
-    [line] = list_runs(store, environ)
+    [line] = [line_of(run, environ) for run in store.all()]
     assert (line.status, line.exit_code) == ("unknown", None) and "no record" in line.outcome
 
 
@@ -205,7 +205,7 @@ SUMMARIES = [
 @pytest.mark.parametrize("summary", SUMMARIES)
 def test_what_it_says_of_itself_is_of_any_type(store: RunStore, environ: dict[str, str], summary: str) -> None:
     planted(store, summary=summary)
-    [line] = list_runs(store, environ)
+    [line] = [line_of(run, environ) for run in store.all()]
     assert line.status == "unknown" and "\x1b" not in line.target
 
 
@@ -234,7 +234,7 @@ def test_one_hostile_folder_disables_nothing(store: RunStore, environ: dict[str,
     odd(folder / name, kind)
     ours = store.create(ID, None)
     assert store.find(ID) == ours
-    lines = list_runs(store, environ)
+    lines = [line_of(run, environ) for run in store.all()]
     assert {line.id for line in lines} == {ID, folder.name}
 
 
@@ -249,7 +249,7 @@ def test_a_damaged_record_is_listed_and_can_be_removed(
         run.save_plan(a_plan(backend="local", image=None, container=None, run_id=run.id))
         run.give_up()
     odd(damaged.folder / name, kind)
-    assert len(list_runs(store, environ)) == 2
+    assert len([line_of(run, environ) for run in store.all()]) == 2
     assert store.find("other") == other
     try:
         damaged.plan(), damaged.summary(), damaged.is_starting(), damaged.ended, run_name(damaged), damaged.handle()

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from cuda_on_cpu import device, kernels_on_cpu  # noqa: F401  fixtures
+
 
 @pytest.fixture
 def make_step() -> Callable[..., Any]:

@@ -11,7 +11,6 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 import cuda_on_cpu  # noqa: E402
-from cuda_on_cpu import kernels_on_cpu  # noqa: E402, F401
 from seatrial.train import fused, inside  # noqa: E402
 from seatrial.train.data import augment, images  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
@@ -48,7 +47,7 @@ def deep():
         pytest.param(deep, torch.float32, 1e-5, marks=pytest.mark.slow),
     ],
 )
-def test_loss_and_every_gradient(kernels_on_cpu, network, dtype, most):  # noqa: F811
+def test_loss_and_every_gradient(kernels_on_cpu, network, dtype, most):
     torch.manual_seed(0)
     model = network().to(memory_format=torch.channels_last)
     for layer in model:
@@ -71,7 +70,7 @@ def test_loss_and_every_gradient(kernels_on_cpu, network, dtype, most):  # noqa:
 
 
 @pytest.mark.parametrize(("inputs", "outputs", "size", "padding", "pixels"), [(32, 64, 3, 0, 7), (32, 64, 3, 1, 24)])
-def test_gradient_of_filters_is_exact_to_rounding(kernels_on_cpu, inputs, outputs, size, padding, pixels):  # noqa: F811
+def test_gradient_of_filters_is_exact_to_rounding(kernels_on_cpu, inputs, outputs, size, padding, pixels):
     x = torch.randn(3, inputs, pixels, pixels + 1).bfloat16().to(memory_format=torch.channels_last)
     out = pixels + 2 * padding - size + 1
     grad = torch.randn(3, outputs, out, out + 1).bfloat16().to(memory_format=torch.channels_last)
@@ -145,7 +144,7 @@ def test_adam_takes_the_same_steps(request, decoupled):
 
 @pytest.mark.parametrize("network", [classic, deep])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_everything_that_runs_was_prepared(kernels_on_cpu, monkeypatch, network, dtype):  # noqa: F811
+def test_everything_that_runs_was_prepared(kernels_on_cpu, monkeypatch, network, dtype):
     model, used = network().to(memory_format=torch.channels_last), set()
 
     def recorded(source, name, *arguments, **options):
@@ -195,7 +194,7 @@ def test_another_network_is_told(monkeypatch):
     assert len(built) == 2, "each width's text"
 
 
-def test_nested_layers_are_those_of_the_flat_network(kernels_on_cpu):  # noqa: F811
+def test_nested_layers_are_those_of_the_flat_network(kernels_on_cpu):
     torch.manual_seed(0)
     layers = list(classic())
     hooked = nn.Sequential(nn.Linear(40, 10))
@@ -239,7 +238,7 @@ def error(ours, exact):
 @pytest.mark.parametrize("activation", ["none", "relu", "gelu"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("summed", [False, True])
-def test_norm_sum_and_activation(kernels_on_cpu, activation, dtype, summed):  # noqa: F811
+def test_norm_sum_and_activation(kernels_on_cpu, activation, dtype, summed):
     if summed and activation == "gelu":
         pytest.skip("never put together")
     torch.manual_seed(0)
@@ -268,7 +267,7 @@ def test_norm_sum_and_activation(kernels_on_cpu, activation, dtype, summed):  # 
 
 
 @pytest.mark.parametrize(("channels", "blocks"), [(32, 37), (1024, 18)])
-def test_sums_of_many_blocks(kernels_on_cpu, monkeypatch, channels, blocks):  # noqa: F811
+def test_sums_of_many_blocks(kernels_on_cpu, monkeypatch, channels, blocks):
     monkeypatch.setattr(normact, "blocks_over", lambda *given: blocks)
     torch.manual_seed(0)
     norm = nn.BatchNorm2d(channels)
@@ -285,7 +284,7 @@ def test_sums_of_many_blocks(kernels_on_cpu, monkeypatch, channels, blocks):  # 
 
 
 @pytest.mark.parametrize("name", ["resnet", "unet"])
-def test_any_module_runs_by_kernels_inside(kernels_on_cpu, name):  # noqa: F811
+def test_any_module_runs_by_kernels_inside(kernels_on_cpu, name):
     from own_models import OWN, ResNet, pictures
 
     torch.manual_seed(0)
@@ -361,7 +360,7 @@ class Attentive(nn.Module):
         return self.last(x) * self.scale + x.mean()
 
 
-def test_layer_norms_write_bf16_only_for_products(kernels_on_cpu):  # noqa: F811
+def test_layer_norms_write_bf16_only_for_products(kernels_on_cpu):
     torch.manual_seed(0)
     model, x = nn.Sequential(Attentive(), nn.Linear(3, 4)), torch.randn(5, 7, 64)
     found = inside.Inside(model)

@@ -14,7 +14,7 @@ from seatrial.train.data import augment  # noqa: E402
 from seatrial.train.data.images import ImageSet, Normalisation, TestImages  # noqa: E402
 from seatrial.train.data.texts import Texts, TextSet  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
-from seatrial.train.errors import DataError, InputError  # noqa: E402
+from seatrial.train.errors import DataError, InputError, first_line, type_and_line  # noqa: E402
 from seatrial.train.memory import cap  # noqa: E402
 from seatrial.train.optim.muon import orthogonalised  # noqa: E402
 from seatrial.train.optim.schedules import cosine, staircase, triangle  # noqa: E402
@@ -26,6 +26,15 @@ from seatrial.train.trackers import TRACKERS, open_trackers  # noqa: E402
 pytestmark = pytest.mark.torch
 CPU = torch.device("cpu")
 ALONE = Ranks(0, 1, CPU)
+
+
+def test_an_error_of_another_library_in_a_line_of_ours() -> None:
+    assert (first_line(RuntimeError("\nout of luck\nat line 3")), first_line(RuntimeError(""))) == (
+        "out of luck",
+        "RuntimeError",
+    )
+    assert (type_and_line(KeyError("train")), type_and_line(RuntimeError(" "))) == ("KeyError: 'train'", "RuntimeError")
+    assert len(first_line(ValueError("x" * 1000))) == 300
 
 
 def test_schedules() -> None:

@@ -40,14 +40,14 @@ def begin(torch: Any) -> None:
     """From now on. Nothing is kept where there is no place for it beside the reports."""
     events = os.environ.get("SEATRIAL_EVENTS")
     _state.update(pid=os.getpid(), folder=events + ".files" if events else "")
-    _skip_saving(torch, "save", 1)
+    _skip_saving(torch, "save")
     if events and hasattr(sys, "addaudithook"):
         sys.addaudithook(_told)
 
 
 def skip_safetensors(safetensors: Any) -> None:
     """Called as safetensors.torch is imported, before others take its functions by name."""
-    _skip_saving(safetensors, "save_file", 1)
+    _skip_saving(safetensors, "save_file")
 
 
 def told() -> Dict[str, Any]:
@@ -55,13 +55,13 @@ def told() -> Dict[str, Any]:
     return {"skipped": _state["skipped"], "left": _state["left"][:8]}
 
 
-def _skip_saving(owner: Any, name: str, place: int) -> None:
+def _skip_saving(owner: Any, name: str) -> None:
     """``owner.name(what, path)`` writes nothing but an empty file where there is none, as a script may rename or link
     it (timm does); into a buffer it writes as ever."""
     original = getattr(owner, name)
 
     def save(*args: Any, **kwargs: Any) -> Any:
-        path = args[place] if len(args) > place else kwargs.get("f", kwargs.get("filename"))
+        path = args[1] if len(args) > 1 else kwargs.get("f", kwargs.get("filename"))
         if isinstance(path, (str, os.PathLike)):
             _state["skipped"] += 1
             _stand_in(path)

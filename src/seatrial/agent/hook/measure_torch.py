@@ -11,7 +11,7 @@ import sys
 import weakref
 from threading import get_ident
 from time import perf_counter
-from typing import Any, Dict, Iterator, List
+from typing import Any, Callable, Dict, Iterator, List
 
 from .communication import Communication
 from .hand_steps import HandSteps
@@ -41,10 +41,8 @@ def begin(torch: Any) -> None:
 
 def dynamo_is_here(eval_frame: Any) -> None:
     """torch.compile shall not compile code of ours. ``skip_code`` is there since torch 2.0."""
-    measuring = _BEGUN.get("torch")
-    if measuring is None:
-        return
-    try:
+
+    def look(measuring: "Measuring") -> None:
         skip = getattr(eval_frame, "skip_code", None)
         if skip is not None:
             for code in own_code():
@@ -52,8 +50,8 @@ def dynamo_is_here(eval_frame: Any) -> None:
         measuring.steps.dynamo_is_here(eval_frame)
         if not has_callbacks():
             measuring.compiling_begins()
-    except Exception as error:  # noqa: BLE001
-        measuring.recorder.stop(error)
+
+    _if_begun(look)
 
 
 def has_callbacks() -> bool:
@@ -73,22 +71,20 @@ def compiling_is_here(callback: Any) -> None:
 
 
 def saving_is_here(safetensors: Any) -> None:
-    measuring = _BEGUN.get("torch")
-    if measuring is None:
-        return
-    try:
-        measuring.wrap_saving(safetensors)
-    except Exception as error:  # noqa: BLE001
-        measuring.recorder.stop(error)
+    _if_begun(lambda measuring: measuring.wrap_saving(safetensors))
 
 
 def fsdp_is_here(module: Any) -> None:
+    _if_begun(lambda measuring: measuring.communication.fsdp_is_here(module))
+
+
+def _if_begun(act: Callable[["Measuring"], None]) -> None:
     measuring = _BEGUN.get("torch")
     if measuring is None:
         return
     try:
-        measuring.communication.fsdp_is_here(module)
-    except Exception as error:  # noqa: BLE001
+        act(measuring)
+    except Exception as error:  # noqa: BLE001  never the script's trouble
         measuring.recorder.stop(error)
 
 

@@ -41,7 +41,6 @@ class Seat:
         self._inner: Optional[Seat] = None
         self._copies_outputs = False
         self._to_prove = _PROVING_CALLS
-        self._script_autocasts = False
 
     def sits(self) -> bool:
         """Whether there is anything to do around calls."""

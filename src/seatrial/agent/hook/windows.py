@@ -60,7 +60,7 @@ class Windows:
         self.open = False
         recorder.evaluated = self.spoil
         self._until = self._next = 0
-        self._steps = self._gpu_steps = 0
+        self._steps = 0
         self._seconds = 0.0
         self._regions: Dict[str, float] = {}
         self._sites: Dict[str, List[float]] = {}

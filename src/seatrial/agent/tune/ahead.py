@@ -32,9 +32,8 @@ _FREE_BYTES = 6 << 30
 
 
 class Started(NamedTuple):
-    """A process that will be a trial, or is one. ``number`` counts processes, and names the folder."""
+    """A process that will be a trial, or is one."""
 
-    number: int
     folder: str
     process: "subprocess.Popen[bytes]"
 
@@ -154,7 +153,7 @@ class Ahead:
                 start_new_session=True,
                 preexec_fn=die_with_driver,
             )
-        return Started(self._count, folder, process)
+        return Started(folder, process)
 
     def _stop(self) -> None:
         if not self._stopped:

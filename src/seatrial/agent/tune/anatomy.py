@@ -14,7 +14,7 @@ class Anatomy(NamedTuple):
     gpu_waits: share of marks at which the GPU had nothing left to do; None where nobody looked.
     workers: of the loader, None where no DataLoader gives the batches. persistent: whether they stay between passes.
     fused: whether the optimizer is as the script has it. convolutions: whether there are weights of 2-D ones.
-    in_pass: batches in a pass, 0 where that is not known. pageable: share of copies from pageable memory.
+    in_pass: batches in a pass, 0 where that is not known.
     """
 
     data: float
@@ -28,9 +28,6 @@ class Anatomy(NamedTuple):
     persistent: bool
     in_pass: int
     pinned: bool
-    copies: float
-    pageable: float
-    blocking: float
     device: str
     dtype: str
     autocast: Optional[str]
@@ -48,8 +45,6 @@ def of(trial: Trial) -> Anatomy:
     seconds = sum(regions.values()) or 1.0
     shares = {name: spent / seconds for name, spent in regions.items()}
     window = _dict(trial.anatomy, "window")
-    copied = _dict(window, "copied")
-    copies = _number(copied.get("count"))
     caught = window.get("caught_up")
     loader = trial.facts.get("loader")
     loader = loader if isinstance(loader, dict) else None
@@ -65,9 +60,6 @@ def of(trial: Trial) -> Anatomy:
         persistent=bool(loader and loader.get("persistent_workers")),
         in_pass=int(_number((loader or {}).get("length"))),
         pinned=bool(loader and loader.get("pin_memory")),
-        copies=copies / max(1.0, _number(window.get("steps"))),
-        pageable=_number(copied.get("pageable")) / copies if copies else 0.0,
-        blocking=_number(copied.get("blocking")) / copies if copies else 0.0,
         device=str(trial.facts.get("device", "")),
         dtype=str(trial.facts.get("parameter_dtype", "")),
         autocast=trial.facts.get("autocast"),

@@ -62,14 +62,13 @@ class Point(NamedTuple):
 class Fit(NamedTuple):
     """Attributes:
 
-    points: in the order of the trials. largest, fastest: batch sizes. line: bytes at no example, and for each.
+    points: in the order of the trials. largest, fastest: batch sizes.
     refusal: why nothing was found, in a sentence.
     """
 
     points: List[Point]
     largest: Optional[int] = None
     fastest: Optional[int] = None
-    line: Optional[Tuple[float, float]] = None
     refusal: Optional[str] = None
 
 
@@ -105,7 +104,7 @@ def fit(batch: int, capacity_bytes: int, run: Callable[[int], Seen], more: Calla
     fitting = [point for point in points if point.seen.peak_bytes]
     timed = [point for point in fitting if point.seen.examples_per_s]
     fastest = max(timed, key=lambda point: point.seen.examples_per_s or 0.0).batch if timed else None
-    return Fit(points, max(point.batch for point in fitting), fastest, line(points))
+    return Fit(points, max(point.batch for point in fitting), fastest)
 
 
 def seen_of(made: Any) -> Seen:

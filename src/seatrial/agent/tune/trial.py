@@ -31,7 +31,7 @@ _MOST_OUTPUT_BYTES = 64 << 10
 class Trial(NamedTuple):
     """Attributes:
 
-    changes: that were asked for. number: of the trial, from 1.
+    number: of the trial, from 1.
     report: rank 0's of the hook (hook/trial.py), or None. ranks: every rank's.
     applied, refused, places: what the hook could change (hook/changes.py); of all ranks together.
     anatomy: the last line of the recorder's, refined by its windows. facts: of the training.
@@ -41,8 +41,6 @@ class Trial(NamedTuple):
     """
 
     number: int
-    changes: Dict[str, Any]
-    seed_offset: int
     report: Optional[Dict[str, Any]]
     ranks: List[Dict[str, Any]]
     applied: Dict[str, Any]
@@ -138,8 +136,6 @@ def run(
     facts = [line["training"] for line in of_rank if "training" in line]
     return Trial(
         number=number,
-        changes=changes,
-        seed_offset=seed_offset,
         report=told,
         ranks=ranks,
         applied=applied,

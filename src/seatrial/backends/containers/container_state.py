@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any
 
 from seatrial.backends.base import State, Status
-from seatrial.backends.containers.client import with_algorithm
 
 #: What engines call a container's state.
 #: Source: moby api/types/container/state.go; podman libpod/define/containerstate.go.
@@ -35,7 +34,6 @@ def container_state(inspected: dict[str, Any]) -> State:
         exit_code=state.get("ExitCode") if status == "exited" else None,
         oom_killed=bool(state.get("OOMKilled")),
         error=state.get("Error") or None,
-        image_id=with_algorithm(inspected["Image"]),
         seconds=_seconds(state["StartedAt"], state["FinishedAt"])
         if "FinishedAt" in state and status == "exited"
         else None,

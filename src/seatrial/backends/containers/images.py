@@ -167,6 +167,5 @@ def image_facts(inspected: dict[str, Any]) -> ImageFacts:
         entrypoint=tuple(config.get("Entrypoint") or ()),
         cmd=tuple(config.get("Cmd") or ()),
         env=dict(line.partition("=")[::2] for line in config.get("Env") or ()),
-        user=config.get("User") or "",
         workdir=config.get("WorkingDir") or "",
     )

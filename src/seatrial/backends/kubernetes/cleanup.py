@@ -36,9 +36,7 @@ class Removed:
     why: str
 
 
-def clean_up(
-    cluster: Cluster, *, everything: bool = False, dry_run: bool = False, now: float | None = None
-) -> list[Removed]:
+def clean_up(cluster: Cluster, *, everything: bool, dry_run: bool = False) -> list[Removed]:
     """Delete the objects of ended runs (with ``everything``, of all); what went and why.
 
     Raises SeatrialError naming the missing permission.
@@ -51,7 +49,7 @@ def clean_up(
     if (version := cluster.call(served_version(cluster))) is not None:
         paths[_CLAIMS] = f"{GROUP}/{version}/namespaces/{namespace}/{RESOURCES[_CLAIMS][1]}"
         found[_CLAIMS] = _ours(cluster, paths[_CLAIMS], owned=True)
-    ended = reasons(found, time.time() if now is None else now, everything=everything)
+    ended = reasons(found, time.time(), everything=everything)
     removed = []
     for kind, items in found.items():
         for item in items:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-#: Names that our manifests and the operators give the container of a run: job, pytorchjob, trainjob.
+#: Names that our manifests and the operators give the container of a run: job, pytorchjob, trainjob. Any other in a pod
+#: is an operator's or an admission webhook's.
 OURS = ("train", "pytorch", "node")
 
 Object = dict[str, Any]

@@ -179,7 +179,6 @@ def state_of(pods: Sequence[Pod], nodes: int, workload: str) -> State:
         exit_code=failed.exit_code if failed else 0 if workload == "done" or ended else None,
         oom_killed=any(pod.reason == "OOMKilled" for pod in pods),
         error=next((pod.message or pod.last_words for pod in latest.values() if pod.message or pod.last_words), None),
-        image_id=next((pod.image_id for pod in latest.values() if pod.image_id), None),
     )
 
 
@@ -207,7 +206,6 @@ class End:
 
     type: str
     well: bool
-    reason: str = ""
     message: str = ""
 
 
@@ -220,7 +218,7 @@ def end_of(status: Mapping[str, Any]) -> End | None:
     for condition in status.get("conditions") or []:
         kind = condition.get("type", "")
         if condition.get("status") == "True" and kind in ("Complete", "Completed", "Succeeded", "Failed"):
-            return End(kind, kind != "Failed", condition.get("reason") or "", condition.get("message") or "")
+            return End(kind, kind != "Failed", condition.get("message") or "")
     return None
 
 

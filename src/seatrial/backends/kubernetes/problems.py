@@ -13,12 +13,11 @@ _FORBIDDEN = re.compile(
 
 
 class ApiError(EngineError):
-    """The API server answered with an error. ``status`` is the HTTP code, ``reason`` the Status object's."""
+    """The API server answered with an error. ``status`` is the HTTP code."""
 
-    def __init__(self, message: str, *, status: int, reason: str, cause: str | None = None, run: str | None = None):
+    def __init__(self, message: str, *, status: int, cause: str | None = None, run: str | None = None):
         super().__init__(message, cause=cause, run=run)
         self.status = status
-        self.reason = reason
 
 
 def refused(status: int, reason: str, message: str) -> SeatrialError:
@@ -39,7 +38,6 @@ def refused(status: int, reason: str, message: str) -> SeatrialError:
         return ApiError(
             f"There is no namespace {match[1]}",
             status=status,
-            reason=reason,
             run=f"kubectl create namespace {match[1]}",
         )
     if status == 409 and reason == "AlreadyExists":
@@ -48,17 +46,15 @@ def refused(status: int, reason: str, message: str) -> SeatrialError:
         return ApiError(
             f"The cluster rejected the manifest: {message}",
             status=status,
-            reason=reason,
             run="seatrial plan … --on k8s",
         )
     if status == 403 and "exceeded quota" in message:
         return ApiError(
             f"The namespace's quota does not allow it: {message}",
             status=status,
-            reason=reason,
             run="kubectl describe resourcequota",
         )
-    return ApiError(f"The cluster returned {status}: {message}", status=status, reason=reason)
+    return ApiError(f"The cluster returned {status}: {message}", status=status)
 
 
 def _forbidden(match: re.Match[str]) -> ApiError:
@@ -68,7 +64,6 @@ def _forbidden(match: re.Match[str]) -> ApiError:
     return ApiError(
         f"Permission is missing: {match['verb']} {match['resource']}{group}{where}",
         status=403,
-        reason="Forbidden",
         cause=f"{match['user'] or 'this account'} has no Role that allows it; whoever runs the cluster can bind one",
         run=f"kubectl auth can-i {match['verb']} {match['resource']}{group}{scope}",
     )

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from seatrial.backends.kubernetes.containers import OURS
 from seatrial.backends.kubernetes.pods import Pod, newest
 from seatrial.findings.finding import Finding
 from seatrial.findings.match import Match, first_in
@@ -29,9 +30,6 @@ _HELD = (
     "Pending",
     "Inadmissible",
 )
-
-#: Our own container, by kind (manifests/*.py): any other in a pod is an operator's or an admission webhook's.
-_OURS = ("train", "pytorch", "node")
 
 #: Entry of the catalogue → what `runs ls` calls it.
 _WAITS_FOR = {
@@ -75,7 +73,7 @@ def explain_workload(event: Mapping[str, Any]) -> Finding | None:
         return None
     said = _said(event)
     detail = said.rpartition(" is forbidden: ")[2] if " is forbidden: " in said else event.get("message") or ""
-    foreign = [name for name in re.findall(r'containers? "([^"]+)"', said) if name not in _OURS]
+    foreign = [name for name in re.findall(r'containers? "([^"]+)"', said) if name not in OURS]
     cause = fix = None
     if match.known.id == "k8s-pod-security" and foreign:
         cause = f"An operator or webhook adds the container {foreign[0]}, which lacks what the namespace requires"

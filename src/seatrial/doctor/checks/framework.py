@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from seatrial.doctor.check import Check, Verdict, found, ok, skipped, unknown, worst
@@ -17,27 +18,30 @@ from seatrial.findings.match import match_text
 FIRST_BRANCH = {11: 450, 12: 525, 13: 580}
 
 
-def _facts(machine: Machine) -> dict[str, Any] | Verdict:
-    """Facts of the image's file system; a verdict where there are none."""
-    inspection = machine.inspection
-    if not inspection.is_process and inspection.reference is None:
-        return skipped("no image to inspect")
-    if inspection.python is None:
-        return unknown("there is no Python 3.8 or later inside: cannot tell which frameworks it has")
-    try:
-        return inspection.still
-    except LookError as error:
-        return unknown(f"it cannot be inspected: {error}")
+def _inside(look: Callable[[Machine, dict[str, Any]], Verdict]) -> Callable[[Machine], Verdict]:
+    """A look at the facts of the image's file system; where there are none, why."""
+
+    def looked(machine: Machine) -> Verdict:
+        inspection = machine.inspection
+        if not inspection.is_process and inspection.reference is None:
+            return skipped("no image to inspect")
+        if inspection.python is None:
+            return unknown("there is no Python 3.8 or later inside: cannot tell which frameworks it has")
+        try:
+            facts = inspection.still
+        except LookError as error:
+            return unknown(f"it cannot be inspected: {error}")
+        return look(machine, facts)
+
+    return looked
 
 
 def _has_gpu(machine: Machine) -> bool:
     return bool(machine.inventory.gpus or machine.gpus_on_bus)
 
 
-def _torch_build(machine: Machine) -> Verdict:
-    facts = _facts(machine)
-    if isinstance(facts, Verdict):
-        return facts
+@_inside
+def _torch_build(machine: Machine, facts: dict[str, Any]) -> Verdict:
     torch = facts["torch"]
     if torch is None:
         return skipped("no torch inside")
@@ -61,10 +65,8 @@ def _context(machine: Machine, torch: dict[str, Any]) -> dict[str, Any]:
     return {"torch": torch, "driver_version": machine.inventory.driver_version}
 
 
-def _driver(machine: Machine) -> Verdict:
-    facts = _facts(machine)
-    if isinstance(facts, Verdict):
-        return facts
+@_inside
+def _driver(machine: Machine, facts: dict[str, Any]) -> Verdict:
     cuda = (facts["torch"] or {}).get("cuda")
     if cuda is None:
         return skipped("no torch with CUDA inside")
@@ -82,11 +84,9 @@ def _driver(machine: Machine) -> Verdict:
     return ok(f"driver {driver} supports CUDA {cuda}")
 
 
-def _architectures(machine: Machine) -> Verdict:
+@_inside
+def _architectures(machine: Machine, facts: dict[str, Any]) -> Verdict:
     """torch's list of architectures against the GPU's own, without starting CUDA: is_available() is True either way."""
-    facts = _facts(machine)
-    if isinstance(facts, Verdict):
-        return facts
     if (facts["torch"] or {}).get("cuda") is None:
         return skipped("no torch with CUDA inside")
     torch = machine.inspection.types["torch"]
@@ -105,10 +105,8 @@ def _architectures(machine: Machine) -> Verdict:
     return worst(told, f"torch has code for this GPU ({' '.join(torch['arch_list'])})")
 
 
-def _cudnn(machine: Machine) -> Verdict:
-    facts = _facts(machine)
-    if isinstance(facts, Verdict):
-        return facts
+@_inside
+def _cudnn(machine: Machine, facts: dict[str, Any]) -> Verdict:
     by_version: dict[str, str] = {}
     for path in facts["libraries"]["cudnn"]:
         named = re.search(r"\.so\.(\d+\.\d+\.\d+)", path)
@@ -125,10 +123,8 @@ def _cudnn(machine: Machine) -> Verdict:
     return ok(f"only cuDNN {next(iter(by_version))}" if by_version else "no second cuDNN")
 
 
-def _others(machine: Machine) -> Verdict:
-    facts = _facts(machine)
-    if isinstance(facts, Verdict):
-        return facts
+@_inside
+def _others(machine: Machine, facts: dict[str, Any]) -> Verdict:
     dists: dict[str, str] = facts["distributions"]
     told = []
     # A build of TensorFlow 2.14 or later takes CUDA from NVIDIA's packages; images of older ones have it in the system.
@@ -143,11 +139,9 @@ def _others(machine: Machine) -> Verdict:
     return worst(told, f"{', '.join(names)} with CUDA")
 
 
-def _types(machine: Machine) -> Verdict:
+@_inside
+def _types(machine: Machine, facts: dict[str, Any]) -> Verdict:
     """A matrix product per number type per GPU, by the image's own torch."""
-    facts = _facts(machine)
-    if isinstance(facts, Verdict):
-        return facts
     if (facts["torch"] or {}).get("cuda") is None:
         return skipped("no torch with CUDA inside")
     result = machine.inspection.types
@@ -164,10 +158,8 @@ def _types(machine: Machine) -> Verdict:
     return ok(f"torch multiplies in {', '.join(types)} on {len(devices)} GPU{'s' * (len(devices) > 1)}")
 
 
-def _collective(machine: Machine) -> Verdict:
-    facts = _facts(machine)
-    if isinstance(facts, Verdict):
-        return facts
+@_inside
+def _collective(machine: Machine, facts: dict[str, Any]) -> Verdict:
     if len(machine.inspection.gpus) < 2:
         return skipped("one GPU needs no all-reduce")
     if (facts["torch"] or {}).get("cuda") is None:

@@ -42,13 +42,16 @@ def _installed(machine: Machine) -> Verdict:
     if cdi:
         return ok(f"no toolkit; Docker resolves {len(cdi)} CDI devices")
     evidence = ["nvidia-container-runtime-hook: not on the PATH of dockerd", f"runtimes: {', '.join(docker.runtimes)}"]
-    steps = install.toolkit_steps(machine)
     needed = not _can_mount(machine) or any(gpu.mig for gpu in machine.inventory.gpus)
     cause = "The NVIDIA Container Toolkit is not installed: docker run --gpus fails" + (
         "" if needed else "; until then, seatrial run mounts device nodes and libraries itself"
     )
     return found(
-        "toolkit-missing", evidence, cause=cause, fix=steps.one_line, severity="error" if needed else "warning"
+        "toolkit-missing",
+        evidence,
+        cause=cause,
+        fix=install.toolkit_steps(machine),
+        severity="error" if needed else "warning",
     )
 
 
@@ -233,7 +236,7 @@ def _apt(machine: Machine) -> Verdict:
             old.append(f"{folder}/{name}")
     keys = [name for name in machine.names("/etc/apt/trusted.gpg.d") if "nvidia" in name]
     if len(naming) > 1 or old:
-        fix = f"sudo rm -f {' '.join([*old, *naming])} && {install.toolkit_steps(machine).one_line}"
+        fix = f"sudo rm -f {' '.join([*old, *naming])} && {install.toolkit_steps(machine)}"
         return found("toolkit-apt-sources", [*naming, *old], fix=fix)
     if keys:
         return found(

@@ -18,7 +18,7 @@ from seatrial.backends.containers.injection import InjectionPlan
 from seatrial.doctor.facts.host import HostFacts
 from seatrial.doctor.facts.loader import LOADER, modules
 from seatrial.errors import CommandTimeoutError, EngineError, SeatrialError
-from seatrial.job.plan import ContainerPlan, Gpu, Mount
+from seatrial.job.plan import SHM_BYTES_PER_GPU, ContainerPlan, Gpu, Mount
 from seatrial.probe.programs import read_program
 from seatrial.system.command import Completed
 
@@ -29,9 +29,6 @@ DEFAULT_IMAGE = "python:3.11-slim-bookworm"
 LOOK_S = 20.0
 TORCH_S = 60.0
 COLLECTIVE_S = 20.0
-
-#: For one process a GPU, as `seatrial run` gives it (backends/container.py).
-SHM_BYTES_PER_GPU = 2 * 2**30
 
 
 @dataclass(frozen=True)

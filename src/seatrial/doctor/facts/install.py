@@ -7,7 +7,6 @@ Source: https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 
 from seatrial.doctor.facts.machine import Machine
 from seatrial.findings.commands import GENERATE_CDI
@@ -17,23 +16,14 @@ KEYRING = "/usr/share/keyrings/nvidia-container-toolkit-keyring.gpg"
 LIST = "/etc/apt/sources.list.d/nvidia-container-toolkit.list"
 
 
-@dataclass(frozen=True)
-class Steps:
-    """Commands in order, each as typed; ``why`` is what chose them."""
-
-    why: str
-    commands: tuple[str, ...]
-
-    @property
-    def one_line(self) -> str:
-        return " && ".join(self.commands)
+def toolkit_steps(machine: Machine) -> str:
+    """The commands for this distribution, in one line. They need root and the network; doctor prints them only."""
+    return " && ".join(_toolkit_steps(machine))
 
 
-def toolkit_steps(machine: Machine) -> Steps:
-    """The commands for this distribution. They need root and the network; doctor prints and never runs them."""
+def _toolkit_steps(machine: Machine) -> tuple[str, ...]:
     release = machine.os_release
     family = {release.get("ID", ""), *release.get("ID_LIKE", "").split()}
-    name = release.get("PRETTY_NAME") or release.get("ID") or "this system"
     restart = (
         "sudo snap restart docker"
         if machine.docker is not None and machine.docker.snap
@@ -44,14 +34,14 @@ def toolkit_steps(machine: Machine) -> Steps:
     if machine.docker is None:  # Podman takes CDI names
         configure = (GENERATE_CDI,)
     if family & {"debian", "ubuntu"}:
-        return Steps(f"{name} has apt", (*_leave_old(machine), *_apt(), *configure))
+        return (*_leave_old(machine), *_apt(), *configure)
     if family & {"fedora", "rhel", "centos", "amzn", "rocky", "almalinux"}:
-        return Steps(f"{name} has dnf", (*_dnf(), *configure))
+        return (*_dnf(), *configure)
     if any("suse" in word for word in family):
-        return Steps(f"{name} has zypper", (*_zypper(), *configure))
+        return (*_zypper(), *configure)
     if "arch" in family:
-        return Steps(f"{name} has pacman", ("sudo pacman -S --needed nvidia-container-toolkit", *configure))
-    return Steps(f"no NVIDIA package for {name}", ("sudo seatrial cdi generate",))
+        return ("sudo pacman -S --needed nvidia-container-toolkit", *configure)
+    return ("sudo seatrial cdi generate",)
 
 
 def _apt() -> tuple[str, ...]:

@@ -60,7 +60,6 @@ def build(
     store: ImageStore,
     progress: Callable[[str], None],
     pip_conf: str | None = None,
-    scratch: Path | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> BuildResult:
     """Make the image exist under its tag. A tag that exists is the image: its digits hash all that goes in.
@@ -70,7 +69,6 @@ def build(
     Args:
         progress: called with each line of the build as it happens.
         pip_conf: text of plan.pip_conf, a secret of the build; in no layer and no file that stays.
-        scratch: folder to make the build context in, for engines that cannot read /tmp (Docker's snap).
         labels: on top of the Dockerfile's, e.g. origin_labels; the tag does not depend on them.
 
     Raises:
@@ -86,7 +84,7 @@ def build(
     if present is None:
         store.check_builder()
         check_space(image, store)
-        with _context(image, pip_conf, scratch) as (context, secrets):
+        with _context(image, pip_conf) as (context, secrets):
             _build(store, image, context, secrets, progress, labels or {})
     built = present or store.image(image.tag)
     if built is None:
@@ -97,9 +95,9 @@ def build(
 
 
 @contextmanager
-def _context(image: ImagePlan, pip_conf: str | None, scratch: Path | None) -> Iterator[tuple[Path, list[str]]]:
+def _context(image: ImagePlan, pip_conf: str | None) -> Iterator[tuple[Path, list[str]]]:
     """A fresh folder with the files that the plan lists and nothing else, and ``--secret`` arguments."""
-    with tempfile.TemporaryDirectory(prefix="seatrial-build-", dir=scratch) as folder:
+    with tempfile.TemporaryDirectory(prefix="seatrial-build-") as folder:
         context = Path(folder) / "context"
         try:
             write_context(image, context)

@@ -14,7 +14,7 @@ from pathlib import Path
 from seatrial.errors import ConfigError, printable
 from seatrial.images.dockerfiles.dockerignore import BadPatternError, Pattern
 from seatrial.images.dockerfiles.parts import Dockerfile, Remark
-from seatrial.system.project_files import read_text
+from seatrial.system.project_files import is_there, read_text
 
 #: A context of this size is sent anew whenever a file in it changes; above the second, hardly anybody means it.
 _MUCH_BYTES, _TOO_MUCH_BYTES = 1_000_000_000, 10_000_000_000
@@ -45,7 +45,6 @@ _MOST_LINES, _MAX_BYTES = 1000, 200_000
 class _Line:
     """A line of .dockerignore: paths it matches, or, with ``!``, takes back."""
 
-    number: int
     keeps: bool
     pattern: Pattern
 
@@ -56,7 +55,7 @@ def context_remarks(file: Dockerfile, path: Path) -> Iterator[Remark]:
     copies = list(_copies(file))
     if not copies:
         return
-    ignore = next((each for each in (Path(f"{path}.dockerignore"), folder / ".dockerignore") if _is_there(each)), None)
+    ignore = next((each for each in (Path(f"{path}.dockerignore"), folder / ".dockerignore") if is_there(each)), None)
     patterns: list[_Line] = []
     if ignore is not None:
         try:
@@ -94,10 +93,6 @@ def _is_code(folder: Path) -> bool:
     return folder.name in ("data", "models", "runs") and next(folder.glob("*.py"), None) is not None
 
 
-def _is_there(path: Path) -> bool:
-    return path.is_symlink() or path.exists()  # a link that leads nowhere is there
-
-
 def _copies(file: Dockerfile) -> Iterator[tuple[int, str]]:
     """(line, source) of what COPY and ADD take out of the context."""
     for each in file.instructions:
@@ -133,11 +128,11 @@ def _bad_lines(lines: list[str], ignore: Path) -> Iterator[Remark]:
 
 def _patterns(lines: list[str]) -> list[_Line]:
     found = []
-    for number, line in enumerate(lines[:_MOST_LINES], 1):
+    for line in lines[:_MOST_LINES]:
         text = line.strip()
         if text and not text.startswith("#"):
             with suppress(BadPatternError):  # said already
-                found.append(_Line(number, text.startswith("!"), Pattern.parse(text.lstrip("!").strip())))
+                found.append(_Line(text.startswith("!"), Pattern.parse(text.lstrip("!").strip())))
     return found
 
 

@@ -45,9 +45,7 @@ def pyproject_requirements(file: Path, imported: Iterable[str]) -> tuple[str, ..
         listed = poetry_requirements(_poetry(whole), file)
         return None if listed is None else (*listed[0], *_imported(listed[1], listed[0], imported))
     required = _checked_list(table["dependencies"], "project.dependencies", file, text)
-    extras = table.get("optional-dependencies", {})
-    if not isinstance(extras, dict):
-        raise _wrong("project.optional-dependencies", "a table", extras, file)
+    extras = _extras(table, file)
     optional = [
         line
         for extra in sorted(extras)
@@ -75,9 +73,7 @@ def declared(file: Path) -> Declared | None:
     if "dependencies" not in table:
         poetry = poetry_requirements(_poetry(whole), file)
         return None if poetry is None else Declared(tuple(poetry[0]), requires_python(file), extras=None)
-    extras = table.get("optional-dependencies", {})
-    if not isinstance(extras, dict):
-        raise _wrong("project.optional-dependencies", "a table", extras, file)
+    extras = _extras(table, file)
     dynamic, name = table.get("dynamic"), table.get("name")
     computed = isinstance(dynamic, list) and "optional-dependencies" in dynamic
     return Declared(
@@ -91,6 +87,13 @@ def declared(file: Path) -> Declared | None:
         },
         canonicalize_name(name) if isinstance(name, str) else None,
     )
+
+
+def _extras(table: dict[str, Any], file: Path) -> dict[str, Any]:
+    extras = table.get("optional-dependencies", {})
+    if not isinstance(extras, dict):
+        raise _wrong("project.optional-dependencies", "a table", extras, file)
+    return extras
 
 
 def requires_python(file: Path) -> SpecifierSet:

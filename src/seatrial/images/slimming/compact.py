@@ -37,19 +37,18 @@ MOST_CUTS = 3000
 Range = Tuple[int, int]
 
 
-def compact(path: Path, empty: list[Range], *, strip: bool = True) -> tuple[int, int]:
-    """Rewrite the file; (bytes of symbols and debug information left out, bytes of cut data saved).
+def compact(path: Path, empty: list[Range]) -> tuple[int, int]:
+    """Rewrite the file without what is not mapped; (bytes of symbols and debug information gone, of cut data saved).
 
     Args:
         empty: file ranges whose bytes read as zeros from now on; they must lie in loaded, mapped data.
-        strip: leave out what is not mapped: symbols and debug information.
 
     The file keeps its mode and owner; it is written beside and renamed. It is read through a private map, so that its
     pages cost no memory but those that become zeros.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as data:
         elf = Elf(data)
-        kept = _kept_sections(elf, strip)
+        kept = _kept_sections(elf)
         if not empty and len(kept) == len(elf.sections):
             return 0, 0
         for start, end in empty:
@@ -70,12 +69,12 @@ def compact(path: Path, empty: list[Range], *, strip: bool = True) -> tuple[int,
     return (symbols, saved - symbols) if empty else (saved, 0)
 
 
-def _kept_sections(elf: Elf, strip: bool) -> list[int]:
+def _kept_sections(elf: Elf) -> list[int]:
     """Indices. Symbol tables of relocatable files and of the linker go; names of sections stay."""
     kept = []
     for at, section in enumerate(elf.sections):
         mapped = section.flags & SHF_ALLOC
-        if at == 0 or at == elf.shstrndx or mapped or not strip:
+        if at == 0 or at == elf.shstrndx or mapped:
             kept.append(at)
     return kept
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from seatrial.errors import EngineUnavailableError
 from seatrial.system import command
@@ -56,16 +55,6 @@ class Compose:
                 run="sudo apt-get install docker-compose-plugin   # Ubuntu: docker-compose-v2; Debian: docker-compose",
             )
         return tuple(int(part or 0) for part in match.groups())
-
-    def containers(self) -> list[dict[str, Any]]:
-        """Every container of the project, those that ended included: Name, Service, State, ExitCode, ID and more."""
-        ended = self.ask("ps", "--all", "--no-trunc", "--format", "json")
-        if ended.exit_code != 0:
-            raise command.failed(ended)
-        text = ended.stdout.strip()
-        if text.startswith("["):  # before 2.21 one list, since then an object a line
-            return cast("list[dict[str, Any]]", json.loads(text))
-        return [json.loads(line) for line in text.splitlines()]
 
 
 def unescaped(value: Any) -> Any:

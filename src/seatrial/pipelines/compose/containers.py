@@ -22,8 +22,6 @@ class Container:
         status: ``created``, ``running`` or ``exited``. exit_code: of one that has ended.
     """
 
-    id: str
-    service: str
     status: str
     exit_code: int | None
 
@@ -44,5 +42,5 @@ def containers(backend: ContainerEngine, project: str) -> dict[str, Container]:
             continue
         status = STATUSES.get(parts[3].lower(), "running")
         code = _EXIT.match(parts[4])
-        found.setdefault(parts[1], Container(parts[0], parts[1], status, int(code[1]) if code else None))
+        found.setdefault(parts[1], Container(status, int(code[1]) if code else None))
     return found

@@ -11,6 +11,7 @@ from seatrial.errors import GpuRequestError
 from seatrial.job.gpu_request import CAPABILITIES, GpuRequest
 from seatrial.pipelines.compose.reading import ComposeFile
 from seatrial.pipelines.compose.service import Service
+from seatrial.planning.container.plan import GPU_DEVICE
 
 #: deploy: …reservations.devices. gpus: the short key of Compose 2.30. runtime: nvidia. devices: CDI names or nodes.
 Way = Literal["deploy", "gpus", "runtime", "devices"]
@@ -23,9 +24,8 @@ _PATHS: dict[Way, tuple[str, ...]] = {
     "devices": ("devices",),
 }
 
-#: A GPU's node, and an NVIDIA node of any kind.
+#: A GPU's node.
 _NODE = re.compile(r"/dev/nvidia(\d+)$")
-NVIDIA_DEVICE = re.compile(r"^/dev/(nvidia|dxg)|^[a-z.]*nvidia\.com/")
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def _nvidia(requests: Any) -> list[Mapping[str, Any]]:
         driver = each.get("driver") or ""
         wants = {"gpu", "nvidia", *CAPABILITIES} & set(each.get("capabilities") or ())
         ids = [str(name) for name in each.get("device_ids") or ()]
-        cdi = driver == "cdi" and all(NVIDIA_DEVICE.match(name) for name in ids)
+        cdi = driver == "cdi" and all(GPU_DEVICE.match(name) for name in ids)
         if cdi or (driver in ("", "nvidia") and (wants or driver)):
             found.append(each)
     return found
@@ -125,7 +125,7 @@ def _of_variable(service: Service) -> tuple[str, tuple[str, ...]] | None:
 def _of_devices(devices: Sequence[Any]) -> str | None:
     """GPUs among ``devices:``, as CDI names or device nodes."""
     sources = [str(each.get("source")) if isinstance(each, dict) else str(each).partition(":")[0] for each in devices]
-    names = [_plain(source) for source in sources if NVIDIA_DEVICE.match(source) and "=" in source]
+    names = [_plain(source) for source in sources if GPU_DEVICE.match(source) and "=" in source]
     names += [match[1] for source in sources if (match := _NODE.match(source))]
     if not names:
         return None

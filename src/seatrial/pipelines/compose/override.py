@@ -14,9 +14,10 @@ import yaml
 from seatrial.backends.table import ENGINES
 from seatrial.job.plan import FRAMED_LOG, LOG_LABEL, ContainerPlan, Mount, Plan
 from seatrial.pipelines.compose.client import escaped
-from seatrial.pipelines.compose.gpu_asks import NVIDIA_DEVICE, RESERVED
+from seatrial.pipelines.compose.gpu_asks import RESERVED
 from seatrial.pipelines.compose.order import COMPLETED, Wait
 from seatrial.pipelines.compose.service import Service
+from seatrial.planning.container.plan import GPU_DEVICE
 
 #: What an override may say of services that are no runs.
 Entry = dict[str, Any]
@@ -120,7 +121,7 @@ def _gpus(service: Service, container: ContainerPlan) -> Entry:
     elif config.get("runtime") == "nvidia":
         entry["runtime"] = _Gone()
     nodes = [f"{node}:{node}" for node in container.devices if node.startswith("/")]
-    own = [each for each in config.get("devices") or () if not NVIDIA_DEVICE.match(str(each.get("source")))]
+    own = [each for each in config.get("devices") or () if not GPU_DEVICE.match(str(each.get("source")))]
     if nodes or len(own) != len(config.get("devices") or ()):
         kept = [f"{each['source']}:{each['target']}:{each.get('permissions', 'rwm')}" for each in own]
         entry["devices"] = _Replaced([*kept, *nodes]) if kept or nodes else _Gone()
@@ -129,7 +130,7 @@ def _gpus(service: Service, container: ContainerPlan) -> Entry:
 
 def _is_nvidias(request: Mapping[str, Any]) -> bool:
     return request.get("driver") in (None, "", "nvidia") or any(
-        NVIDIA_DEVICE.match(str(name)) for name in request.get("device_ids") or ()
+        GPU_DEVICE.match(str(name)) for name in request.get("device_ids") or ()
     )
 
 

@@ -12,17 +12,14 @@ from typing import Any
 
 from seatrial.errors import UsageError
 from seatrial.pipelines.compose.client import Compose, unescaped
+from seatrial.pipelines.compose.file_names import COMPOSE_FILES, OVERRIDES
 from seatrial.pipelines.compose.keys import SERVICE_KEYS, SINCE
 from seatrial.pipelines.compose.lines import Lines, Place, read_document
 from seatrial.pipelines.compose.service import Service
-from seatrial.runs.services import NAMES as TRACKERS
+from seatrial.runs.services import TRACKERS
 from seatrial.system import command
 from seatrial.system.near import did_you_mean, nearest
 from seatrial.system.typed_path import as_typed, from_here
-
-#: Names that Compose looks for, in its order. Source: compose-go, cli/options.go, DefaultFileNames.
-NAMES = ("compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml")
-OVERRIDES = tuple(f"{stem}.override.{ending}" for stem in ("compose", "docker-compose") for ending in ("yml", "yaml"))
 
 _EXTRA_KEY = re.compile(r"(?P<path>\S+) Additional property (?P<key>\S+) is not allowed")
 _UNDEFINED = re.compile(
@@ -83,10 +80,11 @@ def find_files(project: Path, environ: Mapping[str, str]) -> tuple[Path, ...]:
     if listed := environ.get("COMPOSE_FILE"):
         separator = environ.get("COMPOSE_PATH_SEPARATOR") or os.pathsep
         return tuple(project / part for part in listed.split(separator) if part)
-    first = next((project / name for name in NAMES if (project / name).is_file()), None)
+    first = next((project / name for name in COMPOSE_FILES if (project / name).is_file()), None)
     if first is None:
         return ()
-    return (first, *(project / name for name in OVERRIDES if (project / name).is_file()))
+    overrides = [project / name for name in OVERRIDES if (project / name).is_file()]
+    return (first, *overrides[:1])
 
 
 def read_compose(files: Sequence[Path], program: Compose, names: Sequence[str] = ()) -> ComposeFile:

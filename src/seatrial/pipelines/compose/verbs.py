@@ -52,7 +52,7 @@ def up(request: UpRequest, front: Front, environ: Mapping[str, str]) -> int:
         front.show(plan_text(planned, remarks))
         return EXIT_DONE
     front.allow(ground.job)
-    group = _living(store, ground.file, environ)
+    group = _living(store, ground.file)
     again = group is not None
     if group is None:
         _refuse(ground, remarks)
@@ -163,7 +163,7 @@ def _refuse(ground: Ground, remarks: list[Remark]) -> None:
                 )
 
 
-def _living(store: GroupStore, file: ComposeFile, environ: Mapping[str, str]) -> Group | None:
+def _living(store: GroupStore, file: ComposeFile) -> Group | None:
     """The group of this file that has not ended, whoever looked after it; dead ones are closed on the way."""
     for group in reversed(store.all()):
         if group.kind != "compose" or group.details.get("project") != file.name:

@@ -181,7 +181,7 @@ class Execution:
             say(line)
             self._serving.add(stage.name)
 
-        with saying_when_ready(run, job.serve, ready):
+        with saying_when_ready(job.serve, ready):
             result = serve_through(self.shop, stage, run, result, write, say)
         self._note(stage, state="done", why="it served until it was stopped", exit_code=0, ended_at=time.time())
         self._details(stage, result, decision)

@@ -97,7 +97,7 @@ def _wrote(shop: Workshop, stage: Stage, run: Run, result: Result) -> Result:
         raise StageFailedError(
             f"it ended well, but wrote nothing to its output{'s' * (len(missing) > 1)} {', '.join(missing)}",
             1,
-            cause=_elsewhere(shop, view),
+            cause=_elsewhere(view),
             run=f"seatrial runs logs {run.id}",
         )
     found = [shop.digests.of(view, output) for output in stage.outputs]
@@ -119,7 +119,7 @@ def _with_image_id(result: Result, job: Job, shop: Workshop) -> Result:
     return replace(result, fingerprint={**result.fingerprint, "image": known})
 
 
-def _elsewhere(shop: Workshop, view: Path) -> str:
+def _elsewhere(view: Path) -> str:
     """Where its files may be, for the sentence that says they are missing."""
     named = [
         entry.path[len(str(view)) + 1 :]

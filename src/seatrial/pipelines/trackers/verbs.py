@@ -27,7 +27,7 @@ from seatrial.pipelines.request import Front, UpRequest
 from seatrial.pipelines.trackers import container
 from seatrial.pipelines.trackers.container import Host, Wanted
 from seatrial.runs import mlflow_server
-from seatrial.runs.services import NAMES, Service, ServiceStore, TrackerName
+from seatrial.runs.services import TRACKERS, Service, ServiceStore, TrackerName
 from seatrial.runs.store import RunStore
 from seatrial.runs.tracked import URI
 from seatrial.system.state import state_folder
@@ -47,7 +47,7 @@ def up(request: UpRequest, front: Front, environ: Mapping[str, str]) -> int:
             "--as-written, --fix, --gpus and --notify mean nothing for a tracker", run="seatrial up tensorboard"
         )
     services, image, asks = read_services(request.project)
-    names = [name for name in NAMES if name in (request.names or services.named)]
+    names = [name for name in TRACKERS if name in (request.names or services.named)]
     if request.port is not None and len(names) != 1:
         raise UsageError(
             f"--port is for one of {' and '.join(names)}", run=f"seatrial up {names[0]} --port {request.port}"

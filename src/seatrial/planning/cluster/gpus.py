@@ -48,7 +48,7 @@ def pod_gpus(job: Job, facts: ClusterFacts) -> PodGpus:
             f"{request.count} {way.name} per pod: CUDA gives a process one MIG slice and no other GPU",
             run="seatrial run … --gpus 1 --nodes N",
         )
-    warning = _capacity_problem(request.count, way, job.kubernetes.node_selector)
+    warning = _capacity_problem(request.count, way)
     if warning is not None and job.kubernetes.require_capacity:
         raise CapacityError(warning, cause="--require-capacity", run="kubectl get nodes -L nvidia.com/gpu.product")
     warnings = (*way.warnings, *([warning] if warning else []))
@@ -84,7 +84,7 @@ def _offered(nodes: tuple[Node, ...]) -> str:
     return ", ".join(sorted({"whole GPUs" if name == WHOLE else name for node in nodes for name in node.offers}))
 
 
-def _capacity_problem(count: int, way: Way, selector: dict[str, str]) -> str | None:
+def _capacity_problem(count: int, way: Way) -> str | None:
     """More GPUs a pod than any node has: it may still come true, since pools scale from zero."""
     nodes = way.facts.nodes
     if nodes is None:

@@ -5,13 +5,9 @@ from __future__ import annotations
 from seatrial.backends.base import EngineFacts
 from seatrial.errors import EngineError
 from seatrial.job.model import Job
-from seatrial.job.plan import Choice
+from seatrial.job.plan import SHM_BYTES_PER_GPU, Choice
 from seatrial.job.units import format_bytes
 from seatrial.planning.ray import SHM_SHARE, store_bytes
-
-#: DataLoader workers hand batches over through /dev/shm; a batch of 256 ImageNet images is 154 MB in float32, and
-#: each worker holds two. Docker's default of 64 MB ends in "Bus error". PyTorch's README asks for more by --ipc=host.
-SHM_BYTES_PER_GPU = 2 * 2**30
 
 #: Processes and threads of a container, at most, and no more than half of what its host can have: a fork bomb ends
 #: there and not in the host. 64 data loaders of 64 threads each have room.

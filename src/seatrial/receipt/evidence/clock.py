@@ -40,16 +40,11 @@ def on_one_clock(events: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]]
     return (ordered, *_straightened(ordered, [origins[at] for at in order], skews))
 
 
-def in_order(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _order(events: Sequence[Event], origins: Sequence[Origin], skews: Mapping[Origin, float]) -> list[int]:
     """The lines of all origins among each other by their times, those of one in the order in which they were written.
 
     A target, which may say any time, moves none: its lines stay behind the agent's before them.
     """
-    origins = _origins(events)
-    return [events[at] for at in _order(events, origins, _skews(events, origins))]
-
-
-def _order(events: Sequence[Event], origins: Sequence[Origin], skews: Mapping[Origin, float]) -> list[int]:
     latest: dict[Origin, float] = {}
     keys = []
     for at, (event, origin) in enumerate(zip(events, origins, strict=True)):
@@ -61,20 +56,15 @@ def _order(events: Sequence[Event], origins: Sequence[Origin], skews: Mapping[Or
     return [at for _, _, at in sorted(keys)]
 
 
-def straighten(events: Sequence[dict[str, Any]]) -> tuple[list[float], list[str]]:
+def _straightened(
+    events: Sequence[Event], origins: Sequence[Origin], skews: Mapping[Origin, float]
+) -> tuple[list[float], list[str]]:
     """Seconds since the first line, one for each event, and a sentence for each jump of an agent's clock.
 
     Lines of one origin never run backwards here: a step back counts as no time, and so does a leap of more than
     MAX_GAP_S. A target may write its own idea of ``t``; it is used where it fits between the agent's lines. A line
     without a time happened when the line before it did.
     """
-    origins = _origins(events)
-    return _straightened(events, origins, _skews(events, origins))
-
-
-def _straightened(
-    events: Sequence[Event], origins: Sequence[Origin], skews: Mapping[Origin, float]
-) -> tuple[list[float], list[str]]:
     elapsed: list[float] = []
     jumps: list[str] = []
     seen: dict[Origin, tuple[float, float]] = {}  # origin → time and seconds of its last line

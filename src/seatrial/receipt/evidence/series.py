@@ -29,6 +29,6 @@ def thin(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
     return kept
 
 
-def significant(value: float, digits: int = 6) -> float:
-    """Rounded to significant digits: enough for a plot, half the bytes."""
-    return float(f"{value:.{digits}g}")
+def significant(value: float) -> float:
+    """Rounded to six significant digits: enough for a plot, half the bytes."""
+    return float(f"{value:.6g}")

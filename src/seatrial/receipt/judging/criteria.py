@@ -18,13 +18,11 @@ from seatrial.receipt.judging.exported_model import is_export, judge_exported_mo
 from seatrial.receipt.judging.gpu_contract import computed_nothing, unused_gpus
 from seatrial.receipt.judging.judgement import Judgement
 from seatrial.receipt.judging.judging_input import Case
+from seatrial.receipt.judging.memory_held import FRAMEWORKS
 from seatrial.receipt.judging.saved_model import judge_saved_model
 from seatrial.receipt.model import Criterion, ExitCause, Verdict
 
 Judge = Callable[[Case, ExitCause], Judgement]
-
-#: The plan's check → the framework in sentences.
-_FRAMEWORKS = {"torch": "torch", "tensorflow": "TensorFlow", "jax": "JAX"}
 
 #: Fewer samples than this in the training window say nothing of a mean.
 MIN_SAMPLES = 3
@@ -174,7 +172,7 @@ def _ran_on_gpu(case: Case, cause: ExitCause) -> Judgement:
         return Judgement("fail", f"no CUDA context of the target was seen on {names}")
     if untried := [gpu for gpu in case.expected if not _tried(case, gpu)]:
         names = ", ".join(f"GPU {gpu.index} {short_uuid(gpu.uuid)}" for gpu in untried)
-        return Judgement("not judged", f"{_FRAMEWORKS[case.plan.agent.check]}'s own kernel was not tested on {names}")
+        return Judgement("not judged", f"{FRAMEWORKS[case.plan.agent.check]}'s own kernel was not tested on {names}")
     seen = min(case.evidence.contexts[gpu.uuid].at_s for gpu in case.expected)
     after = format_seconds(max(0.0, seen - case.evidence.target_started.at_s))
     kinds = {k.text("kind") or "driver" for gpu in case.expected for k in case.evidence.kernels.get(gpu.uuid, [])}
@@ -184,7 +182,7 @@ def _ran_on_gpu(case: Case, cause: ExitCause) -> Judgement:
 
 def _tried(case: Case, gpu: Gpu) -> bool:
     """Whether the kernel that the plan asks for was run on it; how it went, the caller knows."""
-    if case.plan.agent.check not in _FRAMEWORKS:
+    if case.plan.agent.check not in FRAMEWORKS:
         return True
     return any(kernel.text("kind") == case.plan.agent.check for kernel in case.evidence.kernels.get(gpu.uuid, []))
 

@@ -10,8 +10,8 @@ from seatrial.receipt.evidence.facts import Evidence
 from seatrial.receipt.evidence.fields import mapping, number, text
 from seatrial.receipt.model import GpuMemory
 
-#: Names as their projects write them; a line of anything else is not the hook's.
-NAMES = {"torch": "torch", "tensorflow": "TensorFlow", "jax": "JAX"}
+#: A framework as the plan and the hook name it → as its project writes it.
+FRAMEWORKS = {"torch": "torch", "tensorflow": "TensorFlow", "jax": "JAX"}
 
 
 def gpu_memory(evidence: Evidence, limit_bytes: int | None) -> GpuMemory | None:
@@ -19,8 +19,8 @@ def gpu_memory(evidence: Evidence, limit_bytes: int | None) -> GpuMemory | None:
     if limit_bytes is None:
         return None
     lines = [line for moment in evidence.all(Step) if (line := mapping(moment.keys.get(MEMORY)))]
-    lines = [line for line in lines if text(line.get("framework")) in NAMES]
-    names = [NAMES[str(line["framework"])] for line in lines if line.get("limit_bytes") == limit_bytes]
+    lines = [line for line in lines if text(line.get("framework")) in FRAMEWORKS]  # of the hook
+    names = [FRAMEWORKS[str(line["framework"])] for line in lines if line.get("limit_bytes") == limit_bytes]
     peaks = [
         peak
         for line in lines

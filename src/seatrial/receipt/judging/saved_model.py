@@ -8,19 +8,13 @@ from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
-from seatrial.events import AgentStarted, ModelsSaved
+from seatrial.events import MODEL_SUFFIXES, AgentStarted, ModelsSaved
 from seatrial.job.units import format_bytes
 from seatrial.receipt.evidence.fields import clean, number
 from seatrial.receipt.formatting import count
 from seatrial.receipt.judging.judgement import Judgement
 from seatrial.receipt.judging.judging_input import Case
-from seatrial.system.nofollow import files_below
-
-#: What training frameworks save models as.
-SUFFIXES = (".pt", ".pth", ".safetensors", ".ckpt", ".h5", ".keras", ".onnx", ".pkl", ".joblib")
-
-#: Folders of a project that hold no result of a run: environments, caches, version control.
-SKIPPED_FOLDERS = {"__pycache__", "node_modules", "site-packages", "venv", "env"}
+from seatrial.system.nofollow import NO_RESULTS, files_below
 
 #: Files looked at, at most: os.walk over the 125 000 of a /usr took 1.2 s from a warm cache, 6 s from a cold one.
 MAX_FILES = 200_000
@@ -115,8 +109,8 @@ def _candidates(folder: Path, patterns: tuple[str, ...], run_dir: Path) -> Itera
 
 def _walk(folder: Path, run_dir: Path) -> Iterator[Path]:
     """Files with a model's suffix. A container may have written here: no link is followed, and there is an end."""
-    for entry in files_below(folder, most_entries=MAX_FILES, skip=SKIPPED_FOLDERS):
-        if entry.name.lower().endswith(SUFFIXES) and not Path(entry.path).is_relative_to(run_dir):
+    for entry in files_below(folder, most_entries=MAX_FILES, skip=NO_RESULTS):
+        if entry.name.lower().endswith(MODEL_SUFFIXES) and not Path(entry.path).is_relative_to(run_dir):
             yield Path(entry.path)
 
 

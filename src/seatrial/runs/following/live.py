@@ -40,29 +40,22 @@ class Live:
     """
 
     numbers: Mapping[str, float]
-    sample: Mapping[str, Any] | None
     diagnosis: Diagnosis | None
-    last_finding: str | None
-    skipped_lines: int
     latest: Mapping[str, float]
 
 
 def look(run: Run, gpu_name: str = "") -> Live:
     """Read the tail of its events; a run that has written none yet has nothing to show."""
-    read, skipped = events.tail(str(run.events_path), TAIL_BYTES)
+    read, _ = events.tail(str(run.events_path), TAIL_BYTES)
     samples, steps = list(events.of_type(read, events.Sample)), list(events.of_type(read, events.Step))
     timed = [[event for event in kind if _has_time(event)] for kind in (samples, steps)]
     times = [event["t"] for event in timed[0] or timed[1]]
     # By the last line and not by the latest time: a clock that was set back would hide all that comes after.
     recent = [[event for event in kind if abs(event["t"] - times[-1]) <= LOOK_BACK_S] for kind in timed]
     own = [step for step in steps if not is_hooks(step)]
-    findings = list(events.of_type(read, events.Found))
     return Live(
         numbers={**(_numbers(own[-1]) if own else {}), **rates(recent[1])},
-        sample=samples[-1] if samples else None,
         diagnosis=diagnose(recent[0], recent[1], gpu_name),
-        last_finding=str(findings[-1].get("message")) if findings else None,
-        skipped_lines=skipped,
         latest={key: value for step in own for key, value in _floats(step).items()},
     )
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from seatrial.serve.errors import DeviceLostError, ServeError
+from seatrial.train.errors import first_line
 
 #: From a tensor [B, …] for each input to one for each output.
 Forward = Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]
@@ -127,8 +128,7 @@ class watched:
                 "the GPU has too little free memory for the model", "--max-batch 8, or a larger GPU"
             ) from error
         if self._device.type == "cuda" and isinstance(error, RuntimeError) and lost(self._device):
-            first = str(error).strip().splitlines()[0]
-            raise DeviceLostError(f"the GPU no longer computes: {first}") from error
+            raise DeviceLostError(f"the GPU no longer computes: {first_line(error)}") from error
 
 
 def lost(device: torch.device) -> bool:

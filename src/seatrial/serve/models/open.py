@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from seatrial.recipe_names import TRAINED
 from seatrial.serve.errors import ServeError
 from seatrial.serve.models.pickled import refuse_pickles
 from seatrial.serve.served_model import ServedModel
@@ -12,8 +13,6 @@ from seatrial.serve.served_model import ServedModel
 if TYPE_CHECKING:
     import torch
 
-#: Recipes whose models are served.
-RECIPES = ("mnist", "digits", "mnist-deep", "cifar10", "spam")
 #: Rows of a batch at most where nobody has said: (on a GPU, elsewhere). Elsewhere 64 images no longer fit into a core's
 #: cache: an image of digits took 290 µs and not 138 (docs/serving-speed.md).
 IMAGES_AT_ONCE, TEXTS_AT_ONCE, ROWS_AT_ONCE = (256, 32), (128, 32), (64, 32)
@@ -32,7 +31,7 @@ def open_model(
         ServeError: there is no such model, it cannot be read, or it is refused.
     """
     place = 0 if device.type == "cuda" else 1
-    if spec in RECIPES:
+    if spec in TRAINED:
         from seatrial.serve.models.recipe import open_recipe
 
         most = max_batch or (TEXTS_AT_ONCE if spec == "spam" else IMAGES_AT_ONCE)[place]
@@ -47,7 +46,7 @@ def open_model(
 
 def _open_file(path: Path, device: torch.device, max_batch: int, name: str | None) -> ServedModel:
     if not path.is_file():
-        known = ", ".join(RECIPES)
+        known = ", ".join(TRAINED)
         raise ServeError(
             f"{path} is no recipe ({known}), no file of a model and no class",
             "seatrial serve digits, seatrial serve model.onnx, or seatrial serve serve.py:Model",

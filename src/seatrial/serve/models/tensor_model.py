@@ -14,6 +14,7 @@ from seatrial.serve.models.comparison import compare
 from seatrial.serve.models.datatypes import NUMPY
 from seatrial.serve.models.tensor_reader import TensorReader
 from seatrial.serve.served_model import Answer, Description, Reader, Row, TensorSpec, WarmUp
+from seatrial.train.errors import first_line
 
 #: A side of an input that has no fixed length is as long as this in the warm-up.
 SOME_LENGTH = 8
@@ -123,8 +124,8 @@ class TensorModel:
         except ServeError:
             raise
         except Exception as error:
-            first = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
-            raise ServeError(f"the model cannot be run on its own inputs: {first}", "export it again") from error
+            said = first_line(error)
+            raise ServeError(f"the model cannot be run on its own inputs: {said}", "export it again") from error
         unknown = [array.dtype for array in arrays if array.dtype not in _NAMES]
         if unknown:
             raise ServeError(f"the model gives outputs of type {unknown[0]}, which JSON has no numbers for")

@@ -17,6 +17,7 @@ from seatrial.serve.models.beside import Beside
 from seatrial.serve.models.datatypes import NUMPY
 from seatrial.serve.models.tensor_model import TensorModel
 from seatrial.serve.served_model import ServedModel, TensorSpec
+from seatrial.train.errors import first_line
 
 #: torch's type → the protocol's name.
 DATATYPES = {torch.from_numpy(np.zeros(0, kind)).dtype: name for name, kind in NUMPY.items()}
@@ -56,8 +57,7 @@ def _ways(forward: Any, inputs: tuple[TensorSpec, ...], device: torch.device, mo
     try:
         graphed.prepare()
     except RuntimeError as error:
-        first = str(error).splitlines()[0]
-        sys.stderr.write(f"the program cannot be captured in a CUDA graph and runs without: {first}\n")
+        sys.stderr.write(f"the program cannot be captured in a CUDA graph and runs without: {first_line(error)}\n")
         return Eager(forward, device)
     return graphed
 

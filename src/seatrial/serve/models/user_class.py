@@ -31,6 +31,7 @@ from seatrial.serve.errors import DeviceLostError, ServeError
 from seatrial.serve.models.batches import watched
 from seatrial.serve.models.user_reader import UserReader, input_of
 from seatrial.serve.served_model import Answer, Description, Reader, Row, TensorSpec, WarmUp
+from seatrial.train.errors import type_and_line
 
 _BYTES = (TensorSpec("input", "BYTES", (-1,)),)
 
@@ -93,10 +94,14 @@ class UserModel:
         except (ServeError, DeviceLostError):
             raise
         except (Exception, SystemExit) as error:
-            traceback.print_exc()
-            sys.stderr.flush()
-            said = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-            raise ServeError(f"{self._spec} {what}: {said}", "the traceback above names the line") from error
+            raise _failed(f"{self._spec} {what}", error) from error
+
+
+def _failed(what: str, error: BaseException) -> ServeError:
+    """For what the user's code raised, which is being handled; its traceback goes to the log."""
+    traceback.print_exc()
+    sys.stderr.flush()
+    return ServeError(f"{what}: {type_and_line(error)}", "the traceback above names the line")
 
 
 def _class_of(file: Path, wanted: str) -> Callable[[], Any]:
@@ -111,10 +116,7 @@ def _class_of(file: Path, wanted: str) -> Callable[[], Any]:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        traceback.print_exc()
-        sys.stderr.flush()
-        said = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-        raise ServeError(f"{file.name} cannot be imported: {said}", "the traceback above names the line") from error
+        raise _failed(f"{file.name} cannot be imported", error) from error
     made = getattr(module, wanted, None)
     if not isinstance(made, type):
         found = [name for name, each in vars(module).items() if isinstance(each, type) and hasattr(each, "predict")]

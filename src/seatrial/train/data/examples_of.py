@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
-from seatrial.train.errors import DataError, InputError
+from seatrial.train.errors import DataError, InputError, first_line
 
 #: Examples read twice to see whether they are the same: of a flip of half of them none is noticed once in 10^19.
 LOOKED_AT = 64
@@ -105,7 +105,7 @@ def read(dataset: Any, rows: Sequence[int] | None = None, workers: int = 0) -> A
     try:
         return map_tensors(lambda *tensors: torch.cat(tensors), *parts)
     except (RuntimeError, ValueError, KeyError) as error:
-        raise DataError(f"the examples do not fit together: {_first_line(error)}", fix=_PAD) from error
+        raise DataError(f"the examples do not fit together: {first_line(error)}", fix=_PAD) from error
 
 
 @contextmanager
@@ -140,7 +140,7 @@ def _collated(examples: list[Any], collated: Collate = collate) -> Any:
     try:
         return collated(examples)
     except (RuntimeError, TypeError, ValueError, KeyError) as error:
-        raise DataError(f"examples do not make a batch: {_first_line(error)}", fix=_PAD) from error
+        raise DataError(f"examples do not make a batch: {first_line(error)}", fix=_PAD) from error
 
 
 def _picture_as_tensor(example: Any) -> Any:
@@ -171,7 +171,3 @@ def _refuse_other_than_tensors(batch: Any, place: str = "an example") -> None:
 
 def _equal(a: Tensor, b: Tensor) -> bool:
     return torch.equal(a.nan_to_num(), b.nan_to_num()) if a.is_floating_point() else torch.equal(a, b)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -5,6 +5,7 @@ The memory is a file without a name (memfd): it counts as the processes' own, ne
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 from collections.abc import Callable
@@ -78,9 +79,7 @@ def read(memory: mmap.mmap, value: Any) -> Any:
         if _MARK in value:
             begin, kind, shape, stride = value[_MARK]
             dtype = getattr(torch, kind.removeprefix("torch."))
-            count = 1
-            for size in shape:
-                count *= size
+            count = math.prod(shape)
             if not count:
                 return torch.empty(shape, dtype=dtype)
             return torch.frombuffer(memory, dtype=dtype, count=count, offset=begin).as_strided(shape, stride)
@@ -94,10 +93,7 @@ def as_tensor(memory: Tensor, place: Place) -> Tensor:
     """A tensor over its place."""
     begin, kind, shape, stride = place
     dtype = getattr(torch, kind.removeprefix("torch."))
-    count = 1
-    for size in shape:
-        count *= size
-    piece = memory[begin : begin + count * dtype.itemsize].view(dtype)
+    piece = memory[begin : begin + math.prod(shape) * dtype.itemsize].view(dtype)
     return piece.as_strided(shape, stride, piece.storage_offset())
 
 

@@ -76,7 +76,7 @@ def numbered(classes: int) -> tuple[str, ...]:
 def outputs_on_cpu(
     model: nn.Module,
     inputs: tuple[Tensor, ...],
-    forward: Callable[[nn.Module, tuple[Tensor, ...]], Tensor] | None = None,
+    forward: Forward | None = None,
 ) -> Tensor:
     """What the model gives in fp32 and evaluation mode.
 

@@ -39,7 +39,6 @@ class TrialNetworks(nn.Module):
         self.trials, self.layers = len(trials), networks[0]
         if unknown := [type(layer).__name__ for layer in self.layers if not isinstance(layer, KNOWN)]:
             raise InputError(f"networks with {unknown[0]} cannot train as one", fix="run without --fused")
-        self.shapes = {name: each.shape for name, each in self.layers.state_dict().items()}
         for others in zip(*(network.modules() for network in networks), strict=True):
             for name in others[0]._parameters:
                 if others[0]._parameters[name] is not None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from seatrial.train.kernels import trial_adam
-from seatrial.train.optim.optimizer import Optimizer
+from seatrial.train.optim.optimizer import Optimizer, like
 from seatrial.train.trials.network import TrialNetworks
 from seatrial.train.trials.settings import Trial
 
@@ -66,14 +66,8 @@ class TrialAdam(Optimizer):
         """Parameters, gradients in the same order of elements, and both moments."""
         parameters = [each for each in self.param_groups[0]["params"] if each.grad is not None]
         slots = [self._slots(parameter) for parameter in parameters]
-        gradients = [_like(parameter, parameter.grad) for parameter in parameters]
+        gradients = [like(parameter, parameter.grad) for parameter in parameters]
         return [parameters, gradients, [slot["exp_avg"] for slot in slots], [slot["exp_avg_sq"] for slot in slots]]
 
     def _fresh(self, parameter: Tensor) -> dict[str, Any]:
         return {"step": self._done, "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
-
-
-def _like(parameter: Tensor, gradient: Tensor) -> Tensor:
-    if gradient.stride() == parameter.stride():
-        return gradient
-    return torch.empty_like(parameter).copy_(gradient)

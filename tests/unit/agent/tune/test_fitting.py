@@ -15,7 +15,7 @@ def trial(batch, *, capacity, places):
     report.update(median_step_s=0.1, parts_s=[0.1] * 6, losses=[], reserved_bytes=peak)
     facts = {"loader": {"batch_size": 16}}
     return Trial(
-        number=1, changes={"batch_size": batch}, seed_offset=0, report=report if fits else None,
+        number=1, report=report if fits else None,
         ranks=[report] if fits else [], applied={}, refused={}, places=places, anatomy={}, facts=facts,
         exit_code=0 if fits else 1, output="" if fits else "torch.OutOfMemoryError: CUDA out of memory.",
         wall_s=1.0, lines=[], restored={},

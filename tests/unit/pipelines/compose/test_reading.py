@@ -146,6 +146,8 @@ def test_files_as_compose_finds_them(tmp_path: Path) -> None:
     for name in ("docker-compose.yml", "docker-compose.override.yml", "other.yaml"):
         (tmp_path / name).write_text("services: {}\n")
     assert [path.name for path in find_files(tmp_path, {})] == ["docker-compose.yml", "docker-compose.override.yml"]
+    (tmp_path / "docker-compose.override.yaml").write_text("services: {}\n")  # Compose takes the first, with a warning
+    assert [path.name for path in find_files(tmp_path, {})] == ["docker-compose.yml", "docker-compose.override.yml"]
     assert [path.name for path in find_files(tmp_path, {"COMPOSE_FILE": "other.yaml"})] == ["other.yaml"]
     assert find_files(tmp_path / "nowhere", {}) == ()
 

@@ -66,7 +66,7 @@ def test_no_engine(up: Callable[..., list[str]]) -> None:
     assert "runs in a container, not on local" in refused(UsageError, up, "mlflow", backend="local")
 
 
-def test_a_taken_port(up: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, socket_enabled: object) -> None:
+def test_a_taken_port(up: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Docker, "facts", lambda self: EngineFacts("docker", available=True, reason="99"))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -94,9 +94,7 @@ def test_an_address_that_is_none(up: Callable[..., list[str]], environ: dict[str
     assert words in said and "hunter2" not in said
 
 
-def test_a_server_that_does_not_answer(
-    up: Callable[..., list[str]], environ: dict[str, str], socket_enabled: object
-) -> None:
+def test_a_server_that_does_not_answer(up: Callable[..., list[str]], environ: dict[str, str]) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         environ["MLFLOW_TRACKING_URI"] = f"http://127.0.0.1:{closed.getsockname()[1]}"

@@ -34,8 +34,8 @@ def test_last_numbers_and_what_bounds_the_last_minute(tmp_path):
     write(run, *(a_sample(t, sm_activity_pct=99.0, utilization_pct=100.0) for t in range(60)))
     write(run, b"garbage\n", *(a_sample(t) for t in range(1000, 1005)), {"step": 7, "loss": 0.5, "t": 1004.0}, b'{"st')
     now = look(run)
-    assert dict(now.numbers) == {"step": 7.0, "loss": 0.5} and now.skipped_lines == 1
-    assert now.diagnosis.cause == "launch-bound" and now.sample["t"] == 1004
+    assert dict(now.numbers) == {"step": 7.0, "loss": 0.5}
+    assert now.diagnosis.cause == "launch-bound"
 
 
 def test_a_clock_that_was_set_back_hides_nothing(tmp_path):
@@ -47,7 +47,7 @@ def test_a_clock_that_was_set_back_hides_nothing(tmp_path):
 
 def test_a_run_without_events_has_nothing_to_show(tmp_path):
     now = look(a_run(tmp_path))
-    assert now.diagnosis is None and now.sample is None and not now.numbers
+    assert now.diagnosis is None and not now.numbers
 
 
 def test_only_the_end_of_a_large_file_is_read(tmp_path):

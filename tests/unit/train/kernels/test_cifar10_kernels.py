@@ -9,7 +9,6 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from cuda_on_cpu import kernels_on_cpu  # noqa: E402, F401
 from seatrial.train.data import crops as crop_data  # noqa: E402
 from seatrial.train.data.crops import AlternatingCrops  # noqa: E402
 from seatrial.train.data.images import ImageSet, Normalisation  # noqa: E402
@@ -19,17 +18,6 @@ from seatrial.train.optim.muon import MuonSgd  # noqa: E402
 
 pytestmark = pytest.mark.torch
 LAST = torch.channels_last
-
-
-@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request):
-    """Where kernels run: on the CPU, thread by thread, or on a GPU."""
-    if request.param == "emulated":
-        request.getfixturevalue("kernels_on_cpu")
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        pytest.skip("no GPU")
-    return torch.device("cuda", 0)
 
 
 def error(own, exact):

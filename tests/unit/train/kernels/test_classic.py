@@ -9,23 +9,11 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from cuda_on_cpu import kernels_on_cpu  # noqa: E402, F401
 from seatrial.recipes.mnist import network  # noqa: E402
 from seatrial.train import fused  # noqa: E402
 from seatrial.train.kernels import classic  # noqa: E402
 
 pytestmark = pytest.mark.torch
-
-
-@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request):
-    """Where kernels run: on the CPU, thread by thread, or on a GPU."""
-    if request.param == "emulated":
-        request.getfixturevalue("kernels_on_cpu")
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        pytest.skip("no GPU")
-    return torch.device("cuda", 0)
 
 
 def error(own, exact):

@@ -6,7 +6,6 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional as F  # noqa: E402
 
-from cuda_on_cpu import kernels_on_cpu  # noqa: E402, F401
 from seatrial.train.kernels import layernorm  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -17,7 +16,7 @@ FP32, BF16 = torch.float32, torch.bfloat16
     ("width", "given", "made", "biased"),
     [(128, FP32, FP32, True), (384, FP32, BF16, True), (52, BF16, BF16, False), (260, BF16, FP32, True)],
 )
-def test_layer_norm_and_its_gradients(kernels_on_cpu, monkeypatch, width, given, made, biased):  # noqa: F811
+def test_layer_norm_and_its_gradients(kernels_on_cpu, monkeypatch, width, given, made, biased):
     monkeypatch.setattr(layernorm, "BLOCKS", 2)
     monkeypatch.setattr(layernorm, "BLOCKS_BACK", 3)
     torch.manual_seed(0)

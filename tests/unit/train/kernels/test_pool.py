@@ -6,7 +6,6 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional as F  # noqa: E402
 
-from cuda_on_cpu import kernels_on_cpu  # noqa: E402, F401
 from seatrial.train.kernels import pool  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -14,7 +13,7 @@ pytestmark = pytest.mark.torch
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("shape", [(3, 16, 7, 9), (2, 64, 8, 8), (1, 8, 31, 31)])
-def test_same_as_torchs_forward_and_backward(kernels_on_cpu, dtype, shape):  # noqa: F811
+def test_same_as_torchs_forward_and_backward(kernels_on_cpu, dtype, shape):
     generator = torch.Generator().manual_seed(3)
     values = torch.randint(-9, 9, shape, generator=generator).to(dtype)  # with equals and zeros
     values = values.contiguous(memory_format=torch.channels_last)

@@ -9,7 +9,6 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 
 from torch.nn import functional as F  # noqa: E402
 
-from cuda_on_cpu import kernels_on_cpu  # noqa: E402, F401
 from seatrial.recipes import spam  # noqa: E402
 from seatrial.train.data.texts import TextSet  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
@@ -156,7 +155,7 @@ def test_trains_as_the_padded_model_and_its_optimizer(steps):
         ),
     ],
 )  # fmt: skip
-def test_kernels_do_what_torch_does(kernels_on_cpu, monkeypatch, dtype, most, shape, lengths):  # noqa: F811
+def test_kernels_do_what_torch_does(kernels_on_cpu, monkeypatch, dtype, most, shape, lengths):
     from seatrial.train.kernels import flat_adam, gelu, norm_residual, short_attention, token_sums
 
     modules = (flat_adam, gelu, norm_residual, short_attention, token_sums)
@@ -182,7 +181,7 @@ def test_kernels_do_what_torch_does(kernels_on_cpu, monkeypatch, dtype, most, sh
 
 
 @pytest.mark.parametrize("ours", [False, True], ids=["torch", "kernels"])
-def test_updates_are_adamws_though_words_are_updated_later(kernels_on_cpu, monkeypatch, ours):  # noqa: F811
+def test_updates_are_adamws_though_words_are_updated_later(kernels_on_cpu, monkeypatch, ours):
     from seatrial.train.kernels import flat_adam
 
     monkeypatch.setattr(flat_adam, "usable", lambda device: ours)

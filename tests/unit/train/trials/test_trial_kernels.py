@@ -9,7 +9,6 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional as F  # noqa: E402
 
-from cuda_on_cpu import kernels_on_cpu  # noqa: E402, F401
 from seatrial.recipes import mnist  # noqa: E402
 from seatrial.train.data.images import ImageSet, Normalisation  # noqa: E402
 from seatrial.train.kernels import trial_adam  # noqa: E402
@@ -50,7 +49,7 @@ def close(own, reference, share):
 
 # 12 pixels: one place is left; 17: odd edges that no pool sees, several tiles; rows that two images do not divide.
 @pytest.mark.parametrize(("pixels", "rows"), [(12, 3), (17, 5)])
-def test_losses_and_gradients_of_every_trial_are_torchs(kernels_on_cpu, pixels, rows):  # noqa: F811
+def test_losses_and_gradients_of_every_trial_are_torchs(kernels_on_cpu, pixels, rows):
     model = networks(pixels)
     with torch.no_grad():  # numbers that bf16 holds: what is left is the rounding of activations
         for parameter in model.parameters():
@@ -72,7 +71,7 @@ def test_losses_and_gradients_of_every_trial_are_torchs(kernels_on_cpu, pixels, 
             assert (mine[trial] - theirs).norm() <= 0.01 * theirs.norm(), (trial, theirs.shape)
 
 
-def test_logits_of_shared_images(kernels_on_cpu):  # noqa: F811
+def test_logits_of_shared_images(kernels_on_cpu):
     model = networks(12)
     images = torch.randn(4, 1, 12, 12)
     with torch.no_grad():
@@ -81,7 +80,7 @@ def test_logits_of_shared_images(kernels_on_cpu):  # noqa: F811
     close(own, reference, 0.03)
 
 
-def test_every_trial_has_its_rate_and_decay(kernels_on_cpu):  # noqa: F811
+def test_every_trial_has_its_rate_and_decay(kernels_on_cpu):
     one, other = networks(12), networks(12)
     optimizers = [TrialAdam(each, TRIALS, CPU) for each in (one, other)]
     for step in range(4):
@@ -98,7 +97,7 @@ def test_every_trial_has_its_rate_and_decay(kernels_on_cpu):  # noqa: F811
         assert torch.allclose(first, second, rtol=1e-5, atol=1e-7)
 
 
-def test_each_trial_gets_its_own_rows(kernels_on_cpu, monkeypatch):  # noqa: F811
+def test_each_trial_gets_its_own_rows(kernels_on_cpu, monkeypatch):
     from seatrial.train.trials import data
 
     images = torch.randint(0, 256, (20, 1, 6, 6), dtype=torch.uint8)

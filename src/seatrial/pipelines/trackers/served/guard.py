@@ -92,14 +92,14 @@ class Guard:
             return _plain(403, "Another page's request: it is not passed on.")
         if "text/html" not in headers.get("accept", ""):
             return _plain(401, f"A token is required: seatrial up {self._name} prints it.")
-        return self._ask(401, "A token is required")
+        return self._ask("A token is required")
 
     def _log_in(
         self, scope: Scope, query: list[tuple[str, str]], token: str
     ) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
         """The token leaves the address bar, and with it history and logs."""
         if not self._matches(token):
-            return self._ask(401, "This is not the token")
+            return self._ask("This is not the token")
         rest = urlencode([(key, value) for key, value in query if key != "token"])
         path = "/" + scope["path"].lstrip("/\\")  # never another site's address
         cookie = f"{self._cookie_name}={token}; Max-Age={_COOKIE_S}; Path=/; HttpOnly; SameSite=Strict"
@@ -108,10 +108,10 @@ class Guard:
             location = b"/"
         return 303, [(b"location", location), (b"set-cookie", cookie.encode("latin-1", "replace"))], b""
 
-    def _ask(self, status: int, title: str) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+    def _ask(self, title: str) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
         body = _LOG_IN.format(name=self._name, title=title).encode()
         policy = b"default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'"
-        return status, [(b"content-type", b"text/html; charset=utf-8"), (b"content-security-policy", policy)], body
+        return 401, [(b"content-type", b"text/html; charset=utf-8"), (b"content-security-policy", policy)], body
 
     def _matches(self, given: str) -> bool:
         digest = hashlib.sha256(given.encode("utf-8", "replace")).hexdigest()
