@@ -389,6 +389,8 @@ def test_a_data_set_that_cannot_be_meant(dataset, error, says):
     [
         (lambda model, x: model(x), r"a tensor of shape \[8, 1\], not one number\n  fix: loss.mean"),
         (lambda model, x: model(x).mean().item(), "gives a float, not a tensor"),
+        (lambda model, x: (model(x).mean(), x), "gives a tuple, not a tensor"),
+        (lambda model, x: {"mse": model(x).mean()}, "gives mse but no 'loss'"),
         (lambda model, x: model(x).mean().detach(), "does not depend on anything that is trained"),
     ],
 )
@@ -449,27 +451,6 @@ def test_an_optimizer_and_schedulers_that_cannot_be_meant():
     ):
         with pytest.raises(InputError, match=says):
             Step(model, loss, optimizer, source, schedule=scheduler)
-
-
-def _all(model, images, labels):
-    return nn.functional.cross_entropy(model(images), labels, reduction="none")
-
-
-@pytest.mark.parametrize(
-    ("loss", "says"),
-    [
-        (lambda *batch: (classify(*batch), "logits"), "gives a tuple, not a tensor"),
-        (lambda *batch: None, "gives a NoneType, not a tensor"),
-        (lambda *batch: classify(*batch).item(), "gives a float, not a tensor"),
-        (_all, "not one number"),
-        (lambda *batch: classify(*batch).detach(), "does not depend on anything"),
-        (lambda *batch: {"nll": classify(*batch)}, "gives nll but no 'loss'"),
-    ],
-)
-def test_a_loss_that_cannot_be_meant(loss, says):
-    model = ResNet()
-    with pytest.raises(InputError, match=says):
-        fit(Step(model, loss, sgd(model.parameters()), batches(TensorDataset(*pictures()), 35)))
 
 
 def test_of_what_a_loss_gives_only_numbers_are_logged(capsys):
