@@ -37,7 +37,9 @@ def carry_out(
         before_start: called with the run's folder there and nothing started.
     """
     with terminate_interrupts():
-        prepared = launch.prepare(job, environ, caller=None if detach else caller, notifies=notifies)
+        prepared = launch.prepare(
+            job, environ, building=screen.building, caller=None if detach else caller, notifies=notifies
+        )
         screen.announce(prepared.plan)
         try:
             before_start(prepared)

@@ -33,7 +33,8 @@ class Search:
         address: HOST:PORT of the Ray cluster, as typed.
         ends_at: ``time.monotonic()`` at which the budget is used up; None: no budget.
         say: a line for the terminal.
-        building: while what it gives holds, what that gives takes the lines of a build; None: ``say`` tells of it.
+        building: while what it gives holds, what that gives takes the lines of a build or a pull; None: ``say`` tells
+            of it.
         page_s, page_trials: when the page was written last, and with how many ended trials.
         tick: what the terminal does at each ``look``.
         over: set: no further trial is begun, and those that run are stopped.
