@@ -84,12 +84,13 @@ class Search:
         return [f"{name} made no difference to any number that the script reported" for name in without_effect(trials)]
 
     def finish(self) -> list[Trial]:
-        """All trials; where none is left to do, the study is marked as ended."""
+        """All trials; this searcher leaves the study, and where none is left to do, that is marked as ended."""
         trials = self.study.trials()
         if self.problem is not None:
             self.study.put("ended", self.problem.message)
         elif not self.interrupted and all(trial.ending is not None for trial in trials) and not self._stopped(trials):
             self.study.put("ended", "complete")
+        self.study.leave()
         return trials
 
     def _stopped(self, trials: Sequence[Trial]) -> bool:
