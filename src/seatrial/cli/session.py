@@ -61,7 +61,7 @@ def carry_out(
             screen.say(ready_words(serving, seconds))
         screen.detached(prepared.plan)
         return EXIT_DONE
-    importlib.import_module("seatrial.runs.finalise")  # while the container starts: its end need not wait for it
+    importlib.import_module("seatrial.runs.ending")  # while the container starts: its end need not wait for it
     looks_s = LOG_INTERVAL_S if prepared.plan.agent.input is None else TYPING_INTERVAL_S
     ready = saying_when_ready(prepared.run, serving, screen.say)
     stops, typing = interrupt_stops(prepared.run, environ, screen.say), passing_on(prepared.run, prepared.plan)

@@ -7,8 +7,9 @@ from typing import Any
 
 import typer
 
-from seatrial.cli.job_flags import Words, read_allowed_job, takes_job
+from seatrial.cli.job_flags import Words, takes_job
 from seatrial.cli.screens.run import Screen
+from seatrial.cli.typed_job import read_allowed_job
 from seatrial.runs import launch
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -14,11 +14,12 @@ from typing import Annotated, Any
 
 import typer
 
-from seatrial.cli.job_flags import Words, read_allowed_job, takes_job
+from seatrial.cli.job_flags import Words, takes_job
 from seatrial.cli.screens.consent import require_consent
 from seatrial.cli.screens.search import SearchScreen
 from seatrial.cli.screens.trials_table import print_table
 from seatrial.cli.typed import check_folder
+from seatrial.cli.typed_job import read_allowed_job
 from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, SeatrialError, UsageError
 from seatrial.job.keys import read_duration
 from seatrial.job.loading import read_notify, read_sweep
