@@ -81,7 +81,10 @@ def way_in(job: Job, site: Site) -> injection.InjectionPlan:
     capabilities = job.gpus.capabilities
     if site.another is not None:
         return injection.on_another_machine(site.engine, site.another.flag, site.another.devices, capabilities)
-    return injection.choose(site.engine, selected(site), site.host.driver, capabilities=capabilities)
+    gpus = selected(site)
+    if not gpus:
+        return injection.without_gpus()
+    return injection.choose(site.engine, gpus, site.host.driver, capabilities=capabilities)
 
 
 def _with_recipes(made: ContainerParts, image: ImagePlan, site: Site) -> tuple[ContainerPlan, dict[str, str]]:
