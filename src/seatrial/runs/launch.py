@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING
 from seatrial.backends import table
 from seatrial.backends.base import Backend, EngineFacts
 from seatrial.backends.containers.env_file import proxies_with_login, read_env_file
-from seatrial.backends.containers.home import host_files
-from seatrial.backends.containers.mount_sources import check_sources
-from seatrial.backends.local.venv import ensure_venv
 from seatrial.errors import GpuContractError, SeatrialError, UsageError
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.cut_down import ARCHITECTURES, covers
@@ -257,6 +254,7 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
 
         pull(store, plan.companion_image, say)
     if plan.venv is not None:
+        from seatrial.backends.local.venv import ensure_venv
         from seatrial.images.building.cuda_unasked import without_cuda
 
         progress = say if plan.gpus_asked else without_cuda(say, plan.venv.requirements)
@@ -268,6 +266,9 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
     if plan.agent.input is not None:
         os.mkfifo(prepared.run.input, mode=0o600)
     if plan.container is not None:
+        from seatrial.backends.containers.home import host_files
+        from seatrial.backends.containers.mount_sources import check_sources
+
         host_files(plan.container).write(plan.job.project)
         check_sources(plan.container.mounts, plan.job.project)
     elif plan.job.models is not None:
