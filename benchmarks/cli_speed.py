@@ -78,8 +78,8 @@ class Bench:
             raise RuntimeError(f"seatrial {' '.join(words)}: {ended.stderr[-600:]}")
         return ended
 
-    def cost(self, argv: list[str], environ: Mapping[str, str] | None = None) -> tuple[float, float]:
-        """(CPU seconds, wall seconds) of a command to its end. Raises RuntimeError: it failed."""
+    def cost(self, argv: list[str], environ: Mapping[str, str] | None = None, code: int = 0) -> tuple[float, float]:
+        """(CPU seconds, wall seconds) of a command to its end. Raises RuntimeError: that was not with ``code``."""
         with (self.folder / "out").open("w+") as out:
             began = time.perf_counter()
             process = subprocess.Popen(
@@ -88,7 +88,7 @@ class Bench:
             _, status, used = os.wait4(process.pid, 0)
             wall_s = time.perf_counter() - began
             process.returncode = os.waitstatus_to_exitcode(status)
-            if process.returncode:
+            if process.returncode != code:
                 out.seek(0)
                 raise RuntimeError(f"{' '.join(argv)}: exit {process.returncode}: {out.read()[-600:]}")
         return used.ru_utime + used.ru_stime, wall_s
@@ -145,6 +145,9 @@ def measures(bench: Bench, engine: str | None) -> dict[str, Callable[[], tuple[f
         "plan --on local": lambda: bench.cost([*SEATRIAL, "plan", "train.py", "--on", "local"]),
         "plan --on k8s --manifests": lambda: bench.cost([*SEATRIAL, "plan", "train.py", "--on", "k8s", "--manifests"]),
         "runs ls": lambda: bench.cost([*SEATRIAL, "runs", "ls"]),
+        "runs show": lambda: bench.cost([*SEATRIAL, "runs", "show"]),
+        "run --help": lambda: bench.cost([*SEATRIAL, "run", "--help"]),
+        "a misspelt flag": lambda: bench.cost([*SEATRIAL, "run", "train.py", "--gpuss", "1"], code=2),
         "completion": lambda: bench.cost(words),
     }
     if engine:

@@ -25,6 +25,11 @@ def load_job(project: Path, flags: dict[str, Any], **keys: Any) -> Job:
     return loading.load_job(project, flags, without_container=lambda name: table.place(name) == "process", **keys)
 
 
+def untold() -> contextlib.AbstractContextManager[Callable[[str], None]]:
+    """For whom nobody is told of builds and pulls."""
+    return contextlib.nullcontext(lambda line: None)
+
+
 def a_plan(run_dir: Path = Path("/tmp/run"), **changes: object) -> Plan:
     """A plan of a CPU run on Docker; ``changes`` replace its fields."""
     fields = {

@@ -35,7 +35,7 @@ def a_host(folder: Path, gpus: tuple[Gpu, ...] = (), **facts: Any) -> HostFacts:
     host = HostFacts(
         inventory=Inventory("580.159.04" if gpus else None, "13.0" if gpus else None, []),
         gpus=gpus,
-        driver=DriverFiles(version=None),
+        find_driver=lambda: DriverFiles(version=None),
         uid=1000,
         gid=1000,
         user_name="ada",

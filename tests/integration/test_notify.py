@@ -18,6 +18,7 @@ from cli_project import Project
 from seatrial import cli
 from seatrial.errors import DiskError
 from seatrial.runs import notify
+from seatrial.runs.notified import NOTES
 from seatrial.search.runners import RUNNERS
 from seatrial.search.search import Search
 
@@ -95,7 +96,7 @@ sys.exit(value == 0)
 
 
 def noted(project: Project, lines: int = 1) -> list[str]:
-    path = record_of(project) / notify.NOTES
+    path = record_of(project) / NOTES
     return until(lambda: path.exists() and (said := path.read_text().splitlines())[lines - 1 :] and said, "a note")
 
 

@@ -51,3 +51,106 @@ def test_gradients_are_averaged(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and done.stdout.count("all agree") == 2, done.stderr
+
+
+FROZEN = """
+import dataclasses
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from seatrial.train.distributed import GradientReducer, ranks
+
+class Body(nn.Module):
+    # Three layers; WHAT becomes of the first in the steps after the first one.
+    def __init__(self, what, rank):
+        super().__init__()
+        self.what, self.rank, self.step = what, rank, 0
+        torch.manual_seed(0)
+        self.first, self.second, self.third = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+        if what in ("frozen", "thawed"):
+            self.first.requires_grad_(False)
+
+    def forward(self, x):
+        left_out = self.step and (self.what == "unused" or (self.what == "unused on one" and self.rank == 1))
+        return self.third(self.second(x if left_out else self.first(x))).square().mean()
+
+def train(what, rank, backward):
+    model = Body(what, rank)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)
+    loss = backward(model)
+    for model.step in range(4):
+        if model.step == 1:
+            kept = model.first.weight.detach().clone()
+            if what in ("frozen later", "thawed"):
+                model.first.requires_grad_(what == "thawed")
+        loss(torch.randn(4, 4, generator=torch.Generator().manual_seed(10 * rank + model.step)))
+        optimizer.step()
+    return [parameter.detach().clone() for parameter in model.parameters()], not torch.equal(model.first.weight, kept)
+
+with ranks(60) as group:
+    def ours(overlap):
+        def backward(model):
+            reducer = GradientReducer(model, group)
+            def run(inputs):
+                reducer.clear()
+                reducer.overlap = overlap
+                model(inputs).backward()
+                assert not reducer.agree(False)
+                reducer.reduce()
+            return run
+        return backward
+
+    def theirs(model):
+        parallel = DistributedDataParallel(model, find_unused_parameters=True)
+        def run(inputs):
+            model.zero_grad(set_to_none=True)
+            parallel(inputs).backward()
+        return run
+
+    def by_hand(model):
+        def run(inputs):
+            model.zero_grad(set_to_none=True)
+            model(inputs).backward()
+            for parameter in model.parameters():
+                if any(group.gather(parameter.grad is not None)):
+                    own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                    parameter.grad = group.sum(own) / group.world
+        return run
+
+    moves = {
+        "trained": True, "frozen": False, "frozen later": False, "unused": False, "unused on one": True, "thawed": True
+    }
+    for what, moved in moves.items():
+        right = by_hand if what == "thawed" else theirs  # theirs trains nothing that was frozen when it was made
+        expected = train(what, group.rank, right)
+        assert expected[1] is moved, what
+        for overlap in (False, True):
+            found = train(what, group.rank, ours(overlap))
+            assert found[1] is moved, (what, overlap)
+            for one, other in zip(found[0], expected[0]):
+                assert torch.allclose(one, other, atol=1e-6), (what, overlap)
+
+    # A step that becomes a graph cannot agree, and is one that was agreed on.
+    model = Body("unused", group.rank)
+    model.step = 1
+    reducer = GradientReducer(model, dataclasses.replace(group, device=torch.device("cuda")))
+    for captured in (False, True):
+        torch.cuda.is_current_stream_capturing = lambda: captured
+        reducer.clear()
+        reducer.overlap = captured
+        model(torch.randn(4, 4)).backward()
+        assert captured or not reducer.agree(False)
+        sent_early = reducer._sent
+        reducer.reduce()
+        assert model.first.weight.grad is None and model.third.weight.grad is not None
+    assert sent_early == 1
+print("all agree", flush=True)
+"""
+
+
+def test_what_is_frozen_or_unused_stays_as_it_is_and_all_else_is_as_with_ddp(tmp_path: Path) -> None:
+    script = tmp_path / "worker.py"
+    script.write_text(FROZEN)
+    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout.count("all agree") == 2, done.stderr

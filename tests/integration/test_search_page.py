@@ -102,6 +102,7 @@ def test_charts_and_table(tmp_path: Path, opened: Any) -> None:
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         if PICTURES:
             page.screenshot(path=Path(PICTURES) / f"study-{scheme}.png", full_page=True)
+    assert "As of 20" in page.locator("header").inner_text(), "this test is its searcher, and it runs"
     told = json.loads((path.parent / "results.json").read_bytes())
     assert [one["state"] for one in told][:4] == ["done", "done", "pruned", "failed"]
 

@@ -142,12 +142,26 @@ def run(page: str, folder: Path, environment: Mapping[str, str], timeout_s: floa
 def same(shown: Sequence[str], printed: Sequence[str]) -> bool:
     """Equal but for numbers with a fraction, run names, widths of space, and what … stands for: words, or whole lines.
 
-    Whole numbers count: an exit code or a step is part of what a page says.
+    Whole numbers count: an exit code or a step is part of what a page says. A sentence on indented lines may break
+    elsewhere: with a longer number in it, it does.
     """
-    lines = [_pattern(line) for line in shown if line.strip()]
-    pattern = "".join(rf"(?:{line}\n)" if line != "…" else r"(?:[^\n]*\n)*?" for line in lines)
+    lines = [line for line in shown if line.strip()]
+    pattern = ""
+    for place, line in enumerate(lines, 1):
+        follows = lines[place] if place < len(lines) else ""
+        one = _pattern(line)
+        if one == "…":
+            pattern += r"(?:[^\n]*\n)*?"
+            continue
+        indent = _indent(line)
+        goes_on = indent and indent == _indent(follows) and follows.strip() != "…"
+        pattern += (one.replace("\\ ", r"[ \n]") if indent else one) + (r"[ \n]" if goes_on else r"\n")
     text = "".join(" ".join(line.split()) + "\n" for line in printed if line.strip())
     return re.fullmatch(pattern, text) is not None
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
 
 
 def _pattern(line: str) -> str:

@@ -93,6 +93,10 @@ def test_a_line_of_output_without_a_command_is_refused(tmp_path: Path) -> None:
         ("…\nend", "x\ny\nend", True),
         ("…\nend", "x\nend\nmore", False),
         ("", "anything", False),
+        ("    took 0.3 s; all\n    is well", "    took 0.26 s;\n    all is well", True),
+        ("    took 0.3 s; all\n    is well", "    took 0.26 s; all is\n    ill", False),
+        ("    all\n    is well\nend", "    all is\n    well end", False),
+        ("one two", "one\ntwo", False),
     ],
 )
 def test_what_counts_as_the_same(shown: str, printed: str, equal: bool) -> None:

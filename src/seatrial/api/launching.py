@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -63,15 +64,16 @@ def start(
     Args:
         target, args, project, options: as for ``plan``.
         trust: allow what the project's file asks for beyond its folder and a container.
-        progress: gets lines of the build.
+        progress: gets lines of the build, or of a ready image that is pulled.
 
     Raises SeatrialError: it did not start.
     """
     job, environ = _job(target, args, project, options), dict(os.environ)
     _require_consent(job, environ, trust=trust)
-    prepared = launch.prepare(job, environ, notifies=True)
+    tell = progress or (lambda line: None)
+    prepared = launch.prepare(job, environ, building=lambda: nullcontext(tell), notifies=True)
     try:
-        launch.start(prepared, environ, progress or (lambda line: None))
+        launch.start(prepared, environ, tell)
     except (SeatrialError, KeyboardInterrupt):
         finalise(prepared.run, environ)  # it has a receipt, which says why
         raise

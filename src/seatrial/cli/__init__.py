@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import os
 import sys
@@ -51,9 +50,6 @@ _OTHER_WORDS = {
     "compare": "runs compare", "verify": "runs verify", "cp": "runs cp", "status": "runs show", "train": "run",
     "start": "run", "create": "new", "check": "doctor", "diagnose": "doctor", "why": "explain", "clean": "prune",
 }  # fmt: skip
-
-#: Which plug-ins pydantic leaves out. Source: pydantic.dev/docs, "Pydantic plugins".
-_PYDANTIC_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 
 #: 128 + SIGPIPE, as shells report it; 0 would read as a run that is done.
 EXIT_NO_READER = 141
@@ -159,24 +155,14 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def _verb_module(verb: str) -> ModuleType:
-    """The verb's file with all that it imports: objects that stay, among which a collector would only look in vain.
-
-    pydantic would look through every installed package for plug-ins of its own, and load those of other programs.
-    """
+    """The verb's file with all that it imports."""
     name = f"seatrial.cli.{VERBS[verb][0]}"
     if name in sys.modules:
         return sys.modules[name]
-    ours = _PYDANTIC_PLUGINS not in os.environ
-    if ours:
-        os.environ[_PYDANTIC_PLUGINS] = "__all__"
-    gc.disable()
-    try:
+    from seatrial.cli.importing import importing
+
+    with importing():
         return importlib.import_module(name)
-    finally:
-        gc.freeze()  # not looked through at the exit, either
-        gc.enable()
-        if ours:
-            del os.environ[_PYDANTIC_PLUGINS]  # the target's own pydantic is its own affair
 
 
 def _reader_has_gone(ending: BaseException) -> bool:

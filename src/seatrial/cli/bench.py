@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from seatrial.cli.job_flags import read_allowed_job, takes_job
+from seatrial.cli.job_flags import takes_job
 from seatrial.cli.screens.run import Screen
 from seatrial.cli.session import carry_out
 from seatrial.cli.typed import Verbose
+from seatrial.cli.typed_job import read_allowed_job
 from seatrial.errors import UsageError
 from seatrial.images.recipes import RECIPES
 from seatrial.job.model import Target

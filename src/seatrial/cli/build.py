@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from seatrial.cli.job_flags import Words, read_allowed_job, takes_job
+from seatrial.cli.job_flags import Words, takes_job
 from seatrial.cli.screens.build import print_built, print_findings
 from seatrial.cli.screens.run import Screen
+from seatrial.cli.typed_job import read_allowed_job
 from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED
 from seatrial.images.building.treemap import treemap
 from seatrial.images.dockerfiles.lint import check_dockerfile

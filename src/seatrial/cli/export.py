@@ -8,10 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from seatrial.cli.job_flags import read_allowed_job, takes_job
+from seatrial.cli.job_flags import takes_job
 from seatrial.cli.screens.run import Screen
 from seatrial.cli.session import carry_out
 from seatrial.cli.typed import Verbose
+from seatrial.cli.typed_job import read_allowed_job
 from seatrial.errors import UsageError
 from seatrial.runs.export_job import Asked, check_format, export_job
 from seatrial.runs.find_model import find_model

@@ -52,7 +52,7 @@ def init(
 
 
 def _devcontainer(folder: Path, script: str | None, machine: str | None, *, show: bool) -> int:
-    from seatrial.cli.job_flags import read_job
+    from seatrial.cli.typed_job import read_job
     from seatrial.job.loading import project_table
     from seatrial.planning.devcontainer import FOLDER, devcontainer, write_devcontainer
     from seatrial.planning.project_file import find_script

@@ -12,8 +12,9 @@ import typer
 
 from seatrial.backends.kubernetes.cleanup import clean_up
 from seatrial.backends.kubernetes.client import Cluster
-from seatrial.cli.job_flags import read_allowed_job, read_job, takes_job
+from seatrial.cli.job_flags import takes_job
 from seatrial.cli.screens.run import Screen
+from seatrial.cli.typed_job import read_allowed_job, read_job
 from seatrial.errors import EXIT_DONE, UsageError
 from seatrial.job.keys import read_duration
 

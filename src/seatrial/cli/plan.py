@@ -1,4 +1,7 @@
-"""``seatrial plan``: what run would do, and why each choice. Changes nothing."""
+"""``seatrial plan``: what run would do, and why each choice. Changes nothing.
+
+Help, and a flag that there is not, need none of what plans.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from seatrial.backends import table
-from seatrial.cli.job_flags import Words, read_job, takes_job
+from seatrial.cli.importing import importing
+from seatrial.cli.job_flags import Words, takes_job
 from seatrial.cli.typed import check_folder
 from seatrial.errors import EXIT_DONE, UsageError
-from seatrial.pipelines.meant import only_stages
-from seatrial.planning import multi_host, secrets
-from seatrial.runs import launch
 
 if TYPE_CHECKING:
     from seatrial.backends.kubernetes.manifests.names import Manifest
@@ -41,6 +41,12 @@ def plan(
     flags: dict[str, Any],
 ) -> int:
     """Show what run would do and why; changes nothing. Of a project of stages: what up would do."""
+    with importing():
+        from seatrial.cli.typed_job import read_job
+        from seatrial.pipelines.meant import only_stages
+        from seatrial.planning import multi_host, secrets
+        from seatrial.runs import launch
+
     environ = dict(os.environ)
     project = check_folder(flags.get("project") or Path.cwd()).absolute()
     if not words and not flags.get("module") and not flags.get("image", {}).get("ready") and only_stages(project):
@@ -69,7 +75,9 @@ def _show(
     made: Plan, rendered: list[Manifest], asks: list[str], environ: dict[str, str], *, as_json: bool, verbose: bool
 ) -> None:
     """The plan as people read it, or as JSON."""
-    from seatrial.cli.screens.run import Screen  # with rich, which YAML and Compose files do without
+    with importing():
+        from seatrial.backends import table
+        from seatrial.cli.screens.run import Screen  # with rich, which YAML and Compose files do without
 
     screen = Screen(json=as_json, whole=verbose)
     if made.cluster is None:

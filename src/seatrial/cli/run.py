@@ -1,4 +1,7 @@
-"""``seatrial run``: plan, build, start, follow, and end with a receipt."""
+"""``seatrial run``: plan, build, start, follow, and end with a receipt.
+
+Help, and a flag that there is not, need none of what runs.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from seatrial.cli import typed
-from seatrial.cli.job_flags import Words, read_allowed_job, takes_job
-from seatrial.cli.screens.run import Screen
-from seatrial.cli.session import carry_out
+from seatrial.cli.importing import importing
+from seatrial.cli.job_flags import Words, takes_job
 from seatrial.errors import EXIT_DONE, UsageError
-from seatrial.job.script import script_facts
-from seatrial.planning import multi_host
-from seatrial.system.caller import read_caller
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -57,6 +56,14 @@ def run(
             "--interactive and --detach exclude each other: nobody can type to a run in the background",
             run="seatrial run … --interactive",
         )
+    with importing():
+        from seatrial.cli.screens.run import Screen
+        from seatrial.cli.session import carry_out
+        from seatrial.cli.typed_job import read_allowed_job
+        from seatrial.job.script import script_facts
+        from seatrial.planning import multi_host
+        from seatrial.system.caller import read_caller
+
     screen = Screen(json=as_json, whole=verbose, quiet=quiet and not verbose)
     job = read_allowed_job(words or [], context.obj, flags, screen, resume=resume)
     job = multi_host.join(job, rank_of, os.environ)

@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from seatrial.cli import typed
+from seatrial.cli.importing import importing
 from seatrial.cli.typed import Reference
 from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, UsageError
 from seatrial.pipelines import listing
@@ -57,7 +58,7 @@ def _show_group(store: RunStore, group: Group, *, as_json: bool) -> int:
     from seatrial.cli.screens.front import front
     from seatrial.pipelines.chain_show import show_chain
     from seatrial.pipelines.meant import room
-    from seatrial.runs.notify import notes
+    from seatrial.runs.notified import notes
 
     group = room(group.kind).refresh(GroupStore(store), group, os.environ)
     person = front(as_json=as_json)
@@ -119,9 +120,10 @@ def list_(
 @app.command()
 def show(reference: Reference = "last", as_json: AsJson = False, project: Project = None) -> int:
     """Show a run's receipt, or its progress. Exits with the run's own exit code."""
-    from seatrial.cli.screens.run import Screen
-    from seatrial.runs.finalise import finalise
-    from seatrial.runs.notify import notes
+    with importing():
+        from seatrial.cli.screens.run import Screen
+        from seatrial.runs.finalise import finalise
+        from seatrial.runs.notified import notes
 
     store = _store(project)
     if (group := _group(store, reference)) is not None:

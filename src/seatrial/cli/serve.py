@@ -10,10 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from seatrial.cli.job_flags import read_allowed_job, takes_job
+from seatrial.cli.job_flags import takes_job
 from seatrial.cli.screens.run import Screen
 from seatrial.cli.session import carry_out
 from seatrial.cli.typed import Verbose, check_folder
+from seatrial.cli.typed_job import read_allowed_job
 from seatrial.errors import UsageError
 from seatrial.job.serving import TOKEN
 from seatrial.job.units import parse_bytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 
+from seatrial.cli.importing import importing
 from seatrial.cli.screens.run import Screen
 from seatrial.errors import EXIT_DONE, EXIT_GPU_CONTRACT, SeatrialError
 from seatrial.job.model import Job
@@ -37,7 +38,9 @@ def carry_out(
         before_start: called with the run's folder there and nothing started.
     """
     with terminate_interrupts():
-        prepared = launch.prepare(job, environ, caller=None if detach else caller, notifies=notifies)
+        prepared = launch.prepare(
+            job, environ, building=screen.building, caller=None if detach else caller, notifies=notifies
+        )
         screen.announce(prepared.plan)
         try:
             before_start(prepared)
@@ -59,7 +62,8 @@ def carry_out(
             screen.say(ready_words(serving, seconds))
         screen.detached(prepared.plan)
         return EXIT_DONE
-    importlib.import_module("seatrial.runs.finalise")  # while the container starts: its end need not wait for it
+    with importing():  # while the container starts: its end need not wait for it
+        importlib.import_module("seatrial.runs.ending")
     looks_s = LOG_INTERVAL_S if prepared.plan.agent.input is None else TYPING_INTERVAL_S
     ready = saying_when_ready(serving, screen.say)
     stops, typing = interrupt_stops(prepared.run, environ, screen.say), passing_on(prepared.run, prepared.plan)

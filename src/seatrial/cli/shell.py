@@ -7,8 +7,9 @@ from typing import Any
 
 import typer
 
-from seatrial.cli.job_flags import Words, read_allowed_job, takes_job
+from seatrial.cli.job_flags import Words, takes_job
 from seatrial.cli.screens.run import Screen
+from seatrial.cli.typed_job import read_allowed_job
 from seatrial.runs import launch
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -21,6 +22,6 @@ def shell(context: typer.Context, words: Words = None, *, flags: dict[str, Any])
     environ = dict(os.environ)
     screen = Screen()
     job = read_allowed_job(words or [], context.obj, flags, screen)
-    prepared = launch.prepare(job, environ, interactive=True)
+    prepared = launch.prepare(job, environ, building=screen.building, interactive=True)
     screen.announce(prepared.plan)
     return launch.shell(prepared, environ, screen.building)

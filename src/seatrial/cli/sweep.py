@@ -7,17 +7,19 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
-from seatrial.cli.job_flags import Words, read_allowed_job, takes_job
+from seatrial.cli.job_flags import Words, takes_job
 from seatrial.cli.screens.consent import require_consent
-from seatrial.cli.screens.search import SearchScreen, print_table
+from seatrial.cli.screens.search import SearchScreen
+from seatrial.cli.screens.trials_table import print_table
 from seatrial.cli.typed import check_folder
+from seatrial.cli.typed_job import read_allowed_job
 from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, SeatrialError, UsageError
 from seatrial.job.keys import read_duration
 from seatrial.job.loading import read_notify, read_sweep
@@ -184,6 +186,9 @@ def _carry_out(search: Search, engine: str, screen: SearchScreen, told: Notify, 
             RUNNERS[engine](search)
     except SeatrialError as error:
         search.end(error)
+        with suppress(SeatrialError):  # the error may be that the study cannot be written
+            search.finish()
+            page.write(search, names)
         tell(error.exit_code)
         raise
     screen.close()

@@ -9,14 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
-from seatrial.cli.job_flags import Words, read_allowed_job, takes_job
+from seatrial.cli.job_flags import Words, takes_job
 from seatrial.cli.screens.run import Screen
 from seatrial.cli.session import carry_out
 from seatrial.cli.typed import Verbose
+from seatrial.cli.typed_job import read_allowed_job
 from seatrial.errors import EXIT_DONE, UsageError
 from seatrial.job.tuning import NAMES, Tuning
+from seatrial.receipt.load import load
 from seatrial.receipt.model import TuneRecord
-from seatrial.receipt.write import load
 from seatrial.runs.launch import Prepared
 from seatrial.runs.tuned_file import save_changes
 from seatrial.runs.tuning_job import tuning_job

@@ -15,9 +15,9 @@ from seatrial.errors import SeatrialError, UntrustedPathError
 from seatrial.job.units import format_seconds
 from seatrial.receipt.evidence.fields import number
 from seatrial.receipt.formatting import figure
+from seatrial.receipt.load import JSON_NAME, MOST_BYTES
 from seatrial.receipt.look.chip import LEVELS, STATES
 from seatrial.receipt.telling import telling
-from seatrial.receipt.write import JSON_NAME, MOST_BYTES
 from seatrial.runs.following.live import look
 from seatrial.runs.listing import started_at
 from seatrial.runs.store import Run, run_name

@@ -36,19 +36,17 @@ def sweep_page(projects: Projects, key: str, name: str, environ: Mapping[str, st
     if store is None:
         raise RunNotFoundError("There is no such sweep")
     study = find_study(store, name)
-    return page(looked_at(study, environ), study.trials(), names, _LINKS)
+    return page(looked_at(study, environ), study.shown(), names, _LINKS)
 
 
 def _line(key: str, store: RunStore, study: Study) -> dict[str, Any]:
     line: dict[str, Any] = {"key": key, "project": store.project.name, "name": study.path.parent.name}
     try:
-        definition, trials, ended = study.definition, study.trials(), study.get("ended")
+        definition, trials, state = study.definition, study.shown(), study.standing()
         objective = definition.parsed_objective()
     except (SeatrialError, ValueError, KeyError, TypeError) as error:
         return {**line, "title": "", "standing": f"cannot be read: {type(error).__name__}", "best": None, "chip": None}
     best = best_of(trials, objective)
-    live = any(trial.state == "running" for trial in trials)
-    state = "running" if live else "done" if ended == "complete" else "stopped"
     return {
         **line,
         "title": definition.title,

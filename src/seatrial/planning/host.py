@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from seatrial.job.plan import Gpu
@@ -34,7 +35,6 @@ class HostFacts:
 
     inventory: Inventory
     gpus: tuple[Gpu, ...]
-    driver: DriverFiles
     uid: int
     gid: int
     user_name: str
@@ -43,6 +43,12 @@ class HostFacts:
     memory_bytes: int | None
     most_pids: int | None
     environ: Mapping[str, str]
+    find_driver: Callable[[], DriverFiles] = driver_files.find
+
+    @cached_property
+    def driver(self) -> DriverFiles:
+        """The driver's files; looked for where GPUs of this machine go into a container, and nowhere else."""
+        return self.find_driver()
 
     def load(self) -> dict[str, float]:
         """GPU UUID → how busy it is, for picking the idlest: utilisation plus share of memory in use, 0 to 2."""
@@ -68,7 +74,6 @@ def read_host(environ: Mapping[str, str]) -> HostFacts:
     return HostFacts(
         inventory=inventory,
         gpus=tuple(Gpu.model_validate(gpu, from_attributes=True) for gpu in inventory.gpus),
-        driver=driver_files.find(),
         uid=uid,
         gid=os.getgid(),
         user_name=user_name,

@@ -13,13 +13,10 @@ from seatrial.job.gpus import Selection, select
 from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import AgentPlan, Check, Choice, Plan
 from seatrial.job.script import ScriptFacts
-from seatrial.planning.container.parts import container_parts
-from seatrial.planning.container.service import service_parts
 from seatrial.planning.horovod import horovod_parts, refuse_first
 from seatrial.planning.host import HostFacts, git_commit
 from seatrial.planning.launcher import Launcher, choose_launcher, restarts, with_rank
 from seatrial.planning.options import gpu_memory_limit, refuse_options
-from seatrial.planning.process_parts import process_parts
 from seatrial.planning.recipe_env import with_env_flags
 from seatrial.planning.secrets import WEBHOOK_SECRET, targets_secrets, without_secrets
 from seatrial.planning.serving import with_server
@@ -30,16 +27,32 @@ from seatrial.planning.tf_config import refuse_half_set
 from seatrial.recipe_names import is_keras
 
 
+def _container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
+    if site.service is not None:
+        from seatrial.planning.container.service import service_parts
+
+        return service_parts(job, site, script)
+    from seatrial.planning.container.parts import container_parts
+
+    return container_parts(job, site, script)
+
+
+def _process_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
+    from seatrial.planning.process_parts import process_parts
+
+    return process_parts(job, site, script)
+
+
 def _cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
-    from seatrial.planning.cluster.parts import cluster_parts  # a fifth of a plan's time, for the few that need it
+    from seatrial.planning.cluster.parts import cluster_parts
 
     return cluster_parts(job, site, script)
 
 
-#: What each kind of place has to be planned.
+#: What each kind of place has to be planned. A plan loads one.
 PARTS: Mapping[PlaceKind, Callable[[Job, Site, ScriptFacts], Parts]] = {
-    "container": container_parts,
-    "process": process_parts,
+    "container": _container_parts,
+    "process": _process_parts,
     "cluster": _cluster_parts,
 }
 
@@ -80,7 +93,7 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
     refuse_options(job, site.backend.place, site.backend.name)
     refuse_first(job, script, site.backend.place)
     refuse_half_set(job, script, site.host.environ, inherits=site.backend.place == "process")
-    parts = (service_parts if site.service else PARTS[site.backend.place])(job, site, script)
+    parts = PARTS[site.backend.place](job, site, script)
     launcher, launcher_choice = choose_launcher(job, script, parts.gpus.count)
     if launcher == "none" and script.workers_evidence and parts.meeting.nodes > 1 and not parts.meeting.workers:
         raise UsageError(

@@ -79,7 +79,6 @@ class Site:
         project_cache: where this project's downloads and compiled kernels persist.
         agent_archive: where no target can write.
         secrets_folder: where the run's secrets are handed over, or None when it has none.
-        may_pull: a ready image that is not here may be pulled to look inside, and a cluster is asked anew.
         selection: this machine's GPUs that answer the request (leased, when the plan is about to be launched); None
             where a scheduler picks them.
         another: the machine that the plan is made for, where it is not this one.
@@ -101,7 +100,6 @@ class Site:
     agent_archive: Path
     secrets_folder: Path | None = None
     resumed: Resumed | None = None
-    may_pull: bool = True
     selection: Selection | None = None
     another: AnotherMachine | None = None
     cluster: ClusterSite | None = None

@@ -11,8 +11,8 @@ from pathlib import Path
 from seatrial.backends.base import State
 from seatrial.receipt.evidence.output import Output
 from seatrial.receipt.judging.judge import judge
+from seatrial.receipt.load import load
 from seatrial.receipt.model import Receipt
-from seatrial.receipt.write import load
 from seatrial.runs.following.output import Stream
 from seatrial.runs.store import Run
 from seatrial.system.nofollow import open_regular

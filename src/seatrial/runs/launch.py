@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING
 from seatrial.backends import table
 from seatrial.backends.base import Backend, EngineFacts
 from seatrial.backends.containers.env_file import proxies_with_login, read_env_file
-from seatrial.backends.containers.home import host_files
-from seatrial.backends.containers.mount_sources import check_sources
-from seatrial.backends.local.venv import ensure_venv
 from seatrial.errors import GpuContractError, SeatrialError, UsageError
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.cut_down import ARCHITECTURES, covers
@@ -51,6 +48,9 @@ if TYPE_CHECKING:
     from seatrial.backends.kubernetes.manifests.names import Manifest
 
 Say = Callable[[str], None]
+
+#: While what it gives holds, what that gives takes the lines of a build or a pull.
+Building = Callable[[], AbstractContextManager[Say]]
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def plan_only(job: Job, environ: Mapping[str, str]) -> Plan:
                 ground.job, ground.script, ground.host, leases(environ).current(beside=ground.job.gpus.share or 1.0)
             )
         )
-    plan = _plan(ground, run, selection, environ, another=another, may_pull=False)
+    plan = _plan(ground, run, selection, environ, another=another, offline=True)
     _refuse_cut_down_image(plan)
     return plan
 
@@ -117,13 +117,15 @@ def prepare(
     job: Job,
     environ: Mapping[str, str],
     *,
+    building: Building,
     interactive: bool = False,
     caller: Caller | None = None,
     notifies: bool = False,
 ) -> Prepared:
-    """Make the run's folder and its plan, and lease its GPUs.
+    """Make the run's folder and its plan, and lease its GPUs. A ready image that is not here is pulled.
 
     Args:
+        building: how that is told.
         caller: who looks on while it runs; None: nobody, or it is a shell, which has the terminal itself.
         notifies: its end is told as ``[notify]`` says; not that of a search's trial or of a benchmark's variant.
 
@@ -154,6 +156,8 @@ def prepare(
     try:
         selection = _select_and_lease(ground, run, environ)
         plan = _plan(ground, run, selection, environ, interactive=interactive, caller=caller)
+        if _pulled(plan, ground.backend, building):
+            plan = _plan(ground, run, selection, environ, interactive=interactive, caller=caller)
         _refuse_cut_down_image(plan)
         if namesake is not None:
             moved = f'The name "{job.name}" now refers to this run; find the earlier one by its ID, {namesake.id}'
@@ -168,6 +172,18 @@ def prepare(
         store.remove(run)
         raise
     return Prepared(run, plan, ground.backend, ground.environ)
+
+
+def _pulled(plan: Plan, backend: Backend, building: Building) -> bool:
+    """Pull a container's ready image if it is not here: what else is against the run has been told by now."""
+    image, store = plan.image, backend.images
+    if image is None or image.build or store is None or plan.container is None or store.image(image.tag) is not None:
+        return False
+    from seatrial.images.building.pull import pull  # most images are here
+
+    with building() as tell:
+        pull(store, image.tag, tell)
+    return True
 
 
 def _refuse_cut_down_image(plan: Plan) -> None:
@@ -234,8 +250,11 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
         built = build(plan.image, store=store, progress=say, pip_conf=pip, labels=origin_labels(plan.job))
         say(built.words)
     if plan.companion_image is not None and store is not None and store.image(plan.companion_image) is None:
-        store.pull(plan.companion_image, say)
+        from seatrial.images.building.pull import pull  # as the build's
+
+        pull(store, plan.companion_image, say)
     if plan.venv is not None:
+        from seatrial.backends.local.venv import ensure_venv
         from seatrial.images.building.cuda_unasked import without_cuda
 
         progress = say if plan.gpus_asked else without_cuda(say, plan.venv.requirements)
@@ -247,6 +266,9 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
     if plan.agent.input is not None:
         os.mkfifo(prepared.run.input, mode=0o600)
     if plan.container is not None:
+        from seatrial.backends.containers.home import host_files
+        from seatrial.backends.containers.mount_sources import check_sources
+
         host_files(plan.container).write(plan.job.project)
         check_sources(plan.container.mounts, plan.job.project)
     elif plan.job.models is not None:
@@ -308,7 +330,7 @@ def _plan(
     *,
     another: AnotherMachine | None = None,
     interactive: bool = False,
-    may_pull: bool = True,
+    offline: bool = False,
     caller: Caller | None = None,
 ) -> Plan:
     job, on_a_cluster = ground.tracked.for_run(run.id), ground.backend.place == "cluster"
@@ -326,11 +348,10 @@ def _plan(
         run_site(run, job.project, ground.backend, ground.engine, ground.host),
         secrets_folder=secrets.secrets_folder(run.id, environ) if job.secrets else None,
         resumed=resumed(earlier, on_a_volume=on_a_cluster) if earlier else None,
-        may_pull=may_pull,
         selection=selection,
         another=another,
         view=view,
-        cluster=_survey_cluster(job, ground.host, offline=not may_pull) if on_a_cluster else None,
+        cluster=_survey_cluster(job, ground.host, offline=offline) if on_a_cluster else None,
         caller=caller,
         events=run.events_folder if ground.tracked.events else None,
     )
@@ -363,12 +384,8 @@ def _as_finding(error: SeatrialError | KeyboardInterrupt) -> Finding:
     return Finding(kind, "error", error.message, cause=error.cause, fix=error.run)
 
 
-def shell(prepared: Prepared, environ: Mapping[str, str], building: Callable[[], AbstractContextManager[Say]]) -> int:
-    """Run the plan on the caller's terminal; the shell's exit code. Leaves no run behind.
-
-    Args:
-        building: while what it gives holds, what that gives takes the lines of a build.
-    """
+def shell(prepared: Prepared, environ: Mapping[str, str], building: Building) -> int:
+    """Run the plan on the caller's terminal; the shell's exit code. Leaves no run behind."""
     try:
         with building() as say:
             make_ready(prepared, environ, say)

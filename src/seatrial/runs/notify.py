@@ -2,7 +2,7 @@
 
 What is asked for lies in the record of what is to end, which no container sees, until somebody knows its end: of a run
 the command line that started it, the recorder of a detached one, or a later ``seatrial runs``. That process writes
-down what to tell, starts another, and goes on. What came of it is in NOTES.
+down what to tell, starts another, and goes on. What came of it is in NOTES (notified.py).
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from typing import Any
 
 from seatrial.errors import SeatrialError
 from seatrial.job.notify import Notify, host_of, program_of
+from seatrial.receipt.load import JSON_NAME
 from seatrial.receipt.model import Receipt
-from seatrial.receipt.write import JSON_NAME
+from seatrial.runs.notified import NOTES
 from seatrial.runs.store import Run, run_name
 from seatrial.system import command, nofollow
 from seatrial.system.desktop import show
 from seatrial.system.files import write_atomically
 from seatrial.system.post import post
 
-#: In a record: what is asked for, until it is done; what to tell; and a line for each that was told, or not, and why.
-REQUEST, MESSAGE, NOTES = "notify.json", "notify-message.json", "notified.txt"
+#: In a record: what is asked for, until it is done, and what to tell.
+REQUEST, MESSAGE = "notify.json", "notify-message.json"
 
 #: A command may upload a model; one that hangs must not stay for ever.
 COMMAND_TIMEOUT_S = 600.0
@@ -92,15 +93,6 @@ def deliver(folder: Path, environ: Mapping[str, str]) -> None:
     notify, project = Notify.model_validate(request["notify"], strict=False), Path(request["project"])
     for whom, trouble in _tell(notify, told["message"], project, told["receipt"], environ):
         _note(folder, f"{whom}: {trouble or 'told'}")
-
-
-def notes(folder: Path) -> list[str]:
-    """What came of it; [] where nobody was to be told, or is not told yet."""
-    try:
-        text = nofollow.read_regular(folder / NOTES, most_bytes=_MOST_BYTES)
-    except (OSError, SeatrialError):
-        return []
-    return text.decode("utf-8", "replace").splitlines()
 
 
 def ended_run(run: Run, receipt: Receipt) -> Ended:

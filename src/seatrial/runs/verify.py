@@ -8,7 +8,7 @@ from pathlib import Path
 
 from seatrial.errors import UsageError
 from seatrial.events import follow_chain
-from seatrial.receipt.write import JSON_NAME, load
+from seatrial.receipt.load import JSON_NAME, load
 from seatrial.runs.store import Run
 
 

@@ -17,13 +17,12 @@ from seatrial.errors import GpusHeldError, SeatrialError, UntrustedPathError, Us
 from seatrial.job.model import Job
 from seatrial.receipt.evidence.steps import PHASES
 from seatrial.receipt.model import Receipt
-from seatrial.runs import launch
 from seatrial.runs.adopt import handle_of
 from seatrial.runs.finalise import finalise
 from seatrial.runs.following.watch import follow
 from seatrial.runs.store import Run, RunStore
 from seatrial.search.endings import ending_of, problem_of
-from seatrial.search.local import start_run, stop_run
+from seatrial.search.local import prepare_run, start_run, stop_run
 from seatrial.search.objective import Objective
 from seatrial.search.search import Search
 from seatrial.search.space import Space
@@ -164,7 +163,7 @@ def _start(search: Search, trials: Sequence[Trial]) -> Run | None:
     told, problem = False, None
     while not search.time_is_over() and problem is None:
         try:
-            prepared = launch.prepare(job_of(search, trials), search.environ)
+            prepared = prepare_run(search, job_of(search, trials))
             for trial in trials:
                 search.study.begin(trial.number, prepared.run.id)
             if not start_run(search, prepared):
@@ -177,6 +176,8 @@ def _start(search: Search, trials: Sequence[Trial]) -> Run | None:
                 search.say(f"{_shown(trials)} wait for a GPU: {error.message}")
             search.look()
             search.over.wait(_LOOK_S)
+        except KeyboardInterrupt:
+            break
         except SeatrialError as error:
             problem = error
     for trial in trials:

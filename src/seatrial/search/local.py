@@ -13,6 +13,7 @@ from seatrial.backends.base import State
 from seatrial.backends.remembered import remembering
 from seatrial.errors import DiskError, GpusHeldError, ImageError, SeatrialError
 from seatrial.images.building.telling import Telling
+from seatrial.job.model import Job
 from seatrial.receipt.model import Receipt
 from seatrial.runs import launch
 from seatrial.runs.adopt import handle_of
@@ -33,7 +34,7 @@ _GPU_INTERVAL_S = 1.0
 #: How often the terminal's line is drawn anew.
 _LOOK_S = 0.2
 
-#: Ctrl-C reaches the engine's program that builds as well, and its failure may be here before the signal is.
+#: Ctrl-C reaches the engine's program that builds or pulls as well, and its failure may be here before the signal is.
 _INTERRUPT_S = 0.5
 
 #: GPUs are chosen, and an image is built, by one at a time.
@@ -139,7 +140,7 @@ def start_trial(search: Search, trial: Trial) -> Run | None:
             with _STARTING:
                 if search.over.is_set():
                     break
-                prepared = launch.prepare(search.job_of(trial), search.environ)
+                prepared = prepare_run(search, search.job_of(trial))
                 search.study.begin(trial.number, prepared.run.id)
                 if not start_run(search, prepared):
                     break
@@ -149,6 +150,8 @@ def start_trial(search: Search, trial: Trial) -> Run | None:
                 told = True
                 search.say(f"trial {trial.number} waits for a GPU: {error.message}")
             search.over.wait(_GPU_INTERVAL_S)
+        except KeyboardInterrupt:
+            break
         except SeatrialError as error:
             _not_started(search, trial, error)
             return None
@@ -156,11 +159,30 @@ def start_trial(search: Search, trial: Trial) -> Run | None:
     return None
 
 
+def prepare_run(search: Search, job: Job) -> Prepared:
+    """Prepare a run, its ready image pulled first if it is not there.
+
+    Raises SeatrialError; KeyboardInterrupt: the search is over, and so is the pull.
+    """
+    return launch.prepare(job, search.environ, building=lambda: _building(search))
+
+
 def start_run(search: Search, prepared: Prepared) -> bool:
     """Start a prepared run, its image built first if it is not there. False: the search is over, and so is the build.
 
     Raises SeatrialError.
     """
+    try:
+        with _building(search) as tell:
+            launch.start(prepared, search.environ, launch.without_cached(tell))
+    except KeyboardInterrupt:
+        return False
+    return True
+
+
+@contextmanager
+def _building(search: Search) -> Iterator[Say]:
+    """What takes the lines of a build or a pull. KeyboardInterrupt ends either once the search is over."""
     with search.building() if search.building is not None else _told_by(search.say) as tell:
 
         def progress(line: str) -> None:
@@ -169,14 +191,11 @@ def start_run(search: Search, prepared: Prepared) -> bool:
             tell(line)
 
         try:
-            launch.start(prepared, search.environ, launch.without_cached(progress))
+            yield progress
         except ImageError:
             if search.over.wait(_INTERRUPT_S):
-                return False
+                raise KeyboardInterrupt from None
             raise
-        except KeyboardInterrupt:
-            return False
-    return True
 
 
 @contextmanager

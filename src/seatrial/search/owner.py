@@ -63,6 +63,19 @@ def write_seen(file: sqlite3.Connection) -> None:
     file.execute("insert or replace into searchers values (?, ?)", row)
 
 
+def write_gone(file: sqlite3.Connection) -> None:
+    """This process works on the study no more."""
+    file.execute(_TABLE)
+    file.execute("delete from searchers where owner = ?", [Owner.this_process().model_dump_json()])
+
+
+def is_anyone_there(file: sqlite3.Connection) -> bool:
+    """Whether a searcher works on the study. Changes nothing."""
+    if file.execute("select 1 from sqlite_master where name = 'searchers'").fetchone() is None:
+        return False
+    return any(not has_gone(file, owner) for (owner,) in file.execute("select owner from searchers").fetchall())
+
+
 def has_gone(file: sqlite3.Connection, owner: str | None) -> bool:
     """Whether nobody follows this owner's trials any more."""
     if owner is None:

@@ -79,7 +79,7 @@ def refresh(search: Search, names: Names) -> None:
 
 def write(search: Search, names: Names) -> Path:
     """index.html and results.json without ``names``; the page's path. Raises DiskError, UntrustedPathError."""
-    trials = search.study.trials()
+    trials = search.study.shown()
     name = search.study.definition.name
     project = search.job.project
     with nofollow.folder(project, *PLACE_FOLDER, name, make=True):
@@ -106,7 +106,7 @@ def page(search: Search, trials: Sequence[Trial], names: Names, links: Links = B
     definition, objective = search.study.definition, search.objective
     shown, best = columns(trials, objective), best_of(trials, objective)
     ranked = _ranked(trials, objective)
-    ended = search.study.get("ended")
+    ended, standing = search.study.get("ended"), search.study.standing()
     return render_page(
         "seatrial.search",
         "sweep.html",
@@ -114,7 +114,11 @@ def page(search: Search, trials: Sequence[Trial], names: Names, links: Links = B
         study=definition.name,
         what=names.text(search.what()),
         standing=in_words(trials, objective, search.expected, None),
-        chip=("done", STATES["done"]) if ended == "complete" else ("running", STATES["running"]),
+        chip=(standing, STATES[standing]),
+        # A file that nobody writes any more goes on saying what it said.
+        as_of=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+        if standing == "running" and not links.target
+        else None,
         problem=names.text(search.problem.message) if search.problem else ended,
         remarks=[names.text(line) for line in search.remarks(trials)],
         best=best,

@@ -33,7 +33,8 @@ class Search:
         address: HOST:PORT of the Ray cluster, as typed.
         ends_at: ``time.monotonic()`` at which the budget is used up; None: no budget.
         say: a line for the terminal.
-        building: while what it gives holds, what that gives takes the lines of a build; None: ``say`` tells of it.
+        building: while what it gives holds, what that gives takes the lines of a build or a pull; None: ``say`` tells
+            of it.
         page_s, page_trials: when the page was written last, and with how many ended trials.
         tick: what the terminal does at each ``look``.
         over: set: no further trial is begun, and those that run are stopped.
@@ -83,12 +84,13 @@ class Search:
         return [f"{name} made no difference to any number that the script reported" for name in without_effect(trials)]
 
     def finish(self) -> list[Trial]:
-        """All trials; where none is left to do, the study is marked as ended."""
+        """All trials; this searcher leaves the study, and where none is left to do, that is marked as ended."""
         trials = self.study.trials()
         if self.problem is not None:
             self.study.put("ended", self.problem.message)
         elif not self.interrupted and all(trial.ending is not None for trial in trials) and not self._stopped(trials):
             self.study.put("ended", "complete")
+        self.study.leave()
         return trials
 
     def _stopped(self, trials: Sequence[Trial]) -> bool:

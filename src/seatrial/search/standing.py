@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from seatrial.job.units import format_seconds
 from seatrial.search.objective import Objective
-from seatrial.search.trial import Trial
+from seatrial.search.trial import State, Trial
 
 
 def best_of(trials: Sequence[Trial], objective: Objective | None) -> Trial | None:
@@ -29,7 +29,8 @@ def in_words(trials: Sequence[Trial], objective: Objective | None, most: int | N
     best = best_of(trials, objective)
     if best is not None and objective is not None:
         parts.append(f"best {objective.metric} {best.value:.4g} ({best.label})")
-    states = [f"{counted[state]} {state}" for state in ("running", "pruned", "failed", "stopped") if counted[state]]
+    told: tuple[State, ...] = ("running", "not followed", "pruned", "failed", "stopped")
+    states = [f"{counted[state]} {state}" for state in told if counted[state]]
     parts += [", ".join(states)] if states else []
     parts += [f"about {format_seconds(max(1.0, round(left_s)))} left"] if left_s is not None else []
     return "; ".join(parts)

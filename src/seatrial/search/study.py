@@ -13,13 +13,13 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from seatrial.errors import DiskError, SeatrialError, UsageError
 from seatrial.search.objective import Objective, parse_objective
-from seatrial.search.owner import SEEN_S, Owner, has_gone, write_seen
+from seatrial.search.owner import SEEN_S, Owner, has_gone, is_anyone_there, write_gone, write_seen
 from seatrial.search.space import Settings, Space, parse_space
 from seatrial.search.trial import ENDED, Ending, Report, State, Trial
 
@@ -41,6 +41,9 @@ create table reports (trial integer not null, step integer not null, value real 
 """
 
 Ask = Callable[[Sequence[Trial]], "Settings | None"]
+
+#: ``stopped``: it can go on; ``failed``: so it can, and a problem ended it.
+Standing = Literal["done", "running", "stopped", "failed"]
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,22 @@ class Study:
         """All of them, by number."""
         with self._reading() as file:
             return _trials(file)
+
+    def shown(self) -> list[Trial]:
+        """All of them as people are to see them: of those that run, which nobody follows."""
+        with self._reading() as file:
+            lost = {number for number, _ in _lost(file)}
+            return [replace(one, state="not followed") if one.number in lost else one for one in _trials(file)]
+
+    def standing(self) -> Standing:
+        """Whether it is searched now; else what its search came to."""
+        ended = self.get("ended")
+        if ended == "complete":
+            return "done"
+        with self._reading() as file:
+            if is_anyone_there(file):
+                return "running"
+        return "stopped" if ended is None else "failed"
 
     # Verbs
 
@@ -208,6 +227,11 @@ class Study:
             self._seen_s = time.monotonic()
             with self._changing() as file:
                 write_seen(file)
+
+    def leave(self) -> None:
+        """This searcher works on it no more."""
+        with self._changing() as file:
+            write_gone(file)
 
     # Facts of the whole study, such as why it has ended
 

@@ -8,8 +8,9 @@ from typing import Any, Literal
 from seatrial.search.space import Settings
 
 #: ``waiting``: its searcher went before the run began, so that it is run again. ``stopped``: by the user, or because
-#: the search's time was over.
-State = Literal["waiting", "running", "done", "pruned", "failed", "stopped"]
+#: the search's time was over. ``not followed``: its searcher went while it ran;
+#: so it is only shown.
+State = Literal["waiting", "running", "done", "pruned", "failed", "stopped", "not followed"]
 
 #: Its run is over, and what it came to is known.
 ENDED: tuple[State, ...] = ("done", "pruned", "failed", "stopped")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -56,11 +56,15 @@ class Ranks:
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set on any rank. Every rank must call it."""
+        return self.any_of([flag])[0]
+
+    def any_of(self, flags: Sequence[bool]) -> list[bool]:
+        """Of each flag, whether it is set on any rank. Every rank must call it, with as many."""
         if self.world == 1:
-            return flag
-        answer = torch.tensor(int(flag))
-        dist.all_reduce(answer, dist.ReduceOp.MAX, group=self.control)
-        return bool(answer)
+            return list(flags)
+        answers = torch.tensor(flags, dtype=torch.uint8)
+        dist.all_reduce(answers, dist.ReduceOp.MAX, group=self.control)
+        return answers.bool().tolist()
 
     def sum(self, values: Tensor) -> Tensor:
         """Elementwise sum over the ranks, in place, on the training device."""
@@ -155,6 +159,9 @@ class Gradients(Protocol):
     def clear(self) -> None:
         """The next backward pass writes them."""
 
+    def agree(self, failed: bool) -> bool:
+        """Between backward pass and ``reduce``: whether the step has failed on any rank. Every rank must call it."""
+
     def reduce(self) -> None:
         """Average them over the ranks."""
 
@@ -176,6 +183,10 @@ class GradientReducer:
     grouped call: into a flat copy they would have to be added, and zeroed before, which for BERT-base is 2.2 GB of
     memory traffic a step. Only for another format on the wire they are copied.
 
+    A parameter that is frozen, or that no rank has a gradient for, keeps none, as on one rank and with
+    DistributedDataParallel: with zeros in its place an optimizer would decay it and follow its momentum. What a rank
+    lacks and another has is zeros. Which parameters are frozen is the same on every rank, and may change between steps.
+
     Args:
         computed: format of the model's products; WIRE tells what gradients travel in.
     """
@@ -185,24 +196,54 @@ class GradientReducer:
         self._wire = WIRE.get(computed)
         self._copies: list[tuple[list[Tensor], list[Tensor]]] = []
         self.overlap = False
-        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._buckets = [] if ranks.world == 1 else _buckets(self.parameters)
+        self.parameters = list(model.parameters())
+        self._buckets: list[list[nn.Parameter]] = []
+        #: Each parameter's bucket; and of each bucket what this step sends.
+        self._places: dict[nn.Parameter, int] = {}
+        self._sending: list[list[nn.Parameter]] = []
+        #: What no rank had a gradient for in the last step that was agreed on.
+        self._unused: set[nn.Parameter] = set()
+        self._left_out: set[nn.Parameter] = set()
         self._waiting: list[dist.Work] = []
         self._missing: list[int] = []
         self._sent = 0
-        for number, bucket in enumerate(self._buckets):
-            for parameter in bucket:
-                parameter.register_post_accumulate_grad_hook(lambda _, number=number: self._filled(number))  # type: ignore[no-untyped-call]
 
     def clear(self) -> None:
         """Drop the gradients, so that the next backward pass writes instead of adding."""
         for parameter in self.parameters:
             parameter.grad = None
         self._waiting, self._copies, self._sent = [], [], 0
-        self._missing = [len(bucket) for bucket in self._buckets]
+        if self.ranks.world == 1:
+            return
+        self._place([p for p in self.parameters if p.requires_grad or p in self._places])
+        # A graph repeats the steps that were agreed on before it was captured, and cannot agree itself.
+        captured = self.ranks.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        self._left_out = self._unused if captured else set()
+        self._sending = [[p for p in bucket if p.requires_grad and p not in self._left_out] for bucket in self._buckets]
+        self._missing = [len(bucket) for bucket in self._sending]
+
+    def _place(self, trained: list[nn.Parameter]) -> None:
+        """Buckets and hooks for those that have none: at first for all, then for what is no longer frozen."""
+        if all(parameter in self._places for parameter in trained):
+            return
+        self._buckets = _buckets(trained)
+        for parameter in trained:
+            if parameter not in self._places:
+                parameter.register_post_accumulate_grad_hook(self._filled)  # type: ignore[no-untyped-call]
+        self._places = {parameter: number for number, bucket in enumerate(self._buckets) for parameter in bucket}
+
+    def agree(self, failed: bool) -> bool:
+        """Whether the step has failed on any rank; what no rank has a gradient for is not sent."""
+        if self.ranks.world == 1:
+            return failed
+        has = [parameter.grad is not None for parameter in self.parameters]
+        any_failed, *used = self.ranks.any_of([failed, *has])
+        self._unused = {parameter for parameter, used in zip(self.parameters, used, strict=True) if not used}
+        self._sending = [[p for p in bucket if p not in self._unused] for bucket in self._sending]
+        return any_failed
 
     def reduce(self) -> None:
-        """Average over the ranks: send what was not sent, wait for all."""
+        """Average over the ranks: send what was not sent, wait for all. What was not agreed on is sent as zeros."""
         while self._sent < len(self._buckets):
             self._send_next()
         for work in self._waiting:
@@ -221,16 +262,19 @@ class GradientReducer:
     def settle(self) -> None:
         """They are always up to date."""
 
-    def _filled(self, number: int) -> None:
+    def _filled(self, parameter: nn.Parameter) -> None:
+        assert parameter not in self._left_out, "a captured step is one that was agreed on"
         if self.overlap:
-            self._missing[number] -= 1
+            self._missing[self._places[parameter]] -= 1
             while self._sent < len(self._buckets) and self._missing[self._sent] == 0:
                 self._send_next()
 
     def _send_next(self) -> None:
         """Send the next bucket: in the same order on every rank, or they would mix them up."""
-        gradients = [_gradient(parameter) for parameter in self._buckets[self._sent]]
+        gradients = [_gradient(parameter) for parameter in self._sending[self._sent]]
         self._sent += 1
+        if not gradients:
+            return
         if self._wire is not None and gradients[0].dtype != self._wire:
             flat = torch.empty(sum(map(Tensor.numel, gradients)), dtype=self._wire, device=gradients[0].device)
             pieces = list(torch.split(flat, [gradient.numel() for gradient in gradients]))

@@ -177,7 +177,7 @@ class Step:
                 total = self._gradients(shape, overlap=False)
             except torch.OutOfMemoryError:
                 failed = True
-            if not self.ranks.any(failed):
+            if not self.reducer.agree(failed):
                 assert total is not None
                 return self._update(total)
             self.reducer.clear()

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from fakes import load_job
-from seatrial.cli.job_flags import FLAGS, OWN, Flag, read_job
+from seatrial.cli.job_flags import FLAGS, OWN, Flag
+from seatrial.cli.typed_job import read_job
 from seatrial.errors import ConfigError
 from seatrial.job.cluster_config import ClusterOptions
 from seatrial.job.config import ConfigFile

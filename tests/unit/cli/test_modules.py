@@ -33,7 +33,7 @@ print(json.dumps([code, loaded or sorted(sys.modules)]), file=sys.stderr)
 #: What no plan and no start of a run is to load.
 SPEAKS_TO_CLUSTERS = {"asyncio", "kr8s", "httpx", "seatrial.backends.kubernetes.client"}
 SPEAKS_HTTP = {"http.client", "ssl", "urllib.request"}
-ENDS_RUNS = {"seatrial.runs.finalise", "seatrial.receipt.model", "jinja2", "seatrial.doctor.examine"}
+ENDS_RUNS = {"seatrial.runs.ending", "seatrial.receipt.model", "jinja2", "seatrial.doctor.examine"}
 OF_THIS_MACHINE = {"seatrial.backends.containers.docker", "seatrial.backends.local.backend"}
 HEAVY = {"python_on_whales", "torch", "numpy"} | SPEAKS_TO_CLUSTERS | SPEAKS_HTTP | ENDS_RUNS
 
@@ -99,3 +99,26 @@ def test_a_run_up_to_the_engines_call(project: tuple[Path, dict[str, str]], dock
     words = ["run", "train.py", "--on", "docker", "--image", "python:3.11-slim-bookworm", "--gpus", "none"]
     code, loaded = modules(words, *project)
     assert code == 0 and not HEAVY & loaded
+
+
+@pytest.mark.parametrize("words", [["run", "--help"], ["plan", "--help"], ["run", "train.py", "--gpuss", "1"]])
+def test_help_and_a_misspelt_flag_load_the_flags_alone(project: tuple[Path, dict[str, str]], words: list[str]) -> None:
+    folder, environ = project
+    script = "import json, sys, seatrial.cli\ncode = seatrial.cli._main(sys.argv[1:])\n"
+    script += "print(json.dumps([code, sorted(sys.modules)]), file=sys.stderr)"
+    ended = subprocess.run(
+        [sys.executable, "-c", script, *words], cwd=folder, env=environ, capture_output=True, text=True, check=False
+    )
+    code, loaded = json.loads(ended.stderr.splitlines()[-1])
+    assert code == (2 if "--gpuss" in words else 0)
+    assert not (HEAVY | {"pydantic", "seatrial.job.model", "seatrial.runs.launch"}) & set(loaded)
+    assert len({name for name in loaded if name.startswith("seatrial.")}) <= 30
+
+
+def test_a_receipt_that_is_there_is_shown_without_what_judges(project: tuple[Path, dict[str, str]]) -> None:
+    code, _ = modules(["run", "train.py", "--on", "local", "--gpus", "none"], *project)
+    assert code == 0
+    code, loaded = modules(["runs", "show"], *project)
+    assert code == 0 and "seatrial.receipt.model" in loaded
+    judges = {"seatrial.receipt.judging.judge", "seatrial.job.plan", "seatrial.backends.base"}
+    assert not (HEAVY - {"seatrial.receipt.model"} | judges) & loaded

@@ -1,5 +1,7 @@
 """Sweeps on the dashboard: how each stands, and a page whose links lead to the runs' views."""
 
+import contextlib
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,9 @@ from seatrial.dashboard.projects import Projects
 from seatrial.dashboard.sweeps import sweep_page, sweeps
 from seatrial.errors import RunNotFoundError
 from seatrial.job.model import Job, Target
+from seatrial.runs.launching_process import LaunchingProcess
 from seatrial.runs.store import RunStore
+from seatrial.search.owner import Owner, this_host
 from seatrial.search.study import FILE, Definition, Study
 from seatrial.search.trial import Ending
 from seatrial.system.names import Names
@@ -56,3 +60,21 @@ def test_no_other_file_can_be_had(projects: Projects, key: str | None, name: str
     known = next(iter(projects.all()))
     with pytest.raises(RunNotFoundError):
         sweep_page(projects, key or known, name, {}, Names())
+
+
+def test_a_sweep_that_was_killed_does_not_run_for_ever(projects: Projects) -> None:
+    ((key, store),) = projects.all().items()
+    study = Study(store.record / "sweeps" / "s" / FILE)
+    study.put("ended", None)
+    study.ask(lambda _: {"lr": "0.3"})
+    assert [line["chip"]["words"] for line in sweeps(projects)] == ["● running"]
+    assert "sweep --resume" not in sweep_page(projects, key, "s", {}, Names())
+    with contextlib.closing(sqlite3.connect(study.path)) as file:  # as a process that is gone
+        gone = Owner(process=LaunchingProcess(pid=2**22 + 1, started_ticks=1), host=this_host()).model_dump_json()
+        file.execute("update trials set owner = ? where state = 'running'", [gone])
+        file.execute("update searchers set owner = ?", [gone])
+        file.commit()
+    (line,) = sweeps(projects)
+    assert line["chip"]["words"] == "! stopped" and "1 not followed" in line["standing"]
+    page = sweep_page(projects, key, "s", {}, Names())
+    assert "seatrial sweep --resume s" in page and "● running" not in page

@@ -72,6 +72,14 @@ def test_a_framework_behind_try_may_not_be_there(tmp_path: Path) -> None:
         # Starts its own ranks: under torchrun each would start a world of them.
         ("mp.spawn(main, nprocs=2)\ndist.init_process_group('nccl')", None, "train.py:1 mp.spawn"),
         ("mp.spawn(loader)", None, None),
+        ("with idist.Parallel(backend=a.backend) as p: p.run(main)", "train.py:1 idist.Parallel", None),
+        ("from ignite.distributed import Parallel", "train.py:1 ignite.distributed.Parallel", None),
+        ("idist.initialize('nccl')", "train.py:1 idist.initialize", None),
+        ("idist.Parallel(backend='nccl', nproc_per_node=2)", None, "train.py:1 idist.Parallel"),
+        ("idist.Parallel(backend='nccl', nproc_per_node=None)", "train.py:1 idist.Parallel", None),
+        ("idist.spawn('gloo', main, nproc_per_node=2)", None, "train.py:1 idist.spawn"),
+        ("idist.Parallel(backend=None)", None, None),
+        ("from joblib import Parallel\nParallel(n_jobs=2)", None, None),
         # Falls back to DataParallel, and reads what torchrun sets.
         ("if 'LOCAL_RANK' in os.environ: pass\nelse: m = nn.DataParallel(m)", "train.py:1 LOCAL_RANK", None),
         ("print('hello')", None, None),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes import load_job
+from fakes import load_job, untold
 from seatrial.backends import table
 from seatrial.backends.base import EngineFacts, Handle, PlaceKind, State
 from seatrial.job.plan import AGENT_PYTHON_FLAGS, Plan
@@ -85,7 +85,7 @@ def test_a_job_goes_through_plan_run_and_receipt(tmp_path: Path, monkeypatch: py
     environ = {**os.environ, "SEATRIAL_STATE": str(tmp_path / "state"), "SEATRIAL_LEASES": str(tmp_path / "leases")}
     environ.pop("VIRTUAL_ENV", None)
     job = load_job(project, {"target": "train.py", "on": "bench-box", "gpus": "none"}, cwd=project)
-    prepared = prepare(job, environ)
+    prepared = prepare(job, environ, building=untold)
     assert prepared.plan.backend == "bench-box"
     start(prepared, environ, lambda line: None)
     printed: list[tuple[Stream, bytes]] = []
@@ -104,4 +104,4 @@ def test_options_that_its_kind_cannot_honour_are_refused(tmp_path: Path, monkeyp
     flags = {"target": "train.py", "on": "bench-box", "gpus": "none", "network": "host"}
     job = load_job(tmp_path, flags, cwd=tmp_path)
     with pytest.raises(Exception, match="--network needs a container; the backend bench-box has none"):
-        prepare(job, {**os.environ, "SEATRIAL_STATE": str(tmp_path / "state")})
+        prepare(job, {**os.environ, "SEATRIAL_STATE": str(tmp_path / "state")}, building=untold)

@@ -91,19 +91,37 @@ def test_an_unknown_uuid_is_said():
     assert "GPU-x" in Sampler(["GPU-x"], pynvml=FakeNvml()).error
 
 
+#: Has its memory, burns BURNT_S of CPU when it is told to, and waits: however long a busy machine takes for either.
+BURNER = """
+import time
+data = b"x" * 50_000_000
+print("ready", flush=True)
+input()
+until_s = time.process_time() + 0.5
+while time.process_time() < until_s: pass
+print("burnt", flush=True)
+input()
+"""
+BURNT_S = 0.5
+
+
 def test_cpu_and_memory_of_another_process():
-    burner = subprocess.Popen([sys.executable, "-c", "data = b'x' * 50_000_000\nwhile True: pass"])
-    try:
-        sampler, end_s = Sampler([], pid=burner.pid), time.monotonic() + 30
-        while time.monotonic() < end_s:  # until it has all its memory, and others let it run
-            time.sleep(container.INTERVAL_S + 0.1)
-            sample = sampler.sample()
-            if sample["cpu_cores"] > 0.1 and sample["memory_bytes"] > 50_000_000:
-                break
-    finally:
-        burner.kill()
-        burner.wait()
-    assert sample["cpu_cores"] > 0.1 and sample["memory_bytes"] > 50_000_000 and sample["processes"] == 1
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", BURNER], **pipes, text=True, bufsize=1) as burner:
+        assert burner.stdout.readline() == "ready\n"
+        made_s = time.monotonic()
+        sampler = Sampler([], pid=burner.pid)
+        made_by_s = time.monotonic()
+        burner.stdin.write("\n")
+        assert burner.stdout.readline() == "burnt\n"
+        read_s = time.monotonic()
+        sample = sampler.sample()
+        read_by_s = time.monotonic()
+        burner.stdin.write("\n")
+    # Rounded to a thousandth of a core, of CPU time that the kernel tells in hundredths of a second.
+    least, most = (BURNT_S - 0.03) / (read_by_s - made_s), (BURNT_S + 0.1) / (read_s - made_by_s)
+    assert least - 0.001 <= sample["cpu_cores"] <= most + 0.001
+    assert 50_000_000 < sample["memory_bytes"] < 100_000_000 and sample["processes"] == 1
 
 
 def test_processes_have_memory_and_their_share():

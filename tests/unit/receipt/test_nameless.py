@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from seatrial.receipt.load import load
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.rendering import html, markdown, terminal
-from seatrial.receipt.write import load, write_receipt
+from seatrial.receipt.write import write_receipt
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes import untold
 from seatrial import events
 from seatrial.backends.local.backend import Local
 from seatrial.job.model import Job, Target
@@ -48,7 +49,7 @@ class Killed:
 
     def prepare(self, *, dies: bool = True) -> Run:
         job = Job(project=self.project, target=Target(kind="script", value="train.py"), backend="local", gpus="none")
-        prepared = prepare(job, self.environ)
+        prepared = prepare(job, self.environ, building=untold)
         make_ready(prepared, self.environ, lambda line: None)
         self.plan = prepared.plan
         if dies:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes import untold
 from seatrial.errors import UsageError
 from seatrial.events import EvidenceLog, Note
 from seatrial.job.model import Job, Target
@@ -30,7 +31,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Run:
     (folder / "project").mkdir()
     (folder / "project" / "train.py").write_text(SCRIPT)
     job = Job(project=folder / "project", target=Target(kind="script", value="train.py"), backend="local", gpus="none")
-    prepared = prepare(job, environ)
+    prepared = prepare(job, environ, building=untold)
     start(prepared, environ, lambda line: None)
     follow(prepared.run, lambda stream, data: None, environ)
     receipt = finalise(prepared.run, environ)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +15,7 @@ from seatrial.images.building.ready import CACHED, READY
 from seatrial.job.model import Job, Target
 from seatrial.search import local
 from seatrial.search.engines import ENGINES
-from seatrial.search.search import Search
+from seatrial.search.search import Say, Search
 from seatrial.search.space import parse_space
 from seatrial.search.study import Definition, Study
 
@@ -87,3 +87,22 @@ def test_a_build_that_fails_by_itself_is_one(monkeypatch: pytest.MonkeyPatch, se
     monkeypatch.setattr(local, "_INTERRUPT_S", 0.01)
     with pytest.raises(ImageError):
         started(monkeypatch, search, build)
+
+
+def test_a_pull_ends_with_the_search_as_well(monkeypatch: pytest.MonkeyPatch, search: Search) -> None:
+    said: list[str] = []
+    search.say = said.append
+    (search.job.project / "train.py").write_text('import argparse\nargparse.ArgumentParser().add_argument("--lr")\n')
+
+    def pulled(job: Job, environ: object, *, building: Callable[[], AbstractContextManager[Say]]) -> None:
+        with building() as tell:
+            tell("pulling registry.test/train:1")
+            search.over.set()
+            tell("1: Pulling from train")
+            raise AssertionError("it went on")
+
+    monkeypatch.setattr(local.launch, "prepare", pulled)
+    trial = search.ask()
+    assert trial is not None and local.start_trial(search, trial) is None
+    assert said == ["pulling registry.test/train:1"]
+    assert search.problem is None and [one.state for one in search.study.trials()] == ["waiting"]

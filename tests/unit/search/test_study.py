@@ -187,3 +187,38 @@ def test_a_file_that_was_cut(tmp_path: Path, size: int) -> None:
     with pytest.raises(SeatrialError, match="is damaged") as caught:
         _ = study.is_made and study.trials()
     assert "--study" in (caught.value.run or "")
+
+
+#: Begins a trial, and waits to be killed.
+BEGINNING = """
+import sys, time
+from pathlib import Path
+from seatrial.search.study import Study
+study = Study(Path(sys.argv[1]))
+trial = study.ask(lambda trials: {"a": "1"})
+study.begin(trial.number, "run-1")
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_study_whose_searcher_was_killed_is_not_running(study: Study) -> None:
+    assert study.standing() == "stopped"
+    with subprocess.Popen([sys.executable, "-c", BEGINNING, str(study.path)], stdout=subprocess.PIPE) as searcher:
+        assert searcher.stdout is not None and searcher.stdout.readline() == b"ready\n"
+        assert study.standing() == "running" and [one.state for one in study.shown()] == ["running"]
+        searcher.kill()
+    assert study.standing() == "stopped" and [one.state for one in study.shown()] == ["not followed"]
+    assert [one.state for one in study.trials()] == ["running"], "whoever goes on takes it over"
+    [lost] = study.take_lost()
+    assert [one.state for one in study.shown()] == ["running"]
+    _ask(study)
+    assert study.standing() == "running"
+    for number in (lost.number, 1):
+        study.tell(number, Ending("done"))
+    study.leave()
+    assert study.standing() == "stopped"
+    study.put("ended", "no room on the disk")
+    assert study.standing() == "failed"
+    study.put("ended", "complete")
+    assert study.standing() == "done"

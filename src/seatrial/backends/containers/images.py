@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from seatrial.backends.base import Freed, ImageFacts
-from seatrial.backends.containers import own_storage
 from seatrial.backends.containers.client import ANSWER_TIMEOUT_S, EngineClient, with_algorithm
 from seatrial.backends.containers.engine_errors import last_line, pull_error, start_error
 from seatrial.backends.containers.run_options import RunOptions
@@ -113,6 +112,8 @@ class EngineImages:
         self._client.ask("rmi", reference)
 
     def free_unused(self, *, repository: str | None, idle_s: float, dry_run: bool) -> Freed:
+        from seatrial.backends.containers import own_storage  # a plan and a run free nothing
+
         return own_storage.free(self._client, repository=repository, idle_s=idle_s, dry_run=dry_run)
 
     def storage_root(self) -> Path | None:

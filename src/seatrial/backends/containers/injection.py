@@ -69,7 +69,7 @@ def choose(
     Raises GpuContractError when there is none: a run without its GPUs must not start.
     """
     if not gpus:
-        return _none()
+        return without_gpus()
     capabilities = capabilities or DEFAULT_CAPABILITIES
     # CUDA's default order is fastest first; with this it is NVML's, which the contract is written in.
     env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -115,7 +115,7 @@ def on_another_machine(
     )
 
 
-def _none() -> InjectionPlan:
+def without_gpus() -> InjectionPlan:
     return InjectionPlan(
         "none",
         "no GPU: NVIDIA_VISIBLE_DEVICES=void disables the NVIDIA runtime even if it is the default, and an "

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from seatrial.cli.importing import importing
 from seatrial.runs.following.output import Stream
 from seatrial.runs.store import Run
 from seatrial.system.typed_path import as_typed
@@ -165,7 +166,8 @@ class Screen:
             return
         if self._quiet and receipt.outcome.level != "bad":
             return
-        from seatrial.receipt.rendering import terminal, verdict  # a plan shows no receipt, and is asked for often
+        with importing():
+            from seatrial.receipt.rendering import terminal, verdict  # a plan shows no receipt, and is asked for often
 
         show = terminal.render if self._whole else verdict.render
         if self._whole or not error_follows:

@@ -22,11 +22,19 @@ _INSTALLING = re.compile(r"^Installing collected packages: (?P<names>.+)")
 #: BuildKit, of a layer of the base that it pulls: how much it has, of how much.
 _LAYER = re.compile(r"^(?P<digest>sha256:[0-9a-f]+) (?P<size>[\d.]+)(?P<unit>[kKMG]?B) / [\d.]+[kKMG]?B")
 
+#: Begins the line of building/pull.py: the image's name follows.
+PULLING = "pulling "
+
+#: Docker, of a layer of an image that is pulled → whether it has arrived, and is unpacked.
+_PULLED = re.compile(
+    r"^(?P<digest>[0-9a-f]{12}): (?P<state>Pulling fs layer|Download complete|Pull complete|Already exists)$"
+)
+_LAYER_STATES = {"Pulling fs layer": (False, False), "Download complete": (True, False)}
+
+_BASE = "getting the base image"
+
 _OTHER_STEPS = (
-    (
-        re.compile(r"load metadata for|FROM .*@?sha256|^sha256:|^(Trying to pull|Copying blob)"),
-        "getting the base image",
-    ),
+    (re.compile(r"load metadata for|FROM .*@?sha256|^sha256:|^(Trying to pull|Copying blob)"), _BASE),
     (re.compile(r"exporting|COMMIT|writing image"), "writing the image"),
     (re.compile(r"^pushing "), "pushing the image"),
     # backends/local/venv.py
@@ -60,6 +68,7 @@ class BuildProgress:
         self._last_s = now_s
         self._coming_bytes = 0.0
         self._layers: dict[str, float] = {}
+        self._pulled: dict[str, tuple[bool, bool]] = {}
         self._doing = ""
 
     @property
@@ -70,12 +79,16 @@ class BuildProgress:
         """Take a line of the build's; whether another step has begun."""
         self._arrived(now_s)
         step = _step(text)
+        if step == _BASE and self.step.startswith(PULLING):
+            step = None  # Podman says the same of every image
         begun = step is not None and step != self.step
         if step is not None and begun:
             self.step, self._doing, self._first_s = step, "", None
             self._earlier_bytes, self._step_bytes = self._earlier_bytes + self._step_bytes, 0.0
         if match := _LAYER.match(text):
             self._layers[match["digest"]] = _bytes(match)
+        elif match := _PULLED.match(text):
+            self._pulled[match["digest"]] = _LAYER_STATES.get(match["state"], (True, True))
         elif match := _DOWNLOAD.match(text):
             self.packages += 1
             self._first_s = now_s if self._first_s is None else self._first_s
@@ -98,6 +111,12 @@ class BuildProgress:
         """``installing the framework with pip, 42 s: 9 packages, 214 MB downloaded, 12 MB/s; downloading x.whl``."""
         told = f"{self.step}, {format_seconds(max(1.0, round(now_s - self._started_s)))}"
         numbers = self.totals()
+        if self._pulled:
+            arrived, unpacked = (sum(each) for each in zip(*self._pulled.values(), strict=True))
+            count = len(self._pulled)
+            numbers.append(
+                f"{unpacked} of {count} layers unpacked" if arrived == count else f"{arrived} of {count} layers"
+            )
         rate_s = self._last_s - self._first_s if self._first_s is not None else 0.0
         if self._coming_bytes and self._step_bytes and rate_s >= _LEAST_S:
             numbers.append(f"{_size(self._step_bytes / rate_s)}/s")
@@ -123,6 +142,8 @@ def _step(text: str) -> str | None:
     other = (words for pattern, words in _OTHER_STEPS if pattern.search(text))
     if (known := step_in_words(text) or next(other, None)) is not None:
         return known
+    if text.startswith(PULLING):
+        return text
     run = _RUN.match(text)
     return f"RUN {run['words'].strip()}" if run is not None else None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -64,10 +63,16 @@ def pip_configuration(environ: Mapping[str, str]) -> dict[str, list[str]]:
     """
     merged: dict[str, list[str]] = {}
     for file in _files(environ):
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            continue
+        import configparser  # few machines have such a file
+
         parser = configparser.RawConfigParser(strict=False)
         try:
-            parser.read_string(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError, configparser.Error):
+            parser.read_string(text)
+        except configparser.Error:
             continue
         for section in filter(parser.has_section, _SECTIONS):
             merged.update({key: parser.get(section, key).split() for key in _KEYS if parser.has_option(section, key)})

@@ -18,12 +18,17 @@ _TORCHRUN_NAMES = {
     "init_distributed_device",  # timm's
 }
 #: Trainers that take a rank each under torchrun, and are named so that only their import tells them from others.
-#: Source: huggingface.co/docs/transformers/perf_train_gpu_many.
-_TRAINERS = ("transformers.Trainer", "transformers.Seq2SeqTrainer", "sentence_transformers.SentenceTransformerTrainer")
+#: Sources: huggingface.co/docs/transformers/perf_train_gpu_many, docs.pytorch.org/ignite/distributed.html.
+_TRAINERS = (
+    *("transformers.Trainer", "transformers.Seq2SeqTrainer", "sentence_transformers.SentenceTransformerTrainer"),
+    "ignite.distributed.Parallel",
+)
 #: What wraps a model for several ranks: where it is imported by another name, the call does not tell.
 _WRAPPERS = {"DistributedDataParallel", "FullyShardedDataParallel"}
 #: Signs of a script that starts its own ranks: under torchrun each rank would start a whole world again.
 _SPAWNS = {"spawn", "start_processes", "Process"}
+#: torch-ignite's, under its usual name: they take torchrun's ranks, or start ``nproc_per_node`` of their own.
+_IGNITE = {"idist.Parallel", "idist.initialize", "idist.spawn"}
 
 #: One process for all GPUs of a machine. Sources: tensorflow.org/guide/distributed_training; docs.jax.dev/en/latest/
 #: sharded-computation.html; keras.io/guides/distribution (whose DataParallel is named as torch's).
@@ -157,6 +162,8 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
     last = called.rpartition(".")[2]
     if called == "get_ipython":
         yield "notebook", "get_ipython"
+    if called in _IGNITE and _says_backend(node):
+        yield "torchrun", called
     if last in _TORCHRUN_NAMES or called in ("deepspeed.initialize", "deepspeed.init_distributed"):
         yield "torchrun", last
     elif last in _SPAWNS and (called in _SPAWNS or called.split(".")[-2] in ("mp", "multiprocessing")):
@@ -180,6 +187,8 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
     for keyword in node.keywords:
         if keyword.arg == "device_map" and (spreads := _spreads(keyword.value)) is not False:
             yield ("one-process" if spreads else "perhaps-one-process"), "device_map"
+        elif keyword.arg == "nproc_per_node" and last in ("Parallel", "spawn") and not _is(keyword.value, None):
+            yield "spawn", called
         elif keyword.arg == "torch_compile" and _is(keyword.value, True):
             yield "compiler", "torch_compile=True"
 
@@ -192,6 +201,12 @@ def _spreads(device_map: ast.expr) -> bool | None:
     if isinstance(device_map, ast.Constant):
         return device_map.value in ("auto", "balanced", "balanced_low_0", "sequential")
     return False if isinstance(device_map, ast.Dict) else None
+
+
+def _says_backend(call: ast.Call) -> bool:
+    """Of ranks: without one, torch-ignite makes no group of them."""
+    given = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "backend")]
+    return any(not _is(value, None) for value in given)
 
 
 def _says_ranks(call: ast.Call) -> bool:

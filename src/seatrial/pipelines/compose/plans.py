@@ -169,7 +169,6 @@ def plan_service(
     argv = service_argv(service, image)
     site = replace(
         run_site(run, job.project, ground.backend, ground.engine, ground.host),
-        may_pull=False,
         selection=selection,
         service=ServiceSite(
             name=service.name,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from seatrial.errors import EngineError, SeatrialError
 from seatrial.images.building.build_failure import readable
+from seatrial.images.building.pull import pull
 from seatrial.images.building.ready import READY
 from seatrial.job.gpus import Selection
 from seatrial.job.plan import COMPANION_FOLDER, Plan
@@ -172,9 +173,8 @@ def _make_images(ground: Ground, folder: Path, front: Front) -> None:
     for name, service in file.services.items():
         looked_into = service.build is None and (service.is_task or name in ground.asks())
         if looked_into and ground.backend.images.image(service.image) is None:
-            front.say(f"{name}: getting {service.image}")
             with front.building() as tell:
-                ground.backend.images.pull(service.image, tell)
+                pull(ground.backend.images, service.image, tell)
 
 
 def _build(compose: Compose, file: ComposeFile, built: list[str], front: Front) -> None:

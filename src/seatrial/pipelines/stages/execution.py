@@ -247,7 +247,8 @@ class Execution:
     def _launch(self, stage: Stage, job: Job, decision: Decision) -> tuple[Run, Result]:
         self._raise_if_stopped()
         own = job.notify != self.told
-        prepared = launch.prepare(job if own else job.without_notify, self.shop.environ, notifies=own)
+        told = job if own else job.without_notify
+        prepared = launch.prepare(told, self.shop.environ, building=self._building, notifies=own)
         run = prepared.run
         result = Result(run.id, self.group.id, decision.fingerprint, decision.read, gpus=len(prepared.plan.gpus))
         self.shop.records.begin(stage.name, result)
@@ -255,6 +256,13 @@ class Execution:
         self.front.say(f"{stage.name}: runs as {run.id}: {decision.why}")
         for warning in prepared.plan.warnings:
             self.front.say(f"{stage.name}: warning: {warning}")
+        with self._building() as tell:
+            launch.start(prepared, self.shop.environ, tell)
+        return run, result
+
+    @contextmanager
+    def _building(self) -> Iterator[Callable[[str], None]]:
+        """The front's, until this command line is stopped."""
         with self.front.building() as tell:
 
             def progress(line: str) -> None:
@@ -262,11 +270,10 @@ class Execution:
                 tell(line)
 
             try:
-                launch.start(prepared, self.shop.environ, progress)
+                yield progress
             except SeatrialError:
                 self._raise_if_stopped()  # Ctrl-C reaches the engine's program that builds as well
                 raise
-        return run, result
 
     def _raise_if_stopped(self) -> None:
         if self._presses:

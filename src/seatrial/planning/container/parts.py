@@ -81,7 +81,10 @@ def way_in(job: Job, site: Site) -> injection.InjectionPlan:
     capabilities = job.gpus.capabilities
     if site.another is not None:
         return injection.on_another_machine(site.engine, site.another.flag, site.another.devices, capabilities)
-    return injection.choose(site.engine, selected(site), site.host.driver, capabilities=capabilities)
+    gpus = selected(site)
+    if not gpus:
+        return injection.without_gpus()
+    return injection.choose(site.engine, gpus, site.host.driver, capabilities=capabilities)
 
 
 def _with_recipes(made: ContainerParts, image: ImagePlan, site: Site) -> tuple[ContainerPlan, dict[str, str]]:
@@ -95,7 +98,7 @@ def _with_recipes(made: ContainerParts, image: ImagePlan, site: Site) -> tuple[C
 def planned_image(
     job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ...]
 ) -> tuple[ImagePlan, tuple[Choice, ...]]:
-    """The image to build, or the ready one with what it says of itself filled in."""
+    """The image to build, or the ready one with what it says of itself filled in, where it is here."""
     image, choices = plan_image(
         job,
         script=script,
@@ -109,10 +112,9 @@ def planned_image(
     store = site.backend.images
     assert store is not None, "a place of containers has an image store"
     facts = store.image(image.tag)
-    if facts is None and not site.may_pull:
+    if facts is None:
         unknown = Choice(what="image contents", value="unknown", reason=f"{image.tag} is not here yet; run pulls it")
         return image.model_copy(update={"python": "python3"}), (*choices, unknown)
-    facts = facts or store.pull(image.tag)
     inside = {
         "python": job.image.python or store.find_python(image.tag),
         "entrypoint": facts.entrypoint,

@@ -145,6 +145,10 @@ class FlatWeights:
             self._send(begin, self._sent)
             self._sent = begin
 
+    def agree(self, failed: bool) -> bool:
+        """Whether the step has failed on any rank."""
+        return self.ranks.any(failed)
+
     def reduce(self) -> None:
         """Average over the ranks: send what was not sent, wait for all."""
         if self.ranks.world == 1:

@@ -57,17 +57,18 @@ def fill(arena: Arena, value: Any, copy: Callable[[Tensor, Tensor], object]) -> 
     """Queue a copy of every tensor; the nesting with a ``Place`` in place of each, in types that pickle carries.
 
     Args:
-        copy: (to, from).
+        copy: (to, from). All that is done with a tensor is done there, on whatever stream that chooses: one made dense
+            here, on the stream of the moment, might be read before it is there.
     """
     begin = 0
 
     def placed(tensor: Tensor) -> dict[str, Place]:
         nonlocal begin
-        dense = tensor if _is_dense(tensor) else tensor.contiguous()
-        if dense.numel():
-            copy(as_tensor(arena.bytes, (begin, str(dense.dtype), tuple(dense.shape), dense.stride())), dense)
-        place = (begin, str(dense.dtype), tuple(dense.shape), dense.stride())
-        begin += -(-dense.nbytes // ALIGNED_BYTES) * ALIGNED_BYTES
+        stride = tensor.stride() if _is_dense(tensor) else torch.empty(tensor.shape, device="meta").stride()
+        place = (begin, str(tensor.dtype), tuple(tensor.shape), stride)
+        if tensor.numel():
+            copy(as_tensor(arena.bytes, place), tensor)
+        begin += -(-tensor.nbytes // ALIGNED_BYTES) * ALIGNED_BYTES
         return {_MARK: place}
 
     return _mapped(value, placed)

@@ -276,10 +276,11 @@ from torch._dynamo.utils import counters
 compile = torch.compile
 torch.compile = lambda call, mode: compile(call, backend="eager")
 """
-    told = "if epoch and not epoch % 2: print(dict(counters['stats']), dict(counters['graph_break']), flush=True)"
+    told = "print(dict(counters['stats']), dict(counters['graph_break']), flush=True)"
     monkeypatch.setattr(hook, "install", _with_changes(hook.install, {"compile": "default"}))
-    ended, [one] = trial(tmp_path, breaks + loop(more=told), seconds=5.0)
-    assert ended.returncode == 0 and one["steps"] >= 20, ended.stderr
+    # Its time is over long after its steps are, however busy the machine: it ends behind them.
+    ended, [one] = trial(tmp_path, breaks + loop(more=told), seconds=80.0)
+    assert ended.returncode == 0 and one["ended"] == "steps" and one["steps"] >= 20, ended.stderr
     last = ended.stdout.splitlines()[-1]
     assert "'unique_graphs': 1" in last and last.endswith("{}")  # nn.Sequential, which module.compile() passes over
 

@@ -73,3 +73,41 @@ def test_debians_packages_count_as_well() -> None:
     progress.line("Get:1 http://deb.debian.org/debian bookworm/main amd64 Packages [8790 kB]", 2.0)
     progress.line("Get:2 http://deb.debian.org/debian bookworm/main amd64 gcc amd64 4:12.2 [5216 B]", 4.0)
     assert progress.words(5.0) == "installing Debian packages, 5 s: 2 packages, 8.79 MB downloaded, 4.39 MB/s"
+
+
+#: As Docker 20.10 prints it where its output is no terminal.
+PULL = """\
+pulling registry.test/train:1
+1: Pulling from train
+2e280e872476: Already exists
+460c90d0111e: Pulling fs layer
+460c90d0111e: Verifying Checksum
+460c90d0111e: Download complete
+460c90d0111e: Pull complete
+Status: Downloaded newer image for registry.test/train:1
+"""
+
+
+def test_of_an_image_that_is_pulled_the_layers_count() -> None:
+    progress = BuildProgress(0.0)
+    told = []
+    for second, line in enumerate(PULL.splitlines(), 1):
+        progress.line(line, float(second))
+        told.append(progress.words(float(second)))
+    name = "pulling registry.test/train:1"
+    assert told[:2] == [f"{name}, 1 s", f"{name}, 2 s"]
+    assert told[3:7] == [
+        f"{name}, 4 s: 1 of 2 layers",
+        f"{name}, 5 s: 1 of 2 layers",
+        f"{name}, 6 s: 1 of 2 layers unpacked",
+        f"{name}, 7 s: 2 of 2 layers unpacked",
+    ]
+    assert progress.totals() == []
+
+
+def test_podman_gets_no_base_image_when_it_pulls_one() -> None:
+    progress = BuildProgress(0.0)
+    assert progress.line("pulling registry.test/train:1", 1.0)
+    for line in ("Trying to pull registry.test/train:1...", "Copying blob sha256:2e28", "Writing manifest"):
+        assert not progress.line(line, 2.0)
+    assert progress.words(3.0) == "pulling registry.test/train:1, 3 s"

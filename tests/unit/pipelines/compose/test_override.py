@@ -52,7 +52,7 @@ ONE = RESERVED % "{driver: nvidia, count: 1, capabilities: [gpu]}"
 
 
 def ground(file: ComposeFile, tmp_path: Path, engine: EngineFacts = HOOK, gpus: str | None = None) -> Ground:
-    host = a_host(tmp_path, GPUS, driver=DRIVER)
+    host = a_host(tmp_path, GPUS, find_driver=lambda: DRIVER)
     job = Job(project=tmp_path, target=Target(kind="image", value=""))
     backend: Any = FakeBackend()
     for service in file.services.values():

@@ -39,7 +39,7 @@ class Machine:
         self.order: list[str] = []
         self.lock = threading.Lock()
 
-    def prepare(self, job: Any, environ: object, *, notifies: bool = False) -> SimpleNamespace:
+    def prepare(self, job: Any, environ: object, *, building: object, notifies: bool = False) -> SimpleNamespace:
         with self.lock:
             if self.running == self.gpus:
                 raise GpusHeldError(f"{self.gpus} GPUs, 0 free")

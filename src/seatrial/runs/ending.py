@@ -1,0 +1,146 @@
+"""Ending a run: judge its evidence, write the receipt, give back what it held. finalise.py says when."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from seatrial.backends import table
+from seatrial.backends.base import Handle, State
+from seatrial.errors import DiskError
+from seatrial.events import AgentFinished, HostState, follow_chain, of_type
+from seatrial.planning import secrets
+from seatrial.receipt.judging.judge import judge
+from seatrial.receipt.load import JSON_NAME
+from seatrial.receipt.model import Receipt
+from seatrial.receipt.telling import telling
+from seatrial.receipt.write import write_receipt
+from seatrial.runs import notify, tracker_pages, without_agent
+from seatrial.runs.adopt import handle_of
+from seatrial.runs.discovered_gpus import with_discovered_gpus
+from seatrial.runs.liveness import leases, state_of
+from seatrial.runs.store import Run, run_name
+from seatrial.system.files import write_atomically
+from seatrial.system.typed_path import as_typed
+
+
+def end(
+    run: Run, environ: Mapping[str, str], *, ended: State | None, judged: Callable[[Receipt], None]
+) -> Receipt | None:
+    """The receipt of a run that has none, made now; None while the run lives. The caller has the run's lock.
+
+    Args and raises: as finalise.
+    """
+    handle = handle_of(run, environ)
+    if ended is not None and (ended.is_live or ended.status == "gone" or not run.has(AgentFinished)):
+        ended = None  # the agent's last line is missing: there may be more to collect
+    state = ended or (state_of(handle, environ) if handle else None)
+    if state is not None and state.is_live:
+        return None
+    if run.is_starting():
+        return None
+    return _end(run, handle, state, environ, collected=ended is not None, judged=judged)
+
+
+def _end(
+    run: Run,
+    handle: Handle | None,
+    state: State | None,
+    environ: Mapping[str, str],
+    *,
+    collected: bool,
+    judged: Callable[[Receipt], None],
+) -> Receipt:
+    plan = run.plan()
+    if handle is not None and state is not None and plan.companion is not None:
+        without_agent.record_end(run, table.backend(handle.backend, environ), handle, state)
+    if (told := _told_state(run)) is not None:
+        state = told  # what the engine said then; by now it may have been told to forget the container
+    elif collected and state is not None:
+        run.record(_host_state(state))
+    elif handle is not None:
+        with table.backend(handle.backend, environ).collect(handle, run.folder, lambda line: None):
+            pass  # what is left of it comes before it is judged
+        if state is not None:
+            run.record(_host_state(state))
+    evidence, skipped = run.events()
+    plan = with_discovered_gpus(plan, evidence)
+    store = table.backend(plan.backend, environ).images
+    image = store.image(plan.image.tag) if store and plan.image and handle else None
+    receipt = judge(
+        plan,
+        evidence,
+        skipped_lines=skipped,
+        state=state,
+        run_dir=run.folder,
+        now=time.time(),
+        image=image,
+        chain=follow_chain(str(run.events_path)) if run.events_path.exists() else None,
+    )
+    stands = tracker_pages.standing(run, plan, environ)
+    receipt = tracker_pages.with_pages(receipt, stands)
+    try:
+        write_receipt(run.folder, receipt)
+        leases(environ).release(run.id)
+        judged(receipt)
+        _give_back(run, handle, environ)
+        # Last: a run with a summary has ended, and nobody looks for its container, secrets or GPUs any more.
+        write_atomically(run.folder / "summary.json", json.dumps(_summary(run, receipt)).encode(), mode=0o600)
+    except DiskError as error:
+        how = receipt.exit_cause.words
+        raise DiskError(
+            error.message,
+            cause=f"The run ended anyway: {how}. Its receipt will be written once there is disk space",
+            run=f"df -h {as_typed(run.folder)}; seatrial runs show {run.id}",
+        ) from error
+    run.show_receipt()
+    tracker_pages.hand_over(run, receipt, stands)
+    notify.begin(run.folder, notify.ended_run(run, receipt), environ)
+    return receipt
+
+
+def _give_back(run: Run, handle: Handle | None, environ: Mapping[str, str]) -> None:
+    leases(environ).release(run.id)
+    secrets.remove_secrets(run.id, environ)
+    if handle is not None and not handle.composed:
+        table.backend(handle.backend, environ).remove(handle)
+
+
+def _host_state(state: State) -> HostState:
+    told = {"error": state.error, "seconds": state.seconds}
+    more: dict[str, Any] = {key: value for key, value in told.items() if value is not None}
+    return HostState(status=state.status, exit_code=state.exit_code, oom_killed=state.oom_killed, **more)
+
+
+def _told_state(run: Run) -> State | None:
+    """The run's last state, if it was collected whole by a process that came no further than that."""
+    told = next((event for event in of_type(run.events()[0], HostState) if event["source"] == "host"), None)
+    if told is None or "status" not in told:
+        return None
+    keys = ("exit_code", "oom_killed", "error", "seconds")
+    return State(told["status"], **{key: told[key] for key in keys if key in told})
+
+
+def _summary(run: Run, receipt: Receipt) -> dict[str, Any]:
+    """What listings show, so that thousands of receipts need not be parsed."""
+    last = {metric.name: metric.last for metric in receipt.measurements.metrics}
+    loss, accuracy = telling(last)
+    return {
+        "id": run.id,
+        "name": run_name(run),
+        "target": receipt.header.target,
+        "backend": receipt.header.backend,
+        "gpus": max(len(receipt.header.gpus), receipt.header.gpus_asked or 0),
+        "exit_code": receipt.exit_code,
+        "outcome": receipt.exit_cause.words,
+        "cause": receipt.exit_cause.id,
+        "headline": receipt.outcome.brief,
+        "level": receipt.outcome.level,
+        "seconds": receipt.measurements.wall_s,
+        "loss": last.get(loss),
+        "accuracy": last.get(accuracy),
+        "receipt": hashlib.sha256((run.folder / JSON_NAME).read_bytes()).hexdigest(),
+    }

@@ -1,0 +1,92 @@
+"""A ready image that is not here: pulled before the run, told as a build is, and only for a run that can be."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fakes import FakeBackend, OfflineBackend, load_job
+from seatrial.backends import table
+from seatrial.errors import ImageError, UsageError
+from seatrial.job.model import Job
+from seatrial.runs.launch import prepare
+from seatrial.runs.store import RunStore
+
+IMAGE = "registry.test/train:1"
+
+
+class Told:
+    """What is told of pulls, and how often that began."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.begun = 0
+
+    @contextmanager
+    def building(self) -> Iterator[Callable[[str], None]]:
+        self.begun += 1
+        yield self.lines.append
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    return {**os.environ, "SEATRIAL_STATE": str(tmp_path / "state"), "SEATRIAL_LEASES": str(tmp_path / "leases")}
+
+
+def job_on(backend: FakeBackend, folder: Path, monkeypatch: pytest.MonkeyPatch, **flags: object) -> Job:
+    monkeypatch.setitem(table.BACKENDS, "docker", lambda environ: backend)
+    project = folder / "project"
+    project.mkdir()
+    (project / "train.py").write_text("")
+    wanted = {"target": "train.py", "on": "docker", "gpus": "none", "image": {"ready": IMAGE}, **flags}
+    return load_job(project, wanted, cwd=project)
+
+
+def test_a_pull_is_told_and_the_plan_has_what_is_inside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]
+) -> None:
+    backend, told = FakeBackend(), Told()
+    monkeypatch.setattr(backend.images, "find_python", lambda reference: "/opt/venv/bin/python")
+    prepared = prepare(job_on(backend, tmp_path, monkeypatch), environ, building=told.building)
+    assert [line.partition(", pulled")[0] for line in told.lines] == [
+        f"pulling {IMAGE}",
+        f"Pulling {IMAGE}",
+        f"image ready: {IMAGE}, 125 MB",
+    ]
+    assert prepared.plan.image is not None and prepared.plan.image.python == "/opt/venv/bin/python"
+    assert "unknown" not in [choice.value for choice in prepared.plan.choices]
+
+
+def test_an_image_that_is_here_is_no_news(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]
+) -> None:
+    backend, told = FakeBackend(), Told()
+    backend.images.held[IMAGE] = replace(backend.images.pull(IMAGE), python="python3")
+    prepare(job_on(backend, tmp_path, monkeypatch), environ, building=told.building)
+    assert told.begun == 0
+
+
+def test_what_is_against_the_run_is_told_before_minutes_of_pulling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]
+) -> None:
+    told = Told()
+    job = job_on(FakeBackend(), tmp_path, monkeypatch, gpu_memory="1GB")
+    with pytest.raises(UsageError, match="--gpu-memory limits nothing"):
+        prepare(job, environ, building=told.building)
+    assert told.begun == 0
+
+
+def test_a_pull_that_fails_leaves_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]
+) -> None:
+    told = Told()
+    job = job_on(OfflineBackend(), tmp_path, monkeypatch)
+    with pytest.raises(ImageError, match="cannot be pulled"):
+        prepare(job, environ, building=told.building)
+    assert told.lines == [f"pulling {IMAGE}"]
+    assert RunStore(job.project, environ).all() == []
