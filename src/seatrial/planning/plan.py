@@ -81,6 +81,8 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
     refuse_first(job, script, site.backend.place)
     refuse_half_set(job, script, site.host.environ, inherits=site.backend.place == "process")
     parts = (service_parts if site.service else PARTS[site.backend.place])(job, site, script)
+    horovod = horovod_parts(job, script, parts)
+    script = script if horovod.starts_ranks else script.without_horovod
     launcher, launcher_choice = choose_launcher(job, script, parts.gpus.count)
     if launcher == "none" and script.workers_evidence and parts.meeting.nodes > 1 and not parts.meeting.workers:
         raise UsageError(
@@ -89,7 +91,6 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
             run="seatrial run … --kind job",
         )
     streams = choose_streams(site, script, parts, launcher)
-    horovod = horovod_parts(job, script, parts)
     return Plan(
         run_id=site.run_id,
         created_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
