@@ -13,7 +13,6 @@ from seatrial.stack.constraints import Constraints
 from seatrial.stack.facts import Wheel, cuda_of_driver, driver_branch, forward_branches, minimum_driver
 from seatrial.stack.machine import Machine, TargetGpu
 
-
 #: Minor releases of TensorFlow 2 from which on Keras is a package of its own, and Keras 3.
 _FIRST_OWN_KERAS, _FIRST_KERAS_3 = 6, 16
 #: Releases of Keras 3, and what may come.

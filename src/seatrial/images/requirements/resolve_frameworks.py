@@ -98,8 +98,8 @@ def resolve_frameworks(
         fixed = python or resolved.stack.python or None
         resolved = _resolve_one(resolved, needs, beside, None, own_sources, fixed, barred or {})
         why = f"the list names the CPU build, and {next(each for each in needed if each != beside)} computes"
-        told = (c.model_copy(update={"reason": why}) if c.what == f"{beside} build" else c for c in resolved.choices)
-        resolved = replace(resolved, choices=tuple(told))
+        known = [c.model_copy(update={"reason": why}) if c.what == f"{beside} build" else c for c in resolved.choices]
+        resolved = replace(resolved, choices=tuple(known))
     if resolved.stack.wheel is None and not resolved.stack.python:
         constraints = Constraints(
             None, python=python, python_specifier=needs.python, barred=barred or {}, said=needs.source
