@@ -11,7 +11,6 @@ from seatrial.images.requirements.resolve_frameworks import Resolved
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import table
 
-
 #: Release of Keras → the first TensorFlow that comes with it, where their numbers differ.
 _FIRST_WITH_KERAS = {"3.0": "2.16"}
 
