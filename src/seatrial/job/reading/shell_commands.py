@@ -154,7 +154,9 @@ def _read(words: list[str], folder: str, is_file: Callable[[str], bool]) -> _Sta
         words = words[1:]
     if not words:
         return None
-    gpus, nodes, launcher = None, (), False
+    gpus: str | None = None
+    nodes: tuple[str, ...] = ()
+    launcher = False
     if words[0] in MPI_LAUNCHERS:
         cut = next((at for at, word in enumerate(words) if _starts(word)), len(words))
         gpus, nodes = _on_hosts(_value_of(_RANKS, words[:cut]), words[:cut])
