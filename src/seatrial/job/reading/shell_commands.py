@@ -166,8 +166,8 @@ def _read(words: list[str], folder: str, is_file: Callable[[str], bool]) -> _Sta
     if not words or not _starts(words[0]):
         return None
     if words[0] == "horovodrun":
-        script = next((at for at, word in enumerate(words) if word.endswith(".py") or _PYTHON.fullmatch(word)), None)
-        gpus, nodes = _on_hosts(_value_of(_PROCESSES, words[:script]), words[:script])
+        end = next((at for at, word in enumerate(words) if word.endswith(".py") or _PYTHON.fullmatch(word)), None)
+        gpus, nodes = _on_hosts(_value_of(_PROCESSES, words[:end]), words[:end])
     rest = words[1:]
     launcher = launcher or not _PYTHON.fullmatch(words[0])
     while rest:
