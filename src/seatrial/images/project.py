@@ -369,8 +369,8 @@ def _implied(found: Requirements, script: ScriptFacts, script_dir: Path, project
         return Requirements()
     have = {canonical_name(line) for line in found.lines}
     lines = [package for package in implied_packages(script.modules) if not _has(found.lines, package)]
-    if "transformers" in have and "accelerate" not in have:
-        lines.append("accelerate")  # Trainer and device_map refuse to work without it
+    if "transformers" in have and "accelerate" not in have and script.framework in (None, "torch"):
+        lines.append("accelerate")  # Trainer and device_map refuse to work without it; it is torch's alone
     if "mpi4py" in have and not have & _MPI_LIBRARIES:
         lines.append("mpich")  # mpi4py's wheels load libmpi, which neither they nor the base image have
     if "gym" in have and not _has_an_upper_bound(found.lines, "numpy"):

@@ -25,6 +25,13 @@ BUILT_ON = {
     "timm": "torch",
     "transformers": "torch",
     "keras": "tensorflow",
+    "keras_core": "tensorflow",
+    "keras_cv": "tensorflow",
+    "keras_hub": "tensorflow",
+    "keras_nlp": "tensorflow",
+    "tf_keras": "tensorflow",
+    "equinox": "jax",
+    "haiku": "jax",
     "flax": "jax",
     "optax": "jax",
 }

@@ -13,6 +13,7 @@ from seatrial.job.gpus import Selection, select
 from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import AgentPlan, Check, Choice, Plan
 from seatrial.job.script import ScriptFacts
+from seatrial.job.units import format_bytes
 from seatrial.planning.container.parts import container_parts
 from seatrial.planning.container.service import service_parts
 from seatrial.planning.horovod import horovod_parts, refuse_first
@@ -114,6 +115,7 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
             *parts.choices,
             *horovod.choices,
             launcher_choice,
+            *_told_memory(job, script, parts),
             *_told_changes(job, interactive=interactive),
         ),
         warnings=(
@@ -125,6 +127,16 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
         git_commit=git_commit(job.project),
         driver_version=site.host.inventory.driver_version if site.selection and not site.another else None,
     )
+
+
+def _told_memory(job: Job, script: ScriptFacts, parts: Parts) -> tuple[Choice, ...]:
+    """How much of each GPU the target may use, where that is limited."""
+    limit = gpu_memory_limit(job, script, parts.gpus.gpus)
+    if limit is None:
+        return ()
+    asked = "--gpu-memory" if job.gpu_memory_bytes is not None else f"--gpus {job.gpus.share}"
+    reason = f"{asked}: of each GPU, for each process; CUDA's own 0.5 to 1 GB is on top"
+    return (Choice(what="GPU memory", value=format_bytes(limit), reason=reason),)
 
 
 def _agent(

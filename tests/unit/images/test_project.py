@@ -346,3 +346,9 @@ def test_a_plug_in_of_another_system_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("jax\njax-metal==0.1.1\n")
     found = needs_of(tmp_path, "jax")
     assert found.requirements.lines == ("jax",) and found.reason.endswith("other systems than Linux, is left out")
+
+
+def test_accelerate_is_for_torch_alone(tmp_path: Path) -> None:
+    for framework, lines in (("torch", ("torch", "transformers", "accelerate")), ("jax", ("jax", "transformers"))):
+        script = ScriptFacts(imports=(framework, "transformers"), framework=framework)
+        assert project_needs(tmp_path, script, tmp_path).requirements.lines == lines
