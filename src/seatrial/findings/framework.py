@@ -46,7 +46,7 @@ FRAMEWORK = (
     Known(
         id="torch-cpu-only",
         title="The installed torch is a CPU-only build",
-        symptoms=("Torch not compiled with CUDA enabled",),
+        symptoms=("Torch not compiled with CUDA enabled", "module 'torch._C' has no attribute '_cuda_"),
         cause="pip installed a wheel without CUDA: a +cpu version, or from an index that has only those",
         fix="pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu126",
         sources=("https://pytorch.org/get-started/locally/",),
@@ -253,6 +253,7 @@ FRAMEWORK = (
             "Keras 3 only supports V3 `.keras` files",
             "A KerasTensor cannot be used as input to a TensorFlow function",
             "is not supported in Keras 3",
+            "is not available with Keras 3",
         ),
         cause="Keras 3, which comes with TensorFlow 2.16 and later, lacks names and arguments of Keras 2; 2.6 lost "
         "predict_classes, 2.13 the modules of single layers",

@@ -51,6 +51,8 @@ LINES = {
     "AttributeError: 'Sequential' object has no attribute 'predict_classes'. Did you mean: 'predict_step'?": (
         "older-keras"
     ),
+    "AttributeError: `BasicLSTMCell` is not available with Keras 3.": "older-keras",
+    "AttributeError: module 'torch._C' has no attribute '_cuda_setDevice'": "torch-cpu-only",
     "ValueError: Argument(s) not recognized: {'lr': 0.1}": "older-keras",
     "TypeError: AveragePooling2D.__init__() missing 1 required positional argument: 'pool_size'": "older-keras",
     "Exception: URL fetch failure on https://e.org/mnist.npz: None -- [Errno -2] Name or service not known": (
