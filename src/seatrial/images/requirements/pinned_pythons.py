@@ -222,7 +222,7 @@ def _with_wheels(pin: Pin, answer: Answer | None, pythons: Iterable[str]) -> lis
 
 
 def _near(pin: Pin, versions: list[str]) -> list[str]:
-    """Up to three: the same release of another build, the next newer, the next older, the newest; finished ones first."""
+    """Up to three: the same release of another build, the next newer, the next older, the newest; finished if any."""
     wanted = next((Version(each.version) for each in pin.specifier if not each.version.endswith(".*")), None)
     finished = sorted(each for each in map(Version, versions) if not each.is_prerelease)
     ordered = finished or sorted(map(Version, versions))
