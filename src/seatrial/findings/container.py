@@ -161,7 +161,8 @@ CONTAINER = (
             "<urlopen error [Errno -2] Name or service not known>",
         ),
         cause="Its host was not found or did not answer: there is no network, a proxy is needed, or the address is old",
-        fix="download it elsewhere and: seatrial run --mount FOLDER:PATH …   # or behind a proxy: --env HTTPS_PROXY=…",
+        fix="seatrial run --env HTTPS_PROXY=http://HOST:PORT …   # behind a proxy; else download it elsewhere, and put it "
+        "where the script looks first",
         sources=("keras: keras/src/utils/file_utils.py", "https://docs.python.org/3/library/urllib.error.html"),
     ),
     Known(
