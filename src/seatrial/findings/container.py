@@ -161,8 +161,7 @@ CONTAINER = (
             "<urlopen error [Errno -2] Name or service not known>",
         ),
         cause="Its host was not found or did not answer: there is no network, a proxy is needed, or the address is old",
-        fix="seatrial run --env HTTPS_PROXY=http://HOST:PORT …   # behind a proxy; else download it elsewhere, and put it "
-        "where the script looks first",
+        fix="seatrial run --env HTTPS_PROXY=http://HOST:PORT …   # behind a proxy; else bring the file by other means",
         sources=("keras: keras/src/utils/file_utils.py", "https://docs.python.org/3/library/urllib.error.html"),
     ),
     Known(
