@@ -68,6 +68,11 @@ def plan(project: Path, source: str, requirements: str = "") -> None:
         ("from keras.preprocessing.text import Tokenizer\n", "tensorflow==2.15.1\n", None),
         ("from keras.preprocessing.text import Tokenizer\n", "", "train.py:1 imports keras.preprocessing.text,"),
         ("from tensorflow.keras.preprocessing.text import Tokenizer\n", "", None),
+        (
+            "from keras.layers.convolutional import Conv3D\nfrom keras.layers.convolutional_recurrent import ConvLSTM2D\n",
+            "",
+            "train.py:2 imports keras.layers.convolutional_recurrent, which keras 2.9",  # the oldest that is needed
+        ),
         ("from keras.engine.topology import Layer\n", "", "train.py:1 imports keras.engine, which keras 2.13"),
     ],
 )
