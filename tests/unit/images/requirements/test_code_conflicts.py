@@ -69,7 +69,7 @@ def plan(project: Path, source: str, requirements: str = "") -> None:
         ("from keras.preprocessing.text import Tokenizer\n", "", "train.py:1 imports keras.preprocessing.text,"),
         ("from tensorflow.keras.preprocessing.text import Tokenizer\n", "", None),
         (
-            "from keras.layers.convolutional import Conv3D\nfrom keras.layers.convolutional_recurrent import ConvLSTM2D\n",
+            "from keras.layers.core import Dense\nfrom keras.layers.convolutional_recurrent import ConvLSTM2D\n",
             "",
             "train.py:2 imports keras.layers.convolutional_recurrent, which keras 2.9",  # the oldest that is needed
         ),
