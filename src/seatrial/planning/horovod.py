@@ -121,6 +121,6 @@ def refuse_parts(job: Job, script: ScriptFacts) -> None:
                 raise TargetError(
                     f"{where} needs {part}, and nothing stands in for that part of Horovod",
                     cause=f"Horovod cannot be installed: {_WHY_NOT}; in its place seatrial has horovod.torch alone",
-                    run=f"{instead}; then: seatrial run {job.target.value} --gpus 2   "
+                    run=f"{instead}; then: seatrial run {job.target.value} --gpus {job.gpus.count or 2}   "
                     "# or name an image that has Horovod: --image IMAGE",
                 )
