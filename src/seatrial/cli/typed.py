@@ -43,11 +43,15 @@ def check_words(argv: Sequence[str]) -> None:
 
 
 def check_launcher(words: Sequence[str]) -> None:
-    """``horovodrun -np 4 python train.py`` behind a verb, whose -np typer would refuse. Raises TargetError."""
-    from seatrial.job.reading.shell_commands import LAUNCHERS
+    """``mpirun -np 4 python train.py`` behind a verb, whose -np typer would refuse. Raises TargetError."""
+    from seatrial.job.reading.shell_commands import LAUNCHERS, MPI_LAUNCHERS, is_python
 
     for at, word in enumerate(words):
-        if word in LAUNCHERS and not (at and words[at - 1].startswith("-")) and len(words) > at + 1:
+        if (
+            (word in (*LAUNCHERS, *MPI_LAUNCHERS) or (at == 0 and is_python(word)))
+            and not (at and words[at - 1].startswith("-"))
+            and len(words) > at + 1
+        ):
             from seatrial.job.target import launcher_refused
 
             raise launcher_refused(words[at:])

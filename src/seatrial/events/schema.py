@@ -168,6 +168,7 @@ class Step(Event, type="step"):
     Keys that mean something: `step`, `epoch`, `loss`, `accuracy`, `images` (count since the last line), `images_per_s`,
     `phase` (`train` or `test`). For diagnosis: `data_s` (seconds waited for data since the last line),
     `communication_s` (the same for other ranks), `flops` (floating-point operations since the last line, of this rank).
+    `by`: the framework that told them at the end of an epoch, `keras`, where the script wrote no line itself.
     """
 
     def __init__(self, /, **keys: Any) -> None:

@@ -155,6 +155,18 @@ CONTAINER = (
         sources=("https://docs.docker.com/engine/network/",),
     ),
     Known(
+        id="download-failed",
+        title="The script could not download {url}",
+        symptoms=(
+            "URL fetch failure on {url} --",
+            "URL fetch failure on {url}: {reason}",
+            "<urlopen error [Errno -2] Name or service not known>",
+        ),
+        cause="Its host was not found or did not answer: there is no network, a proxy is needed, or the address is old",
+        fix="seatrial run --env HTTPS_PROXY=http://HOST:PORT …   # behind a proxy; else bring the file by other means",
+        sources=("keras: keras/src/utils/file_utils.py", "https://docs.python.org/3/library/urllib.error.html"),
+    ),
+    Known(
         id="no-terminal",
         title="The script asked the terminal, and it runs without one",
         symptoms=(

@@ -41,16 +41,29 @@ def with_own_words(
             before, behind = shlex.split(call.group(2)), shlex.split(call.group(3))
         except ValueError:  # an open quote: no command to paste
             return call.group(0)
-        theirs = list(arguments)
-        if "--" in behind:  # the advice adds to the script's arguments
-            at = behind.index("--")
-            behind, theirs = behind[:at], ["--", *arguments[1:], *behind[at + 1 :]]
+        end = behind.index("--") if "--" in behind else len(behind)
+        behind, advised = behind[:end], behind[end:]
         kept = _without(target, {**_options(before + behind), **omitted})
         if kept is None:
             return call.group(0)
-        return shlex.join(["seatrial", call.group(1), *before, *kept, *behind, *theirs])
+        kept = _without_variables(kept, before + behind)
+        own = [] if advised[1:] == ["--help"] else list(arguments)
+        return shlex.join(["seatrial", call.group(1), *before, *kept, *behind, *own, *advised[bool(own) :]])
 
     return _CALL.sub(filled, advice)
+
+
+def _without_variables(words: Sequence[str], advice: Sequence[str]) -> List[str]:
+    """Words without the variables that the advice sets otherwise."""
+    pairs = list(zip(advice, [*advice[1:], ""]))
+    named = {value.partition("=")[0] + "=" for option, value in pairs if option in ("--env", "-e")}
+    kept: List[str] = []
+    for word in words:
+        if kept and kept[-1] in ("--env", "-e") and word.startswith(tuple(named)):
+            kept.pop()
+        else:
+            kept.append(word)
+    return kept
 
 
 def _options(words: Sequence[str]) -> Dict[str, bool]:

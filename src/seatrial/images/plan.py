@@ -106,7 +106,9 @@ def plan_image(
     )
     warnings = (*needs.warnings, *resolved.warnings, *pins.warnings, *system_warnings)
     known_bytes = pins.packages_bytes(resolved.stack.python)
-    plan = plan.model_copy(update={"warnings": warnings, "packages_bytes": known_bytes})
+    built = {each.what.removesuffix(" build"): each.value for each in resolved.choices if each.what.endswith(" build")}
+    also = {name: build for name, build in built.items() if name not in plan.stack}
+    plan = plan.model_copy(update={"warnings": warnings, "packages_bytes": known_bytes, "also": also})
     return plan, (*choices, disk_choice(plan))
 
 

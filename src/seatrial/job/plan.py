@@ -124,6 +124,7 @@ class ImagePlan(Frozen):
         stack: what was resolved, e.g. ``{"torch": "2.13.0", "build": "cu126", "python": "3.11"}``; also labels.
         index_decides: the user names package indexes, and which build of the framework they have is theirs.
         packages_bytes: of packages beside the framework, unpacked, as far as it is known.
+        also: further frameworks beside that of ``stack``, and their builds: ``{"jax": "cuda13"}``.
         slimmed: the build leaves things out (image.slim). architectures: compute capabilities that are left in it;
             () for all that the packages have.
         warnings: what the user should know of it before it is built.
@@ -143,6 +144,7 @@ class ImagePlan(Frozen):
     stack: dict[str, str] = Field(default_factory=dict)
     index_decides: bool = False
     packages_bytes: int = 0
+    also: dict[str, str] = Field(default_factory=dict)
     slimmed: bool = False
     architectures: tuple[str, ...] = ()
     entrypoint: tuple[str, ...] = ()

@@ -29,6 +29,13 @@ BUILT_ON = {
     "timm": "torch",
     "transformers": "torch",
     "keras": "tensorflow",
+    "keras_core": "tensorflow",
+    "keras_cv": "tensorflow",
+    "keras_hub": "tensorflow",
+    "keras_nlp": "tensorflow",
+    "tf_keras": "tensorflow",
+    "equinox": "jax",
+    "haiku": "jax",
     "flax": "jax",
     "optax": "jax",
 }
@@ -59,6 +66,7 @@ class ScriptFacts:
         horovod: dotted name of each part of Horovod that it imports → ``file.py:line``; it is in no other list, since
             nothing is installed for it. needs_horovod: those without which it cannot start.
         horovod_elastic: where it cannot do without Horovod's elastic ranks, or None.
+        beside_horovod: what torchrun_evidence and one_process_evidence are without Horovod.
         torchrun_evidence: where it can use one process per GPU, or None.
         launcher_evidence: where it cannot run without what torchrun sets, even as one process, or None.
         one_process_evidence: where it drives several GPUs from one process, or starts ranks itself, or None.
@@ -87,6 +95,7 @@ class ScriptFacts:
     horovod: dict[str, str] = field(default_factory=dict)
     needs_horovod: tuple[str, ...] = ()
     horovod_elastic: str | None = None
+    beside_horovod: tuple[str | None, str | None] = (None, None)
     torchrun_evidence: str | None = None
     launcher_evidence: str | None = None
     one_process_evidence: str | None = None
@@ -120,6 +129,12 @@ class ScriptFacts:
     def horovod_part(self) -> str:
         """The part of Horovod that tells most of what the script wants; there is one."""
         return _telling_part(self.horovod)
+
+    @property
+    def without_horovod(self) -> ScriptFacts:
+        """The same, started as if it did not import Horovod."""
+        torchrun, one_process = self.beside_horovod
+        return replace(self, torchrun_evidence=torchrun, one_process_evidence=one_process)
 
     @property
     def multi_gpu_evidence(self) -> str | None:
@@ -203,24 +218,10 @@ def _facts(reading: Reading) -> ScriptFacts:
     needs_horovod = _taken_out(reading.needed, HOROVOD)
     horovod |= needs_horovod
     imports, optional = _foreign(reading.needed), _foreign(reading.optional)
-    torchrun: str | None = None
-    one_process: str | None = None
+    beside = torchrun, one_process = _how_it_starts(reading, imports)
     if horovod:  # in any of its forms it is one process per GPU
         part = _telling_part(horovod)
-        torchrun = f"{horovod[part]} {part}"
-    elif "torchrun" in seen and "spawn" in seen:
-        one_process = seen["spawn"]
-    elif RAY in imports:  # under torchrun each rank would start a Ray of its own
-        one_process = f"{imports[RAY]} {RAY}"
-    elif "local-rank" in seen:
-        torchrun = seen["local-rank"]
-    elif "rank-option" in seen and "torchrun" in seen:  # its DataParallel is for a start without ranks
-        torchrun = seen["torchrun"]
-    elif "one-process" in seen:
-        one_process = seen["one-process"]
-    else:
-        torchrun = seen.get("torchrun") or certain.get("needs-ranks")
-        one_process = None if torchrun else seen.get("perhaps-one-process")
+        torchrun, one_process = f"{horovod[part]} {part}", None
     needs_launcher = None if "sets-ranks" in seen or one_process else certain.get("needs-ranks")
     return ScriptFacts(
         imports=tuple(sorted(imports)),
@@ -235,6 +236,7 @@ def _facts(reading: Reading) -> ScriptFacts:
         horovod=horovod,
         needs_horovod=tuple(needs_horovod),
         horovod_elastic=certain.get("horovod-elastic") if horovod else None,
+        beside_horovod=beside,
         torchrun_evidence=torchrun,
         launcher_evidence=needs_launcher,
         one_process_evidence=one_process,
@@ -248,6 +250,23 @@ def _facts(reading: Reading) -> ScriptFacts:
         import_roots=reading.import_roots,
         least_python=reading.least_python,
     )
+
+
+def _how_it_starts(reading: Reading, imports: dict[str, str]) -> tuple[str | None, str | None]:
+    """Evidence of one process per GPU, and of one process for all, of which there is one at most."""
+    seen = reading.signs
+    if "torchrun" in seen and "spawn" in seen:
+        return None, seen["spawn"]
+    if RAY in imports:  # under torchrun each rank would start a Ray of its own
+        return None, f"{imports[RAY]} {RAY}"
+    if "local-rank" in seen:
+        return seen["local-rank"], None
+    if "rank-option" in seen and "torchrun" in seen:  # its DataParallel is for a start without ranks
+        return seen["torchrun"], None
+    if "one-process" in seen:
+        return None, seen["one-process"]
+    torchrun = seen.get("torchrun") or reading.certain_signs.get("needs-ranks")
+    return torchrun, None if torchrun else seen.get("perhaps-one-process")
 
 
 def _taken_out(modules: dict[str, str], package: str) -> dict[str, str]:

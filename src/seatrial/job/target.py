@@ -12,7 +12,7 @@ from seatrial.errors import TargetError
 from seatrial.job.model import Target
 from seatrial.job.module_names import console_script, module_name
 from seatrial.job.reading.modules import find_module, is_file, is_folder
-from seatrial.job.reading.shell_commands import LAUNCHERS, training_command
+from seatrial.job.reading.shell_commands import LAUNCHERS, MPI_LAUNCHERS, is_python, training_command
 from seatrial.system.project_files import read_bytes
 from seatrial.system.typed_path import as_typed
 
@@ -56,16 +56,23 @@ def resolve_target(
         raise TargetError(
             f"nothing to run: name a script, a recipe or -m module{there}", run=_run_example(scripts, recipes)
         )
-    if words[0] in LAUNCHERS:
+    if words[0] in (*LAUNCHERS, *MPI_LAUNCHERS):
         raise launcher_refused(words)
     raise _not_there(words[0], project, recipes)
+
+
+_MPI = "torchrun starts them; what needs MPI itself, as mpi4py does, needs an image that has it: --image IMAGE mpirun …"
 
 
 def launcher_refused(words: Sequence[str]) -> TargetError:
     """``horovodrun -np 4 python train.py`` and the like: the same in seatrial's words, where they can be read."""
     command = training_command(shlex.join(words), lambda name: True)
+    own = is_python(words[0])
     return TargetError(
-        f"seatrial starts the ranks itself: {words[0]} is a launcher, not a script",
+        "seatrial starts Python itself: name the script alone"
+        if own
+        else f"seatrial starts the ranks itself: {words[0]} is a launcher, not a script",
+        cause=_MPI if words[0] in MPI_LAUNCHERS else None,
         run=command.seatrial if command is not None else "seatrial run --gpus 2 train.py",
     )
 

@@ -2,7 +2,7 @@
 
 Sizes follow the two conventions users already have in their fingers: a single letter is Docker's (``512m``,
 ``8g``: powers of 1024, docs.docker.com/reference/cli/docker/container/run), ``KB MB GB TB`` are SI (powers of
-1000), ``KiB MiB GiB TiB`` are IEC (powers of 1024). Case does not matter.
+1000), ``KiB MiB GiB TiB`` are IEC (powers of 1024), for which Kubernetes writes ``Gi``. Case does not matter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _BYTES: dict[str, int] = {
     "b": 1,
     **{unit: 1024**power for power, unit in enumerate("kmgt", 1)},
     **{f"{unit}b": 1000**power for power, unit in enumerate("kmgt", 1)},
-    **{f"{unit}ib": 1024**power for power, unit in enumerate("kmgt", 1)},
+    **{f"{unit}{end}": 1024**power for power, unit in enumerate("kmgt", 1) for end in ("i", "ib")},
 }
 _SECONDS: dict[str, float] = {"ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 

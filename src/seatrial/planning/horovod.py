@@ -31,8 +31,13 @@ _WHY_NOT = "its last release, 0.28.1 of 2023, has no wheels and does not build a
 
 @dataclass(frozen=True)
 class HorovodParts:
-    """What a plan says of Horovod. ``stand_ins`` are the agent's to place."""
+    """What a plan says of Horovod. ``stand_ins`` are the agent's to place.
 
+    Attributes:
+        starts_ranks: the script's Horovod, or what stands in for it, takes a rank per GPU.
+    """
+
+    starts_ranks: bool = True
     stand_ins: tuple[str, ...] = ()
     choices: tuple[Choice, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -49,13 +54,19 @@ def horovod_parts(job: Job, script: ScriptFacts, parts: Parts) -> HorovodParts:
     imports = f"{script.horovod[name]} imports {name}"
     if parts.image is None and parts.venv is None and parts.python and not missing_in(Path(parts.python), (HOROVOD,)):
         choice = Choice(what="horovod", value="as installed", reason=f"{imports}, and {parts.python} has it")
-        return HorovodParts((HOROVOD,), (choice,))
+        return HorovodParts(stand_ins=(HOROVOD,), choices=(choice,))
     if brought := _brought_by(job, parts):
-        reason = f"{imports}; where {brought} has no Horovod, seatrial's stand-in on torch.distributed is used"
+        without = f"{imports}; where {brought} has no Horovod, "
+        if _refused(name):
+            reason = warning = f"{without}the script fails there: nothing stands in for that part"
+        else:
+            reason = f"{without}seatrial's stand-in on torch.distributed is used"
+            warning = f"{reason}, and the log's first line says so: it is not Horovod"
         choice = Choice(what="horovod", value=f"as {brought} has it", reason=reason)
-        warning = f"{reason}, and the log's first line says so: it is not Horovod"
-        return HorovodParts((HOROVOD,), (choice,), (warning,))
+        return HorovodParts(stand_ins=(HOROVOD,), choices=(choice,), warnings=(warning,))
     refuse_parts(job, script)
+    if instead := _refused(name):
+        return _told_where_it_is_reached(f"{script.horovod[name]} may import {name}", instead)
     reason = f"{imports}; Horovod is not installed: {_WHY_NOT}"
     choice = Choice(what="horovod", value="seatrial's stand-in on torch.distributed", reason=reason)
     warning = (
@@ -63,7 +74,23 @@ def horovod_parts(job: Job, script: ScriptFacts, parts: Parts) -> HorovodParts:
         "to leave Horovod: torch.distributed.init_process_group(), torch.cuda.set_device(LOCAL_RANK), and "
         "DistributedDataParallel(model) in place of hvd.DistributedOptimizer"
     )
-    return HorovodParts((HOROVOD,), (choice,), (warning,))
+    return HorovodParts(stand_ins=(HOROVOD,), choices=(choice,), warnings=(warning,))
+
+
+def _told_where_it_is_reached(may_import: str, instead: str) -> HorovodParts:
+    """Of a part that nothing stands in for, and that the script can do without."""
+    reason = f"{may_import}, and nothing stands in for that part of Horovod, which cannot be installed: {_WHY_NOT}"
+    warning = (
+        f"{may_import}, and nothing stands in for that part of Horovod: where the script comes to it, it fails; "
+        f"instead: {instead}"
+    )
+    choice = Choice(what="horovod", value="none", reason=reason)
+    return HorovodParts(starts_ranks=False, stand_ins=(HOROVOD,), choices=(choice,), warnings=(warning,))
+
+
+def _refused(needed: str) -> str | None:
+    """What to do instead of a part that nothing stands in for."""
+    return next((instead for part, instead in REFUSED.items() if needed == part or needed.startswith(f"{part}.")), None)
 
 
 def refuse_first(job: Job, script: ScriptFacts, place: PlaceKind) -> None:
@@ -94,6 +121,6 @@ def refuse_parts(job: Job, script: ScriptFacts) -> None:
                 raise TargetError(
                     f"{where} needs {part}, and nothing stands in for that part of Horovod",
                     cause=f"Horovod cannot be installed: {_WHY_NOT}; in its place seatrial has horovod.torch alone",
-                    run=f"{instead}; then: seatrial run {job.target.value} --gpus 2   "
+                    run=f"{instead}; then: seatrial run {job.target.value} --gpus {job.gpus.count or 2}   "
                     "# or name an image that has Horovod: --image IMAGE",
                 )

@@ -35,6 +35,13 @@ _HOW_TO_JOIN = {
 }
 
 
+_NO_SIGN = {
+    "torch": "no sign that the script joins a process group",
+    "tensorflow": "no sign that the script joins several workers (tf.distribute)",
+    "jax": "no sign that the script joins several processes (jax.distributed)",
+}
+
+
 def choose_launcher(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher, Choice]:
     """torchrun for several GPUs where the script joins a process group or is a recipe that takes a rank a GPU.
 
@@ -77,7 +84,8 @@ def _chosen(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher, str]:
         return "torchrun", f"{job.target.value} runs one rank per GPU"
     if script.torchrun_evidence and not script.one_process_evidence:
         return "none", f"one process: the script also runs without torchrun ({script.torchrun_evidence})"
-    return "none", script.one_process_evidence or "no sign that the script joins a process group"
+    no_sign = _NO_SIGN.get(script.framework or "torch", _NO_SIGN["torch"])
+    return "none", script.one_process_evidence or no_sign
 
 
 def _frameworks(job: Job) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from seatrial.job.gpus import Selection, select
 from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import AgentPlan, Check, Choice, Plan
 from seatrial.job.script import ScriptFacts
+from seatrial.job.units import format_bytes
 from seatrial.planning.horovod import horovod_parts, refuse_first
 from seatrial.planning.host import HostFacts, git_commit
 from seatrial.planning.launcher import Launcher, choose_launcher, restarts, with_rank
@@ -94,6 +95,8 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
     refuse_first(job, script, site.backend.place)
     refuse_half_set(job, script, site.host.environ, inherits=site.backend.place == "process")
     parts = PARTS[site.backend.place](job, site, script)
+    horovod = horovod_parts(job, script, parts)
+    script = script if horovod.starts_ranks else script.without_horovod
     launcher, launcher_choice = choose_launcher(job, script, parts.gpus.count)
     if launcher == "none" and script.workers_evidence and parts.meeting.nodes > 1 and not parts.meeting.workers:
         raise UsageError(
@@ -102,7 +105,6 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
             run="seatrial run … --kind job",
         )
     streams = choose_streams(site, script, parts, launcher)
-    horovod = horovod_parts(job, script, parts)
     return Plan(
         run_id=site.run_id,
         created_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -126,6 +128,7 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
             *parts.choices,
             *horovod.choices,
             launcher_choice,
+            *_told_memory(job, script, parts),
             *_told_changes(job, interactive=interactive),
         ),
         warnings=(
@@ -137,6 +140,16 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
         git_commit=git_commit(job.project),
         driver_version=site.host.inventory.driver_version if site.selection and not site.another else None,
     )
+
+
+def _told_memory(job: Job, script: ScriptFacts, parts: Parts) -> tuple[Choice, ...]:
+    """How much of each GPU the target may use, where that is limited."""
+    limit = gpu_memory_limit(job, script, parts.gpus.gpus)
+    if limit is None:
+        return ()
+    asked = "--gpu-memory" if job.gpu_memory_bytes is not None else f"--gpus {job.gpus.share}"
+    reason = f"{asked}: of each GPU, for each process; CUDA's own 0.5 to 1 GB is on top"
+    return (Choice(what="GPU memory", value=format_bytes(limit), reason=reason),)
 
 
 def _agent(

@@ -319,7 +319,8 @@ def _with_keras(job: Job, script: ScriptFacts, environ: Mapping[str, str], *, in
         env.update(read_env_file(path, environ))
     env.update(job.env)
     home = Path(environ["HOME"]) if inherits and environ.get("HOME") else None
-    return with_keras_backend(script, env, job.project, home)
+    asked = job.gpus.kind not in ("none", "auto") or (job.gpus.kind == "auto" and job.image.target is not None)
+    return with_keras_backend(script, env, job.project, home, gpus=asked)
 
 
 def _plan(

@@ -24,7 +24,7 @@ class Constraints:
         barred: Python → what else is required and has no wheel for it, a sentence without an end.
         cudnn: exact version of nvidia-cudnn-cu* that the requirements pin, or None.
         torchvision: specifier on torchvision, whose releases each need one torch; None when it is not required.
-        torchaudio: likewise.
+        torchaudio: likewise. keras: specifier on Keras, of which TensorFlow 2.6 and later each need one release.
         prefer: version that the choice falls on when it fits, e.g. the one seatrial is tested with.
         said: how the requirement is written, for sentences: ``torch==2.0.1 (requirements.txt)``.
     """
@@ -39,5 +39,6 @@ class Constraints:
     cudnn: str | None = None
     torchvision: SpecifierSet | None = None
     torchaudio: SpecifierSet | None = None
+    keras: SpecifierSet | None = None
     prefer: str | None = None
     said: str = "the project"

@@ -239,12 +239,18 @@ def _conflict(constraints: Constraints, machine: Machine) -> Conflict:
     broken, _ = min(ranked, key=lambda pair: (_distance(pair[0]), _preference(pair[1], constraints)))
     ways = {
         "another version": replace(
-            constraints, specifier=SpecifierSet(), torchvision=None, torchaudio=None, cudnn=None
+            constraints, specifier=SpecifierSet(), torchvision=None, torchaudio=None, keras=None, cudnn=None
         ),
         "another build": replace(constraints, variant=None),
         "another Python": replace(constraints, python=None, python_specifier=SpecifierSet(), barred={}),
         "another version and build": replace(
-            constraints, specifier=SpecifierSet(), torchvision=None, torchaudio=None, cudnn=None, variant=None
+            constraints,
+            specifier=SpecifierSet(),
+            torchvision=None,
+            torchaudio=None,
+            keras=None,
+            cudnn=None,
+            variant=None,
         ),
         "another version, build and Python": Constraints(
             framework=constraints.framework, gpu=constraints.gpu, prefer=constraints.prefer

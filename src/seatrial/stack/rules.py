@@ -13,6 +13,11 @@ from seatrial.stack.constraints import Constraints
 from seatrial.stack.facts import Wheel, cuda_of_driver, driver_branch, forward_branches, minimum_driver
 from seatrial.stack.machine import Machine, TargetGpu
 
+#: Minor releases of TensorFlow 2 from which on Keras is a package of its own, and Keras 3.
+_FIRST_OWN_KERAS, _FIRST_KERAS_3 = 6, 16
+#: Releases of Keras 3, and what may come.
+_KERAS_3 = tuple(f"3.{minor}.{patch}" for minor in range(40) for patch in range(5))
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -185,6 +190,25 @@ def torchaudio_pair(candidate: Candidate, constraints: Constraints, machine: Mac
     )
 
 
+def keras_pair(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
+    """TensorFlow 2.6 to 2.15 each need the Keras of their own number, later ones Keras 3.
+
+    Source: install_requires in tensorflow/tools/pip_package/setup.py of these releases.
+    """
+    minor = Version(candidate.wheel.version).minor
+    if candidate.wheel.framework != "tensorflow" or constraints.keras is None or minor < _FIRST_OWN_KERAS:
+        return None
+    own = f"2.{minor}" if minor < _FIRST_KERAS_3 else "3"
+    releases = [f"{own}.{patch}" for patch in range(5)] if minor < _FIRST_KERAS_3 else _KERAS_3
+    if any(constraints.keras.contains(each) for each in releases):
+        return None
+    return Violation(
+        "torchvision",
+        f"tensorflow {candidate.wheel.version} goes with keras {own}",
+        f"keras{constraints.keras} is required",
+    )
+
+
 #: Every rule, in the order in which a conflict is told: what the project says, then what the machine has.
 RULES: tuple[Rule, ...] = (
     version_fits,
@@ -195,6 +219,7 @@ RULES: tuple[Rule, ...] = (
     pins_have_wheels,
     torchvision_pair,
     torchaudio_pair,
+    keras_pair,
     one_cudnn,
     code_for_every_gpu,
     driver_new_enough,

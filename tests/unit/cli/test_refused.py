@@ -3,6 +3,8 @@
 import pytest
 
 from seatrial import cli
+from seatrial.cli.typed import check_launcher
+from seatrial.errors import TargetError
 
 NAN = ["-1", "nan", "inf", "-inf", "1e999", "1e3", "0x10", "", " ", "9" * 5000]
 
@@ -111,3 +113,16 @@ def test_a_word_that_is_not_utf_8(refused, word):
 
 def test_a_word_that_the_locale_has_no_letters_for(refused):
     assert "PYTHONUTF8=1" in refused("run", "é.py".encode().decode("ascii", "surrogateescape"))
+
+
+@pytest.mark.parametrize(
+    ("words", "run"),
+    [
+        (["mpirun", "-np", "4", "python", "train.py"], "seatrial run --gpus 4 train.py"),
+        (["python3", "-u", "train.py", "--lr", "1"], "seatrial run train.py -- --lr 1"),
+    ],
+)
+def test_the_command_that_others_start_it_with_is_given_in_seatrials_words(words: list[str], run: str) -> None:
+    with pytest.raises(TargetError) as refused:
+        check_launcher(words)
+    assert refused.value.run == run

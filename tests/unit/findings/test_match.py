@@ -57,6 +57,20 @@ LINES = {
     "RuntimeError: CUDA error: unknown thing 1234": "cuda-error",
     "RuntimeError: Failed to find C compiler. Please specify via CC environment variable.": "no-c-compiler",
     "ModuleNotFoundError: No module named 'einops'": "python-module-missing",
+    "ModuleNotFoundError: No module named 'sklearn.externals.six'": "python-part-missing",
+    "ModuleNotFoundError: No module named 'keras.layers.advanced_activations'": "older-keras",
+    "ImportError: cannot import name 'np_utils' from 'keras.utils' (/usr/lib/keras/utils/__init__.py)": "older-keras",
+    "AttributeError: 'Sequential' object has no attribute 'predict_classes'. Did you mean: 'predict_step'?": (
+        "older-keras"
+    ),
+    "AttributeError: `BasicLSTMCell` is not available with Keras 3.": "older-keras",
+    "AttributeError: module 'torch._C' has no attribute '_cuda_setDevice'": "torch-cpu-only",
+    "ValueError: Argument(s) not recognized: {'lr': 0.1}": "older-keras",
+    "TypeError: AveragePooling2D.__init__() missing 1 required positional argument: 'pool_size'": "older-keras",
+    "Exception: URL fetch failure on https://e.org/mnist.npz: None -- [Errno -2] Name or service not known": (
+        "download-failed"
+    ),
+    "urllib.error.URLError: <urlopen error [Errno -2] Name or service not known>": "download-failed",
     "Failed to initialize NVML: Driver/library version mismatch": "driver-library-mismatch",
     "Failed to initialize NVML: Unknown Error": "device-access-lost",
     "2026-11-20 I tensorflow/tsl/cuda_stub.cc:31] Could not find cuda drivers on your machine, GPU will not be used.": (

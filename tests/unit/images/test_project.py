@@ -361,3 +361,31 @@ def test_a_module_that_installing_the_project_writes(tmp_path: Path) -> None:
         "esr/__init__.py:6 imports .version, which is not in the project: if installing the project writes or compiles "
         "it, do that first with pip install -e .",
     )
+
+
+@pytest.mark.parametrize(
+    ("listed", "lines"),
+    [
+        ("tensorflow-gpu==2.12.0\nnumpy\n", ("tensorflow==2.12.0", "numpy")),
+        ("tensorflow==2.15.0\ntensorflow-intel==2.15.0\n", ("tensorflow==2.15.0",)),
+        ("Tensorflow_macos[extra]>=2.12\ntensorflow-metal\n", ("tensorflow[extra]>=2.12",)),
+        ('tensorflow-macos; sys_platform == "darwin"\n', ('tensorflow-macos; sys_platform == "darwin"',)),
+    ],
+)
+def test_tensorflow_for_other_systems_is_the_one_for_linux(tmp_path: Path, listed: str, lines: tuple[str, ...]) -> None:
+    (tmp_path / "requirements.txt").write_text(listed)
+    found = needs_of(tmp_path, "tensorflow")
+    assert found.requirements.lines == lines
+    assert ("other systems than Linux" in found.reason) == (";" not in listed)
+
+
+def test_a_plug_in_of_another_system_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("jax\njax-metal==0.1.1\n")
+    found = needs_of(tmp_path, "jax")
+    assert found.requirements.lines == ("jax",) and found.reason.endswith("other systems than Linux, is left out")
+
+
+def test_accelerate_is_for_torch_alone(tmp_path: Path) -> None:
+    for framework, lines in (("torch", ("torch", "transformers", "accelerate")), ("jax", ("jax", "transformers"))):
+        script = ScriptFacts(imports=(framework, "transformers"), framework=framework)
+        assert project_needs(tmp_path, script, tmp_path).requirements.lines == lines

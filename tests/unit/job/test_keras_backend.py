@@ -63,3 +63,24 @@ def test_a_backend_that_keras_does_not_have_is_one_sentence(tmp_path: Path) -> N
     with pytest.raises(UsageError, match="KERAS_BACKEND=mxnet: Keras has no such backend") as refused:
         with_keras_backend(facts(tmp_path, "import keras"), {"KERAS_BACKEND": "mxnet"}, tmp_path)
     assert "KERAS_BACKEND=jax" in str(refused.value.run)
+
+
+def test_backends_of_the_cpu_bring_what_they_import_and_take_no_gpu(tmp_path: Path) -> None:
+    script = facts(tmp_path, "import keras")
+    for backend, package in (("openvino", "openvino"), ("numpy", "jax")):
+        assert package in with_keras_backend(script, {"KERAS_BACKEND": backend}, tmp_path).imports
+        with pytest.raises(UsageError, match=f"{backend}: Keras then computes on the CPU alone") as refused:
+            with_keras_backend(script, {"KERAS_BACKEND": backend}, tmp_path, gpus=True)
+        assert refused.value.run is not None and "--gpus none" in refused.value.run
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("Jax", "jax"), ("tensorfow", "tensorflow"), ("theano", "jax")])
+def test_a_misspelt_backend_is_set_right_where_it_was_set(tmp_path: Path, typed: str, meant: str) -> None:
+    script = facts(tmp_path, "import keras")
+    with pytest.raises(UsageError) as refused:
+        with_keras_backend(script, {"KERAS_BACKEND": typed}, tmp_path)
+    assert refused.value.run == f"seatrial run … --env KERAS_BACKEND={meant}"
+    own = facts(tmp_path, SETS.replace("torch", typed))
+    with pytest.raises(UsageError) as refused:
+        with_keras_backend(own, {}, tmp_path)
+    assert refused.value.run == f'write os.environ["KERAS_BACKEND"] = "{meant}" in train.py:2'

@@ -15,6 +15,7 @@ from seatrial.job.units import format_bytes, format_seconds, parse_bytes, parse_
         ("512m", 512 * 2**20),  # Docker's letters are powers of 1024
         ("8g", 8 * 2**30),
         ("2GiB", 2 * 2**30),
+        ("2Gi", 2 * 2**30),
         ("1.5 kb", 1500),
         (" 4096B ", 4096),
         ("1T", 2**40),

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from planning_sites import a_site
 from seatrial.errors import UsageError
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import Gpu
-from seatrial.job.script import ScriptFacts
+from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.planning.options import gpu_memory_limit
+from seatrial.planning.plan import make_plan, with_defaults
 
 GPUS = tuple(Gpu(index=index, uuid=f"GPU-{index}", name="NVIDIA A10", memory_bytes=24 * 10**9) for index in (0, 1))
 
@@ -33,3 +35,13 @@ def test_what_fits_is_the_limit() -> None:
 def test_what_cannot_be_kept_is_one_sentence(asked: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         limit(**asked)  # type: ignore[arg-type]
+
+
+def test_the_plan_tells_the_limit(tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text("import tensorflow as tf\n")
+    job = Job(project=tmp_path, target=Target(kind="script", value="t.py"), gpus="2", gpu_memory_bytes=8 * 10**9)
+    site = a_site("docker", tmp_path.parent, tmp_path, gpus=2)
+    plan = make_plan(with_defaults(job, site.backend.place), site, script_facts(job.target, tmp_path))
+    told = {choice.what: choice for choice in plan.choices}
+    assert told["GPU memory"].value == "8 GB" and told["GPU memory"].reason.startswith("--gpu-memory: of each GPU")
+    assert told["launcher"].reason == "no sign that the script joins several workers (tf.distribute)"

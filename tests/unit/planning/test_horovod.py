@@ -59,7 +59,10 @@ def test_an_image_may_have_its_own(project: Path) -> None:
     plan = plan_of(project, TORCH, ready=True)
     assert plan.agent.stand_ins == ("horovod",)
     assert any("has no Horovod, seatrial's stand-in" in warning for warning in plan.warnings)
-    assert plan_of(project, "import horovod.tensorflow as hvd\n", ready=True).agent.stand_ins == ("horovod",)
+    other = plan_of(project, "import horovod.tensorflow as hvd\n", ready=True)
+    assert (other.agent.stand_ins, other.agent.launcher) == (("horovod",), "torchrun")
+    assert [each for each in other.warnings if each.endswith("fails there: nothing stands in for that part")]
+    assert not any("torch.distributed" in each for each in other.warnings)
 
 
 def test_other_scripts_have_nothing_of_it(project: Path) -> None:
@@ -101,6 +104,29 @@ def test_what_nothing_stands_in_for_is_refused(project: Path, source: str, part:
     assert instead in refused.value.run and "seatrial run train.py --gpus 2" in refused.value.run
 
 
+def test_the_way_out_has_the_gpus_that_were_asked_for(project: Path) -> None:
+    with pytest.raises(TargetError) as refused:
+        plan_of(project, "import horovod.keras as hvd\n", gpus=4)
+    assert refused.value.run is not None and "seatrial run train.py --gpus 4 " in refused.value.run
+
+
 def test_what_may_not_be_needed_is_not_refused(project: Path) -> None:
     source = f"{TORCH}def never(): import horovod.tensorflow\nif x: hvd.elastic\n"
     assert plan_of(project, source).agent.stand_ins == ("horovod",)
+
+
+@pytest.mark.parametrize(
+    "optional",
+    [
+        "if x: import horovod.tensorflow as hvd\n",
+        "try: import horovod.keras as hvd\nexcept ImportError: hvd = None\n",
+    ],
+)
+def test_a_tensorflow_script_that_can_do_without_gets_no_ranks_of_torch(project: Path, optional: str) -> None:
+    plan = plan_of(project, f"import tensorflow as tf\n{optional}")
+    assert (plan.agent.launcher, plan.agent.processes, plan.agent.stand_ins) == ("none", 1, ("horovod",))
+    [warning] = [each for each in plan.warnings if "train.py:2 may import horovod." in each]
+    assert "tf.distribute.MirroredStrategy" in warning
+    assert not any("torch" in each for each in plan.warnings)
+    ranks = plan_of(project, f"import torch\n{optional}torch.distributed.init_process_group()\n")
+    assert ranks.agent.launcher == "torchrun"  # for a reason of its own

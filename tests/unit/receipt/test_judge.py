@@ -107,6 +107,16 @@ def test_without_steps_the_window_begins_with_the_first_context(scenario, tmp_pa
     assert measured.wall_s == 33
 
 
+def test_what_a_framework_tells_of_its_epochs_is_a_metric_and_no_bound_of_the_window(scenario, tmp_path):
+    run = scenario("h200-success")
+    for event in run.events:
+        if event["type"] == "step":
+            event["by"] = "keras"
+    measured = run.judge(tmp_path).measurements
+    assert measured.window_start_s == pytest.approx(5.1)
+    assert measured.metrics
+
+
 def test_idle_samples_before_the_context_do_not_count(scenario, tmp_path):
     use = scenario("h200-success").judge(tmp_path).measurements.gpus[0]
     assert use.utilization_mean_pct > 80

@@ -11,6 +11,7 @@ from threading import get_ident
 from typing import Any, Callable, Dict, List
 
 from . import recorder as recorders
+from . import report
 
 #: The one of this process, once it is there.
 _BEGUN: Dict[str, "KerasSteps"] = {}
@@ -32,7 +33,7 @@ class KerasSteps:
         self.recorder = recorder
         self.fitting = False
         self.fetching = False
-        self.batch_size = self.partial = self.batch = 0
+        self.batch_size = self.partial = self.batch = self.epochs = 0
         self.passed: List[int] = []
         self.functions: List[Any] = []  # tf.functions that are being called, the outermost first
         recorder.extras.append(self.extra)
@@ -126,6 +127,12 @@ class KerasSteps:
         self._fetched()
         if self.partial and self.batch_size and self.recorder.facts.get("backend") != "torch":
             self.recorder.examples -= self.batch_size - self.partial
+        if self.recorder.mine() and len(args) > 1:
+            self.epochs += 1  # of the script: each fit counts its own from 0
+            of_validation = {name: value for name, value in (args[1] or {}).items() if name.startswith("val_")}
+            trained = {name: value for name, value in (args[1] or {}).items() if name not in of_validation}
+            report.metrics("keras", "train", self.epochs, trained)
+            report.metrics("keras", "val", self.epochs, of_validation)
 
     def _fetched(self) -> None:
         if self.fetching:
@@ -141,6 +148,8 @@ class KerasSteps:
     def test_ended(self, callbacks: Any, args: Any) -> None:
         if self.recorder.mine():
             self.recorder.timeline.leave()
+            if args and not self.fitting:  # evaluate() of the script's own; fit's is in the logs of its epoch
+                report.metrics("keras", "test", self.epochs, args[0] or {})
 
     predict_began, predict_ended = test_began, test_ended
 

@@ -1,6 +1,7 @@
 """What the hook tells: lines of $SEATRIAL_EVENTS, each with one key of ours that the agent passes on as it is."""
 
 import json
+import math
 import os
 import time
 from typing import Any, Dict, List
@@ -16,10 +17,33 @@ def ranked(rank: int) -> None:
 
 def write(key: str, value: Dict[str, Any]) -> None:
     """Append one line, whole or not at all. Nothing is raised: nobody waits for it."""
+    _append({key: value})
+
+
+def metrics(by: str, phase: str, epoch: int, values: Dict[str, Any]) -> None:
+    """Append what a framework says of an epoch, as a script that reports its metrics itself does: finite numbers.
+
+    Args:
+        by: the framework. epoch: 0 for none.
+    """
+    numbers = {}
+    for name, value in values.items():
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            continue
+        if math.isfinite(number):
+            numbers[str(name)] = number
+    if numbers:
+        position = {"epoch": epoch} if epoch else {}
+        _append(dict(numbers, **position, phase=phase, by=by))
+
+
+def _append(told: Dict[str, Any]) -> None:
     path = os.environ.get("SEATRIAL_EVENTS")
     if not path:
         return
-    line = {"t": round(time.time(), 4), key: value}
+    line = dict(told, t=round(time.time(), 4))
     rank = os.environ.get("RANK", "")
     if rank.isdigit():
         line["rank"] = int(rank)

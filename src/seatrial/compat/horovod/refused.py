@@ -3,8 +3,8 @@
 from typing import NoReturn
 
 
-class NotInStandIn(ImportError, NotImplementedError):
-    """A part of Horovod that is not here."""
+class NotInStandIn(ModuleNotFoundError, NotImplementedError):
+    """A part of Horovod that is not here; ``except ModuleNotFoundError`` is how some scripts do without."""
 
 
 def refuse(what: str, instead: str) -> NoReturn:

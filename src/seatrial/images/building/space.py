@@ -32,15 +32,16 @@ def needed_bytes(image: ImagePlan) -> int:
 
 def installed_bytes(image: ImagePlan) -> int:
     """Bytes of the packages in the image: the framework with its CUDA libraries, and what is known of the others."""
-    return _framework_bytes(image) + max(image.packages_bytes, _OTHER_BYTES if _framework_bytes(image) == 0 else 0)
+    frameworks = sum(size for _, size in _frameworks(image))
+    return frameworks + max(image.packages_bytes, 0 if frameworks else _OTHER_BYTES)
 
 
 def disk_choice(image: ImagePlan) -> Choice:
     """What the plan says of it: the packages' size, and the room that building takes."""
-    framework, others = _framework_bytes(image), installed_bytes(image) - _framework_bytes(image)
-    cuda = " with its CUDA libraries" if framework == _GPU_BYTES else ""
-    name = next((name for name in ("torch", "tensorflow", "jax") if name in image.stack), "")
-    parts = [f"{name}{cuda} {framework / 1e9:.1f} GB"] if framework else []
+    frameworks = _frameworks(image)
+    others = installed_bytes(image) - sum(size for _, size in frameworks)
+    cuda = {_GPU_BYTES: " with its CUDA libraries"}
+    parts = [f"{name}{cuda.get(size, '')} {size / 1e9:.1f} GB" for name, size in frameworks]
     parts += [f"other packages {others / 1e9:.1f} GB"] if others >= _SHOWN_BYTES else []
     return Choice(
         what="disk",
@@ -49,9 +50,11 @@ def disk_choice(image: ImagePlan) -> Choice:
     )
 
 
-def _framework_bytes(image: ImagePlan) -> int:
-    build = image.stack.get("build")
-    return 0 if build is None else _CPU_BYTES if build == "cpu" else _GPU_BYTES
+def _frameworks(image: ImagePlan) -> list[tuple[str, int]]:
+    """Each framework and about how many bytes it has, the first first."""
+    first = next((name for name in ("torch", "tensorflow", "jax") if name in image.stack), "")
+    builds = {first: image.stack["build"]} if "build" in image.stack else {}
+    return [(name, _CPU_BYTES if build == "cpu" else _GPU_BYTES) for name, build in {**builds, **image.also}.items()]
 
 
 def refuse_too_little(image: ImagePlan, root: str, free_bytes: int, engine: str) -> None:

@@ -11,15 +11,20 @@ from seatrial.images.requirements.resolve_frameworks import Resolved
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import table
 
+#: Release of Keras → the first TensorFlow that comes with it, where their numbers differ.
+_FIRST_WITH_KERAS = {"3.0": "2.16"}
+
 
 def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> None:
     """Raises ConfigError: the target imports or uses what the chosen framework, or the newest of a package, lacks."""
     conflicts = table("import_names")
     for name, row in conflicts["removed_from_packages"].items():
         package, since = row["package"], row["since"]
-        if (where := script.modules.get(name)) and not _held_below(since, package, resolved):
+        if (where := _imported(name, script)) and not _held_below(since, package, resolved):
+            tensorflow = _tensorflow(resolved) if package == "keras" else None
+            had = f"the plan has tensorflow {tensorflow}" if tensorflow else "no list asks for an older one"
             raise ConfigError(
-                f"{where} imports {name}, which {package} {since} and later lack; no list asks for an older one",
+                f"{where} imports {name}, which {package} {since} and later lack; {had}",
                 run=f"{row['instead']}, or pin {package}<{since}",
             )
     _check_tensorflow(script, resolved)
@@ -27,7 +32,7 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> None:
     if wheel is None:
         return
     for module, row in conflicts["removed"].items():
-        name, since, where = row["framework"], row["since"], script.modules.get(module)
+        name, since, where = row["framework"], row["since"], _imported(module, script)
         if where and wheel.framework == name and _reaches(wheel.version, since):
             raise ConfigError(
                 f"{where} imports {module}, which {name} {since} and later lack; the plan has {wheel.version}",
@@ -47,8 +52,7 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> None:
 
 def _check_tensorflow(script: ScriptFacts, resolved: Resolved) -> None:
     """TensorFlow 1's names, where the plan has TensorFlow 2, be it beside another framework."""
-    lines = [line for line in resolved.requirements.lines if canonical_name(line) in ("tensorflow", "tensorflow-cpu")]
-    version = _pinned(lines[0]) if lines else None
+    version = _tensorflow(resolved)
     if script.tensorflow_1 and version and _reaches(version, "2"):
         raise ConfigError(
             f"{script.tensorflow_1} is TensorFlow 1, and the plan has tensorflow {version}",
@@ -58,9 +62,23 @@ def _check_tensorflow(script: ScriptFacts, resolved: Resolved) -> None:
         )
 
 
+def _tensorflow(resolved: Resolved) -> str | None:
+    """The release that the plan has, where it is one."""
+    lines = [line for line in resolved.requirements.lines if canonical_name(line) in ("tensorflow", "tensorflow-cpu")]
+    return _pinned(lines[0]) if lines else None
+
+
+def _imported(name: str, script: ScriptFacts) -> str | None:
+    """Where the target imports a module, or a part of it."""
+    parts = (where for each, where in script.modules.items() if each == name or each.startswith(f"{name}."))
+    return next(parts, None)
+
+
 def _held_below(version: str, package: str, resolved: Resolved) -> bool:
-    """A list or a lock file keeps pip from taking this release of the package, or a later one."""
+    """A list, a lock file or TensorFlow keeps pip from taking this release of the package, or a later one."""
     found = resolved.requirements
+    if package == "keras" and (tensorflow := _tensorflow(resolved)) is not None:
+        return not _reaches(tensorflow, _FIRST_WITH_KERAS.get(version, version))
     requirements = [parsed(line) for line in (*found.lines, *found.constraints) if canonical_name(line) == package]
     newest = (version, "9999")
     return any(each is not None and not any(map(each.specifier.contains, newest)) for each in requirements)

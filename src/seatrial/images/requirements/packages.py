@@ -101,6 +101,11 @@ def known_package(listed: str) -> str | None:
     return name if name in names.packages else None
 
 
+def elsewhere(listed: str) -> str | None:
+    """What to ask pip for in place of a package whose name on the index is another project's."""
+    return _names().elsewhere.get(listed)
+
+
 def _is_known(name: str, names: _Names) -> bool:
     return name in names.renamed or name in names.same
 

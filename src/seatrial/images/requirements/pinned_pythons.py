@@ -11,6 +11,7 @@ from packaging.version import Version
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.index_sources import OF_TORCH, index_sources, torch_sources
+from seatrial.images.requirements.packages import elsewhere
 from seatrial.images.requirements.pins import Pin, Way, has_wheel, pins_of, size_bytes, ways
 from seatrial.images.requirements.requirements_files import Requirements
 from seatrial.job.model import ImageOptions, Job
@@ -186,6 +187,12 @@ def _refuse_missing(pin: Pin, answer: Answer | None) -> None:
             cause="the name is wrong, or it is on another index than those that are asked",
             run=f"pip index versions {pin.name}   # or name its index in seatrial.toml: [image] index_url",
         )
+    if other := elsewhere(pin.name):
+        raise ConfigError(
+            f"{pin.said}: the package index has no such version",
+            cause=f"{pin.name} on the index is another project",
+            run=f"write {other} in {pin.place}",
+        )
     near = _near(pin, _with_wheels(pin, answer, PYTHONS) or list(answer.releases))
     raise ConfigError(
         f"{pin.said}: the package index has no such version",
@@ -215,14 +222,15 @@ def _with_wheels(pin: Pin, answer: Answer | None, pythons: Iterable[str]) -> lis
 
 
 def _near(pin: Pin, versions: list[str]) -> list[str]:
-    """Up to three: the next older, the next newer, the newest; finished releases if there are any."""
+    """Up to three: the same release of another build, the next newer, the next older, the newest; finished if any."""
     wanted = next((Version(each.version.removesuffix(".*")) for each in pin.specifier), None)
     finished = sorted(each for each in map(Version, versions) if not each.is_prerelease)
     ordered = finished or sorted(map(Version, versions))
     if not ordered or wanted is None:
         return [str(each) for each in ordered[-1:]]
     older, newer = [each for each in ordered if each < wanted], [each for each in ordered if each > wanted]
-    return list(dict.fromkeys(map(str, [*newer[:1], *older[-1:], ordered[-1]])))
+    same = [each for each in ordered if each.public == wanted.public]
+    return list(dict.fromkeys(map(str, [*same[:1], *newer[:1], *older[-1:], ordered[-1]])))[:3]
 
 
 def _disjoint(table: Mapping[Pin, _Ways]) -> ConfigError:
@@ -266,4 +274,4 @@ def _compiled(table: Mapping[Pin, _Ways], best: frozenset[str], answers: Mapping
 def _not_checked(unknown: list[str], troubles: list[str]) -> Iterable[str]:
     if unknown and troubles:
         listed = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else "")
-        yield f"{troubles[0]}: whether {listed} exist for the image's Python was not checked"
+        yield f"{troubles[0]}: whether the image's Python has {listed} was not checked"

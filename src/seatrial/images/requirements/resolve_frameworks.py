@@ -29,9 +29,18 @@ FRAMEWORKS: tuple[Framework, ...] = ("torch", "tensorflow", "jax")
 PACKAGES: dict[str, Framework] = {
     "tensorflow-cpu": "tensorflow",
     "tensorflow": "tensorflow",
+    "tf-nightly": "tensorflow",
+    "tf-nightly-cpu": "tensorflow",
+    "intel-tensorflow": "tensorflow",
     "torch": "torch",
     "jax": "jax",
 }
+
+#: Of these the releases of the framework itself say nothing.
+_OTHER_RELEASES = {"tf-nightly", "tf-nightly-cpu", "intel-tensorflow"}
+
+#: How extras of JAX begin that bring what one kind of accelerator needs. Source: jax/setup.py, extras_require.
+_ACCELERATORS = ("cuda", "tpu", "rocm")
 
 #: Rules that the machine's GPUs break, not the project's files.
 _GPU_RULES = {"architecture", "driver", "forward-compat", "cpu-build"}
@@ -80,12 +89,17 @@ def resolve_frameworks(
     """
     found, own_sources = needs.requirements, own_sources or needs.requirements.names_an_index
     resolved = Resolved(found, Stack(python=python or ""))
-    for framework in FRAMEWORKS:
-        place = _place(resolved.requirements, framework)
-        if place is None and not _imported(framework, imports):
-            continue
+    needed = [each for each in FRAMEWORKS if _place(found, each) is not None or _imported(each, imports)]
+    beside = _reads_data(found, needed)
+    for framework in (each for each in needed if each != beside):
         fixed = python or resolved.stack.python or None
-        resolved = _resolve_one(resolved, needs, framework, place, machine, own_sources, fixed, barred or {})
+        resolved = _resolve_one(resolved, needs, framework, machine, own_sources, fixed, barred or {})
+    if beside:
+        fixed = python or resolved.stack.python or None
+        resolved = _resolve_one(resolved, needs, beside, None, own_sources, fixed, barred or {})
+        why = f"the list names the CPU build, and {next(each for each in needed if each != beside)} computes"
+        known = [c.model_copy(update={"reason": why}) if c.what == f"{beside} build" else c for c in resolved.choices]
+        resolved = replace(resolved, choices=tuple(known))
     if resolved.stack.wheel is None and not resolved.stack.python:
         constraints = Constraints(
             None, python=python, python_specifier=needs.python, barred=barred or {}, said=needs.source
@@ -99,17 +113,24 @@ def resolve_frameworks(
     return resolved
 
 
+def _reads_data(found: Requirements, needed: list[Framework]) -> Framework | None:
+    """TensorFlow, where a list names its CPU build beside a framework that computes: its tf.data feeds that one."""
+    place = _place(found, "tensorflow")
+    cpu_build = place is not None and canonical_name(found.lines[place]) == "tensorflow-cpu"
+    return "tensorflow" if cpu_build and len(needed) > 1 else None
+
+
 def _resolve_one(
     resolved: Resolved,
     needs: Needs,
     framework: Framework,
-    place: int | None,
     machine: Machine | None,
     own_sources: bool,
     python: str | None,
     barred: Mapping[str, str],
 ) -> Resolved:
     found = resolved.requirements
+    place = _place(found, framework)
     if place is None:
         line, reason = _name_alone(framework, machine), "imported"
         found, place = found + Requirements(lines=(line,)), len(found.lines)
@@ -120,7 +141,8 @@ def _resolve_one(
             found = found.replaced(place, line)
     constraints = replace(_constraints(framework, line, found, needs, machine, python), barred=barred)
     requirement = parsed(line)
-    if requirement is None or requirement.url or not _known(constraints):
+    other = canonical_name(line) in _OTHER_RELEASES
+    if requirement is None or requirement.url or other or not _known(constraints):
         return _left_to_pip(resolved, found, line, framework)
     stack = _or_raise(resolve(constraints, machine or Machine()), constraints)
     assert stack.requirement is not None
@@ -131,7 +153,7 @@ def _resolve_one(
     elif own_sources and machine is not None and constraints.variant is not None:
         chosen = line  # a build that the project's own index has
     elif own_sources or framework != "torch":
-        chosen = _keeping_name(stack.requirement.partition("+")[0], requirement)
+        chosen = _keeping_name(stack.requirement.partition("+")[0], requirement, gpu=machine is not None)
     else:
         chosen = stack.requirement
     found = found.replaced(place, chosen)
@@ -175,8 +197,8 @@ def _constraints(
         if PACKAGES.get(canonical_name(constraint) or "") == framework:
             more, build = _public(parsed(constraint))
             specifier, variant = specifier & more, variant or build
-    if requirement is not None and framework == "jax" and requirement.extras:
-        variant = next((extra for extra in sorted(requirement.extras) if extra.startswith("cuda")), variant)
+    if requirement is not None and framework == "jax" and machine is not None:
+        variant = next((each for each in _extras(requirement) if each.startswith(_ACCELERATORS)), variant)
     if machine is not None and canonical_name(line) == "tensorflow-cpu":
         variant = "cpu"  # on GPUs it is a conflict; without any, either package is its CPU build
     return Constraints(
@@ -189,13 +211,14 @@ def _constraints(
         cudnn=_pinned_cudnn(found.lines + found.constraints) if framework == "torch" else None,
         torchvision=_tied("torchvision", found) if framework == "torch" else None,
         torchaudio=_tied("torchaudio", found) if framework == "torch" else None,
+        keras=_tied("keras", found) if framework == "tensorflow" else None,
         prefer=TORCH_VERSION if framework == "torch" else None,
         said=f"{line} ({needs.source})",
     )
 
 
 def _tied(package: str, found: Requirements) -> SpecifierSet | None:
-    """What the requirements say of a package that belongs to one torch; None for nothing."""
+    """What the requirements say of a package that belongs to one release of a framework; None for nothing."""
     lines = [parsed(each) for each in found.lines + found.constraints if canonical_name(each) == package]
     specifier = SpecifierSet(",".join(str(_public(each)[0]) for each in lines if each is not None))
     return specifier if len(specifier) else None
@@ -286,10 +309,16 @@ def _rewritable(line: str, requirement: Requirement) -> bool:
     return not requirement.marker and " --" not in line and " -" not in line
 
 
-def _keeping_name(chosen: str, asked: Requirement) -> str:
-    """The resolved release under the package's own name and with its own extras."""
+def _extras(asked: Requirement) -> list[str]:
+    """Sorted; ``cuda12_pip`` is what older releases of JAX called ``cuda12``."""
+    return sorted(each.removesuffix("_pip") for each in asked.extras)
+
+
+def _keeping_name(chosen: str, asked: Requirement, *, gpu: bool) -> str:
+    """The resolved release under the package's own name and with its own extras; CUDA's are for a GPU."""
     resolved = Requirement(chosen)
-    extras = sorted(asked.extras | resolved.extras)
+    own_extras = (each for each in _extras(asked) if gpu or "cuda" not in each)
+    extras = sorted({*own_extras, *resolved.extras})
     own = canonical_name(asked.name) or ""
     name = own if own in PACKAGES else resolved.name
     if name == "tensorflow-cpu":

@@ -20,6 +20,11 @@ _PYTHON = re.compile(r"([\w./~-]*/)?python[\d.]*|\$[({]?PYTHON\d?[)}]?")
 _PROCESSES = re.compile(r"(?:--(?:nproc[_-]per[_-]node|num[_-]processes|num[_-]gpus|num-proc)|-np)(?:=(.*))?")
 #: Programs that start Python on a script themselves.
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "horovodrun")
+#: Programs that start any program several times; Horovod's scripts are started by them, too.
+#: Source: man mpirun of Open MPI and MPICH, srun of Slurm, jsrun of LSF.
+MPI_LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "srun", "jsrun", "aprun")
+_RANKS = re.compile(r"(?:-n|-np|--np|--ntasks|--nrs)(?:=(.*))?|-n(\d+)")
+_HOSTS = re.compile(r"(?:-H|-host|--host|--hosts|-hosts)(?:=(.*))?")
 _REDIRECTION = re.compile(r"[0-9&]?[<>]")
 _LAUNCH_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 
@@ -148,6 +153,7 @@ class _Start:
     arguments: tuple[str, ...]
     gpus: str | None
     launcher: bool
+    nodes: tuple[str, ...] = ()
 
 
 def _read(words: list[str], folder: str, is_file: Callable[[str], bool]) -> _Start | None:
@@ -155,23 +161,34 @@ def _read(words: list[str], folder: str, is_file: Callable[[str], bool]) -> _Sta
         words = words[1:]
     if not words:
         return None
-    if words[0] == "srun":
-        words = words[next((at for at, word in enumerate(words) if _starts(word)), len(words)) :]
+    gpus: str | None = None
+    nodes: tuple[str, ...] = ()
+    launcher = False
+    if words[0] in MPI_LAUNCHERS:
+        cut = next((at for at, word in enumerate(words) if _starts(word)), len(words))
+        gpus, nodes = _on_hosts(_value_of(_RANKS, words[:cut]), words[:cut])
+        launcher = words[0] != "srun"
+        gpus = gpus if gpus != "1" else None
+        words = words[cut:]
     if not words or not _starts(words[0]):
         return None
-    gpus, rest = None, words[1:]
-    launcher = not _PYTHON.fullmatch(words[0])
+    if words[0] == "horovodrun":
+        end = next((at for at, word in enumerate(words) if word.endswith(".py") or _PYTHON.fullmatch(word)), None)
+        gpus, nodes = _on_hosts(_value_of(_PROCESSES, words[:end]), words[:end])
+    rest = words[1:]
+    launcher = launcher or not _PYTHON.fullmatch(words[0])
     while rest:
         word = rest.pop(0)
         if match := _PROCESSES.fullmatch(word):
-            gpus = match[1] or (rest.pop(0) if rest else None)
+            named = match[1] or (rest.pop(0) if rest else None)
+            gpus = gpus if nodes else named
         elif word in ("-m", "--module") and rest and rest[0] in _LAUNCH_MODULES:
             launcher = bool(rest.pop(0))
         elif word in ("-m", "--module") and rest and not rest[0].endswith(".py"):
-            return _Start(("-m", rest.pop(0)), _arguments(rest, launcher), gpus, launcher)
+            return _Start(("-m", rest.pop(0)), _arguments(rest, launcher), gpus, launcher, nodes)
         elif word.endswith(".py"):
             script = _in_the_project(word, folder, is_file)
-            return _Start((script,), _arguments(rest, launcher), gpus, launcher) if script is not None else None
+            return _Start((script,), _arguments(rest, launcher), gpus, launcher, nodes) if script is not None else None
         elif not word.startswith("-") and not launcher:
             return None  # python -c …, a script without .py
     return None
@@ -182,11 +199,36 @@ def _arguments(words: Sequence[str], launcher: bool) -> tuple[str, ...]:
     return tuple(words[1:] if launcher and words[:1] == ["--"] else words)
 
 
+def _value_of(option: re.Pattern[str], words: Sequence[str]) -> str | None:
+    """Of ``-np 4``, ``--np=4``, ``-n4``: the first."""
+    for at, word in enumerate(words):
+        if match := option.fullmatch(word):
+            joined = next((value for value in match.groups() if value), None)
+            return joined or (words[at + 1] if at + 1 < len(words) else None)
+    return None
+
+
+def _on_hosts(ranks: str | None, words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
+    """(ranks on each host, hosts) of ``-np 8 -H a:4,b:4``; of one host no name is needed."""
+    listed = (_value_of(_HOSTS, words) or "").split(",")
+    names = tuple(dict.fromkeys(each.partition(":")[0] for each in listed if each))
+    if len(names) < 2 or not all(re.fullmatch(r"[\w.-]+", name) for name in names):
+        return ranks, ()
+    slots = {each.partition(":")[2] for each in listed}
+    even = str(int(ranks) // len(names)) if ranks and ranks.isdigit() else ranks
+    return (slots.pop() or even) if len(slots) == 1 else even, names
+
+
 def _in_the_project(script: str, folder: str, is_file: Callable[[str], bool]) -> str | None:
     """The file that is meant: there, or where its last folders are, for the project's path on another machine."""
     parts = [part for part in script.split("/") if part != "."]
     ways = [posixpath.normpath(posixpath.join(folder, script)), *("/".join(parts[at:]) for at in range(len(parts)))]
     return next((way for way in ways if way and not way.startswith("/") and is_file(way)), None)
+
+
+def is_python(word: str) -> bool:
+    """``python``, ``/usr/bin/python3.10``."""
+    return _PYTHON.fullmatch(word) is not None
 
 
 def _starts(word: str) -> bool:
@@ -195,7 +237,7 @@ def _starts(word: str) -> bool:
 
 def _as_run(start: _Start) -> str:
     """The command to paste; what is to be set first stands behind it as a comment."""
-    words = ["seatrial", "run"]
+    words = ["seatrial", "run", *(["--nodes", ",".join(start.nodes)] if start.nodes else [])]
     gpus = start.gpus or ""
     if gpus.isdigit() or gpus in ("gpu", "auto") or _NAME.match(gpus):
         words += ["--gpus", "all" if gpus in ("gpu", "auto") else gpus]
@@ -206,6 +248,7 @@ def _as_run(start: _Start) -> str:
     words += ["--", *own] if own else []
     unset = dict.fromkeys(name for word in words for name in _NAME.findall(word))
     notes = [f"fill in {', '.join(f'${name}' for name in unset)}"] if unset else []
+    notes += [f"on each of {', '.join(start.nodes)}"] if start.nodes else []
     notes += ["append what $@ stands for"] if len(own) < end else []
     return " ".join(map(_pasted, words)) + (f"    # {'; '.join(notes)}" if notes else "")
 

@@ -143,11 +143,15 @@ def asserted_version(node: ast.AST) -> tuple[str, str] | None:
 
 
 def host_path(node: ast.AST) -> str | None:
-    """A literal path that may lie outside of the project: ``../data/train.csv``, ``/home/me/data``."""
+    """A literal path that may lie outside of the project: ``../data/train.csv``, ``/home/me/data``.
+
+    Not ``/../``, which is put behind the folder of a file.
+    """
     text = node.value if isinstance(node, ast.Constant) else None
     if not isinstance(text, str) or len(text) > _LONGEST_PATH or not text.isprintable():
         return None
-    return text if text.startswith("../") or (text.startswith("/") and text.count("/") > 1) else None
+    absolute = text.startswith("/") and text.count("/") > 1 and not text.startswith(("/../", "/./"))
+    return text if text.startswith("../") or absolute else None
 
 
 def _of_a_variable(node: ast.Subscript) -> Iterator[tuple[str, str]]:

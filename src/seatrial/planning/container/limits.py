@@ -41,7 +41,7 @@ def shm_limit(
         size, reason = job.shm_bytes, "--shm-size"
     else:
         size = SHM_BYTES_PER_GPU * max(1, gpu_count)
-        reason = "2 GiB × max(1, GPUs): DataLoader workers pass batches through it; engines default to 64 MB"
+        reason = "2 GiB × max(1, GPUs): processes pass batches and gradients through it; engines default to 64 MB"
         if ray is not None and (store := store_bytes(memory_bytes)):
             size += int(store / SHM_SHARE)
             reason = f"2 GiB × max(1, GPUs), and {format_bytes(store)} for the object store of Ray ({ray})"

@@ -178,6 +178,11 @@ class Evidence:
         return [moment for moment in self.all(Step) if not is_hooks(moment.keys)]
 
     @cached_property
+    def written(self) -> list[Moment]:
+        """Those of ``reported`` that the script wrote itself: a framework tells the hook of whole epochs alone."""
+        return [moment for moment in self.reported if "by" not in moment.keys]
+
+    @cached_property
     def anatomy(self) -> tuple[Anatomy, ...]:
         """What the hook measured of each rank's steps; its times are seconds since the first event."""
         return read_anatomy({**moment.keys, "t": moment.at_s} for moment in self.all(Step))
@@ -212,7 +217,7 @@ class Evidence:
         if self.served is not None:
             begin_s = max(self.target_started.at_s, self.served.at_s - self.served.seconds)
             return Window(begin_s, max(begin_s, self.served.at_s), "when the server was ready")
-        steps = self.reported
+        steps = self.written
         if len(steps) > 1 and steps[-1].at_s > steps[0].at_s:
             return Window(steps[0].at_s, steps[-1].at_s, "the first to the last step line")
         if self.anatomy and (steps_span := measured_window(self.anatomy)) is not None:

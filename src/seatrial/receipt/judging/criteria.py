@@ -31,6 +31,7 @@ MIN_SAMPLES = 3
 NOT_OF_CUDA = {
     "address-in-use",
     "disk-full",
+    "download-failed",
     "file-missing",
     "gated-download",
     "host-out-of-memory",
@@ -39,8 +40,10 @@ NOT_OF_CUDA = {
     "no-input",
     "no-network",
     "no-terminal",
+    "older-keras",
     "project-module-not-on-path",
     "python-module-missing",
+    "python-part-missing",
     "read-only-root",
     "shared-memory-too-small",
     "too-many-open-files",

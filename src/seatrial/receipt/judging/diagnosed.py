@@ -55,7 +55,7 @@ def _ended(case: Case, cause: ExitCause) -> Ended | None:
         failed=None if cause.id in _NOT_FAILED else cause.words,
         cut=cause.words if cause.id in _CUT else None,
         wall_s=case.evidence.wall_s,
-        measured=case.plan.agent.measure_steps and not case.evidence.steps.lines,
+        measured=case.plan.agent.measure_steps and not case.evidence.written,
         gpus=len(case.expected),
         used=len(used) if looked or used else None,
         compile_s=number(_last_facts(case).get("compile_s")) or 0.0,

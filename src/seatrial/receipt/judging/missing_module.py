@@ -14,7 +14,7 @@ _NAMED = re.compile(r"No module named '([\w.]+)'")
 
 def about_the_project(finding: Finding, plan: Plan) -> Finding:
     """The finding itself, unless the missing module lies in the project: then where it lies, as the target sees it."""
-    if finding.id != "python-module-missing":
+    if finding.id not in ("python-module-missing", "python-part-missing"):
         return finding
     named = next((match for line in finding.evidence if (match := _NAMED.search(line))), None)
     folder = folder_of(named[1].partition(".")[0], plan.job.project) if named else None

@@ -45,7 +45,7 @@ def make_timeline(evidence: Evidence) -> tuple[Entry, ...]:
 
 
 def _steps(evidence: Evidence) -> list[Entry]:
-    moments = evidence.reported
+    moments = evidence.written
     if not moments:
         return []
     first = Entry(at_s=moments[0].at_s, words="First line of numbers from the script")

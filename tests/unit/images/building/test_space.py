@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from seatrial.errors import DiskError
-from seatrial.images.building.space import needed_bytes, refuse_too_little
+from seatrial.images.building.space import disk_choice, needed_bytes, refuse_too_little
 from seatrial.job.plan import ImagePlan
 
 
@@ -22,3 +22,10 @@ def test_too_little_room_is_said_before_anything_is_built() -> None:
 def test_enough_room_is_enough() -> None:
     refuse_too_little(image(torch="2.13.0", build="cpu"), "/x", 9_000_000_000, "docker")
     assert needed_bytes(image()) < needed_bytes(image(build="cpu")) < needed_bytes(image(build="cu126"))
+
+
+def test_a_second_framework_takes_room_as_well() -> None:
+    two = image(tensorflow="2.21.0", build="and-cuda").model_copy(update={"also": {"jax": "cuda13"}})
+    told = disk_choice(two)
+    assert told.value == "about 13 GB to build"
+    assert "tensorflow with its CUDA libraries 5.0 GB, jax with its CUDA libraries 5.0 GB, above" in told.reason

@@ -81,6 +81,8 @@ FOUND = [
     (TORCH + "ENV PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu\nRUN pip install torchaudio\n",
      "cpu-torch", "error", 3),
     (PY + "ENV NVIDIA_VISIBLE_DEVICES=all\nRUN pip install torch==2.6.0+cpu\n", "cpu-torch", "error", 3),
+    (PY + "ENV NVIDIA_VISIBLE_DEVICES=all\nRUN pip install tensorflow-cpu==2.15.0\n", "cpu-framework", "error", 3),
+    ("FROM nvidia/cuda:12.6.3-runtime-ubuntu24.04\nRUN pip install jax==0.6.0 flax\n", "cpu-framework", "error", 2),
     ("FROM nvidia/cuda:12.6.3-base-ubuntu24.04\nRUN <<EOF\napt-get update\napt-get install -y cuda-drivers\nEOF\n",
      "driver-in-image", "error", 4),
 ]  # fmt: skip
@@ -160,6 +162,20 @@ def test_a_requirements_file_with_another_torch(tmp_path: Path) -> None:
 )
 def test_the_line_to_write_instead(tmp_path: Path, text: str, fix: str) -> None:
     assert fix in [each.fix for each in checked(tmp_path, text)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PY + "RUN pip install tensorflow-cpu==2.15.0 jax==0.6.0\n",
+        "FROM nvcr.io/nvidia/jax:24.10-py3\nRUN pip install jax==0.6.0\n",
+        "FROM nvidia/cuda:12.6.3-runtime-ubuntu24.04\nRUN pip install jax[cuda12]==0.6.0\nRUN pip install jax flax\n",
+        "FROM nvidia/cuda:12.6.3-runtime-ubuntu24.04\nRUN pip install tensorflow-cpu==2.18.0 torch==2.9.0\n",
+        "FROM nvidia/cuda:12.6.3-runtime-ubuntu24.04\nRUN pip install jax==0.4.30 jaxlib==0.4.30+cuda12.cudnn89\n",
+    ],
+)
+def test_a_framework_that_has_cuda_or_feeds_another_is_no_cpu_build(tmp_path: Path, text: str) -> None:
+    assert "cpu-framework" not in [id for id, _, _ in ids(tmp_path, text)]
 
 
 def test_every_fix_that_is_a_line_mends_it(tmp_path: Path) -> None:

@@ -52,6 +52,28 @@ def plan(project: Path, source: str, requirements: str = "") -> None:
         ("import tensorflow as tf\ndef old():\n    return tf.Session()\n", "", None),
         ("try:\n    from torch._six import inf\nexcept ImportError:\n    from torch import inf\n", "torch\n", None),
         ("import timm, torch\nassert timm.__version__ == '1.0.20'\n", "", None),
+        ("from tensorflow.contrib.layers import l2_regularizer\n", "", "train.py:1 imports tensorflow.contrib, which"),
+        (
+            "from keras.layers.advanced_activations import LeakyReLU\n",
+            "",
+            "train.py:1 imports keras.layers.advanced_activations, which keras 2.9",
+        ),
+        ("from keras.layers.advanced_activations import LeakyReLU\n", "keras<2.9\n", None),
+        ("from keras.utils import np_utils\n", "keras\ntensorflow==2.12.*\n", None),
+        (
+            "from keras.utils import np_utils\n",
+            "tensorflow==2.13\n",
+            "train.py:1 imports keras.utils.np_utils, which keras 2.13 and later lack; the plan has tensorflow 2.13.0",
+        ),
+        ("from keras.preprocessing.text import Tokenizer\n", "tensorflow==2.15.1\n", None),
+        ("from keras.preprocessing.text import Tokenizer\n", "", "train.py:1 imports keras.preprocessing.text,"),
+        ("from tensorflow.keras.preprocessing.text import Tokenizer\n", "", None),
+        (
+            "from keras.layers.core import Dense\nfrom keras.layers.convolutional_recurrent import ConvLSTM2D\n",
+            "",
+            "train.py:2 imports keras.layers.convolutional_recurrent, which keras 2.9",  # the oldest that is needed
+        ),
+        ("from keras.engine.topology import Layer\n", "", "train.py:1 imports keras.engine, which keras 2.13"),
     ],
 )
 def test_code_and_versions(tmp_path: Path, source: str, requirements: str, said: str | None) -> None:

@@ -163,3 +163,53 @@ def test_tensorflows_cpu_package_is_no_build_for_gpus() -> None:
 def test_a_gpu_without_code_is_the_reason_and_not_the_build_for_cpus() -> None:
     with pytest.raises(GpuContractError, match=r"has code for capability 7.5 and later, but K80 is sm_37"):
         resolved(imports=("jax",), machine=parse_target("driver=450.80,gpu=k80"))
+
+
+def test_tensorflows_cpu_package_feeds_the_framework_that_computes() -> None:
+    h100 = parse_target("driver=580.65.06,gpu=h100")
+    found = resolved("jax", "tensorflow-cpu", imports=("jax", "tensorflow"), machine=h100)
+    assert found.requirements.lines == ("jax[cuda13]==0.11.2", "tensorflow-cpu==2.21.0")
+    assert found.stack.wheel is not None and found.stack.wheel.framework == "jax"
+    told = {choice.what: choice.reason for choice in found.choices}
+    assert told["tensorflow build"] == "the list names the CPU build, and jax computes"
+
+
+@pytest.mark.parametrize(
+    ("line", "imported", "chosen"),
+    [("tensorflow[and-cuda]", "tensorflow", "tensorflow==2.21.0"), ("jax[cuda12,k8s]", "jax", "jax[k8s]==0.11.2")],
+)
+def test_a_run_without_gpus_leaves_the_libraries_of_cuda_out(line: str, imported: str, chosen: str) -> None:
+    assert resolved(line, imports=(imported,), machine=None).requirements.lines == (chosen,)
+
+
+def test_extras_of_jax_name_a_build() -> None:
+    h100 = parse_target("driver=580.65.06,gpu=h100")
+    for extra in ("tpu", "rocm", "cuda12_local"):
+        with pytest.raises(ConfigError, match=rf"jax\[{extra}\] \(requirements.txt\) names {extra}") as told:
+            resolved(f"jax[{extra}]", imports=("jax",), machine=h100)
+        assert told.value.run == "write jax[cuda13]==0.11.2 in requirements.txt"
+    assert resolved("jax[cuda12_pip]", imports=("jax",), machine=h100).requirements.lines == ("jax[cuda12]==0.11.2",)
+
+
+@pytest.mark.parametrize("line", ["tf-nightly", "tf-nightly[and-cuda]", "intel-tensorflow==2.15.0"])
+def test_another_tensorflow_stays_alone(line: str) -> None:
+    found = resolved(line, imports=("tensorflow",))
+    assert found.requirements.lines == (line,)
+    assert [warning for warning in found.warnings if warning.startswith(f"{line} is not in seatrial's tables")]
+
+
+@pytest.mark.parametrize(
+    ("keras", "tensorflow"),
+    [("keras<3", "2.15.1"), ("keras==2.10.0", "2.10.0"), ("keras==2.4.3", "2.5.0"), ("keras>=3.3", "2.21.0")],
+)
+def test_tensorflow_goes_with_the_keras_that_is_required(keras: str, tensorflow: str) -> None:
+    found = resolved(keras, "tensorflow", imports=("keras",), machine=None)
+    assert found.requirements.lines == (keras, f"tensorflow=={tensorflow}")
+
+
+def test_a_keras_of_another_tensorflow_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"tensorflow 2.10.0 goes with keras 2.10, but keras==3.3 is required"
+    ) as told:
+        resolved("keras==3.3", "tensorflow==2.10", imports=("keras",))
+    assert told.value.run == "write keras==2.10.* in requirements.txt"

@@ -21,6 +21,9 @@ _WITH_TORCH = re.compile(
 )
 _FOR_GPUS = re.compile(r"nvidia/|nvcr\.io|cuda|cu1\d\d|[-_:/]gpu\b|pytorch/pytorch:.*cuda", re.IGNORECASE)
 _CPU_SOURCE = re.compile(r"/whl/(?:nightly/)?cpu(?:[/\s\"']|$)")
+#: A JAX with CUDA: its extra, its plug-in, a jaxlib that was built for it, or NVIDIA's own image.
+_WITH_CUDA = re.compile(r"^jax(?:lib)?\[cuda|^jax-cuda|^jaxlib==[\d.]+\+cuda|jax_cuda_releases")
+_WITH_JAX = re.compile(r"(?:nvcr\.io/nvidia|ghcr\.io/nvidia)/jax\b")
 _BRANCHES = ("main", "master", "develop", "dev", "HEAD")
 
 
@@ -143,8 +146,7 @@ def _same_release(one: str, other: str) -> bool:
 
 def cpu_torch(file: Dockerfile) -> Iterator[Remark]:
     """torch without CUDA in an image for GPUs: everything runs, on the CPU."""
-    visible = file.lasting("NVIDIA_VISIBLE_DEVICES")
-    if not _FOR_GPUS.search(file.final.image) and not (visible and visible.value not in ("", "void", "none")):
+    if not _is_for_gpus(file):
         return
     for each in installs_of(file.commands):
         if each.command.stage not in file.shipped or each.command.sometimes or not _installs_torch(each):
@@ -167,6 +169,36 @@ def cpu_torch(file: Dockerfile) -> Iterator[Remark]:
                 "runs on the CPU",
                 f"pip install torch=={wheels('torch')[0].version} --index-url https://download.pytorch.org/whl/cu126",
             )
+
+
+def cpu_tensorflow_or_jax(file: Dockerfile) -> Iterator[Remark]:
+    """TensorFlow's or JAX's build without CUDA in an image for GPUs, where nothing else brings one with it."""
+    shipped = [each for each in pip_installs(file.commands) if each.command.stage in file.shipped]
+    if not _is_for_gpus(file) or _WITH_JAX.match(file.final.image):
+        return
+    with_cuda = any(_WITH_CUDA.search(word) for each in shipped for word in [*each.packages, *each.sources])
+    if with_cuda:
+        return
+    others = any(each.package("torch", "tensorflow") for each in shipped)  # which TensorFlow's CPU build may feed
+    fixed = {"jax": "jax[cuda12]"} if others else {"tensorflow-cpu": "tensorflow[and-cuda]", "jax": "jax[cuda12]"}
+    for each in shipped:
+        for name, wanted in fixed.items():
+            if (found := each.package(name)) and not each.command.sometimes:
+                version = re.search(r"==[\d.]+", found)
+                yield Remark(
+                    each.line,
+                    "cpu-framework",
+                    "error",
+                    f"{found} has no CUDA, in an image for GPUs ({file.final.image}): training runs on the CPU",
+                    f'pip install "{wanted}{version[0] if version else ""}"',
+                )
+
+
+def _is_for_gpus(file: Dockerfile) -> bool:
+    """By its base, or by the variable that NVIDIA's toolkit reads."""
+    visible = file.lasting("NVIDIA_VISIBLE_DEVICES")
+    named = visible and visible.value not in ("", "void", "none")
+    return bool(_FOR_GPUS.search(file.final.image) or named)
 
 
 def _installs_torch(each: Install) -> bool:
@@ -242,4 +274,4 @@ def _checks_out(words: tuple[str, ...]) -> bool:
     return any(verb in named[:3] and named[-1] != verb for verb in ("checkout", "reset", "switch"))
 
 
-RULES = (no_pins, python_too_new, pip_cache_left, torch_twice, cpu_torch, unpinned_sources)
+RULES = (no_pins, python_too_new, pip_cache_left, torch_twice, cpu_torch, cpu_tensorflow_or_jax, unpinned_sources)
