@@ -74,7 +74,7 @@ KNOWN = {
     "many names": ("from helpers import " + ", ".join(f"a{n}" for n in range(35_000)), None),
     "a long name": ("import " + ".".join(["a"] * 30_000), "nested"),
     "a name too long": ("import " + "a" * 100_000, None),
-    "far up": ("from " + "." * 5000 + "a import b", None),
+    "far up": ("from " + "." * 5000 + "a import b", "which only a module of a package can"),
     "numbers": ("x = [" + "1," * 400_000 + "]", None),
     "a long number": ("x = " + "9" * 100_000, ""),
     "an indentation": ("\n".join(" " * n + "if 1:" for n in range(150)), ""),

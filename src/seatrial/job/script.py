@@ -46,6 +46,9 @@ HOROVOD = "horovod"
 #: It starts processes of its own on the GPUs that it finds, one for each worker or trial.
 RAY = "ray"
 
+#: Characters of a dotted name in a sentence.
+_LONGEST_NAME = 80
+
 
 @dataclass(frozen=True)
 class ScriptFacts:
@@ -189,10 +192,11 @@ def _refuse_a_part_of_a_package(reading: Reading, target: Target, project: Path)
     if reading.relative is None or b"__package__" in read_bytes(project / target.value, inside=project):
         return
     place, written = reading.relative
-    message = f"{place} imports from {written}, which only a module of a package can"
+    short = written if len(written) <= _LONGEST_NAME else written[: _LONGEST_NAME - 1] + "…"
+    message = f"{place} imports from {short}, which only a module of a package can"
     module = module_name(target.value, project)
     if "." not in module or not module.replace(".", "").isidentifier():
-        name = written.lstrip(".")
+        name = short.lstrip(".…")
         raise TargetError(message, run=f"in {place} write: {f'from {name} import' if name else 'import'} …")
     raise TargetError(
         message,
