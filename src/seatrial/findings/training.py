@@ -48,7 +48,7 @@ RANKS = (
         title="torch.distributed.launch passed an option that the script does not know",
         symptoms=("unrecognized arguments: --local-rank=", "unrecognized arguments: --local_rank="),
         cause="torch 2 passes --local-rank where torch 1 passed --local_rank; torchrun passes neither",
-        fix="seatrial run --gpus 2 train.py …   # each rank gets the option that the script knows",
+        fix="seatrial run …   # in its place; where a subcommand has the option, let it read LOCAL_RANK instead",
         sources=("huggingface/pytorch-image-models#1724", "XPixelGroup/BasicSR#626"),
     ),
     Known(
@@ -85,6 +85,20 @@ PRECISION = (
         cause="Mixed precision keeps the weights in fp32 and computes in fp16; model.half() leaves nothing to unscale",
         fix="leave out model.half() or torch_dtype=torch.float16: autocast chooses the precision",
         sources=("pytorch: torch/amp/grad_scaler.py",),
+    ),
+    Known(
+        id="double-precision",
+        title="Double precision was mixed with single precision",
+        symptoms=(
+            "expected scalar type Float but found Double",
+            "expected scalar type Double but found Float",
+            "but got Float and Double",
+            "but got Double and Float",
+            "Found dtype Double but expected Float",
+        ),
+        cause="NumPy's numbers have 64 bits, and the weights of torch 32",
+        fix=".float() on what comes from NumPy, or dtype=numpy.float32 where it is made",
+        sources=("https://docs.pytorch.org/docs/stable/tensor_attributes.html",),
     ),
     Known(
         id="mixed-precisions",
@@ -141,7 +155,6 @@ VERSIONS = (
         id="numpy-2-binary",
         title="A package was compiled for another NumPy than the one that is installed",
         symptoms=(
-            "A module that was compiled using NumPy 1.x cannot be run in",
             "numpy.dtype size changed, may indicate binary incompatibility",
             "RuntimeError: Numpy is not available",
             "numpy.core.multiarray failed to import",
@@ -149,6 +162,15 @@ VERSIONS = (
         cause="It was compiled for NumPy 1 and finds NumPy 2; torch knows NumPy 2 from 2.3 on",
         fix="pin numpy<2 in requirements.txt, or take a newer release of the package",
         sources=("pytorch/pytorch#107302", "pytorch/pytorch#132179"),
+    ),
+    Known(
+        id="numpy-2-notice",
+        title="A package was compiled for NumPy 1 and finds NumPy 2",
+        symptoms=("A module that was compiled using NumPy 1.x cannot be run in",),
+        cause="It may go on without NumPy, or fail later: the traceback below it names the package",
+        fix="pin numpy<2 in requirements.txt, or take a newer release of that package",
+        sources=("pytorch/pytorch#107302",),
+        severity="warning",
     ),
     Known(
         id="collections-moved",
@@ -170,11 +192,16 @@ VERSIONS = (
         id="extension-of-another-torch",
         title="A compiled package belongs to another torch",
         symptoms=(
-            "undefined symbol: _ZN2at",
-            "undefined symbol: _ZN3c10",
-            "undefined symbol: _ZNK3c10",
-            "undefined symbol: _ZNK2at",
-            "undefined symbol: _ZN5torch",
+            "ImportError: … undefined symbol: _ZN2at",
+            "ImportError: … undefined symbol: _ZN3c10",
+            "ImportError: … undefined symbol: _ZNK3c10",
+            "ImportError: … undefined symbol: _ZNK2at",
+            "ImportError: … undefined symbol: _ZN5torch",
+            "OSError: … undefined symbol: _ZN2at",
+            "OSError: … undefined symbol: _ZN3c10",
+            "OSError: … undefined symbol: _ZNK3c10",
+            "OSError: … undefined symbol: _ZNK2at",
+            "OSError: … undefined symbol: _ZN5torch",
         ),
         cause="It calls functions of torch by names that this torch does not have",
         fix="take the package's wheel for this torch, or pin the torch that it was built for",
@@ -189,11 +216,13 @@ VERSIONS = (
         sources=("https://huggingface.co/docs/transformers/attention_interface",),
     ),
     Known(
-        id="nvcc-too-old",
-        title="The image's nvcc does not know the GPU's architecture",
+        id="nvcc-architecture",
+        title="The image's nvcc does not know the GPU architecture {arch}",
         symptoms=("Unsupported gpu architecture '{arch}'",),
-        cause="Code for {arch} needs a newer CUDA toolkit: compute_90 came with 11.8, compute_100 and 120 with 12.8",
-        fix='in seatrial.toml: [image] base = "nvidia/cuda:12.8.1-devel-ubuntu22.04"',
+        cause="It is newer than the CUDA toolkit (90 came with 11.8, 100 and 120 with 12.8) or older (35 left with 12, "
+        "70 with 13)",
+        fix='in seatrial.toml: [image] base = "nvidia/cuda:12.8.1-devel-ubuntu22.04"; an old one: leave it out of '
+        "TORCH_CUDA_ARCH_LIST or -gencode",
         sources=("https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/",),
     ),
     Known(
@@ -218,12 +247,7 @@ DATA = (
     Known(
         id="checkpoint-of-another-model",
         title="The checkpoint does not fit the model",
-        symptoms=(
-            "Error(s) in loading state_dict for",
-            "Missing key(s) in state_dict",
-            "Unexpected key(s) in state_dict",
-            "size mismatch for … copying a param with shape",
-        ),
+        symptoms=("Error(s) in loading state_dict for",),
         cause="Names or sizes differ; names that begin with module. were saved under DataParallel or DDP",
         fix="take module. off the names, or build the model with the sizes that the checkpoint has",
         sources=("pytorch: torch/nn/modules/module.py",),

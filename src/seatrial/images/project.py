@@ -292,7 +292,7 @@ def _nearest_list(project: Path, script_dir: Path, packages: ImportedPackages) -
 
 def _read_list(file: Path, project: Path) -> tuple[Requirements, SpecifierSet]:
     """What a requirements.txt lists, and the Python that it pins: pip's format, or that of ``conda list --export``."""
-    exported = read_conda_list(file)
+    exported = read_conda_list(file, project)
     if exported is None:
         return read_requirements(file, project), SpecifierSet()
     return Requirements(lines=exported.lines), exported.python

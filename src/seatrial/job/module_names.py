@@ -24,4 +24,4 @@ def console_script(word: str, project: Path) -> str | None:
     scripts = table.get("scripts") if isinstance(table, dict) else None
     called = scripts.get(word) if isinstance(scripts, dict) else None
     module = called.partition(":")[0].strip() if isinstance(called, str) else ""
-    return module if module and find_module(module, [project, project / "src"]) else None
+    return module if module and find_module(module, [project, project / "src"], main=True) else None

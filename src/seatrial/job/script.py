@@ -195,7 +195,8 @@ def _refuse_a_part_of_a_package(reading: Reading, target: Target, project: Path)
     short = written if len(written) <= _LONGEST_NAME else written[: _LONGEST_NAME - 1] + "…"
     message = f"{place} imports from {short}, which only a module of a package can"
     module = module_name(target.value, project)
-    if "." not in module or not module.replace(".", "").isidentifier():
+    above = len(written) - len(written.lstrip("."))
+    if above > module.count(".") or not module.replace(".", "").isidentifier():
         name = short.lstrip(".…")
         raise TargetError(message, run=f"in {place} write: {f'from {name} import' if name else 'import'} …")
     raise TargetError(
@@ -265,7 +266,8 @@ def _how_it_starts(reading: Reading, imports: dict[str, str]) -> tuple[str | Non
         return None, f"{imports[RAY]} {RAY}"
     if "local-rank" in seen:
         return seen["local-rank"], None
-    if "rank-option" in seen and "torchrun" in seen:  # its DataParallel is for a start without ranks
+    one_process = seen.get("one-process", "DataParallel")
+    if "rank-option" in seen and "torchrun" in seen and one_process.endswith("DataParallel"):  # which is for no ranks
         return seen["torchrun"], None
     if "one-process" in seen:
         return None, seen["one-process"]

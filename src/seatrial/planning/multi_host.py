@@ -16,6 +16,7 @@ from seatrial.backends import table
 from seatrial.errors import UsageError
 from seatrial.job.model import Job
 from seatrial.job.script import ScriptFacts
+from seatrial.planning.launcher import with_rank
 from seatrial.planning.site import Meeting
 from seatrial.recipe_names import module_of
 from seatrial.system import command
@@ -128,7 +129,7 @@ def instructions(job: Job, words: Sequence[str], script: ScriptFacts | None = No
     )
     torchrun = ["torchrun", "--nnodes", str(job.nodes), "--nproc-per-node", processes, "--rdzv-backend", "c10d"]
     torchrun += ["--rdzv-endpoint", f"{job.hosts[0]}:{PORT}", "--rdzv-id", rendezvous_id(job)]
-    torchrun += [*target, *job.target.args]
+    torchrun += with_rank((*target, *job.target.args), job, script or ScriptFacts(), "torchrun")
     if script is not None and script.workers_evidence and not script.torchrun_evidence:
         lines += ["", "Without seatrial, on each host with its own number in place of N:", "", *_variables(job, script)]
     else:

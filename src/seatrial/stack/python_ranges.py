@@ -34,12 +34,17 @@ def known_range(package: str, specifier: SpecifierSet) -> tuple[Version, Version
 
 
 def brought(package: str, specifier: SpecifierSet) -> str | None:
-    """The requirement of an exact release whose wheels are for some Pythons alone, though its own is for all."""
-    exact = [each.version.removesuffix(".*") for each in specifier if each.operator == "=="]
+    """The requirement of a pinned release whose wheels are for some Pythons alone, though its own is for all."""
+    pinned = next((each.version for each in specifier if each.operator == "=="), None)
     rows = [
         (Version(row["from"]), row["needs"]) for row in table("python_ranges")["brings"] if row["package"] == package
     ]
-    fitting = [needs for begins, needs in rows if exact and begins <= Version(exact[0])]
+    if pinned is None or not rows:
+        return None
+    release = Version(pinned.removesuffix(".*"))
+    if pinned.endswith(".*") and any(release < begins and specifier.contains(begins) for begins, _ in rows):
+        return None  # of 4.* the newest is taken
+    fitting = [needs for begins, needs in rows if begins <= release]
     return fitting[-1] if fitting else None
 
 

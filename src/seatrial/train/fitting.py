@@ -52,7 +52,8 @@ def fit(
     folder = Path(run_dir) / "checkpoints" if run_dir else Path(checkpoints) if checkpoints else None
     if run_dir and checkpoints and step.ranks.first:
         print(f"checkpoints: in the run's folder, not in {checkpoints}; seatrial run --resume continues from them")
-    place = _resume_place(resume, folder)
+    named = Path(checkpoints) if checkpoints else None
+    place = _resume_place(resume, folder) or (_resume_place(resume, named) if resume is True else None)
     if settings.get("patience") and test is None:
         raise InputError("patience needs a test that gives test_loss", fix="fit(step, test=Test(...), patience=...)")
     if unknown := sorted(settings.keys() - {field.name for field in fields(loop.Settings)}):

@@ -341,8 +341,9 @@ class Step:
         if "loss" not in losses:
             raise InputError(f"the loss gives {', '.join(losses)} but no 'loss' to train on")
         for name, value in losses.items():
-            if name != "loss" and isinstance(value, Tensor) and value.numel() == 1:
-                parts[name] = parts.get(name, 0.0) + value.detach().float() * share
+            number = torch.full((), value, device=self.device) if isinstance(value, (int, float)) else value
+            if name != "loss" and isinstance(number, Tensor) and number.numel() == 1:
+                parts[name] = parts.get(name, 0.0) + number.detach().float() * share
         return losses["loss"]
 
     def _micro_loss(self, shape: Shape, first: int, count: int) -> Any:

@@ -48,7 +48,8 @@ LINES = {
     "train.py: error: unrecognized arguments: --local-rank=0": "rank-option-unknown",
     "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected, but"
     " not set": "ranks-not-set",
-    "x.so: undefined symbol: _ZN3c105ErrorC2ENS_14SourceLocationE": "extension-of-another-torch",
+    "ImportError: /x.so: undefined symbol: _ZN3c105ErrorC2ENS_14SourceLocationE": "extension-of-another-torch",
+    "RuntimeError: expected scalar type Float but found Double": "double-precision",
     "/lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.38' not found (required by /opt/x.so)": "system-too-old",
     "RuntimeError: mat1 and mat2 must have the same dtype, but got Float and Half": "mixed-precisions",
     "slurmstepd: error: Detected 1 oom_kill event in StepId=42.0. Some of the step tasks have been OOM Killed.": (
@@ -91,6 +92,10 @@ def test_lines_as_printed(line: str) -> None:
         "Epoch 3, loss 0.21, accuracy 0.985, 12000 images/s, GPU memory 512 MB",
         "CUDA is available: NVIDIA H200",
         "out of memory of mine",
+        # Harmless: torchvision without its picture files, mmcv's fine-tuning, scikit-learn.
+        "UserWarning: Failed to load image Python extension: '/x/image.so: undefined symbol: _ZN3c106ivalue'",
+        "WARNING - size mismatch for bbox_head.weight: copying a param with shape torch.Size([80]) from checkpoint",
+        "AttributeError: 'LinearSVC' object has no attribute 'predict_proba'",
         "Function add returned 3",
         "Namespace(device='cuda', pin_memory=True)",
     ],

@@ -307,6 +307,21 @@ def test_a_requirements_txt_that_conda_wrote(tmp_path: Path) -> None:
     assert found.python.contains("3.9.1") and not found.python.contains("3.10.1")
 
 
+def test_one_equals_sign_is_a_mistake_of_pips_format(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("torch=2.3.0\nsmplx-toolkit=0.1.28\n")
+    with pytest.raises(ConfigError, match=r"requirements\.txt:1") as refused:
+        needs_of(tmp_path, "torch")
+    assert refused.value.cause == "use == instead of ="
+
+
+def test_a_list_that_is_a_link_within_the_project(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "requirements.txt").write_text("scipy\n")
+    (tmp_path / "sub/requirements.txt").symlink_to("../requirements.txt")
+    found = project_needs(tmp_path, ScriptFacts(imports=("scipy",)), tmp_path / "sub")
+    assert found.requirements.lines == ("scipy",)
+
+
 def test_one_line_of_pip_and_it_is_pips(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text(EXPORTED + "tqdm\n")
     with pytest.raises(ConfigError, match=r"requirements\.txt:4"):

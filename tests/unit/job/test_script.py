@@ -107,6 +107,8 @@ def test_the_option_of_a_rank(tmp_path: Path, source: str, option: str | None) -
     own = "import argparse\nif __name__ == '__main__':\n    argparse.ArgumentParser().add_argument('--local_rank')\n"
     found = facts(tmp_path, source, net=own)
     assert found.rank_option == option
+    spread = facts(tmp_path, f"{source}\nm = load(device_map='auto')\nm = FSDP(m)\n", net=own)
+    assert spread.one_process_evidence and not spread.torchrun_evidence
     both = facts(tmp_path, f"{source}\nm = nn.DataParallel(m)\nm = FSDP(m)\n", net=own)
     assert bool(both.torchrun_evidence) == bool(option) and bool(both.one_process_evidence) != bool(option)
 

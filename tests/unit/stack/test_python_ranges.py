@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from seatrial.stack.python_ranges import known_range
+from seatrial.stack.python_ranges import brought, known_range
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,20 @@ from seatrial.stack.python_ranges import known_range
 def test_ranges(package: str, specifier: str, pythons: str | None) -> None:
     found = known_range(package, SpecifierSet(specifier))
     assert (" ".join(map(str, found)) if found else None) == pythons
+
+
+@pytest.mark.parametrize(
+    ("specifier", "needs"),
+    [
+        ("==4.15.0", "tokenizers<0.11,>=0.10.1"),
+        ("==4.15.*", "tokenizers<0.11,>=0.10.1"),
+        ("==4.1.*", "tokenizers==0.9.4"),
+        ("==2.5.*", None),  # 2.5.0 and 2.5.1 need different ones
+        ("==4.*", None),
+        ("==4.40.0", None),
+        (">=4.1", None),
+    ],
+)
+def test_what_a_pinned_release_brings(specifier: str, needs: str | None) -> None:
+    assert brought("transformers", SpecifierSet(specifier)) == needs
+    assert brought("numpy", SpecifierSet(specifier)) is None

@@ -434,6 +434,9 @@ def test_inside_of_a_run_checkpoints_are_the_runs(tmp_path, monkeypatch, capsys)
     trained(checkpoints=tmp_path / "other", resume=True)
     assert checkpoints(tmp_path / "run/checkpoints") and not (tmp_path / "other").exists()
     assert "in the run's folder" in capsys.readouterr().out
+    monkeypatch.setenv("SEATRIAL_RUN_DIR", str(tmp_path / "next"))
+    trained(checkpoints=tmp_path / "own", resume=True)  # a new run: what the named folder holds is gone on from
+    assert "nothing is left to train" in capsys.readouterr().out
 
 
 def test_an_optimizer_and_schedulers_that_cannot_be_meant():
@@ -458,11 +461,17 @@ def test_of_what_a_loss_gives_only_numbers_are_logged(capsys):
     model = ResNet()
 
     def loss(model, images, labels):
-        return {"loss": classify(model, images, labels), "logits": model(images), "rate": torch.ones(()), "text": "x"}
+        return {
+            "loss": classify(model, images, labels),
+            "logits": model(images),
+            "rate": torch.ones(()),
+            "half": 0.5,
+            "text": "x",
+        }
 
     fit(Step(model, loss, sgd(model.parameters()), batches(TensorDataset(*pictures()), 35)))
     said = capsys.readouterr().out
-    assert ", rate " in said and "logits" not in said and "text" not in said
+    assert ", rate 1" in said and ", half 0.5" in said and "logits" not in said and "text" not in said
 
 
 def test_a_momentum_that_changes_is_not_captured():

@@ -32,7 +32,7 @@ _PYTHON = re.compile(r"python\s*(=+|>=|<=|<|>)\s*(\d+(?:\.\d+)?)")
 _CONDA = re.compile(r"(?:[\w./-]+::)?([A-Za-z0-9][\w.-]*)\s*([=<>!~].*|\d.*)?")
 
 #: A line of ``conda list --export``: name, version, build; the build of what pip had installed is ``pypi_0``.
-_EXPORTED = re.compile(r"([A-Za-z0-9_][\w.-]*)=([^=\s]+)(?:=([^=\s]+))?")
+_EXPORTED = re.compile(r"([A-Za-z0-9_][\w.-]*)=([^=\s]+)=([^=\s]+)")
 
 #: pip's way to install from a folder or a repository so that it can be edited.
 _EDITABLE = re.compile(r"(?:-e|--editable)[ =]\s*")
@@ -79,12 +79,12 @@ def read_environment(file: Path) -> Environment:
     return Environment((*(line for line in conda if canonical_name(line) not in named), *checked), python)
 
 
-def read_conda_list(file: Path) -> Environment | None:
+def read_conda_list(file: Path, project: Path) -> Environment | None:
     """What ``conda list --export`` wrote, often under the name requirements.txt; None for a file of another format.
 
     Raises ConfigError for one that cannot be read.
     """
-    lines = [line.strip() for line in text_of(file, file.parent).splitlines()]
+    lines = [line.strip() for line in text_of(file, project).splitlines()]
     matches = [_EXPORTED.fullmatch(line) for line in lines if line and not line.startswith("#")]
     found = [match for match in matches if match is not None]
     if not found or len(found) < len(matches):

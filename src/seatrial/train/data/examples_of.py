@@ -159,11 +159,11 @@ def _refuse_other_than_tensors(batch: Any, place: str = "an example") -> None:
     if isinstance(batch, Mapping):
         for key, item in batch.items():
             _refuse_other_than_tensors(item, f"{place}[{key!r}]")
-    elif isinstance(batch, (tuple, list)) and not all(isinstance(item, (str, bytes)) for item in batch):
+    elif isinstance(batch, (tuple, list)) and not (batch and all(isinstance(item, (str, bytes)) for item in batch)):
         for number, item in enumerate(batch):
             _refuse_other_than_tensors(item, f"{place}[{number}]")
     elif not isinstance(batch, Tensor):
-        value = batch[0] if isinstance(batch, (tuple, list)) and batch else batch  # texts stay a list of them
+        value = batch[0] if isinstance(batch, (tuple, list)) else batch  # texts stay a list of them
         raise DataError(
             f"{place} is a {type(value).__name__}: only numbers can be trained on", fix="leave it out of the examples"
         )

@@ -98,21 +98,23 @@ def scheduled(scheduler: Any, optimizer: Any, steps: int, every: int) -> list[di
     if getattr(scheduler, "optimizer", optimizer) is not optimizer:
         raise InputError(f"the {name} belongs to another optimizer than the one given")
     kept, rates = copy.deepcopy(scheduler.state_dict()), [group["lr"] for group in optimizer.param_groups]
-    tables: list[list[dict[str, Any]]] = []
+    first = [_options(group) for group in optimizer.param_groups]
+    tables: list[dict[str, list[Any]]] = [{"lr": []} for _ in rates]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of no optimizer step before the scheduler's
             for step in range(steps):
-                tables.append([_options(group) for group in optimizer.param_groups])
+                for group, begins, table in zip(optimizer.param_groups, first, tables, strict=True):
+                    _note(table, group, begins, step)
                 if (step + 1) % every == 0 and step + 1 < steps:
                     scheduler.step()
     except (ValueError, TypeError) as error:
         wanted = -(-steps // every)
         raise InputError(f"the {name} ends before the training: {error}", fix=f"one of {wanted} steps") from error
     scheduler.load_state_dict(kept)
-    for group, rate, first in zip(optimizer.param_groups, rates, tables[0], strict=True):
-        group.update(first, lr=rate.fill_(first["lr"]) if isinstance(rate, Tensor) else rate)
-    return [_changing(list(options)) for options in zip(*tables, strict=True)]
+    for group, rate, begins in zip(optimizer.param_groups, rates, first, strict=True):
+        group.update(begins, lr=rate.fill_(begins["lr"]) if isinstance(rate, Tensor) else rate)
+    return tables
 
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:
@@ -120,7 +122,13 @@ def _options(group: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in group.items() if name != "params"} | {"lr": float(group["lr"])}
 
 
-def _changing(steps: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """The learning rate, and what else is not the same at every step."""
-    values = {name: [options[name] for options in steps] for name in steps[0]}
-    return {name: told for name, told in values.items() if name == "lr" or any(value != told[0] for value in told)}
+def _note(table: dict[str, list[Any]], group: dict[str, Any], first: dict[str, Any], step: int) -> None:
+    """One more step's learning rate, and of every other option from when it is no longer what it was at first."""
+    table["lr"].append(float(group["lr"]))
+    for name, begins in first.items():
+        if name == "lr":
+            continue
+        if name in table:
+            table[name].append(group[name])
+        elif group[name] is not begins and group[name] != begins:
+            table[name] = [begins] * step + [group[name]]
