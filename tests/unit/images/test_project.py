@@ -384,6 +384,10 @@ def test_a_module_that_installing_the_project_writes(tmp_path: Path) -> None:
         ("tensorflow-gpu==2.12.0\nnumpy\n", ("tensorflow==2.12.0", "numpy")),
         ("tensorflow==2.15.0\ntensorflow-intel==2.15.0\n", ("tensorflow==2.15.0",)),
         ("Tensorflow_macos[extra]>=2.12\ntensorflow-metal\n", ("tensorflow[extra]>=2.12",)),
+        ("tensorflow-rocm==2.14.0.600\n", ("tensorflow==2.14.0",)),
+        ("TensorFlow-ROCm>=2.12.1.570,<2.15\n", ("tensorflow<2.15,>=2.12.1",)),
+        ("tensorflow-macos==2.13.0\nnumpy\ntensorflow-gpu==2.12.0\n", ("tensorflow==2.12.0", "numpy")),
+        ("tensorflow-gpu[and-cuda]\ntensorflow-rocm==2.14.0.600\n", ("tensorflow[and-cuda]==2.14.0",)),
         ('tensorflow-macos; sys_platform == "darwin"\n', ('tensorflow-macos; sys_platform == "darwin"',)),
     ],
 )

@@ -31,7 +31,26 @@ FILES = {"train.py", "tools/train_net.py", "main_finetune.py", "code/run.py"}
             "deepspeed --num_gpus=2 train.py --deepspeed ds.json",
             "seatrial run --gpus 2 train.py -- --deepspeed ds.json",
         ),
-        ("srun --gres=gpu:2 --ntasks=1 python tools/train_net.py", "seatrial run tools/train_net.py"),
+        ("srun --gres=gpu:2 --ntasks=1 python tools/train_net.py", "seatrial run --gpus 2 tools/train_net.py"),
+        ("srun --gres=gpu:4 --ntasks=8 python train.py", "seatrial run --gpus 4 train.py"),
+        ("srun -n 32 -c 2 python train.py", "seatrial run train.py"),
+        ("srun -N2 -n 8 --gpu-bind=closest python train.py", "seatrial run --gpus 4 train.py"),
+        ("srun -p gpu --nodes=1-4 -n 8 python train.py", "seatrial run train.py"),
+        ("srun -p gpu -n $N python train.py", 'seatrial run --gpus "$N" train.py'),
+        ("srun -G 1 -n 1 torchrun --nproc_per_node 2 train.py", "seatrial run --gpus 2 train.py"),
+        (
+            "#SBATCH --nodes=2\n#SBATCH --gres=gpu:4\nsrun --ntasks=8 python train.py --n 1",
+            "seatrial run --gpus 4 train.py -- --n 1",
+        ),
+        ("#SBATCH -N 2 --gpus=a100:8\nsrun -n 8 python train.py", "seatrial run --gpus 4 train.py"),
+        (
+            "#SBATCH --nodes=2 --ntasks=8\n#SBATCH --gpus-per-task=1\nsrun python train.py",
+            "seatrial run --gpus 4 train.py",
+        ),
+        ("#SBATCH -N 2 --partition=gpu\nsrun -n 8 python train.py", "seatrial run --gpus 4 train.py"),
+        ("#SBATCH -n 8 --partition=gpu\npython train.py", "seatrial run train.py"),
+        ("#SBATCH --gres=gpu:1g.10gb:1,nvme:2\npython train.py", "seatrial run --gpus 1 train.py"),
+        ("#SBATCH -N 2 --gres=gpu:4\nmpirun -np 8 python train.py", "seatrial run --gpus 4 train.py"),
         ("set -e\ncd code && python ./run.py > log.txt 2>&1 &", "seatrial run code/run.py"),
         ("python -m package.train --x", "seatrial run -m package.train -- --x"),
         ("for s in 1 2; do python train.py --seed $s; done", 'seatrial run train.py -- --seed "$s"'),
@@ -137,6 +156,22 @@ def test_what_is_to_be_filled_in_is_named() -> None:
     assert found is not None
     assert found.typed == 'torchrun --nproc_per_node $N train.py "$@" $LR'
     assert found.seatrial.partition("    # ")[2] == "fill in $N, $LR; append what $@ stands for"
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus"),
+    [
+        ("mpirun -np 8 --hostfile my.hosts python train.py", ""),
+        ("mpirun -np 8 -machinefile my.hosts python train.py", ""),
+        ("mpiexec -n 8 --machinefile=my.hosts python train.py", ""),
+        ("horovodrun -np 8 -hostfile my.hosts python train.py", ""),
+        ("#SBATCH --gres=gpu:4\nmpirun -np 8 --hostfile my.hosts python train.py", "--gpus 4 "),
+    ],
+)
+def test_machines_that_a_file_lists_are_for_the_user_to_name(text: str, gpus: str) -> None:
+    found = training_command(text, FILES.__contains__)
+    note = "add --nodes with the machines that my.hosts lists" + ("" if gpus else " and --gpus with the GPUs of each")
+    assert found is not None and found.seatrial == f"seatrial run {gpus}train.py    # {note}"
 
 
 def test_a_script_of_another_kind_runs_in_an_image(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from seatrial.errors import ConfigError
@@ -9,10 +10,13 @@ from seatrial.images.project import Needs
 from seatrial.images.requirements.requirements_files import canonical_name, parsed
 from seatrial.images.requirements.resolve_frameworks import Resolved
 from seatrial.job.script import ScriptFacts
-from seatrial.stack.facts import table
+from seatrial.stack.facts import table, wheels
 
 #: Release of Keras → the first TensorFlow that comes with it, where their numbers differ.
 _FIRST_WITH_KERAS = {"3.0": "2.16"}
+#: From this TensorFlow on it requires the keras of its own number; before, keras is what the list says.
+#: Source: install_requires in tensorflow/tools/pip_package/setup.py of 2.5 and 2.6.
+_FIRST_WITH_OWN_KERAS = "2.6"
 
 
 def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> None:
@@ -20,12 +24,13 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> None:
     conflicts = table("import_names")
     for name, row in conflicts["removed_from_packages"].items():
         package, since = row["package"], row["since"]
-        if (where := _imported(name, script)) and not _held_below(since, package, resolved):
-            tensorflow = _tensorflow(resolved) if package == "keras" else None
+        if (where := _imported(name, script)) and not _still_has(name, since, package, resolved):
+            tensorflow = _tensorflow_with_keras(name, resolved) if package == "keras" else None
             had = f"the plan has tensorflow {tensorflow}" if tensorflow else "no list asks for an older one"
+            pin = _older_tensorflow(since, resolved) if tensorflow else f"{package}<{since}"
             raise ConfigError(
                 f"{where} imports {name}, which {package} {since} and later lack; {had}",
-                run=f"{row['instead']}, or pin {package}<{since}",
+                run=row["instead"] + (f", or pin {pin}" if pin else ""),
             )
     _check_tensorflow(script, resolved)
     wheel = resolved.stack.wheel
@@ -74,14 +79,44 @@ def _imported(name: str, script: ScriptFacts) -> str | None:
     return next(parts, None)
 
 
-def _held_below(version: str, package: str, resolved: Resolved) -> bool:
-    """A list, a lock file or TensorFlow keeps pip from taking this release of the package, or a later one."""
+def _still_has(name: str, since: str, package: str, resolved: Resolved) -> bool:
+    """The package's release in the plan is known to be older than the one that lacks the name."""
+    if package == "keras" and (tensorflow := _tensorflow_with_keras(name, resolved)) is not None:
+        legacy = any(canonical_name(line) == "tf-keras" for line in resolved.requirements.lines)
+        if legacy and name.startswith("tensorflow.") and since == "3.0":
+            return True  # with TF_USE_LEGACY_KERAS=1, tensorflow.keras is tf-keras, which is Keras 2
+        return not _reaches(tensorflow, _FIRST_WITH_KERAS.get(since, since))
+    return _held_below(since, package, resolved)
+
+
+def _tensorflow_with_keras(name: str, resolved: Resolved) -> str | None:
+    """The plan's TensorFlow where it decides on the Keras that has this name."""
+    version = _tensorflow(resolved)
+    decides = name.startswith("tensorflow.") or (version is not None and _reaches(version, _FIRST_WITH_OWN_KERAS))
+    return version if decides else None
+
+
+def _older_tensorflow(since: str, resolved: Resolved) -> str | None:
+    """What to pin for a Keras before this one; None where seatrial knows no TensorFlow that old."""
+    first = _FIRST_WITH_KERAS.get(since, since)
+    if all(_reaches(wheel.version, first) for wheel in wheels("tensorflow")):
+        return None
     found = resolved.requirements
-    if package == "keras" and (tensorflow := _tensorflow(resolved)) is not None:
-        return not _reaches(tensorflow, _FIRST_WITH_KERAS.get(version, version))
+    keras = (parsed(line) for line in (*found.lines, *found.constraints) if canonical_name(line) == "keras")
+    bounded = any(each is not None and each.specifier for each in keras)
+    return f"tensorflow<{first}" + (f" and keras<{since}" if bounded else "")
+
+
+def _held_below(version: str, package: str, resolved: Resolved) -> bool:
+    """A list or a lock file keeps pip from taking this release of the package, or a later one."""
+    found = resolved.requirements
     requirements = [parsed(line) for line in (*found.lines, *found.constraints) if canonical_name(line) == package]
-    newest = (version, "9999")
-    return any(each is not None and not any(map(each.specifier.contains, newest)) for each in requirements)
+    return any(each is not None and _is_below(each.specifier, version) for each in requirements)
+
+
+def _is_below(specifier: SpecifierSet, version: str) -> bool:
+    least = (each.version.removesuffix(".*") for each in specifier if each.operator in ("==", "===", "~=", ">=", ">"))
+    return not any(map(specifier.contains, (version, "9999"))) and not any(_reaches(each, version) for each in least)
 
 
 def _pinned(line: str) -> str | None:

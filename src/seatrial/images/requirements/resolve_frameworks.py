@@ -90,14 +90,15 @@ def resolve_frameworks(
     found, own_sources = needs.requirements, own_sources or needs.requirements.names_an_index
     resolved = Resolved(found, Stack(python=python or ""))
     needed = [each for each in FRAMEWORKS if _place(found, each) is not None or _imported(each, imports)]
-    beside = _reads_data(found, needed)
+    computes = _fed_by_tensorflow(found, needed, imports)
+    beside: Framework | None = "tensorflow" if computes else None
     for framework in (each for each in needed if each != beside):
         fixed = python or resolved.stack.python or None
         resolved = _resolve_one(resolved, needs, framework, machine, own_sources, fixed, barred or {})
     if beside:
         fixed = python or resolved.stack.python or None
         resolved = _resolve_one(resolved, needs, beside, None, own_sources, fixed, barred or {})
-        why = f"the list names the CPU build, and {next(each for each in needed if each != beside)} computes"
+        why = f"the list names the CPU build, and {computes} computes"
         known = [c.model_copy(update={"reason": why}) if c.what == f"{beside} build" else c for c in resolved.choices]
         resolved = replace(resolved, choices=tuple(known))
     if resolved.stack.wheel is None and not resolved.stack.python:
@@ -113,11 +114,18 @@ def resolve_frameworks(
     return resolved
 
 
-def _reads_data(found: Requirements, needed: list[Framework]) -> Framework | None:
-    """TensorFlow, where a list names its CPU build beside a framework that computes: its tf.data feeds that one."""
+def _fed_by_tensorflow(found: Requirements, needed: list[Framework], imports: frozenset[str]) -> Framework | None:
+    """The framework that computes where a list names TensorFlow's CPU build: tf.data feeds it.
+
+    None where the script imports TensorFlow and no other: that one computes, whatever else is listed.
+    """
     place = _place(found, "tensorflow")
-    cpu_build = place is not None and canonical_name(found.lines[place]) == "tensorflow-cpu"
-    return "tensorflow" if cpu_build and len(needed) > 1 else None
+    if place is None or canonical_name(found.lines[place]) != "tensorflow-cpu":
+        return None
+    others = [each for each in needed if each != "tensorflow"]
+    built_on = {BUILT_ON.get(name) for name in imports - {"transformers"}}  # transformers runs on TensorFlow as well
+    imported = [each for each in others if each in imports or each in built_on]
+    return next(iter(imported if "tensorflow" in imports else imported or others), None)
 
 
 def _resolve_one(

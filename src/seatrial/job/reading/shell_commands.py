@@ -41,11 +41,18 @@ _OWN_FOLDER = re.compile(
     r"""\$\(\s*dirname\s+(?:--\s+)?"?(?:\$0|\$\{0\}|\$BASH_SOURCE|\$\{BASH_SOURCE(?:\[0\])?\})"?\s*\)|`dirname\s+"?\$0"?`|\$\{0%/\*\}"""
 )
 _WHOLE_PATH = re.compile(r"""\$\(\s*cd\s+(["']?)([^"'$&)]*)\1[^)]*?&&\s*pwd(?:\s+-P)?\s*\)""")
-#: GPUs that Slurm is asked for. Source: man sbatch, --gres and --gpus.
-_SLURM_GPUS = re.compile(
-    r"^#SBATCH\s(?:.*\s)?--(?:gres[= ]gpu|gpus(?:-per-(?:node|task))?(?=[= ]))[:= ](?:[A-Za-z][\w.-]*:)?(\d+)",
-    re.MULTILINE,
-)
+_HOST_FILE = re.compile(r"(?:--?hostfile|--?machinefile)(?:=(.*))?")
+#: What Slurm is asked for. Source: man sbatch and man srun.
+_SLURM_NODES = re.compile(r"(?:-N|--nodes)(?:=(.*))?|-N(\d.*)")
+_SLURM_TASKS = re.compile(r"(?:-n|--ntasks)(?:=(.*))?|-n(\d+)")
+_SLURM_TASKS_PER_NODE = re.compile(r"--ntasks-per-node(?:=(.*))?")
+_SLURM_GRES = re.compile(r"--gres(?:=(.*))?")
+_SLURM_GPUS = re.compile(r"(?:-G|--gpus)(?:=(.*))?|-G(\d.*)")
+_SLURM_GPUS_PER_NODE = re.compile(r"--gpus-per-node(?:=(.*))?")
+_SLURM_GPUS_PER_TASK = re.compile(r"--gpus-per-task(?:=(.*))?")
+#: 4, a100:4; of --gres also gpu, gpu:4, gpu:a100:4.
+_SLURM_COUNT = re.compile(r"(?:[\w.-]*[A-Za-z][\w.-]*:)?(\d+)")
+_SLURM_GPU = re.compile(r"gpu(?::[\w.-]*[A-Za-z][\w.-]*)?(?:[:=](\d+))?")
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,8 @@ def training_command(
     folder, last = ".", 0
     first = None
     text = _WHOLE_PATH.sub(lambda path: path[2], _OWN_FOLDER.sub(lambda _: own, text[:_MOST_CHARACTERS]))
-    slurm = _SLURM_GPUS.search(text)
+    batch = () if makefile else tuple(_batch_words(text))
+    slurm = _slurm_gpus(batch, None)
     for line, typed, words in _commands(text, makefile):
         if makefile and line != last:
             folder = "."  # each line of a recipe has a shell of its own
@@ -83,11 +91,11 @@ def training_command(
         if words[:1] == ["cd"] and len(words) == 2:
             folder = posixpath.normpath(posixpath.join(folder, words[1]))
             continue
-        start = _read(words, folder, is_file)
+        start = _read(words, folder, is_file, batch)
         if start is None:
             continue
         if start.gpus is None and slurm:
-            start = replace(start, gpus=slurm[1])
+            start = replace(start, gpus=slurm)
         found = ShellCommand(line, typed, _as_run(start))
         if start.launcher:
             return found
@@ -147,48 +155,60 @@ def _set(words: Sequence[str], variables: dict[str, str]) -> bool:
 
 @dataclass(frozen=True)
 class _Start:
-    """What a command starts: options and target of ``seatrial run``, the target's arguments."""
+    """What a command starts: options and target of ``seatrial run``, the target's arguments.
+
+    Attributes:
+        hosts_in: file that lists the machines, which is not read.
+    """
 
     target: tuple[str, ...]
     arguments: tuple[str, ...]
     gpus: str | None
     launcher: bool
     nodes: tuple[str, ...] = ()
+    hosts_in: str | None = None
 
 
-def _read(words: list[str], folder: str, is_file: Callable[[str], bool]) -> _Start | None:
+def _read(words: list[str], folder: str, is_file: Callable[[str], bool], batch: Sequence[str]) -> _Start | None:
     while words and (words[0] in _WRAPPERS or _ASSIGNMENT.match(words[0])):
         words = words[1:]
     if not words:
         return None
     gpus: str | None = None
     nodes: tuple[str, ...] = ()
+    hosts_in: str | None = None
     launcher = False
     if words[0] in MPI_LAUNCHERS:
         cut = next((at for at, word in enumerate(words) if _starts(word)), len(words))
-        gpus, nodes = _on_hosts(_value_of(_RANKS, words[:cut]), words[:cut])
         launcher = words[0] != "srun"
-        gpus = gpus if gpus != "1" else None
+        if launcher:
+            gpus, nodes, hosts_in = _on_hosts(_value_of(_RANKS, words[:cut]), words[:cut])
+            gpus = gpus if nodes else _slurm_gpus(batch, None) or gpus
+            gpus = gpus if gpus != "1" else None
+        else:
+            gpus = _slurm_gpus(batch, words[1:cut])
         words = words[cut:]
     if not words or not _starts(words[0]):
         return None
     if words[0] == "horovodrun":
         end = next((at for at, word in enumerate(words) if word.endswith(".py") or _PYTHON.fullmatch(word)), None)
-        gpus, nodes = _on_hosts(_value_of(_PROCESSES, words[:end]), words[:end])
+        gpus, nodes, hosts_in = _on_hosts(_value_of(_PROCESSES, words[:end]), words[:end])
     rest = words[1:]
     launcher = launcher or not _PYTHON.fullmatch(words[0])
     while rest:
         word = rest.pop(0)
         if match := _PROCESSES.fullmatch(word):
             named = match[1] or (rest.pop(0) if rest else None)
-            gpus = gpus if nodes else named
+            gpus = gpus if nodes or hosts_in else named
         elif word in ("-m", "--module") and rest and rest[0] in _LAUNCH_MODULES:
             launcher = bool(rest.pop(0))
         elif word in ("-m", "--module") and rest and not rest[0].endswith(".py"):
-            return _Start(("-m", rest.pop(0)), _arguments(rest, launcher), gpus, launcher, nodes)
+            return _Start(("-m", rest.pop(0)), _arguments(rest, launcher), gpus, launcher, nodes, hosts_in)
         elif word.endswith(".py"):
             script = _in_the_project(word, folder, is_file)
-            return _Start((script,), _arguments(rest, launcher), gpus, launcher, nodes) if script is not None else None
+            if script is None:
+                return None
+            return _Start((script,), _arguments(rest, launcher), gpus, launcher, nodes, hosts_in)
         elif not word.startswith("-") and not launcher:
             return None  # python -c …, a script without .py
     return None
@@ -208,15 +228,61 @@ def _value_of(option: re.Pattern[str], words: Sequence[str]) -> str | None:
     return None
 
 
-def _on_hosts(ranks: str | None, words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
-    """(ranks on each host, hosts) of ``-np 8 -H a:4,b:4``; of one host no name is needed."""
+def _on_hosts(ranks: str | None, words: Sequence[str]) -> tuple[str | None, tuple[str, ...], str | None]:
+    """(ranks on each host, hosts, file that lists them) of ``-np 8 -H a:4,b:4``; of one host no name is needed."""
     listed = (_value_of(_HOSTS, words) or "").split(",")
     names = tuple(dict.fromkeys(each.partition(":")[0] for each in listed if each))
+    hosts_in = None if names else _value_of(_HOST_FILE, words)
+    if hosts_in is not None:
+        return None, (), hosts_in
     if len(names) < 2 or not all(re.fullmatch(r"[\w.-]+", name) for name in names):
-        return ranks, ()
+        return ranks, (), None
     slots = {each.partition(":")[2] for each in listed}
     even = str(int(ranks) // len(names)) if ranks and ranks.isdigit() else ranks
-    return (slots.pop() or even) if len(slots) == 1 else even, names
+    return (slots.pop() or even) if len(slots) == 1 else even, names, None
+
+
+def _batch_words(text: str) -> Iterator[str]:
+    """Every word of the #SBATCH lines."""
+    for line in re.findall(r"^#SBATCH\s(.*)", text, re.MULTILINE):
+        try:
+            yield from shlex.split(line, comments=True)
+        except ValueError:
+            continue
+
+
+def _slurm_gpus(batch: Sequence[str], step: Sequence[str] | None) -> str | None:
+    """GPUs of one machine, of ``--nodes=2 --gpus=8`` 4. Where none are counted, srun's tasks there, one for each GPU.
+
+    Args:
+        batch: words of the #SBATCH lines. step: srun's own, which go before them; None without srun.
+    """
+
+    def asked(option: re.Pattern[str]) -> str | None:
+        return _value_of(option, step or ()) or _value_of(option, batch)
+
+    def count(option: re.Pattern[str]) -> int | None:
+        match = _SLURM_COUNT.fullmatch(asked(option) or "")
+        return int(match[1]) if match else None
+
+    def on_one(number: int | None) -> int | None:
+        return max(1, number // machines) if number and machines else None
+
+    named = asked(_SLURM_NODES)
+    machines = count(_SLURM_NODES) if named is not None else 1
+    for each in (asked(_SLURM_GRES) or "").split(","):
+        if match := _SLURM_GPU.fullmatch(each):
+            return match[1] or "1"
+    tasks = count(_SLURM_TASKS_PER_NODE) or on_one(count(_SLURM_TASKS))
+    of_each = count(_SLURM_GPUS_PER_TASK)
+    gpus = count(_SLURM_GPUS_PER_NODE) or on_one(count(_SLURM_GPUS)) or (of_each and of_each * (tasks or 1))
+    if gpus:
+        return str(gpus)
+    if step is None or not any("gpu" in word.lower() for word in (*step, *batch)):
+        return None
+    if tasks is None:
+        return asked(_SLURM_TASKS) if named is None else None  # a variable's name
+    return str(tasks) if tasks > 1 else None
 
 
 def _in_the_project(script: str, folder: str, is_file: Callable[[str], bool]) -> str | None:
@@ -249,6 +315,9 @@ def _as_run(start: _Start) -> str:
     unset = dict.fromkeys(name for word in words for name in _NAME.findall(word))
     notes = [f"fill in {', '.join(f'${name}' for name in unset)}"] if unset else []
     notes += [f"on each of {', '.join(start.nodes)}"] if start.nodes else []
+    if start.hosts_in is not None:
+        each = "" if "--gpus" in words[:4] else " and --gpus with the GPUs of each"
+        notes.append(f"add --nodes with the machines that {shlex.quote(start.hosts_in)} lists{each}")
     notes += ["append what $@ stands for"] if len(own) < end else []
     return " ".join(map(_pasted, words)) + (f"    # {'; '.join(notes)}" if notes else "")
 

@@ -74,6 +74,30 @@ def plan(project: Path, source: str, requirements: str = "") -> None:
             "train.py:2 imports keras.layers.convolutional_recurrent, which keras 2.9",  # the oldest that is needed
         ),
         ("from keras.engine.topology import Layer\n", "", "train.py:1 imports keras.engine, which keras 2.13"),
+        ("from keras.engine.topology import Layer\n", "keras==2.14.0\n", "train.py:1 imports keras.engine, which"),
+        # Before TensorFlow 2.6, keras is what the list says.
+        ("from keras.utils import multi_gpu_model\n", "tensorflow==2.4.0\nkeras==2.3.1\n", None),
+        (
+            "from keras.utils import multi_gpu_model\n",
+            "tensorflow==2.4.0\nkeras==2.4.3\n",
+            "train.py:1 imports keras.utils.multi_gpu_model, which keras 2.4 and later lack; no list asks for an older",
+        ),
+        (
+            "from tensorflow.keras.utils import multi_gpu_model\n",
+            "tensorflow==2.4.0\nkeras==2.3.1\n",
+            "train.py:1 imports tensorflow.keras.utils.multi_gpu_model, which keras 2.4 and later lack; the plan has",
+        ),
+        (
+            "from tensorflow.keras.layers.experimental import preprocessing\n",
+            "tensorflow==2.19.0\n",
+            "train.py:1 imports tensorflow.keras.layers.experimental, which keras 3.0",
+        ),
+        ("from tensorflow.keras.layers.experimental import preprocessing\n", "tensorflow==2.19.0\ntf-keras\n", None),
+        (
+            "from tensorflow.keras.wrappers.scikit_learn import KerasClassifier\n",
+            "tensorflow==2.19.0\ntf-keras\n",
+            "train.py:1 imports tensorflow.keras.wrappers.scikit_learn, which keras 2.13",
+        ),
     ],
 )
 def test_code_and_versions(tmp_path: Path, source: str, requirements: str, said: str | None) -> None:
@@ -89,3 +113,32 @@ def test_the_way_out_of_a_removed_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         plan(tmp_path, "from peft import prepare_model_for_int8_training\n", "peft\n")
     assert caught.value.run == "use peft.prepare_model_for_kbit_training, or pin peft<0.10"
+
+
+@pytest.mark.parametrize(
+    ("source", "listed", "way_out", "pinned"),
+    [
+        ("from keras.preprocessing.text import Tokenizer", "tensorflow==2.19.0", "tensorflow<2.16", "tensorflow<2.16"),
+        ("from keras.utils import np_utils", "tensorflow==2.15.0", "tensorflow<2.13", "tensorflow<2.13"),
+        (
+            "from keras.utils import np_utils",
+            "tensorflow==2.14.0\nkeras==2.14.0",
+            "tensorflow<2.13 and keras<2.13",
+            "tensorflow<2.13\nkeras<2.13",
+        ),
+        ("from keras.utils import np_utils", "tensorflow==2.4.0\nkeras", "keras<2.13", "tensorflow==2.4.0\nkeras<2.13"),
+    ],
+)
+def test_the_pin_that_is_named_is_a_way_out(
+    tmp_path: Path, source: str, listed: str, way_out: str, pinned: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan(tmp_path, source, listed)
+    assert caught.value.run is not None and caught.value.run.endswith(f", or pin {way_out}")
+    plan(tmp_path, source, pinned)
+
+
+def test_no_pin_is_named_where_no_known_tensorflow_is_old_enough(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan(tmp_path, "from keras.utils import multi_gpu_model\n", "keras\n")
+    assert caught.value.run == "build the model under tf.distribute.MirroredStrategy().scope()"

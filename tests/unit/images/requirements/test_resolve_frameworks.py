@@ -172,6 +172,20 @@ def test_tensorflows_cpu_package_feeds_the_framework_that_computes() -> None:
     assert found.stack.wheel is not None and found.stack.wheel.framework == "jax"
     told = {choice.what: choice.reason for choice in found.choices}
     assert told["tensorflow build"] == "the list names the CPU build, and jax computes"
+    for imports in (("tensorflow", "lightning"), ("yaml",)):
+        found = resolved("torch", "numpy", "tensorflow-cpu", imports=imports, machine=h100)
+        assert found.stack.wheel is not None and found.stack.wheel.framework == "torch"
+        assert "tensorflow-cpu==2.21.0" in found.requirements.lines
+
+
+@pytest.mark.parametrize("imports", [("tensorflow",), ("tensorflow", "transformers")])
+def test_a_framework_that_is_listed_and_not_imported_does_not_compute(imports: tuple[str, ...]) -> None:
+    h100 = parse_target("driver=580.65.06,gpu=h100")
+    with pytest.raises(GpuContractError, match=r"tensorflow 2.21.0\+cpu has no CUDA, but GPUs are requested"):
+        resolved("torch", "tensorflow-cpu", imports=imports, machine=h100)
+    assert resolved("torch", "numpy", "tensorflow-cpu", imports=imports, machine=None).requirements.lines[2:] == (
+        "tensorflow-cpu==2.21.0",
+    )
 
 
 @pytest.mark.parametrize(
