@@ -116,6 +116,19 @@ def test_tpe_prunes_what_falls_behind_and_names_the_best(project: Project) -> No
     assert "pruned" in project.cli("runs", "ls").stdout.lower()
 
 
+def test_a_last_evaluation_is_not_what_later_trials_are_pruned_by(project: Project) -> None:
+    last = """
+with open(os.environ["SEATRIAL_EVENTS"], "a") as file:
+    file.write(json.dumps({"phase": "test", "accuracy": accuracy}) + chr(10))
+"""
+    project.write("train.py", SCRIPT.replace('"epoch": epoch, ', '"epoch": epoch, "phase": "val", ') + last)
+    project.cli(*_words("--set", "lr=0.003,1e-5,1e-6", "--metric", "accuracy:max"))
+    study = _study(project)
+    assert study.get("series") == "val_accuracy"
+    assert [len(trial.reports) for trial in study.trials()] == [5, 4, 4]
+    assert all("test_accuracy" in trial.ending.metrics for trial in study.trials() if trial.ending)
+
+
 @pytest.mark.slow
 def test_a_script_that_only_prints_is_read_by_a_pattern(project: Project) -> None:
     project.write("train.py", SCRIPT.replace('with open(os.environ["SEATRIAL_EVENTS"], "a") as file:', "if 0:"))

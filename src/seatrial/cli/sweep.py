@@ -187,7 +187,8 @@ def _carry_out(search: Search, engine: str, screen: SearchScreen, told: Notify, 
     except SeatrialError as error:
         search.end(error)
         with suppress(SeatrialError):  # the error may be that the study cannot be written
-            search.finish()
+            search.leave(error)
+            screen.say(f"go on: seatrial sweep --resume {name}")
             page.write(search, names)
         tell(error.exit_code)
         raise

@@ -22,13 +22,19 @@ _OF_TIME = ("_s", "_ms", "per_s", "per_second", "seconds", "time", "epoch_time",
 
 
 def ending_of(
-    receipt: Receipt, objective: Objective | None, printed: float | None = None, *, diverged: bool = False
+    receipt: Receipt,
+    objective: Objective | None,
+    printed: float | None = None,
+    *,
+    diverged: bool = False,
+    series: str | None = None,
 ) -> Ending:
     """How a trial ended.
 
     Args:
         printed: with a pattern, the last value that its output had.
         diverged: its last value is no finite number, so that the value before is none to choose it by.
+        series: as in Ending.
     """
     measured = receipt.measurements
     used = [gpu.utilization_mean_pct for gpu in measured.gpus if gpu.utilization_mean_pct is not None]
@@ -54,12 +60,18 @@ def ending_of(
         exit_code=receipt.exit_code,
         measured={key: number for key, number in facts.items() if number is not None},
         metrics=metrics,
+        series=series,
     )
 
 
 def series_of(objective: Objective, ending: Ending) -> str | None:
-    """The full name under which scripts report the objective, as an ended trial shows it."""
-    return next((phase + objective.metric for phase in PHASES if phase + objective.metric in ending.metrics), None)
+    """The full name under which scripts report the objective, as an ended trial shows it.
+
+    What came several times while it ran, else what it reported at all: a pruner has no use for a last evaluation.
+    """
+    return ending.series or next(
+        (phase + objective.metric for phase in PHASES if phase + objective.metric in ending.metrics), None
+    )
 
 
 def _named(metric: str, metrics: dict[str, float]) -> float | None:

@@ -24,6 +24,7 @@ from seatrial.runs.launch import Prepared
 from seatrial.runs.store import Run, RunStore
 from seatrial.search.endings import ending_of, problem_of, series_of, unreported
 from seatrial.search.left_behind import left_behind
+from seatrial.search.objective import Objective
 from seatrial.search.reading import Reading
 from seatrial.search.search import Say, Search
 from seatrial.search.trial import Ending, Trial
@@ -103,12 +104,11 @@ def run_one(search: Search, trial: Trial, told: Callable[[], None] = lambda: Non
                 run, backend, handle, run.plan().job.grace_s, origin="search", why="the study cannot be written"
             )
         raise
-    printed, diverged = (None, False) if reading is None else (reading.last_printed, reading.diverged)
     is_told = threading.Event()
 
     def judged(receipt: Receipt) -> None:
         is_told.set()
-        tell(search, trial, ending_of(receipt, search.objective, printed, diverged=diverged))
+        tell(search, trial, ending_as_read(receipt, search.objective, reading))
         if not gpus:  # without a GPU the next trial need not wait until the container is removed
             told()
 
@@ -118,7 +118,7 @@ def run_one(search: Search, trial: Trial, told: Callable[[], None] = lambda: Non
     if receipt is None:  # the engine does not know how it ended, or it still lives: another searcher asks again
         return
     if not is_told.is_set():  # another process has made the receipt
-        tell(search, trial, ending_of(receipt, search.objective, printed, diverged=diverged))
+        tell(search, trial, ending_as_read(receipt, search.objective, reading))
 
 
 def _left_behind(search: Search, trial: Trial) -> Run | None:
@@ -242,6 +242,13 @@ def follow_trial(search: Search, trial: Trial, run: Run, *, just_started: bool) 
         for step, value in reading.new():
             search.study.report(trial.number, step, value)
     return reading, state
+
+
+def ending_as_read(receipt: Receipt, objective: Objective | None, reading: Reading | None) -> Ending:
+    """How a trial that was followed ended."""
+    if reading is None:
+        return ending_of(receipt, objective)
+    return ending_of(receipt, objective, reading.last_printed, diverged=reading.diverged, series=reading.series)
 
 
 def stop_run(search: Search, run: Run, origin: str, why: str | None) -> None:

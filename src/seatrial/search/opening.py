@@ -56,7 +56,7 @@ def resume_search(
     study = find_study(store, name)
     definition = study.definition
     job = Job.model_validate_json(definition.job, strict=False)
-    study.put("ended", None)
+    study.go_on()
     stopped = study.retry_stopped()
     if stopped:
         say(f"{stopped} trials that were stopped run again")
@@ -140,6 +140,7 @@ def _joined(store: RunStore, definition: Definition, say: Say, *, named: bool) -
                 run=f"seatrial sweep --resume {name}   # or another --study",
             )
         if named or study.get("ended") is None:
+            study.go_on()
             told = len(study.trials())
             say(f"study {wanted.name}: going on with {told} trial{'s' * (told != 1)} so far")
             return study

@@ -106,7 +106,7 @@ def page(search: Search, trials: Sequence[Trial], names: Names, links: Links = B
     definition, objective = search.study.definition, search.objective
     shown, best = columns(trials, objective), best_of(trials, objective)
     ranked = _ranked(trials, objective)
-    ended, standing = search.study.get("ended"), search.study.standing()
+    ended, standing = search.study.get("ended") or search.study.get("problem"), search.study.standing()
     return render_page(
         "seatrial.search",
         "sweep.html",

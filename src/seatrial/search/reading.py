@@ -34,6 +34,7 @@ class Reading:
     Attributes:
         last_printed: with a pattern, the last finite value.
         diverged: the objective's last value is NaN or infinite.
+        told: full name among what scripts report → how many values came.
     """
 
     def __init__(self, run: Run, objective: Objective, series: str | None) -> None:
@@ -41,11 +42,18 @@ class Reading:
         self._lines = events.Lines(str(run.events_path))
         names = [phase + objective.metric for phase in PHASES if phase != "train_"]
         self._names = [series] if series is not None else names
+        self.told = dict.fromkeys(self._names, 0)
         self._unfinished: dict[Stream, bytes] = {}
         self._printed: list[float] = []
         self.last_printed: float | None = None
         self.diverged = False
         self.count = 0
+
+    @property
+    def series(self) -> str | None:
+        """The name that came most often, by PHASES of equals; None: none came more than once."""
+        most = max(self.told, key=lambda name: self.told[name])
+        return most if self.told[most] > 1 else None
 
     def output(self, stream: Stream, data: bytes) -> None:
         """More of the output."""
@@ -99,8 +107,10 @@ class Reading:
     def _of(self, event: dict[str, object]) -> float | None:
         """The objective of one line. The first name that was seen is the one from then on."""
         phase = text(event.get("phase")) or ""
-        for key, told in event.items():
-            name = key if not phase or key.startswith(phase + "_") else f"{phase}_{key}"
+        values = [(key if not phase or key.startswith(phase + "_") else f"{phase}_{key}", event[key]) for key in event]
+        for name in {name for name, told in values if name in self.told and number(told) is not None}:
+            self.told[name] += 1
+        for name, told in values:
             if name not in self._names:
                 continue
             value = number(told)

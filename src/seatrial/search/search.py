@@ -93,6 +93,11 @@ class Search:
         self.study.leave()
         return trials
 
+    def leave(self, problem: SeatrialError) -> None:
+        """This searcher cannot go on; the study has not ended: the same command goes on with it."""
+        self.study.put("problem", problem.message)
+        self.study.leave()
+
     def _stopped(self, trials: Sequence[Trial]) -> bool:
         """The budget was used up before all was tried."""
         return self.time_is_over() and (self.expected is None or len(trials) < self.expected)

@@ -134,13 +134,13 @@ class Study:
 
     def standing(self) -> Standing:
         """Whether it is searched now; else what its search came to."""
-        ended = self.get("ended")
-        if ended == "complete":
-            return "done"
         with self._reading() as file:
             if is_anyone_there(file):
                 return "running"
-        return "stopped" if ended is None else "failed"
+        ended = self.get("ended")
+        if ended == "complete":
+            return "done"
+        return "stopped" if ended is None and self.get("problem") is None else "failed"
 
     # Verbs
 
@@ -228,12 +228,17 @@ class Study:
             with self._changing() as file:
                 write_seen(file)
 
+    def go_on(self) -> None:
+        """It has not ended: more of it is searched now."""
+        for fact in ("ended", "problem"):
+            self.put(fact, None)
+
     def leave(self) -> None:
         """This searcher works on it no more."""
         with self._changing() as file:
             write_gone(file)
 
-    # Facts of the whole study, such as why it has ended
+    # Facts of the whole study: why it has ended, or the problem that a searcher left it with
 
     def put(self, key: str, value: str | None) -> None:
         with self._changing() as file:

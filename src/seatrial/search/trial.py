@@ -37,6 +37,7 @@ class Ending:
         outcome: the receipt's headline, or why there is none.
         measured: ``seconds``, ``images_per_s``, ``energy_j``, ``utilization_pct``, ``cpu_s``: what is known of them.
         metrics: last values of all that the target reported.
+        series: the full name under which the objective came several times while it ran; None: none did.
     """
 
     state: State
@@ -45,6 +46,7 @@ class Ending:
     exit_code: int | None = None
     measured: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+    series: str | None = None
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ def projects(tmp_path: Path) -> Projects:
         study.begin(number, f"20261122-00000{number}-test")
         study.tell(number, Ending("done", value, "passed", 0, {"seconds": 2.0}, {"loss": value}))
     study.put("ended", "complete")
+    study.leave()
     (store.record / "sweeps" / "broken").mkdir()
     (store.record / "sweeps" / "broken" / FILE).write_bytes(b"")
     return Projects(store)

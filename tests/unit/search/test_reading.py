@@ -49,6 +49,23 @@ def test_a_printed_nan_at_the_end_diverged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("phases", "series"),
+    [
+        (["val", "val", "val", "test"], "val_loss"),  # as Keras tells: an evaluation at the end
+        (["test", "val", "val", "val", "test"], "val_loss"),  # and one at the beginning
+        (["val", "test", "val", "test"], "test_loss"),
+        (["test"], None),
+        ([], None),
+    ],
+)
+def test_the_series_is_what_came_while_it_trained(tmp_path: Path, phases: list[str], series: str | None) -> None:
+    reading, path = _reading(tmp_path)
+    path.write_text("".join(f'{{"type":"step","phase":"{phase}","loss":0.5}}\n' for phase in phases))
+    reading.new()
+    assert reading.series == series
+
+
+@pytest.mark.parametrize(
     ("told", "diverged"),
     [
         (["0.5", "NaN"], True),

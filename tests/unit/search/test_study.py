@@ -222,3 +222,5 @@ def test_a_study_whose_searcher_was_killed_is_not_running(study: Study) -> None:
     assert study.standing() == "failed"
     study.put("ended", "complete")
     assert study.standing() == "done"
+    _ask(study)
+    assert study.standing() == "running", "whoever works on it asks for more than it had"

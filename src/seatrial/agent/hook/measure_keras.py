@@ -55,13 +55,13 @@ class KerasSteps:
         elif "Optimizer" in found:  # Keras 2
             self._after(found["Optimizer"], "apply_gradients", self.applied)
 
-    def _before(self, owner: Any, name: str, told: Callable[[Any, Any], None]) -> None:
+    def _before(self, owner: Any, name: str, told: Callable[[Any, Any, Any], None]) -> None:
         self._around(owner, name, told, before=True)
 
-    def _after(self, owner: Any, name: str, told: Callable[[Any, Any], None]) -> None:
+    def _after(self, owner: Any, name: str, told: Callable[[Any, Any, Any], None]) -> None:
         self._around(owner, name, told, before=False)
 
-    def _around(self, owner: Any, name: str, told: Callable[[Any, Any], None], before: bool) -> None:
+    def _around(self, owner: Any, name: str, told: Callable[[Any, Any, Any], None], before: bool) -> None:
         original = vars(owner).get(name)
         if original is None:
             return
@@ -70,19 +70,19 @@ class KerasSteps:
         @functools.wraps(original)
         def wrapper(this: Any, *args: Any, **kwargs: Any) -> Any:
             if before:
-                tell(this, args)
+                tell(this, args, kwargs)
                 return original(this, *args, **kwargs)
             result = original(this, *args, **kwargs)
-            tell(this, args)
+            tell(this, args, kwargs)
             return result
 
         setattr(owner, name, wrapper)
 
-    def _safely(self, told: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-        def tell(this: Any, args: Any) -> None:
+    def _safely(self, told: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], None]:
+        def tell(this: Any, args: Any, kwargs: Any) -> None:
             if self.recorder.on:
                 try:
-                    told(this, args)
+                    told(this, args, kwargs)
                 except Exception as error:  # noqa: BLE001
                     self.recorder.stop(error)
 
@@ -90,22 +90,22 @@ class KerasSteps:
 
     # fit
 
-    def train_began(self, callbacks: Any, args: Any) -> None:
+    def train_began(self, callbacks: Any, args: Any, kwargs: Any) -> None:
         self.recorder.take_thread()
         self.fitting = True
         self.batch_size = 0
 
-    def train_ended(self, callbacks: Any, args: Any) -> None:
+    def train_ended(self, callbacks: Any, args: Any, kwargs: Any) -> None:
         self._fetched()
         self.fitting = False
 
-    def batch_began(self, callbacks: Any, args: Any) -> None:
+    def batch_began(self, callbacks: Any, args: Any, kwargs: Any) -> None:
         self._fetched()
         self.batch = int(args[0]) if args else 0
         if not self.batch_size:
             self._look_at(callbacks, sys._getframe(3).f_locals)
 
-    def batch_ended(self, callbacks: Any, args: Any) -> None:
+    def batch_ended(self, callbacks: Any, args: Any, kwargs: Any) -> None:
         if not self.recorder.mine():
             return
         last = int(args[0]) if args else self.batch
@@ -123,14 +123,15 @@ class KerasSteps:
             recorder.timeline.enter("data")
             self.fetching = True
 
-    def epoch_ended(self, callbacks: Any, args: Any) -> None:
+    def epoch_ended(self, callbacks: Any, args: Any, kwargs: Any) -> None:
         self._fetched()
         if self.partial and self.batch_size and self.recorder.facts.get("backend") != "torch":
             self.recorder.examples -= self.batch_size - self.partial
-        if self.recorder.mine() and len(args) > 1:
+        if self.recorder.mine():
             self.epochs += 1  # of the script: each fit counts its own from 0
-            of_validation = {name: value for name, value in (args[1] or {}).items() if name.startswith("val_")}
-            trained = {name: value for name, value in (args[1] or {}).items() if name not in of_validation}
+            logs = (args[1] if len(args) > 1 else kwargs.get("logs")) or {}
+            of_validation = {name: value for name, value in logs.items() if name.startswith("val_")}
+            trained = {name: value for name, value in logs.items() if name not in of_validation}
             report.metrics("keras", "train", self.epochs, trained)
             report.metrics("keras", "val", self.epochs, of_validation)
 
@@ -139,17 +140,18 @@ class KerasSteps:
             self.fetching = False
             self.recorder.timeline.leave()
 
-    def test_began(self, callbacks: Any, args: Any) -> None:
+    def test_began(self, callbacks: Any, args: Any, kwargs: Any) -> None:
         self._fetched()
         if self.recorder.mine():
             self.recorder.timeline.enter("evaluation")
             self.recorder.evaluated()
 
-    def test_ended(self, callbacks: Any, args: Any) -> None:
+    def test_ended(self, callbacks: Any, args: Any, kwargs: Any) -> None:
         if self.recorder.mine():
             self.recorder.timeline.leave()
-            if args and not self.fitting:  # evaluate() of the script's own; fit's is in the logs of its epoch
-                report.metrics("keras", "test", self.epochs, args[0] or {})
+            if not self.fitting:  # evaluate() of the script's own; fit's is in the logs of its epoch
+                logs = args[0] if args else kwargs.get("logs")  # by name in Keras 2
+                report.metrics("keras", "test", self.epochs, logs or {})
 
     predict_began, predict_ended = test_began, test_ended
 
@@ -174,7 +176,7 @@ class KerasSteps:
 
     # loops of the script's own
 
-    def applied(self, optimizer: Any, args: Any) -> None:
+    def applied(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer has applied gradients, or has been traced while it does."""
         if self.fitting:
             return
@@ -184,7 +186,7 @@ class KerasSteps:
         if "tensorflow" in sys.modules and sys.modules["tensorflow"].inside_function():
             return
         jax = sys.modules.get("jax")
-        if jax is not None and any(isinstance(each, jax.core.Tracer) for each in _some(args)):
+        if jax is not None and any(isinstance(each, jax.core.Tracer) for each in _some((*args, *kwargs.values()))):
             return
         self._own_step(optimizer)
 
@@ -212,7 +214,7 @@ class KerasSteps:
             finally:
                 functions.pop()
                 if not functions and getattr(this, "_seatrial_trains", False):
-                    self._safely(lambda that, _: self._own_step("a tf.function"))(this, ())
+                    self._safely(lambda *_: self._own_step("a tf.function"))(this, (), {})
 
         function.__call__ = __call__
 

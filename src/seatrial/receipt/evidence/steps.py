@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import median
@@ -68,15 +68,18 @@ class Steps:
 def read_steps(lines: Iterable[tuple[float, Mapping[str, Any]]]) -> Steps:
     """Steps of (seconds since the first event, step event) pairs.
 
-    Ranks other than 0 add their images but no points: all ranks report the same curve.
+    Ranks other than 0 add their images but no points: all ranks report the same curve. What a framework told (``by``)
+    is placed where the script's own lines are.
     """
     lines = list(lines)
-    axis = next((key for key in ("step", "epoch") if any(number(e.get(key)) is not None for _, e in lines)), "line")
+    by_framework = _framework_leads([event for _, event in lines])
+    leading = [event for _, event in lines if ("by" in event) is by_framework]
+    axis = next((key for key in ("step", "epoch") if any(number(e.get(key)) is not None for e in leading)), "line")
     steps = Steps(axis=axis, lines=len(lines))
     x = previous = offset = 0.0
     for at_s, event in lines:
         own = number(event.get(axis)) if axis != "line" else previous + 1
-        if own is not None:
+        if own is not None and ("by" in event) is by_framework:
             if own < previous / 2:  # counted anew each epoch; a little less is only a late line
                 offset += previous
             previous, x = own, own + offset
@@ -87,6 +90,14 @@ def read_steps(lines: Iterable[tuple[float, Mapping[str, Any]]]) -> Steps:
         if not number(event.get("rank")):
             _add_points(steps, event, phase, x)
     return steps
+
+
+def _framework_leads(events: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether x is a framework's: it tells of more epochs than the script writes lines, such as one at its end."""
+    told = [event for event in events if "by" in event]
+    epochs = {epoch for event in told if (epoch := number(event.get("epoch"))) is not None}
+    written = len(events) - len(told)
+    return not written or written < len(epochs)
 
 
 def _add_points(steps: Steps, event: Mapping[str, Any], phase: str, x: float) -> None:

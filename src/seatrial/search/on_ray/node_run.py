@@ -23,10 +23,9 @@ from seatrial.planning.host import read_host
 from seatrial.runs.finalise import finalise
 from seatrial.runs.liveness import leases
 from seatrial.runs.store import Run, RunStore
-from seatrial.search.endings import ending_of
 from seatrial.search.grid import Grid
 from seatrial.search.left_behind import left_behind
-from seatrial.search.local import follow_trial, start_trial
+from seatrial.search.local import ending_as_read, follow_trial, start_trial
 from seatrial.search.objective import Objective
 from seatrial.search.on_ray.gathering import pack_run
 from seatrial.search.search import Search
@@ -184,8 +183,7 @@ def _to_the_end(search: NodeSearch, trial: Trial, run: Run, wire: Wire, *, gathe
     if receipt is None:
         wire.send("again")
         return
-    printed, diverged = (None, False) if reading is None else (reading.last_printed, reading.diverged)
-    ending = ending_of(receipt, search.objective, printed, diverged=diverged)
+    ending = ending_as_read(receipt, search.objective, reading)
     archive = pack_run(run, search.job.models.source if search.job.models else None) if gather else None
     wire.send("end", run_id=run.id, ending=asdict(ending), archive=None if archive is None else str(archive))
     if archive is not None:

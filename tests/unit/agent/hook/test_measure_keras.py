@@ -75,6 +75,29 @@ def test_an_evaluation_without_a_training_has_no_epoch(tmp_path):
     assert told(tmp_path, script) == [{"by": "keras", "phase": "test", "loss": 0.5}]
 
 
+#: Keras 2.15 (keras/src/engine/training.py) hands the logs of an evaluation on by their name.
+BY_NAME = """
+from keras.src.callbacks import CallbackList
+from keras import config
+callbacks = CallbackList()
+callbacks.on_train_begin()
+callbacks.on_train_batch_begin(0)
+callbacks.on_train_batch_end(0, {})
+callbacks.on_epoch_end(0, logs={"loss": 2.0, "val_loss": 3.0})
+callbacks.on_train_end(logs={})
+callbacks.on_test_begin()
+callbacks.on_test_end(logs={"loss": 0.5})
+"""
+
+
+def test_logs_that_are_handed_on_by_name(tmp_path):
+    assert told(tmp_path, BY_NAME) == [
+        {"by": "keras", "epoch": 1, "phase": "train", "loss": 2.0},
+        {"by": "keras", "epoch": 1, "phase": "val", "val_loss": 3.0},
+        {"by": "keras", "epoch": 1, "phase": "test", "loss": 0.5},
+    ]
+
+
 def test_a_loss_that_is_no_number_leaves_no_line(tmp_path):
     script = "from keras.src.callbacks import fit\nfrom keras import config\nfit([{'loss': float('inf')}])\n"
     assert told(tmp_path, script) == []

@@ -67,6 +67,18 @@ class TestSteps:
         lines = [{"step": step, "loss": 1.0} for step in (1, 2, 3, 1, 2, 3)]
         assert [x for x, _ in self.series(*lines)["loss"]] == [1, 2, 3, 4, 5, 6]
 
+    def test_a_framework_does_not_place_the_scripts_own_lines(self):
+        epochs = [{"by": "keras", "epoch": epoch, "phase": "val", "loss": 3.0} for epoch in (1, 2)]
+        own = {"loss": 1.0}
+        steps = read_steps((0.0, event) for event in (own, own, epochs[0], own, own, epochs[1]))
+        assert steps.axis == "line"
+        assert steps.series == {"loss": [(1, 1), (2, 1), (3, 1), (4, 1)], "val_loss": [(2, 3), (4, 3)]}
+
+    def test_one_line_at_the_end_does_not_place_a_frameworks_epochs(self):
+        epochs = [{"by": "keras", "epoch": epoch, "loss": 3.0} for epoch in (1, 2)]
+        steps = read_steps((0.0, event) for event in (*epochs, {"accuracy": 0.5}))
+        assert steps.axis == "epoch" and steps.series == {"loss": [(1, 3), (2, 3)], "accuracy": [(2, 0.5)]}
+
     def test_a_line_without_a_step_is_where_the_last_one_was(self):
         assert self.series({"step": 10, "loss": 1}, {"accuracy": 0.5})["accuracy"] == [(10, 0.5)]
 
