@@ -118,8 +118,8 @@ def _instead(typed: str, meant: Sequence[str], argv: list[str]) -> str | None:
         typed: the word, or the same path written otherwise: ``a.py`` for ``./a.py``.
     """
     ours = argv[: argv.index("--")] if "--" in argv else argv
-    path = os.path.abspath(typed)
-    places = [at for at, word in enumerate(ours) if at and os.path.abspath(word) == path]
+    path = os.path.normpath(Path(typed).absolute())
+    places = [at for at, word in enumerate(ours) if at and os.path.normpath(Path(word).absolute()) == path]
     if argv[0] not in ("run", *_ADVISED_AS_RUN) or len(places) != 1:
         return None
     at = places[0]
