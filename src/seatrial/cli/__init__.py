@@ -140,7 +140,7 @@ def _dispatch(argv: list[str]) -> int:
         cut = rest.index("--")
         rest, target_arguments = rest[:cut], rest[cut + 1 :]
     if verb in ("run", "plan") and not any(word.startswith("--image") for word in rest):
-        check_launcher(rest)
+        check_launcher(rest, target_arguments)
     module = _verb_module(verb)
     rest = module.reworded(rest) if hasattr(module, "reworded") else rest
     if not rest and len(module.app.registered_commands) > 1:

@@ -42,19 +42,34 @@ def check_words(argv: Sequence[str]) -> None:
         )
 
 
-def check_launcher(words: Sequence[str]) -> None:
-    """``mpirun -np 4 python train.py`` behind a verb, whose -np typer would refuse. Raises TargetError."""
+def check_launcher(words: Sequence[str], arguments: Sequence[str] = ()) -> None:
+    """``mpirun -np 4 python train.py`` behind a verb, whose -np typer would refuse. Raises TargetError.
+
+    Args:
+        arguments: what stands behind ``--``.
+    """
     from seatrial.job.reading.shell_commands import LAUNCHERS, MPI_LAUNCHERS, is_python
 
-    for at, word in enumerate(words):
-        if (
-            (word in (*LAUNCHERS, *MPI_LAUNCHERS) or (at == 0 and is_python(word)))
-            and not (at and words[at - 1].startswith("-"))
-            and len(words) > at + 1
-        ):
+    for at, word in enumerate(words if arguments else words[:-1]):
+        launcher = word in (*LAUNCHERS, *MPI_LAUNCHERS) and not (at and words[at - 1].startswith("-"))
+        if launcher or (is_python(word) and _is_first(words, at)):
             from seatrial.job.target import launcher_refused
 
-            raise launcher_refused(words[at:])
+            raise launcher_refused([*words[at:], *arguments], words[:at])
+
+
+def _is_first(words: Sequence[str], at: int) -> bool:
+    """Whether only options and their values stand before this word."""
+    from seatrial.cli.words import kept
+
+    options = [option for verb in ("run", "plan") for option in kept()[verb]["options"]]
+    flags = {name for option in options if option["metavar"] is None for name in option["names"]}
+    value_follows = False
+    for word in words[:at]:
+        if not value_follows and not word.startswith("-"):
+            return False
+        value_follows = not value_follows and "=" not in word and word not in flags
+    return not value_follows
 
 
 def check_folder(project: Path) -> Path:

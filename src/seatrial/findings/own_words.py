@@ -6,12 +6,12 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 #: ``seatrial run``, options, ``…``, more options; what follows is a comment or another command.
 _CALL = re.compile(
-    r"\bseatrial (run|plan|shell|sweep|tune)((?: (?![…#;|&])\S+)*) …"
+    r"\bseatrial (run|plan|shell|build|sweep|tune)((?: (?![…#;|&])\S+)*) …"
     r"((?: -\S+(?: (?![-…#;|&])\S+)?)*)(?=$|\s+#|\s*[;|&])"
 )
 
-#: What a target and its options stand behind in the same way.
-LIKE_RUN = ("run", "plan", "shell")
+#: Verbs that take each other's words: a target and its options.
+SHARE_WORDS = ("run", "plan", "shell")
 
 #: Options that may be given several times, each for another thing: the user's own stay.
 _SEVERAL = {"--env", "--env-file", "--secret", "--ulimit", "--publish", "--device"}
@@ -21,7 +21,7 @@ _OMITTED = re.compile(r"#.*?\bwithout (--[\w-]+)")
 
 
 def with_own_words(
-    advice: str, target: Sequence[str], arguments: Sequence[str], verbs: Sequence[str] = LIKE_RUN
+    advice: str, target: Sequence[str], arguments: Sequence[str], verbs: Sequence[str] = SHARE_WORDS
 ) -> str:
     """Advice with words in place of each ``…`` that stands for a target and its options.
 

@@ -56,6 +56,9 @@ CONTAINER_RESUMED_CHECKPOINTS = f"{CONTAINER_RESUME}/checkpoints"
 #: Where the companion's agent writes, in the run's record.
 COMPANION_FOLDER = "companion"
 
+#: What a plan says, and of what, while its ready image is not here.
+IMAGE_UNKNOWN = ("image contents", "unknown")
+
 #: On top of the grace that the agent gives the target, for the agent itself to finish the evidence, in seconds.
 AGENT_GRACE_S = 10
 #: The agent's exit code in a pod that was asked to end from outside, so that another goes on.
@@ -366,6 +369,11 @@ class Plan(Frozen):
             "image": ["--image", self.job.image.ready or ""],
         }[target.kind]
         return shlex.join([*words, *(["--", *target.args] if target.args else [])])
+
+    @property
+    def image_is_unknown(self) -> bool:
+        """Its ready image was not here when it was made: what it says of the inside is a guess."""
+        return any((choice.what, choice.value) == IMAGE_UNKNOWN for choice in self.choices)
 
     @property
     def gpus_asked(self) -> int:

@@ -61,19 +61,29 @@ def resolve_target(
     raise _not_there(words[0], project, recipes)
 
 
-_MPI = "torchrun starts them; what needs MPI itself, as mpi4py does, needs an image that has it: --image IMAGE mpirun …"
+_MPI = (
+    "torchrun starts them; what needs MPI itself, as mpi4py does, needs an image that has it: "
+    "--image IMAGE -- mpirun …"
+)
 
 
-def launcher_refused(words: Sequence[str]) -> TargetError:
-    """``horovodrun -np 4 python train.py`` and the like: the same in seatrial's words, where they can be read."""
+def launcher_refused(words: Sequence[str], options: Sequence[str] = ()) -> TargetError:
+    """``horovodrun -np 4 python train.py`` and the like: the same in seatrial's words, where they can be read.
+
+    Args:
+        options: seatrial's own that stand before; a plain Python does not say otherwise.
+    """
     command = training_command(shlex.join(words), lambda name: True)
     own = is_python(words[0])
+    run = command.seatrial if command is not None else "seatrial run --gpus 2 train.py"
+    if own and options and command is not None and "--gpus" not in run:
+        run = run.replace("seatrial run", shlex.join(["seatrial", "run", *options]), 1)
     return TargetError(
         "seatrial starts Python itself: name the script alone"
         if own
         else f"seatrial starts the ranks itself: {words[0]} is a launcher, not a script",
         cause=_MPI if words[0] in MPI_LAUNCHERS else None,
-        run=command.seatrial if command is not None else "seatrial run --gpus 2 train.py",
+        run=run,
     )
 
 

@@ -156,7 +156,8 @@ def prepare(
     try:
         selection = _select_and_lease(ground, run, environ)
         plan = _plan(ground, run, selection, environ, interactive=interactive, caller=caller)
-        if _pulled(plan, ground.backend, building):
+        if plan.image_is_unknown:
+            _make_present(plan, ground.backend, building)
             plan = _plan(ground, run, selection, environ, interactive=interactive, caller=caller)
         _refuse_cut_down_image(plan)
         if namesake is not None:
@@ -174,16 +175,16 @@ def prepare(
     return Prepared(run, plan, ground.backend, ground.environ)
 
 
-def _pulled(plan: Plan, backend: Backend, building: Building) -> bool:
-    """Pull a container's ready image if it is not here: what else is against the run has been told by now."""
+def _make_present(plan: Plan, backend: Backend, building: Building) -> None:
+    """Pull the ready image, unless another process has meanwhile: what else is against the run has been told by now."""
     image, store = plan.image, backend.images
-    if image is None or image.build or store is None or plan.container is None or store.image(image.tag) is not None:
-        return False
+    assert image is not None and store is not None, "only a ready image of a store can be unknown"
+    if store.image(image.tag) is not None:
+        return
     from seatrial.images.building.pull import pull  # most images are here
 
     with building() as tell:
         pull(store, image.tag, tell)
-    return True
 
 
 def _refuse_cut_down_image(plan: Plan) -> None:

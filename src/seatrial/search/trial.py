@@ -8,8 +8,7 @@ from typing import Any, Literal
 from seatrial.search.space import Settings
 
 #: ``waiting``: its searcher went before the run began, so that it is run again. ``stopped``: by the user, or because
-#: the search's time was over. ``not followed``: its searcher went while it ran;
-#: so it is only shown.
+#: the search's time was over. ``not followed``: its searcher has gone while it runs; shown, never stored.
 State = Literal["waiting", "running", "done", "pruned", "failed", "stopped", "not followed"]
 
 #: Its run is over, and what it came to is known.

@@ -120,9 +120,24 @@ def test_a_word_that_the_locale_has_no_letters_for(refused):
     [
         (["mpirun", "-np", "4", "python", "train.py"], "seatrial run --gpus 4 train.py"),
         (["python3", "-u", "train.py", "--lr", "1"], "seatrial run train.py -- --lr 1"),
+        (["--gpus", "none", "python", "train.py"], "seatrial run --gpus none train.py"),
+        (["--strict", "--gpus=none", "python", "train.py"], "seatrial run --strict --gpus=none train.py"),
     ],
 )
 def test_the_command_that_others_start_it_with_is_given_in_seatrials_words(words: list[str], run: str) -> None:
     with pytest.raises(TargetError) as refused:
         check_launcher(words)
     assert refused.value.run == run
+
+
+def test_what_stands_behind_the_dashes_stays(refused) -> None:
+    assert "fix: seatrial plan --gpus none t.py -- --k 1" in refused(*"plan --gpus none python t.py -- --k 1".split())
+
+
+@pytest.mark.parametrize("words", [["--name", "python", "train.py"], ["train.py", "python", "3"], ["python"]])
+def test_what_is_called_python_otherwise_is_no_launcher(words: list[str]) -> None:
+    check_launcher(words)
+
+
+def test_the_command_for_what_needs_mpi_itself_can_be_typed(refused) -> None:
+    assert "--image IMAGE -- mpirun …" in refused("plan", "mpirun", "-n", "2", "./x")

@@ -71,6 +71,19 @@ def test_an_image_that_is_here_is_no_news(
     assert told.begun == 0
 
 
+def test_what_another_process_has_pulled_meanwhile_is_in_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]
+) -> None:
+    backend, told = FakeBackend(), Told()
+    pulled = replace(backend.images.pull(IMAGE), python="/opt/venv/bin/python", entrypoint=("serve",), env={"A": "1"})
+    answers = [None]  # to the first question
+    monkeypatch.setattr(backend.images, "image", lambda reference: answers.pop() if answers else pulled)
+    monkeypatch.setattr(backend.images, "find_python", lambda reference: pulled.python)
+    image = prepare(job_on(backend, tmp_path, monkeypatch), environ, building=told.building).plan.image
+    assert image is not None and told.begun == 0
+    assert (image.python, image.entrypoint, image.env) == ("/opt/venv/bin/python", ("serve",), {"A": "1"})
+
+
 def test_what_is_against_the_run_is_told_before_minutes_of_pulling(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]
 ) -> None:

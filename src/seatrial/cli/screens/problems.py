@@ -26,9 +26,10 @@ from seatrial.errors import (
     SeatrialError,
     StackError,
     TargetError,
+    UsageError,
 )
 from seatrial.findings.labels import CAUSE, FIX
-from seatrial.findings.own_words import LIKE_RUN, with_own_words
+from seatrial.findings.own_words import SHARE_WORDS, with_own_words
 from seatrial.system.typed_path import as_typed as typed_path
 
 #: How errors and findings say "the same on the CPU", without knowing what was typed.
@@ -44,8 +45,8 @@ _IN_THE_WAY = frozenset(
 #: At a sentence's end, and not the folder "." or "..".
 _FULL_STOP = re.compile(r"(?<=[^\s./])\.+$")
 
-#: Verbs whose words are those of run, so that run's advice is theirs.
-_LIKE_RUN = ("plan", "shell", "build", "tune", "sweep")
+#: Verbs that are advised in run's words, with their own name in its place.
+_ADVISED_AS_RUN = ("plan", "shell", "build", "tune", "sweep")
 
 #: What pydantic raises for text that is none; by its name, since not every verb imports pydantic.
 _NOT_TEXT = "PydanticSerializationError"
@@ -75,11 +76,9 @@ def exit_code(error: Exception) -> int:
 def _sentence(error: Exception, argv: list[str]) -> tuple[str, str | None, str | None] | None:
     """(message, cause, command) of an error that is no defect of ours, else None."""
     if isinstance(error, SeatrialError):
-        advice = as_typed(error.run, argv)
+        advice = as_typed(_with_own_verb(error, argv), argv)
         if isinstance(error, TargetError) and error.instead and advice:
             advice = _instead(*error.instead, argv) or advice
-        if advice and argv[0] in _LIKE_RUN and isinstance(error, TargetError | GpuRequestError):
-            advice = re.sub(r"^seatrial run (?!--help)", f"seatrial {argv[0]} ", advice)
         return error.message, error.cause, advice
     if (usage := usage_problem(error, argv)) is not None:
         return usage
@@ -103,12 +102,27 @@ def _sentence(error: Exception, argv: list[str]) -> tuple[str, str | None, str |
     return None
 
 
+def _with_own_verb(error: SeatrialError, argv: list[str]) -> str | None:
+    """Its advice about the target or --gpus for the verb that was typed, which takes them as run does."""
+    about = isinstance(error, TargetError | GpuRequestError)
+    about = about or (isinstance(error, UsageError) and (error.run or "").startswith("seatrial run --gpus "))
+    if error.run is None or not about or not argv or argv[0] not in _ADVISED_AS_RUN:
+        return error.run
+    return re.sub(r"^seatrial run (?!--help)", f"seatrial {argv[0]} ", error.run)
+
+
 def _instead(typed: str, meant: Sequence[str], argv: list[str]) -> str | None:
-    """The user's own command with the target that was meant; None where the word stands there twice, or not at all."""
+    """The user's own command with the target that was meant; None where the word stands there twice, or not at all.
+
+    Args:
+        typed: the word, or the same path written otherwise: ``a.py`` for ``./a.py``.
+    """
     ours = argv[: argv.index("--")] if "--" in argv else argv
-    if argv[0] not in ("run", *_LIKE_RUN) or ours[1:].count(typed) != 1:
+    path = os.path.normpath(Path(typed).absolute())
+    places = [at for at, word in enumerate(ours) if at and os.path.normpath(Path(word).absolute()) == path]
+    if argv[0] not in ("run", *_ADVISED_AS_RUN) or len(places) != 1:
         return None
-    at = ours.index(typed, 1)
+    at = places[0]
     return shlex.join(["seatrial", *argv[:at], *meant, *argv[at + 1 :]])
 
 
@@ -141,9 +155,9 @@ def as_typed(advice: str | None, argv: list[str]) -> str | None:
     if WITHOUT_GPUS in advice and _takes_gpus(ours):
         advice = advice.replace(WITHOUT_GPUS, shlex.join(["seatrial", *kept, "--gpus", "none", *theirs]))
     verb = ours[0] if ours else ""
-    if verb not in (*LIKE_RUN, "sweep", "tune"):
+    if verb != "run" and verb not in _ADVISED_AS_RUN:
         return advice
-    return with_own_words(advice, ours[1:], theirs, LIKE_RUN if verb in LIKE_RUN else (verb,))
+    return with_own_words(advice, ours[1:], theirs, SHARE_WORDS if verb in SHARE_WORDS else (verb,))
 
 
 def _takes_gpus(argv: list[str]) -> bool:

@@ -15,6 +15,7 @@ from seatrial.job.plan import (
     CONTAINER_RECIPES,
     CONTAINER_RUN,
     CONTAINER_SECRETS,
+    IMAGE_UNKNOWN,
     Choice,
     ContainerPlan,
     Gpu,
@@ -113,7 +114,8 @@ def planned_image(
     assert store is not None, "a place of containers has an image store"
     facts = store.image(image.tag)
     if facts is None:
-        unknown = Choice(what="image contents", value="unknown", reason=f"{image.tag} is not here yet; run pulls it")
+        what, value = IMAGE_UNKNOWN
+        unknown = Choice(what=what, value=value, reason=f"{image.tag} is not here yet; run pulls it")
         return image.model_copy(update={"python": "python3"}), (*choices, unknown)
     inside = {
         "python": job.image.python or store.find_python(image.tag),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 
 from seatrial.findings.catalogue import by_id
@@ -12,12 +13,16 @@ from seatrial.receipt.judging.missing_module import about_the_project
 #: What torch says where the script takes a GPU for granted.
 _NEEDS_A_GPU = ("torch-cpu-only", "no-cuda-device")
 
+#: One of the arguments that argparse or Click names. argparse lists what may be chosen: ``{train,eval}``.
+_ARGUMENT = re.compile(r"(?:\{[^}]*\}|[^,])+")
+_CHOICES = re.compile(r"\{([^,{}]+)[^{}]*\}")
+
 
 def of_this_run(finding: Finding, plan: Plan) -> Finding:
     """The finding itself, or what is known better about it."""
     if finding.id in _NEEDS_A_GPU and plan.agent.gpu_mode != "required":
         return _without_a_gpu(finding)
-    if finding.id == "arguments-missing":
+    if finding.id == "arguments-missing" and plan.job.serve is None:
         return _with_each_argument(finding, plan)
     return about_the_project(finding, plan)
 
@@ -31,14 +36,20 @@ def _without_a_gpu(finding: Finding) -> Finding:
 
 
 def _with_each_argument(finding: Finding, plan: Plan) -> Finding:
-    """``a, -l/--lr`` are two arguments: a value of its own behind each option."""
-    named = finding.message.partition("not given ")[2]
-    names = [name.strip("'[] ").split("/")[-1].strip("' ") for name in named.split(",")]
-    if not all(name and " " not in name for name in names):
+    """``a, -l/--lr`` are two arguments: a value of its own behind each option, and the first of several choices."""
+    given: list[str] = []
+    for named in _ARGUMENT.findall(finding.message.partition("not given ")[2]):
+        if choices := _CHOICES.fullmatch(named.strip()):
+            given.append(choices[1])
+            continue
+        name = named.strip("'[] ").split("/")[-1].strip("' ")
+        if not name or re.search(r"[\s{}]", name):
+            return finding
+        given += [name, "VALUE"] if name.startswith("-") else [name.upper()]
+    if not given:
         return finding
-    given = [part for name in names for part in ([name, "VALUE"] if name.startswith("-") else [name.upper()])]
     words = shlex.split(plan.target_line)
-    verb = [] if plan.job.tuning or plan.job.serve else ["run"]  # theirs is in the line
+    verb = [] if plan.job.tuning else ["run"]  # tune is in the line
     command = shlex.join(["seatrial", *verb, *words, *([] if "--" in words else ["--"]), *given])
     fix = f"{command}   # or, to see them all: -- --help"
     return Finding(finding.id, finding.severity, finding.message, finding.cause, fix, finding.evidence)

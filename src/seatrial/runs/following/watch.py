@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import signal
 import threading
 import time
@@ -28,6 +29,10 @@ Say = Callable[[str], None]
 #: Docker costs a process (about 20 ms of CPU).
 LOG_INTERVAL_S = 0.1
 STATE_INTERVAL_S = 1.0
+
+#: What judges a run (finalise.py imports it). It is loaded once the run lives: an upgrade of seatrial while the run
+#: goes on must not mix two versions in one process.
+_JUDGES = "seatrial.runs.ending"
 
 #: What an agent that has ended, or the host after it, has written last.
 _LAST_LINES_BYTES = 4096
@@ -75,6 +80,7 @@ def follow(
             for stream, data in reader.new():
                 write(stream, data)
             between_looks()
+            importlib.import_module(_JUDGES)
             time.sleep(log_interval_s)
             if time.monotonic() - asked >= state_interval_s or _has_finished(run):
                 state = backend.state(handle)

@@ -163,3 +163,21 @@ def test_the_command_with_the_target_that_was_meant_keeps_its_options(seatrial, 
     assert "fix: seatrial tune --gpus none train.py\n" in err
     _, _, err = seatrial("run", "traim.py", "--name", "traim.py")
     assert "fix: seatrial run train.py\n" in err
+
+
+@pytest.mark.parametrize(
+    ("typed", "fix"),
+    [
+        ("tune a.py --gpus=-1", "seatrial tune --gpus all a.py"),
+        ("sweep a.py --set lr=1,2 --gpus=-1 -- -x", "seatrial sweep --gpus all a.py --set lr=1,2 -- -x"),
+        ("build a.py --gpus=-1", "seatrial build --gpus all a.py"),
+        ("plan ./pkg/b.py --gpus none -- --k 3", "seatrial plan -m pkg.b --gpus none -- --k 3"),
+    ],
+)
+def test_the_advice_is_the_users_own_command(seatrial, tmp_path, typed, fix):
+    (tmp_path / "a.py").touch()
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg/__init__.py").touch()
+    (tmp_path / "pkg/b.py").write_text("from . import c\n")
+    code, _, err = seatrial(*typed.split())
+    assert code == 2 and err.endswith(f"fix: {fix}\n")

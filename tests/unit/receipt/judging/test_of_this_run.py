@@ -10,6 +10,7 @@ from fakes import a_plan
 from seatrial.findings.match import match_text
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import Plan
+from seatrial.job.serving import Serving
 from seatrial.receipt.judging.of_this_run import of_this_run
 
 NO_CUDA = "AssertionError: Torch not compiled with CUDA enabled"
@@ -48,8 +49,21 @@ def test_a_run_on_the_cpu_blames_no_installed_torch(
         ("t.py: error: the following arguments are required: --lr, --name", (), "-- --lr VALUE --name VALUE "),
         ("t.py: error: the following arguments are required: data, -l/--lr", ("-v",), "-- -v DATA --lr VALUE "),
         ("Error: Missing option '--lr' / '-l'.", (), "-- --lr VALUE "),
+        (
+            "t.py: error: the following arguments are required: --lr, {train,eval}, mode, --size",
+            (),
+            "-- --lr VALUE train MODE --size VALUE ",
+        ),
     ],
 )
 def test_each_argument_that_is_missing_has_a_value(tmp_path: Path, said: str, given: tuple[str, ...], fix: str) -> None:
     [finding] = match_text(said)
     assert of_this_run(finding, _plan(tmp_path, *given)).fix.startswith(f"seatrial run 'a b.py' {fix}")
+
+
+def test_a_servers_arguments_are_not_guessed(tmp_path: Path) -> None:
+    plan = _plan(tmp_path)
+    serve = Serving(kind="recipe", model="digits", name="digits", typed="digits")
+    served = plan.model_copy(update={"job": plan.job.model_copy(update={"serve": serve})})
+    [finding] = match_text("t.py: error: the following arguments are required: --lr")
+    assert of_this_run(finding, served) == finding
