@@ -62,8 +62,7 @@ def resolve_target(
 
 
 _MPI = (
-    "torchrun starts them; what needs MPI itself, as mpi4py does, needs an image that has it: "
-    "--image IMAGE -- mpirun …"
+    "torchrun starts them; what needs MPI itself, as mpi4py does, needs an image that has it: --image IMAGE -- mpirun …"
 )
 
 
