@@ -131,9 +131,8 @@ def test_the_command_that_others_start_it_with_is_given_in_seatrials_words(words
 
 
 def test_what_stands_behind_the_dashes_stays(refused) -> None:
-    assert "fix: seatrial plan --gpus none t.py -- --k 1" in refused(
-        *["plan", "--gpus", "none", "python", "t.py", "--", "--k", "1"]
-    )
+    said = refused("plan", "--gpus", "none", "python", "t.py", "--", "--k", "1")
+    assert "fix: seatrial plan --gpus none t.py -- --k 1" in said
 
 
 @pytest.mark.parametrize("words", [["--name", "python", "train.py"], ["train.py", "python", "3"], ["python"]])
