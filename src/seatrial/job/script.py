@@ -245,7 +245,7 @@ def _facts(reading: Reading) -> ScriptFacts:
         torchrun_evidence=torchrun,
         launcher_evidence=needs_launcher,
         one_process_evidence=one_process,
-        rank_option=seen["rank-option"].rpartition(" ")[2] if "rank-option" in seen else None,
+        rank_option=_rank_option(seen),
         workers_evidence=seen.get("workers"),
         keras_backend=seen.get("keras-backend"),
         keras_default=seen.get("keras-default"),
@@ -267,12 +267,17 @@ def _how_it_starts(reading: Reading, imports: dict[str, str]) -> tuple[str | Non
     if "local-rank" in seen:
         return seen["local-rank"], None
     one_process = seen.get("one-process", "DataParallel")
-    if "rank-option" in seen and "torchrun" in seen and one_process.endswith("DataParallel"):  # which is for no ranks
+    if _rank_option(seen) and "torchrun" in seen and one_process.endswith("DataParallel"):  # which is for no ranks
         return seen["torchrun"], None
     if "one-process" in seen:
         return None, seen["one-process"]
     torchrun = seen.get("torchrun") or reading.certain_signs.get("needs-ranks")
     return torchrun, None if torchrun else seen.get("perhaps-one-process")
+
+
+def _rank_option(seen: dict[str, str]) -> str | None:
+    """``--local_rank``; None where there are subcommands: whose it is cannot be seen, and another's ends the script."""
+    return None if "subcommands" in seen or "rank-option" not in seen else seen["rank-option"].rpartition(" ")[2]
 
 
 def _taken_out(modules: dict[str, str], package: str) -> dict[str, str]:

@@ -99,6 +99,7 @@ def test_launcher_evidence(tmp_path: Path, source: str, torchrun: str | None, on
         ("@click.option('--local-rank', default=0)\ndef main(local_rank): pass", "--local-rank"),
         ("def parsed():\n    p.add_argument('-l', '--local_rank')\nparsed()", "--local_rank"),
         ("p.add_argument('--lr', help='--local_rank')", None),
+        ("q = p.add_subparsers().add_parser('train')\nq.add_argument('--local_rank')", None),
         ("if __name__ == '__main__':\n    import net", None),
     ],
 )

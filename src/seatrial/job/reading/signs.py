@@ -180,6 +180,8 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
         yield "input", called
     if last in _NEEDS_RANKS and not _says_ranks(node):
         yield "needs-ranks", last
+    if last == "add_subparsers":
+        yield "subcommands", last
     if last in ("add_argument", "option"):
         yield from (("rank-option", word) for word in RANK_OPTIONS if any(_is_text(each, word) for each in node.args))
     if last == "setdefault":
