@@ -1,7 +1,8 @@
-"""GPU memory: a cap, what fits, and what was used."""
+"""Memory: a cap on the GPU's, what is free there and on the host, and what was used."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -26,11 +27,54 @@ def cap(fraction: float, device: torch.device) -> None:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Free memory of the GPU, or of the machine (MemAvailable) for the CPU."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-    return int(fields["MemAvailable"].split()[0]) * 1024
+    """Memory that this process may still take: of the GPU, within its cap; of the host, within its control groups."""
+    if device.type != "cuda":
+        return _free_on_host()
+    free, total = torch.cuda.mem_get_info(device)
+    capped = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # since torch 2.8
+    fraction = capped(device) if capped else 1.0
+    return min(free, max(0, int(total * fraction) - torch.cuda.memory_reserved(device)))
+
+
+def free_for_data(device: torch.device) -> int:
+    """Free memory where a data set would lie; the host's counts, too, for it is read there first."""
+    return min(free_bytes(device), _free_on_host())
+
+
+def _free_on_host(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+    """MemAvailable, or what the tightest control group leaves; page cache that can be dropped counts as free."""
+    fields = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines())
+    free = int(fields["MemAvailable"].split()[0]) * 1024
+    for folder in _control_groups(proc / "self" / "cgroup", cgroups):
+        for limit, usage, cache in _CGROUP_FILES:
+            try:
+                most, used = (int((folder / name).read_text()) for name in (limit, usage))
+                counts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            except (OSError, ValueError):  # of the other version, or "max": no limit
+                continue
+            free = min(free, most - used + int(counts.get(cache, 0)))
+    return max(0, free)
+
+
+#: Limit, usage and the page cache within it: cgroup v2, then v1. Source: docs.kernel.org/admin-guide/cgroup-v2.html
+#: and cgroup-v1/memory.html.
+_CGROUP_FILES = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+
+
+def _control_groups(told: Path, mount: Path) -> Iterator[Path]:
+    """This process's, and those around it up to the mount. In a container its own is often the mount itself."""
+    try:
+        lines = [line.split(":", 2) for line in told.read_text().splitlines()]
+    except OSError:
+        return
+    for _, controllers, path in lines:
+        if controllers in ("", "memory"):
+            top = mount / controllers
+            inner = Path(path.lstrip("/"))
+            yield from (top / folder for folder in (inner, *inner.parents))
 
 
 def peak(device: torch.device) -> dict[str, int]:

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Subset
 from seatrial.train.data import examples_of
 from seatrial.train.data.batches import Transform, _transformed
 from seatrial.train.data.examples_of import map_tensors, tensors_of
-from seatrial.train.memory import RESIDENT_SHARE, free_bytes
+from seatrial.train.memory import RESIDENT_SHARE, free_for_data
 
 if TYPE_CHECKING:
     from seatrial.train.distributed import Ranks
@@ -81,7 +81,7 @@ class Test:
         if self._data is None and self._collate is None and mine:
             sample, _ = examples_of.look_at(self._dataset)
             size = sum(tensor.nbytes // len(tensor) for tensor in tensors_of(sample)) * len(mine)
-            if size <= free_bytes(ranks.device) * RESIDENT_SHARE:
+            if size <= free_for_data(ranks.device) * RESIDENT_SHARE:
                 read = examples_of.read(self._dataset, mine)
                 self._data = map_tensors(lambda tensor: tensor.to(ranks.device), read)
         if self._data is not None:

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 from seatrial.images.recipes import TRACKER_REQUIREMENTS, recipe_requirements  # noqa: E402
 from seatrial.job.model import Target  # noqa: E402
+from seatrial.train import memory  # noqa: E402
 from seatrial.train.data import augment  # noqa: E402
 from seatrial.train.data.images import ImageSet, Normalisation, TestImages  # noqa: E402
 from seatrial.train.data.texts import Texts, TextSet  # noqa: E402
@@ -111,6 +112,48 @@ def test_the_ranks_test_shares_cover_the_set_once() -> None:
         for label in labels
     ]
     assert sorted(seen) == list(range(7))
+
+
+@pytest.mark.parametrize(
+    ("files", "free_bytes"),
+    [
+        pytest.param({}, 8000 * 1024, id="no control groups"),
+        pytest.param({"memory.max": "max", "memory.current": "5", "memory.stat": ""}, 8000 * 1024, id="no limit"),
+        pytest.param(
+            {"memory.max": "9000000", "memory.current": "7000000", "memory.stat": "anon 1\ninactive_file 3000000"},
+            5_000_000,
+            id="page cache is free",
+        ),
+        pytest.param(
+            {
+                "jobs/memory.max": "4000000", "jobs/memory.current": "1000000", "jobs/memory.stat": "",
+                "jobs/42/memory.max": "max", "jobs/42/memory.current": "1000000", "jobs/42/memory.stat": "",
+            },
+            3_000_000,
+            id="the limit is further up",
+        ),
+        pytest.param(
+            {
+                "memory/memory.limit_in_bytes": "2000000", "memory/memory.usage_in_bytes": "1500000",
+                "memory/memory.stat": "total_inactive_file 500000",
+            },
+            1_000_000,
+            id="version 1, in a container",
+        ),
+        pytest.param({"memory.max": "10", "memory.current": "20", "memory.stat": ""}, 0, id="more than allowed"),
+    ],
+)  # fmt: skip
+def test_free_memory_is_what_the_control_groups_leave(tmp_path: Path, files: dict[str, str], free_bytes: int) -> None:
+    proc = tmp_path / "proc"
+    version_1 = any(name.startswith("memory/") for name in files)
+    lines = "4:cpu,cpuacct:/jobs/42\n3:memory:/jobs/42\n0::/" if version_1 else "0::/jobs/42"
+    for name, text in {"self/cgroup": lines, "meminfo": "MemTotal: 9000 kB\nMemAvailable: 8000 kB\n"}.items():
+        (proc / name).parent.mkdir(parents=True, exist_ok=True)
+        (proc / name).write_text(text)
+    for name, text in files.items():
+        (tmp_path / "cgroup" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "cgroup" / name).write_text(text)
+    assert memory._free_on_host(proc, tmp_path / "cgroup") == free_bytes
 
 
 def test_memory_fraction_needs_a_gpu() -> None:

@@ -21,7 +21,7 @@ from seatrial.train.data.examples_of import Collate, as_arguments, map_tensors, 
 from seatrial.train.data.images import places, shuffled
 from seatrial.train.data.shards import Shape, Span, deal
 from seatrial.train.distributed import Ranks, here
-from seatrial.train.memory import RESIDENT_SHARE, free_bytes
+from seatrial.train.memory import RESIDENT_SHARE, free_for_data
 
 #: Changes a batch on the device: gets its parts as arguments, returns them all. Augmentation belongs here.
 Transform = Callable[..., Any]
@@ -57,7 +57,7 @@ def batches(
     workers = workers if workers is not None else (min(MOST_WORKERS, len(os.sched_getaffinity(0))) if on_gpu else 0)
     sample, steady = examples_of.look_at(dataset, collate or examples_of.collate)
     size = sum(tensor.nbytes // len(tensor) for tensor in tensors_of(sample)) * count if collate is None else 0
-    free, say = free_bytes(ranks.device), print if ranks.first else lambda *text, **_: None
+    free, say = free_for_data(ranks.device), print if ranks.first else lambda *text, **_: None
     megabytes = f"{size / 2**20:,.0f} MiB, {free / 2**20:,.0f} MiB free"
     if collate is None and steady and size <= free * RESIDENT_SHARE:
         began = time.perf_counter()

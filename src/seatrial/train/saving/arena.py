@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -45,12 +45,20 @@ class Arena:
         del self.bytes, self.memory
 
 
+def sizes_of(value: Any) -> dict[torch.device, int]:
+    """Bytes an arena needs for the tensors of a nesting that are on each device."""
+    sizes: dict[torch.device, int] = {}
+
+    def add(tensor: Tensor) -> None:
+        sizes[tensor.device] = sizes.get(tensor.device, 0) + -(-tensor.nbytes // ALIGNED_BYTES) * ALIGNED_BYTES
+
+    map_tensors(value, add)
+    return sizes
+
+
 def size_of(value: Any) -> int:
     """Bytes an arena needs for the tensors of a nesting."""
-    total = 0
-    for tensor in _tensors(value):
-        total += -(-tensor.nbytes // ALIGNED_BYTES) * ALIGNED_BYTES
-    return max(total, mmap.PAGESIZE)
+    return max(sum(sizes_of(value).values()), mmap.PAGESIZE)
 
 
 def fill(arena: Arena, value: Any, copy: Callable[[Tensor, Tensor], object]) -> Any:
@@ -71,7 +79,7 @@ def fill(arena: Arena, value: Any, copy: Callable[[Tensor, Tensor], object]) -> 
         begin += -(-tensor.nbytes // ALIGNED_BYTES) * ALIGNED_BYTES
         return {_MARK: place}
 
-    return _mapped(value, placed)
+    return map_tensors(value, placed)
 
 
 def read(memory: mmap.mmap, value: Any) -> Any:
@@ -101,20 +109,15 @@ def as_tensor(memory: Tensor, place: Place) -> Tensor:
 _MARK = "seatrial tensor"
 
 
-def _mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
+def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
+    """A nesting of dictionaries, lists and tuples with every tensor changed."""
     if isinstance(value, Tensor):
         return change(value)
-    if isinstance(value, dict):
-        return {key: _mapped(item, change) for key, item in value.items()}
+    if isinstance(value, Mapping):
+        return {key: map_tensors(item, change) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(_mapped(item, change) for item in value)
+        return type(value)(map_tensors(item, change) for item in value)
     return value
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-    _mapped(value, found.append)
-    return found
 
 
 def _is_dense(tensor: Tensor) -> bool:

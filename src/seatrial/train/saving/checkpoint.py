@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from seatrial.train.errors import CheckpointError
+from seatrial.train.memory import free_bytes
 from seatrial.train.saving import arena
 from seatrial.train.saving.atomic import link_file, write_file
 from seatrial.train.saving.waiting import Hand, Waiting
@@ -26,6 +27,10 @@ from seatrial.train.saving.waiting import Hand, Waiting
 BEST = "best.pt"
 #: States of at least so many bytes are written by a process of their own: it takes 2 s of a core to start.
 PROCESS_BYTES = 64 * 2**20
+#: Share of the memory that is free where the training computes that one more waiting copy may take.
+WAITING_SHARE = 0.25
+#: Copies in the host's memory where the device has room for the others: one is filled while another is written.
+HOST_COPIES = 2
 
 
 class CheckpointWriter:
@@ -34,8 +39,8 @@ class CheckpointWriter:
     ``save`` copies the tensors where they are (on the GPU: a device-side copy, milliseconds) and returns; a thread
     brings them to the host, beside the training's own kernels. It also writes them where they are few; a large state
     another process writes, for a thread that writes a gigabyte takes Python from the training. What waits for thread or
-    process stays in memory; of more than ``keep`` the oldest, which would be deleted at once, is never written. Where
-    the memory does not hold them, training waits: for small states never, whose disk may take longer than an epoch.
+    process stays where it was copied; of more than ``keep`` the oldest, which would be deleted at once, is never
+    written. Where the memory does not hold one more copy of a large state, training waits.
 
     Args:
         process_bytes: states of so many bytes and more are written by the process.
@@ -58,18 +63,18 @@ class CheckpointWriter:
     def save(self, global_step: int, state: Mapping[str, Any], *, best: bool = False) -> None:
         """Snapshot ``state`` now, write it soon. Raises what an earlier write raised (DiskFullError)."""
         self._raise_failure()
+        large = arena.size_of(state) >= self._process_bytes
+        with self._changed:
+            while large and self._waiting and not has_room(state):
+                self._changed.wait()
         copied = snapshot(state)
         ready = None
         if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
             ready.record()
-        small = arena.size_of(copied) < self._process_bytes
         with self._changed:
-            while not small and self._waiting:
-                self._changed.wait()
             self._waiting.append((global_step, copied, best, ready))
-            if len(self._waiting) > self.keep:
-                self._drop()
+            self._drop()
             self._changed.notify_all()
 
     def _drop(self) -> None:
@@ -77,6 +82,9 @@ class CheckpointWriter:
 
         Not the best, unless a better one is behind it.
         """
+        hand = self._large
+        if hand is not None and hand.waiting + len(self._waiting) > self.keep and hand.drop_oldest():
+            return
         bests = [best for _, _, best, _ in self._waiting]
         for number in range(len(bests) - self.keep):
             if not bests[number] or any(bests[number + 1 :]):
@@ -119,7 +127,7 @@ class CheckpointWriter:
             return
         if self._large is None:
             self._large = Hand(self.keep, self._write, self._fail)
-        held = self._large.room(size)
+        held = self._large.room(size, HOST_COPIES if has_room(state) else self.keep + 1)
         told = self._host.fill(held, state, ready)
         self._large.give(Waiting(global_step, held, told, best))
 
@@ -224,7 +232,12 @@ def load_model(model: torch.nn.Module, saved: Mapping[str, torch.Tensor], origin
 
 def snapshot(value: Any) -> Any:
     """A deep copy of nested dictionaries, lists and tuples whose tensors are cloned where they are."""
-    return _map_tensors(value, lambda tensor: tensor.detach().clone())
+    return arena.map_tensors(value, lambda tensor: tensor.detach().clone())
+
+
+def has_room(state: Mapping[str, Any]) -> bool:
+    """Whether one more copy of a state may wait where its tensors are: what is free there is the training's."""
+    return all(size <= free_bytes(device) * WAITING_SHARE for device, size in arena.sizes_of(state).items())
 
 
 class HostCopies:
@@ -245,7 +258,7 @@ class HostCopies:
             ready: recorded when the tensors were whole.
         """
         number = count()
-        copied = _map_tensors(
+        copied = arena.map_tensors(
             value, lambda tensor: self._copy(tensor, next(number), ready) if tensor.is_cuda else tensor
         )
         for stream in self._streams.values():
@@ -282,13 +295,3 @@ class HostCopies:
         with torch.cuda.stream(stream):
             kept.copy_(tensor, non_blocking=True)
         return kept
-
-
-def _map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    if isinstance(value, torch.Tensor):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {key: _map_tensors(item, change) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_map_tensors(item, change) for item in value)
-    return value

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from seatrial.train.memory import free_bytes
 from seatrial.train.saving import arena
 from seatrial.train.saving.atomic import write_file
 from seatrial.train.saving.writer_process import WriterProcess
@@ -49,8 +50,8 @@ class Hand:
         self._thread = threading.Thread(target=self._write_all, name="checkpoint-hand", daemon=True)
         self._thread.start()
 
-    def room(self, size_bytes: int) -> arena.Arena:
-        """Memory for a checkpoint: new, or of one that is written; waits where there is none."""
+    def room(self, size_bytes: int, most: int) -> arena.Arena:
+        """Memory for a checkpoint: one of at most ``most`` that are made, or of one that is written; waits for it."""
         with self._changed:
             while True:
                 fitting = [held for held in self._free if held.size_bytes == size_bytes]
@@ -61,7 +62,8 @@ class Hand:
                     other.close()
                 self._made -= len(self._free)
                 self._free.clear()
-                if self._made == 0 or (self._made <= self._keep and _available() > (1 + FREE_BESIDE) * size_bytes):
+                free = free_bytes(torch.device("cpu"))
+                if self._made == 0 or (self._made < most and free > (1 + FREE_BESIDE) * size_bytes):
                     self._made += 1
                     break
                 if not self._drop():
@@ -84,6 +86,20 @@ class Hand:
             self._process.close()
         for held in self._free:
             held.close()
+
+    @property
+    def waiting(self) -> int:
+        """Checkpoints whose writing has not begun."""
+        return len(self._waiting)
+
+    def drop_oldest(self) -> bool:
+        """Leave out the oldest that waits, because enough newer ones are behind it; False where it must be written."""
+        with self._changed:
+            if not self._waiting or self._waiting[0].best:
+                return False
+            self._free.append(self._waiting.pop(0).held)
+            self._changed.notify_all()
+            return True
 
     def _drop(self) -> bool:
         """Leave out the oldest that waits when ``keep`` newer ones are there: once they are written it is deleted."""
@@ -121,14 +137,3 @@ class Hand:
                 self._process = None
         state = arena.read(waiting.held.memory, waiting.told)
         write_file(path, lambda file: torch.save(state, file))
-
-
-def _available() -> int:
-    """Bytes of memory that this process can still take: of the machine, and of its cgroup where that is limited."""
-    fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-    free = int(fields["MemAvailable"].split()[0]) * 1024
-    try:
-        most, used = (Path("/sys/fs/cgroup", name).read_text().strip() for name in ("memory.max", "memory.current"))
-        return free if most == "max" else min(free, int(most) - int(used))
-    except (OSError, ValueError):
-        return free

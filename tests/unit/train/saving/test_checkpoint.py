@@ -15,6 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from seatrial.train.errors import CheckpointError, DiskFullError  # noqa: E402
+from seatrial.train.saving import checkpoint  # noqa: E402
 from seatrial.train.saving.checkpoint import CheckpointWriter, checkpoints, load_model, load_newest  # noqa: E402
 from seatrial.train.saving.rng import rng_state, set_rng_state  # noqa: E402
 
@@ -105,6 +106,26 @@ def test_rng_state_repeats_every_generator(tmp_path: Path) -> None:
     assert (random.random(), np.random.rand(), torch.rand(()).item()) == first
 
 
+class SlowDisk:
+    """Writes nothing before ``goes_on`` is set; then the steps in ``written``."""
+
+    def __init__(self) -> None:
+        self.goes_on, self.written = threading.Event(), list[int]()
+
+
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> SlowDisk:
+    """Put a slow disk under every CheckpointWriter."""
+    disk, write = SlowDisk(), CheckpointWriter._write
+
+    def slow(self: CheckpointWriter, global_step: int, *others: Any) -> None:
+        disk.goes_on.wait(30)
+        disk.written.append(global_step)
+        write(self, global_step, *others)
+
+    monkeypatch.setattr(CheckpointWriter, "_write", slow)
+    return disk
+
+
 # Written by a process of its own ---------------------------------------------------------------------------------
 
 
@@ -154,6 +175,35 @@ def test_the_process_keeps_the_last_and_the_best_and_nothing_waits_for_it(tmp_pa
     assert same(load_newest(tmp_path, print)["model"], state_of(8)["model"])
     assert same(load_newest(tmp_path / "best.pt", print)["model"], state_of(2)["model"])
     assert saved_s < time.monotonic() - began
+
+
+def test_large_states_wait_for_a_slow_disk_where_there_is_room_and_the_training_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = slow_disk(monkeypatch)
+    writer = CheckpointWriter(tmp_path, keep=2, process_bytes=0)
+    for step in range(1, 10):
+        writer.save(step, state_of(step), best=step == 3)  # returns although nothing can be written
+    assert not disk.written
+    disk.goes_on.set()
+    writer.close()
+    assert disk.written[-2:] == [8, 9] and 3 in disk.written and len(disk.written) <= 5
+    assert same(load_newest(tmp_path, print)["model"], state_of(9)["model"])
+    assert same(load_newest(tmp_path / "best.pt", print)["model"], state_of(3)["model"])
+
+
+def test_the_training_waits_where_a_large_state_has_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = slow_disk(monkeypatch)
+    monkeypatch.setattr(checkpoint, "free_bytes", lambda device: 0)
+    writer = CheckpointWriter(tmp_path, keep=1, process_bytes=0)
+    done = threading.Thread(target=lambda: [writer.save(step, state_of(step), best=True) for step in range(1, 7)])
+    done.start()
+    done.join(1)
+    assert done.is_alive(), "six states were copied, and there is room for none"
+    disk.goes_on.set()
+    done.join(60)
+    writer.close()
+    assert disk.written == [1, 2, 3, 4, 5, 6], "the best of its time is never left out"
 
 
 def test_a_process_that_is_killed_is_done_without(tmp_path: Path) -> None:
@@ -250,21 +300,14 @@ def test_killed_at_any_moment_of_a_write(tmp_path: Path, process_bytes: int, who
 def test_a_slow_disk_holds_nobody_up_and_what_would_be_deleted_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    goes_on, written, write = threading.Event(), [], CheckpointWriter._write
-
-    def slow(self: CheckpointWriter, global_step: int, *others: Any) -> None:
-        goes_on.wait(30)
-        written.append(global_step)
-        write(self, global_step, *others)
-
-    monkeypatch.setattr(CheckpointWriter, "_write", slow)
+    disk = slow_disk(monkeypatch)
     writer = CheckpointWriter(tmp_path, keep=2)
     for step in range(1, 8):
         state = {"model": {"weight": torch.full((3,), float(step))}}
         writer.save(step, state, best=step == 3)  # returns although nothing can be written
-    assert not written
-    goes_on.set()
+    assert not disk.written
+    disk.goes_on.set()
     writer.close()
-    assert written[-3:] == [3, 6, 7] and len(written) <= 4
+    assert disk.written[-3:] == [3, 6, 7] and len(disk.written) <= 4
     assert [path.name[-5:] for path in checkpoints(tmp_path)] == ["07.pt", "06.pt"]
     assert load_newest(tmp_path / "best.pt", print)["model"]["weight"].tolist() == [3, 3, 3]
