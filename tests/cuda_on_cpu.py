@@ -177,7 +177,7 @@ def kernels_on_cpu(monkeypatch):
     """Every launch of the library's kernels goes to the CPU."""
     if shutil.which("g++") is None:
         pytest.skip("g++ is not installed")
-    from seatrial.train import fused, inside, rownorms
+    from seatrial.train import fused, layer_norms, module_kernels
     from seatrial.train.data import augment, images
     from seatrial.train.data import crops as crop_data
     from seatrial.train.kernels import (
@@ -185,7 +185,7 @@ def kernels_on_cpu(monkeypatch):
         classic,
         classifier_head,
         crops,
-        filters,
+        filter_gradients,
         flat_adam,
         gelu,
         layernorm,
@@ -210,16 +210,17 @@ def kernels_on_cpu(monkeypatch):
     from seatrial.train.trials import data
 
     trials = (trial_adam, trial_conv, trial_grey, trial_head, trial_parts, data)
-    lone = (adam, classic, augment, filters, fused, single_channel_conv, classifier_head, images, normpool, pool, sums)
+    layers = (filter_gradients, single_channel_conv, classifier_head, normpool, pool, sums)
+    lone = (adam, classic, augment, fused, images, *layers)
     packed = (flat_adam, gelu, norm_residual, short_attention, token_sums)
     for module in (
         *lone,
         *trials,
         *packed,
-        inside,
+        module_kernels,
         normact,
         layernorm,
-        rownorms,
+        layer_norms,
         pooled_head,
         pooled_norm,
         crops,

@@ -132,7 +132,14 @@ def dynamic():
     import torch
 
     from seatrial.recipes import mnist_deep
-    from seatrial.train.kernels import classic, filters, short_attention, single_channel_conv, trial_conv, trial_grey
+    from seatrial.train.kernels import (
+        classic,
+        filter_gradients,
+        short_attention,
+        single_channel_conv,
+        trial_conv,
+        trial_grey,
+    )
 
     sizes = classic.Sizes(28, 28, 10)
     forward, _, back = classic.sources(sizes)
@@ -143,7 +150,7 @@ def dynamic():
     layer = trial_conv.Layer(32, 64, 3, 0, 13, 13)
     yield from ((name, layer.source(name), size) for name, size in layer.shared_bytes().items())
     yield "grey_back", trial_grey.source(trial_grey.BACK, 32, 3, 0, 28, 28), trial_grey.shared_bytes(32, 3, 0, 28, 28)
-    yield "filter_gradient", filters.source(32, 64, 3, 0), filters.shared_bytes(32, 64, 3, 11, 11)
+    yield "filter_gradient", filter_gradients.source(32, 64, 3, 0), filter_gradients.shared_bytes(32, 64, 3, 11, 11)
     width, size = mnist_deep.WIDTHS_AND_KERNELS[0]
     text = single_channel_conv.source(torch.float32, width, size, size // 2)
     yield "filter_sums", text, single_channel_conv.shared_bytes(28, 28, size)

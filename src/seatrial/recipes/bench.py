@@ -159,7 +159,7 @@ def run(recipe: str, options: list[str], env: dict[str, str], ranks: int = 1) ->
             ranks,
             failure,
         )
-        process = multiprocessing.get_context("spawn").Process(target=_inside, args=arguments)
+        process = multiprocessing.get_context("spawn").Process(target=_module_kernels, args=arguments)
         process.start()
         process.join()
         seconds = time.perf_counter() - began
@@ -173,7 +173,7 @@ def run(recipe: str, options: list[str], env: dict[str, str], ranks: int = 1) ->
         return {**numbers, "process_s": seconds}
 
 
-def _inside(recipe: str, options: list[str], env: dict[str, str], ranks: int, failure: Path) -> None:
+def _module_kernels(recipe: str, options: list[str], env: dict[str, str], ranks: int, failure: Path) -> None:
     """In the new process: run the recipe here, or one rank of it per GPU. Why it cannot go into ``failure``."""
     os.environ.update(env)
     if ranks == 1:

@@ -25,10 +25,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from seatrial.train import ahead
+from seatrial.train import early_start
 
 if __name__ == "__main__":
-    ahead.begin()
+    early_start.begin()
 
 import torch
 from torch import Tensor, nn

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from seatrial.train import ahead
+from seatrial.train import early_start
 
 if __name__ == "__main__":
-    ahead.begin()
+    early_start.begin()
 
 import numpy as np
 import torch

@@ -15,12 +15,12 @@ from contextlib import closing
 from functools import partial
 
 from seatrial.recipe_names import KERAS_FRAMEWORKS, framework_of
-from seatrial.train import ahead
+from seatrial.train import early_start
 from seatrial.train.command_line import data_folder
 from seatrial.train.data.idx import Bytes, IdxFolder, read_folder
 
 if __name__ == "__main__" and framework_of(sys.argv[1:]) not in KERAS_FRAMEWORKS:
-    ahead.begin((read_folder, data_folder(sys.argv[1:])))
+    early_start.begin((read_folder, data_folder(sys.argv[1:])))
 
 import torch
 from torch import nn
@@ -84,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = parse(argv, "mnist")
     if arguments.download:
         fetch(FILES, MIRRORS, arguments.data)
-    return train(ahead.read_ahead(read_folder, arguments.data), arguments, "mnist")
+    return train(early_start.read_ahead(read_folder, arguments.data), arguments, "mnist")
 
 
 def parse(argv: Sequence[str], name: str) -> argparse.Namespace:

@@ -16,10 +16,10 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from seatrial.train import ahead
+from seatrial.train import early_start
 
 if __name__ == "__main__":
-    ahead.begin()
+    early_start.begin()
 
 import torch
 from torch import nn

@@ -22,7 +22,7 @@ import numpy as np
 from seatrial.recipe_names import KERAS_FRAMEWORKS
 from seatrial.recipes.keras_devices import devices, tested
 from seatrial.recipes.mnist_files import FILES, MIRRORS
-from seatrial.train import command_line, within
+from seatrial.train import command_line, epoch_progress
 from seatrial.train.command_line import positive, positive_float
 from seatrial.train.data.download import fetch
 from seatrial.train.data.idx import Bytes, IdxFolder, read_folder
@@ -249,12 +249,12 @@ def _told(
         if done % stride == 0:
             loss = logged.mean(float(logs["loss"]), examples)
             trackers.log({"step": (epoch - 1) * steps + done, "epoch": epoch, "step_loss": loss, "phase": "train"})
-        if now_s - told_s < within.EVERY_S or done >= steps or not math.isfinite(so_far := float(logs["loss"])):
+        if now_s - told_s < epoch_progress.EVERY_S or done >= steps or not math.isfinite(so_far := float(logs["loss"])):
             return
         taken_s, told_s = now_s - began_s, now_s
         left_s = ((epochs - epoch) * steps + steps - done) * taken_s / done
         loss = shown.mean(so_far, examples)
-        print(within.line(epoch, done, steps, loss, examples / taken_s, left_s), flush=True)
+        print(epoch_progress.line(epoch, done, steps, loss, examples / taken_s, left_s), flush=True)
 
     return keras.callbacks.LambdaCallback(on_train_batch_end=after_step)
 

@@ -16,10 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from seatrial.train import ahead
+from seatrial.train import early_start
 
 if __name__ == "__main__":
-    ahead.begin()
+    early_start.begin()
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ from seatrial.train.data.texts import TestTexts, Texts, TextSet
 from seatrial.train.distributed import Ranks, ranks
 from seatrial.train.errors import EXIT_TERMINATED, DataError, InputError, first_line
 from seatrial.train.evaluate import evaluate
+from seatrial.train.gradient_checkpointing import recomputed
 from seatrial.train.loop import fit
 from seatrial.train.memory import cap, summary
 from seatrial.train.optim.optimizer import adamw
@@ -38,7 +39,6 @@ from seatrial.train.packed.bert import PackedBert, takes
 from seatrial.train.packed.optimizer import FlatAdamW
 from seatrial.train.packed.texts import PackedTests, PackedTexts
 from seatrial.train.precision import Precision, choose_precision
-from seatrial.train.recompute import recomputed
 from seatrial.train.saving.examples import EXAMPLES, Examples, outputs_on_cpu, save_examples
 from seatrial.train.saving.model_files import weights_digest
 from seatrial.train.saving.rng import seed_all

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seatrial.train.optim import strangers
+from seatrial.train.optim import torch_optimizers
 from seatrial.train.step import Step
 
 #: Values that a step's Python may count or switch with.
@@ -89,7 +89,7 @@ def refuse_optimizer(step: Step) -> None:
     groups = {key: group for group in saved["param_groups"] for key in group["params"]}
     for key, slots in saved["state"].items():
         for name, value in slots.items():
-            if isinstance(value, Tensor) and strangers.first_value(name, groups[key]) is None:
+            if isinstance(value, Tensor) and torch_optimizers.first_value(name, groups[key]) is None:
                 kind = type(step.optimizer).__name__
                 raise NotCapturable(
                     f"the first value of {kind}'s state {name} is not known: warming up would change it"

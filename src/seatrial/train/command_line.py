@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from seatrial.train import ahead
+from seatrial.train import early_start
 from seatrial.train.errors import TrainError
 
 RUN_DIR_VARIABLE = "SEATRIAL_RUN_DIR"
@@ -128,7 +128,7 @@ def _begins_anew(place: Path | None, found: Callable[[Path], Sequence[Path]]) ->
 
 def run(main: Callable[[Sequence[str]], int], argv: Sequence[str] | None = None) -> NoReturn:
     """Call ``main`` with the command line and exit with its code; TrainError prints one sentence."""
-    ahead.imported()
+    early_start.imported()
     try:
         code = main(sys.argv[1:] if argv is None else argv)
     except TrainError as error:

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seatrial.train.data import images
-from seatrial.train.inside import Inside
-from seatrial.train.kernels import classic, classifier_head, filters, normpool, single_channel_conv, sums
+from seatrial.train.kernels import classic, classifier_head, filter_gradients, normpool, single_channel_conv, sums
 from seatrial.train.kernels.nvrtc import REALS, build, unavailable, usable
+from seatrial.train.module_kernels import ModuleKernels
 from seatrial.train.precision import Precision
 
 
@@ -27,7 +27,7 @@ def cross_entropy(model: nn.Module, images_BCHW: Tensor, labels_B: Tensor) -> Te
     """Mean cross-entropy of ``model(images)``: a ``step.Loss``."""
     dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else torch.float32
     if not isinstance(model, nn.Sequential):
-        with inside_of(model).running() if model.training else nullcontext():
+        with kernels_of(model).running() if model.training else nullcontext():
             return F.cross_entropy(model(images_BCHW), labels_B)
     if not (model.training and ours(images_BCHW, dtype)):
         return F.cross_entropy(model(images_BCHW), labels_B)
@@ -67,7 +67,7 @@ def prepare(model: nn.Module, precision: Precision, size: tuple[int, int] | None
     if reason := unavailable():
         return f"layers: torch's own, for kernels cannot be compiled here ({reason})"
     assert precision.device.index is not None
-    found = None if isinstance(model, nn.Sequential) else inside_of(model)
+    found = None if isinstance(model, nn.Sequential) else kernels_of(model)
     texts = found.sources(precision.dtype) if found else sources(cast(nn.Sequential, model), precision.dtype, size)
     for text in texts:
         build(text, precision.device.index)
@@ -76,13 +76,13 @@ def prepare(model: nn.Module, precision: Precision, size: tuple[int, int] | None
     return "layers: small convolutions, pools, normalisation and the loss run in kernels of this library"
 
 
-def prepare_inside(model: nn.Module, precision: Precision) -> tuple[str, Inside | None]:
+def prepare_module_kernels(model: nn.Module, precision: Precision) -> tuple[str, ModuleKernels | None]:
     """For a step with a loss of one's own: in words and as an object, what runs parts of any module; or None."""
     if precision.device.type != "cuda" or precision.dtype not in REALS:
         return f"layers: torch's own, in {precision.name} on {precision.device.type}", None
     if reason := unavailable():
         return f"layers: torch's own, for kernels cannot be compiled here ({reason})", None
-    found = inside_of(model)
+    found = kernels_of(model)
     if precision.dtype == torch.bfloat16:
         found.copy_weights()
     for text in found.sources(precision.dtype):
@@ -92,17 +92,17 @@ def prepare_inside(model: nn.Module, precision: Precision) -> tuple[str, Inside 
     return f"layers: {told(found)}", found if found.used else None
 
 
-_INSIDE: WeakKeyDictionary[nn.Module, Inside] = WeakKeyDictionary()
+_MODULE_KERNELS: WeakKeyDictionary[nn.Module, ModuleKernels] = WeakKeyDictionary()
 
 
-def inside_of(model: nn.Module) -> Inside:
+def kernels_of(model: nn.Module) -> ModuleKernels:
     """What kernels can take inside of a module; read once."""
-    if model not in _INSIDE:
-        _INSIDE[model] = Inside(model)
-    return _INSIDE[model]
+    if model not in _MODULE_KERNELS:
+        _MODULE_KERNELS[model] = ModuleKernels(model)
+    return _MODULE_KERNELS[model]
 
 
-def told(found: Inside) -> str:
+def told(found: ModuleKernels) -> str:
     """What was taken and what was left, for people."""
     kinds = [
         (len(found.norms), "batch normalisations with what follows them run in kernels of this library"),
@@ -138,9 +138,9 @@ def sources(model: nn.Sequential, dtype: torch.dtype, size: tuple[int, int] | No
             texts.append(
                 single_channel_conv.source(dtype, layer.out_channels, layer.kernel_size[0], int(layer.padding[0]))
             )
-        elif isinstance(layer, nn.Conv2d) and filters.takes(layer, dtype):
+        elif isinstance(layer, nn.Conv2d) and filter_gradients.takes(layer, dtype):
             numbers = (layer.in_channels, layer.out_channels, layer.kernel_size[0], int(layer.padding[0]))
-            texts.append(filters.source(*numbers))
+            texts.append(filter_gradients.source(*numbers))
         elif isinstance(layer, nn.BatchNorm2d) and normpool.fits(layer.num_features):
             texts.append(normpool.source(normpool.NORM, dtype, layer.num_features))
     if layers and isinstance(last := layers[-1], nn.Linear):
@@ -184,8 +184,8 @@ def convolve(layer: nn.Conv2d, x: Tensor, dtype: torch.dtype) -> Tensor:
     """The convolution alone, without its bias, channels last."""
     if single_channel_conv.fits(layer, x):
         return cast(Tensor, single_channel_conv.GreyConvolution.apply(x, layer.weight, int(layer.padding[0]), dtype))  # type: ignore[no-untyped-call]
-    if filters.fits(layer, x):
-        return cast(Tensor, filters.Convolution.apply(x, layer.weight, int(layer.padding[0])))  # type: ignore[no-untyped-call]
+    if filter_gradients.fits(layer, x):
+        return cast(Tensor, filter_gradients.Convolution.apply(x, layer.weight, int(layer.padding[0])))  # type: ignore[no-untyped-call]
     x = layer._conv_forward(x, layer.weight, None)
     return x.contiguous(memory_format=torch.channels_last)
 

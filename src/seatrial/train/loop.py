@@ -16,6 +16,7 @@ from torch import Tensor
 
 from seatrial.train.distributed import Ranks
 from seatrial.train.engine import Engine, choose_engine
+from seatrial.train.epoch_progress import EpochProgress, log_losses
 from seatrial.train.errors import CheckpointError, DivergedError, InputError
 from seatrial.train.memory import peak
 from seatrial.train.saving import rng
@@ -24,7 +25,6 @@ from seatrial.train.step import Step
 from seatrial.train.stopping import EarlyStopping, StopRequest
 from seatrial.train.trackers import Trackers
 from seatrial.train.watchdog import Watchdog
-from seatrial.train.within import Within, log_losses
 
 #: Steps queued between two looks at SIGTERM. The ranks agree on stopping there, 0.2 ms over Gloo on one host. On
 #: a CPU a step may take a second, and whoever sent the signal waits 30.
@@ -130,7 +130,9 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
                 writer.save((epoch - 1) * len(spans) + done, {**step.state(), **where, **stopped}, best=best)
 
     copies = ranks.world * getattr(source, "copies", 1)
-    within = Within(step, trackers, note, epochs=settings.epochs, log_steps=settings.log_steps, together=copies)
+    progress = EpochProgress(
+        step, trackers, note, epochs=settings.epochs, log_steps=settings.log_steps, together=copies
+    )
     # Without a number: when the training began. The receipt's window is from here on, however short the training is.
     trackers.log({"step": (epoch - 1) * len(spans) + first_step, "epoch": epoch, "phase": "train"})
     written = closing(writer) if writer else nullcontext()  # whatever ends the training: what was saved is on the disk
@@ -140,14 +142,14 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
             source.start(epoch, first_step)
             step.start_epoch((epoch - 1) * len(spans), first_step)
             epoch_began, done = time.perf_counter(), first_step
-            within.start(epoch, first_step)
+            progress.start(epoch, first_step)
             for done in _steps(engine, step, settings.every_steps, first_step):
                 watchdog.beat((epoch - 1) * len(spans) + done)
                 if done % look == 0 or done == len(spans):  # a run of one shape may be short
                     outcome.terminated = ranks.any(stop.requested)
                 if outcome.terminated:
                     break
-                within.look(done)
+                progress.look(done)
                 if settings.every_steps and done % settings.every_steps == 0 and done < len(spans):
                     read_losses(step, epoch, done)
                     save(epoch, done)
@@ -174,7 +176,7 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
             outcome.epochs, outcome.loop_s = epoch, _now(step.device) - began
             parts = {name: values[first_step:].mean().item() for name, values in step.parts.items()}
             ended = Epoch(epoch, len(spans), losses, metrics, examples, seconds, parts)
-            report(ended, trackers, note, settings.log_steps, step.device, within.logged)
+            report(ended, trackers, note, settings.log_steps, step.device, progress.logged)
             epoch, first_step = epoch + 1, 0
             best = "test_loss" in metrics and stopping.better(metrics["test_loss"])
             last = epoch > settings.epochs or stopping.stop or outcome.terminated

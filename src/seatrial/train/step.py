@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from seatrial.train.compiled_blocks import CompiledBlocks
 from seatrial.train.data.shards import Shape, Span
 from seatrial.train.distributed import GradientReducer, Gradients, Ranks, here
 from seatrial.train.errors import InputError
 from seatrial.train.losses import Loss, trained_on
 from seatrial.train.oom import MicroBatch
-from seatrial.train.optim import strangers
+from seatrial.train.optim import torch_optimizers
 from seatrial.train.optim.average import Average
 from seatrial.train.optim.optimizer import Optimizer
 from seatrial.train.optim.schedules import Schedule, table
 from seatrial.train.precision import Precision, choose_precision
-from seatrial.train.repeats import Compiled
 from seatrial.train.saving.rng import rng_state, set_rng_state
 
 if TYPE_CHECKING:
-    from seatrial.train.inside import Inside
+    from seatrial.train.module_kernels import ModuleKernels
 
 
 class Source(Protocol):
@@ -104,9 +104,9 @@ class Step:
         if not hasattr(source, "spans"):
             raise InputError(f"a Step takes batches, not a {type(source).__name__}", fix="batches(dataset, 128)")
         place(model, ranks.device)
-        strangers.refuse_closures(optimizer)
-        strangers.refuse_other_parameters(optimizer, model)
-        strangers.prepare(optimizer, ranks.device)
+        torch_optimizers.refuse_closures(optimizer)
+        torch_optimizers.refuse_other_parameters(optimizer, model)
+        torch_optimizers.prepare(optimizer, ranks.device)
         self.model, self.optimizer, self.source, self.epochs = model, optimizer, source, epochs
         self.device, self.ranks, self.precision = ranks.device, ranks, precision
         self.scaler = precision.scaler()
@@ -117,7 +117,7 @@ class Step:
         self._called: nn.Module = nn.DataParallel(model) if data_parallel else model
         self._rates = [group["lr"] for group in optimizer.param_groups]
         self._base_rates = [torch.as_tensor(rate).clone() for rate in self._rates]
-        self._kernel_options = strangers.kernel_options(optimizer)
+        self._kernel_options = torch_optimizers.kernel_options(optimizer)
         self._scheduled: list[tuple[Tensor, Tensor]] = []
         #: Of each group, what the schedule changes that is kept on the host: name → its values at every step.
         self.host_options: list[dict[str, list[Any]]] = []
@@ -127,10 +127,10 @@ class Step:
         self.average = Average(model, average_decay) if average_decay is not None else None
         self._forward: Callable[[Shape, int, int], Any] = self._micro_loss
         self._finish: Callable[[Tensor], None] = self._count
-        self._blocks: Compiled | None = None
+        self._blocks: CompiledBlocks | None = None
         #: This step is tried out before it is captured: what it changes is put back.
         self.rehearsing = False
-        self._inside = kernels_inside(model, precision, ranks) if kernels else None
+        self._module_kernels = module_kernels(model, precision, ranks) if kernels else None
         self._frozen_after = frozen_after or []
         #: How many times parameters are frozen, and how many of these times are over.
         self.phases, self.phase = len({epochs for _, epochs in self._frozen_after}), 0
@@ -186,8 +186,8 @@ class Step:
 
     def compile(self) -> None:
         """Compile forward and (through autograd) backward into few kernels: blocks that repeat, else everything."""
-        self._inside = None
-        self._blocks = Compiled(self.model)
+        self._module_kernels = None
+        self._blocks = CompiledBlocks(self.model)
         if not self._blocks.modules:
             self._forward = torch.compile(self._micro_loss, dynamic=False)
             self._finish = torch.compile(self._count, dynamic=False)
@@ -252,7 +252,7 @@ class Step:
         for key, slots in own_states.items():
             for name, value in slots.items():
                 if saved is None and isinstance(value, Tensor):
-                    value.fill_(strangers.first_value(name, groups[key]) or 0.0)
+                    value.fill_(torch_optimizers.first_value(name, groups[key]) or 0.0)
                 elif saved is not None and isinstance(value, Tensor):
                     value.copy_(saved[key][name])
 
@@ -260,7 +260,7 @@ class Step:
         """Every learning rate of the training, as tensors to read it from, or numbers where it is the host's."""
         others: list[dict[str, list[Any]]] = [{} for _ in self._rates]
         if isinstance(schedule, torch.optim.lr_scheduler.LRScheduler):
-            others = strangers.scheduled(schedule, self.optimizer, steps, every)
+            others = torch_optimizers.scheduled(schedule, self.optimizer, steps, every)
             rates = [options.pop("lr") for options in others]
             self._base_rates = [torch.as_tensor(rate).clone() for rate in self._rates]
         else:
@@ -306,7 +306,7 @@ class Step:
             count = min(self.micro_batch.rows, shape.rows - first)
             self.reducer.overlap = overlap and first + count == shape.rows
             # The backward pass within as well: what is computed again there is what forward computed.
-            otherwise = self._inside or self._blocks
+            otherwise = self._module_kernels or self._blocks
             with otherwise.running() if otherwise else nullcontext():
                 loss = trained_on(self._forward(shape, first, count), parts, count / shape.rows)
                 if count != shape.rows:
@@ -325,11 +325,11 @@ class Step:
 
     def _beside(self, loss: Tensor, *, whole: bool) -> AbstractContextManager[None]:
         """Gradients of weights on a second stream, in steps that become a graph."""
-        products = self._inside.products if self._inside else None
+        products = self._module_kernels.products if self._module_kernels else None
         captured = self.rehearsing or (self.device.type == "cuda" and torch.cuda.is_current_stream_capturing())
         if products is None or not captured or not whole or self.ranks.world > 1:
             return nullcontext()
-        return products.beside.backward(loss, products.weights)
+        return products.second_stream.backward(loss, products.weights)
 
     def _micro_loss(self, shape: Shape, first: int, count: int) -> Any:
         batch = self.source.load(self.position, shape, first, count)
@@ -370,11 +370,11 @@ def place(model: nn.Module, device: torch.device) -> None:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
-def kernels_inside(model: nn.Module, precision: Precision, ranks: Ranks) -> Inside | None:
+def module_kernels(model: nn.Module, precision: Precision, ranks: Ranks) -> ModuleKernels | None:
     """What kernels take inside of the model, compiled; None where there are none. The first rank says which."""
     from seatrial.train import fused  # torch.fx takes a quarter of a second to import
 
-    said, found = fused.prepare_inside(model, precision)
+    said, found = fused.prepare_module_kernels(model, precision)
     if ranks.first:
         print(said, flush=True)
     return found

@@ -158,9 +158,9 @@ def test_learns_saves_and_reports(framework: str, data: Path, tmp_path: Path) ->
 #: The recipe with a line after each step.
 OFTEN = """
 import sys
-from seatrial.train import command_line, within
+from seatrial.train import command_line, epoch_progress
 from seatrial.recipes import mnist_keras
-within.EVERY_S = 0.0
+epoch_progress.EVERY_S = 0.0
 command_line.run(mnist_keras.main)
 """
 
@@ -181,7 +181,7 @@ def test_lines_within_an_epoch_are_those_of_torch(framework: str, data: Path, tm
     assert shown == pytest.approx([*losses[:9], *losses[10:19]], abs=1e-4)
 
 
-#: Of train/within.py, which torch's loop prints as well.
+#: Of train/epoch_progress.py, which torch's loop prints as well.
 LINE = re.compile(
     r"epoch \d+: step \d+ of \d+, loss \d+\.\d{4}, [\d,]+ examples/s, about (\d+ (h|min) )?\d+ (s|min) left"
 )

@@ -18,7 +18,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from seatrial.train.kernels import compiler, kept
+from seatrial.train.kernels import compiler, kernel_cache
 from seatrial.train.kernels.compiler import check
 
 THREADS = 256
@@ -142,11 +142,11 @@ def _compile(source: str, device: int) -> dict[str, Kernel]:
 
     names = KERNEL.findall(source)
     architecture = "sm_{}{}".format(*torch.cuda.get_device_capability(device))
-    file = kept.name(source, architecture, _driver_version())
-    binary = kept.read(file)
+    file = kernel_cache.name(source, architecture, _driver_version())
+    binary = kernel_cache.read(file)
     if binary is None:
         binary = machine_code(source, architecture)
-        kept.keep(file, binary)
+        kernel_cache.keep(file, binary)
     _enter_context(device)
     return cast(dict[str, Kernel], _cuda_load_module(binary, names))
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seatrial.train.kernels.filters import SPARE
+from seatrial.train.kernels.filter_gradients import SPARE
 from seatrial.train.kernels.nvrtc import EIGHT, REALS, launch
 from seatrial.train.kernels.tensor_cores import TENSOR_CORES
 from seatrial.train.kernels.trial_parts import blocks_for, sum_parts

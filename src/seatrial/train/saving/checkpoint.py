@@ -22,7 +22,7 @@ from seatrial.train.errors import CheckpointError
 from seatrial.train.memory import free_bytes
 from seatrial.train.saving import arena
 from seatrial.train.saving.atomic import link_file, write_file
-from seatrial.train.saving.waiting import Hand, Waiting
+from seatrial.train.saving.host_queue import HostQueue, QueuedCheckpoint
 
 BEST = "best.pt"
 #: States of at least so many bytes are written by a process of their own: it takes 2 s of a core to start.
@@ -54,7 +54,7 @@ class CheckpointWriter:
         self._failure: BaseException | None = None
         self._waiting: deque[tuple[int, dict[str, Any], bool, torch.cuda.Event | None]] = deque()
         self._closed, self._changed = False, threading.Condition()
-        self._large: Hand | None = None
+        self._queue: HostQueue | None = None
         for torn in folder.glob(".checkpoint-*.part"):  # of a training that was killed while it wrote
             torn.unlink(missing_ok=True)
         self._thread = threading.Thread(target=self._write_all, name="checkpoint-writer", daemon=True)
@@ -82,8 +82,8 @@ class CheckpointWriter:
 
         Not the best, unless a better one is behind it.
         """
-        hand = self._large
-        if hand is not None and hand.waiting + len(self._waiting) > self.keep and hand.drop_oldest():
+        queue = self._queue
+        if queue is not None and queue.waiting + len(self._waiting) > self.keep and queue.drop_oldest():
             return
         bests = [best for _, _, best, _ in self._waiting]
         for number in range(len(bests) - self.keep):
@@ -116,8 +116,8 @@ class CheckpointWriter:
             except Exception as error:  # noqa: BLE001  raised again by save() or close(), on the caller's thread
                 self._failure = error
             del item  # the copy on the GPU
-        if self._large is not None:
-            self._large.close()
+        if self._queue is not None:
+            self._queue.close()
 
     def _take(self, global_step: int, state: dict[str, Any], best: bool, ready: torch.cuda.Event | None) -> None:
         size = arena.size_of(state)
@@ -125,11 +125,11 @@ class CheckpointWriter:
             host = self._host.take(state, ready)
             self._write(global_step, lambda path: write_file(path, lambda file: torch.save(host, file)), best)
             return
-        if self._large is None:
-            self._large = Hand(self.keep, self._write, self._fail)
-        held = self._large.room(size, HOST_COPIES if has_room(state) else self.keep + 1)
+        if self._queue is None:
+            self._queue = HostQueue(self.keep, self._write, self._fail)
+        held = self._queue.room(size, HOST_COPIES if has_room(state) else self.keep + 1)
         told = self._host.fill(held, state, ready)
-        self._large.give(Waiting(global_step, held, told, best))
+        self._queue.give(QueuedCheckpoint(global_step, held, told, best))
 
     def _write(self, global_step: int, write: Callable[[Path], object], best: bool) -> None:
         path = self.folder / f"checkpoint-{global_step:010d}.pt"

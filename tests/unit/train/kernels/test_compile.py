@@ -78,7 +78,7 @@ def test_every_text_compiles(nvrtc, architecture, group):
 
 
 def test_shared_memory_that_is_asked_for_fits(nvrtc):
-    """Beside what the kernel has of its own; and ``launch`` asks for more than 48 KB only from 48 KB on."""
+    """SecondStream what the kernel has of its own; and ``launch`` asks for more than 48 KB only from 48 KB on."""
     asked = list(kernel_texts.dynamic())
     assert {kernel for kernel, *_ in asked} == kernels_that_ask()
     for kernel, text, dynamic in asked:

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from seatrial.train.reading import settings_of
+from seatrial.train.traced_code import settings_of
 
 #: Blocks alike that are worth it, and the share of the model's numbers that they must hold.
 LEAST, SHARE = 3, 0.7
 
 
-class Compiled:
+class CompiledBlocks:
     """The repeated blocks of a model, compiled while a step runs; a test of the model runs them as they are written.
 
     Attributes:

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from seatrial.train.beside import Beside
-from seatrial.train.forwards import running_by
 from seatrial.train.kernels.nvrtc import refuse_second_derivatives
+from seatrial.train.replaced_forward import running_by
+from seatrial.train.second_stream import SecondStream
 
 COPY = torch.bfloat16
 
@@ -29,11 +29,17 @@ class Convolve(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, copy: Tensor, beside: Beside, layer: nn.Conv2d
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        copy: Tensor,
+        stream: SecondStream,
+        layer: nn.Conv2d,
     ) -> Tensor:
         ctx.save_for_backward(x, copy)
         ctx.layer, ctx.biases = layer, None if bias is None else list(bias.shape)
-        ctx.weight, ctx.beside = weight, beside
+        ctx.weight, ctx.stream = weight, stream
         bias = None if bias is None else bias.to(COPY)
         return torch.conv2d(x, copy, bias, layer.stride, layer.padding, layer.dilation, layer.groups)
 
@@ -49,8 +55,8 @@ class Convolve(torch.autograd.Function):
             made = torch.ops.aten.convolution_backward(grad, x, copy, biases, *numbers, mask)
             return [made[0], made[1] if made[1] is None else made[1].float(), made[2]]
 
-        if ctx.beside.takes(ctx.weight):
-            of_weight = ctx.beside.run(ctx.weight, lambda: parts(False, True)[1], grad, x)
+        if ctx.stream.takes(ctx.weight):
+            of_weight = ctx.stream.run(ctx.weight, lambda: parts(False, True)[1], grad, x)
             of_x, _, of_bias = parts(True, False) if ctx.needs_input_grad[0] or biases else (None, None, None)
         else:
             of_x, of_weight, of_bias = parts(True, True)
@@ -61,9 +67,9 @@ class Multiply(torch.autograd.Function):
     """A linear layer with ``copy`` in place of ``weight``: x [..., I]."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, copy: Tensor, beside: Beside) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, copy: Tensor, stream: SecondStream) -> Tensor:
         ctx.save_for_backward(x, copy)
-        ctx.weight, ctx.beside, ctx.biased = weight, beside, bias is not None
+        ctx.weight, ctx.stream, ctx.biased = weight, stream, bias is not None
         return F.linear(x, copy, None if bias is None else bias.to(COPY))
 
     @staticmethod
@@ -71,7 +77,7 @@ class Multiply(torch.autograd.Function):
         refuse_second_derivatives()
         x, copy = ctx.saved_tensors
         grad_NO, x_NI = grads[0].flatten(0, -2), x.flatten(0, -2)
-        of_weight = ctx.beside.run(ctx.weight, lambda: product(grad_NO.t(), x_NI), grad_NO, x_NI)
+        of_weight = ctx.stream.run(ctx.weight, lambda: product(grad_NO.t(), x_NI), grad_NO, x_NI)
         of_x = (grad_NO @ copy).view(x.shape) if ctx.needs_input_grad[0] else None
         of_bias = grad_NO.sum(0, dtype=torch.float32) if ctx.biased else None
         return of_x, of_weight, of_bias, None, None
@@ -84,15 +90,15 @@ def product(left: Tensor, right: Tensor) -> Tensor:
     return (left @ right).float()
 
 
-class Products:
+class AutocastLayers:
     """The layers of a model that are run so.
 
     Attributes:
-        layers: these. beside: where gradients of their weights can be made.
+        layers: these. second_stream: where gradients of their weights can be made.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.beside = Beside()
+        self.second_stream = SecondStream()
         self.layers: list[nn.Conv2d | nn.Linear] = [
             layer for layer in model.modules() if isinstance(layer, (nn.Conv2d, nn.Linear)) and plain(layer)
         ]
@@ -125,7 +131,7 @@ class Products:
             batched = x.ndim == 4 if isinstance(layer, nn.Conv2d) else x.ndim >= 2
             if copy is None or self._seen[weight] != _state(weight) or not batched or not _known(x):
                 return written(layer, x)
-            made = (x.to(COPY), weight, bias, copy, self.beside)
+            made = (x.to(COPY), weight, bias, copy, self.second_stream)
             result: Tensor = Convolve.apply(*made, layer) if isinstance(layer, nn.Conv2d) else Multiply.apply(*made)  # type: ignore[no-untyped-call]
             return result
 

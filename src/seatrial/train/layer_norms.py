@@ -14,16 +14,16 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Node
 
-from seatrial.train.forwards import running_by
 from seatrial.train.kernels import layernorm
 from seatrial.train.kernels.nvrtc import REALS, usable
-from seatrial.train.reading import Unreadable, hooked, read, settings_of
+from seatrial.train.replaced_forward import running_by
+from seatrial.train.traced_code import Unreadable, hooked, read, settings_of
 
 #: Modules within modules that are read for who gets a result.
 DEEP = 3
 
 
-class RowNorms:
+class LayerNorms:
     """The layer normalisations of a model that kernels know.
 
     Attributes:

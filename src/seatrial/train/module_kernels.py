@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 from torch.nn import functional as F
 
-from seatrial.train.forwards import running_by
+from seatrial.train.autocast_layers import AutocastLayers
 from seatrial.train.kernels import normact
 from seatrial.train.kernels.nvrtc import REALS, usable
-from seatrial.train.products import Products
-from seatrial.train.reading import Unreadable, hooked, read, settings_of
-from seatrial.train.rownorms import RowNorms
+from seatrial.train.layer_norms import LayerNorms
+from seatrial.train.replaced_forward import running_by
+from seatrial.train.traced_code import Unreadable, hooked, read, settings_of
 
 _SUMS = (operator.add, operator.iadd, torch.add)
 
@@ -65,7 +65,7 @@ class NormThen(nn.Module):
         return F.relu(x) if self.activation == "relu" else F.gelu(x) if self.activation == "gelu" else x
 
 
-class Inside:
+class ModuleKernels:
     """What was found inside of a model, and the way to run it.
 
     Attributes:
@@ -75,8 +75,8 @@ class Inside:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = ref(model)
-        self.products: Products | None = None
-        self.rows = RowNorms(model)
+        self.products: AutocastLayers | None = None
+        self.rows = LayerNorms(model)
         self._forwards: list[tuple[nn.Module, Callable[..., Any]]] = []
         self._fused: list[NormThen] = []
         self._totals: Tensor | None = None
@@ -122,7 +122,7 @@ class Inside:
     def copy_weights(self) -> None:
         """From now on layers that multiply use bf16 copies of their weights, made when ``running`` begins."""
         model = self._model()
-        products = Products(model) if model is not None else None
+        products = AutocastLayers(model) if model is not None else None
         self.products = products if products and products.layers else None
         self.rows.narrow(set(self.products.layers) if self.products else set())
 

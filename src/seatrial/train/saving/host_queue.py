@@ -21,7 +21,7 @@ FREE_BESIDE = 2
 
 
 @dataclass(frozen=True)
-class Waiting:
+class QueuedCheckpoint:
     """One whose tensors are in an arena; ``told`` is what ``arena.fill`` gave."""
 
     global_step: int
@@ -30,7 +30,7 @@ class Waiting:
     best: bool
 
 
-class Hand:
+class HostQueue:
     """Hands checkpoints to the process, in order, from a thread; without the process it writes them itself.
 
     Args:
@@ -42,12 +42,12 @@ class Hand:
         self, keep: int, write: Callable[[int, Callable[[Path], object], bool], None], fail: Callable[[Exception], None]
     ) -> None:
         self._keep, self._write, self._fail = keep, write, fail
-        self._waiting: list[Waiting] = []
+        self._waiting: list[QueuedCheckpoint] = []
         self._free: list[arena.Arena] = []
         self._made, self._closed = 0, False
         self._changed = threading.Condition()
         self._process: WriterProcess | None = WriterProcess()
-        self._thread = threading.Thread(target=self._write_all, name="checkpoint-hand", daemon=True)
+        self._thread = threading.Thread(target=self._write_all, name="checkpoint-queue", daemon=True)
         self._thread.start()
 
     def room(self, size_bytes: int, most: int) -> arena.Arena:
@@ -70,7 +70,7 @@ class Hand:
                     self._changed.wait()
         return arena.Arena(size_bytes, pinned=torch.cuda.is_available())
 
-    def give(self, waiting: Waiting) -> None:
+    def give(self, waiting: QueuedCheckpoint) -> None:
         """Have it written after those before it."""
         with self._changed:
             self._waiting.append(waiting)
@@ -127,7 +127,7 @@ class Hand:
                 self._free.append(waiting.held)
                 self._changed.notify_all()
 
-    def _to_disk(self, waiting: Waiting, path: Path) -> None:
+    def _to_disk(self, waiting: QueuedCheckpoint, path: Path) -> None:
         if self._process is not None:
             try:
                 self._process.write(path, waiting.held, waiting.told)

@@ -8,7 +8,7 @@ from torch import nn  # noqa: E402
 from torch.utils.data import TensorDataset  # noqa: E402
 
 from seatrial.train import Step, batches, fit  # noqa: E402
-from seatrial.train.repeats import repeated  # noqa: E402
+from seatrial.train.compiled_blocks import repeated  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 
-class Beside:
+class SecondStream:
     """A second stream, on within ``backward``."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from seatrial.train.reading import Unreadable, read  # noqa: E402
+from seatrial.train.traced_code import Unreadable, read  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from seatrial.train.beside import Beside, uses, watched  # noqa: E402
+from seatrial.train.second_stream import SecondStream, uses, watched  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -31,7 +31,7 @@ def test_only_weights_with_one_gradient_that_nobody_watches():
     counts = uses(loss)
     assert {counts[model.words.weight], counts[model.twice.weight]} == {2} and counts[model.once.weight] == 1
     assert watched(model.seen.weight) and not watched(model.once.weight)
-    beside, weights = Beside(), list(model.parameters())
+    beside, weights = SecondStream(), list(model.parameters())
     with beside.backward(loss, weights):
         assert [weight for weight in weights if beside.takes(weight)] == [model.once.weight]
         loss.backward()

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from seatrial.train.products import Products, plain, product  # noqa: E402
+from seatrial.train.autocast_layers import AutocastLayers, plain, product  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -47,7 +47,7 @@ def gradients(model, x, running=None):
 def test_loss_is_autocasts_to_the_bit_and_gradients_are_no_worse():
     torch.manual_seed(0)
     model, x = Net(), torch.randn(6, 3, 9, 9)
-    made = Products(model)
+    made = AutocastLayers(model)
     assert len(made.layers) == 6
     loss, own = gradients(model, x, made.running)
     plainly, theirs = gradients(model, x)
@@ -64,7 +64,7 @@ def test_loss_is_autocasts_to_the_bit_and_gradients_are_no_worse():
 def test_a_weight_that_changed_since_is_used_as_it_is():
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), torch.randn(3, 4)
-    made = Products(model)
+    made = AutocastLayers(model)
     with torch.autocast("cpu", torch.bfloat16), made.running():
         before = model(x)
         with torch.no_grad():
@@ -84,12 +84,12 @@ def test_layers_with_more_than_their_own_code_are_left():
     uneven = nn.Conv2d(2, 2, 2, padding="same")
     layers = [hooked, frozen, reflecting, normed, uneven, nn.Linear(2, 2).double()]
     assert not any(plain(layer) for layer in layers)
-    assert Products(nn.ModuleList(layers)).layers == []
+    assert AutocastLayers(nn.ModuleList(layers)).layers == []
 
 
 def test_a_second_derivative_is_refused_not_wrong():
     model, x = nn.Linear(3, 1), torch.randn(2, 3, requires_grad=True)
-    with torch.autocast("cpu", torch.bfloat16), Products(model).running():
+    with torch.autocast("cpu", torch.bfloat16), AutocastLayers(model).running():
         loss = model(x).sum()
         with pytest.raises(RuntimeError, match="no second derivatives"):
             torch.autograd.grad(loss, x, create_graph=True)
@@ -97,7 +97,7 @@ def test_a_second_derivative_is_refused_not_wrong():
 
 def test_one_example_alone_runs_as_written():
     model, x = nn.ModuleList([nn.Conv2d(2, 3, 3), nn.Linear(5, 4)]), [torch.randn(2, 5, 5), torch.randn(5)]
-    with torch.autocast("cpu", torch.bfloat16), Products(model).running():
+    with torch.autocast("cpu", torch.bfloat16), AutocastLayers(model).running():
         for layer, given in zip(model, x, strict=True):
             layer(given).sum().backward()
             assert layer.weight.grad is not None

@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from seatrial.train.recompute import recomputed  # noqa: E402
+from seatrial.train.gradient_checkpointing import recomputed  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

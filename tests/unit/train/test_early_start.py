@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from seatrial.train import ahead
+from seatrial.train import early_start
 from seatrial.train.errors import DataError
 
 pytestmark = pytest.mark.torch
@@ -44,11 +44,11 @@ def ran(code: str, **environ: str) -> str:
 def test_garbage_is_not_looked_for_during_the_imports_alone() -> None:
     code = """
 import gc
-from seatrial.train import ahead
-ahead.begin()
+from seatrial.train import early_start
+early_start.begin()
 assert not gc.isenabled()
 import json
-ahead.imported()
+early_start.imported()
 print(gc.isenabled(), gc.get_freeze_count() > 1000)
 """
     assert ran(code) == "True True\n"
@@ -61,14 +61,14 @@ def test_the_context_of_the_ranks_gpu_is_made_by_the_driver(tmp_path: Path) -> N
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, tmp_path / "driver.c"], check=True)
     log = tmp_path / "log"
     told = {"LD_LIBRARY_PATH": str(tmp_path), "DRIVER_LOG": str(log), "LOCAL_RANK": "1"}
-    assert ran("from seatrial.train import ahead; print(ahead.open_context())", **told) == "True\n"
+    assert ran("from seatrial.train import early_start; print(early_start.open_context())", **told) == "True\n"
     assert log.read_text().splitlines() == ["init 0", "device 1", "context 41"]
 
 
 def test_without_a_driver_there_is_no_context(tmp_path: Path) -> None:
     (tmp_path / "libcuda.so.1").write_text("not a library")
     told = {"LD_LIBRARY_PATH": str(tmp_path)}
-    assert ran("from seatrial.train import ahead; print(ahead.open_context())", **told) == "False\n"
+    assert ran("from seatrial.train import early_start; print(early_start.open_context())", **told) == "False\n"
 
 
 @pytest.mark.parametrize(
@@ -81,12 +81,12 @@ def test_a_torch_for_the_cpu_gets_no_context(tmp_path: Path, text: str, major: s
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "version.py").write_text(f"__version__ = '2.13.0'\n{text}")
-    told = "from seatrial.train import ahead; print(ahead.torch_cuda())"
+    told = "from seatrial.train import early_start; print(early_start.torch_cuda())"
     assert ran(f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {told}") == f"{major}\n"
 
 
 def test_the_installed_torch_is_told_without_importing_it() -> None:
-    code = "import sys; from seatrial.train import ahead; print(ahead.torch_cuda(), 'torch' in sys.modules)"
+    code = "import sys; from seatrial.train import early_start; print(early_start.torch_cuda(), 'torch' in sys.modules)"
     import torch
 
     assert ran(code) == f"{torch.version.cuda and torch.version.cuda.split('.')[0]} False\n"
@@ -100,14 +100,14 @@ def test_data_that_were_read_are_not_read_again(tmp_path: Path) -> None:
         return f"from {folder.name}"
 
     try:
-        ahead.begin((reader, tmp_path / "a"))
+        early_start.begin((reader, tmp_path / "a"))
     finally:
         gc.unfreeze()
         gc.enable()
-    assert ahead.read_ahead(reader, tmp_path / "a") == "from a"
-    assert ahead.read_ahead(reader, tmp_path / "b") == "from b"
+    assert early_start.read_ahead(reader, tmp_path / "a") == "from a"
+    assert early_start.read_ahead(reader, tmp_path / "b") == "from b"
     assert read == [tmp_path / "a", tmp_path / "b"]
-    assert ahead.read_ahead(reader, tmp_path / "a") == "from a"
+    assert early_start.read_ahead(reader, tmp_path / "a") == "from a"
     assert len(read) == 3
 
 
@@ -120,18 +120,18 @@ def test_data_that_could_not_be_read_are_read_again(tmp_path: Path) -> None:
         return "read"
 
     try:
-        ahead.begin((reader, tmp_path))
+        early_start.begin((reader, tmp_path))
     finally:
         gc.enable()
     with pytest.raises(DataError, match="not there"):
-        ahead.read_ahead(reader, tmp_path)
+        early_start.read_ahead(reader, tmp_path)
     (tmp_path / "there").write_text("")
-    assert ahead.read_ahead(reader, tmp_path) == "read"
+    assert early_start.read_ahead(reader, tmp_path) == "read"
 
 
 def test_the_collector_is_left_as_it_is_where_nothing_was_begun() -> None:
     frozen = gc.get_freeze_count()
-    ahead.imported()
+    early_start.imported()
     assert gc.isenabled() and gc.get_freeze_count() == frozen
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 EVERY_S = 2.0
 
 
-class Within:
+class EpochProgress:
     """Tells of an epoch that goes on. Only the first rank does; what it reads is its own, and no other waits for it.
 
     Args:

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from seatrial.train.kernels import kept
+from seatrial.train.kernels import kernel_cache
 
 pytestmark = pytest.mark.torch
 
@@ -18,34 +18,38 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_what_is_kept_is_read_again(cache: Path) -> None:
-    file = kept.name("source", "sm_90", 13000)
-    assert kept.read(file) is None
-    kept.keep(file, b"binary")
-    assert kept.read(file) == b"binary"
+    file = kernel_cache.name("source", "sm_90", 13000)
+    assert kernel_cache.read(file) is None
+    kernel_cache.keep(file, b"binary")
+    assert kernel_cache.read(file) == b"binary"
     assert [path.name for path in cache.iterdir()] == [file]
 
 
 def test_another_source_gpu_or_driver_is_another_file() -> None:
-    first = kept.name("source", "sm_90", 13000)
-    others = {kept.name("other", "sm_90", 13000), kept.name("source", "sm_80", 13000), kept.name("source", "sm_90", 1)}
+    first = kernel_cache.name("source", "sm_90", 13000)
+    others = {
+        kernel_cache.name("other", "sm_90", 13000),
+        kernel_cache.name("source", "sm_80", 13000),
+        kernel_cache.name("source", "sm_90", 1),
+    }
     assert len(others) == 3 and first not in others
 
 
 @pytest.mark.parametrize("broken", [b"", b"short", bytes(40), b"x" * 100])
 def test_a_broken_file_counts_as_none(cache: Path, broken: bytes) -> None:
-    kept.keep("a.cubin", b"binary")
+    kernel_cache.keep("a.cubin", b"binary")
     (cache / "a.cubin").write_bytes(broken)
-    assert kept.read("a.cubin") is None
+    assert kernel_cache.read("a.cubin") is None
 
 
 def test_a_folder_that_others_may_write_is_not_used(cache: Path) -> None:
-    kept.keep("a.cubin", b"binary")
+    kernel_cache.keep("a.cubin", b"binary")
     cache.chmod(0o777)
-    assert kept.folder() is None and kept.read("a.cubin") is None
+    assert kernel_cache.folder() is None and kernel_cache.read("a.cubin") is None
 
 
 def test_without_a_folder_nothing_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    kept.keep("a.cubin", b"binary")
-    assert kept.read("a.cubin") is None
+    kernel_cache.keep("a.cubin", b"binary")
+    assert kernel_cache.read("a.cubin") is None
