@@ -25,7 +25,7 @@ from seatrial.train.kernels.tensor_cores import TENSOR_CORES
 CHANNELS, HIDDEN, MOST_CLASSES = (32, 64), 128, 32
 #: Blocks that share the hidden layer's features, at most: their sums are read by one block for each eight rows.
 MOST_SPLITS = 10
-#: Blocks that share an image's places on the way back to the first layer.
+#: Blocks that share an image's places in the backward pass of the first layer.
 SHARES = 2
 #: The most rows of a batch: beyond it cuDNN's and cuBLAS's kernels fill the GPU.
 MOST_ROWS = 256

@@ -239,17 +239,17 @@ def atomics(dtype: torch.dtype, channels: int) -> bool:
 
 
 class Totals:
-    """Zeros in fp64 for one call of a layer: [2, C] for its sums on the way, and as many for those on the way back.
+    """Zeros in fp64 for one call of a layer: [2, C] for its sums forward, and as many for those backward.
 
     Attributes:
-        current: those on the way back are still zero, and nobody else's.
+        current: those of the backward pass are still zero, and nobody else's.
     """
 
     def __init__(self, zeros_22C: Tensor) -> None:
         self.zeros, self.current = zeros_22C, True
 
     def back(self) -> Tensor:
-        """For the way back, the first time; later others, for a graph can be gone through twice."""
+        """For the backward pass, the first time; later others, for a graph can be gone through twice."""
         found = self.zeros[1] if self.current else torch.zeros_like(self.zeros[1])
         self.current = False
         return found

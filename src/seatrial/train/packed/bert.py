@@ -74,7 +74,7 @@ class PackedBert:
         )
         for text in self._sources() if self.weights.flat.is_cuda else ():
             build(text, self.weights.flat.device.index)
-        # Gives the loss a way back; nothing is learned by it.
+        # Gives the loss a backward pass; nothing is learned by it.
         self._anchor = torch.zeros((), device=self.weights.flat.device, requires_grad=True)
 
     def loss(self, model: nn.Module, batch: Packed, labels_B: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ class PackedBert:
         return torch.addmm(value(self.classifier.bias), pooled, value(self.classifier.weight).t()).float()
 
     def forward(self, batch: Packed, labels_B: Tensor) -> tuple[Tensor, dict[str, Any]]:
-        """The loss, and what the way back needs."""
+        """The loss, and what the backward pass needs."""
         keys = dropout.keys(3 * len(self.layers) + 1, labels_B.device)
         self.weights.look(batch.there_S)
         x, first, kept = self._encoded(batch, keys, self.hidden_share, self.attention_share)
@@ -112,7 +112,7 @@ class PackedBert:
     def _encoded(
         self, batch: Packed, keys: Tensor, hidden_share: float, attention_share: float
     ) -> tuple[Tensor, list[Tensor], list[tuple[Any, ...]]]:
-        """The last layer's result [T, E], and what the way back needs of the embeddings and of each layer."""
+        """The last layer's result [T, E], and what the backward pass needs of the embeddings and of each layer."""
         value, dtype = self.weights.value, self.weights.dtype
         norm = self.embeddings.LayerNorm
         x, *first = norm_residual.embed(
@@ -239,7 +239,7 @@ def takes(model: Any, dtype: torch.dtype, device: torch.device) -> str | None:
 
 
 class _Loss(torch.autograd.Function):
-    """Joins the hand-written way back to autograd's: ``loss.backward()`` begins it, scaled by whatever came after."""
+    """Joins the hand-written backward pass to autograd's: ``loss.backward()`` begins it, scaled by whatever came after."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, bert: PackedBert, batch: Packed, labels_B: Tensor) -> Tensor:
