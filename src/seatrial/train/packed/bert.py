@@ -239,7 +239,7 @@ def takes(model: Any, dtype: torch.dtype, device: torch.device) -> str | None:
 
 
 class _Loss(torch.autograd.Function):
-    """Joins the hand-written backward pass to autograd's: ``loss.backward()`` begins it, scaled by whatever came after."""
+    """Joins the hand-written backward pass to autograd's: ``loss.backward()`` begins it, scaled by what follows."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, bert: PackedBert, batch: Packed, labels_B: Tensor) -> Tensor:
