@@ -97,7 +97,7 @@ def edit_behind_move(edits: Edits, key: str, value: Any, moves: Sequence[int], c
     if found is None:
         return "no line that moves the model to its device by name is known"
     name, statement = found
-    if key == "compile_forward":  # of torch's own classes, whose compile() does nothing (agent/hook/seat.py)
+    if key == "compile_forward":  # of torch's own classes, whose compile() does nothing (agent/hook/module_calls.py)
         mode = "" if value == "default" else f', mode="{value}"'
         lines = [
             f"{name}.forward = torch.compile({name}.forward{mode})  # {name}.compile() passes over torch's classes"

@@ -11,14 +11,14 @@ import sys
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from . import report
+from .call_sites import CallSite, CallSites
 from .changes_backend import Backend
 from .changes_copies import Copies
 from .changes_loader import Loaders
 from .changes_model import Models
 from .changes_optimizer import Optimizers
 from .changes_parallel import Parallel
-from .places import Place, Places
-from .reason import in_short
+from .error_line import in_short
 
 #: Lines told for one key, at most.
 _MOST_PLACES = 8
@@ -92,7 +92,7 @@ class Changes:
     def __init__(self, torch: Any, wanted: Dict[str, Any]) -> None:
         self.torch = torch
         self.wanted = {key: value for key, value in wanted.items() if value not in (None, False)}
-        self.where = Places()
+        self.where = CallSites()
         self.refused: Dict[str, str] = {}
         self._applied: Dict[str, Any] = {}
         self._places: Dict[str, List[str]] = {}
@@ -124,7 +124,7 @@ class Changes:
             if key in self.wanted:
                 self.refuse(key, in_short(error))
 
-    def apply(self, key: str, place: Optional[Place] = None) -> None:
+    def apply(self, key: str, place: Optional[CallSite] = None) -> None:
         """It is done, here."""
         if key not in self._applied:
             self._applied[key] = self.wanted[key]
@@ -145,7 +145,7 @@ class Changes:
         self._applied.pop(key, None)
         self.refuse(key, why)
 
-    def seen(self, key: str, place: Optional[Place]) -> None:
+    def seen(self, key: str, place: Optional[CallSite]) -> None:
         """A line that has to do with ``key``: one of the table, or ``model`` (its call), ``model_to`` (its move)."""
         if place is None:
             return

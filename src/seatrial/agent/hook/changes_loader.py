@@ -11,9 +11,9 @@ import weakref
 from typing import Any, Dict, Optional, Tuple
 
 from . import loader_safety
+from .call_sites import CallSite
+from .error_line import in_short
 from .longest_first import LongestFirst, length
-from .places import Place
-from .reason import in_short
 
 #: Batches that each worker keeps ready where the script says nothing. Source: torch/utils/data/dataloader.py.
 _PREFETCH = 2
@@ -31,7 +31,7 @@ class Loaders:
     def __init__(self, changes: Any) -> None:
         self._changes, self._torch = changes, changes.torch
         self._made: Any = weakref.WeakKeyDictionary()  # a loader → where it was made
-        self._first_over: Dict[int, Tuple[Any, Place]] = {}  # id of a dataset → where a loader over it was made
+        self._first_over: Dict[int, Tuple[Any, CallSite]] = {}  # id of a dataset → where a loader over it was made
         self._trained: Any = weakref.WeakKeyDictionary()  # a loader → whether it is for training
         self._kept: Any = weakref.WeakKeyDictionary()  # a loader whose workers we keep → what its dataset was
         self._pid = os.getpid()

@@ -1,15 +1,15 @@
 """Changes of the model: bf16 autocast, channels_last and torch.compile of the outermost module.
 
 Outermost is a module with something to train that is called while no other module runs and gradients are on. There may
-be several: a generator and its adversary, say. A Seat (seat.py) is put before each.
+be several: a generator and its adversary, say. A ModuleCalls (module_calls.py) is put before each.
 """
 
 import threading
 import weakref
 from typing import Any, Dict, Optional
 
+from .module_calls import ModuleCalls
 from .recorder import shared
-from .seat import Seat
 
 #: Optimizer steps during which modules are looked for. torch.compile begins behind them, so that it sees a torch
 #: without what looks for modules.
@@ -39,7 +39,7 @@ class Models:
 
     def __init__(self, changes: Any) -> None:
         self._changes, self._torch = changes, changes.torch
-        self._seats: Dict[int, Seat] = {}
+        self._seats: Dict[int, ModuleCalls] = {}
         self._moved: Any = weakref.WeakKeyDictionary()  # a module → where the script moved it to its device
         self._running = threading.local()
         self._original: Any = None
@@ -110,7 +110,7 @@ class Models:
         changes = self._changes
         changes.at_training(module)
         place = changes.where.here()
-        seat = self._seats[id(module)] = Seat(changes, module)
+        seat = self._seats[id(module)] = ModuleCalls(changes, module)
         if len(self._seats) > _MOST_SEATS:
             return
         changes.seen("model", place)
@@ -142,7 +142,7 @@ class Models:
 
     # the three
 
-    def _channels_last(self, module: Any, seat: Seat) -> Optional[str]:
+    def _channels_last(self, module: Any, seat: ModuleCalls) -> Optional[str]:
         if module not in self._converted and getattr(module, "module", None) not in self._converted:
             why = self._lay_out(module)
             if why is not None:
@@ -162,7 +162,7 @@ class Models:
         finally:
             self._moving = False
 
-    def _precision(self, module: Any, seat: Seat) -> Optional[str]:
+    def _precision(self, module: Any, seat: ModuleCalls) -> Optional[str]:
         torch = self._torch
         if self._changes.wanted["precision"] != "bf16":
             return "no such precision"

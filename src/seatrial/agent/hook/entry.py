@@ -133,7 +133,7 @@ class Finder(importlib.abc.MetaPathFinder):
     """Lets the other finders find a module, and calls what is wanted of it behind the module's own code.
 
     Attributes:
-        kept_back: what is called later, in a process that waits for its trial (hold.py); None where nothing is.
+        kept_back: what is called later, in a process that waits for its trial (wait_for_trial.py); or None.
         hold: of such a process.
     """
 
@@ -199,7 +199,7 @@ def load_users_own() -> None:
 def wait_for_a_trial(finder: Finder) -> None:
     """A tune has started this process ahead."""
     try:
-        finder.hold = part("hold").begin(finder, os.environ["SEATRIAL_HOLD"])
+        finder.hold = part("wait_for_trial").begin(finder, os.environ["SEATRIAL_HOLD"])
         finder.kept_back = []
     except Exception:  # noqa: BLE001  never the script's trouble: it does not wait then
         pass

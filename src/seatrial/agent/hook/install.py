@@ -20,11 +20,11 @@ _MEASURING = (
     *("measure_torch", "memory_limit", "optimizer_steps", "recorder", "report", "timeline", "windows", "wrapping"),
 )
 _CHANGING = (
-    *("changes", "changes_backend", "changes_copies", "changes_hooks", "changes_loader", "changes_model"),
-    *("changes_optimizer", "changes_parallel", "loader_safety", "longest_first", "places", "reason", "seat"),
+    *("call_sites", "changes", "changes_backend", "changes_copies", "changes_hooks", "changes_loader", "changes_model"),
+    *("changes_optimizer", "changes_parallel", "error_line", "loader_safety", "longest_first", "module_calls"),
 )
 _LIMITING = ("join_jax", "limit_jax", "limit_tensorflow")
-_TRIALS = ("hold", "keep_files", "trial", "trial_losses")
+_TRIALS = ("wait_for_trial", "keep_files", "trial", "trial_losses")
 _PARTS = _MEASURING + _CHANGING + _LIMITING + _TRIALS
 
 

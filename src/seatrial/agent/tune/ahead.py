@@ -1,7 +1,8 @@
 """Processes of trials to come, started while the present trial sets itself up, and stopped while it measures.
 
 What a script imports takes as long as the rest of a trial. A process that was started ahead has done it, and waits
-(hook/hold.py) until it is told what to try. While a trial measures, all that were started ahead are stopped (SIGSTOP).
+(hook/wait_for_trial.py) until it is told what to try. While a trial measures, all that were started ahead are stopped
+(SIGSTOP).
 """
 
 import ctypes

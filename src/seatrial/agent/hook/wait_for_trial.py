@@ -1,4 +1,4 @@
-"""Hold: a process of `seatrial tune` that was started ahead imports what it needs, and then waits to be told its trial.
+"""A process of `seatrial tune` that was started ahead imports what it needs, and then waits to be told its trial.
 
 It waits behind the last import of installed packages at the head of the file that imports torch, before any other line
 of that file. What the hook does to torch is done when it has been told, as in a process that never waited.
@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any, List, Optional
 
-from .places import Places
+from .call_sites import CallSites
 
 #: Between two looks whether there is a trial. The driver stops the process while another one is measured.
 _LOOK_S = 0.01
@@ -26,7 +26,7 @@ _HARMLESS_CALLS = (
 )
 
 
-def begin(finder: Any, text: str) -> "Hold":
+def begin(finder: Any, text: str) -> "WaitForTrial":
     """Prepare to wait.
 
     Args:
@@ -34,10 +34,10 @@ def begin(finder: Any, text: str) -> "Hold":
         text: JSON of ``$SEATRIAL_HOLD``: ``folder`` of the trial's files, ``driver``: the process that starts trials.
     """
     asked = json.loads(text)
-    return Hold(finder, str(asked["folder"]), int(asked["driver"]))
+    return WaitForTrial(finder, str(asked["folder"]), int(asked["driver"]))
 
 
-class Hold:
+class WaitForTrial:
     """Where a process waits, and how it goes on.
 
     Attributes:
@@ -46,7 +46,7 @@ class Hold:
 
     def __init__(self, finder: Any, folder: str, driver: int) -> None:
         self._finder, self._folder, self._driver = finder, folder, driver
-        self._places = Places()
+        self._places = CallSites()
         self._import: Any = builtins.__import__
         self._ours: Any = self._importing
         self._body: List[Any] = []

@@ -1,4 +1,4 @@
-"""Places: which line of the script's own files a call came from, and through which library."""
+"""CallSites: which line of the script's own files a call came from, and through which library."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 _DEEPEST = 80
 
 
-class Place:
+class CallSite:
     """One line of the script.
 
     Attributes:
@@ -25,7 +25,7 @@ class Place:
         self.name, self.package = name, package
 
 
-class Places:
+class CallSites:
     """Tells the script's own files from those of Python and of installed packages."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Places:
         self._foreign: List[str] = [folder + os.sep for folder in [*library, _HERE]]
         self._own: Dict[str, bool] = {}
 
-    def here(self) -> Optional[Place]:
+    def here(self) -> Optional[CallSite]:
         """The script's own line that this call came from; None in a thread that no line of the script has begun."""
         frame: Any = sys._getframe(1)
         library: Optional[str] = None
@@ -44,7 +44,7 @@ class Places:
                 return None
             path = frame.f_code.co_filename
             if self.own(path):
-                return Place("%s:%d" % (self.named(path), frame.f_lineno), library)
+                return CallSite("%s:%d" % (self.named(path), frame.f_lineno), library)
             library = package_of(path) or library
             frame = frame.f_back
         return None

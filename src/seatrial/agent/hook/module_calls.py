@@ -1,4 +1,4 @@
-"""Seat: what is done around each call of one module.
+"""ModuleCalls: what is done around each call of one module.
 
 The module's class becomes one of its own that is called otherwise and is all else the same: it prints, copies and is
 saved as before. Its state_dict, hooks and parts are untouched.
@@ -9,7 +9,7 @@ import importlib
 import weakref
 from typing import Any, Callable, Dict, Optional, Tuple
 
-from .reason import in_short
+from .error_line import in_short
 
 #: Calls in which any error makes the seat step back and call again without its changes.
 _PROVING_CALLS = 3
@@ -18,7 +18,7 @@ _PROVING_CALLS = 3
 _COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx", "triton", "torch.utils._sympy")
 
 
-class Seat:
+class ModuleCalls:
     """Changes of one module's calls.
 
     Args:
@@ -38,7 +38,7 @@ class Seat:
         self.autocast: Optional[str] = None
         self.channels_last = self.to_compile = False
         self._compiled: Any = None
-        self._inner: Optional[Seat] = None
+        self._inner: Optional[ModuleCalls] = None
         self._copies_outputs = False
         self._to_prove = _PROVING_CALLS
 
@@ -77,7 +77,7 @@ class Seat:
             return
         try:
             if type(module).__name__ in ("DistributedDataParallel", "DataParallel"):
-                self._inner = Seat(self._changes, module.module)
+                self._inner = ModuleCalls(self._changes, module.module)
                 self._inner.compile()
                 self._inner.sit(module.module)
                 return
