@@ -16,7 +16,7 @@ from .recorder import shared
 _LOOK_FOR_STEPS = 3
 
 #: A script that calls more modules than this by themselves calls layers, not a model.
-_MOST_SEATS = 8
+_MOST_MODULES = 8
 
 #: Classes that spread a model, which a change from outside would come between.
 _SPREAD = {
@@ -39,7 +39,7 @@ class Models:
 
     def __init__(self, changes: Any) -> None:
         self._changes, self._torch = changes, changes.torch
-        self._seats: Dict[int, ModuleCalls] = {}
+        self._module_calls: Dict[int, ModuleCalls] = {}
         self._moved: Any = weakref.WeakKeyDictionary()  # a module → where the script moved it to its device
         self._running = threading.local()
         self._original: Any = None
@@ -91,7 +91,7 @@ class Models:
             return self._original(module, *args, **kwargs)
         running.depth = 1
         try:
-            if id(module) not in self._seats and self._trains(module):
+            if id(module) not in self._module_calls and self._trains(module):
                 try:
                     self._sit(module)
                 except Exception as error:  # noqa: BLE001
@@ -106,12 +106,12 @@ class Models:
         return self._torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters())
 
     def _sit(self, module: Any) -> None:
-        """``module`` is outermost: change it, and put a seat before it."""
+        """``module`` is outermost: change its calls."""
         changes = self._changes
         changes.at_training(module)
         place = changes.where.here()
-        seat = self._seats[id(module)] = ModuleCalls(changes, module)
-        if len(self._seats) > _MOST_SEATS:
+        calls = self._module_calls[id(module)] = ModuleCalls(changes, module)
+        if len(self._module_calls) > _MOST_MODULES:
             return
         changes.seen("model", place)
         for mover in (module, getattr(module, "module", None)):
@@ -123,7 +123,7 @@ class Models:
                 continue
             why: Optional[str] = "the model is spread by %s" % type(module).__name__
             if key not in kept_out:
-                why = change(module, seat)
+                why = change(module, calls)
             if why is None:
                 changes.apply(key, place)
             else:
@@ -136,18 +136,18 @@ class Models:
             else:
                 changes.pending.add("compile")
                 changes.seen("compile", place)
-                seat.to_compile = True
-        if seat.sits():
-            seat.sit(module)
+                calls.to_compile = True
+        if calls.needed():
+            calls.take_over(module)
 
     # the three
 
-    def _channels_last(self, module: Any, seat: ModuleCalls) -> Optional[str]:
+    def _channels_last(self, module: Any, calls: ModuleCalls) -> Optional[str]:
         if module not in self._converted and getattr(module, "module", None) not in self._converted:
             why = self._lay_out(module)
             if why is not None:
                 return why
-        seat.channels_last = True
+        calls.channels_last = True
         return None
 
     def _before_ddp(self, module: Any) -> None:
@@ -162,7 +162,7 @@ class Models:
         finally:
             self._moving = False
 
-    def _precision(self, module: Any, seat: ModuleCalls) -> Optional[str]:
+    def _precision(self, module: Any, calls: ModuleCalls) -> Optional[str]:
         torch = self._torch
         if self._changes.wanted["precision"] != "bf16":
             return "no such precision"
@@ -176,7 +176,7 @@ class Models:
             return "the model's parameters are %s" % str(trained[0].dtype)[6:]
         if autocasts(torch, device):
             return "the script autocasts itself"
-        seat.autocast = device
+        calls.autocast = device
         return None
 
     def _after_step(self) -> None:
@@ -187,18 +187,18 @@ class Models:
         base = self._torch.nn.Module
         if base.__call__ is self._ours:
             base.__call__ = self._original
-        if len(self._seats) > _MOST_SEATS:
-            self._changes.refuse("compile", "the script calls %d modules by themselves" % len(self._seats))
+        if len(self._module_calls) > _MOST_MODULES:
+            self._changes.refuse("compile", "the script calls %d modules by themselves" % len(self._module_calls))
             self._changes.pending.discard("compile")
             return
-        seats = [seat for seat in self._seats.values() if seat.to_compile]
-        if seats:
+        to_compile = [calls for calls in self._module_calls.values() if calls.to_compile]
+        if to_compile:
             shared().compile_begins_at = self._steps  # the hooks of ours that measure keep out of its sight
-        for seat in seats:
-            seat.compile()
+        for calls in to_compile:
+            calls.compile()
 
     def _evaluating(self) -> bool:
-        modules = [module for module in (seat.module() for seat in self._seats.values()) if module is not None]
+        modules = [module for module in (calls.module() for calls in self._module_calls.values()) if module is not None]
         return bool(modules) and not any(module.training for module in modules)
 
 

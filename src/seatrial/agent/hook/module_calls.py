@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Optional, Tuple
 
 from .error_line import in_short
 
-#: Calls in which any error makes the seat step back and call again without its changes.
+#: Calls in which any error makes it step back and call again without its changes.
 _PROVING_CALLS = 3
 
 #: Where errors of torch.compile come from, in later calls: another shape or mode is compiled anew.
@@ -42,21 +42,21 @@ class ModuleCalls:
         self._copies_outputs = False
         self._to_prove = _PROVING_CALLS
 
-    def sits(self) -> bool:
+    def needed(self) -> bool:
         """Whether there is anything to do around calls."""
         return bool(self.autocast or self.channels_last or self.to_compile or self._compiled)
 
-    def sit(self, module: Any) -> None:
+    def take_over(self, module: Any) -> None:
         """From now on calls of ``module`` come here."""
         object.__setattr__(module, "__class__", self._class(self._kind))
 
     def _class(self, kind: Any) -> Any:
-        seat = self
+        calls = self
 
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if seat.module() is not module:  # a copy that was made by calling the class
+            if calls.module() is not module:  # a copy that was made by calling the class
                 return kind.__call__(module, *args, **kwargs)
-            return seat.call(module, args, kwargs)
+            return calls.call(module, args, kwargs)
 
         def __reduce_ex__(module: Any, protocol: Any) -> Any:
             reduced = kind.__reduce_ex__(module, protocol)
@@ -79,7 +79,7 @@ class ModuleCalls:
             if type(module).__name__ in ("DistributedDataParallel", "DataParallel"):
                 self._inner = ModuleCalls(self._changes, module.module)
                 self._inner.compile()
-                self._inner.sit(module.module)
+                self._inner.take_over(module.module)
                 return
             torch, mode = self._torch, self._changes.wanted["compile"]
             if not hasattr(torch, "compile"):
