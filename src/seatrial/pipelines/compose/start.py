@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -78,7 +79,7 @@ def start(ground: Ground, request: UpRequest, store: GroupStore, front: Front) -
                 return run
 
             planned = _planned(ground, waits, selections, make=make)
-        _save(planned, made)
+        _save(planned, made, store.runs)
         _say(planned, front)
         path = store.folder(group.id) / OVERRIDE
         write_atomically(path, planned.text.encode(), mode=0o600)
@@ -210,10 +211,12 @@ def build_error(ended: command.Completed, file: ComposeFile, built: list[str]) -
     )
 
 
-def _save(planned: Planned, made: Mapping[str, Run]) -> None:
+def _save(planned: Planned, made: Mapping[str, Run], store: RunStore) -> None:
     for name, plan in planned.plans.items():
         run = made[name]
         run.save_plan(plan)
+        if planned.file.services[name].user not in ("root", "0", str(os.getuid())):
+            store.let_any_user_write(run)
         # The service's user may be any; the folders above let nobody else of this machine in.
         (run.folder / "agent.json").chmod(0o644)
         if plan.companion is not None:

@@ -17,11 +17,12 @@ from seatrial.pipelines.chain_show import show_chain
 from seatrial.pipelines.compose import start as starting
 from seatrial.pipelines.compose.client import Compose
 from seatrial.pipelines.compose.containers import containers
+from seatrial.pipelines.compose.file_names import find_files
 from seatrial.pipelines.compose.fix import fixed_path, fixed_text
 from seatrial.pipelines.compose.lint import check_compose
 from seatrial.pipelines.compose.plans import Ground, checked_gpus, with_images
 from seatrial.pipelines.compose.provider import compose_of, docker_compose
-from seatrial.pipelines.compose.reading import ComposeFile, find_files, read_compose
+from seatrial.pipelines.compose.reading import ComposeFile, read_compose
 from seatrial.pipelines.compose.remark import Remark
 from seatrial.pipelines.compose.rules.ports import is_taken, published
 from seatrial.pipelines.compose.shown import plan_text, remark_lines

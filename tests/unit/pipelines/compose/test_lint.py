@@ -45,6 +45,16 @@ FILES = {
         {(4, "gpus-twice")},
     ),
     "the old runtime": ("services:\n  a:\n    image: x\n    runtime: nvidia\n", {(4, "runtime-nvidia")}),
+    "another maker's": ("services:\n  a:\n    image: x\n    devices: [/dev/kfd]\n", {(4, "not-nvidia")}),
+    "a variable alone": (
+        "services:\n  a:\n    image: x\n    environment:\n      - NVIDIA_VISIBLE_DEVICES=all\n",
+        {(5, "variable-alone")},
+    ),
+    "for Swarm": (
+        "services:\n  a:\n    image: x\n    deploy:\n      resources:\n        reservations:\n"
+        "          generic_resources:\n            - discrete_resource_spec: {kind: gpu, value: 1}\n",
+        {(7, "for-swarm")},
+    ),
     "no count": (
         "services:\n  a:\n    image: x\n    deploy:\n      resources:\n        reservations:\n          devices:\n"
         "            - capabilities: [gpu]\n",
