@@ -328,7 +328,7 @@ def test_one_line_of_pip_and_it_is_pips(tmp_path: Path) -> None:
         needs_of(tmp_path, "torch")
 
 
-@pytest.mark.parametrize("name", ["env.yml", "conda.yaml"])
+@pytest.mark.parametrize("name", ["env.yml", "conda.yaml", "conda_environment.yaml", "conda-env.yml"])
 def test_an_environment_by_another_name(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("dependencies:\n  - pytorch=1.11\n")
     assert needs_of(tmp_path, "torch").requirements.lines == ("torch==1.11.*",)
