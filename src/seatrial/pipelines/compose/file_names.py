@@ -33,3 +33,14 @@ def up_command(files: Sequence[Path]) -> str:
     if [path.resolve() for path in files] == [path.resolve() for path in found]:
         return "seatrial up"
     return " ".join(["seatrial up", *(f"-f {as_typed(path)}" for path in files)])
+
+
+def profiles_in(environ: Mapping[str, str]) -> list[str]:
+    """The active profiles, as Compose reads them."""
+    return [name for name in environ.get("COMPOSE_PROFILES", "").split(",") if name]
+
+
+def with_profiles(environ: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """An environment in which these are active, too."""
+    found = dict.fromkeys([*profiles_in(environ), *names])
+    return {**environ, "COMPOSE_PROFILES": ",".join(found)} if found else dict(environ)

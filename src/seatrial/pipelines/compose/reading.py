@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -119,7 +120,7 @@ def _no_service(compose: Compose) -> UsageError:
     return UsageError(
         f"{from_here(compose.files[0])} has no service to bring up",
         cause=f"Every service belongs to a profile: {', '.join(profiles)}" if profiles else "services: is empty",
-        run=f"COMPOSE_PROFILES={profiles[0]} {up_command(compose.files)}"
+        run=f"{up_command(compose.files)} --profile {shlex.quote(profiles[0])}"
         if profiles
         else f"cat {as_typed(compose.files[0])}",
     )

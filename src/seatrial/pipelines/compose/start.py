@@ -17,6 +17,7 @@ from seatrial.job.gpus import Selection
 from seatrial.job.plan import COMPANION_FOLDER, Plan
 from seatrial.job.units import format_seconds
 from seatrial.pipelines.compose.client import Compose
+from seatrial.pipelines.compose.file_names import profiles_in
 from seatrial.pipelines.compose.order import Wait, added_waits, needs
 from seatrial.pipelines.compose.override import override
 from seatrial.pipelines.compose.plans import Ground, becomes_run, plan_service, select, with_images
@@ -148,6 +149,7 @@ def _new_group(ground: Ground, request: UpRequest, store: GroupStore) -> Group:
         "project": file.name,
         "files": [str(path) for path in file.compose.files],
         "names": list(request.names),
+        "profiles": profiles_in(ground.environ),
         "backend": ground.backend.name,
     }
     return store.create("compose", members, name=request.name or file.name, details=details)

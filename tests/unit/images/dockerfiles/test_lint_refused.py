@@ -22,7 +22,7 @@ def found(folder: Path, text: str) -> dict[str, tuple[int, str, str]]:
 @pytest.mark.parametrize(
     ("text", "id", "line", "severity"),
     [
-        (PY + "RUNN pip install x==1\n", "unknown-instruction", 2, "error"),
+        (PY + "PIP install x==1\n", "unknown-instruction", 2, "error"),
         (PY + "RUN apt-get update\n  && apt-get install -y git\n", "unknown-instruction", 3, "error"),
         (PY + "RUN <<EOF\npip install torch==2.4.0\n", "unended", 2, "error"),
         (PY + "RUN <<EOF\necho\n EOF\n", "unended", 2, "error"),

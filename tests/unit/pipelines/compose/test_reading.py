@@ -11,7 +11,7 @@ import pytest
 
 from seatrial.errors import SeatrialError, UsageError
 from seatrial.pipelines.compose.client import Compose
-from seatrial.pipelines.compose.file_names import find_files, up_command
+from seatrial.pipelines.compose.file_names import find_files, profiles_in, up_command, with_profiles
 from seatrial.pipelines.compose.keys import SERVICE_KEYS
 from seatrial.pipelines.compose.reading import read_compose
 from seatrial.pipelines.compose.service import ImageSays
@@ -205,6 +205,16 @@ def test_profiles_are_named_where_none_is_active(read) -> None:
     with pytest.raises(UsageError) as caught:
         read("services:\n  a: {image: x, profiles: [gpu]}\n  b: {image: x, profiles: [cpu]}\n")
     assert caught.value.cause is not None and "gpu" in caught.value.cause and "cpu" in caught.value.cause
+
+    assert caught.value.run is not None and caught.value.run.endswith("compose.yaml --profile cpu")
+
+
+def test_profiles_are_added_to_those_of_the_environment(read) -> None:
+    text = "services:\n  a: {image: x, profiles: [gpu]}\n  b: {image: x, profiles: [cpu]}\n  c: {image: x}\n"
+    environ = with_profiles({"COMPOSE_PROFILES": "cpu"}, ["gpu", "cpu"])
+    assert environ == {"COMPOSE_PROFILES": "cpu,gpu"} and with_profiles({}, []) == {}
+    assert set(read(text, **environ).services) == {"a", "b", "c"}
+    assert profiles_in({}) == []
 
 
 def test_an_env_file_with_an_example_beside_it(read, tmp_path: Path) -> None:
