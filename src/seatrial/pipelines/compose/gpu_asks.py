@@ -33,6 +33,8 @@ _NODE = re.compile(r"/dev/nvidia(\d+)$")
 #: Nodes of other makers' accelerators: AMD's kfd, Huawei's davinci, Intel's Gaudi and TPUs (accel), CDI names.
 _FOREIGN = re.compile(r"/dev/(kfd|davinci|accel|hl\d)|(amd|intel)\.com/gpu=")
 
+_FOREIGN_RUNTIMES = ("amd", "habana", "ascend")
+
 
 @dataclass(frozen=True)
 class GpuAsk:
@@ -102,6 +104,8 @@ def foreign_ask(service: Service) -> tuple[str, ...] | None:
         return RESERVED
     if any((each.get("driver") or "nvidia") not in ("nvidia", "cdi") for each in service.config.get("gpus") or ()):
         return ("gpus",)
+    if service.config.get("runtime") in _FOREIGN_RUNTIMES:
+        return ("runtime",)
     nodes = [each.get("source") if isinstance(each, dict) else each for each in service.config.get("devices") or ()]
     found = next((str(node) for node in nodes if _FOREIGN.match(str(node))), None)
     return ("devices", found) if found else None

@@ -13,7 +13,7 @@ from typing import Any
 
 from seatrial.errors import UsageError
 from seatrial.pipelines.compose.client import Compose, unescaped
-from seatrial.pipelines.compose.file_names import up_command
+from seatrial.pipelines.compose.file_names import profiles_in, up_command
 from seatrial.pipelines.compose.lines import Lines, Place, read_document
 from seatrial.pipelines.compose.refusals import blank_variables, in_words, show
 from seatrial.pipelines.compose.service import COMPLETED, Service
@@ -32,6 +32,7 @@ class ComposeFile:
         name: Compose's project, which its containers and volumes are named after.
         config: all of ``docker compose config``, dollars as they are meant.
         services: those that are asked for, and what they need; in the file's order.
+        names: of the services that were asked for; () for all.
         unset: variables that it names, that are not set and have no default: Compose puts nothing in their place.
     """
 
@@ -41,6 +42,7 @@ class ComposeFile:
     config: Mapping[str, Any]
     services: Mapping[str, Service]
     unset: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
     @property
     def path(self) -> Path:
@@ -49,7 +51,8 @@ class ComposeFile:
     @property
     def command(self) -> str:
         """What brings it up, as it would be typed here."""
-        return up_command(self.compose.files)
+        profiles = [f"--profile {shlex.quote(name)}" for name in profiles_in(self.compose.environ)]
+        return " ".join([up_command(self.compose.files), *profiles, *map(shlex.quote, self.names)])
 
     def place(self, service: str, *path: str) -> Place:
         """Where a service says something."""
@@ -98,7 +101,9 @@ def read_compose(files: Sequence[Path], program: Compose, names: Sequence[str] =
         raise _no_service(compose)
     unset = blank_variables(ended.stderr)
     order = _order(lines, services)
-    file = ComposeFile(compose, lines, str(config["name"]), config, {name: services[name] for name in order}, unset)
+    file = ComposeFile(
+        compose, lines, str(config["name"]), config, {name: services[name] for name in order}, unset, tuple(names)
+    )
     _refuse_no_images(file)
     return file
 

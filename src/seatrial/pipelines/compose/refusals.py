@@ -178,7 +178,7 @@ def _env_file(match: re.Match[str], compose: Compose, lines: Lines) -> UsageErro
             if lines.has("services", service, *way):
                 place = lines.place("services", service, *way)
                 text = f"{place}: {service} reads its variables from {from_here(path)}, which is not there"
-                return UsageError(text, run=_like_it(path))
+                return UsageError(text, cause="One that may be missing says required: false", run=_like_it(path))
     return UsageError(f"The env file {from_here(path)} is not there", run=_like_it(path))
 
 

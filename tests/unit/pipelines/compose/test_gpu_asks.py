@@ -78,6 +78,7 @@ def test_the_short_key(read, config: dict[str, object], expected: str | None) ->
         (DEVICES % "{driver: amd, count: 1, capabilities: [gpu]}", RESERVED),
         (DEVICES % "{count: 1, capabilities: [tpu]}", RESERVED),
         ("devices: [/dev/kfd, /dev/dri]", ("devices", "/dev/kfd")),
+        ("runtime: amd", ("runtime",)),
         ("devices: [/dev/davinci0]", ("devices", "/dev/davinci0")),
         ("devices: [/dev/nvidia0, /dev/dri]", None),
         (DEVICES % "{count: 1, capabilities: [gpu]}", None),

@@ -215,13 +215,15 @@ def test_profiles_are_added_to_those_of_the_environment(read) -> None:
     assert environ == {"COMPOSE_PROFILES": "cpu,gpu"} and with_profiles({}, []) == {}
     assert set(read(text, **environ).services) == {"a", "b", "c"}
     assert profiles_in({}) == []
+    assert read(text, "a", **environ).command.endswith("compose.yaml --profile cpu --profile gpu a")
 
 
 def test_an_env_file_with_an_example_beside_it(read, tmp_path: Path) -> None:
     (tmp_path / ".env.train.example").write_text("A=1\n")
     with pytest.raises(UsageError) as caught:
-        read("services:\n  a:\n    image: x\n    env_file:\n      - .env.train\n")
+        read("services:\n  a:\n    image: x:${TAG_}\n    env_file:\n      - .env.train\n")
     assert caught.value.run is not None and caught.value.run.startswith("cp ")
+    assert caught.value.cause == "One that may be missing says required: false"  # not what else is unset
 
 
 @pytest.mark.parametrize(
