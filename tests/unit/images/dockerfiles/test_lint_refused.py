@@ -49,6 +49,7 @@ def test_it_is_told(tmp_path: Path, text: str, id: str, line: int, severity: str
         (CUDA + APT + "sudo\nRUN sudo true\n", "no-sudo"),
         (CUDA + "RUN echo the sudo group\n", "no-sudo"),
         (PY + 'CMD ["sh", "-c", "python train.py --lr $LR"]\n', "not-filled-in"),
+        ("FROM nvcr.io/nvidia/pytorch:25.04-py3\nRUN uv sync --locked --no-install-package torch\n", "no-pins"),
         (PY + "CMD python train.py --lr $LR\n", "not-filled-in"),
         (CUDA + APT + "python3-pip\nRUN pip install torch==2.4.0\n", "python-missing"),
         ("FROM ubuntu:16.04\n" + APT + "python-dev\nRUN python get-pip.py\n", "python-missing"),
@@ -83,6 +84,11 @@ def test_torch_of_another_cuda_is_an_error_where_something_is_compiled(tmp_path:
     for flavour, severity in (("devel", "error"), ("runtime", "hint")):
         base = f"FROM nvidia/cuda:12.1.1-{flavour}-ubuntu22.04\n{APT}python3-pip\n"
         assert found(tmp_path, base + install)["cuda-differs"][1] == severity
+
+
+def test_the_line_is_the_commands_not_that_of_the_word_before_it(tmp_path: Path) -> None:
+    text = PY + "RUN if true; then \\\n    git clone https://example.com/a.git; \\\n  fi\n"
+    assert found(tmp_path, text)["git-unpinned"][0] == 3
 
 
 def test_a_file_of_powershells(tmp_path: Path) -> None:
