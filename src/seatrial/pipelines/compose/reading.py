@@ -14,9 +14,10 @@ from typing import Any
 from seatrial.errors import UsageError
 from seatrial.pipelines.compose.client import Compose, unescaped
 from seatrial.pipelines.compose.file_names import profiles_in, up_command
-from seatrial.pipelines.compose.lines import Lines, Place, read_document
+from seatrial.pipelines.compose.lines import MAX_BYTES, Lines, Place, read_document
 from seatrial.pipelines.compose.refusals import blank_variables, in_words, show
 from seatrial.pipelines.compose.service import COMPLETED, Service
+from seatrial.system.project_files import is_there, read_bytes
 from seatrial.system.typed_path import as_typed, from_here
 
 #: Source: distribution/reference, reference.go, without the lengths.
@@ -86,6 +87,7 @@ def read_compose(files: Sequence[Path], program: Compose, names: Sequence[str] =
         raise in_words(ended, compose, lines)
     config = unescaped(json.loads(ended.stdout))
     _refuse_missing_files(config, lines)
+    _refuse_unset_secrets(config, lines, compose)
     found = config.get("services") or {}
     awaited = {
         name
@@ -134,6 +136,24 @@ def _no_service(compose: Compose) -> UsageError:
 def _order(lines: Lines, services: Mapping[str, Service]) -> list[str]:
     """As they stand in the files; Compose sorts them."""
     return sorted(services, key=lambda name: (lines.has("services", name), lines.place("services", name).line))
+
+
+def _refuse_unset_secrets(config: Mapping[str, Any], lines: Lines, compose: Compose) -> None:
+    """Secrets and configs of variables, which Compose misses when it starts their service."""
+    beside = compose.files[0].parent / ".env"
+    if "COMPOSE_ENV_FILES" in compose.environ:
+        return
+    text = read_bytes(beside, inside=None, limit_bytes=MAX_BYTES).decode("utf-8", "replace") if is_there(beside) else ""
+    for kind in ("secrets", "configs"):
+        used = {each["source"] for one in (config.get("services") or {}).values() for each in one.get(kind) or ()}
+        for name, each in (config.get(kind) or {}).items():
+            variable = each.get("environment")
+            there = variable in compose.environ or re.search(rf"(?m)^\s*(?:export\s+)?{variable}\s*=", text)
+            if name in used and variable and not there:
+                raise UsageError(
+                    f"{lines.place(kind, name)}: the {kind[:-1]} {name} is the variable {variable}, which is not set",
+                    run=f"export {variable}=…",
+                )
 
 
 def _refuse_missing_files(config: Mapping[str, Any], lines: Lines) -> None:

@@ -57,6 +57,11 @@ BAD = {
         6,
         "key.txt",
     ),
+    "a secret of an unset variable": (
+        "services:\n  a:\n    image: x\n    secrets: [key]\nsecrets:\n  key:\n    environment: KEY_\n",
+        6,
+        "the secret key is the variable KEY_, which is not set",
+    ),
     "an unset variable": ("services:\n  a:\n    image: ${WHICH:?say which}\n", 3, "WHICH is not set: say which"),
     "an image of variables that are not set": ("services:\n  a:\n    image: ${REPO_}:${TAG_}\n", 3, "no image's name"),
     "an extended service that is not there": (
@@ -175,6 +180,14 @@ def test_yaml_that_is_none_is_told_in_plain_words(read, text: str, line: int, wo
     with pytest.raises(UsageError) as caught:
         read(text)
     assert f"compose.yaml:{line}: this is not YAML: " in caught.value.message and words in caught.value.message
+
+
+def test_a_secret_of_a_variable_that_is_set(read, tmp_path: Path) -> None:
+    text = "services:\n  a: {image: x, secrets: [key]}\n  b: {image: x}\nsecrets:\n  key: {environment: KEY_}\n"
+    assert set(read(text, KEY_="1").services) == {"a", "b"}
+    assert set(read(text, "b").services) == {"b"}  # which has none
+    (tmp_path / ".env").write_text("export KEY_=1\n")
+    assert set(read(text).services) == {"a", "b"}
 
 
 def test_what_another_waits_for_is_a_task(read) -> None:
