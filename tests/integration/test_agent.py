@@ -450,5 +450,7 @@ def test_a_record_that_cannot_be_written_is_one_sentence(tmp_path):
 
 
 def test_a_secret_that_is_not_there_is_one_sentence(tmp_path):
-    done = Agent(tmp_path, "print('never')", secrets=["HF_TOKEN"], secrets_dir=str(tmp_path)).run()
+    agent = Agent(tmp_path, "print('never')", secrets=["HF_TOKEN"], secrets_dir=str(tmp_path))
+    done = agent.run()
     assert done.returncode == 125 and b"HF_TOKEN: No such file or directory" in done.stderr and done.stdout == b""
+    assert "HF_TOKEN: No such file or directory" in agent.events("note")[-1]["message"]  # the receipt has no stderr

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from cli_project import Project
 from seatrial.backends.containers.docker import Docker
@@ -171,6 +173,18 @@ def test_a_pipeline_runs_in_order_and_each_task_has_a_receipt(project: Project, 
         assert receipt["exit_code"] == 0 and receipt["header"]["agent"] and receipt["seal"]["missing"] == 0
     assert (project.folder / "compose.yaml").read_bytes() == before
     assert handed(project, "starts") == "prep\ntrain\n"
+
+
+def test_a_service_of_another_user_has_a_run_that_it_can_write(project: Project) -> None:
+    lines = ["services:", "  train:", "    image: python:3.11-slim-bookworm", '    user: "65534:65534"']
+    lines += ["    command: |", '      python -c "', "      import os", "      print('user', os.getuid())", '      "']
+    project.write("compose.yaml", "\n".join(lines) + "\n")
+    planned = up(project, "--plan").stdout
+    assert list(yaml.compose(planned).value[0][1].value)  # the command's line ends are no lines of the file
+    ended = up(project)
+    assert "train | user 65534" in ended.stdout and states(project) == {"train": "done"}
+    [place] = (project.folder / ".seatrial" / "runs").iterdir()
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700 and stat.S_IMODE((place / "outputs").stat().st_mode) == 0o777
 
 
 @pytest.fixture

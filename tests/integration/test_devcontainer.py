@@ -31,3 +31,9 @@ def test_it_is_built_and_its_user_runs_the_script(docker_project: Project) -> No
         assert done.stdout == "dev /home/dev\n"
     finally:
         subprocess.run([*engine, "image", "rm", tag], check=True, capture_output=True)
+
+
+def test_one_for_another_machine_is_not_said_to_be_this_ones(docker_project: Project) -> None:
+    docker_project.write("train.py", "import torch\n")
+    told = docker_project.cli("init", "--devcontainer", "--target", "a100").stderr
+    assert ".devcontainer written" in told and "machine without a GPU" not in told

@@ -28,6 +28,7 @@ def main() -> int:
     except (OSError, ValueError, KeyError, TypeError) as error:
         say("%s does not contain a plan that this agent can read: %s" % (sys.argv[1], error))
         return EXIT_USAGE
+    journal = None
     try:
         alterable = None if run.host_sampled else "agent and target are processes of one user"
         if run.evidence_dir is None:
@@ -40,7 +41,11 @@ def main() -> int:
         journal.flush(STALL_S)
         return code
     except OSError as error:
-        say("the run cannot start: %s: %s" % (error.filename, error.strerror))
+        reason = "the run cannot start: %s: %s" % (error.filename, error.strerror)
+        say(reason)
+        if journal is not None:
+            journal.note(reason)
+            journal.flush(STALL_S)
         return EXIT_NO_RUN
 
 

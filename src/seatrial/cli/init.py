@@ -70,7 +70,7 @@ def _devcontainer(folder: Path, script: str | None, machine: str | None, *, show
     written = write_devcontainer(plan)
     screen = Screen()
     screen.say(f"{FOLDER} written: {', '.join(written)}")
-    if plan.job.gpus.kind == "auto" and not plan.gpus:
+    if machine is None and plan.job.gpus.kind == "auto" and not plan.gpus:
         screen.say("its packages are those of a machine without a GPU, as this one is; for another: --target h100")
     screen.say("open the folder in VS Code and choose Reopen in Container, or: devcontainer up --workspace-folder .")
     return EXIT_DONE

@@ -26,6 +26,10 @@ def up(
         list[Path] | None,
         typer.Option("--file", "-f", metavar="FILE", help="A Compose file; can be repeated."),
     ] = None,
+    profiles: Annotated[
+        list[str] | None,
+        typer.Option("--profile", metavar="NAME", help="A profile of the Compose file; can be repeated."),
+    ] = None,
     stages: Annotated[bool, typer.Option("--stages", help="The stages, where a Compose file is there too.")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Show what would be done; change nothing.")] = False,
     force: Annotated[
@@ -72,6 +76,7 @@ def up(
         names=tuple(names or ()),
         file=files[0] if files else None,
         files=tuple(files or ()),
+        profiles=tuple(profiles or ()),
         stages=stages,
         name=group,
         plan_only=plan,

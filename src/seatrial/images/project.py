@@ -36,6 +36,9 @@ from seatrial.system.project_files import is_there, read_sources
 #: Written by ``seatrial build --lock``: every package of the image at its version.
 LOCK = "seatrial.lock"
 
+#: Lists for pip, in the order in which they are looked for; the second is what web interfaces for diffusion call it.
+LISTS = ("requirements.txt", "requirements_versions.txt")
+
 #: Lock files of package managers, in the order in which they are looked for.
 LOCKS = ("uv.lock", "poetry.lock", "pdm.lock")
 
@@ -283,7 +286,9 @@ def _is_standard_module(line: str) -> bool:
 
 def _from_files(project: Path, packages: ImportedPackages) -> Needs | None:
     python = requires_python(project / "pyproject.toml")
-    if is_there(file := project / "requirements.txt"):
+    for name in LISTS:
+        if not is_there(file := project / name):
+            continue
         found, pinned = _read_list(file, project)
         return _with_itself(project, Needs(found, file.name, f"{file.name} exists", python & pinned))
     if is_there(file := project / "pyproject.toml"):

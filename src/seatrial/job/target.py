@@ -25,6 +25,7 @@ _SHELL_LINE = re.compile(rb"#!\s*\S*/(?:env\s+(?:-\S+\s+)*)?(?:ba|z|k|da)?sh\b")
 #: Folders that hold no script of the user's.
 _SKIPPED = {"node_modules", "site-packages", "venv", "env", "build", "dist"}
 _MAX_LOOKED_AT = 2000
+_MOST_OF_YAML = 20_000
 #: Linux's longest file name, in bytes; longer ones make every question about the file an error.
 _MAX_NAME = 255
 
@@ -120,6 +121,9 @@ def _script(word: str, project: Path) -> str:
             f"{word} is a notebook, not a script",
             run=f"jupyter nbconvert --to script {shlex.quote(word)} && seatrial run {script}",
         )
+    if command := _of_another_file(path):
+        kind, run = command
+        raise TargetError(f"{word} is {kind}, not a script", run=f"{run} {shlex.quote(word)}")
     if _is_makefile(path) or _is_shell(path):
         raise _no_python(word, path, root)
     if not path.is_relative_to(root):
@@ -129,6 +133,21 @@ def _script(word: str, project: Path) -> str:
             run=f"cd {as_typed(path.parent)} && seatrial run {shlex.quote(path.name)}",
         )
     return str(path.relative_to(root))
+
+
+def _of_another_file(path: Path) -> tuple[str, str] | None:
+    """What a file is that is no script, by its name and its keys, and the command that takes such a file."""
+    if re.match(r"(?i)(docker|container)file(\.|$)|.*\.dockerfile$", path.name) and path.suffix != ".py":
+        return "a Dockerfile", "seatrial build --check"
+    if path.suffix not in (".yaml", ".yml") or not is_file(path):
+        return None
+    with path.open("rb") as file:
+        text = file.read(_MOST_OF_YAML)
+    if re.search(rb"(?m)^apiVersion\s*:", text):
+        return "a Kubernetes manifest", "kubectl apply -f"
+    if re.search(rb"(?m)^(services|include)\s*:", text):
+        return "a Compose file", "seatrial up -f"
+    return "a YAML file", "head"
 
 
 def _is_makefile(path: Path) -> bool:

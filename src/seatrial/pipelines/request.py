@@ -19,6 +19,7 @@ class UpRequest:
         names: stages, services or trackers; () for all.
         file: the Compose file named by ``-f``, or found; None: stages or trackers.
         files: all that ``-f`` named, the first of which is ``file``; () where it was found.
+        profiles: of the Compose file, beside those in COMPOSE_PROFILES.
         stages: the stages are meant, whatever else is there.
         plan_only: print what would happen and change nothing.
         force: run what is named (or all) even where nothing has changed.
@@ -42,6 +43,7 @@ class UpRequest:
     backend: str | None = None
     as_json: bool = False
     files: tuple[Path, ...] = ()
+    profiles: tuple[str, ...] = ()
     port: int | None = None
     notify: tuple[str, ...] = ()
 

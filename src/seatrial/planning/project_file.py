@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -78,9 +79,23 @@ def find_script(project: Path) -> str:
         if (project / name).is_file():
             return name
     scripts = sorted(path.name for path in project.glob("*.py") if path.name != "setup.py")
-    if len(scripts) == 1:
-        return scripts[0]
-    raise UsageError(
-        "Which script trains? " + (f"There are {', '.join(scripts[:8])}" if scripts else "There is no .py file here"),
-        run=f"seatrial init {scripts[0] if scripts else 'train.py'}",
-    )
+    inner = [] if scripts else _inner_scripts(project)
+    if len(scripts + inner) == 1:
+        return (scripts + inner)[0]
+    if len(scripts) > 1:
+        told = f"There are {', '.join(scripts[:8])}"
+        run = f"seatrial init {next((name for name in scripts if 'train' in name), scripts[0])}"
+    elif inner:
+        told = f"There are {', '.join(inner[:8])}"
+        run = f"seatrial init {shlex.quote(inner[0])}"
+    else:
+        told, run = "There is no .py file here that is named after it", "ls"
+    raise UsageError(f"Which script trains? {told}", run=run)
+
+
+def _inner_scripts(project: Path) -> list[str]:
+    """Scripts up to two folders down that are named as ones that train are; the nearest first."""
+    found = [path.relative_to(project) for depth in ("*", "*/*") for path in project.glob(f"{depth}/*train*.py")]
+    plain = [path for path in found if not any(part.startswith((".", "_", "test")) for part in path.parts)]
+    plain.sort(key=lambda path: (path.name != "train.py", len(path.parts), path))
+    return [path.as_posix() for path in plain]

@@ -351,6 +351,13 @@ class RunStore:
             for name in LINKED:
                 os.symlink(run.folder / name, name, dir_fd=descriptor)
 
+    def let_any_user_write(self, run: Run) -> None:
+        """For a container whose user is not the caller: its outputs are open, in a place that is closed to others."""
+        place = (*PLACE_FOLDER, run.id)
+        for inner, mode in (((), 0o700), (("outputs",), 0o777), (("outputs", "checkpoints"), 0o777)):
+            with nofollow.folder(self.project, *place, *inner) as descriptor:
+                os.fchmod(descriptor, mode)
+
     def ids(self) -> dict[str, bool]:
         """Of every run, in no order: ID → whether this machine has its record."""
         recorded = dict.fromkeys(_folders(self.root), True)

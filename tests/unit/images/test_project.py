@@ -328,7 +328,14 @@ def test_one_line_of_pip_and_it_is_pips(tmp_path: Path) -> None:
         needs_of(tmp_path, "torch")
 
 
-@pytest.mark.parametrize("name", ["env.yml", "conda.yaml"])
+def test_a_list_by_the_name_that_web_interfaces_have_for_it(tmp_path: Path) -> None:
+    (tmp_path / "environment.yaml").write_text("dependencies:\n  - python=3.10\n  - packaging\n")
+    (tmp_path / "requirements_versions.txt").write_text("gradio==3.41.2\n")
+    needs = needs_of(tmp_path, "torch")
+    assert needs.requirements.lines[:1] == ("gradio==3.41.2",) and needs.source == "requirements_versions.txt"
+
+
+@pytest.mark.parametrize("name", ["env.yml", "conda.yaml", "conda_environment.yaml", "conda-env.yml"])
 def test_an_environment_by_another_name(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("dependencies:\n  - pytorch=1.11\n")
     assert needs_of(tmp_path, "torch").requirements.lines == ("torch==1.11.*",)

@@ -106,6 +106,22 @@ def test_refused_targets(project: Path, name: str, snapshot: SnapshotAssertion) 
     assert text.replace(str(project), "PROJECT").replace(str(project.parent), "PARENT") == snapshot
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "kind", "run"),
+    [
+        ("Dockerfile.gpu", "FROM x\n", "a Dockerfile", "seatrial build --check Dockerfile.gpu"),
+        ("stack.yml", "# x\nservices:\n  a: {}\n", "a Compose file", "seatrial up -f stack.yml"),
+        ("job.yaml", "apiVersion: batch/v1\n", "a Kubernetes manifest", "kubectl apply -f job.yaml"),
+        ("config.yaml", "lr: 1\n", "a YAML file", "head config.yaml"),
+    ],
+)
+def test_a_file_of_another_kind_is_called_by_its_name(project: Path, name: str, text: str, kind: str, run: str) -> None:
+    (project / name).write_text(text)
+    with pytest.raises(TargetError, match=f"is {kind}, not a script") as caught:
+        resolve_target([name], None, None, project, RECIPES)
+    assert caught.value.run == run
+
+
 @pytest.mark.parametrize("word", ["traim.py", "tools", "learn"])
 def test_what_stands_in_a_targets_place_is_a_target(project: Path, word: str) -> None:
     with pytest.raises(TargetError) as refused:

@@ -38,6 +38,15 @@ def test_an_empty_folder_of_data_keeps_no_run_away(tmp_path: Path) -> None:
 def test_which_script_is_asked_where_it_is_not_plain(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"There is no \.py file here"):
         write_project_file(tmp_path)
+    for name in ("src/lab/train.py", "tests/train.py", "src/trainer.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    with pytest.raises(UsageError, match=r"There are src/lab/train\.py, src/trainer\.py") as caught:
+        write_project_file(tmp_path)
+    assert caught.value.run == "seatrial init src/lab/train.py"
+    (tmp_path / "src" / "trainer.py").unlink()
+    assert 'target = "src/lab/train.py"' in write_project_file(tmp_path).read_text()
+    (tmp_path / "seatrial.toml").unlink()
     (tmp_path / "a.py").touch()
     (tmp_path / "b.py").touch()
     with pytest.raises(UsageError, match=r"There are a\.py, b\.py") as caught:

@@ -81,6 +81,15 @@ def test_energy_comes_from_power_when_the_agent_was_lost(scenario, tmp_path):
     assert 76 * 8 < measured.energy_j < 270 * 8
 
 
+def test_an_agent_that_could_not_start_says_why(scenario, tmp_path):
+    run = scenario("agent-lost")
+    why = "the run cannot start: /seatrial/run/x: Permission denied"
+    types = [event["type"] for event in run.events]
+    run.events = [*run.events[: types.index("agent.started") + 1], at(1, "note", message=why)]
+    said = run.judge(tmp_path).exit_cause.words
+    assert said == f"The agent ended before the target was started: {why}"
+
+
 def test_an_energy_counter_that_began_anew_is_not_believed(scenario, tmp_path):
     run = scenario("h200-success")
     [finished] = [event for event in run.events if event["type"] == "agent.finished"]

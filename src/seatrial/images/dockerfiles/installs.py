@@ -23,7 +23,9 @@ _PIP_VALUES = (
     "--config-settings", "-C", "--build-option", "--install-option", "--timeout", "--retries", "--proxy",
     "--trusted-host", "--progress-bar", "--upgrade-strategy", "--log", "-p", "--python", "--torch-backend",
     "--index-strategy", "-b", "--override", "--extra", "--group", "--link-mode", "--prerelease", "--root-user-action",
-    "--exclude-newer", "--no-build-isolation-package", "--exists-action", "--cert", "--report",
+    "--exclude-newer", "--no-install-package", "--no-emit-package", "--reinstall-package", "--refresh-package",
+    "--upgrade-package", "-P", "--package", "--no-extra", "--no-group", "--only-group", "--python-platform",
+    "--no-build-isolation-package", "--exists-action", "--cert", "--report",
 )  # fmt: skip
 _CONDA_VALUES = ("-n", "--name", "-p", "--prefix", "-c", "--channel", "-f", "--file", "--solver")
 _INDEXES = ("-i", "--index-url", "--default-index", "--index", "--extra-index-url", "-f", "--find-links")

@@ -33,6 +33,7 @@ class Instruction:
         stage: number of the FROM above it, -1 before the first.
         heredoc: the bodies of its here-documents, one behind the other; "" without.
         heredoc_line: where the first body begins.
+        unended: the name of a here-document whose last line is missing.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Instruction:
     stage: int = -1
     heredoc: str = ""
     heredoc_line: int = 0
+    unended: str = ""
 
     @property
     def value(self) -> str:
@@ -72,13 +74,15 @@ def read_instructions(text: str) -> Iterator[Instruction]:
                 break
         logical = JOINT.join(parts)
         name, rest = _split_name(logical)
-        heredoc, body_line = [], number + 1
+        heredoc, body_line, unended = [], number + 1, ""
         if name in _WITH_HEREDOC:
             words = _WORD.findall(rest.replace(JOINT, " ")) if "<<" in rest else []
             for found in filter(None, map(_HEREDOC.match, words)):
                 body, number = _body(lines, number, found["name"], strip_tabs=bool(found["dash"]))
                 heredoc += body
-        yield Instruction(name, rest, first + 1, heredoc="\n".join(heredoc), heredoc_line=body_line)
+                last = lines[number - 1].lstrip("\t") if found["dash"] else lines[number - 1]
+                unended = unended or ("" if last == found["name"] and number >= body_line else found["name"])
+        yield Instruction(name, rest, first + 1, heredoc="\n".join(heredoc), heredoc_line=body_line, unended=unended)
 
 
 def _escape(lines: list[str]) -> str:

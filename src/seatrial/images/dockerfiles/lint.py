@@ -11,7 +11,7 @@ from seatrial.errors import ConfigError, UsageError
 from seatrial.images.dockerfiles.build_context import context_remarks
 from seatrial.images.dockerfiles.installs import pip_installs
 from seatrial.images.dockerfiles.parts import Dockerfile, Remark, read_dockerfile
-from seatrial.images.dockerfiles.rules import bases, files, gpus, packages, system
+from seatrial.images.dockerfiles.rules import bases, files, gpus, packages, refused, system
 from seatrial.system.project_files import is_there, read_bytes, read_text
 
 #: Far above what people write; some rules' time grows with lines times stages.
@@ -22,7 +22,14 @@ _MOST_FILES = 10
 
 Rule = Callable[[Dockerfile], Iterator[Remark]]
 
-RULES: tuple[Rule, ...] = (*gpus.RULES, *bases.RULES, *packages.RULES, *files.RULES, *system.RULES)
+RULES: tuple[Rule, ...] = (
+    *refused.RULES,
+    *gpus.RULES,
+    *bases.RULES,
+    *packages.RULES,
+    *files.RULES,
+    *system.RULES,
+)
 
 
 def check_dockerfile(path: Path) -> list[Remark]:
@@ -32,6 +39,11 @@ def check_dockerfile(path: Path) -> list[Remark]:
     text = read_bytes(path, inside=None, limit_bytes=_MAX_BYTES, refusal=UsageError).decode("utf-8", "replace")
     if text.count("\n") > _MOST_LINES:
         raise UsageError(f"{path} has more than {_MOST_LINES} lines", run=f"wc -l {path}")
+    if "\0" in text:
+        raise UsageError(
+            f"{path} is not text in UTF-8, in which a Dockerfile is written",
+            run=f"iconv -f UTF-16 -t UTF-8 {path} > {path}.utf8   # where it was written by PowerShell",
+        )
     file = read_dockerfile(text)
     if not file.stages:
         raise UsageError(f"{path} is not a Dockerfile: it has no FROM", run=f"head {path}")

@@ -90,6 +90,9 @@ def _split(text: str, line: int, stage: int, depth: int) -> Iterator[Command]:
     for token in _TOKEN.finditer(text):
         if token["word"]:
             word = _plain(token["word"])
+            if not words and word in _KEYWORDS and not token["word"].startswith(("'", '"')):
+                line += token[0].count("\n") + token[0].count(JOINT)
+                continue  # what it stands before may begin in a later line
             started = started if words else line
             if not words and word in _OPENING + _CLOSING:
                 inside = max(0, inside + (1 if word in _OPENING else -1))

@@ -25,7 +25,11 @@ from seatrial.system.project_files import read_text
 _MAX_BYTES = 300_000
 
 #: What people call the file, in the order in which it is looked for.
-ENVIRONMENT_FILES = ("environment.yml", "environment.yaml", "env.yml", "env.yaml", "conda.yml", "conda.yaml")
+ENVIRONMENT_FILES = tuple(
+    f"{name}.{ending}"
+    for name in ("environment", "env", "conda", "conda_environment", "conda_env", "conda-environment", "conda-env")
+    for ending in ("yml", "yaml")
+)
 
 _PYTHON = re.compile(r"python\s*(=+|>=|<=|<|>)\s*(\d+(?:\.\d+)?)")
 #: ``channel::name``, a version, a build. Source: conda's "package match specifications".

@@ -28,6 +28,8 @@ _LOGIN_IN_URL = re.compile(r"https?://[^/\s@]+@")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _OWN_OPTION = re.compile(r"\s--?[a-z]")
 _ITSELF = re.compile(r"(?:file:)?(?P<folder>\.{1,2}(?:/\.{0,2})*)\s*(?:\[(?P<extras>[\w\s,.-]*)\])?")
+#: A folder of the project's.
+_INNER = re.compile(r"(?:(?:-e|--editable)[ =]\s*)?(?:file:)?(?:\./)?([\w-][\w./-]*?)(?:\[[\w\s,.-]*\])?")
 _ARCHIVES = (".whl", ".zip", ".tar.gz", ".tar.bz2")
 
 _EXAMPLE = "write it like name>=1.2 (https://packaging.python.org/specifications/dependency-specifiers/)"
@@ -249,10 +251,12 @@ def _refuse_what_the_build_cannot_know(line: str, place: str) -> None:
 
 
 def _not_in_the_image(place: str, line: str) -> ConfigError:
+    inner = _INNER.fullmatch(line.strip())
+    folder = f"/workspace/{inner[1].rstrip('/')}" if inner and not inner[1].endswith(_ARCHIVES) else "/workspace"
     return ConfigError(
         f"{place}: {shown(line)} installs from a folder that is not in the image",
         cause="the project is mounted at /workspace when it runs, not copied into the image",
-        run="remove the line, and add PYTHONPATH=/workspace/src to [env] for a src layout",
+        run=f"remove the line, and add PYTHONPATH={folder} to [env]; for a src layout {folder}/src",
     )
 
 

@@ -2,8 +2,45 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from seatrial.system.typed_path import as_typed
+
 #: In its order; the first that is there counts.
 COMPOSE_FILES = ("compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml")
 
 #: Beside one of those; the first that is there counts.
 OVERRIDES = tuple(f"{stem}.override.{ending}" for stem in ("compose", "docker-compose") for ending in ("yml", "yaml"))
+
+
+def find_files(project: Path, environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """What ``docker compose`` without ``-f`` takes in this folder; () where there is none."""
+    if listed := environ.get("COMPOSE_FILE"):
+        separator = environ.get("COMPOSE_PATH_SEPARATOR") or os.pathsep
+        return tuple(project / part for part in listed.split(separator) if part)
+    first = next((project / name for name in COMPOSE_FILES if (project / name).is_file()), None)
+    if first is None:
+        return ()
+    overrides = [project / name for name in OVERRIDES if (project / name).is_file()]
+    return (first, *overrides[:1])
+
+
+def up_command(files: Sequence[Path]) -> str:
+    """With -f where the files are not those that are found without."""
+    found = find_files(files[0].parent, {}) if files[0].parent.resolve() == Path.cwd().resolve() else ()
+    if [path.resolve() for path in files] == [path.resolve() for path in found]:
+        return "seatrial up"
+    return " ".join(["seatrial up", *(f"-f {as_typed(path)}" for path in files)])
+
+
+def profiles_in(environ: Mapping[str, str]) -> list[str]:
+    """The active profiles, as Compose reads them."""
+    return [name for name in environ.get("COMPOSE_PROFILES", "").split(",") if name]
+
+
+def with_profiles(environ: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """An environment in which these are active, too."""
+    found = dict.fromkeys([*profiles_in(environ), *names])
+    return {**environ, "COMPOSE_PROFILES": ",".join(found)} if found else dict(environ)

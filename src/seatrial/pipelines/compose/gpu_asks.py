@@ -12,9 +12,11 @@ from seatrial.job.gpu_request import CAPABILITIES, GpuRequest
 from seatrial.pipelines.compose.reading import ComposeFile
 from seatrial.pipelines.compose.service import Service
 from seatrial.planning.container.plan import GPU_DEVICE
+from seatrial.system.typed_path import as_typed
 
 #: deploy: …reservations.devices. gpus: the short key of Compose 2.30. runtime: nvidia. devices: CDI names or nodes.
-Way = Literal["deploy", "gpus", "runtime", "devices"]
+#: environment: NVIDIA_VISIBLE_DEVICES alone, which is enough where nvidia is Docker's default runtime.
+Way = Literal["deploy", "gpus", "runtime", "devices", "environment"]
 
 RESERVED = ("deploy", "resources", "reservations", "devices")
 _PATHS: dict[Way, tuple[str, ...]] = {
@@ -22,10 +24,16 @@ _PATHS: dict[Way, tuple[str, ...]] = {
     "gpus": ("gpus",),
     "runtime": ("runtime",),
     "devices": ("devices",),
+    "environment": ("environment", "NVIDIA_VISIBLE_DEVICES"),
 }
 
 #: A GPU's node.
 _NODE = re.compile(r"/dev/nvidia(\d+)$")
+
+#: Nodes of other makers' accelerators: AMD's kfd, Huawei's davinci, Intel's Gaudi and TPUs (accel), CDI names.
+_FOREIGN = re.compile(r"/dev/(kfd|davinci|accel|hl\d)|(amd|intel)\.com/gpu=")
+
+_FOREIGN_RUNTIMES = ("amd", "habana", "ascend")
 
 
 @dataclass(frozen=True)
@@ -53,13 +61,16 @@ def gpu_ask(file: ComposeFile, service: Service) -> GpuAsk | None:
     reserved = _nvidia(_at(service.config, RESERVED))
     if reserved:
         found["deploy"] = _of_requests(reserved)
-    short = service.config.get("gpus")
+    short = [each for each in service.config.get("gpus") or () if (each.get("driver") or "nvidia") == "nvidia"]
     if short:
-        found["gpus"] = ("all", ()) if short == "all" else _of_requests(_nvidia(short))
-    if service.config.get("runtime") == "nvidia" and (wanted := _of_variable(service)) is not None:
+        found["gpus"] = _of_requests(short)
+    wanted, runtime = _of_variable(service), service.config.get("runtime")
+    if runtime == "nvidia" and wanted is not None:
         found["runtime"] = wanted
     if named := _of_devices(service.config.get("devices") or ()):
         found["devices"] = (named, ())
+    if not found and runtime is None and wanted is not None and "NVIDIA_VISIBLE_DEVICES" in service.environment:
+        found["environment"] = wanted
     if not found:
         return None
     what, capabilities = next(iter(found.values()))
@@ -72,8 +83,11 @@ def gpu_ask(file: ComposeFile, service: Service) -> GpuAsk | None:
         return GpuAsk(GpuRequest.parse(what), ask.ways, added)
     except GpuRequestError as error:
         place = file.place(service.name, *ask.path)
+        unset = f"not set, and so empty: {', '.join(file.unset)}" if file.unset else None
         raise GpuRequestError(
-            f"{place}: {service.name}: {error.message}", cause=error.cause, run=f"sed -n {place.line}p {place.file}"
+            f"{place}: {service.name}: {error.message}",
+            cause=error.cause or unset,
+            run=f"export {file.unset[0]}=…" if file.unset else f"sed -n {place.line}p {as_typed(place.file)}",
         ) from None
 
 
@@ -84,17 +98,32 @@ def _at(config: Mapping[str, Any], path: Sequence[str]) -> Any:
     return value or ()
 
 
+def foreign_ask(service: Service) -> tuple[str, ...] | None:
+    """The key with which a service asks for an accelerator that is not NVIDIA's: it stays Compose's whole."""
+    if any(not is_nvidias(each) for each in _at(service.config, RESERVED)):
+        return RESERVED
+    if any((each.get("driver") or "nvidia") not in ("nvidia", "cdi") for each in service.config.get("gpus") or ()):
+        return ("gpus",)
+    if service.config.get("runtime") in _FOREIGN_RUNTIMES:
+        return ("runtime",)
+    nodes = [each.get("source") if isinstance(each, dict) else each for each in service.config.get("devices") or ()]
+    found = next((str(node) for node in nodes if _FOREIGN.match(str(node))), None)
+    return ("devices", found) if found else None
+
+
 def _nvidia(requests: Any) -> list[Mapping[str, Any]]:
     """Requests for devices that are NVIDIA's GPUs; others stay Compose's."""
-    found = []
-    for each in requests:
-        driver = each.get("driver") or ""
-        wants = {"gpu", "nvidia", *CAPABILITIES} & set(each.get("capabilities") or ())
-        ids = [str(name) for name in each.get("device_ids") or ()]
-        cdi = driver == "cdi" and all(GPU_DEVICE.match(name) for name in ids)
-        if cdi or (driver in ("", "nvidia") and (wants or driver)):
-            found.append(each)
-    return found
+    return [each for each in requests if is_nvidias(each)]
+
+
+def is_nvidias(request: Mapping[str, Any]) -> bool:
+    """A device request is for NVIDIA's GPUs."""
+    driver = request.get("driver") or ""
+    wants = {"gpu", "nvidia", *CAPABILITIES} & set(request.get("capabilities") or ())
+    names = [str(name) for name in request.get("device_ids") or ()]
+    if driver == "cdi":
+        return all(GPU_DEVICE.match(name) for name in names)
+    return driver == "nvidia" or (not driver and bool(wants))
 
 
 def _of_requests(requests: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[str, ...]]:

@@ -50,8 +50,8 @@ def read_document(path: Path) -> Document:
         mark = getattr(error, "problem_mark", None)
         if mark is not None and mark.index >= len(text.rstrip()):  # what was opened earlier has no end
             mark = getattr(error, "context_mark", None) or mark
-        line = mark.line + 1 if mark is not None else 1
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        line = min(mark.line + 1, len(text.rstrip().splitlines()) or 1) if mark is not None else 1
+        problem = _plain(error, text, line) or str(error).splitlines()[0]
         raise UsageError(
             f"{Place(path, line)}: this is not YAML: {problem}",
             run=f"sed -n {max(1, line - 1)},{line}p {as_typed(path)}",
@@ -64,6 +64,20 @@ def read_document(path: Path) -> Document:
             f"{Place(path, line)}: a Compose file begins with a key such as services:", run=f"head {as_typed(path)}"
         )
     return Document(path, text, root)
+
+
+def _plain(error: Exception, text: str, line: int) -> str | None:
+    """The parser's words, where it has none that say what to mend."""
+    problem: str | None = getattr(error, "problem", None)
+    if problem is None:
+        return None
+    lines = text.splitlines()
+    if line <= len(lines) and "\t" in lines[line - 1][: len(lines[line - 1]) - len(lines[line - 1].lstrip())]:
+        return "a tab at the beginning of a line, where YAML takes spaces alone"
+    mark = getattr(error, "problem_mark", None)
+    if mark is not None and mark.index >= len(text.rstrip()):
+        return "the file ends inside of a bracket or a quote"
+    return problem
 
 
 def _refuse_depth(text: str, path: Path) -> None:

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.pipelines.compose.reading import ComposeFile
-from seatrial.pipelines.compose.service import Service, Volume
-
-COMPLETED = "service_completed_successfully"
+from seatrial.pipelines.compose.service import COMPLETED, Service, Volume
 
 
 @dataclass(frozen=True)

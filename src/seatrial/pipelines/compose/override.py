@@ -14,9 +14,9 @@ import yaml
 from seatrial.backends.table import ENGINES
 from seatrial.job.plan import FRAMED_LOG, LOG_LABEL, ContainerPlan, Mount, Plan
 from seatrial.pipelines.compose.client import escaped
-from seatrial.pipelines.compose.gpu_asks import RESERVED
-from seatrial.pipelines.compose.order import COMPLETED, Wait
-from seatrial.pipelines.compose.service import Service
+from seatrial.pipelines.compose.gpu_asks import RESERVED, is_nvidias
+from seatrial.pipelines.compose.order import Wait
+from seatrial.pipelines.compose.service import COMPLETED, Service
 from seatrial.planning.container.plan import GPU_DEVICE
 
 #: What an override may say of services that are no runs.
@@ -109,7 +109,7 @@ def _gpus(service: Service, container: ContainerPlan) -> Entry:
     reserved: Any = config
     for key in RESERVED:
         reserved = (reserved or {}).get(key)
-    requests = [each for each in reserved or () if not _is_nvidias(each)]
+    requests = [each for each in reserved or () if not is_nvidias(each)]
     requests += _requests(container)
     if reserved or requests:
         devices = _Replaced(requests) if requests else _Gone()
@@ -126,12 +126,6 @@ def _gpus(service: Service, container: ContainerPlan) -> Entry:
         kept = [f"{each['source']}:{each['target']}:{each.get('permissions', 'rwm')}" for each in own]
         entry["devices"] = _Replaced([*kept, *nodes]) if kept or nodes else _Gone()
     return entry
-
-
-def _is_nvidias(request: Mapping[str, Any]) -> bool:
-    return request.get("driver") in (None, "", "nvidia") or any(
-        GPU_DEVICE.match(str(name)) for name in request.get("device_ids") or ()
-    )
 
 
 def _requests(container: ContainerPlan) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from seatrial.job.plan import Mount, Plan
 from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.job.units import parse_seconds
 from seatrial.pipelines.compose.dockerfile_says import dockerfile_says
-from seatrial.pipelines.compose.gpu_asks import GpuAsk, gpu_ask
+from seatrial.pipelines.compose.gpu_asks import GpuAsk, foreign_ask, gpu_ask
 from seatrial.pipelines.compose.order import never_together
 from seatrial.pipelines.compose.reading import ComposeFile
 from seatrial.pipelines.compose.service import ImageSays, Service
@@ -84,7 +84,13 @@ def with_images(
                 found[inside] = store.find_python(service.image)
             said = replace(said, python=found[inside])
         facts[name] = said
-        says = ImageSays(bool(config.get("ExposedPorts")), bool(config.get("Healthcheck")), said.entrypoint, said.cmd)
+        says = ImageSays(
+            ports=bool(config.get("ExposedPorts")),
+            health_check=bool(config.get("Healthcheck")),
+            entrypoint=said.entrypoint,
+            cmd=said.cmd,
+            user=str(config.get("User") or ""),
+        )
         services[name] = replace(service, says=says)
     return file.with_services(services), facts
 
@@ -115,7 +121,7 @@ def select(ground: Ground, waits: Mapping[str, tuple[str, ...]], leased: Mapping
             raise type(error)(
                 f"{place}: {name} reserves {_in_words(ask.request)}: {told}",
                 cause=error.cause,
-                run="seatrial up --gpus none   # to try it on the CPU; or see: nvidia-smi -L",
+                run=f"{ground.file.command} --gpus none   # to try it on the CPU; or see: nvidia-smi -L",
             ) from None
     return chosen
 
@@ -129,8 +135,11 @@ def _in_words(request: GpuRequest) -> str:
 
 
 def becomes_run(service: Service, ask: GpuAsk | None, python: str | None) -> bool:
-    """What computes: every service that asks for GPUs, and tasks that an agent can go along with."""
-    if service.replicas != 1:
+    """What computes: every service that asks for GPUs, and tasks that an agent can go along with.
+
+    One on another maker's accelerator is neither: its receipt would say that it ran on the CPU.
+    """
+    if service.replicas != 1 or foreign_ask(service) is not None:
         return False
     return ask is not None or (service.is_task and python is not None)
 

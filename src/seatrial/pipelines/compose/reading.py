@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,37 +13,16 @@ from typing import Any
 
 from seatrial.errors import UsageError
 from seatrial.pipelines.compose.client import Compose, unescaped
-from seatrial.pipelines.compose.file_names import COMPOSE_FILES, OVERRIDES
-from seatrial.pipelines.compose.keys import SERVICE_KEYS, SINCE
-from seatrial.pipelines.compose.lines import Lines, Place, read_document
-from seatrial.pipelines.compose.service import Service
-from seatrial.runs.services import TRACKERS
-from seatrial.system import command
-from seatrial.system.near import did_you_mean, nearest
+from seatrial.pipelines.compose.file_names import profiles_in, up_command
+from seatrial.pipelines.compose.lines import MAX_BYTES, Lines, Place, read_document
+from seatrial.pipelines.compose.refusals import blank_variables, in_words, show
+from seatrial.pipelines.compose.service import COMPLETED, Service
+from seatrial.system.project_files import is_there, read_bytes
 from seatrial.system.typed_path import as_typed, from_here
 
-_EXTRA_KEY = re.compile(r"(?P<path>\S+) Additional property (?P<key>\S+) is not allowed")
-_UNDEFINED = re.compile(
-    r'service "(?P<service>[^"]+)" (?:refers to|depends on) undefined (?P<kind>\w+) "?(?P<name>[^":]+)"?'
-)
-_CYCLE = re.compile(r"cycle detected: (?P<ring>.+)")
-_ENV_FILE = re.compile(r"env file (?P<path>.+?) not found")
-_NO_FILE = re.compile(r"open (?P<path>.+?): no such file or directory")
-_UNSET = re.compile(r"interpolating (?P<path>\S+): required variable (?P<name>\w+) is missing a value:? ?(?P<why>.*)")
-_SPEC = re.compile(r"invalid spec: (?P<spec>.+): (?P<what>[^:]+)$")
-_BLANK = re.compile(r'The \\?"(?P<name>\w+)\\?" variable is not set')
-_PATH = re.compile(r"^(?P<path>(?:services|volumes|networks|secrets|configs)(?:\.[\w\[\]-]+)*):? (?P<what>.+)")
-_EXTENDED = re.compile(
-    r'service "(?P<service>[^"]+)" in \S+: service "(?P<base>[^"]+)" not found(?: in (?P<file>\S+))?'
-)
 #: Source: distribution/reference, reference.go, without the lengths.
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _IMAGE = re.compile(rf"(?:[\w.-]+(?::\d+)?/)?{_PART}(?:/{_PART})*(?::\w[\w.-]*)?(?:@[\w+.-]+:[0-9a-fA-F]+)?")
-_NO_SERVICE = re.compile(r"no such service: (?P<name>\S+)")
-_SERVICE = re.compile(r'service "(?P<service>[^"]+)" (?P<what>.+)')
-
-#: Kind of thing that a service refers to → the key with which it does.
-_KEYS = {"volume": "volumes", "network": "networks", "secret": "secrets", "config": "configs", "service": "depends_on"}
 
 
 @dataclass(frozen=True)
@@ -53,6 +33,7 @@ class ComposeFile:
         name: Compose's project, which its containers and volumes are named after.
         config: all of ``docker compose config``, dollars as they are meant.
         services: those that are asked for, and what they need; in the file's order.
+        names: of the services that were asked for; () for all.
         unset: variables that it names, that are not set and have no default: Compose puts nothing in their place.
     """
 
@@ -62,10 +43,17 @@ class ComposeFile:
     config: Mapping[str, Any]
     services: Mapping[str, Service]
     unset: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
     @property
     def path(self) -> Path:
         return self.compose.files[0]
+
+    @property
+    def command(self) -> str:
+        """What brings it up, as it would be typed here."""
+        profiles = [f"--profile {shlex.quote(name)}" for name in profiles_in(self.compose.environ)]
+        return " ".join([up_command(self.compose.files), *profiles, *map(shlex.quote, self.names)])
 
     def place(self, service: str, *path: str) -> Place:
         """Where a service says something."""
@@ -73,18 +61,6 @@ class ComposeFile:
 
     def with_services(self, services: Mapping[str, Service]) -> ComposeFile:
         return replace(self, services=services)
-
-
-def find_files(project: Path, environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """What ``docker compose`` without ``-f`` takes in this folder; () where there is none."""
-    if listed := environ.get("COMPOSE_FILE"):
-        separator = environ.get("COMPOSE_PATH_SEPARATOR") or os.pathsep
-        return tuple(project / part for part in listed.split(separator) if part)
-    first = next((project / name for name in COMPOSE_FILES if (project / name).is_file()), None)
-    if first is None:
-        return ()
-    overrides = [project / name for name in OVERRIDES if (project / name).is_file()]
-    return (first, *overrides[:1])
 
 
 def read_compose(files: Sequence[Path], program: Compose, names: Sequence[str] = ()) -> ComposeFile:
@@ -108,18 +84,28 @@ def read_compose(files: Sequence[Path], program: Compose, names: Sequence[str] =
     compose = replace(program, files=paths)
     ended = compose.ask("config", "--format", "json", *names)
     if ended.exit_code != 0:
-        raise _in_words(ended, compose, lines)
+        raise in_words(ended, compose, lines)
     config = unescaped(json.loads(ended.stdout))
     _refuse_missing_files(config, lines)
+    _refuse_unset_secrets(config, lines, compose)
+    found = config.get("services") or {}
+    awaited = {
+        name
+        for each in found.values()
+        for name, how in (each.get("depends_on") or {}).items()
+        if how.get("condition") == COMPLETED
+    }
     services = {
-        name: Service(name, each, str(each.get("image") or f"{config['name']}-{name}"))
-        for name, each in (config.get("services") or {}).items()
+        name: Service(name, each, str(each.get("image") or f"{config['name']}-{name}"), awaited=name in awaited)
+        for name, each in found.items()
     }
     if not services:
         raise _no_service(compose)
-    unset = tuple(dict.fromkeys(_BLANK.findall(ended.stderr)))
+    unset = blank_variables(ended.stderr)
     order = _order(lines, services)
-    file = ComposeFile(compose, lines, str(config["name"]), config, {name: services[name] for name in order}, unset)
+    file = ComposeFile(
+        compose, lines, str(config["name"]), config, {name: services[name] for name in order}, unset, tuple(names)
+    )
     _refuse_no_images(file)
     return file
 
@@ -132,7 +118,7 @@ def _refuse_no_images(file: ComposeFile) -> None:
             raise UsageError(
                 f'{place}: the image of {name} is "{service.image}", which is no image\'s name',
                 cause=f"not set, and so empty: {', '.join(file.unset)}" if file.unset else None,
-                run=f"export {file.unset[0]}=…" if file.unset else _show(place),
+                run=f"export {file.unset[0]}=…" if file.unset else show(place),
             )
 
 
@@ -141,13 +127,33 @@ def _no_service(compose: Compose) -> UsageError:
     return UsageError(
         f"{from_here(compose.files[0])} has no service to bring up",
         cause=f"Every service belongs to a profile: {', '.join(profiles)}" if profiles else "services: is empty",
-        run=f"COMPOSE_PROFILES={profiles[0]} seatrial up" if profiles else f"cat {as_typed(compose.files[0])}",
+        run=f"{up_command(compose.files)} --profile {shlex.quote(profiles[0])}"
+        if profiles
+        else f"cat {as_typed(compose.files[0])}",
     )
 
 
 def _order(lines: Lines, services: Mapping[str, Service]) -> list[str]:
     """As they stand in the files; Compose sorts them."""
     return sorted(services, key=lambda name: (lines.has("services", name), lines.place("services", name).line))
+
+
+def _refuse_unset_secrets(config: Mapping[str, Any], lines: Lines, compose: Compose) -> None:
+    """Secrets and configs of variables, which Compose misses when it starts their service."""
+    beside = compose.files[0].parent / ".env"
+    if "COMPOSE_ENV_FILES" in compose.environ:
+        return
+    text = read_bytes(beside, inside=None, limit_bytes=MAX_BYTES).decode("utf-8", "replace") if is_there(beside) else ""
+    for kind in ("secrets", "configs"):
+        used = {each["source"] for one in (config.get("services") or {}).values() for each in one.get(kind) or ()}
+        for name, each in (config.get(kind) or {}).items():
+            variable = each.get("environment")
+            there = variable in compose.environ or re.search(rf"(?m)^\s*(?:export\s+)?{variable}\s*=", text)
+            if name in used and variable and not there:
+                raise UsageError(
+                    f"{lines.place(kind, name)}: the {kind[:-1]} {name} is the variable {variable}, which is not set",
+                    run=f"export {variable}=…",
+                )
 
 
 def _refuse_missing_files(config: Mapping[str, Any], lines: Lines) -> None:
@@ -177,159 +183,3 @@ def _refuse_missing_files(config: Mapping[str, Any], lines: Lines) -> None:
                     "which is not there",
                     run=f"ls {as_typed(Path(each['file']).parent)}",
                 )
-
-
-def _in_words(ended: command.Completed, compose: Compose, lines: Lines) -> UsageError:
-    """What Compose says is wrong, with the line where it stands."""
-    said = _message(ended)
-    found = next((words(match, compose, lines) for pattern, words in _WORDS if (match := pattern.search(said))), None)
-    error = found or UsageError(f"{from_here(compose.files[0])}: Compose says: {said}", run=_config_command(compose))
-    if error.cause is None and (blank := list(dict.fromkeys(_BLANK.findall(ended.stderr)))):
-        error.cause = f"not set, and so empty: {', '.join(blank)}"
-    return error
-
-
-def _message(ended: command.Completed) -> str:
-    """Compose's last line that is no log line, without its frame."""
-    told = [line for line in ended.stderr.splitlines() if line.strip() and not line.startswith("time=")]
-    said = told[-1] if told else ended.last_line()
-    said = re.sub(r"^validating \S+: ", "", said.strip())
-    return said.removesuffix(": invalid compose project")
-
-
-def _extended(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:
-    place = lines.place("services", match["service"], "extends")
-    where = f"{match['file']}" if match["file"] else "the file"
-    return UsageError(
-        f"{place}: {match['service']} extends {match['base']}, and {where} has no such service", run=_show(place)
-    )
-
-
-def _no_such_service(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:
-    """A name of the command line."""
-    services = _services(lines)
-    near = nearest(match["name"], [*services, *TRACKERS])
-    meant = f"did you mean {near}?" if near else f"there are {', '.join(services)}"
-    files = " ".join(f"-f {as_typed(file)}" for file in compose.files)
-    return UsageError(
-        f'{from_here(compose.files[0])} has no service "{match["name"]}"; {meant}',
-        run=f"seatrial up {near}" if near in TRACKERS else f"seatrial up {files} {near or services[0]}",
-    )
-
-
-def _extra_key(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:
-    path, key = match["path"].split("."), match["key"].strip("'\"")
-    place = lines.place(*path, key)
-    in_service = len(path) == 2 and path[0] == "services"
-    if in_service and key in SINCE:
-        version, now = SINCE[key], ".".join(map(str, compose.version()))
-        return UsageError(
-            f"{place}: {key} needs Docker Compose {version}; this one is {now}",
-            cause="deploy.resources.reservations.devices says the same to every Compose v2" if key == "gpus" else None,
-            run=_show(place),
-        )
-    hint = did_you_mean(key, SERVICE_KEYS) if in_service else ""
-    return UsageError(f"{place}: Compose knows no key {key} in {match['path']}{hint}", run=_show(place))
-
-
-def _undefined(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:
-    kind, name = match["kind"], match["name"].strip()
-    place = lines.place("services", match["service"], _KEYS.get(kind, kind), name)
-    if kind == "service":
-        return UsageError(f"{place}: {match['service']} depends on {name}, which is no service here", run=_show(place))
-    return UsageError(
-        f"{place}: {match['service']} uses the {kind} {name}, which the file does not declare",
-        cause=f"At the end of the file, {kind}s: needs a line {name}:",
-        run=_show(place),
-    )
-
-
-def _cycle(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:
-    ring = match["ring"].split(" -> ")
-    place = lines.place("services", ring[0], "depends_on", *ring[1:2])
-    return UsageError(
-        f"{place}: services wait for each other in a circle: {' → '.join(ring)}",
-        cause="Each would have to start before the other",
-        run=_show(place),
-    )
-
-
-def _env_file(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:
-    path = Path(match["path"])
-    for service in _services(lines):
-        for way in (("env_file", path.name), ("env_file", f"./{path.name}"), ("env_file",)):
-            if lines.has("services", service, *way):
-                place = lines.place("services", service, *way)
-                text = f"{place}: {service} reads its variables from {from_here(path)}, which is not there"
-                return UsageError(text, run=_like_it(path))
-    return UsageError(f"The env file {from_here(path)} is not there", run=_like_it(path))
-
-
-def _like_it(path: Path) -> str:
-    for suffix in (".example", ".sample", ".template", ".dist"):
-        if path.with_name(path.name + suffix).is_file():
-            return f"cp {as_typed(path.with_name(path.name + suffix))} {as_typed(path)}"
-    return f"ls -a {as_typed(path.parent)}"
-
-
-def _no_file(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:
-    path = Path(match["path"])
-    return UsageError(
-        f"{from_here(compose.files[0])} refers to {from_here(path)}, which is not there",
-        run=f"grep -n {path.name} {as_typed(compose.files[0])}",
-    )
-
-
-def _unset(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:
-    place = lines.place(*match["path"].split("."))
-    why = f": {match['why']}" if match["why"] else ""
-    return UsageError(f"{place}: the variable {match['name']} is not set{why}", run=f"export {match['name']}=…")
-
-
-def _wrong_spec(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:
-    """A volume's or port's short form that came out wrong, most often of variables that are not set."""
-    tail = match["spec"].rpartition(":")[2] or match["spec"]
-    document = lines.documents[0]
-    line = next((n for n, text in enumerate(document.text.splitlines(), 1) if tail in text), 1)
-    place = Place(document.path, line)
-    return UsageError(f"{place}: {match['spec']} cannot be read: {match['what']}", run=_show(place))
-
-
-def _wrong_value(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:
-    path = [part for part in match["path"].replace("[]", "").split(".") if part]
-    place = lines.place(*path)
-    cause = 'In YAML a number is no text: write it in quotes, "0"' if match["what"] == "must be a string" else None
-    return UsageError(f"{place}: {match['path'].rstrip('.')}: {match['what']}", cause=cause, run=_show(place))
-
-
-def _about_a_service(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:
-    place = lines.place("services", match["service"])
-    return UsageError(f"{place}: {match['service']} {match['what']}", run=_show(place))
-
-
-_WORDS = (
-    (_EXTRA_KEY, _extra_key),
-    (_UNDEFINED, _undefined),
-    (_CYCLE, _cycle),
-    (_ENV_FILE, _env_file),
-    (_NO_FILE, _no_file),
-    (_UNSET, _unset),
-    (_SPEC, _wrong_spec),
-    (_PATH, _wrong_value),
-    (_NO_SERVICE, _no_such_service),
-    (_EXTENDED, _extended),
-    (_SERVICE, _about_a_service),
-)
-
-
-def _services(lines: Lines) -> list[str]:
-    node: Any = lines.node("services")
-    return [str(key.value) for key, _ in node.value] if node is not None and isinstance(node.value, list) else []
-
-
-def _show(place: Place) -> str:
-    return f"sed -n {place.line}p {as_typed(place.file)}"
-
-
-def _config_command(compose: Compose) -> str:
-    return f"docker compose -f {as_typed(compose.files[0])} config"

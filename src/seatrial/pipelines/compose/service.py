@@ -18,6 +18,9 @@ _SERVERS = re.compile(
 )
 _SERVES = re.compile(r"\b(mlflow (ui|server)|ray start|tail -f|sleep (inf(inity)?|\d{5,})|while true|airflow \w+)\b")
 
+#: The condition of depends_on that waits for an end.
+COMPLETED = "service_completed_successfully"
+
 _SHELL = re.compile(r"(^|/)(ba|z|da|k)?sh$")
 
 #: Look at what others write while they write it, so that waiting for the end would defeat them.
@@ -50,13 +53,14 @@ class ImageSays:
     """What a service's image says of itself, where it is here.
 
     Attributes:
-        ports: it exposes some. health_check: it has one.
+        ports: it exposes some. health_check: it has one. user: "" for root.
     """
 
     ports: bool = False
     health_check: bool = False
     entrypoint: tuple[str, ...] = ()
     cmd: tuple[str, ...] = ()
+    user: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,12 +71,14 @@ class Service:
         config: its part of ``docker compose config``, dollars as they are meant.
         image: what is run; of one that is built, the name that Compose gives the result.
         says: of its image; None: it is not here yet.
+        awaited: another service waits for its successful end, so that it has one.
     """
 
     name: str
     config: Mapping[str, Any]
     image: str
     says: ImageSays | None = field(default=None)
+    awaited: bool = False
 
     @property
     def build(self) -> Mapping[str, Any] | None:
@@ -106,6 +112,12 @@ class Service:
         )
 
     @property
+    def user(self) -> str:
+        """Name or number, without the group; "root" where nothing is said."""
+        said = self.says.user if self.says else ""
+        return str(self.config.get("user") or said).partition(":")[0] or "root"
+
+    @property
     def ports(self) -> tuple[Mapping[str, Any], ...]:
         return tuple(self.config.get("ports") or ())
 
@@ -133,6 +145,8 @@ class Service:
     @property
     def why_service(self) -> str | None:
         """Why it does not end by itself; None: it is a task."""
+        if self.awaited:
+            return None
         restart = self.config.get("restart") or ""
         condition = self._mapping("deploy").get("restart_policy", {}) or {}
         checks = self._mapping("healthcheck")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
 
 from seatrial.findings.labels import FIX
 from seatrial.job.plan import Plan
@@ -29,9 +30,15 @@ def plan_text(planned: Planned, remarks: Iterable[Remark]) -> str:
 
 def _of_plan(plan: Plan) -> Iterator[str]:
     gpus = ", ".join(f"GPU {gpu.mig or gpu.index} ({gpu.name}, {gpu.uuid})" for gpu in plan.gpus)
-    yield f"a run on {gpus or 'the CPU'}: {' '.join(plan.agent.argv)}"
+    yield f"a run on {gpus or 'the CPU'}: {_one_line(plan.agent.argv)}"
     yield from (f"{each.what}: {each.value} ({each.reason})" for each in plan.choices if each.what == "GPU injection")
     yield from (f"warning: {warning}" for warning in plan.warnings)
+
+
+def _one_line(argv: Sequence[str]) -> str:
+    """A command as it would be typed, in one line: what is shown is YAML, in which this is a comment."""
+    words = [shlex.quote(word) for word in argv] if len(argv) > 1 else argv  # one may be a sentence in its place
+    return " ".join(words).replace("\n", "\\n")
 
 
 def remark_lines(remarks: Iterable[Remark]) -> Iterator[str]:

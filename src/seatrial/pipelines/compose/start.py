@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from seatrial.job.gpus import Selection
 from seatrial.job.plan import COMPANION_FOLDER, Plan
 from seatrial.job.units import format_seconds
 from seatrial.pipelines.compose.client import Compose
+from seatrial.pipelines.compose.file_names import profiles_in
 from seatrial.pipelines.compose.order import Wait, added_waits, needs
 from seatrial.pipelines.compose.override import override
 from seatrial.pipelines.compose.plans import Ground, becomes_run, plan_service, select, with_images
@@ -78,7 +80,7 @@ def start(ground: Ground, request: UpRequest, store: GroupStore, front: Front) -
                 return run
 
             planned = _planned(ground, waits, selections, make=make)
-        _save(planned, made)
+        _save(planned, made, store.runs)
         _say(planned, front)
         path = store.folder(group.id) / OVERRIDE
         write_atomically(path, planned.text.encode(), mode=0o600)
@@ -147,6 +149,7 @@ def _new_group(ground: Ground, request: UpRequest, store: GroupStore) -> Group:
         "project": file.name,
         "files": [str(path) for path in file.compose.files],
         "names": list(request.names),
+        "profiles": profiles_in(ground.environ),
         "backend": ground.backend.name,
     }
     return store.create("compose", members, name=request.name or file.name, details=details)
@@ -210,10 +213,12 @@ def build_error(ended: command.Completed, file: ComposeFile, built: list[str]) -
     )
 
 
-def _save(planned: Planned, made: Mapping[str, Run]) -> None:
+def _save(planned: Planned, made: Mapping[str, Run], store: RunStore) -> None:
     for name, plan in planned.plans.items():
         run = made[name]
         run.save_plan(plan)
+        if planned.file.services[name].user not in ("root", "0", str(os.getuid())):
+            store.let_any_user_write(run)
         # The service's user may be any; the folders above let nobody else of this machine in.
         (run.folder / "agent.json").chmod(0o644)
         if plan.companion is not None:

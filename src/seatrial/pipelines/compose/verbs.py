@@ -17,11 +17,12 @@ from seatrial.pipelines.chain_show import show_chain
 from seatrial.pipelines.compose import start as starting
 from seatrial.pipelines.compose.client import Compose
 from seatrial.pipelines.compose.containers import containers
+from seatrial.pipelines.compose.file_names import find_files, with_profiles
 from seatrial.pipelines.compose.fix import fixed_path, fixed_text
 from seatrial.pipelines.compose.lint import check_compose
 from seatrial.pipelines.compose.plans import Ground, checked_gpus, with_images
 from seatrial.pipelines.compose.provider import compose_of, docker_compose
-from seatrial.pipelines.compose.reading import ComposeFile, find_files, read_compose
+from seatrial.pipelines.compose.reading import ComposeFile, read_compose
 from seatrial.pipelines.compose.remark import Remark
 from seatrial.pipelines.compose.rules.ports import is_taken, published
 from seatrial.pipelines.compose.shown import plan_text, remark_lines
@@ -42,6 +43,7 @@ _OF_GPUS = ("counted-from-outside", "replicas-share")
 
 def up(request: UpRequest, front: Front, environ: Mapping[str, str]) -> int:
     """Run the Compose file; the exit code of the command."""
+    environ = with_profiles(environ, request.profiles)
     ground = _ground(request, environ)
     remarks = check_compose(ground.file)
     if request.fix:
@@ -181,7 +183,8 @@ def _compose(store: GroupStore, group: Group, environ: Mapping[str, str]) -> Com
     backend = _engine(str(group.details.get("backend", "docker")), environ)
     files = tuple(Path(file) for file in group.details["files"])
     override = store.folder(group.id) / starting.OVERRIDE
-    return replace(compose_of(backend, environ), files=files, override=override)
+    profiles = tuple(group.details.get("profiles") or ())
+    return replace(compose_of(backend, with_profiles(environ, profiles)), files=files, override=override)
 
 
 def _detach(request: UpRequest, store: GroupStore, group: Group, front: Front) -> int:
@@ -189,6 +192,7 @@ def _detach(request: UpRequest, store: GroupStore, group: Group, front: Front) -
     backend = str(group.details.get("backend", "docker"))
     argv = [sys.executable, "-m", "seatrial", "up", "-C", str(request.project), "--on", backend]
     argv += [word for file in request.files for word in ("-f", str(file))]
+    argv += [word for name in request.profiles for word in ("--profile", name)]
     spawn_detached([*argv, *request.names], output=store.folder(group.id) / "watch.log")
     front.show(group.id)
     front.say(f"{group.name} is up in the background; seatrial runs ls shows it, seatrial down ends it")

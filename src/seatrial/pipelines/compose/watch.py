@@ -174,7 +174,7 @@ class Watch:
 
     def _show_logs(self, name: str) -> None:
         """Of a service that is no run, until it ends."""
-        argv = self._compose.argv("logs", "--follow", "--no-color", "--no-log-prefix", name)
+        argv = self._compose.argv("--ansi", "never", "logs", "--follow", "--no-color", "--no-log-prefix", name)
         write = self._lines.writer(name)
 
         def pass_on() -> None:

@@ -28,8 +28,8 @@ _PATIENCE_S = 60.0
 
 def up(request: UpRequest, front: Front, environ: Mapping[str, str]) -> int:
     """Run what has to run; the exit code."""
-    if request.as_written or request.fix:
-        raise UsageError("--as-written and --fix are for Compose files; these are stages", run="seatrial up")
+    if request.as_written or request.fix or request.profiles:
+        raise UsageError("--as-written, --fix and --profile are for Compose files; these are stages", run="seatrial up")
     graph = graph_of(request)
     stages = graph.chosen(request.names)
     forced = set(request.names or graph.stages) if request.force else set()

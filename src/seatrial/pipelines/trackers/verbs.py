@@ -42,9 +42,10 @@ _PATIENCE_S = 90.0
 
 def up(request: UpRequest, front: Front, environ: Mapping[str, str]) -> int:
     """Bring them up, or say where they are; they stay up when this ends."""
-    if request.as_written or request.fix or request.gpus or request.notify:
+    if request.as_written or request.fix or request.profiles or request.gpus or request.notify:
         raise UsageError(
-            "--as-written, --fix, --gpus and --notify mean nothing for a tracker", run="seatrial up tensorboard"
+            "--as-written, --fix, --profile, --gpus and --notify mean nothing for a tracker",
+            run="seatrial up tensorboard",
         )
     services, image, asks = read_services(request.project)
     names = [name for name in TRACKERS if name in (request.names or services.named)]

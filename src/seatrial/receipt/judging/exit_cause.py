@@ -279,6 +279,9 @@ def _agent_lost(case: Case) -> str | None:
     if case.evidence.exited is not None:
         return None
     code = case.state.exit_code if case.state else None
+    note = case.evidence.last(Note)
+    if note is not None and case.evidence.target_started is None:  # its last word
+        return f"The agent ended before the target was started: {note.text('message')}"
     told = f" ({case.plan.backend} reports exit code {code})" if code is not None else ""
     after = f" after {count(len(case.evidence.samples), 'sample')}" if case.evidence.target_started else ""
     return f"The agent was lost{after}{told}: it was killed or the machine went down, so the target's exit is unknown"

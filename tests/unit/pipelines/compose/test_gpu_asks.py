@@ -7,7 +7,9 @@ import textwrap
 import pytest
 
 from seatrial.errors import GpuRequestError
-from seatrial.pipelines.compose.gpu_asks import gpu_ask
+from seatrial.pipelines.compose.gpu_asks import RESERVED, foreign_ask, gpu_ask
+from seatrial.pipelines.compose.plans import becomes_run
+from seatrial.pipelines.compose.service import Service
 
 DEVICES = "deploy: {resources: {reservations: {devices: [%s]}}}"
 
@@ -25,6 +27,7 @@ ASKS = {
     "CDI as a device": ("devices: [nvidia.com/gpu=all]", "all"),
     "nodes": ("devices: [/dev/nvidia1, /dev/nvidiactl, /dev/nvidia-uvm]", "device=1"),
     "the runtime": ("runtime: nvidia", "all"),
+    "a variable alone": ("environment: {NVIDIA_VISIBLE_DEVICES: all}", "all"),
     "the runtime with names": ("runtime: nvidia\n    environment: [NVIDIA_VISIBLE_DEVICES=1]", "device=1"),
 }
 
@@ -51,6 +54,49 @@ def test_a_request(read, name: str) -> None:
 def test_none(read, lines: str) -> None:
     file = read(f"services:\n  a:\n    image: x\n    {lines}\n")
     assert gpu_ask(file, file.services["a"]) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"gpus": [{"count": -1}]}, "all"),  # what Compose makes of ``gpus: all``
+        ({"gpus": [{"count": 2}]}, "2"),
+        ({"gpus": [{"driver": "nvidia", "device_ids": ["1"]}]}, "device=1"),
+        ({"gpus": [{"driver": "amd", "count": 1}]}, None),
+    ],
+)
+def test_the_short_key(read, config: dict[str, object], expected: str | None) -> None:
+    """As ``docker compose config`` prints it; Compose before 2.30 does not know the key."""
+    file = read("services:\n  a:\n    image: x\n")
+    ask = gpu_ask(file, Service("a", config, "x"))
+    assert (str(ask.request) if ask else None) == expected
+
+
+@pytest.mark.parametrize(
+    ("lines", "path"),
+    [
+        (DEVICES % "{driver: amd, count: 1, capabilities: [gpu]}", RESERVED),
+        (DEVICES % "{count: 1, capabilities: [tpu]}", RESERVED),
+        ("devices: [/dev/kfd, /dev/dri]", ("devices", "/dev/kfd")),
+        ("runtime: amd", ("runtime",)),
+        ("devices: [/dev/davinci0]", ("devices", "/dev/davinci0")),
+        ("devices: [/dev/nvidia0, /dev/dri]", None),
+        (DEVICES % "{count: 1, capabilities: [gpu]}", None),
+    ],
+)
+def test_accelerators_of_others_are_no_run_on_the_cpu(read, lines: str, path: tuple[str, ...] | None) -> None:
+    file = read(f"services:\n  a:\n    image: x\n    {lines}\n")
+    service = file.services["a"]
+    assert foreign_ask(service) == path
+    assert becomes_run(service, None, "python3") == (path is None)
+
+
+def test_a_name_of_a_variable_that_is_not_set(read) -> None:
+    lines = DEVICES % '{device_ids: ["${WHICH_}"], capabilities: [gpu]}'
+    file = read(f"services:\n  a:\n    image: x\n    {lines}\n")
+    with pytest.raises(GpuRequestError) as caught:
+        gpu_ask(file, file.services["a"])
+    assert caught.value.cause == "not set, and so empty: WHICH_" and caught.value.run == "export WHICH_=…"
 
 
 def test_capabilities_without_cuda_get_it(read) -> None:

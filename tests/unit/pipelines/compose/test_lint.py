@@ -45,6 +45,16 @@ FILES = {
         {(4, "gpus-twice")},
     ),
     "the old runtime": ("services:\n  a:\n    image: x\n    runtime: nvidia\n", {(4, "runtime-nvidia")}),
+    "another maker's": ("services:\n  a:\n    image: x\n    devices: [/dev/kfd]\n", {(4, "not-nvidia")}),
+    "a variable alone": (
+        "services:\n  a:\n    image: x\n    environment:\n      - NVIDIA_VISIBLE_DEVICES=all\n",
+        {(5, "variable-alone")},
+    ),
+    "for Swarm": (
+        "services:\n  a:\n    image: x\n    deploy:\n      resources:\n        reservations:\n"
+        "          generic_resources:\n            - discrete_resource_spec: {kind: gpu, value: 1}\n",
+        {(7, "for-swarm")},
+    ),
     "no count": (
         "services:\n  a:\n    image: x\n    deploy:\n      resources:\n        reservations:\n          devices:\n"
         "            - capabilities: [gpu]\n",
@@ -203,3 +213,9 @@ def test_a_variable_that_is_not_set_is_told_with_its_line(read: Callable[..., Co
 )
 def test_names_of_images_are_taken(read: Callable[..., ComposeFile], name: str) -> None:
     assert read(f"services: {{a: {{image: '{name}'}}}}").services["a"].image == name
+
+
+def test_proposed_ports_are_nobodys(read) -> None:
+    ports = "ports: ['18000:80', '18001:81']"
+    remarks = check_compose(read(f"services:\n  a: {{image: x, {ports}}}\n  b: {{image: x, {ports}}}\n"))
+    assert [each.fix for each in remarks if each.id == "port-twice"] == ['"18002:80"', '"18003:81"']

@@ -11,9 +11,11 @@ from seatrial.images.dockerfiles.parts import Dockerfile, Remark, Stage
 from seatrial.stack.facts import CudaImage, cuda_images
 
 _CUDA_IMAGE = re.compile(
-    r"(?P<host>docker\.io/|nvcr\.io/)?nvidia/cuda:(?P<cuda>\d+\.\d+(?:\.\d+)?)?-?(?P<rest>[a-z0-9.-]*)"
+    r"(?P<host>docker\.io/|nvcr\.io/)?nvidia/cuda(?::|$)(?P<cuda>\d+\.\d+(?:\.\d+)?)?-?(?P<rest>[a-z0-9.-]*)"
 )
 _VARIANT = re.compile(r"whl/(?:nightly/)?cu(?P<digits>\d{3})|torch==[\d.]+\+cu(?P<local>\d{3})")
+#: What an image can have pip from, a script of the user's included.
+_BRINGS_PIP = re.compile(r"-pip\b|get-pip|ensurepip|-m pip\b|easy_install|\.sh\b|make install|\bADD\b|jupyter")
 _CPU_BUILD = re.compile(r"/whl/cpu|torch==[\d.]+\+cpu")
 
 
@@ -68,7 +70,8 @@ def variant_against_base(file: Dockerfile) -> Iterator[Remark]:
         digits = build["digits"] or build["local"]
         own, theirs = f"{digits[:2]}.{digits[2:]}", ".".join(base["cuda"].split(".")[:2])
         if own != theirs:
-            severity: Literal["error", "hint"] = "error" if own.split(".")[0] != theirs.split(".")[0] else "hint"
+            compiles = "devel" in base["rest"] and own.split(".")[0] != theirs.split(".")[0]
+            severity: Literal["error", "hint"] = "error" if compiles else "hint"  # the wheel runs with its own CUDA
             yield Remark(
                 each.line,
                 "cuda-differs",
@@ -114,10 +117,25 @@ def dead_tags(file: Dockerfile) -> Iterator[Remark]:
         elif ubuntu and ubuntu[1] not in image.ubuntu and ubuntu[1] <= max(max(one.ubuntu) for one in cuda_images()):
             problem = f"CUDA {image.cuda} is not built on Ubuntu {ubuntu[1]}"
         if problem:
-            instead = (image or cuda_images()[-1]).tag(_flavour(stage.image))
+            instead = (
+                image.tag(_flavour(stage.image)) if image else _nearest(base["cuda"], ubuntu, _flavour(stage.image))
+            )
             yield Remark(
                 stage.line, "dead-tag", "error", f"{stage.image} cannot be pulled: {problem}", f"FROM {instead}"
             )
+
+
+def _nearest(cuda: str | None, ubuntu: re.Match[str] | None, flavour: str) -> str:
+    """Of a release that is gone: the newest of the next major one on the same Ubuntu, whose Python it has."""
+    later = [
+        each for each in cuda_images() if ubuntu and cuda and ubuntu[1] in each.ubuntu and _key(each.cuda) > _key(cuda)
+    ]
+    first = [each for each in later if _key(each.cuda)[0] == _key(later[0].cuda)[0]]
+    return first[-1].tag(flavour, ubuntu[1]) if first and ubuntu else cuda_images()[-1].tag(flavour)
+
+
+def _key(cuda: str) -> tuple[int, ...]:
+    return tuple(int(part[:6]) for part in cuda.split("."))
 
 
 def _old_release(stage: Stage, cuda: str, newest: CudaImage) -> Remark:
@@ -145,8 +163,7 @@ def _on_docker_hub(stage: Stage) -> re.Match[str] | None:
 
 
 def _newer_than_known(cuda: str | None) -> bool:
-    newest = max(tuple(map(int, each.cuda.split("."))) for each in cuda_images())
-    return bool(cuda) and tuple(int(part[:6]) for part in str(cuda).split(".")) > newest
+    return cuda is not None and _key(cuda) > max(_key(each.cuda) for each in cuda_images())
 
 
 def python_missing(file: Dockerfile) -> Iterator[Remark]:
@@ -156,6 +173,9 @@ def python_missing(file: Dockerfile) -> Iterator[Remark]:
         return
     text = " ".join(each.value for each in file.instructions if each.stage in file.chain)
     installed = re.search(r"python|conda|uv ", " ".join(each.value for each in file.of("RUN")))
+    pip_there = _BRINGS_PIP.search(text)
+    if re.search(r"(?:16|18)\.04", file.final.image) and re.search(r"\bpython(?:-[a-z]+)?(?=[\s\\]|$)", text):
+        return  # python-dev, python-pip and the like bring Python 2, whose name is python there
     for each in file.instructions:
         if each.stage != file.final.number or each.name not in ("CMD", "ENTRYPOINT", "RUN"):
             continue
@@ -167,6 +187,7 @@ def python_missing(file: Dockerfile) -> Iterator[Remark]:
             return
         first = [command.words[0] for command in file.commands_of(each) if command.words and not command.sometimes]
         missing = [name for name in first if name == "python" or (not installed and name == "python3")]
+        missing += [name for name in first if name in ("pip", "pip3") and not pip_there]
         if missing:
             yield Remark(
                 each.line,

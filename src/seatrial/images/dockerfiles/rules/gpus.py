@@ -154,8 +154,19 @@ def _line_of(file: Dockerfile, folder: str) -> int:
     return setting.line if setting else 1
 
 
+def _removed_again(file: Dockerfile) -> set[tuple[int, str]]:
+    """(line, package) of what the RUN that installs it removes, too: its layer has nothing of it."""
+    found = set()
+    for run in file.of("RUN"):
+        installs = list(installs_of(tuple(file.commands_of(run))))
+        gone = {name for each in installs if each.action in ("purge", "remove") for name in each.packages}
+        found |= {(each.line, name) for each in installs for name in each.packages if name in gone}
+    return found
+
+
 def drivers_in_image(file: Dockerfile) -> Iterator[Remark]:
     """The driver belongs to the host: its libraries are mounted, and its kernel module runs there."""
+    removed = _removed_again(file)
     for each in installs_of(file.commands):
         if each.command.stage not in file.chain or each.action not in ("install", "groupinstall", "module"):
             continue
@@ -164,7 +175,7 @@ def drivers_in_image(file: Dockerfile) -> Iterator[Remark]:
         for package in each.packages:
             name = re.split(r"[=:/]", package)[0].rstrip("*").rstrip("-")
             meta = _META.match(name)
-            if not meta and not _DRIVER.match(name):
+            if (not meta and not _DRIVER.match(name)) or (each.line, package) in removed:
                 continue
             instead = f"cuda-toolkit-{meta[1]}-{meta[2]}" if meta and meta[1] else "cuda-toolkit"
             yield Remark(

@@ -47,7 +47,7 @@ def no_pins(file: Dockerfile) -> Iterator[Remark]:
                 f'pip install "{wanted}=={newest}"   # or -r requirements.txt with versions',
             )
     for stage in file.stages:
-        named = stage.parent is None and stage.image != "scratch"
+        named = stage.parent is None and stage.image != "scratch" and "nvidia/cuda" not in stage.image  # dead-tag
         if named and re.fullmatch(r"(?:[\w.-]+(?::\d+)?/)?[\w./-]+(:latest)?", stage.image):
             bare = stage.image.removesuffix(":latest")
             yield Remark(stage.line, "no-pins", "warning", f"{stage.image} has no version tag", f"FROM {bare}:VERSION")

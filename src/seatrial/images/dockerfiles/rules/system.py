@@ -123,7 +123,9 @@ def shell_entrypoint(file: Dockerfile) -> Iterator[Remark]:
         words = [word for command in commands_of(each) for word in command.words]
         listed = re.fullmatch(r"\[.*\]", value, re.DOTALL) and re.search(r"[,'\"]", value)
         if listed:
-            items = [item.strip().strip("'\"“”‘’") for item in value.strip("[] ").split(",") if item.strip()]
+            quoted = re.findall(r"[\"“]([^\"“”]*)[\"”]|['‘]([^'‘’]*)['’]", value)
+            plain = [item.strip().strip("'\"“”‘’") for item in value.strip("[] ").split(",") if item.strip()]
+            items = [one or other for one, other in quoted] if len(quoted) >= len(plain) else plain
             yield Remark(
                 each.line,
                 "not-a-list",
@@ -192,12 +194,15 @@ def lost_settings(file: Dockerfile) -> Iterator[Remark]:
             continue
         pairs = [word for word in first.words[1:] if "=" in word]
         folder = first.words[1] if first.words[0] == "cd" and len(first.words) > 1 else ""
+        fix = f"ENV {pairs[0]}" if pairs else f"WORKDIR {folder}" if folder else 'SHELL ["/bin/bash", "-lc"]'
+        if first.words[0] == "conda" and len(first.words) > 2:
+            fix = f'SHELL ["conda", "run", "-n", "{first.words[2]}", "/bin/bash", "-c"]   # for RUN; CMD: conda run -n'
         yield Remark(
             first.line,
             "lost-setting",
             "warning",
             f"`{first.text}` is over when this RUN ends: the next line, and the container, know nothing of it",
-            f"ENV {pairs[0]}" if pairs else f"WORKDIR {folder}" if folder else 'SHELL ["/bin/bash", "-lc"]',
+            fix,
         )
 
 

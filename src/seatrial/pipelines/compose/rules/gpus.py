@@ -7,12 +7,14 @@ from contextlib import suppress
 from itertools import combinations
 
 from seatrial.errors import GpuRequestError
-from seatrial.pipelines.compose.gpu_asks import RESERVED, GpuAsk, gpu_ask
+from seatrial.pipelines.compose.gpu_asks import RESERVED, GpuAsk, foreign_ask, gpu_ask
 from seatrial.pipelines.compose.order import added_waits, needs, never_together
 from seatrial.pipelines.compose.reading import ComposeFile
 from seatrial.pipelines.compose.remark import Remark
 
 _MOST_NAMED = 3
+
+_RESERVE_ONE = "deploy.resources.reservations.devices: [{driver: nvidia, count: 1, capabilities: [gpu]}]"
 
 
 def _asks(file: ComposeFile) -> dict[str, GpuAsk]:
@@ -66,7 +68,7 @@ def _legacy_runtime(file: ComposeFile) -> Iterator[Remark]:
                 "runtime-nvidia",
                 "hint",
                 f"{name}: runtime: nvidia needs that runtime in Docker's configuration, and gives every GPU by default",
-                "deploy.resources.reservations.devices: [{driver: nvidia, count: 1, capabilities: [gpu]}]",
+                _RESERVE_ONE,
             )
 
 
@@ -125,7 +127,47 @@ def _no_count(file: ComposeFile) -> Iterator[Remark]:
                 yield Remark(file.place(name, *ask.path), "no-count", "warning", message, "count: 1")
 
 
+def _not_nvidias(file: ComposeFile) -> Iterator[Remark]:
+    for name, service in file.services.items():
+        if (path := foreign_ask(service)) is not None:
+            yield Remark(
+                file.place(name, *path),
+                "not-nvidia",
+                "warning",
+                f"{name} asks for an accelerator that is not NVIDIA's: Compose runs it as it is, without a receipt",
+                "nothing to mend; seatrial measures NVIDIA's GPUs",
+            )
+
+
+def _by_a_variable_alone(file: ComposeFile) -> Iterator[Remark]:
+    for name, ask in _asks(file).items():
+        if ask.ways[0] == "environment":
+            yield Remark(
+                file.place(name, *ask.path),
+                "variable-alone",
+                "warning",
+                f"{name}: NVIDIA_VISIBLE_DEVICES gives no GPU by itself, unless nvidia is Docker's default runtime",
+                _RESERVE_ONE,
+            )
+
+
+def _for_swarm(file: ComposeFile) -> Iterator[Remark]:
+    path = (*RESERVED[:-1], "generic_resources")
+    for name in file.services:
+        if file.lines.has("services", name, *path):
+            yield Remark(
+                file.place(name, *path),
+                "for-swarm",
+                "warning",
+                f"{name}: generic_resources is for Swarm; Compose ignores it, and the service gets no GPU",
+                _RESERVE_ONE,
+            )
+
+
 RULES = (
+    _not_nvidias,
+    _by_a_variable_alone,
+    _for_swarm,
     _reserved_twice,
     _several_ways,
     _legacy_runtime,

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import yaml
 
 from seatrial.pipelines.compose.lines import Lines
-from seatrial.pipelines.compose.order import COMPLETED, Wait, missing_waits
+from seatrial.pipelines.compose.order import Wait, missing_waits
 from seatrial.pipelines.compose.reading import ComposeFile
 from seatrial.pipelines.compose.remark import Edit, Remark
+from seatrial.pipelines.compose.service import COMPLETED
 
 
 def _starts_too_early(file: ComposeFile) -> Iterator[Remark]:

@@ -14,6 +14,7 @@ from seatrial.pipelines.compose.service import Service
 
 def _twice(file: ComposeFile) -> Iterator[Remark]:
     first: dict[tuple[str, int, str], tuple[str, int]] = {}
+    proposed = _all_published(file)
     for name, service in file.services.items():
         for address, port, protocol, target in published(service):
             others = [
@@ -26,11 +27,23 @@ def _twice(file: ComposeFile) -> Iterator[Remark]:
                 user, line = others[0]
                 where = "twice" if user == name else f"as {user} does in line {line}"
                 message = f"{name} publishes port {port} {where}: only one can have it"
-                yield Remark(place, "port-twice", "error", message, f'"{port + 1}:{target}"')
+                yield Remark(place, "port-twice", "error", message, f'"{_free(port, proposed)}:{target}"')
             first.setdefault((address, port, protocol), (name, place.line))
 
 
+def _all_published(file: ComposeFile) -> set[int]:
+    return {port for service in file.services.values() for _, port, _, _ in published(service)}
+
+
+def _free(port: int, taken: set[int]) -> int:
+    """The next one that no service has and none was told to take; it counts as taken then."""
+    free = next((number for number in range(port + 1, 65536) if number not in taken), port)
+    taken.add(free)
+    return free
+
+
 def _taken(file: ComposeFile) -> Iterator[Remark]:
+    proposed = _all_published(file)
     for name, service in file.services.items():
         for address, port, protocol, target in published(service):
             if protocol == "tcp" and is_taken(address, port):
@@ -39,7 +52,7 @@ def _taken(file: ComposeFile) -> Iterator[Remark]:
                     "port-taken",
                     "warning",
                     f"{name} publishes port {port}, which another program on this machine has",
-                    f'"{port + 1}:{target}"   # or see who has it: sudo ss -ltnp sport = :{port}',
+                    f'"{_free(port, proposed)}:{target}"   # or see who has it: sudo ss -ltnp sport = :{port}',
                 )
 
 

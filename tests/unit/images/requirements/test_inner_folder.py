@@ -1,0 +1,27 @@
+"""A requirement that is a folder of the project's: what to write in place of it names that folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from seatrial.errors import ConfigError
+from seatrial.images.requirements.requirements_files import read_requirements
+
+
+@pytest.mark.parametrize(
+    ("line", "folder"),
+    [
+        ("-e harness", "/workspace/harness"),
+        ("--editable=./libs/core/", "/workspace/libs/core"),
+        ("./libs/core[dev]", "/workspace/libs/core"),
+        ("-e ../elsewhere", "/workspace"),
+        ("./wheels/x-1-py3-none-any.whl", "/workspace"),
+    ],
+)
+def test_the_advice_names_the_folder(tmp_path: Path, line: str, folder: str) -> None:
+    (tmp_path / "requirements.txt").write_text(line + "\n")
+    with pytest.raises(ConfigError, match="from a folder that is not in the image") as caught:
+        read_requirements(tmp_path / "requirements.txt", tmp_path)
+    assert caught.value.run == f"remove the line, and add PYTHONPATH={folder} to [env]; for a src layout {folder}/src"
