@@ -105,6 +105,11 @@ def ranks(timeout_s: float = 600.0) -> Iterator[Ranks]:
         yield Ranks(0, 1, device)
         return
     timeout = timedelta(seconds=timeout_s)
+    if dist.is_initialized():  # by the script, as one for DistributedDataParallel does; it also closes it
+        if gpus and "nccl" not in (named := dist.get_backend()):
+            raise InputError(f"the script's process group is of {named}, not of nccl", fix="no init_process_group()")
+        yield Ranks(dist.get_rank(), dist.get_world_size(), device, dist.new_group(backend="gloo", timeout=timeout))
+        return
     backend, rank = "nccl" if gpus else "gloo", int(os.environ["RANK"])
     store, device_id = open_store(rank, world), device if gpus else None
     # Reductions wait for no free multiprocessor behind the backward pass that they overlap with.

@@ -125,7 +125,7 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
         if settings.checkpoints:
             generators = ranks.gather(rng.rng_state())
             if writer:
-                where = {"epoch": epoch, "step": done, "rng": generators}
+                where = {"epoch": epoch, "step": done, "steps": len(spans), "rng": generators}
                 stopped = {"best": stopping.best, "waited": stopping.waited}
                 writer.save((epoch - 1) * len(spans) + done, {**step.state(), **where, **stopped}, best=best)
 
@@ -265,6 +265,7 @@ def resume(step: Step, stopping: EarlyStopping, place: Path, note: Callable[[str
         epoch, done = int(state["epoch"]), int(state["step"])
         if epoch < 1 or done < 0:
             raise ValueError(f"epoch {epoch}, step {done}")
+        steps, before = len(step.source.spans), int(state.get("steps", len(step.source.spans)))
     except torch.OutOfMemoryError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
@@ -273,6 +274,9 @@ def resume(step: Step, stopping: EarlyStopping, place: Path, note: Callable[[str
             fix="no --resume (or resume=): start from scratch",
         ) from error
     note(f"resumed from {place}: epoch {epoch}, step {done}")
+    if done and steps != before:  # another batch, or another number of ranks
+        done = done * steps // before
+        note(f"an epoch had {before} steps and has {steps} now: going on after step {done} of epoch {epoch}")
     return epoch, done
 
 

@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from seatrial.train.data.shards import Shape, Span
 from seatrial.train.distributed import GradientReducer, Gradients, Ranks, here
 from seatrial.train.errors import InputError
+from seatrial.train.given import check_numbers, check_parts
 from seatrial.train.losses import Loss, trained_on
 from seatrial.train.oom import MicroBatch
 from seatrial.train.optim import strangers
 from seatrial.train.optim.average import Average
 from seatrial.train.optim.optimizer import Optimizer
-from seatrial.train.optim.schedules import Schedule, table
+from seatrial.train.optim.schedules import Schedule, by_group, table
 from seatrial.train.precision import Precision, choose_precision
 from seatrial.train.repeats import Compiled
 from seatrial.train.saving.rng import rng_state, set_rng_state
@@ -63,7 +64,7 @@ class Step:
         precision: or its name: auto, fp32, tf32, bf16, fp16.
         schedule: of the learning rate over ``epochs``, or one for each parameter group, or a scheduler of torch;
             None keeps it constant.
-        scheduled_by: ``step`` or ``epoch``: what a scheduler of torch counts.
+        scheduled_by: ``step`` or ``epoch``: what the schedule counts.
         data_parallel: split each batch over all GPUs of this process by nn.DataParallel: slower than a rank per GPU.
         accumulation: micro-batches a step is made of.
         clip_norm: the gradient's norm is limited to this.
@@ -101,11 +102,13 @@ class Step:
         if isinstance(precision, str):
             precision = choose_precision(precision, ranks.device)
             precision.apply()
-        if not hasattr(source, "spans"):
-            raise InputError(f"a Step takes batches, not a {type(source).__name__}", fix="batches(dataset, 128)")
+        check_parts(model, loss, optimizer, source, world=ranks.world)
+        check_numbers(
+            accumulation=accumulation, clip_norm=clip_norm, average_decay=average_decay, scheduled_by=scheduled_by
+        )
         place(model, ranks.device)
         strangers.refuse_closures(optimizer)
-        strangers.refuse_other_parameters(optimizer, model)
+        strangers.refuse_other_parameters(optimizer, model, some=gradients is not None)
         strangers.prepare(optimizer, ranks.device)
         self.model, self.optimizer, self.source, self.epochs = model, optimizer, source, epochs
         self.device, self.ranks, self.precision = ranks.device, ranks, precision
@@ -121,6 +124,7 @@ class Step:
         self._scheduled: list[tuple[Tensor, Tensor]] = []
         #: Of each group, what the schedule changes that is kept on the host: name → its values at every step.
         self.host_options: list[dict[str, list[Any]]] = []
+        self.scheduled = schedule is not None
         if schedule is not None:
             self._schedule(schedule, epochs * len(source.spans), 1 if scheduled_by == "step" else len(source.spans))
         #: The moving average of the weights, or None.
@@ -264,7 +268,7 @@ class Step:
             rates = [options.pop("lr") for options in others]
             self._base_rates = [torch.as_tensor(rate).clone() for rate in self._rates]
         else:
-            schedules = schedule if isinstance(schedule, list) else [schedule] * len(self._rates)
+            schedules = by_group(schedule, len(self._rates), steps, every)
             if all(isinstance(rate, Tensor) for rate in self._rates):
                 self._scheduled = self._tables(table(schedules, steps, self.device))
                 return

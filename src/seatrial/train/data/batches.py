@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from seatrial.train.data import examples_of
-from seatrial.train.data.examples_of import Collate, as_arguments, map_tensors, tensors_of
+from seatrial.train.data.examples_of import Collate, as_arguments, map_tensors, moved, part_of, tensors_of
 from seatrial.train.data.images import places, shuffled
 from seatrial.train.data.shards import Shape, Span, deal
 from seatrial.train.distributed import Ranks, here
@@ -55,21 +55,25 @@ def batches(
     count, on_gpu = examples_of.check(dataset), ranks.device.type == "cuda"
     spans = deal(count, batch, ranks.rank, ranks.world, drop_last=drop_last)
     workers = workers if workers is not None else (min(MOST_WORKERS, len(os.sched_getaffinity(0))) if on_gpu else 0)
-    sample, steady = examples_of.look_at(dataset, collate or examples_of.collate)
-    size = sum(tensor.nbytes // len(tensor) for tensor in tensors_of(sample)) * count if collate is None else 0
-    free, say = free_bytes(ranks.device), print if ranks.first else lambda *text, **_: None
+    say = print if ranks.first else lambda *text, **_: None
+    how = f"{workers} processes" if workers else "this process"
+    if collate is not None:
+        sample = examples_of.first_batch(dataset, batch, collate)
+        say(f"data: {count} examples streamed to {ranks.device} by {how}", flush=True)
+        return StreamedBatches(dataset, sample, spans, batch, ranks, seed, transform, collate, workers)
+    sample, steady = examples_of.look_at(dataset)
+    size = sum(tensor.nbytes // len(tensor) for tensor in tensors_of(sample)) * count
+    free = free_bytes(ranks.device)
     megabytes = f"{size / 2**20:,.0f} MiB, {free / 2**20:,.0f} MiB free"
-    if collate is None and steady and size <= free * RESIDENT_SHARE:
+    if steady and size <= free * RESIDENT_SHARE:
         began = time.perf_counter()
         data = map_tensors(lambda tensor: tensor.to(ranks.device), examples_of.read(dataset, workers=workers))
         took = time.perf_counter() - began
         say(f"data: {count} examples kept on {ranks.device} ({megabytes}), read in {took:.1f} s", flush=True)
         return ResidentBatches(data, spans, batch, ranks, seed, transform)
     why = "" if steady else "; an example comes out different each time: augment in transform= to keep them there"
-    how = f"{workers} processes" if workers else "this process"
-    sizes = "" if collate else f" ({megabytes})"
-    say(f"data: {count} examples streamed to {ranks.device} by {how}{sizes}{why}", flush=True)
-    return StreamedBatches(dataset, sample, spans, batch, ranks, seed, transform, collate, workers)
+    say(f"data: {count} examples streamed to {ranks.device} by {how} ({megabytes}){why}", flush=True)
+    return StreamedBatches(dataset, sample, spans, batch, ranks, seed, transform, None, workers)
 
 
 class ResidentBatches:
@@ -127,10 +131,15 @@ class StreamedBatches:
         self._seed, self._examples, self._transform, self._workers = seed, len(dataset), transform, workers
         self._on_gpu, self._order, self._next = ranks.device.type == "cuda", _Order(), 0
         self._device = ranks.device
-        self._batch = map_tensors(
-            lambda tensor: tensor.new_zeros((batch, *tensor.shape[1:]), device=ranks.device), sample
-        )
-        self._fixed = self._batch if self._on_gpu and collate is None else None
+        self._collated = collate is not None
+        if self._collated:
+            self._batch = moved(sample, ranks.device)
+        else:
+            self._batch = map_tensors(
+                lambda tensor: tensor.new_zeros((batch, *tensor.shape[1:]), device=ranks.device), sample
+            )
+        #: On a GPU the place that every batch is copied to, for a captured step to read.
+        self._fixed = self._batch if self._on_gpu and not self._collated else None
         self._loader: DataLoader[Any] = DataLoader(
             _Seeded(dataset, seed),
             batch_sampler=self._order,
@@ -159,14 +168,16 @@ class StreamedBatches:
         with examples_of.host_random_numbers_kept():
             read = next(self._read)
         if self._fixed is None:
-            self._batch = map_tensors(lambda tensor: tensor.to(self._device, non_blocking=True), read)
+            self._batch = moved(read, self._device)
             return
         map_tensors(lambda fixed, tensor: fixed[:rows].copy_(tensor, non_blocking=True), self._fixed, read)
 
     def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[Any, ...]:
         """Rows ``first`` to ``first + count`` of the batch that ``before_step`` brought."""
         part = self._batch
-        if count != shape.rows or self._fixed is not None:
+        if self._collated and count != shape.rows:
+            part = part_of(part, first, count, shape.rows)
+        elif not self._collated:
             part = map_tensors(lambda tensor: tensor[first : first + count], part)
         return _transformed(part, self._transform)
 
