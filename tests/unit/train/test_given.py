@@ -288,6 +288,43 @@ def test_a_score_of_a_plain_number_is_a_mean():
     assert fit(Step(model, classify, sgd(model), batches(points(), BATCH)), test=given).metrics == {"half": 0.5}
 
 
+def test_a_sampler_orders_the_examples_of_every_epoch():
+    seen = []
+
+    class Recorded(Dataset):
+        def __len__(self):
+            return 20
+
+        def __getitem__(self, place):
+            return torch.tensor(float(place)), place
+
+    def loss(model, inputs, places):
+        seen.extend(places.tolist())
+        return model(inputs[:, None]).mean()
+
+    def trained(sampler, **options):
+        seen.clear()
+        model = nn.Linear(1, 1)
+        fit(Step(model, loss, sgd(model), batches(Recorded(), 4, sampler=sampler), epochs=2), **options)
+        return list(seen)
+
+    assert trained(range(20)) == [*range(20), *range(20)]
+    assert trained([3, 1, 2, 0]) == [3, 1, 2, 0] * 2
+    weighted = torch.utils.data.WeightedRandomSampler([1.0] * 5 + [0.0] * 15, 12)
+    drawn = trained(weighted)
+    assert set(drawn) <= set(range(5)) and drawn[:12] != drawn[12:]
+    torch.manual_seed(7)  # what is drawn follows from seed and epoch
+    assert trained(weighted) == drawn
+    for sampler, says in (
+        ([5, 20, 1, 2], "outside of the 20 examples"),
+        ([[1, 2]] * 4, "no places in the data set"),
+        (iter([1]), "no __len__"),
+        (torch.utils.data.DistributedSampler(Recorded(), 2, 0), "deals the examples to the ranks itself"),
+    ):
+        with pytest.raises(InputError, match=says):
+            trained(sampler)
+
+
 @pytest.mark.parametrize("arrays", [{"x": torch.zeros(9, 2)}, (torch.zeros(9, 2), torch.zeros(9))])
 def test_arrays_are_no_data_set(arrays):
     with pytest.raises(

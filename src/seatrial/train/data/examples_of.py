@@ -85,7 +85,10 @@ def collate(examples: list[Any]) -> Any:
 def check(dataset: Any) -> int:
     """The number of examples. Raises InputError for what is no map-style data set, DataError for an empty one."""
     if isinstance(dataset, DataLoader):
-        raise InputError("a DataLoader makes batches by itself", fix="give its data set: batches(loader.dataset, 128)")
+        raise InputError(
+            "a DataLoader makes batches by itself",
+            fix="give its data set: batches(loader.dataset, 128); its sampler and collate_fn as sampler= and collate=",
+        )
     if isinstance(dataset, Mapping) or (isinstance(dataset, tuple) and all(hasattr(part, "shape") for part in dataset)):
         raise InputError(
             f"a {type(dataset).__name__} of whole arrays or sets is no data set: it has no examples by number",
