@@ -16,6 +16,7 @@ from typing import Any
 
 from seatrial.train import loop
 from seatrial.train.command_line import RESUME_DIR_VARIABLE, RUN_DIR_VARIABLE
+from seatrial.train.distributed import Ranks
 from seatrial.train.errors import EXIT_TERMINATED, InputError
 from seatrial.train.modes import modes_kept
 from seatrial.train.saving.checkpoint import checkpoints as found_in
@@ -83,7 +84,7 @@ def fit(
         if isinstance(test, Test):
             return test(step.average.model if step.average else step.model, step.ranks, step.precision)
         with modes_kept(step.model):  # most such functions say model.eval() and leave the rest to the next epoch
-            return _numbers(test() if test else None)
+            return _numbers(test() if test else None, step.ranks)
 
     beside = folder.parent if folder else Path()
     track = [track] if isinstance(track, str) else track
@@ -94,16 +95,23 @@ def fit(
     return outcome
 
 
-def _numbers(given: Any) -> dict[str, float]:
-    """What a test of one's own gives, as numbers; {} for one that prints them itself."""
-    if given is None:
-        return {}
+def _numbers(given: Any, ranks: Ranks) -> dict[str, float]:
+    """What a test of one's own gives, as numbers; {} for one that prints them itself.
+
+    Of several ranks the mean of those that give one: where they went on with numbers of their own, one might save or
+    end, and the others would wait for it.
+    """
+    given = {} if given is None else given
     if not isinstance(given, Mapping):
         raise InputError(
             f"the test gives a {type(given).__name__}, not a dictionary of names and numbers",
             fix='return {"test_loss": ...}',
         )
-    return {str(name): float(value) for name, value in given.items()}
+    found: dict[str, list[float]] = {}
+    for numbers in ranks.gather({str(name): float(value) for name, value in given.items()}):
+        for name, value in numbers.items():
+            found.setdefault(name, []).append(value)
+    return {name: sum(values) / len(values) for name, values in found.items()}
 
 
 def _resume_place(resume: str | Path | bool, folders: Sequence[Path | None]) -> Path | None:

@@ -230,9 +230,14 @@ class Step:
                 for own, saved in zip(followed, state["average"].values(), strict=True):
                     own.copy_(saved)
             self._restore_optimizer(None if forget_optimizer else state["optimizer"]["state"])
-            for rate, group in zip(self._rates, state["optimizer"]["param_groups"], strict=True):
-                if isinstance(rate, Tensor):
-                    rate.copy_(group["lr"])
+            for group, saved in zip(self.optimizer.param_groups, state["optimizer"]["param_groups"], strict=True):
+                for name in set(group) - {"params"}:
+                    if name not in saved:
+                        del group[name]
+                    elif isinstance(group[name], Tensor):
+                        group[name].copy_(saved[name])
+                    else:
+                        group[name] = saved[name]
             for own, saved in zip([self.position, self.losses], state["place"], strict=True):
                 own.copy_(saved)
         self.reducer.clear()
@@ -255,10 +260,13 @@ class Step:
         groups = {key: group for group in self.optimizer.state_dict()["param_groups"] for key in group["params"]}
         for key, slots in own_states.items():
             for name, value in slots.items():
-                if saved is None and isinstance(value, Tensor):
+                before = (saved or {}).get(key, {}).get(name)
+                if isinstance(before, Tensor):
+                    value.copy_(before)
+                elif isinstance(value, Tensor):
                     value.fill_(strangers.first_value(name, groups[key]) or 0.0)
-                elif saved is not None and isinstance(value, Tensor):
-                    value.copy_(saved[key][name])
+                elif saved is not None:
+                    slots[name] = before
 
     def _schedule(self, schedule: Any, steps: int, every: int) -> None:
         """Every learning rate of the training, as tensors to read it from, or numbers where it is the host's."""
