@@ -47,7 +47,7 @@ def fit(
         track: trackers beside the receipt: tensorboard, mlflow.
         settings: ``epochs`` (else those of the step), ``seed``, ``engine`` (auto, eager, graph, compile,
             compile+graph), ``keep`` so many checkpoints (3), save ``every_steps`` also within epochs, ``save_every``
-            and ``test_every`` so many epochs (1), ``patience`` epochs without a better test loss, ``log_steps`` losses
+            and ``test_every`` so many epochs (1), ``patience`` tests without a better test loss, ``log_steps`` losses
             an epoch for the receipt and the trackers (100), ``hang_s`` seconds after which a rank that stands still
             ends all (300).
 

@@ -163,10 +163,12 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
                 break
             examples = sum(span.shape.rows for span in source.spans[first_step:]) * copies
             outcome.examples += examples
-            metrics = test() if epoch % settings.test_every == 0 or epoch == settings.epochs else {}
-            if metrics and settings.patience is not None and "test_loss" not in metrics:
+            tested = epoch % settings.test_every == 0 or epoch == settings.epochs
+            metrics = test() if tested else {}
+            if tested and settings.patience is not None and "test_loss" not in metrics:
+                given = f"{', '.join(metrics)} alone" if metrics else "nothing"
                 raise InputError(
-                    f"patience follows test_loss, and the test gives {', '.join(metrics)} alone",
+                    f"patience follows test_loss, and the test gives {given}",
                     fix='"test_loss" among what the test returns',
                 )
             outcome.metrics = metrics or outcome.metrics
@@ -184,7 +186,7 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
                 note(f"terminated after epoch {epoch - 1}: {kept}")
                 break
         if stopping.stop:
-            note(f"stopped early: no better test loss than {stopping.best:.4f} for {stopping.waited} epochs")
+            note(f"stopped early: no better test loss than {stopping.best:.4f} in {stopping.waited} tests")
     if outcome.epochs:
         report_end(outcome, len(spans), trackers)
     return outcome

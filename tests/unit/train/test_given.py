@@ -1,5 +1,7 @@
 """What people give to the loop, as their scripts have it: trained as there, or refused with what to write instead."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -82,6 +84,19 @@ def test_a_test_that_prints_its_numbers_itself():
     model = network()
     outcome = fit(Step(model, classify, sgd(model), batches(points(), BATCH)), test=lambda: None)
     assert outcome.epochs == 1 and outcome.metrics == {}
+
+
+def test_patience_without_a_number_to_follow():
+    model = network()
+    with pytest.raises(InputError, match="patience follows test_loss, and the test gives nothing"):
+        fit(Step(model, classify, sgd(model), batches(points(), BATCH)), test=lambda: None, patience=2)
+
+
+def test_a_thread_of_ones_own_can_train():
+    model = network()
+    with ThreadPoolExecutor(1) as threads:
+        step = Step(model, classify, sgd(model), batches(points(), BATCH))
+        assert threads.submit(fit, step).result().epochs == 1
 
 
 def test_a_test_set_that_is_changed_in_place_is_whole_again():
