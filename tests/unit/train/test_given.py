@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, TensorDataset  # noqa: E402
 
 from seatrial.train import Step, Test, batches, cosine, fit  # noqa: E402
 from seatrial.train.data.images import shuffled  # noqa: E402
-from seatrial.train.errors import InputError  # noqa: E402
+from seatrial.train.errors import DataError, InputError  # noqa: E402
 from seatrial.train.saving.checkpoint import checkpoints  # noqa: E402
 from seatrial.train.saving.rng import seed_all  # noqa: E402
 
@@ -334,10 +334,31 @@ def test_a_sampler_orders_the_examples_of_every_epoch():
         ([5, 20, 1, 2], "outside of the 20 examples"),
         ([[1, 2]] * 4, "no places in the data set"),
         (iter([1]), "no __len__"),
+        (torch.utils.data.RandomSampler(Recorded(), True, 10**10), "10,000,000,000 examples in an epoch"),
         (torch.utils.data.DistributedSampler(Recorded(), 2, 0), "deals the examples to the ranks itself"),
     ):
         with pytest.raises(InputError, match=says):
             trained(sampler)
+
+
+class Torn(Dataset):
+    """Of which one example cannot be read, and none comes out the same twice."""
+
+    def __len__(self):
+        return 200
+
+    def __getitem__(self, place):
+        if place == 78:
+            raise OSError("no such photo")
+        return torch.rand(6), place % 3
+
+
+@pytest.mark.slow
+def test_what_a_reading_process_raises_is_one_sentence():
+    model = network()
+    with pytest.raises(DataError) as raised:
+        fit(Step(model, classify, sgd(model), batches(Torn(), BATCH, workers=1)))
+    assert raised.value.message == "example 78 cannot be read: OSError: no such photo"
 
 
 @pytest.mark.parametrize("arrays", [{"x": torch.zeros(9, 2)}, (torch.zeros(9, 2), torch.zeros(9))])

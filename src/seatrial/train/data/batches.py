@@ -167,7 +167,7 @@ class StreamedBatches:
         self._next += 1
         if not rows:
             return
-        with examples_of.host_random_numbers_kept():
+        with examples_of.host_random_numbers_kept(), examples_of.in_one_sentence():
             read = next(self._read)
         if self._fixed is None:
             self._batch = moved(read, self._device)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
-from seatrial.train.errors import DataError, InputError, first_line
+from seatrial.train.errors import FIX_LABEL, DataError, InputError, first_line
 
 #: Examples read twice to see whether they are the same: of a flip of half of them none is noticed once in 10^19.
 LOOKED_AT = 64
@@ -120,6 +120,19 @@ def first_batch(dataset: Any, batch: int, collated: Collate) -> Any:
         return _collated([example(dataset, place) for place in range(min(batch, len(dataset)))], collated)
 
 
+@contextmanager
+def in_one_sentence() -> Iterator[None]:
+    """What a reading process raises inside comes with its whole traceback as its message: here without."""
+    try:
+        yield
+    except DataError as error:
+        if "Original Traceback" not in error.message:
+            raise
+        said = error.message.rpartition("errors.DataError: ")[2].strip()
+        message, _, fix = said.partition(f"\n  {FIX_LABEL}: ")
+        raise DataError(message, fix=fix or None) from error
+
+
 def look_at(dataset: Any) -> tuple[Any, bool]:
     """A batch of a few examples, and whether they come out the same each time: False where they are augmented.
 
@@ -142,7 +155,7 @@ def read(dataset: Any, rows: Sequence[int] | None = None, workers: int = 0) -> A
         tensors = dataset.tensors if rows is None else [tensor[torch.tensor(rows)] for tensor in dataset.tensors]
         return tuple(tensors)
     chosen = range(len(dataset)) if rows is None else rows
-    with host_random_numbers_kept():
+    with host_random_numbers_kept(), in_one_sentence():
         loader: DataLoader[Any] = DataLoader(
             _Chosen(dataset, chosen), batch_size=READ_TOGETHER, num_workers=workers, collate_fn=_collated
         )

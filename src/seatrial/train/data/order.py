@@ -14,6 +14,9 @@ from seatrial.train.data.examples_of import host_random_numbers_kept
 from seatrial.train.data.images import shuffled
 from seatrial.train.errors import DataError, InputError
 
+#: Examples in an epoch: minGPT's sampler, which is never to end, says 10^10.
+MOST = 2**31
+
 
 class Order:
     """Places in a data set for each epoch, a function of seed and epoch alone.
@@ -36,6 +39,11 @@ class Order:
         if not hasattr(sampler, "__len__"):
             raise InputError(f"a {type(sampler).__name__} does not say how many examples an epoch has: no __len__")
         self.length = len(sampler)
+        if self.length > MOST:
+            raise InputError(
+                f"the sampler gives {self.length:,} examples in an epoch, which is planned step by step",
+                fix="num_samples=len(dataset), and more epochs",
+            )
 
     def of(self, epoch: int) -> Tensor:
         """[N] places. Raises DataError for a sampler that gives something else than it said."""
