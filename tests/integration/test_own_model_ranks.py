@@ -33,3 +33,53 @@ def test_two_ranks_train_as_one_and_resume_to_the_bit(tmp_path: Path) -> None:
     for kind in ("model", "average"):
         for name, tensor in both[0][kind].items():
             assert torch.equal(tensor, again[1][kind][name]), name
+
+
+LEFT_OVER = """
+import sys
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.utils.data import TensorDataset
+from seatrial.train import Step, batches, fit
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = torch.nn.Linear(6, 3)
+parallel = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
+source = batches(TensorDataset(torch.randn(32, 6), torch.arange(32) % 3), 4)
+
+def loss(model, inputs, labels):
+    return cross_entropy(model(inputs), labels)
+
+try:
+    Step(parallel, loss, optimizer, source)
+except Exception as error:
+    print(error)
+print("trained", fit(Step(parallel.module, loss, optimizer, source, epochs=2)).losses[-1])
+
+epochs = iter(range(1, 9))
+def test():  # on one rank it gets better, on the other worse
+    epoch = next(epochs)
+    return {"test_loss": 2.0 * epoch if dist.get_rank() else -1.0 * epoch}
+
+step = Step(parallel.module, loss, optimizer, source, epochs=8)
+met = []
+fit(step, test=lambda: met.append(found := test()) or found, patience=3, save_every=3, checkpoints=sys.argv[1])
+print("tested", [0.5 * (number + 1) for number in range(len(met))])
+dist.destroy_process_group()
+"""
+
+
+def test_a_script_that_opened_its_process_group_itself(tmp_path: Path) -> None:
+    script = tmp_path / "left_over.py"
+    script.write_text(LEFT_OVER)
+    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    argv.append(str(tmp_path / "checkpoints"))
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("fix: Step(model.module, ...)") == 2
+    assert done.stdout.count("tested [0.5, 1.0, 1.5, 2.0]") == 2
+    trained = [line for line in done.stdout.splitlines() if line.startswith("trained")]
+    assert len(trained) == 2 and len(set(trained)) == 1

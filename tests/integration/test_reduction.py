@@ -58,7 +58,9 @@ import dataclasses
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 from seatrial.train.distributed import GradientReducer, ranks
+from seatrial.train.errors import InputError
 
 class Body(nn.Module):
     # Three layers; WHAT becomes of the first in the steps after the first one.
@@ -144,6 +146,31 @@ with ranks(60) as group:
         reducer.reduce()
         assert model.first.weight.grad is None and model.third.weight.grad is not None
     assert sent_early == 1
+
+    # A weight whose gradient comes in parts is not sent after the first of them.
+    shared = nn.Linear(4, 4)
+    reducer = GradientReducer(shared, group)
+    reducer.clear()
+    reducer.overlap = True
+    x = torch.randn(2, 4, requires_grad=True)
+    for _ in range(2):
+        x = checkpoint(shared, x, use_reentrant=True)
+    try:
+        x.sum().backward()
+        raise AssertionError("sent too early")
+    except RuntimeError as error:
+        assert "in several parts" in str(error), error
+    reducer.reduce()
+
+    words = nn.Embedding(4, 4, sparse=True)
+    reducer = GradientReducer(words, group)
+    reducer.clear()
+    words(torch.tensor([1])).sum().backward()
+    try:
+        reducer.reduce()
+        raise AssertionError("averaged")
+    except InputError as error:
+        assert "sparse=False" in str(error)
 print("all agree", flush=True)
 """
 

@@ -54,6 +54,13 @@ def host_state(step: Step) -> dict[str, Any]:
     for number, slots in step.optimizer.state_dict()["state"].items():
         for name, value in slots.items():
             _note(state, f"the optimizer's {name} of parameter {number}", value)
+    for number, group in enumerate(step.optimizer.param_groups):
+        for name, value in group.items():
+            if name != "params":
+                _note(state, f"the optimizer's {name} of group {number}", value)
+    for name, value in vars(step.optimizer).items():
+        if name not in ("param_groups", "state"):
+            _note(state, f"the optimizer's {name}", value)
     return state
 
 

@@ -105,6 +105,11 @@ def ranks(timeout_s: float = 600.0) -> Iterator[Ranks]:
         yield Ranks(0, 1, device)
         return
     timeout = timedelta(seconds=timeout_s)
+    if dist.is_initialized():  # by the script, as one for DistributedDataParallel does; it also closes it
+        if gpus and "nccl" not in (named := dist.get_backend()):
+            raise InputError(f"the script's process group is of {named}, not of nccl", fix="no init_process_group()")
+        yield Ranks(dist.get_rank(), dist.get_world_size(), device, dist.new_group(backend="gloo", timeout=timeout))
+        return
     backend, rank = "nccl" if gpus else "gloo", int(os.environ["RANK"])
     store, device_id = open_store(rank, world), device if gpus else None
     # Reductions wait for no free multiprocessor behind the backward pass that they overlap with.
@@ -205,7 +210,7 @@ class GradientReducer:
         self._unused: set[nn.Parameter] = set()
         self._left_out: set[nn.Parameter] = set()
         self._waiting: list[dist.Work] = []
-        self._missing: list[int] = []
+        self._missing: list[set[nn.Parameter]] = []
         self._sent = 0
 
     def clear(self) -> None:
@@ -220,7 +225,7 @@ class GradientReducer:
         captured = self.ranks.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
         self._left_out = self._unused if captured else set()
         self._sending = [[p for p in bucket if p.requires_grad and p not in self._left_out] for bucket in self._buckets]
-        self._missing = [len(bucket) for bucket in self._sending]
+        self._missing = [set(bucket) for bucket in self._sending]
 
     def _place(self, trained: list[nn.Parameter]) -> None:
         """Buckets and hooks for those that have none: at first for all, then for what is no longer frozen."""
@@ -265,8 +270,11 @@ class GradientReducer:
     def _filled(self, parameter: nn.Parameter) -> None:
         assert parameter not in self._left_out, "a captured step is one that was agreed on"
         if self.overlap:
-            self._missing[self._places[parameter]] -= 1
-            while self._sent < len(self._buckets) and self._missing[self._sent] == 0:
+            missing = self._missing[self._places[parameter]]
+            if parameter not in missing:  # more comes after it was counted, and may have been sent
+                raise RuntimeError("a weight gets its gradient in several parts: use_reentrant=False in checkpoint()")
+            missing.remove(parameter)
+            while self._sent < len(self._buckets) and not self._missing[self._sent]:
                 self._send_next()
 
     def _send_next(self) -> None:
@@ -295,6 +303,8 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
     """A parameter's gradient as its memory lies (channels last stays so); zeros where this rank has none."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
+    if parameter.grad.layout is not torch.strided:
+        raise InputError("a sparse gradient cannot be averaged over the ranks", fix="nn.Embedding(..., sparse=False)")
     return parameter.grad.as_strided((parameter.numel(),), (1,))
 
 

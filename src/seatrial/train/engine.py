@@ -66,25 +66,35 @@ class Graphed:
         micro-batch. Raises TrainError when one row is too much, NotCapturable for a step that a graph would not repeat.
         """
         capture.refuse_beforehand(self.step)
-        while True:
-            failed = False
-            try:
-                for phase in range(self.step.phases + 1):
-                    self.step.enter_phase(phase)
-                    self._prepare_phase()
-            except torch.OutOfMemoryError:
-                failed = True
-            if not self.step.ranks.any(failed):
-                return
+        while not self._prepared():
             self._graphs, self._pool = {}, None
             self.step.reducer.clear()
             self.step.micro_batch.halve(self.step.device, self.step.ranks.first)
 
-    def _prepare_phase(self) -> None:
-        for shape, longest in longest_runs(self.step.source.spans).items():
-            self._warm_up(shape)
-            for steps in {1, self.steps_per_replay if longest >= self.steps_per_replay else 1}:
-                self._capture(shape, steps)
+    def _prepared(self) -> bool:
+        """Whether every shape fits into memory on every rank.
+
+        After each shape the ranks tell each other, so that none goes on to wait for one that cannot, nor runs eagerly
+        beside graphs.
+        """
+        for phase in range(self.step.phases + 1):
+            self.step.enter_phase(phase)
+            for shape, longest in longest_runs(self.step.source.spans).items():
+                too_large, error = False, None
+                try:
+                    self._warm_up(shape)
+                    for steps in sorted({1, self.steps_per_replay if longest >= self.steps_per_replay else 1}):
+                        self._capture(shape, steps)
+                except torch.OutOfMemoryError:
+                    too_large = True
+                except RuntimeError as failure:
+                    error = failure
+                any_too_large, any_error = self.step.ranks.any_of([too_large, error is not None])
+                if any_error:
+                    raise error or NotCapturable("that of another rank cannot")
+                if any_too_large:
+                    return False
+        return True
 
     def run(self, shape: Shape, steps: int) -> None:
         """Queue ``steps`` steps of one shape."""
@@ -112,11 +122,14 @@ class Graphed:
             set_rng_state(generators)
 
     def _capture(self, shape: Shape, steps: int) -> None:
-        graph = torch.cuda.CUDAGraph()
-        # thread_local: NCCL's watchdog thread asks after earlier events meanwhile, which would end a global capture.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            for _ in range(steps):
-                self.step.run_fixed(shape)
+        graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        try:
+            # thread_local: NCCL's watchdog asks after earlier events meanwhile, which would end a global capture.
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                for _ in range(steps):
+                    self.step.run_fixed(shape)
+        finally:  # a capture that fails stays on its stream (torch 2.13, cuda/graphs.py: __exit__)
+            torch.cuda.set_stream(before)
         self._pool = self._pool or graph.pool()
         self._graphs[self.step.phase, shape, steps] = graph
 
@@ -173,11 +186,16 @@ def choose_engine(name: str, step: Step, note: Callable[[str], object]) -> Engin
         note(f"engine: torch.compile does not work here ({reason}); continuing without it")
     engine: Engine = Eager(step)
     if "graph" in name:
+        generators, fresh = rng_state(), not step.optimizer.state
         try:
             engine = Graphed(step)
             engine.prepare()
         except RuntimeError as error:
+            capture.forget_failed_capture(step.device)
+            set_rng_state(generators)
             note(f"engine: the step cannot be captured ({_why(error, step)}); steps run eagerly")
+            if fresh:  # no graph goes on using its memory: it begins with whatever it keeps under whatever name
+                step.optimizer.state.clear()
             engine = Eager(step)
             name = name.replace("graph", "eager")
     note(f"engine: {name}, prepared in {time.perf_counter() - began:.1f} s")
@@ -190,7 +208,6 @@ def _why(error: RuntimeError, step: Step) -> str:
         return str(error)
     if step.ranks.world > 1:  # one more step would need every rank
         return type_and_line(error)
-    capture.forget_failed_capture(step.device)
     before, generators, fresh = snapshot(step.state()), rng_state(), not step.optimizer.state
     try:
         line = capture.waiting_line(step, step.source.spans[0].shape)
@@ -216,5 +233,7 @@ def _compile(step: Step) -> str | None:
         return type_and_line(error)
     finally:
         step.restore(before, forget_optimizer=fresh)
+        if fresh:
+            step.optimizer.state.clear()
         set_rng_state(generators)
     return None

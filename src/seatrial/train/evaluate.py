@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seatrial.train.distributed import Ranks
+from seatrial.train.modes import evaluating
 from seatrial.train.precision import Precision
 
 #: (model, inputs) → logits [B, classes].
@@ -35,15 +36,13 @@ def evaluate(
     Args:
         batches: this rank's share of the set; shares may be of different sizes.
     """
-    was_training = model.training
-    model.eval()
     sums = torch.zeros(3, dtype=torch.double, device=ranks.device)  # loss, correct, examples
-    for inputs, labels_B in batches:
-        with precision.autocast():
-            logits = predict(model, inputs)
-        sums[0] += F.cross_entropy(logits.float(), labels_B, reduction="sum")
-        sums[1] += (logits.argmax(1) == labels_B).sum()
-        sums[2] += len(labels_B)
-    model.train(was_training)
+    with evaluating(model):
+        for inputs, labels_B in batches:
+            with precision.autocast():
+                logits = predict(model, inputs)
+            sums[0] += F.cross_entropy(logits.float(), labels_B, reduction="sum")
+            sums[1] += (logits.argmax(1) == labels_B).sum()
+            sums[2] += len(labels_B)
     loss, correct, examples = ranks.sum(sums).tolist()
     return {"test_loss": loss / examples, "accuracy": correct / examples}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
@@ -16,17 +16,22 @@ from typing import Any
 
 from seatrial.train import loop
 from seatrial.train.command_line import RESUME_DIR_VARIABLE, RUN_DIR_VARIABLE
+from seatrial.train.distributed import Ranks
 from seatrial.train.errors import EXIT_TERMINATED, InputError
+from seatrial.train.modes import modes_kept
 from seatrial.train.saving.checkpoint import checkpoints as found_in
 from seatrial.train.score import Test
 from seatrial.train.step import Step
 from seatrial.train.trackers import open_trackers
 
+#: Settings that count something.
+_COUNTS = {"keep", "every_steps", "patience", "test_every", "save_every"}
+
 
 def fit(
     step: Step,
     *,
-    test: Test | Callable[[], dict[str, float]] | None = None,
+    test: Test | Callable[[], Mapping[str, Any] | None] | None = None,
     checkpoints: str | Path | None = None,
     resume: str | Path | bool = False,
     track: Sequence[str] = (),
@@ -42,7 +47,7 @@ def fit(
         track: trackers beside the receipt: tensorboard, mlflow.
         settings: ``epochs`` (else those of the step), ``seed``, ``engine`` (auto, eager, graph, compile,
             compile+graph), ``keep`` so many checkpoints (3), save ``every_steps`` also within epochs, ``save_every``
-            and ``test_every`` so many epochs (1), ``patience`` epochs without a better test loss, ``log_steps`` losses
+            and ``test_every`` so many epochs (1), ``patience`` tests without a better test loss, ``log_steps`` losses
             an epoch for the receipt and the trackers (100), ``hang_s`` seconds after which a rank that stands still
             ends all (300).
 
@@ -60,20 +65,53 @@ def fit(
         raise InputError(
             f"fit() has no setting {', '.join(unknown)}", fix=f"help({__package__}.loop.Settings) lists them"
         )
+    for name in _COUNTS & settings.keys():
+        value = settings[name]
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise InputError(f"{name}={value!r} is not a whole number of 1 or more")
     chosen = loop.Settings(**{"epochs": step.epochs, "hang_s": 300.0, **settings}, checkpoints=folder, resume=place)
+    if step.scheduled and chosen.epochs > step.epochs:
+        raise InputError(
+            f"the schedule ends after the Step's {step.epochs} epochs, and fit() is asked for {chosen.epochs}",
+            fix=f"Step(..., epochs={chosen.epochs})",
+        )
+    if not step.model.training:
+        step.model.train()
+        if step.ranks.first:
+            print("the model was in evaluation mode, as a loaded one is: model.train() sets all of it to training")
 
     def tested() -> dict[str, float]:
-        if test is None:
-            return {}
-        model = step.average.model if step.average else step.model
-        return test(model, step.ranks, step.precision) if isinstance(test, Test) else test()
+        if isinstance(test, Test):
+            return test(step.average.model if step.average else step.model, step.ranks, step.precision)
+        with modes_kept(step.model):  # most such functions say model.eval() and leave the rest to the next epoch
+            return _numbers(test() if test else None, step.ranks)
 
     beside = folder.parent if folder else Path()
+    track = [track] if isinstance(track, str) else track
     with closing(open_trackers(track, beside, first=step.ranks.first)) as trackers:
         outcome = loop.fit(step, tested, trackers, chosen)
     if outcome.terminated:
         sys.exit(EXIT_TERMINATED)
     return outcome
+
+
+def _numbers(given: Any, ranks: Ranks) -> dict[str, float]:
+    """What a test of one's own gives, as numbers; {} for one that prints them itself.
+
+    Of several ranks the mean of those that give one: where they went on with numbers of their own, one might save or
+    end, and the others would wait for it.
+    """
+    given = {} if given is None else given
+    if not isinstance(given, Mapping):
+        raise InputError(
+            f"the test gives a {type(given).__name__}, not a dictionary of names and numbers",
+            fix='return {"test_loss": ...}',
+        )
+    found: dict[str, list[float]] = {}
+    for numbers in ranks.gather({str(name): float(value) for name, value in given.items()}):
+        for name, value in numbers.items():
+            found.setdefault(name, []).append(value)
+    return {name: sum(values) / len(values) for name, values in found.items()}
 
 
 def _resume_place(resume: str | Path | bool, folders: Sequence[Path | None]) -> Path | None:

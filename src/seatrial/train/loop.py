@@ -125,7 +125,7 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
         if settings.checkpoints:
             generators = ranks.gather(rng.rng_state())
             if writer:
-                where = {"epoch": epoch, "step": done, "rng": generators}
+                where = {"epoch": epoch, "step": done, "steps": len(spans), "rng": generators}
                 stopped = {"best": stopping.best, "waited": stopping.waited}
                 writer.save((epoch - 1) * len(spans) + done, {**step.state(), **where, **stopped}, best=best)
 
@@ -165,10 +165,12 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
                 break
             examples = sum(span.shape.rows for span in source.spans[first_step:]) * copies
             outcome.examples += examples
-            metrics = test() if epoch % settings.test_every == 0 or epoch == settings.epochs else {}
-            if metrics and settings.patience is not None and "test_loss" not in metrics:
+            tested = epoch % settings.test_every == 0 or epoch == settings.epochs
+            metrics = test() if tested else {}
+            if tested and settings.patience is not None and "test_loss" not in metrics:
+                given = f"{', '.join(metrics)} alone" if metrics else "nothing"
                 raise InputError(
-                    f"patience follows test_loss, and the test gives {', '.join(metrics)} alone",
+                    f"patience follows test_loss, and the test gives {given}",
                     fix='"test_loss" among what the test returns',
                 )
             outcome.metrics = metrics or outcome.metrics
@@ -186,7 +188,7 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
                 note(f"terminated after epoch {epoch - 1}: {kept}")
                 break
         if stopping.stop:
-            note(f"stopped early: no better test loss than {stopping.best:.4f} for {stopping.waited} epochs")
+            note(f"stopped early: no better test loss than {stopping.best:.4f} in {stopping.waited} tests")
     if outcome.epochs:
         report_end(outcome, len(spans), trackers)
     return outcome
@@ -267,6 +269,7 @@ def resume(step: Step, stopping: EarlyStopping, place: Path, note: Callable[[str
         epoch, done = int(state["epoch"]), int(state["step"])
         if epoch < 1 or done < 0:
             raise ValueError(f"epoch {epoch}, step {done}")
+        steps, before = len(step.source.spans), int(state.get("steps", len(step.source.spans)))
     except torch.OutOfMemoryError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
@@ -275,6 +278,9 @@ def resume(step: Step, stopping: EarlyStopping, place: Path, note: Callable[[str
             fix="no --resume (or resume=): start from scratch",
         ) from error
     note(f"resumed from {place}: epoch {epoch}, step {done}")
+    if done and steps != before:  # another batch, or another number of ranks
+        done = done * steps // before
+        note(f"an epoch had {before} steps and has {steps} now: going on after step {done} of epoch {epoch}")
     return epoch, done
 
 

@@ -5,7 +5,7 @@ Shapes: B rows of a batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,15 +14,17 @@ from torch.utils.data import DataLoader, Subset
 
 from seatrial.train.data import examples_of
 from seatrial.train.data.batches import Transform, _transformed
-from seatrial.train.data.examples_of import map_tensors, tensors_of
+from seatrial.train.data.examples_of import map_tensors, moved, tensors_of
+from seatrial.train.errors import InputError
 from seatrial.train.memory import RESIDENT_SHARE, free_for_data
+from seatrial.train.modes import evaluating
 
 if TYPE_CHECKING:
     from seatrial.train.distributed import Ranks
     from seatrial.train.precision import Precision
 
 #: (model, *batch) → name → numbers [B] of each row, or their mean. ``test_loss`` picks the best checkpoint.
-Score = Callable[..., dict[str, Tensor]]
+Score = Callable[..., Mapping[str, Any]]
 
 
 class Test:
@@ -56,27 +58,23 @@ class Test:
     @torch.no_grad()
     def __call__(self, model: nn.Module, ranks: Ranks, precision: Precision) -> dict[str, float]:
         """Each name of the score and its mean."""
-        was_training = model.training
-        model.eval()
         sums: dict[str, Tensor] = {}
         rows = 0
-        for batch in self._batches(ranks):
-            count = len(tensors_of(batch)[0])
-            with precision.autocast():
-                scores = self._score(model, *_transformed(batch, self._transform))
-            for name, values in scores.items():
-                total = values.double().sum() if values.ndim else values.double() * count
-                sums[name] = sums.get(name, 0) + total
-            rows += count
-        model.train(was_training)
+        with evaluating(model):
+            for batch, count in self._batches(ranks):
+                with precision.autocast():
+                    scores = self._score(model, *_transformed(batch, self._transform))
+                for name, total in _totals(scores, count, ranks.device).items():
+                    sums[name] = sums.get(name, 0) + total
+                rows += count
         names = sorted({name for found in ranks.gather(sorted(sums)) for name in found})
         zero = torch.zeros((), dtype=torch.double, device=ranks.device)
         totals = torch.stack([*(sums.get(name, zero) for name in names), zero + rows])
         *means, examples = ranks.sum(totals).tolist()
         return {name: total / examples for name, total in zip(names, means, strict=True)}
 
-    def _batches(self, ranks: Ranks) -> Iterator[Any]:
-        """This rank's share; together the ranks see every example once."""
+    def _batches(self, ranks: Ranks) -> Iterator[tuple[Any, int]]:
+        """This rank's share and how many examples are in each batch; together the ranks see every example once."""
         mine = range(ranks.rank, self._examples, ranks.world)
         if self._data is None and self._collate is None and mine:
             sample, _ = examples_of.look_at(self._dataset)
@@ -84,10 +82,12 @@ class Test:
             if size <= free_for_data(ranks.device) * RESIDENT_SHARE:
                 read = examples_of.read(self._dataset, mine)
                 self._data = map_tensors(lambda tensor: tensor.to(ranks.device), read)
+        counts = [min(self._batch, len(mine) - first) for first in range(0, len(mine), self._batch)]
         if self._data is not None:
-            for first in range(0, len(mine), self._batch):
-                rows = slice(first, first + self._batch)
-                yield map_tensors(lambda tensor, rows=rows: tensor[rows], self._data)
+            for number, count in enumerate(counts):
+                rows = slice(number * self._batch, number * self._batch + count)
+                # A copy: what a transform or a score changes in place is whole again in the next test.
+                yield map_tensors(lambda tensor, rows=rows: tensor[rows].clone(), self._data), count
             return
         with examples_of.host_random_numbers_kept():
             loader: DataLoader[Any] = DataLoader(
@@ -95,5 +95,24 @@ class Test:
                 batch_size=self._batch,
                 collate_fn=self._collate or examples_of.collate,
             )
-            for batch in loader:
-                yield map_tensors(lambda tensor: tensor.to(ranks.device), batch)
+            for batch, count in zip(loader, counts, strict=True):
+                yield moved(batch, ranks.device), count
+
+
+def _totals(scores: Any, count: int, device: torch.device) -> dict[str, Tensor]:
+    """Each name's sum over the examples of a batch. Raises InputError for what is neither a number nor one of each."""
+    if not isinstance(scores, Mapping):
+        raise InputError(
+            f"the score gives a {type(scores).__name__}, not a dictionary of names and numbers",
+            fix='return {"test_loss": …}',
+        )
+    totals = {}
+    for name, given in scores.items():
+        values = torch.as_tensor(given, device=device).detach()
+        if values.numel() != count and values.numel() != 1:
+            raise InputError(
+                f"the score gives {name} of shape {list(values.shape)} for {count} examples",
+                fix="one number for each example, or their mean",
+            )
+        totals[name] = values.double().sum() if values.numel() == count else values.double().view(()) * count
+    return totals

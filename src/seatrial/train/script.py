@@ -39,7 +39,7 @@ def add_training_options(parser: argparse.ArgumentParser, *, epochs: int, batch:
     parser.add_argument("--data-parallel", action="store_true", help="nn.DataParallel instead of a rank per GPU; slow")
     parser.add_argument("--every-steps", type=positive, help="also checkpoint every N steps")
     parser.add_argument("--keep", type=positive, default=3, help="checkpoints to keep besides the best")
-    parser.add_argument("--patience", type=positive, help="stop after N epochs without a better test loss")
+    parser.add_argument("--patience", type=positive, help="stop after N tests without a better test loss")
     parser.add_argument(
         "--hang", type=positive_float, default=300.0, metavar="SECONDS", help="report a rank stuck for this long"
     )

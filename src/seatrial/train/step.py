@@ -16,12 +16,13 @@ from seatrial.train.compiled_blocks import CompiledBlocks
 from seatrial.train.data.shards import Shape, Span
 from seatrial.train.distributed import GradientReducer, Gradients, Ranks, here
 from seatrial.train.errors import InputError
+from seatrial.train.given import check_numbers, check_parts
 from seatrial.train.losses import Loss, trained_on
 from seatrial.train.oom import MicroBatch
 from seatrial.train.optim import torch_optimizers
 from seatrial.train.optim.average import Average
 from seatrial.train.optim.optimizer import Optimizer
-from seatrial.train.optim.schedules import Schedule, table
+from seatrial.train.optim.schedules import Schedule, by_group, table
 from seatrial.train.precision import Precision, choose_precision
 from seatrial.train.saving.rng import rng_state, set_rng_state
 
@@ -63,7 +64,7 @@ class Step:
         precision: or its name: auto, fp32, tf32, bf16, fp16.
         schedule: of the learning rate over ``epochs``, or one for each parameter group, or a scheduler of torch;
             None keeps it constant.
-        scheduled_by: ``step`` or ``epoch``: what a scheduler of torch counts.
+        scheduled_by: ``step`` or ``epoch``: what the schedule counts.
         data_parallel: split each batch over all GPUs of this process by nn.DataParallel: slower than a rank per GPU.
         accumulation: micro-batches a step is made of.
         clip_norm: the gradient's norm is limited to this.
@@ -101,11 +102,13 @@ class Step:
         if isinstance(precision, str):
             precision = choose_precision(precision, ranks.device)
             precision.apply()
-        if not hasattr(source, "spans"):
-            raise InputError(f"a Step takes batches, not a {type(source).__name__}", fix="batches(dataset, 128)")
+        check_parts(model, loss, optimizer, source, world=ranks.world)
+        check_numbers(
+            accumulation=accumulation, clip_norm=clip_norm, average_decay=average_decay, scheduled_by=scheduled_by
+        )
         place(model, ranks.device)
         torch_optimizers.refuse_closures(optimizer)
-        torch_optimizers.refuse_other_parameters(optimizer, model)
+        torch_optimizers.refuse_other_parameters(optimizer, model, some=gradients is not None)
         torch_optimizers.prepare(optimizer, ranks.device)
         self.model, self.optimizer, self.source, self.epochs = model, optimizer, source, epochs
         self.device, self.ranks, self.precision = ranks.device, ranks, precision
@@ -121,6 +124,7 @@ class Step:
         self._scheduled: list[tuple[Tensor, Tensor]] = []
         #: Of each group, what the schedule changes that is kept on the host: name → its values at every step.
         self.host_options: list[dict[str, list[Any]]] = []
+        self.scheduled = schedule is not None
         if schedule is not None:
             self._schedule(schedule, epochs * len(source.spans), 1 if scheduled_by == "step" else len(source.spans))
         #: The moving average of the weights, or None.
@@ -226,9 +230,14 @@ class Step:
                 for own, saved in zip(followed, state["average"].values(), strict=True):
                     own.copy_(saved)
             self._restore_optimizer(None if forget_optimizer else state["optimizer"]["state"])
-            for rate, group in zip(self._rates, state["optimizer"]["param_groups"], strict=True):
-                if isinstance(rate, Tensor):
-                    rate.copy_(group["lr"])
+            for group, saved in zip(self.optimizer.param_groups, state["optimizer"]["param_groups"], strict=True):
+                for name in set(group) - {"params"}:
+                    if name not in saved:
+                        del group[name]
+                    elif isinstance(group[name], Tensor):
+                        group[name].copy_(saved[name])
+                    else:
+                        group[name] = saved[name]
             for own, saved in zip([self.position, self.losses], state["place"], strict=True):
                 own.copy_(saved)
         self.reducer.clear()
@@ -251,10 +260,13 @@ class Step:
         groups = {key: group for group in self.optimizer.state_dict()["param_groups"] for key in group["params"]}
         for key, slots in own_states.items():
             for name, value in slots.items():
-                if saved is None and isinstance(value, Tensor):
+                before = (saved or {}).get(key, {}).get(name)
+                if isinstance(before, Tensor):
+                    value.copy_(before)
+                elif isinstance(value, Tensor):
                     value.fill_(torch_optimizers.first_value(name, groups[key]) or 0.0)
-                elif saved is not None and isinstance(value, Tensor):
-                    value.copy_(saved[key][name])
+                elif saved is not None:
+                    slots[name] = before
 
     def _schedule(self, schedule: Any, steps: int, every: int) -> None:
         """Every learning rate of the training, as tensors to read it from, or numbers where it is the host's."""
@@ -264,7 +276,7 @@ class Step:
             rates = [options.pop("lr") for options in others]
             self._base_rates = [torch.as_tensor(rate).clone() for rate in self._rates]
         else:
-            schedules = schedule if isinstance(schedule, list) else [schedule] * len(self._rates)
+            schedules = by_group(schedule, len(self._rates), steps, every)
             if all(isinstance(rate, Tensor) for rate in self._rates):
                 self._scheduled = self._tables(table(schedules, steps, self.device))
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from dataclasses import dataclass
 from types import FrameType
 
@@ -12,7 +13,7 @@ class EarlyStopping:
     """Remembers the best validation loss.
 
     Attributes:
-        patience: epochs without improvement after which to stop; None never stops.
+        patience: tests without improvement after which to stop; None never stops.
         least_improvement: a loss counts as better when it is lower by more than this.
     """
 
@@ -36,18 +37,23 @@ class EarlyStopping:
 
 
 class StopRequest:
-    """Remembers a SIGTERM, so that the loop ends at a step's end and saves. Use as a context manager."""
+    """Remembers a SIGTERM, so that the loop ends at a step's end and saves. Use as a context manager.
+
+    Only the main thread of a process gets signals: in another one nothing is remembered.
+    """
 
     def __init__(self) -> None:
         self.requested = False
         self._previous: signal._HANDLER = signal.SIG_DFL
 
     def __enter__(self) -> StopRequest:
-        self._previous = signal.signal(signal.SIGTERM, self._remember)
+        if threading.current_thread() is threading.main_thread():
+            self._previous = signal.signal(signal.SIGTERM, self._remember)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        signal.signal(signal.SIGTERM, self._previous)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._previous)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         self.requested = True

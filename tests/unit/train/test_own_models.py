@@ -240,22 +240,26 @@ class Skipping(ResNet):
 
 
 class Own(torch.optim.Optimizer):
-    """Remembers something that nobody knows the beginning of, or counts on the host."""
+    """Remembers something that nobody knows the beginning of, or counts on the host: in its state, a group, itself."""
 
     def __init__(self, parameters, kind):
         super().__init__(parameters, {"lr": 0.1})
-        self.kind = kind
+        self.kind, self.rounds = kind, 0
 
     @torch.no_grad()
     def step(self, closure=None):
+        self.rounds += self.kind == "attribute"
         for group in self.param_groups:
+            if self.kind == "group":
+                group["done"] = group.get("done", 0) + 1
             for parameter in group["params"]:
                 slots = self.state[parameter]
                 if self.kind == "counts":
                     slots["done"] = slots.get("done", 0) + 1
-                else:
-                    slots.setdefault("d0", torch.tensor(1e-6)).mul_(2)
-                parameter.sub_(parameter.grad, alpha=group["lr"])
+                if self.kind == "unknown":
+                    slots.setdefault("d0", torch.tensor(0.5)).mul_(0.9)
+                slow = float(slots.get("d0", 1)) / (1 + slots.get("done", 0) + group.get("done", 0))
+                parameter.sub_(parameter.grad, alpha=group["lr"] * slow)
 
 
 def annealed():
@@ -282,6 +286,8 @@ def sgd(parameters):
         (Skipping, classify, sgd, "draws random numbers on the host"),
         (ResNet, annealed, sgd, "the loss's variable done"),
         (ResNet, classify, lambda p: Own(p, "counts"), "the optimizer's done of parameter 0"),
+        (ResNet, classify, lambda p: Own(p, "group"), "the optimizer's done of group 0"),
+        (ResNet, classify, lambda p: Own(p, "attribute"), "the optimizer's rounds on the host"),
         (ResNet, classify, lambda p: Own(p, "unknown"), "Own's state d0 is not known"),
         (ResNet, classify, OPTIMIZERS["dampened"], "SGD's state momentum_buffer is not known"),
     ],
@@ -297,6 +303,21 @@ def test_a_step_that_a_graph_would_not_repeat(network, loss, optimizer, says):
     step.source.start(1, 0)
     with pytest.raises(NotCapturable, match=says):
         engine.watched_steps(step, step.source.spans[0].shape, fresh=True)
+
+
+@pytest.mark.parametrize("kind", ["counts", "group", "unknown", "dampened"])
+def test_steps_that_are_tried_leave_nothing_behind(kind, monkeypatch):
+    def step():
+        seed_all(0)
+        model = ResNet()
+        own = OPTIMIZERS["dampened"] if kind == "dampened" else lambda p: Own(p, kind)
+        return Step(model, classify, own(model.parameters()), batches(TensorDataset(*pictures()), 35))
+
+    tried, other = step(), step()
+    monkeypatch.setattr(tried, "compile", lambda: None)
+    assert fit(tried, engine="compile").losses == fit(other).losses
+    for one, same in zip(tried.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.equal(one, same)
 
 
 @pytest.mark.parametrize(

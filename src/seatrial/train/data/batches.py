@@ -6,19 +6,18 @@ Shapes: N examples of the set, B rows of a batch, S steps of an epoch.
 from __future__ import annotations
 
 import os
-import random
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from seatrial.train.data import examples_of
-from seatrial.train.data.examples_of import Collate, as_arguments, map_tensors, tensors_of
-from seatrial.train.data.images import places, shuffled
+from seatrial.train.data.examples_of import Collate, as_arguments, map_tensors, moved, part_of, tensors_of
+from seatrial.train.data.images import places
+from seatrial.train.data.order import Order, seed_host
 from seatrial.train.data.shards import Shape, Span, deal
 from seatrial.train.distributed import Ranks, here
 from seatrial.train.memory import RESIDENT_SHARE, free_for_data
@@ -35,6 +34,7 @@ def batches(
     transform: Transform | None = None,
     seed: int = 0,
     drop_last: bool = False,
+    sampler: Any = None,
     collate: Collate | None = None,
     workers: int | None = None,
     ranks: Ranks | None = None,
@@ -45,7 +45,9 @@ def batches(
         dataset: with ``__len__`` and ``__getitem__``; one that augments at random is always streamed.
         batch: examples per rank and step.
         transform: changes each batch on the device, in the captured step.
-        collate: examples to a batch, as DataLoader takes it: streamed then.
+        sampler: places of an epoch's examples, as DataLoader takes it: a WeightedRandomSampler, ``range(len(dataset))``
+            for no shuffling. What it draws from the global generators follows from seed and epoch. None: shuffled.
+        collate: examples to a batch, as DataLoader takes it: streamed then; what it gives reaches the loss as it is.
         workers: processes that read; None: up to 8 for a GPU, for a CPU none.
 
     Raises:
@@ -53,23 +55,28 @@ def batches(
     """
     ranks = ranks or here()
     count, on_gpu = examples_of.check(dataset), ranks.device.type == "cuda"
-    spans = deal(count, batch, ranks.rank, ranks.world, drop_last=drop_last)
+    order = Order(count, seed, sampler)
+    spans = deal(order.length, batch, ranks.rank, ranks.world, drop_last=drop_last)
     workers = workers if workers is not None else (min(MOST_WORKERS, len(os.sched_getaffinity(0))) if on_gpu else 0)
-    sample, steady = examples_of.look_at(dataset, collate or examples_of.collate)
-    size = sum(tensor.nbytes // len(tensor) for tensor in tensors_of(sample)) * count if collate is None else 0
-    free, say = free_for_data(ranks.device), print if ranks.first else lambda *text, **_: None
+    say = print if ranks.first else lambda *text, **_: None
+    how = f"{workers} processes" if workers else "this process"
+    if collate is not None:
+        sample = examples_of.first_batch(dataset, batch, collate)
+        say(f"data: {count} examples streamed to {ranks.device} by {how}", flush=True)
+        return StreamedBatches(dataset, sample, spans, batch, ranks, seed, order, transform, collate, workers)
+    sample, steady = examples_of.look_at(dataset)
+    size = sum(tensor.nbytes // len(tensor) for tensor in tensors_of(sample)) * count
+    free = free_for_data(ranks.device)
     megabytes = f"{size / 2**20:,.0f} MiB, {free / 2**20:,.0f} MiB free"
-    if collate is None and steady and size <= free * RESIDENT_SHARE:
+    if steady and size <= free * RESIDENT_SHARE:
         began = time.perf_counter()
         data = map_tensors(lambda tensor: tensor.to(ranks.device), examples_of.read(dataset, workers=workers))
         took = time.perf_counter() - began
         say(f"data: {count} examples kept on {ranks.device} ({megabytes}), read in {took:.1f} s", flush=True)
-        return ResidentBatches(data, spans, batch, ranks, seed, transform)
+        return ResidentBatches(data, spans, batch, ranks, order, transform)
     why = "" if steady else "; an example comes out different each time: augment in transform= to keep them there"
-    how = f"{workers} processes" if workers else "this process"
-    sizes = "" if collate else f" ({megabytes})"
-    say(f"data: {count} examples streamed to {ranks.device} by {how}{sizes}{why}", flush=True)
-    return StreamedBatches(dataset, sample, spans, batch, ranks, seed, transform, collate, workers)
+    say(f"data: {count} examples streamed to {ranks.device} by {how} ({megabytes}){why}", flush=True)
+    return StreamedBatches(dataset, sample, spans, batch, ranks, seed, order, transform, None, workers)
 
 
 class ResidentBatches:
@@ -78,18 +85,16 @@ class ResidentBatches:
     resident = True
 
     def __init__(
-        self, data: Any, spans: list[Span], batch: int, ranks: Ranks, seed: int, transform: Transform | None
+        self, data: Any, spans: list[Span], batch: int, ranks: Ranks, order: Order, transform: Transform | None
     ) -> None:
         self.spans = spans
-        self._data, self._seed, self._transform = data, seed, transform
-        self._examples = len(tensors_of(data)[0])
+        self._data, self._order, self._transform = data, order, transform
         self._places_SB = places(spans, batch)
         self._rows_SB = torch.zeros_like(self._places_SB, device=ranks.device)
 
     def start(self, epoch: int, first_step: int) -> None:
-        """Shuffle for an epoch: a function of seed and epoch alone, the same on every rank and device."""
-        order_N = shuffled(self._examples, self._seed, epoch, torch.device("cpu"))
-        self._rows_SB.copy_(order_N[self._places_SB])
+        """Put an epoch's examples in order: a function of seed and epoch alone, the same on every rank and device."""
+        self._rows_SB.copy_(self._order.of(epoch)[self._places_SB])
 
     def before_step(self) -> None:
         """Nothing to do on the host."""
@@ -117,6 +122,7 @@ class StreamedBatches:
         batch: int,
         ranks: Ranks,
         seed: int,
+        order: Order,
         transform: Transform | None,
         collate: Collate | None,
         workers: int,
@@ -124,16 +130,21 @@ class StreamedBatches:
         self.spans = spans
         #: Why no step can be captured, or None: a captured one reads a batch of the same shape from the same place.
         self.uncaptured = "batches of a collate may differ in shape" if collate else None
-        self._seed, self._examples, self._transform, self._workers = seed, len(dataset), transform, workers
-        self._on_gpu, self._order, self._next = ranks.device.type == "cuda", _Order(), 0
+        self._order, self._transform = order, transform
+        self._on_gpu, self._steps, self._next = ranks.device.type == "cuda", _Steps(), 0
         self._device = ranks.device
-        self._batch = map_tensors(
-            lambda tensor: tensor.new_zeros((batch, *tensor.shape[1:]), device=ranks.device), sample
-        )
-        self._fixed = self._batch if self._on_gpu and collate is None else None
+        self._collated = collate is not None
+        if self._collated:
+            self._batch = moved(sample, ranks.device)
+        else:
+            self._batch = map_tensors(
+                lambda tensor: tensor.new_zeros((batch, *tensor.shape[1:]), device=ranks.device), sample
+            )
+        #: On a GPU the place that every batch is copied to, for a captured step to read.
+        self._fixed = self._batch if self._on_gpu and not self._collated else None
         self._loader: DataLoader[Any] = DataLoader(
             _Seeded(dataset, seed),
-            batch_sampler=self._order,
+            batch_sampler=self._steps,
             num_workers=workers,
             collate_fn=collate or examples_of.collate,
             pin_memory=self._on_gpu,
@@ -142,10 +153,10 @@ class StreamedBatches:
         self._read: Iterator[Any] = iter(())
 
     def start(self, epoch: int, first_step: int) -> None:
-        """Shuffle, and start reading the epoch's batches from ``first_step`` on."""
-        order_N = shuffled(self._examples, self._seed, epoch, torch.device("cpu")).tolist()
+        """Order the examples, and start reading the epoch's batches from ``first_step`` on."""
+        order_N = self._order.of(epoch).tolist()
         rows = [order_N[first : first + shape.rows] for first, shape in self.spans[first_step:]]
-        self._order.batches = [[(epoch, place) for place in step] for step in rows if step]
+        self._steps.batches = [[(epoch, place) for place in step] for step in rows if step]
         self._next = first_step
         with examples_of.host_random_numbers_kept():  # DataLoader draws its processes' seed
             self._read = iter(self._loader)
@@ -156,22 +167,24 @@ class StreamedBatches:
         self._next += 1
         if not rows:
             return
-        with examples_of.host_random_numbers_kept():
+        with examples_of.host_random_numbers_kept(), examples_of.in_one_sentence():
             read = next(self._read)
         if self._fixed is None:
-            self._batch = map_tensors(lambda tensor: tensor.to(self._device, non_blocking=True), read)
+            self._batch = moved(read, self._device)
             return
         map_tensors(lambda fixed, tensor: fixed[:rows].copy_(tensor, non_blocking=True), self._fixed, read)
 
     def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[Any, ...]:
         """Rows ``first`` to ``first + count`` of the batch that ``before_step`` brought."""
         part = self._batch
-        if count != shape.rows or self._fixed is not None:
+        if self._collated and count != shape.rows:
+            part = part_of(part, first, count, shape.rows)
+        elif not self._collated:
             part = map_tensors(lambda tensor: tensor[first : first + count], part)
         return _transformed(part, self._transform)
 
 
-class _Order:
+class _Steps:
     """The batches of the epoch at hand, as lists of (epoch, place)."""
 
     def __init__(self) -> None:
@@ -194,10 +207,7 @@ class _Seeded(Dataset[Any]):
     def __getitem__(self, key: tuple[int, int]) -> Any:
         epoch, place = key
         if self._draws:
-            seed = ((self._seed * 1_000_003 + epoch) * 1_000_000_007 + place) % 2**63
-            random.seed(seed)
-            np.random.seed(seed % 2**32)
-            torch.default_generator.manual_seed(seed)
+            seed_host(self._seed, epoch, place)
         return examples_of.example(self._dataset, place)
 
 

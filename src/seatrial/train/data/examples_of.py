@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
-from seatrial.train.errors import DataError, InputError, first_line
+from seatrial.train.errors import FIX_LABEL, DataError, InputError, first_line
 
 #: Examples read twice to see whether they are the same: of a flip of half of them none is noticed once in 10^19.
 LOOKED_AT = 64
@@ -32,6 +32,37 @@ def map_tensors(change: Callable[..., Tensor], value: Any, *others: Any) -> Any:
         return {key: map_tensors(change, item, *(other[key] for other in others)) for key, item in value.items()}
     items = [map_tensors(change, item, *rest) for item, *rest in zip(value, *others, strict=True)]
     return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+
+
+def moved(value: Any, device: torch.device) -> Any:
+    """A batch on the device; what a collate has put in it that cannot be moved (lengths, texts) as it is."""
+    if isinstance(value, Tensor):
+        return value.to(device, non_blocking=True)
+    if callable(to := getattr(value, "to", None)):  # a batch of graphs, a packed sequence, an encoding of texts
+        return to(device)
+    if isinstance(value, Mapping):
+        return {key: moved(item, device) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        items = [moved(item, device) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value
+
+
+def part_of(batch: Any, first: int, count: int, rows: int) -> Any:
+    """Rows ``first`` to ``first + count`` of a collate's batch. Raises InputError: none can tell which they are."""
+
+    def part(value: Any) -> Any:
+        if isinstance(value, Tensor) and value.ndim and len(value) == rows:
+            return value[first : first + count]
+        what = f"tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise InputError(
+            f"a batch of {rows} examples cannot be taken in parts: its collate gives a {what}",
+            fix=f"a smaller batch without accumulation, or tensors whose first dimension is the {rows} examples",
+        )
+
+    if isinstance(batch, Mapping):
+        return {key: part(value) for key, value in batch.items()}
+    return tuple(map(part, as_arguments(batch)))
 
 
 def tensors_of(value: Any) -> list[Tensor]:
@@ -54,7 +85,15 @@ def collate(examples: list[Any]) -> Any:
 def check(dataset: Any) -> int:
     """The number of examples. Raises InputError for what is no map-style data set, DataError for an empty one."""
     if isinstance(dataset, DataLoader):
-        raise InputError("a DataLoader makes batches by itself", fix="give its data set: batches(loader.dataset, 128)")
+        raise InputError(
+            "a DataLoader makes batches by itself",
+            fix="give its data set: batches(loader.dataset, 128); its sampler and collate_fn as sampler= and collate=",
+        )
+    if isinstance(dataset, Mapping) or (isinstance(dataset, tuple) and all(hasattr(part, "shape") for part in dataset)):
+        raise InputError(
+            f"a {type(dataset).__name__} of whole arrays or sets is no data set: it has no examples by number",
+            fix='TensorDataset(inputs, labels), or one entry of it: sets["train"]',
+        )
     if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         raise InputError(
             f"{type(dataset).__name__} is no map-style data set: it lacks __len__ or __getitem__",
@@ -75,7 +114,26 @@ def example(dataset: Any, place: int) -> Any:
         raise DataError(f"example {place} cannot be read: {type(error).__name__}: {error}") from error
 
 
-def look_at(dataset: Any, collated: Collate = collate) -> tuple[Any, bool]:
+def first_batch(dataset: Any, batch: int, collated: Collate) -> Any:
+    """One batch by a collate of the user's, whatever it gives. Raises DataError when it fails."""
+    with host_random_numbers_kept():
+        return _collated([example(dataset, place) for place in range(min(batch, len(dataset)))], collated)
+
+
+@contextmanager
+def in_one_sentence() -> Iterator[None]:
+    """What a reading process raises inside comes with its whole traceback as its message: here without."""
+    try:
+        yield
+    except DataError as error:
+        if "Original Traceback" not in error.message:
+            raise
+        said = error.message.rpartition("errors.DataError: ")[2].strip()
+        message, _, fix = said.partition(f"\n  {FIX_LABEL}: ")
+        raise DataError(message, fix=fix or None) from error
+
+
+def look_at(dataset: Any) -> tuple[Any, bool]:
     """A batch of a few examples, and whether they come out the same each time: False where they are augmented.
 
     Raises:
@@ -84,8 +142,8 @@ def look_at(dataset: Any, collated: Collate = collate) -> tuple[Any, bool]:
     count = len(dataset)
     chosen = sorted({place * count // LOOKED_AT for place in range(LOOKED_AT)})
     with host_random_numbers_kept():
-        first = _collated([example(dataset, place) for place in chosen], collated)
-        again = _collated([example(dataset, place) for place in chosen], collated)
+        first = _collated([example(dataset, place) for place in chosen])
+        again = _collated([example(dataset, place) for place in chosen])
     _refuse_other_than_tensors(first)
     pairs = zip(tensors_of(first), tensors_of(again), strict=True)
     return first, all(a.shape == b.shape and _equal(a, b) for a, b in pairs)
@@ -97,7 +155,7 @@ def read(dataset: Any, rows: Sequence[int] | None = None, workers: int = 0) -> A
         tensors = dataset.tensors if rows is None else [tensor[torch.tensor(rows)] for tensor in dataset.tensors]
         return tuple(tensors)
     chosen = range(len(dataset)) if rows is None else rows
-    with host_random_numbers_kept():
+    with host_random_numbers_kept(), in_one_sentence():
         loader: DataLoader[Any] = DataLoader(
             _Chosen(dataset, chosen), batch_size=READ_TOGETHER, num_workers=workers, collate_fn=_collated
         )

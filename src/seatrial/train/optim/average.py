@@ -24,16 +24,11 @@ class Average:
         _refuse_shared_layers(model)
         self.model = copy.deepcopy(model).requires_grad_(False)
         self.decay = decay
-        pairs = list(zip(self.model.state_dict().values(), model.state_dict().values(), strict=True))
-        seen: set[int] = set()
+        self._followed = model
         self._averaged: tuple[list[Tensor], list[Tensor]] = ([], [])
         self._copied: tuple[list[Tensor], list[Tensor]] = ([], [])
-        learned = {parameter.data_ptr() for parameter in model.parameters()}
-        for own, followed in pairs:
-            if followed.data_ptr() in seen and followed.numel():  # tied weights have two names
-                continue
-            seen.add(followed.data_ptr())
-            kind = self._averaged if followed.data_ptr() in learned and own.is_floating_point() else self._copied
+        for own, followed in zip(self.model.parameters(), model.parameters(), strict=True):  # tied ones come once
+            kind = self._averaged if own.is_floating_point() else self._copied
             kind[0].append(own)
             kind[1].append(followed)
 
@@ -42,8 +37,13 @@ class Average:
         """Follow the model by one step."""
         if self._averaged[0]:
             torch._foreach_lerp_(*self._averaged, 1 - self.decay)
-        if self._copied[0]:
-            torch._foreach_copy_(*self._copied)
+        own, followed = list(self._copied[0]), list(self._copied[1])
+        buffers = dict(self._followed.named_buffers())  # looked up each time: a module may put a new one in its place
+        for name, buffer in self.model.named_buffers():
+            own.append(buffer)
+            followed.append(buffers[name])
+        if own:
+            torch._foreach_copy_(own, followed)
 
 
 def _refuse_shared_layers(model: nn.Module) -> None:

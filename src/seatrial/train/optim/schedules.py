@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
+
+from seatrial.train.errors import InputError
 
 #: Step (from 0) and number of steps → factor.
 Schedule = Callable[[int, int], float]
@@ -43,6 +47,30 @@ def _warmed_up(warmup: float, then: Schedule) -> Schedule:
         return (step + 1) / begin if step < begin else then(step, steps)
 
     return factor
+
+
+def by_group(given: Any, groups: int, steps: int, every: int) -> list[Schedule]:
+    """One schedule for each parameter group, of the step; ``given`` counts what takes ``every`` steps.
+
+    Raises:
+        InputError: as many as there are no groups, or something that gives no factor.
+    """
+    listed = given if isinstance(given, (list, tuple)) else [given] * groups
+    if len(listed) != groups:
+        raise InputError(f"{len(listed)} schedules for {groups} parameter groups", fix="one, or one for each group")
+    for one in listed:
+        try:
+            float(one(0, max(1, steps // every)))
+        except TypeError as error:
+            raise InputError(
+                f"a schedule is a function of step and steps that gives a factor of the learning rate: {error}",
+                fix="cosine(), with its parentheses, or a scheduler of torch",
+            ) from error
+    return [partial(_counted, one, every) for one in listed]
+
+
+def _counted(schedule: Schedule, every: int, step: int, steps: int) -> float:
+    return schedule(step // every, steps // every)
 
 
 def table(schedules: list[Schedule], steps: int, device: torch.device) -> torch.Tensor:

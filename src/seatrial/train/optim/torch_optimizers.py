@@ -37,14 +37,27 @@ def refuse_closures(optimizer: Any) -> None:
         raise InputError(f"{type(optimizer).__name__} evaluates the loss several times a step: Step does it once")
 
 
-def refuse_other_parameters(optimizer: Any, model: nn.Module) -> None:
-    """Raise InputError for an optimizer that would change nothing of the model."""
+def refuse_other_parameters(optimizer: Any, model: nn.Module, *, some: bool = False) -> None:
+    """Raise InputError for an optimizer that would change nothing of the model, or something besides.
+
+    What is besides (weights of a loss, say) no step would clear of its gradients, and no checkpoint would hold.
+
+    Args:
+        some: allow what is besides.
+    """
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     own = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if own and not any(id(parameter) in held for parameter in own):
         raise InputError(
             "the optimizer has none of the model's parameters: nothing would be trained",
             fix="make the optimizer from model.parameters(), after the model is complete",
+        )
+    known = {id(parameter) for parameter in model.parameters()}
+    trained = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
+    if not some and (others := sum(id(parameter) not in known for parameter in trained)):
+        raise InputError(
+            f"the optimizer has {others} parameter{'s'[: others != 1]} that the model lacks, such as a loss' own",
+            fix='one model of both: nn.ModuleDict({"net": net, "criterion": criterion}), and a loss that calls both',
         )
 
 

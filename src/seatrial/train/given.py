@@ -1,0 +1,48 @@
+"""What a Step is given, looked at before anything is built of it: what cannot be meant is refused in one sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.loss import _Loss
+from torch.nn.parallel import DistributedDataParallel
+
+from seatrial.train.errors import InputError
+
+
+def check_parts(model: nn.Module, loss: Any, optimizer: Any, source: Any, *, world: int) -> None:
+    """Raise InputError for a part of another kind."""
+    if not hasattr(source, "spans"):
+        raise InputError(f"a Step takes batches, not a {type(source).__name__}", fix="batches(dataset, 128)")
+    if not hasattr(optimizer, "param_groups"):
+        raise InputError(
+            f"a Step takes one optimizer, not a {type(optimizer).__name__}",
+            fix="one optimizer of all parameters; networks that train against each other (a GAN) need their own loop",
+        )
+    if isinstance(loss, _Loss):
+        raise InputError(
+            f"{type(loss).__name__} compares outputs with targets; the loss of a Step gets the model and the batch",
+            fix="criterion = ...; loss = lambda model, inputs, targets: criterion(model(inputs), targets)",
+        )
+    if not callable(loss):
+        raise InputError(f"the loss is a {type(loss).__name__}, not a function", fix="def loss(model, inputs, targets)")
+    if world > 1 and isinstance(model, DistributedDataParallel):
+        raise InputError(
+            "a Step averages the gradients of the ranks itself, and DistributedDataParallel would do it again",
+            fix="Step(model.module, ...), and the optimizer as it is",
+        )
+
+
+def check_numbers(
+    *, accumulation: int, clip_norm: float | None, average_decay: float | None, scheduled_by: str
+) -> None:
+    """Raise InputError for one that means nothing."""
+    if accumulation < 1:
+        raise InputError(f"accumulation={accumulation}: a step is made of 1 micro-batch or more")
+    if clip_norm is not None and not clip_norm > 0:
+        raise InputError(f"clip_norm={clip_norm} leaves nothing of the gradients", fix="clip_norm=None: not limited")
+    if average_decay is not None and not 0 <= average_decay < 1:
+        raise InputError(f"average_decay={average_decay} is not from 0 to below 1", fix="average_decay=0.999")
+    if scheduled_by not in ("step", "epoch"):
+        raise InputError(f"scheduled_by={scheduled_by!r} is neither 'step' nor 'epoch'")

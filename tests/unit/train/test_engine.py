@@ -1,0 +1,68 @@
+"""How graphs are prepared where there is no GPU to make them: what the ranks tell each other."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.utils.data import TensorDataset  # noqa: E402
+
+from seatrial.train import Step, batches, engine  # noqa: E402
+from seatrial.train.capture import NotCapturable  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+class Told:
+    """Ranks of which another one answers; ``says`` is what it says after each shape: (too large, an error)."""
+
+    world, rank, first = 2, 0, True
+    device = torch.device("cpu")
+
+    def __init__(self, says):
+        self.says, self.asked = list(says), 0
+
+    def any_of(self, flags):
+        self.asked += 1
+        other = self.says.pop(0) if self.says else (False, False)
+        return [own or theirs for own, theirs in zip(flags, other, strict=True)]
+
+
+def prepared(says, error=None):
+    """A Graphed whose warm-ups and captures do nothing, or raise ``error`` at the first; and its ranks."""
+    model = nn.Linear(2, 1)
+    step = Step(
+        model,
+        lambda model, x: model(x).mean(),
+        torch.optim.SGD(model.parameters(), 0.1),
+        batches(TensorDataset(torch.zeros(20, 2)), 8),  # two shapes
+    )
+    step.ranks = Told(says)
+    graphed = engine.Graphed(step)
+    errors = [error] if error else []
+
+    def capture(shape, steps):
+        if errors:
+            raise errors.pop()
+
+    graphed._warm_up, graphed._capture = lambda shape: None, capture
+    graphed.prepare()
+    return step
+
+
+def test_after_every_shape_the_ranks_tell_each_other():
+    assert prepared([]).ranks.asked == 2
+
+
+@pytest.mark.parametrize("whose", ["own", "other"])
+def test_no_memory_on_one_rank_halves_the_micro_batch_on_all(whose):
+    own, says = (torch.OutOfMemoryError(), []) if whose == "own" else (None, [(True, False)])
+    step = prepared(says, own)
+    assert step.micro_batch.rows == 4 and step.ranks.asked == 1 + 2
+
+
+@pytest.mark.parametrize("whose", ["own", "other"])
+def test_a_step_that_one_rank_cannot_capture_runs_eagerly_on_all(whose):
+    own, says = (RuntimeError("waits"), []) if whose == "own" else (None, [(False, True)])
+    with pytest.raises(RuntimeError if own else NotCapturable, match="waits" if own else "another rank"):
+        prepared(says, own)
