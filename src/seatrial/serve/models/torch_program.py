@@ -100,7 +100,7 @@ def _script(path: Path, device: torch.device, beside: Beside) -> tuple[nn.Module
     if specs is None:
         raise ServeError(
             f"{path.name} is TorchScript, which does not say what its inputs look like",
-            "serve what seatrial export has written, with its card beside it, or a .pt2 file",
+            f"seatrial export {path.name} --to torchscript --input-shape 3,224,224   # of one row; serve that",
         )
     return program, specs, None
 
