@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,9 @@ def open_program(path: Path, device: torch.device, *, max_batch: int, name: str)
     def forward(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return _flat(program(*tensors))
 
+    told = beside.specs() or ()  # a program of *inputs calls them inputs_0, inputs_1 …
+    if [each.datatype for each in told] == [each.datatype for each in inputs]:
+        inputs = tuple(replace(mine, name=each.name) for mine, each in zip(inputs, told, strict=True))
     known = beside.outputs() or keys or ("output",)
 
     def names(count: int) -> Sequence[str]:

@@ -163,13 +163,14 @@ def test_a_pt2_file_of_two_inputs_by_any_batch_and_by_its_own(tmp_path, batch):
 
 def test_the_examples_of_several_outputs_name_and_prove_them(tmp_path):
     model = export(tmp_path / "m.pt2")
-    inputs = {"x": torch.randn(3, 5), "y": torch.randn(3)}
+    inputs = {"left": torch.randn(3, 5), "right": torch.randn(3)}
     with torch.no_grad():
-        found = model(**inputs)
+        found = model(*inputs.values())
     named = {"a": found["sum"], "b": found["twice"]}
     save_examples(Examples("", "tensors", weights_digest(model.state_dict()), inputs, named), tmp_path / "m.pt2")
     served = open_model(str(tmp_path / "m.pt2"), CPU)
     assert [each.name for each in served.description.outputs] == ["a", "b"]
+    assert [each.name for each in served.description.inputs] == ["left", "right"]
     assert served.warm_up().examples == 3
     named["b"] = named["b"] + 1
     save_examples(Examples("", "tensors", weights_digest(model.state_dict()), inputs, named), tmp_path / "m.pt2")
