@@ -74,7 +74,7 @@ BAD = [
     (b" " * 100_001, "application/json", 413, "larger than 100000"),
     (b"x", "application/pdf", 400, "application/pdf"),
     (b"", "image/png", 400, "empty"),
-    (b"a=1", "application/x-www-form-urlencoded", 400, "JSON"),
+    (b"a=1", "application/x-www-form-urlencoded", 415, "JSON"),
     (b"x", "multipart/form-data", 400, "boundary"),
     (b"--b\r\nno end", "multipart/form-data; boundary=b", 400, "form"),
     (b"--b\r\ncontent-disposition: form-data", "multipart/form-data; boundary=b", 400, "form"),
@@ -91,6 +91,14 @@ def test_what_cannot_be_answered(client, body, kind, status, says):
     assert response.status_code == status
     assert says in error_of(response)
     assert "server" not in response.headers
+
+
+def test_a_compressed_body_is_no_broken_json(client):
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    response = client.post("/predict", content=b"\x1f\x8b\x08\x00", headers=headers)
+    assert response.status_code == 415 and "compressed" in error_of(response)
+    plain = {"content-type": "application/json", "content-encoding": "identity"}
+    assert client.post("/predict", content=b'{"input": [1, 2]}', headers=plain).status_code == 200
 
 
 def test_a_bad_row_spoils_no_other(server):

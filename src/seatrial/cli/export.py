@@ -16,6 +16,7 @@ from seatrial.cli.typed_job import read_allowed_job
 from seatrial.errors import UsageError
 from seatrial.runs.export_job import Asked, check_format, export_job
 from seatrial.runs.find_model import find_model
+from seatrial.runs.model_file import check_model_file
 from seatrial.runs.store import RunStore
 from seatrial.runs.trained_model import EXPORT
 
@@ -57,6 +58,7 @@ def export(
     job = read_allowed_job(["digits"], [], flags, screen)
     models = job.models.source if job.models else job.project / "models"
     model = find_model(reference, job.project, models, RunStore(job.project, os.environ), EXPORT)
+    check_model_file(model, EXPORT, with_network=factory is not None)
     for warning in model.warnings:
         screen.say(f"warning: {warning}")
     words = ["--model-factory", factory] if factory else []

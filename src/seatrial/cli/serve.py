@@ -19,8 +19,8 @@ from seatrial.errors import UsageError
 from seatrial.job.serving import TOKEN
 from seatrial.job.units import parse_bytes
 from seatrial.runs.find_model import find_model
+from seatrial.runs.model_file import check_model_file
 from seatrial.runs.nearest import store_of
-from seatrial.runs.served_file import check_served_file
 from seatrial.runs.serving_job import Options, serving_job
 from seatrial.runs.trained_model import SERVE
 
@@ -81,7 +81,7 @@ def serve(
     job = read_allowed_job(["matmul"], [], flags, screen)
     models = job.models.source if job.models is not None else project / "models"
     found = find_model(model, project, models, store_of(flags.get("project")), SERVE)
-    check_served_file(found)
+    check_model_file(found, SERVE)
     environ = dict(os.environ)
     if token is not None:
         environ[TOKEN] = token or environ.get(TOKEN) or secrets.token_urlsafe(24)

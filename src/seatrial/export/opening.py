@@ -5,8 +5,6 @@ A .pt2 or TorchScript file is a program: opening it here is running it, in the c
 
 from __future__ import annotations
 
-import pickle
-import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,18 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from seatrial.export.checkpoints import read_states
 from seatrial.export.factory import make_network
-from seatrial.export.original import Flat, Original, drawn, outputs_of
+from seatrial.export.fitting import fitted, usual_first
+from seatrial.export.original import Flat, Original, drawn, keywords_of, outputs_of
 from seatrial.recipes.saved import WEIGHTS, Saved, read_saved
 from seatrial.train import script
 from seatrial.train.errors import CheckpointError, InputError, ModelFileError, first_line
 from seatrial.train.saving.checkpoint import load_model
 from seatrial.train.saving.examples import Examples, examples_path, read_examples
 from seatrial.train.saving.model_files import read_tensors, weights_digest
-
-#: What people call the weights in a checkpoint that holds more.
-_NESTED = ("model", "state_dict", "model_state_dict", "module")
-_SAVE_AGAIN = "torch.save(model.state_dict(), PATH), and export that with --model module:factory"
 
 Shapes = Sequence[tuple[int, ...]]
 
@@ -52,13 +48,13 @@ def open_model(spec: str, factory: str | None = None, shapes: Shapes = ()) -> Or
         recipe = _recipe_of(path)
         if recipe is not None and factory is None:
             return _of_recipe(read_saved(path.parent.parent if recipe == "spam" else path.parent, recipe))
-        return _of_weights(path, read_tensors(path)[0], factory, shapes)
+        return _of_weights(path, {"": read_tensors(path)[0]}, factory, shapes)
     names = _entries(path)
     if any(name.endswith(("archive_format", "serialized_exported_program.json")) for name in names):
         return _of_program(path)
     if any("/code/" in name for name in names):
         return _of_torchscript(path, shapes)
-    return _of_weights(path, _read_pth(path), factory, shapes)
+    return _of_weights(path, read_states(path), factory, shapes)
 
 
 def _recipe_of(path: Path) -> str | None:
@@ -99,55 +95,35 @@ def _of_recipe(saved: Saved) -> Original:
 
 
 def _entries(path: Path) -> list[str]:
-    """Names in the file, which torch writes as a zip archive. Raises ModelFileError: it is none."""
+    """Names in the file, which torch writes as a zip archive; of its older form none. Raises ModelFileError."""
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.namelist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
         with path.open("rb") as file:
             start = file.read(4)
-        if start[:1] == b"\x80":
-            raise ModelFileError(
-                f"{path} is a bare pickle: loading one can run any code of whoever wrote it, so it is refused",
-                fix=_SAVE_AGAIN,
-            ) from error
+        if start[:1] == b"\x80":  # as torch wrote until 1.5, a pickle behind the other
+            return []
         raise ModelFileError(f"{path} is truncated, or no model file", fix="copy or save the file anew") from error
 
 
-def _read_pth(path: Path) -> dict[str, Tensor]:
-    """A state dict, by torch's reader that makes tensors and plain values only."""
-    try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        named = re.search(r"GLOBAL ([\w.]+)", str(error))
-        what = f" ({named[1]})" if named else ""
-        raise ModelFileError(
-            f"{path} holds pickled objects{what}, not weights alone: unpickling runs code of whoever wrote the file",
-            fix=_SAVE_AGAIN,
-        ) from error
-    except Exception as error:  # torch's reader raises what the bytes lead it to: IndexError, struct.error …
-        raise ModelFileError(f"{path} is truncated or damaged", fix="copy or save the file anew") from error
-    for key in _NESTED:
-        if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):
-            loaded = loaded[key]
-            break
-    tensors = {str(name): each for name, each in loaded.items()} if isinstance(loaded, Mapping) else {}
-    if not tensors or not all(isinstance(each, Tensor) for each in tensors.values()):
-        raise ModelFileError(f"{path} holds a {type(loaded).__name__}, which is no state dict", fix=_SAVE_AGAIN)
-    return tensors
-
-
-def _of_weights(path: Path, tensors: Mapping[str, Tensor], factory: str | None, shapes: Shapes) -> Original:
+def _of_weights(
+    path: Path, states: Mapping[str, Mapping[str, Tensor]], factory: str | None, shapes: Shapes
+) -> Original:
     if factory is None:
         raise InputError(
-            f"{path} holds weights without their network", fix=f"seatrial export {path.name} --model module:factory"
+            f"{path} holds weights without their network",
+            fix=f"seatrial export {path.name} --to onnx --model module:factory",
         )
     network, given = make_network(factory)
-    own = network.state_dict()
-    if tensors.keys() != own.keys() and all(name.startswith("module.") for name in tensors):  # of DataParallel, DDP
-        tensors = {name.removeprefix("module."): each for name, each in tensors.items()}
+    places = usual_first(states)
+    fits = {place: tensors for place in places if (tensors := fitted(states[place], network)) is not None}
+    taken = next(iter(fits), places[0])
+    if len(fits) > 1:
+        others = ", ".join(place for place in fits if place != taken)
+        print(f"{path.name} has weights for this network as {taken}, which are taken, and as {others}", flush=True)
     try:
-        load_model(network, tensors, str(path))
+        load_model(network, fits.get(taken, states[taken]), str(path))
     except CheckpointError as error:
         raise ModelFileError(error.message, fix=f"a factory of the network that saved it, not {factory}") from error
     network.eval()
@@ -200,9 +176,11 @@ def _of_user(
 ) -> Original:
     """A network with inputs: run once, so that its outputs have names."""
     examples = _examples(path)
+    scripted = isinstance(network, torch.jit.ScriptModule)
+    keywords = () if scripted or state is not None else keywords_of(network, [*inputs])
     try:
         with torch.no_grad():
-            outputs = outputs_of(network(*inputs.values()))
+            outputs = outputs_of(Flat(network, keywords).call(*inputs.values()))
     except InputError:
         raise
     except Exception as error:  # a stranger's code
@@ -213,11 +191,11 @@ def _of_user(
     own = {name: each.detach() for name, each in (state or network.state_dict()).items()}
     digest = weights_digest(own)
     same = examples is not None and examples.weights == digest  # else their inputs alone are of use
-    plain = isinstance(network, torch.jit.ScriptModule) or set(outputs) == {"output"}
+    plain = scripted or (set(outputs) == {"output"} and not keywords)
     named = tuple(examples.outputs) if examples and len(examples.outputs) == len(outputs) else tuple(outputs)
     return Original(
         name=path.name.partition(".")[0],
-        module=network if plain else Flat(network),
+        module=network if plain else Flat(network, keywords),
         state=own,
         inputs=inputs,
         outputs=named,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -76,14 +77,38 @@ class Original:
 class Flat(nn.Module):
     """A model whose outputs are a tensor or a plain tuple of tensors, whatever the inner one returns."""
 
-    def __init__(self, inner: nn.Module) -> None:
+    def __init__(self, inner: nn.Module, keywords: Sequence[str] = ()) -> None:
+        """keywords: what the inputs are passed as; without them, by place."""
         super().__init__()
-        self.inner = inner
+        self.inner, self.keywords = inner, tuple(keywords)
         self.training = False  # not by eval(): a .pt2 file's program refuses the call
 
     def forward(self, *inputs: Tensor) -> Any:
-        named = outputs_of(self.inner(*inputs))
+        named = outputs_of(self.call(*inputs))
         return tuple(named.values()) if len(named) > 1 else next(iter(named.values()))
+
+    def call(self, *inputs: Tensor) -> Any:
+        """What the inner one returns."""
+        if self.keywords:
+            return self.inner(**dict(zip(self.keywords, inputs, strict=True)))
+        return self.inner(*inputs)
+
+
+def keywords_of(network: nn.Module, names: Sequence[str]) -> tuple[str, ...]:
+    """The names, where the network takes inputs under them and in another order; else nothing: they go by place.
+
+    Raises InputError: some are names of the network's own inputs, at another place, and others are not.
+    """
+    parameters = inspect.signature(network.forward).parameters.values()
+    own = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    if all(name in own for name in names):
+        return () if [*names] == own[: len(names)] else tuple(names)
+    if any(name in own and own.index(name) != place for place, name in enumerate(names)):
+        raise InputError(
+            f"the inputs are called {', '.join(names)}, and the network takes {', '.join(own[:12])}",
+            fix="call the inputs as forward() does",
+        )
+    return ()
 
 
 def outputs_of(result: Any) -> dict[str, Tensor]:

@@ -103,8 +103,10 @@ def _write_and_compare(original: Original, to: str, written: Path, tolerance: fl
         raise InputError(f"--to {to} needs {error.name}", fix=f"pip install {error.name}") from error
     except Exception as error:  # exporters raise what a network leads them to
         others = ", ".join(name for name in FORMATS if name != to)
+        traced = to == "onnx" and original.program is None  # the exporter for .pt2 files knows more operators
         raise TrainError(
-            f"{original.name} cannot be exported to {to}: {first_line(error)}", fix=f"another format: {others}"
+            f"{original.name} cannot be exported to {to}: {first_line(error)}",
+            fix="--to pt2, and then that file --to onnx" if traced else f"another format: {others}",
         ) from error
     _report(
         largest_difference=found.scaled, largest_absolute_difference=found.absolute, tolerance=tolerance

@@ -304,11 +304,8 @@ def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False) -> Needs:
         listed = {canonical_name(line) for line in needs.requirements.lines}
         further = tuple(line for line in further if canonical_name(line) not in listed)
         added = f"the server adds {', '.join(further)}"
-    elif job.target.kind == "recipe" and (factory := factory_of(job.target, job.project)) is not None:
-        facts, own = (
-            script_facts(Target(kind="script", value=str(factory)), job.project),
-            recipe_requirements(job.target),
-        )
+    elif (factory := factory_of(job.target, job.project)) is not None and (facts := factory_facts(job)) is not None:
+        own = recipe_requirements(job.target)
         needs = project_needs(job.project, facts, (job.project / factory).parent, also=(*own, *further))
         listed = {canonical_name(line) for line in needs.requirements.lines}
         needs = needs.plus(Requirements(lines=tuple(name for name in own if name not in listed)))
@@ -331,12 +328,24 @@ def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False) -> Needs:
 
 def factory_of(target: Target, project: Path) -> Path | None:
     """The project's file with the network of a model that is exported, relative to it; None where there is none."""
-    named = [value for flag, value in pairwise(target.args) if flag == "--model-factory"]
-    if target.value != "export" or not named:
+    if not (module := _factory(target).partition(":")[0].replace(".", "/")):
         return None
-    module = named[-1].partition(":")[0].replace(".", "/")
     places = (f"{folder}{module}{end}" for folder in ("", "src/") for end in (".py", "/__init__.py"))
     return next((Path(place) for place in places if (project / place).is_file()), None)
+
+
+def factory_facts(job: Job) -> ScriptFacts | None:
+    """Of that file and the function in it; None where there is none."""
+    if (file := factory_of(job.target, job.project)) is None:
+        return None
+    calls = (_factory(job.target).partition(":")[2],)
+    return script_facts(Target(kind="script", value=str(file)), job.project, calls=calls)
+
+
+def _factory(target: Target) -> str:
+    """``module:function``, or nothing."""
+    named = [value for flag, value in pairwise(target.args) if flag == "--model-factory"]
+    return named[-1] if named and target.kind == "recipe" and target.value == "export" else ""
 
 
 def _compiler(compiles: bool) -> tuple[Choice, ...]:

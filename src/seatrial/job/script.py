@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from seatrial.errors import TargetError
 from seatrial.findings.catalogue import by_id
-from seatrial.job.model import Target
+from seatrial.job.model import Job, Target
 from seatrial.job.module_names import module_name
 from seatrial.job.reading.modules import find_module
 from seatrial.job.reading.project_reader import Reading, read_project
@@ -145,13 +146,20 @@ class ScriptFacts:
         return self.torchrun_evidence or self.one_process_evidence or self.workers_evidence
 
 
-def script_facts(target: Target, project: Path, *, any_python: bool = False) -> ScriptFacts:
+def source_facts(job: Job) -> ScriptFacts:
+    """Of what a job runs; of a class that is served also what the server calls of it. Raises TargetError, as below."""
+    calls = () if job.serve is None else job.serve.calls
+    return script_facts(job.source, job.project, calls=calls, any_python=job.image.ready is not None)
+
+
+def script_facts(target: Target, project: Path, *, calls: Sequence[str] = (), any_python: bool = False) -> ScriptFacts:
     """Read the target's source, and every module of the project that it imports, with ``ast``.
 
     An image, or a module that is not the project's, shows nothing: its facts are empty. Of a recipe its own file is
     read and the training library under it is not: that offers much which the recipe does not ask for.
 
     Args:
+        calls: names in it that whoever imports it calls: functions, classes, ``Class.method``.
         any_python: it runs in an image of the user's, whose Python may be another: what does not parse shows nothing.
 
     Raises:
@@ -162,7 +170,7 @@ def script_facts(target: Target, project: Path, *, any_python: bool = False) -> 
         return ScriptFacts()
     roots = [project, project / "src"] if target.kind == "module" else [start.parent, project, project / "src"]
     inside = start.parent if target.kind == "recipe" else project
-    reading = read_project(project, roots, inside, start, any_python=any_python)
+    reading = read_project(project, roots, inside, start, calls=calls, any_python=any_python)
     _refuse_a_notebook(reading, project)
     if target.kind == "script":
         _refuse_a_part_of_a_package(reading, target, project)

@@ -12,6 +12,9 @@ CONTAINER_PORT = 8000
 #: The variable with the token that requests must carry, where one is asked for; handed over as a secret.
 TOKEN = "SEATRIAL_SERVE_TOKEN"
 
+#: Methods of a class of the user's. Source: serve/models/user_class.py; a test compares.
+CALLED = ("load", "predict", "example")
+
 
 class Weights(Table):
     """A file that the model is loaded from.
@@ -53,6 +56,12 @@ class Serving(Table):
     def file(self) -> str:
         """Of a class of the user's: the file that it is in."""
         return self.model.rpartition(":")[0]
+
+    @property
+    def calls(self) -> tuple[str, ...]:
+        """Of a class of the user's: the class, which is made, and its methods that the server calls."""
+        name = self.model.rpartition(":")[2]
+        return (name, *(f"{name}.{method}" for method in CALLED)) if self.kind == "code" else ()
 
     @property
     def suffix(self) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from seatrial.backends.local.venv import venv_interpreter
 from seatrial.errors import CommandError
 from seatrial.images.building.wheel import write_wheel
-from seatrial.images.plan import plan_packages
+from seatrial.images.plan import factory_facts, plan_packages
 from seatrial.images.recipes import recipe_requirements, serving_requirements
 from seatrial.images.sources import pip_conf
 from seatrial.job.model import Job
@@ -87,7 +87,10 @@ def _needed(job: Job, script: ScriptFacts, *, gpus: bool) -> tuple[str, ...]:
     if job.serve is not None:
         names = serving_requirements(job.serve, gpus=gpus)
         return (*(name.partition("[")[0] for name in names), *(script.imports if job.serve.kind == "code" else ()))
-    return recipe_requirements(job.target, gpus=gpus) if job.target.kind == "recipe" else script.imports
+    if job.target.kind != "recipe":
+        return script.imports
+    factory = factory_facts(job)
+    return (*recipe_requirements(job.target, gpus=gpus), *(factory.imports if factory is not None else ()))
 
 
 def _candidates(environ: Mapping[str, str]) -> list[Path]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seatrial.errors import DataError, RunNotFoundError, SeatrialError, UsageError
+from seatrial.runs.other_models import check_other_file, folder_error
 from seatrial.runs.store import Run, RunStore
 from seatrial.runs.trained_model import FILES, SERVE, WEIGHTS, TrainedModel, Verb, is_model, of_file, of_recipe, the_one
 from seatrial.system import nofollow
@@ -35,7 +36,8 @@ def find_model(word: str, project: Path, models: Path, store: RunStore, verb: Ve
     if verb is SERVE and (match := _CLASS.fullmatch(word)) is not None:
         return _code(match["file"], match["name"], project)
     path = Path(word)
-    if path.suffix.lower() in FILES or path.is_file():
+    if path.name.lower().endswith(FILES) or path.is_file():
+        check_other_file(path, verb)
         return of_file(path, verb)
     if word in WEIGHTS and (models / WEIGHTS[word]).is_file():
         return of_recipe(word, models)
@@ -103,6 +105,8 @@ def _nothing(word: str, models: Path, verb: Verb, error: SeatrialError) -> Seatr
             of_recipe(word, models)
         except DataError as untrained:
             return untrained
+    if word and Path(word).is_dir():
+        return folder_error(Path(word), verb)
     there = next((name for name in WEIGHTS if (models / WEIGHTS[name]).is_file()), None)
     return UsageError(
         f'There is no run, recipe or file "{word}" in this project',

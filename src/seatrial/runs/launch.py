@@ -24,7 +24,7 @@ from seatrial.job.gpus import Selection
 from seatrial.job.keras_backend import with_keras_backend
 from seatrial.job.model import Job
 from seatrial.job.plan import COMPANION_FOLDER, Choice, Plan
-from seatrial.job.script import ScriptFacts, script_facts
+from seatrial.job.script import ScriptFacts, source_facts
 from seatrial.planning import secrets
 from seatrial.planning.another_machine import AnotherMachine, another_machine, refuse_without_gpu
 from seatrial.planning.host import HostFacts, read_host
@@ -297,9 +297,7 @@ def _survey(job: Job, environ: Mapping[str, str]) -> _Ground:
     job, environ = secrets.hide_webhook(secrets.hide_notify(job), environ)
     hidden = tuple(name for name in proxies_with_login(environ) if name not in job.secrets)
     job = job.model_copy(update={"secrets": (*job.secrets, *hidden)})
-    script = script_facts(
-        job.source, job.project, any_python=job.image.ready is not None
-    )  # first: a script that does not parse needs no engine
+    script = source_facts(job)  # first: a script that does not parse needs no engine
     host = read_host(environ)
     backend, engine, why = table.choose(job.backend, environ, gpus_wanted=bool(host.gpus) and job.gpus.kind != "none")
     script = _with_keras(job, script, environ, inherits=backend.place == "process")

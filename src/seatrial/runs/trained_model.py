@@ -23,6 +23,9 @@ PROGRAMS = (".pt2", ".onnx", ".torchscript")
 _BESIDE = ".examples.safetensors"
 _PICKLES = (".pkl", ".pickle", ".joblib")
 
+#: What torch.save writes is called, ``model.pt`` apart, which may be TorchScript. ``model_best.pth.tar`` is usual, too.
+_CHECKPOINTS = (".pth", ".ckpt", ".th", ".pth.tar", ".pt.tar", ".bin")
+
 
 @dataclass(frozen=True)
 class Verb:
@@ -31,7 +34,8 @@ class Verb:
     Attributes:
         name: as typed. example: of a whole command.
         done: to a model, in the words of a warning.
-        suffixes: of the files of models that it reads.
+        suffixes: of the files of models that it reads. vague: of them those that are not looked for among what a run
+            has saved, since data has them, too.
         preferred: of several files that a run saved the one of the first of these groups that one file alone is in.
     """
 
@@ -39,6 +43,7 @@ class Verb:
     example: str
     done: str
     suffixes: tuple[str, ...]
+    vague: tuple[str, ...]
     preferred: tuple[tuple[str, ...], ...]
 
     def of(self, word: object) -> str:
@@ -50,7 +55,8 @@ EXPORT = Verb(
     "export",
     "seatrial export last --to onnx",
     "exported",
-    (".pt2", ".torchscript", ".ts", ".pt", ".pth", ".safetensors"),
+    (".pt2", ".torchscript", ".ts", ".pt", ".safetensors", *_CHECKPOINTS),
+    (".bin",),
     ((".pt2",), (".torchscript",), (".safetensors",)),
 )
 SERVE = Verb(
@@ -58,11 +64,12 @@ SERVE = Verb(
     "seatrial serve last",
     "served",
     (".pt2", ".onnx", ".torchscript", ".ts", ".pt", ".safetensors"),
+    (),
     (PROGRAMS, (".safetensors",)),
 )
 
 #: What the name of a model's file ends in, whether or not a command reads it; other words name runs.
-FILES = tuple(dict.fromkeys((*EXPORT.suffixes, *SERVE.suffixes, *_PICKLES, ".ckpt")))
+FILES = tuple(dict.fromkeys((*EXPORT.suffixes, *SERVE.suffixes, *_PICKLES)))
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,10 @@ class TrainedModel:
         if self.kind != "file" or self.folder is None:
             return False
         path = self.folder / self.model
-        return path.suffix.lower() in (".pth", ".safetensors") and not path.with_name(f"{path.stem}{_BESIDE}").is_file()
+        return (
+            path.name.lower().endswith((".safetensors", *_CHECKPOINTS))
+            and not path.with_name(f"{path.stem}{_BESIDE}").is_file()
+        )
 
 
 def of_recipe(name: str, models: Path) -> TrainedModel:
@@ -116,7 +126,8 @@ def of_file(path: Path, verb: Verb) -> TrainedModel:
         return TrainedModel("recipe", "spam", "spam", path.parent.parent, (path,))
     beside = path.with_name(f"{path.name}.data")  # ONNX keeps weights above 2 GB there
     files = (path, beside) if path.suffix == ".onnx" and beside.is_file() else (path,)
-    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", path.stem).strip(".-") or "model"
+    stem = path.stem.removesuffix(".pth").removesuffix(".pt")  # of model_best.pth.tar
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", stem).strip(".-") or "model"
     return TrainedModel("file", path.name, name[:63], path.parent, files)
 
 
@@ -128,9 +139,9 @@ def _check_suffix(path: Path, verb: Verb) -> None:
             cause="safetensors, .pt2, TorchScript, and a state dict of tensors alone can be loaded",
             run="python -c 'torch.save(model.state_dict(), \"model.pth\")'   # in the training script",
         )
-    if suffix in verb.suffixes:
+    if path.name.lower().endswith(verb.suffixes):
         return
-    if verb is SERVE and suffix == ".pth":
+    if verb is SERVE and path.name.lower().endswith(_CHECKPOINTS):
         raise UsageError(
             f"{from_here(path)} holds weights without their network, as a pickle, which no server opens",
             cause="a function of yours makes the network: net:make_model is make_model() in net.py",
@@ -146,7 +157,8 @@ def _check_suffix(path: Path, verb: Verb) -> None:
 
 def is_model(name: str, verb: Verb) -> bool:
     """Whether a file of this name is a model's."""
-    return name.lower().endswith(verb.suffixes) and not name.endswith(_BESIDE)
+    suffixes = tuple(suffix for suffix in verb.suffixes if suffix not in verb.vague)
+    return name.lower().endswith(suffixes) and not name.endswith(_BESIDE)
 
 
 def the_one(files: Sequence[Path], verb: Verb) -> Path | None:

@@ -91,7 +91,7 @@ def unreported(objective: Objective, trial: Trial, last_line: str = "") -> Usage
     words = f"trial {trial.number} (run {trial.run_id})"
     if objective.pattern is not None:
         return UsageError(
-            f"--metric-from {objective.pattern!r} matched no number in the output of {words}",
+            f"--metric-from '{objective.pattern}' matched no number in the output of {words}",
             cause=f"its last line was: {last_line}" if last_line else "it printed nothing",
             run=f"seatrial runs logs {trial.run_id}",
         )

@@ -21,7 +21,7 @@ from seatrial.search.engines import ENGINES, PRUNERS
 from seatrial.search.parallel import how_many, with_share
 from seatrial.search.request import Request
 from seatrial.search.search import Say, Search
-from seatrial.search.settings import ways_in
+from seatrial.search.settings import check_switches, ways_in
 from seatrial.search.study import FILE, Definition, Study
 from seatrial.system import nofollow
 from seatrial.system.files import make_folder
@@ -33,7 +33,7 @@ PLACE_FOLDER = (".seatrial", "sweeps")
 
 def open_search(request: Request, job: Job, environ: Mapping[str, str], say: Say) -> Search:
     """A search by what was typed. Raises UsageError where the target takes no such setting."""
-    ways_in(job, request.space.names)
+    check_switches(ways_in(job, request.space.names), request.space.values())
     job = with_share(job, environ)
     definition = _definition(request, job)
     store = RunStore(job.project, environ)

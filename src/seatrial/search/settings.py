@@ -13,13 +13,24 @@ from seatrial.planning.recipe_env import FLAGS, PRECISIONS
 
 #: Libraries that make a flag of a name in the source → what joins that name's words in the flag.
 _FLAG_MAKERS = {
-    r"(?:import|from)\s+(?:tyro|fire|simple_parsing|jsonargparse|absl)\b": "_",
+    r"(?:import|from)\s+(?:tyro|fire|simple_parsing|jsonargparse)\b": "_",
     r"\bHfArgumentParser\b": "_",
     r"(?:import|from)\s+typer\b": "-",
 }
 
 #: Scripts whose globals are set by ``--name=value``, as nanoGPT's.
 _CONFIGURATOR = "configurator.py"
+
+#: Of absl, whose flags for truths take the value in the same word alone.
+_ABSL = r"(?:import|from)\s+absl\b"
+
+#: Scripts that take ``model.width=64``: of Hydra, and OmegaConf's from_cli.
+_OVERRIDES = r"(?:import|from)\s+hydra\b|\bfrom_cli\("
+
+#: An option that takes no value. Source: argparse's actions, click's is_flag.
+_SWITCH = re.compile(r"action\s*=\s*[\"']store_(?:true|false)|\bis_flag\s*=\s*True|(BooleanOptionalAction)")
+_NEXT_OPTION = re.compile(r"\b(?:add_argument|option)\(")
+_TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 _IMPORT = re.compile(r"(?m)^\s*(?:from\s+\.*([\w.]*)\s+import\s+([\w, ]+)|import\s+([\w., ]+))")
 
@@ -33,11 +44,14 @@ def ways_in(job: Job, names: Sequence[str]) -> dict[str, str]:
 
 
 def way_in(job: Job, name: str) -> str:
-    """How the target takes a setting: ``--flag``, ``--flag=`` (the value in the same word), or the name of a variable.
+    """How the target takes a setting.
 
-    Raises UsageError when its source shows neither.
+    ``--flag``; ``--flag=`` or ``name=``, the value in the same word; ``--flag?`` or ``--flag?--no-flag``, of a switch
+    what is said for true, and for false; or the name of a variable.
+
+    Raises UsageError when its source shows none.
     """
-    variable = name.upper().replace("-", "_")
+    variable = re.sub("[-.]", "_", name.upper())
     if job.target.kind == "recipe":
         return FLAGS.get(variable, "--" + name.replace("_", "-"))
     source = _sources(job)
@@ -45,14 +59,21 @@ def way_in(job: Job, name: str) -> str:
         return variable
     word = name.replace("-", "_")
     for flag in ("--" + name.replace("_", "-"), "--" + name.replace("-", "_")):
-        if re.search(rf"""["']{re.escape(flag)}["'=]""", source):
-            return flag
+        if match := re.search(rf"""["']{re.escape(flag)}(?:/(--[\w-]+))?["'=]""", source):
+            return flag + (f"?{match[1]}" if match[1] else _switch(flag, source[match.end() :]))
     if re.search(rf"""["']{re.escape(variable)}["']""", source):
         return variable
-    if re.search(rf"\b{re.escape(word)}\b", source):
+    if re.search(_OVERRIDES, source):
+        return f"{name}="
+    last = re.escape(word.rpartition(".")[2])  # of a nested configuration's
+    if re.search(rf"\b{last}\b", source):
+        if re.search(_ABSL, source):
+            return f"--{word}="
         joins = next((join for maker, join in _FLAG_MAKERS.items() if re.search(maker, source)), None)
         if joins is not None:
-            return "--" + word.replace("_", joins)
+            flag = "--" + word.replace("_", joins)
+            truth = re.search(rf"\b{last}\s*:\s*bool\b", source) and re.search(r"import\s+(?:tyro|typer)", source)
+            return f"{flag}?--no-{flag[2:]}" if truth else flag
         if _CONFIGURATOR in source:
             return f"--{word}="
     both = f"{re.escape(variable)}|{re.escape(word)}"
@@ -65,6 +86,26 @@ def way_in(job: Job, name: str) -> str:
         else f"neither --{name.replace('_', '-')} nor the variable {variable} is in its source",
         run=f'parser.add_argument("--{name.replace("_", "-")}") in {job.target.value}, or os.environ["{variable}"]',
     )
+
+
+def _switch(flag: str, behind: str) -> str:
+    """What is added to the way in by an option that takes no value, from the source behind its name."""
+    following = _NEXT_OPTION.search(behind)
+    match = _SWITCH.search(behind[: following.start()] if following else behind.partition("\n\n")[0])
+    if match is None:
+        return ""
+    return f"?--no-{flag[2:]}" if match[1] else "?"
+
+
+def check_switches(ways: Mapping[str, str], values: Mapping[str, Sequence[str]]) -> None:
+    """Raises UsageError: an option that is there or not is to be something else."""
+    for name, way in ways.items():
+        wrong = [value for value in values.get(name, ()) if value.lower() not in (*_TRUE, *_FALSE)]
+        if "?" in way and wrong:
+            raise UsageError(
+                f"--set {name}={wrong[0]}: {way.partition('?')[0]} takes no value",
+                run=f"seatrial sweep … --set {name}=true,false",
+            )
 
 
 def _sources(job: Job) -> str | None:
@@ -100,6 +141,9 @@ def varied(job: Job, chosen: Mapping[str, str], ways: Mapping[str, str]) -> Job:
     for name, value in chosen.items():
         if ways[name].endswith("="):
             args.append(ways[name] + value)
+        elif "?" in ways[name]:
+            yes, _, no = ways[name].partition("?")
+            args += [word for word in [yes if value.lower() in _TRUE else no] if word]
         elif ways[name].startswith("--"):
             if ways[name] == "--precision":
                 value = PRECISIONS.get(value.lower(), value)

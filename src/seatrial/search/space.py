@@ -21,7 +21,7 @@ from seatrial.errors import UsageError
 #: Name → value, as the target gets it.
 Settings = dict[str, str]
 
-_NAME = r"[A-Za-z_][A-Za-z0-9_-]*"
+_NAME = r"[A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*"
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(rf"(?P<low>{_NUMBER})\.\.(?P<high>{_NUMBER})(?::(?P<step>{_NUMBER}))?")
 _PREFIXES = ("log:", "int:", "int:log:", "log:int:")
@@ -119,6 +119,10 @@ class Space:
     def size(self) -> int:
         """Number of combinations, of a finite one."""
         return math.prod(len(dimension.points()) for dimension in self.dimensions)
+
+    def values(self) -> dict[str, Sequence[str]]:
+        """Name → some of what it may be: all values of a choice, an end of a range."""
+        return {one.name: one.values if isinstance(one, Choice) else (one.text(one.low),) for one in self.dimensions}
 
     def combinations(self) -> Iterator[Settings]:
         """Every one, the last setting changing fastest."""

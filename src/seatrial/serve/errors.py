@@ -4,7 +4,15 @@ from __future__ import annotations
 
 
 class BadInputError(ValueError):
-    """A request that cannot be answered as it is; its text is the sentence that the client gets, status 400 or 422."""
+    """A request that cannot be answered as it is; its text is the sentence that the client gets."""
+
+    status = 400
+
+
+class MediaTypeError(BadInputError):
+    """The body is of a kind that is not read."""
+
+    status = 415
 
 
 class ServeError(RuntimeError):

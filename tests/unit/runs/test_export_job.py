@@ -61,8 +61,11 @@ def test_a_file(project: Project) -> None:
         find(project, str(project.folder / "none.pt2"))
     with pytest.raises(UsageError, match="is a pickle: loading one can run any code"):
         find(project, str(project.write("m.pkl", "x")))
-    with pytest.raises(UsageError, match="is no model that can be exported"):
+    with pytest.raises(UsageError, match="is an ONNX file already"):
         find(project, str(project.write("m.onnx", "x")))
+    with pytest.raises(UsageError, match="is no model that can be exported"):
+        find(project, str(project.write("m.gguf", "x")))
+    assert find(project, str(project.write("m.bin", "x"))).is_weights_alone
 
 
 def test_nothing_of_that_name(project: Project) -> None:
@@ -103,7 +106,7 @@ def test_runs_of_a_script(project: Project) -> None:
     with pytest.raises(UsageError, match="saved 2 models: ") as told:
         find(project, "last")
     assert told.value.run and told.value.run.startswith("seatrial export") and "a.pth" in told.value.run
-    had_saved("notes.txt")
+    had_saved("notes.txt", "train.bin")  # which may be data
     with pytest.raises(UsageError, match="saved no model that is still there"):
         find(project, "last")
     project.run("train.py", "--gpus", "none", "--", "1", "half.pth", exit_code=1)
@@ -142,6 +145,10 @@ def test_a_projects_own_packages_are_installed_beside(tmp_path: Path) -> None:
     lines = image_needs(made, ScriptFacts()).requirements.lines
     assert {"torch>=2.6", "einops==0.8.1", "safetensors", "onnx", "onnxruntime"} <= set(lines)
     assert "torch" not in lines
+    (tmp_path / "net.py").write_text("def make():\n    import timm\n\ndef other():\n    import lightning\n")
+    (tmp_path / "requirements.txt").unlink()
+    lines = image_needs(made, ScriptFacts()).requirements.lines
+    assert "timm" in lines and "lightning" not in lines, "what the function imports, and not what another does"
 
 
 def test_where_it_goes(tmp_path: Path) -> None:

@@ -47,7 +47,8 @@ def test_a_metric_that_nobody_reports_names_those_that_there_are() -> None:
     assert "reported images_per_s, loss" in error.message and error.run == "seatrial sweep … --metric loss:min"
     silent = Trial(0, {}, "failed", run_id="r", ending=Ending("done"))
     assert "no metric at all" in unreported(Objective("loss", "min"), silent).message
-    pattern = unreported(Objective("loss", "min", "loss=(.*)"), silent, "bye")
+    pattern = unreported(Objective("loss", "min", r"loss=(\S+)"), silent, "bye")
+    assert r"--metric-from 'loss=(\S+)' matched" in pattern.message, "as it was typed"
     assert pattern.cause == "its last line was: bye" and pattern.run == "seatrial runs logs r"
 
 

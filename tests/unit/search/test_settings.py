@@ -8,7 +8,7 @@ import pytest
 
 from seatrial.errors import UsageError
 from seatrial.job.model import Job, Target
-from seatrial.search.settings import varied, ways_in
+from seatrial.search.settings import check_switches, varied, ways_in
 from seatrial.search.space import parse_space
 
 
@@ -76,3 +76,44 @@ def test_a_flag_of_a_module_that_the_script_imports(tmp_path: Path) -> None:
 def test_flags_that_a_library_makes_of_names(tmp_path: Path, text: str, args: tuple[str, ...]) -> None:
     [job] = _variants(_job(tmp_path, text), "weight-decay=1")
     assert job.target.args == args
+
+
+@pytest.mark.parametrize(
+    ("text", "true", "false"),
+    [
+        ('p.add_argument("--amp", action="store_true")', ("--amp",), ()),
+        ("p.add_argument('--amp', default=False,\n    action='store_true', help='x')", ("--amp",), ()),
+        ('p.add_argument("--amp", action=argparse.BooleanOptionalAction)', ("--amp",), ("--no-amp",)),
+        ('@click.option("--amp/--no-amp", default=False)', ("--amp",), ("--no-amp",)),
+        ('@click.option("--amp", is_flag=True)', ("--amp",), ()),
+        ("import typer\ndef main(amp: bool = False): ...", ("--amp",), ("--no-amp",)),
+        (
+            'p.add_argument("--amp", type=int)\np.add_argument("--b", action="store_true")',
+            ("--amp", "true"),
+            ("--amp", "false"),
+        ),
+        ('@click.option("--amp")\n@click.option("--b", is_flag=True)', ("--amp", "true"), ("--amp", "false")),
+        ('from absl import app\nflags.DEFINE_bool("amp", False, "")', ("--amp=true",), ("--amp=false",)),
+    ],
+)
+def test_switches(tmp_path: Path, text: str, true: tuple[str, ...], false: tuple[str, ...]) -> None:
+    made = _variants(_job(tmp_path, text), "amp=true,false")
+    assert [job.target.args for job in made] == [true, false]
+
+
+def test_a_switch_takes_no_value(tmp_path: Path) -> None:
+    job, space = _job(tmp_path, 'p.add_argument("--amp", action="store_true")'), parse_space(["amp=fp16,bf16"])
+    with pytest.raises(UsageError, match="--amp takes no value"):
+        check_switches(ways_in(job, space.names), space.values())
+    space = parse_space(["amp=yes,off", "lr=0.1..1"])
+    check_switches({"amp": "--amp?", "lr": "--lr"}, space.values())
+
+
+@pytest.mark.parametrize("text", ["import hydra", "from omegaconf import OmegaConf\nOmegaConf.from_cli()"])
+def test_overrides_of_a_nested_configuration(tmp_path: Path, text: str) -> None:
+    [job] = _variants(_job(tmp_path, text), "model.width=8", "optimizer=adam")
+    assert job.target.args == ("model.width=8", "optimizer=adam")
+    [job] = _variants(_job(tmp_path, "import jsonargparse\nwidth: int = 3"), "model.width=8")
+    assert job.target.args == ("--model.width", "8")
+    with pytest.raises(UsageError, match=r"no way to set model\.height"):
+        _variants(_job(tmp_path, "import jsonargparse\nwidth: int = 3"), "model.height=8")

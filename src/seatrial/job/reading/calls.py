@@ -22,10 +22,11 @@ def called_by(module: Module, unit: str, call: ast.Call, module_at: Callable[[Pa
     for each in names:
         called = dotted(each)
         if called and (each is call.func or isinstance(each, ast.Name)):
-            yield from _resolve(module, unit, called, module_at)
+            yield from named(module, unit, called, module_at)
 
 
-def _resolve(module: Module, unit: str, called: str, module_at: Callable[[Path], Module | None]) -> Iterator[Unit]:
+def named(module: Module, unit: str, called: str, module_at: Callable[[Path], Module | None]) -> Iterator[Unit]:
+    """Functions of the project that ``net.make``, ``Net``, ``self.load`` or ``make`` stands for in ``unit``."""
     first, _, rest = called.partition(".")
     if first == "self" and "." in unit:
         first = unit.partition(".")[0]

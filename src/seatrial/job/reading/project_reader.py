@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import glob
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from seatrial.job.reading.calls import called_by, remember_type
+from seatrial.job.reading.calls import called_by, named, remember_type
 from seatrial.job.reading.flow import Seen
 from seatrial.job.reading.import_roots import ImportRoots
 from seatrial.job.reading.modules import is_folder, locate_module
@@ -54,9 +54,16 @@ class ProjectReader:
     """Walks from the script through what it calls and imports: first what runs in any case, then what may run."""
 
     def __init__(
-        self, project: Path, roots: list[Path], inside: Path, start: Path, *, any_python: bool = False
+        self,
+        project: Path,
+        roots: list[Path],
+        inside: Path,
+        start: Path,
+        *,
+        calls: Sequence[str] = (),
+        any_python: bool = False,
     ) -> None:
-        self.project, self.start = project, start
+        self.project, self.start, self.calls = project, start, calls
         self.roots = ImportRoots(project, start, roots)
         self.modules = ParsedModules(project, start, inside, self.roots.provided, any_python=any_python)
         self.reading = Reading()
@@ -69,8 +76,11 @@ class ProjectReader:
 
     def read(self) -> Reading:
         """Raises TargetError: the script itself cannot be read or parsed."""
-        self.modules.at(self.start)
+        module = self.modules.at(self.start)
         self.certain.append((self.start, ""))
+        if self.calls and module is not None:
+            self._visit(self.certain.pop(), certain=True)  # now it is known what the names stand for
+            self.certain += [unit for call in self.calls for unit in named(module, "", call, self.modules.at)]
         while self.certain:
             self._visit(self.certain.pop(0), certain=True)
         while self.perhaps or self._mention():
@@ -181,14 +191,25 @@ class ProjectReader:
         self.reading.missing.setdefault(dots + ".".join(parts), f"{module.shown}:{node.lineno}")
 
 
-def read_project(project: Path, roots: list[Path], inside: Path, start: Path, *, any_python: bool = False) -> Reading:
+def read_project(
+    project: Path,
+    roots: list[Path],
+    inside: Path,
+    start: Path,
+    *,
+    calls: Sequence[str] = (),
+    any_python: bool = False,
+) -> Reading:
     """The reading of a script, begun again where it puts folders on its path: they hold for what was imported before.
+
+    Args:
+        calls: names in the script that whoever imports it calls: functions, classes, ``Class.method``.
 
     Raises TargetError: the script itself cannot be read or parsed.
     """
     added: list[Path] = []
     while True:
-        reader = ProjectReader(project, [*roots, *added], inside, start, any_python=any_python)
+        reader = ProjectReader(project, [*roots, *added], inside, start, calls=calls, any_python=any_python)
         reading = reader.read()
         if not reader.roots.added or len(added) >= MOST_PARTS:
             return reading

@@ -13,7 +13,7 @@ import seatrial
 from seatrial.errors import DataError, SeatrialError
 from seatrial.images.requirements.conda_environment import ENVIRONMENT_FILES
 from seatrial.job.model import Job
-from seatrial.job.script import ScriptFacts, script_facts
+from seatrial.job.script import ScriptFacts, source_facts
 from seatrial.pipelines.stages.digests import Digest, Digests
 from seatrial.pipelines.stages.graph import Stage
 from seatrial.recipe_names import source_of
@@ -61,7 +61,7 @@ def fingerprint(
 
     Raises DataError: an input is not there.
     """
-    facts = script_facts(job.source, job.project, any_python=job.image.ready is not None)
+    facts = source_facts(job)
     inputs = tuple(_input(stage, job, path, digests) for path in stage.inputs)
     made = {
         "code": _code(job, facts, digests),

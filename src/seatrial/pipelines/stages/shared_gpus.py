@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from seatrial.errors import GpuContractError, GpuRequestError, GpusHeldError
 from seatrial.job.model import Job
-from seatrial.job.script import script_facts
+from seatrial.job.script import source_facts
 from seatrial.planning.host import HostFacts, read_host
 from seatrial.planning.plan import select_gpus
 from seatrial.runs.liveness import leases
@@ -20,7 +20,7 @@ def would_share(job: Job, siblings: Collection[str], environ: Mapping[str, str])
     if job.gpus.kind not in ("devices", "all") or not siblings:
         return
     held = {uuid: run for uuid, run in leases(environ).current().items() if run in siblings}
-    facts = script_facts(job.source, job.project, any_python=job.image.ready is not None)
+    facts = source_facts(job)
     for gpu in select_gpus(job, facts, read_host(environ), {}).gpus if held else ():
         if gpu.uuid in held:
             raise GpusHeldError(f"GPU {gpu.mig or gpu.index} is held by {held[gpu.uuid]}", run="seatrial runs ls")
@@ -30,7 +30,7 @@ def can_be_served(name: str, job: Job, host: HostFacts) -> None:
     """Raises GpuContractError or GpuRequestError, naming the stage: its GPUs are not on this machine, held or not."""
     if job.gpus.kind in ("none", "auto"):
         return
-    facts = script_facts(job.source, job.project, any_python=job.image.ready is not None)
+    facts = source_facts(job)
     try:
         select_gpus(job, facts, host, {})
     except (GpuContractError, GpuRequestError) as error:

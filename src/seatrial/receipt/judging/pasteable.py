@@ -11,6 +11,9 @@ from seatrial.job.plan import Plan
 
 _RUN = re.compile(r"\b(seatrial runs \w+) RUN\b")
 
+#: ``--gpus 1 ``, which stands behind the verb of a run that was typed as another: ``tune``.
+_OPTIONS = r"((?:-\S+ (?:[^-\s]\S* )??)*)"
+
 
 def pasteable(finding: Finding, plan: Plan) -> Finding:
     """The finding with a fix to paste; one that names no command of ours stays as it is."""
@@ -20,6 +23,6 @@ def pasteable(finding: Finding, plan: Plan) -> Finding:
     end = words.index("--") if "--" in words else len(words)
     fix = with_own_words(finding.fix, words[:end], words[end:])
     if plan.job.serve is not None or plan.job.target.typed:
-        fix = fix.replace(f"seatrial run {words[0]} ", f"seatrial {words[0]} ")
+        fix = re.sub(rf"\bseatrial run {_OPTIONS}{re.escape(words[0])} ", rf"seatrial {words[0]} \1", fix)
     fix = _RUN.sub(lambda call: f"{call[1]} {plan.run_id}", fix)
     return Finding(finding.id, finding.severity, finding.message, finding.cause, fix, finding.evidence)

@@ -77,7 +77,7 @@ class App:
             answer = request.answer(reader, answers)
             return encode(answer if kind == _PREDICT else {"model_name": self._site.options.name, **answer})
         except BadInputError as problem:
-            return Refusal(400, str(problem))
+            return Refusal(problem.status, str(problem))
         except ValueError:  # encode
             return Refusal(500, "The model's answer is not a number.")
 

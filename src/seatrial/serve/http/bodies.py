@@ -19,6 +19,8 @@ async def read(scope: Scope, receive: Receive, most_bytes: int) -> bytes | Refus
     """The whole body. Raises ClientLeftError."""
     refusal = Refusal(413, f"The body is larger than {most_bytes} bytes.")
     for name, value in scope["headers"]:
+        if name == b"content-encoding" and value.lower() not in (b"", b"identity"):
+            return Refusal(415, "The body is compressed: send it as it is, without content-encoding.")
         if name == b"content-length" and (len(value) > 18 or int(value) > most_bytes):  # the parser took it: digits
             return refusal
     message = await receive()

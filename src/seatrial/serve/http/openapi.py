@@ -16,6 +16,7 @@ _ERROR_TEXTS = {
     401: "The token is missing or wrong.",
     408: "The request did not come to its end in time.",
     413: "The body is too large, or has too many inputs.",
+    415: "The body is of a kind that the model does not take, or compressed.",
     429: "Too many requests wait already; the header Retry-After says when to try again.",
     503: "The model is not ready, or no longer.",
     504: "No answer in time.",

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from seatrial.serve.errors import BadInputError
+from seatrial.serve.errors import BadInputError, MediaTypeError
 from seatrial.serve.http import bodies
 from seatrial.serve.http.answers import Scope
 from seatrial.serve.http.forms import first_file
@@ -47,7 +47,7 @@ async def read(reader: Reader, scope: Scope, body: bytes) -> Request:
     elif media_type == b"application/x-www-form-urlencoded":  # what curl -d says of everything
         if body.lstrip()[:1] in (b"{", b"["):
             return _of_json(reader, body)
-        raise BadInputError("The content type is a form's: send JSON with the header content-type: application/json.")
+        raise MediaTypeError("The content type is a form's: send JSON with the header content-type: application/json.")
     if not body:
         raise BadInputError("The file is empty.")
     kind = media_type.decode("latin-1")

@@ -55,6 +55,12 @@ class Beside:
         names = {np.dtype(kind): name for name, kind in NUMPY.items()}
         return tuple(TensorSpec(name, names[each.dtype], each.shape[1:]) for name, each in inputs.items())
 
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the outputs, in their order; empty where nothing tells them."""
+        if self.card is not None:
+            return tuple(each.name for each in self.card.outputs)
+        return tuple(self.examples.outputs) if self.examples is not None else ()
+
     def image_model(self, network: Callable[[Tensor], Tensor], way: Literal["program", "eager"]) -> OpenImages | None:
         """What opens it as a model of images: their normalisation is known; else None."""
         examples = self.examples

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from seatrial.serve.errors import BadInputError
+from seatrial.serve.errors import BadInputError, MediaTypeError
 from seatrial.serve.models.bodies import depth, inputs_of
 from seatrial.serve.models.classes import class_answer
 from seatrial.serve.models.datatypes import NUMPY
@@ -30,7 +30,7 @@ class TensorReader:
 
     def row_of_file(self, data: bytes, media_type: str) -> Row:
         """Files are not read."""
-        raise BadInputError(f"This model takes JSON, not {media_type or 'a file'}.")
+        raise MediaTypeError(f"This model takes JSON, not {media_type or 'a file'}.")
 
     def answer(self, answer: Answer) -> dict[str, Any]:
         """For classes the likeliest; else each output by its name."""

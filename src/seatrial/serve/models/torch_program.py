@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,21 +31,29 @@ def open_program(path: Path, device: torch.device, *, max_batch: int, name: str)
     """
     beside = Beside.of(path)
     script = _is_script(path)
-    program, inputs, fixed = _script(path, device, beside) if script else _exported(path, device)
+    program, inputs, fixed, keys = _script(path, device, beside) if script else _exported(path, device)
     if fixed is None and (images := beside.image_model(program, "program")) is not None:
         return images(name, device, max_batch)
 
     def forward(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return _flat(program(*tensors))
 
+    told = beside.specs() or ()  # a program of *inputs calls them inputs_0, inputs_1 …
+    if [each.datatype for each in told] == [each.datatype for each in inputs]:
+        inputs = tuple(replace(mine, name=each.name) for mine, each in zip(inputs, told, strict=True))
+    known = beside.outputs() or keys or ("output",)
+
+    def names(count: int) -> Sequence[str]:
+        return known if len(known) == count else [f"output{number}" for number in range(count)]
+
     return TensorModel(
         name,
         inputs,
-        lambda count: [f"output{number}" for number in range(count)] if count != 1 else ["output"],
+        names,
         _ways(forward, inputs, device, fixed or max_batch, fixed),
         max_batch=max_batch,
         fixed=fixed,
-        examples=beside.rows([spec.name for spec in inputs], ["output"]),
+        examples=beside.rows([spec.name for spec in inputs], known),
     )
 
 
@@ -62,7 +71,10 @@ def _ways(forward: Any, inputs: tuple[TensorSpec, ...], device: torch.device, mo
     return graphed
 
 
-def _exported(path: Path, device: torch.device) -> tuple[nn.Module, tuple[TensorSpec, ...], int | None]:
+def _exported(
+    path: Path, device: torch.device
+) -> tuple[nn.Module, tuple[TensorSpec, ...], int | None, tuple[str, ...]]:
+    """(program, its inputs, the one batch that it takes, the keys of a mapping of outputs)."""
     try:
         program = torch.export.load(path)
     except Exception as error:  # whatever a damaged archive leads to: zip, JSON and C++ errors
@@ -86,10 +98,14 @@ def _exported(path: Path, device: torch.device) -> tuple[nn.Module, tuple[Tensor
     if len(batches) != 1:
         raise ServeError(f"the inputs of {path.name} have different first dimensions: the first has to be the batch")
     fixed = None if (batch := batches.pop()) < 0 else batch
-    return program.module(), tuple(specs), fixed
+    returned = program.call_spec.out_spec
+    keys = tuple(map(str, returned.context)) if returned is not None and returned.type is dict else ()
+    return program.module(), tuple(specs), fixed, keys
 
 
-def _script(path: Path, device: torch.device, beside: Beside) -> tuple[nn.Module, tuple[TensorSpec, ...], None]:
+def _script(
+    path: Path, device: torch.device, beside: Beside
+) -> tuple[nn.Module, tuple[TensorSpec, ...], None, tuple[str, ...]]:
     try:
         program = torch.jit.load(path, map_location=device).eval()  # type: ignore[no-untyped-call]
     except Exception as error:  # RuntimeError of its archive reader, and others
@@ -100,9 +116,9 @@ def _script(path: Path, device: torch.device, beside: Beside) -> tuple[nn.Module
     if specs is None:
         raise ServeError(
             f"{path.name} is TorchScript, which does not say what its inputs look like",
-            "serve what seatrial export has written, with its card beside it, or a .pt2 file",
+            f"seatrial export {path.name} --to torchscript --input-shape 3,224,224   # of one row; serve that",
         )
-    return program, specs, None
+    return program, specs, None, ()
 
 
 def _is_script(path: Path) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from seatrial.serve.errors import BadInputError
+from seatrial.serve.errors import BadInputError, MediaTypeError
 from seatrial.serve.http import predict
 from seatrial.serve.models.image_reader import ImageReader
 from seatrial.serve.models.tensor_reader import TensorReader
@@ -117,3 +117,10 @@ def test_a_wrong_size_is_named():
     for body in ({"images": zeros(29, 28)}, zeros(29, 28), {"images": zeros(3, 29, 28)}):
         with pytest.raises(BadInputError, match="28×28 of numbers, not 29×28"):
             ask(GREY, body)
+
+
+@pytest.mark.parametrize("kind", [b"text/plain", b"image/png", b"application/x-www-form-urlencoded"])
+def test_a_model_of_numbers_reads_json_alone(kind):
+    with pytest.raises(MediaTypeError, match="JSON") as told:
+        asyncio.run(predict.read(VECTOR, {"headers": [(b"content-type", kind)]}, b"x=1"))
+    assert told.value.status == 415 and BadInputError("").status == 400

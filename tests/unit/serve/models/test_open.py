@@ -12,8 +12,8 @@ from seatrial.recipes.mnist import network  # noqa: E402
 from seatrial.serve.errors import BadInputError, ServeError  # noqa: E402
 from seatrial.serve.models import open_model  # noqa: E402
 from seatrial.train.normalisation import Normalisation  # noqa: E402
-from seatrial.train.saving.examples import image_examples, save_examples  # noqa: E402
-from seatrial.train.saving.model_files import save_model  # noqa: E402
+from seatrial.train.saving.examples import Examples, image_examples, save_examples  # noqa: E402
+from seatrial.train.saving.model_files import save_model, weights_digest  # noqa: E402
 
 pytestmark = pytest.mark.torch
 CPU = torch.device("cpu")
@@ -153,12 +153,29 @@ def test_a_pt2_file_of_two_inputs_by_any_batch_and_by_its_own(tmp_path, batch):
         expected = model(torch.arange(3.0)[:, None].expand(3, 5), torch.arange(3.0))
     for number, answer in enumerate(answers):
         np.testing.assert_allclose(answer[0], expected["sum"][number], atol=1e-5)
-        assert set(served.reader.answer(answer)["outputs"]) == {"output0", "output1"}
+        assert set(served.reader.answer(answer)["outputs"]) == {"sum", "twice"}
     with pytest.raises(BadInputError):
         served.predict([(np.zeros(4, np.float32), np.zeros((), np.float32))])
     for wrong in ({"x": [1] * 5}, {"x": [1] * 4, "y": 1}, {"x": [1e39] * 5, "y": 1}, [1] * 5, {"x": ["a"] * 5, "y": 1}):
         with pytest.raises(BadInputError):
             served.reader.rows({"inputs": [wrong]})
+
+
+def test_the_examples_of_several_outputs_name_and_prove_them(tmp_path):
+    model = export(tmp_path / "m.pt2")
+    inputs = {"left": torch.randn(3, 5), "right": torch.randn(3)}
+    with torch.no_grad():
+        found = model(*inputs.values())
+    named = {"a": found["sum"], "b": found["twice"]}
+    save_examples(Examples("", "tensors", weights_digest(model.state_dict()), inputs, named), tmp_path / "m.pt2")
+    served = open_model(str(tmp_path / "m.pt2"), CPU)
+    assert [each.name for each in served.description.outputs] == ["a", "b"]
+    assert [each.name for each in served.description.inputs] == ["left", "right"]
+    assert served.warm_up().examples == 3
+    named["b"] = named["b"] + 1
+    save_examples(Examples("", "tensors", weights_digest(model.state_dict()), inputs, named), tmp_path / "m.pt2")
+    with pytest.raises(ServeError):
+        open_model(str(tmp_path / "m.pt2"), CPU).warm_up()
 
 
 def test_an_onnx_file(tmp_path):

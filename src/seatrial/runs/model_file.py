@@ -1,4 +1,4 @@
-"""What can be told of a model's file before an image is built: that no server opens it."""
+"""What can be told of a model's file before an image is built: that it cannot be served, or exported."""
 
 from __future__ import annotations
 
@@ -7,39 +7,42 @@ import zipfile
 from pathlib import Path
 
 from seatrial.errors import DataError, UsageError
-from seatrial.runs.trained_model import TrainedModel
+from seatrial.runs.trained_model import SERVE, TrainedModel, Verb
 from seatrial.system.typed_path import as_typed, from_here
 
 #: Of safetensors: 8 bytes with the header's length, the header in JSON, the tensors. Source: its format page.
 _LENGTH_BYTES, _MOST_HEADER_BYTES = 8, 100_000_000
-_ZIPS = (".pt2", ".pt", ".ts", ".torchscript")
 
 
-def check_served_file(model: TrainedModel) -> None:
-    """Raises DataError: truncated. UsageError: a pickle, or weights without their network."""
+def check_model_file(model: TrainedModel, verb: Verb, *, with_network: bool = False) -> None:
+    """Raises DataError: truncated. UsageError: a pickle, or weights without their network.
+
+    Args:
+        with_network: the function that makes the network of weights is named beside.
+    """
     if model.kind != "file":
         return
     path = model.files[0]
     suffix = path.suffix.lower()
     try:
-        whole = _whole_safetensors(path) if suffix == ".safetensors" else suffix not in _ZIPS or _whole_zip(path)
-        pickled = suffix in _ZIPS and whole and _is_pickle(path)
+        whole = _whole_safetensors(path) if suffix == ".safetensors" else suffix == ".onnx" or _whole_zip(path)
+        pickled = suffix not in (".safetensors", ".onnx") and whole and _is_pickle(path)
     except OSError as error:
         raise DataError(f"{from_here(path)} cannot be read: {error.strerror}", run=f"ls -l {as_typed(path)}") from error
     if not whole:
         raise DataError(
             f"{from_here(path)} is truncated, or no {suffix} file",
             cause=f"it has {path.stat().st_size} bytes",
-            run=f"ls -l {as_typed(path)}   # copy it again, or train again: seatrial run digits",
+            run=f"ls -l {as_typed(path)}   # copy it again, or save it again",
         )
-    if pickled or model.is_weights_alone:
-        what = (
-            "is a pickle, which can run code of whoever wrote it" if pickled else "holds weights without their network"
-        )
+    if not with_network and (pickled or model.is_weights_alone):
+        what = "holds weights without their network"
+        if pickled and verb is SERVE:
+            what = "is a pickle, which can run code of whoever wrote it"
         raise UsageError(
-            f"{from_here(path)} {what}, so no server opens it",
+            f"{from_here(path)} {what}, so {'no server opens it' if verb is SERVE else 'it cannot be exported alone'}",
             cause="a function of yours makes the network: net:make_model is make_model() in net.py",
-            run=f"seatrial export {as_typed(path)} --to pt2 --model net:make_model",
+            run=f"seatrial export {as_typed(path)} --to {'pt2' if verb is SERVE else 'onnx'} --model net:make_model",
         )
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from seatrial.errors import DataError, UsageError
-from seatrial.runs.served_file import check_served_file
-from seatrial.runs.trained_model import SERVE, of_file
+from seatrial.runs.model_file import check_model_file
+from seatrial.runs.trained_model import EXPORT, SERVE, of_file
 
 
 def safetensors(path: Path, *, cut: int = 0) -> Path:
@@ -28,7 +28,7 @@ def zipped(path: Path, *names: str) -> Path:
 
 
 def check(path: Path) -> None:
-    check_served_file(of_file(path, SERVE))
+    check_model_file(of_file(path, SERVE), SERVE)
 
 
 def test_files_that_may_be_served(tmp_path: Path) -> None:
@@ -64,3 +64,17 @@ def test_pickles_and_weights_alone(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds weights without their network") as told:
         check(safetensors(tmp_path / "w.safetensors"))
     assert (told.value.run or "").endswith("w.safetensors --to pt2 --model net:make_model")
+
+
+def test_an_export_says_as_early_what_it_lacks(tmp_path: Path) -> None:
+    for name in ("w.pt", "last.ckpt", "model_best.pth.tar", "pytorch_model.bin"):
+        model = of_file(zipped(tmp_path / name, "w/data.pkl", "w/data/0"), EXPORT)
+        with pytest.raises(UsageError, match=f"{name} holds weights without their network") as told:
+            check_model_file(model, EXPORT)
+        assert (told.value.run or "").endswith(f"{name} --to onnx --model net:make_model")
+        check_model_file(model, EXPORT, with_network=True)
+    assert of_file(tmp_path / "model_best.pth.tar", EXPORT).name == "model_best"
+    (tmp_path / "w.pt").write_bytes((tmp_path / "w.pt").read_bytes()[:-30])
+    with pytest.raises(DataError, match=r"w\.pt is truncated"):
+        check_model_file(of_file(tmp_path / "w.pt", EXPORT), EXPORT, with_network=True)
+    check_model_file(of_file(zipped(tmp_path / "s.pt", "s/data.pkl", "s/constants.pkl"), EXPORT), EXPORT)
