@@ -1,6 +1,10 @@
 """Failures of training code: ranks, precision, checkpoints, and code that was written for other versions."""
 
 from seatrial.findings.known import Known
+from seatrial.findings.libraries import LIBRARIES_AROUND
+from seatrial.findings.training_files import TRAINING_FILES
+from seatrial.findings.training_ranks import TRAINING_RANKS
+from seatrial.findings.training_step import TRAINING_STEP
 
 RANKS = (
     Known(
@@ -31,17 +35,6 @@ RANKS = (
         cause="init_process_group was not reached: the script runs as one process, or calls it later",
         fix="seatrial run … --launcher torchrun   # or ask torch.distributed.is_initialized() first",
         sources=("pytorch: torch/distributed/distributed_c10d.py",),
-    ),
-    Known(
-        id="first-node-not-reached",
-        title="A rank cannot reach the first node",
-        symptoms=(
-            "The client socket has failed to connect to any network address of",
-            "The client socket has timed out after",
-        ),
-        cause="The address or the port is wrong, a firewall closes it, or the first node has not started yet",
-        fix="nc -vz HOST PORT   # from the other node, with the host and port of the message",
-        sources=("pytorch: torch/csrc/distributed/c10d/socket.cpp",),
     ),
     Known(
         id="rank-option-unknown",
@@ -263,18 +256,13 @@ DATA = (
     Known(
         id="ragged-batch",
         title="The examples of a batch have different shapes",
-        symptoms=("stack expects each tensor to be equal size",),
+        symptoms=(
+            "stack expects each tensor to be equal size",
+            "you should probably activate truncation and/or padding with",
+        ),
         cause="DataLoader stacks them, which takes one shape",
         fix="resize or crop them in the data set, or give DataLoader a collate_fn that pads",
         sources=("https://docs.pytorch.org/docs/stable/data.html#working-with-collate-fn",),
-    ),
-    Known(
-        id="loader-process-ended",
-        title="A process of the data loader ended without a word",
-        symptoms=("DataLoader worker (pid(s) … exited unexpectedly",),
-        cause="It ran out of memory, or crashed where Python cannot raise",
-        fix="num_workers=0 shows the error itself; for memory: seatrial run --memory 32g …",
-        sources=("pytorch: torch/utils/data/dataloader.py",),
     ),
     Known(
         id="changed-in-place",
@@ -299,4 +287,4 @@ DATA = (
     ),
 )
 
-TRAINING = RANKS + PRECISION + VERSIONS + DATA
+TRAINING = RANKS + TRAINING_RANKS + PRECISION + VERSIONS + DATA + TRAINING_STEP + TRAINING_FILES + LIBRARIES_AROUND

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.findings.finding import Finding
+from seatrial.findings.lines import STEERS, without_steering
 from seatrial.findings.match import match_lines
 from seatrial.receipt.evidence.fields import clean
 
@@ -28,8 +29,6 @@ TRACEBACK = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?$")
 #: torch.distributed puts this before every line a rank prints of its traceback.
 RANK = re.compile(r"^\[rank\d+\]:\s?")
-#: What steers a terminal: colours, cursor, titles (ECMA-48: CSI and OSC sequences).
-_STEERS = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 #: What a launcher raises because a child failed says nothing of why the child did.
 LAUNCHER_ERRORS = ("ChildFailedError", "ProcessExitedException", "ProcessRaisedException")
 
@@ -130,7 +129,7 @@ def _lines(path: Path) -> Iterator[bytes]:
     try:
         with path.open("rb") as file:
             for line in iter(lambda: file.readline(MAX_LINE_BYTES), b""):
-                yield _STEERS.sub(b"", line) if b"\x1b" in line else line
+                yield without_steering(line)
     except FileNotFoundError:
         return
 
@@ -139,6 +138,6 @@ def _tail(path: Path) -> str:
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-            return _STEERS.sub(b"", file.read()).decode("utf-8", "replace")
+            return STEERS.sub(b"", file.read()).decode("utf-8", "replace")
     except FileNotFoundError:
         return ""
