@@ -26,7 +26,7 @@ GENERAL = (*PARTS, "k8s-image-pull", "k8s-volume")
 
 #: Entries that say that a process ended, and not why; and that another rank is missed. What else a log shows is the
 #: cause of either, and the first are the cause of the second.
-ENDED = ("process-killed", "process-crashed", "loader-process-ended")
+ENDED = ("process-killed", "process-crashed", "loader-process-killed", "loader-process-ended")
 MISSED = ("nccl-timeout", "nccl-error", "nccl-no-connection", "peer-gone", "ranks-missing", "rank-failed")
 
 #: Lines that may be one that was broken.

@@ -127,7 +127,6 @@ CONTAINER = (
             "DefaultCPUAllocator: not enough memory",
             "MemoryError: Unable to allocate",
             "Cannot allocate memory",
-            "is killed by signal: Killed",
             "oom_kill event in StepId",
             "oom-kill event(s) in step",
             "Memory cgroup out of memory: Killed process",
@@ -148,6 +147,14 @@ CONTAINER = (
         cause="Data loader workers pass tensors as file descriptors, one each",
         fix="seatrial run --ulimit nofile=65536:65536 …",
         sources=("pytorch/pytorch#973", "https://docs.pytorch.org/docs/stable/multiprocessing.html"),
+    ),
+    Known(
+        id="permission-denied",
+        title="The script may not read or write {path}",
+        symptoms=("PermissionError: [Errno 13] …: '{path…}'", "PermissionError: [Errno 13]"),
+        cause="The file or its folder belongs to another user, or a mount of it is read-only",
+        fix="ls -ld {path}   # here, or in the container: seatrial shell …",
+        sources=("https://docs.python.org/3/library/exceptions.html#PermissionError",),
     ),
     Known(
         id="user-unknown",

@@ -19,6 +19,15 @@ TRAINING_FILES = (
         sources=("pytorch: torch/utils/data/dataloader.py", "dbolya/yolact#147"),
     ),
     Known(
+        id="loader-process-killed",
+        title="A process of the data loader was killed (SIGKILL)",
+        symptoms=("is killed by signal: Killed",),
+        cause="Nearly always by the kernel: the container's memory limit, or the machine's memory, is too small for "
+        "the data and its workers",
+        fix="seatrial run --memory 32g …   # or fewer DataLoader workers, or read the data in chunks",
+        sources=("pytorch: torch/utils/data/_utils/signal_handling.py",),
+    ),
+    Known(
         id="cannot-pickle",
         title="An object cannot be pickled",
         symptoms=(

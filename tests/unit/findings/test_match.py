@@ -20,7 +20,7 @@ LINES = {
     "RuntimeError: DataLoader worker (pid 41) is killed by signal: Bus error. It is possible that …": (
         "shared-memory-too-small"
     ),
-    "RuntimeError: DataLoader worker (pid 41) is killed by signal: Killed. ": "host-out-of-memory",
+    "RuntimeError: DataLoader worker (pid 41) is killed by signal: Killed. ": "loader-process-killed",
     "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 7.45 GiB for an array": "host-out-of-memory",
     "RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory": (
         "host-out-of-memory"

@@ -29,6 +29,8 @@ TRACEBACK = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?$")
 #: torch.distributed puts this before every line a rank prints of its traceback.
 RANK = re.compile(r"^\[rank\d+\]:\s?")
+#: What Python prints before the traceback of an exception in a thread, in __del__, in logging, in a forgotten task.
+_GOES_ON = re.compile(r"Exception (ignored )?in|--- Logging error ---|(Task|Future) exception was never")
 #: What a launcher raises because a child failed says nothing of why the child did.
 LAUNCHER_ERRORS = ("ChildFailedError", "ProcessExitedException", "ProcessRaisedException")
 
@@ -41,6 +43,7 @@ class Output:
     exception: the last Python exception on stderr, ``ValueError: …``, or None.
     last_line: the last line on stderr that is not indented, since those explain one before them, or None. Where a
         launcher reports that a rank failed, the rank's own last ``error: …``.
+    ends_with_exception: the last thing on stderr is the traceback of an exception that nobody announced as harmless.
     lines: on both that say something. line_ends: on both, of whatever lines.
     first_lines, last_lines: a few of either, those of stderr first.
     """
@@ -48,6 +51,7 @@ class Output:
     findings: tuple[Finding, ...] = ()
     exception: str | None = None
     last_line: str | None = None
+    ends_with_exception: bool = False
     lines: int = 0
     line_ends: int = 0
     first_lines: tuple[str, ...] = ()
@@ -71,6 +75,7 @@ def read_output(run_dir: Path) -> Output:
         findings=tuple(findings.values()),
         exception=last_exception(tail),
         last_line=clean(last_line) if last_line else None,
+        ends_with_exception=ends_with_exception(tail),
         lines=sum(end.count for end in ends),
         line_ends=sum(end.line_ends for end in ends),
         first_lines=tuple(clean(line) for end in ends for line in end.first),
@@ -123,6 +128,16 @@ def last_exception(lines: list[str]) -> str | None:
             below = lines[number] if line.endswith(":") and number < len(lines) else ""
             return clean(f"{line} {below.strip()}" if below.startswith((" ", "\t")) else line)
     return None
+
+
+def ends_with_exception(lines: list[str]) -> bool:
+    """Whether the last line is that of an exception. Python announces one that it goes on after in the line before."""
+    said = [line for line in lines if line.strip()]
+    start = next((at for at in range(len(said) - 1, -1, -1) if said[at].startswith(TRACEBACK)), None)
+    if start is None or (start and _GOES_ON.match(said[start - 1])):
+        return False
+    below = [line for line in said[start + 1 :] if not line[0].isspace()]
+    return len(below) == 1 and said[-1] == below[0] and _EXCEPTION.match(below[0]) is not None
 
 
 def _lines(path: Path) -> Iterator[bytes]:
