@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from seatrial.diagnosis.diagnosis import MEANING
+from seatrial.findings.aftermath import without_aftermath
 from seatrial.findings.build import CONSEQUENCES
 from seatrial.findings.catalogue import LAYERS, by_id, entries
 from seatrial.findings.finding import Finding
@@ -23,11 +24,6 @@ PARTS = ("cuda-error", "nccl-error", "toolkit-failed")
 
 #: Entries that are taken only where no other fits.
 GENERAL = (*PARTS, "k8s-image-pull", "k8s-volume")
-
-#: Entries that say that a process ended, and not why; and that another rank is missed. What else a log shows is the
-#: cause of either, and the first are the cause of the second.
-ENDED = ("process-killed", "process-crashed", "loader-process-killed", "loader-process-ended")
-MISSED = ("nccl-timeout", "nccl-error", "nccl-no-connection", "peer-gone", "ranks-missing", "rank-failed")
 
 #: Lines that may be one that was broken.
 BROKEN_LINES = 3
@@ -130,10 +126,7 @@ def _causes(found: list[Finding]) -> list[Finding]:
     if ids & roots:  # pip that reaches no index then finds no package there
         found = [finding for finding in found if finding.id not in CONSEQUENCES]
     found = [finding for finding in found if not ids.intersection(FOLLOWS.get(finding.id, ()))]
-    for consequences in (MISSED, (*ENDED, *MISSED)):
-        if any(finding.severity == "error" and finding.id not in consequences for finding in found):
-            found = [finding for finding in found if finding.id not in consequences]
-    return found
+    return without_aftermath(found)
 
 
 def _cut_off(text: str, besides: list[Finding]) -> list[Finding]:

@@ -12,7 +12,6 @@ TRAINING_RANKS = (
         symptoms=(
             "The client socket has failed to connect to any network address of",
             "The client socket has timed out after",
-            "The connection to the C10d store has failed",
         ),
         cause="The address or the port is wrong, a firewall closes it, or the first node has not started yet",
         fix="nc -vz HOST PORT   # from the other node, with the host and port of the message",
@@ -39,8 +38,16 @@ TRAINING_RANKS = (
         title="Another rank ended the connection",
         symptoms=("Connection closed by peer [", "gloo/transport/tcp/pair.cc…Connection reset by peer"),
         cause="It failed or was killed; its own log says why",
-        fix="seatrial runs logs RUN   # the first traceback of another rank is the cause",
+        fix="seatrial runs ls   # on the other machine: the log of its run, or the first traceback here, has the cause",
         sources=("pytorch: third_party/gloo",),
+    ),
+    Known(
+        id="store-gone",
+        title="The meeting point of the ranks does not answer",
+        symptoms=("The connection to the C10d store has failed",),
+        cause="The first node's process has ended or never started, or it cannot be reached from here",
+        fix="nc -vz HOST PORT   # its address and port; if it ran and ended, its own log says why",
+        sources=(_C10D + "TCPStore.cpp",),
     ),
     Known(
         id="nccl-no-connection",

@@ -32,7 +32,12 @@ RANK = re.compile(r"^\[rank\d+\]:\s?")
 #: What Python prints before the traceback of an exception in a thread, in __del__, in logging, in a forgotten task.
 _GOES_ON = re.compile(r"Exception (ignored )?in|--- Logging error ---|(Task|Future) exception was never")
 #: What a launcher raises because a child failed says nothing of why the child did.
-LAUNCHER_ERRORS = ("ChildFailedError", "ProcessExitedException", "ProcessRaisedException")
+LAUNCHER_ERRORS = (
+    "ChildFailedError",
+    "ProcessExitedException",
+    "ProcessRaisedException",
+    "RendezvousConnectionError",
+)
 
 
 @dataclass(frozen=True)

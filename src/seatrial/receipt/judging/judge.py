@@ -30,6 +30,7 @@ from seatrial.errors import (
     EXIT_TARGET_FAILED,
 )
 from seatrial.events import Chain, ReportUnreadable
+from seatrial.findings.aftermath import aftermath_last
 from seatrial.findings.catalogue import AT_START
 from seatrial.findings.finding import Finding
 from seatrial.findings.match import match_text
@@ -171,7 +172,7 @@ def _findings(case: Case, cause: ExitCause) -> list[Finding]:
     if cause.id == "finished":
         found = [finding for finding in found if finding.id not in EXPECTED_WITHOUT_TERMINAL]
     one_of_each = list({finding.id: finding for finding in reversed(found)}.values())[::-1]
-    return [pasteable(finding, case.plan) for finding in one_of_each]
+    return [pasteable(finding, case.plan) for finding in aftermath_last(one_of_each)]
 
 
 def _exit_code(case: Case, cause: ExitCause, criteria: Sequence[Criterion]) -> int:

@@ -74,11 +74,15 @@ def cpu_run(
         at(0, "agent.started", pid=1),
         at(0, "target.started", pid=7, argv=["python3", "train.py"], launcher="none", framework=None),
         *[at(0.1 + number / 10, "step", step=number, loss=0.5) for number in range(steps)],
-        *(
-            [at(seconds, "signal", signal=15, name="SIGTERM", origin="end", forwarded_to=[*left_behind])]
-            * bool(left_behind)
+        *[at(seconds, "signal", signal=15, name="SIGTERM", origin="end", forwarded_to=[pid]) for pid in left_behind],
+        at(
+            seconds,
+            "target.exited",
+            exit_code=None if signal else exit_code,
+            signal=signal,
+            cause="signal" if signal else "exited",
+            seconds=seconds,
         ),
-        at(seconds, "target.exited", exit_code=exit_code, signal=signal, cause="exited", seconds=seconds),
         at(seconds, "agent.finished", exit_code=exit_code, energy_j={}),
     ]
     plan = Plan(
