@@ -133,6 +133,7 @@ CONTAINER = (
             "Out of memory: Killed process",
             "oom-kill:constraint=",
             "std::bad_alloc",
+            "Error tokenizing data. C error: out of memory",
             "OSError: [Errno 12]",
             "oom-kill event(s) in StepId",
         ),
@@ -171,6 +172,14 @@ CONTAINER = (
         cause="Its network has no route or name server, often a proxy or VPN that only the host knows",
         fix="seatrial run --network host …",
         sources=("https://docs.docker.com/engine/network/",),
+    ),
+    Known(
+        id="connection-refused",
+        title="Nothing listens where the script wants to connect",
+        symptoms=("ConnectionRefusedError: [Errno 111]",),
+        cause="That server does not run, or runs on the host: in a container localhost is the container itself",
+        fix="seatrial run --network host …   # if it runs on this machine",
+        sources=("https://docs.docker.com/engine/network/drivers/host/",),
     ),
     Known(
         id="download-failed",

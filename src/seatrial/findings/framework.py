@@ -30,6 +30,7 @@ FRAMEWORK = (
             "no CUDA-capable device is detected",
             "Found no NVIDIA driver on your system",
             "CUDA_ERROR_NO_DEVICE",
+            "MisconfigurationException: No supported gpu backend found",
             "Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False",
         ),
         cause="The container was started without GPUs, or a variable hides them: CUDA_VISIBLE_DEVICES, "
@@ -40,7 +41,7 @@ FRAMEWORK = (
     Known(
         id="invalid-device-ordinal",
         title="The script uses a GPU index that it was not given",
-        symptoms=("invalid device ordinal", "CUDA_ERROR_INVALID_DEVICE"),
+        symptoms=("invalid device ordinal", "CUDA_ERROR_INVALID_DEVICE", "But your machine only has: ["),
         cause="In the container GPUs are numbered from 0, regardless of their index on the host",
         fix="use cuda:0 in the script, or ask for more: seatrial run --gpus 2 …",
         sources=("https://docs.pytorch.org/docs/stable/cuda.html",),
@@ -116,7 +117,12 @@ FRAMEWORK = (
     Known(
         id="nccl-timeout",
         title="A collective operation between GPUs never ended",
-        symptoms=("Watchdog caught collective operation timeout", "Timed out waiting … ms for … operation to complete"),
+        symptoms=(
+            "Watchdog caught collective operation timeout",
+            "Timed out waiting … ms for … operation to complete",
+            "Timed out waiting {milliseconds}ms for …operation to complete",
+            "Some NCCL operations have failed or timed out",
+        ),
         cause="One rank died or diverged; or PCIe peer-to-peer traffic fails because of the IOMMU or ACS",
         fix="seatrial run --env NCCL_P2P_DISABLE=1 …   # if that helps: boot with iommu=pt or turn ACS off",
         sources=("NVIDIA/nccl#631", "NVIDIA/nccl#2079"),

@@ -261,6 +261,7 @@ KUBERNETES = (
             "FailedMount…pvc",
             "FailedMount…claim",
             "FailedAttachVolume",
+            "MountVolume.SetUp failed for volume",
         ),
         cause="No StorageClass provides it, or a ReadWriteOnce volume is on another node",
         fix="kubectl get pvc,pv,storageclass; kubectl describe pvc",

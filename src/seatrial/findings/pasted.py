@@ -33,6 +33,18 @@ PASTED = (
         sources=("deepspeedai/DeepSpeed#3989", "https://docs.python.org/3/library/faulthandler.html"),
     ),
     Known(
+        id="processor-too-old",
+        title="A package was compiled for a newer processor (SIGILL)",
+        symptoms=(
+            "Illegal instruction (core dumped)",
+            "Signal 4 (SIGILL) received by PID",
+            "exits with return code = -4",
+        ),
+        cause="It uses instructions, as a rule AVX or AVX-512, that this processor or virtual machine does not have",
+        fix="lscpu | grep -o 'avx[^ ]*'   # what there is; then another release of the package added last",
+        sources=("tensorflow/tensorflow#17411",),
+    ),
+    Known(
         id="rank-failed",
         title="A launcher reports that one of its processes failed",
         symptoms=(

@@ -125,6 +125,7 @@ PRECISION = (
         symptoms=(
             "Unable to find a valid cuDNN algorithm to run convolution",
             "unable to find an engine to execute this computation",
+            "Failed to get convolution algorithm. This is probably because cuDNN failed",
         ),
         cause="As a rule the GPU's free memory is too small; else another cuDNN was found than torch brought",
         fix="halve the batch size; if that changes nothing, look for a second cuDNN: seatrial doctor",
@@ -240,7 +241,10 @@ DATA = (
     Known(
         id="checkpoint-of-another-model",
         title="The checkpoint does not fit the model",
-        symptoms=("Error(s) in loading state_dict for",),
+        symptoms=(
+            "Error(s) in loading state_dict for",
+            "loaded state dict contains a parameter group that doesn't match",
+        ),
         cause="Names or sizes differ; names that begin with module. were saved under DataParallel or DDP",
         fix="take module. off the names, or build the model with the sizes that the checkpoint has",
         sources=("pytorch: torch/nn/modules/module.py",),

@@ -19,6 +19,14 @@ TRAINING_FILES = (
         sources=("pytorch: torch/utils/data/dataloader.py", "dbolya/yolact#147"),
     ),
     Known(
+        id="loader-timeout",
+        title="A process of the data loader gave no batch in time",
+        symptoms=("RuntimeError: DataLoader timed out after",),
+        cause="Reading one batch takes longer than the loader's timeout, or a process of it waits for a lock for ever",
+        fix="num_workers=0 shows which; then a longer DataLoader(…, timeout=…), or fewer threads: OMP_NUM_THREADS=1",
+        sources=("pytorch: torch/utils/data/dataloader.py",),
+    ),
+    Known(
         id="loader-process-killed",
         title="A process of the data loader was killed (SIGKILL)",
         symptoms=("is killed by signal: Killed",),
@@ -66,7 +74,9 @@ TRAINING_FILES = (
             "UnpicklingError: pickle data was truncated",
             "invalid load key, '{key}'",
             "zipfile.BadZipFile: File is not a zip file",
-            "truncated file: eof_offset",
+            "Unable to open file (truncated file: eof",
+            "tarfile.ReadError: unexpected end of data",
+            "Compressed file ended before the end-of-stream marker",
         ),
         cause="Its download or its writing was cut off (a full disk, a run that was killed), or it is a web page or "
         "another format",

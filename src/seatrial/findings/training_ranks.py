@@ -20,7 +20,11 @@ TRAINING_RANKS = (
     Known(
         id="ranks-missing",
         title="Not all ranks came to the meeting point in time",
-        symptoms=("seconds waiting for clients. ", "RuntimeError: Socket Timeout"),
+        symptoms=(
+            "seconds waiting for clients. ",
+            "RuntimeError: Socket Timeout",
+            "DEADLINE_EXCEEDED: Barrier timed out",
+        ),
         cause="Fewer were started than the world size says, one of them failed before, or it cannot reach this machine",
         fix="compare --nodes, --gpus or WORLD_SIZE with what runs; then the log of the rank that is missing",
         sources=(_C10D + "TCPStore.cpp", "NVIDIA/nccl#1105"),

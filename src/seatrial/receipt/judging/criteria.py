@@ -34,6 +34,7 @@ _NOT_OF_CUDA = ("disk", "training", "script")
 #: Of other layers, likewise.
 _NEITHER = {
     "address-in-use",
+    "connection-refused",
     "download-failed",
     "gated-download",
     "host-out-of-memory",

@@ -245,6 +245,7 @@ def _signal(case: Case) -> str | None:
     hints = {
         "SIGKILL": "killed from outside: kill -9, or the host's OOM killer",
         "SIGSEGV": "a crash in native code: an extension or library, not Python itself",
+        "SIGILL": "a package was compiled for a newer processor than this one",
         "SIGBUS": "often a full /dev/shm, or a memory-mapped file that could not grow",
         "SIGABRT": "a library aborted; its last message is on stderr",
     }
