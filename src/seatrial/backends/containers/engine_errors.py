@@ -90,8 +90,10 @@ def as_addressed(
     if not environ.get(variable):
         return error
     said = error.message.partition(": ")[2]
+    place = f"at {variable}={environ[variable]}"
+    refused = "no access to" in error.message
     return EngineUnavailableError(
-        _LOGIN.sub("", f"{engine.capitalize()} does not respond at {variable}={environ[variable]}"),
+        _LOGIN.sub("", f"{error.message} {place}" if refused else f"{engine.capitalize()} does not respond {place}"),
         cause=_LOGIN.sub("", said or error.cause or error.message),
         run=f"unset {variable}   # or set it to where {engine} listens; then: {engine} info",
     )
