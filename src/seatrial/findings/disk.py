@@ -15,7 +15,7 @@ DISK = (
         id="disk-full",
         title="A disk is full",
         symptoms=("No space left on device", "Disk quota exceeded", "OSError: [Errno 28]", "OSError: [Errno 122]"),
-        cause="The disk of the project, the models folder, the caches or the engine's store is full; or /tmp, which is memory",
+        cause="The disk of the project, the models folder, the caches or the engine is full; or /tmp, which is memory",
         fix="df -h . && {engine} system df   # seatrial prune removes old runs and images",
         sources=("https://docs.docker.com/engine/manage-resources/pruning/",),
     ),
