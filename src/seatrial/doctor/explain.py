@@ -137,8 +137,11 @@ def _cut_off(text: str, besides: list[Finding]) -> list[Finding]:
     shown = [(length, entry) for entry in entries() if (length := _shown_of(entry, line)) >= MIN_CUT]
     if not shown:
         return []
-    _, entry = max(shown, key=lambda one: one[0])
-    return [entry.finding([f"part of a line: {line[:200]}"])]
+    most = max(length for length, _ in shown)
+    meant = [entry for length, entry in shown if length == most]
+    if len(meant) > MOST_MEANT:  # "No such file or directory", with which many begin
+        return []
+    return [meant[0].finding([f"part of a line: {line[-200:]}"])]
 
 
 def _within(text: str, besides: list[Finding]) -> list[Finding]:
@@ -156,12 +159,17 @@ def _has_words(symptom: str, part: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(part)}(?!\w)", symptom) is not None
 
 
+def _ends_with(line: str, part: str) -> bool:
+    """Its first word whole: a "FileNotFoundError: " is no "error: "."""
+    return line.endswith(part) and not line[: -len(part)][-1:].isalnum()
+
+
 def _shown_of(entry: Known, line: str) -> int:
     """How many characters of a symptom's beginning the line ends with, or of its end the line begins with."""
     most = 0
     for symptom in entry.symptoms:
         first, last = beginning(symptom), ending(symptom)
-        most = max([most, *(n for n in range(MIN_CUT, len(first) + 1) if line.endswith(first[:n]))])
+        most = max([most, *(n for n in range(MIN_CUT, len(first) + 1) if _ends_with(line, first[:n]))])
         most = max([most, *(n for n in range(MIN_CUT, len(last) + 1) if line.startswith(last[-n:]))])
     return most
 

@@ -150,6 +150,20 @@ CONTAINER = (
         sources=("pytorch/pytorch#973", "https://docs.pytorch.org/docs/stable/multiprocessing.html"),
     ),
     Known(
+        id="too-many-processes",
+        title="No more processes or threads may be started",
+        symptoms=(
+            "RuntimeError: can't start new thread",
+            "BlockingIOError: [Errno 11] Resource temporarily unavailable",
+            "pthread_create failed for thread",
+            "libgomp: Thread creation failed",
+        ),
+        cause="A limit is reached: of the user's processes, of the container's, or of the host; each loader process "
+        "starts as many threads as there are cores",
+        fix="seatrial run --env OMP_NUM_THREADS=1 …   # or fewer loader processes, or --ulimit nproc=65536:65536",
+        sources=("https://github.com/OpenMathLib/OpenBLAS/wiki/Faq",),
+    ),
+    Known(
         id="permission-denied",
         title="The script may not read or write {path}",
         symptoms=("PermissionError: [Errno 13] …: '{path…}'", "PermissionError: [Errno 13]"),

@@ -17,6 +17,7 @@ FRAMEWORK = (
             "RESOURCE_EXHAUSTED: Out of memory",
             "Resource exhausted: Out of memory",
             "RESOURCE_EXHAUSTED: failed to allocate memory",
+            "ValueError: No available memory for the cache blocks",
         ),
         cause="The model, its activations and the batch need more memory than is free on the GPU",
         fix="halve the batch size (and accumulate gradients over two steps); nvidia-smi shows who else uses the GPU",

@@ -51,6 +51,7 @@ PASTED = (
             "torch.distributed.elastic.multiprocessing.errors.ChildFailedError",
             "mpirun detected that one or more processes exited with non-zero status",
             "Horovod detected that one or more processes exited with non-zero status",
+            "Horovod has been shut down. This was caused by an exception on one of the ranks",
         ),
         cause="It does not say why; that process's own traceback stands above, in this log or in its own",
         fix="grep -n -m1 -A40 Traceback train.log   # the first one in the log is the cause",

@@ -24,7 +24,7 @@ REGISTRY = (
             "failed to resolve source metadata for {reference}: pull access denied",
             "pull access denied, repository does not exist",
             "/v2/…unauthorized: ",
-            "Error response from daemon: unauthorized: ",
+            "from daemon: unauthorized: ",
             "reading manifest …unauthorized: ",
             "unauthorized: authentication required",
             "unauthorized: incorrect username or password",

@@ -202,6 +202,36 @@ VERSIONS = (
         sources=("Dao-AILab/flash-attention#919", "Dao-AILab/flash-attention#931"),
     ),
     Known(
+        id="cuda-library-missing",
+        title="A compiled package wants the libraries of another CUDA release: {version}",
+        symptoms=(
+            "ImportError: libcudart.so.{version}: cannot open shared object file",
+            "OSError: libcudart.so.{version}: cannot open shared object file",
+            "ImportError: libcublas.so.{version}: cannot open shared object file",
+            "OSError: libcublas.so.{version}: cannot open shared object file",
+        ),
+        cause="It was compiled for another CUDA than the one that torch brings",
+        fix="take the package's wheel for this CUDA: python -c 'import torch; print(torch.version.cuda)'",
+        sources=("Dao-AILab/flash-attention#208",),
+    ),
+    Known(
+        id="cuda-libraries-mixed",
+        title="Libraries of two CUDA releases are mixed",
+        symptoms=("undefined symbol: __nvJitLink",),
+        cause="libcusparse and libnvJitLink belong to different releases: LD_LIBRARY_PATH leads to another CUDA than "
+        "torch brought, or pip updated one of the two alone",
+        fix="unset LD_LIBRARY_PATH   # and pip install --force-reinstall torch",
+        sources=("pytorch/pytorch#111469",),
+    ),
+    Known(
+        id="ninja-missing",
+        title="A package compiles itself when it is used, and the image has no ninja",
+        symptoms=("Ninja is required to load C++ extensions",),
+        cause="torch.utils.cpp_extension builds with ninja, which is a Python package of its own",
+        fix='add ninja to requirements.txt; it needs compilers too: [image] flavour = "devel"',
+        sources=("pytorch: torch/utils/cpp_extension.py",),
+    ),
+    Known(
         id="flash-attention-missing",
         title="flash-attn was asked for and is not installed",
         symptoms=("FlashAttention2 has been toggled on, but it cannot be used", "flash_attn seems to be not installed"),

@@ -40,7 +40,11 @@ TRAINING_RANKS = (
     Known(
         id="peer-gone",
         title="Another rank ended the connection",
-        symptoms=("Connection closed by peer [", "gloo/transport/tcp/pair.cc…Connection reset by peer"),
+        symptoms=(
+            "Connection closed by peer [",
+            "NCCL WARN …Connection closed by remote peer",
+            "gloo/transport/tcp/pair.cc…Connection reset by peer",
+        ),
         cause="It failed or was killed; its own log says why",
         fix="seatrial runs ls   # on the other machine: the log of its run, or the first traceback here, has the cause",
         sources=("pytorch: third_party/gloo",),

@@ -168,6 +168,20 @@ def test_a_line_behind_a_progress_bar_is_the_evidence() -> None:
     assert finding.evidence == ["line 2: CUDA out of memory"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ImportError: libfoo.so.11: cannot open shared object file: No such file or directory",
+        "cp: cannot stat 'x': No such file or directory\n",
+        "bash: ./train.sh: Permission denied",
+        "FileNotFoundError: [Errno 2] No such file or directory: '/da",
+        "docker: Error response from daemon: ",
+    ],
+)
+def test_what_many_symptoms_begin_with_is_none_of_them(text: str) -> None:
+    assert explain_text(text) == []
+
+
 def test_a_part_of_a_message_in_a_file() -> None:
     [finding] = explain_stream(io.BytesIO(b"no kernel image is avail"))
     assert finding.id == "no-kernel-image"

@@ -50,6 +50,7 @@ _NEITHER = {
     "python-part-missing",
     "shared-memory-too-small",
     "too-many-open-files",
+    "too-many-processes",
     "torch-six-removed",
     "user-unknown",
 }
