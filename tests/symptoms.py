@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from seatrial.findings.known import GAP
+from seatrial.findings.known import GAP, WORD_END
 
 
 def shown(symptom: str) -> str:
-    return re.sub(r"\{\w+…?\}|" + GAP, "some-12", symptom)
+    return re.sub(r"\{\w+…?\}|" + GAP, "some-12", symptom.replace(WORD_END, ""))

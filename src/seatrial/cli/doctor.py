@@ -77,6 +77,9 @@ def doctor(
         raise UsageError(f"There is no engine {on!r}: choose from {', '.join(places)}", run="seatrial doctor --help")
     if report_file is not None and str(report_file) != "-":
         require_writable(report_file)
+    for option, name in (("--image", image), ("--container", container)):
+        if name is not None and not name.strip():
+            raise UsageError(f"{option} got an empty name", run=f"seatrial doctor {option} NAME")
     request = InspectionRequest(
         image=image,
         container=container,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator
 from typing import BinaryIO
 
 from seatrial.diagnosis.diagnosis import MEANING
+from seatrial.findings.aftermath import without_aftermath
 from seatrial.findings.build import CONSEQUENCES
 from seatrial.findings.catalogue import LAYERS, by_id, entries
 from seatrial.findings.finding import Finding
 from seatrial.findings.known import Known, beginning, ending, plain
-from seatrial.findings.match import match_lines, match_text
+from seatrial.findings.lines import Seams, one_byte_letters
+from seatrial.findings.match import Matches, match_text
 
 #: A line longer than this is read in pieces: memory stays bounded whatever comes. Symptoms are below 150 characters.
 MAX_LINE_BYTES = 1 << 16
@@ -24,6 +27,9 @@ GENERAL = (*PARTS, "k8s-image-pull", "k8s-volume")
 
 #: Lines that may be one that was broken.
 BROKEN_LINES = 3
+
+#: A log of this size may be a line that somebody cut off; a larger one is read to its end without being kept.
+MAX_PASTED_BYTES = 1 << 14
 
 #: Entry → entries that it follows from.
 FOLLOWS = {
@@ -52,15 +58,7 @@ def explain_text(text: str) -> list[Finding]:
         pass
     if bound := [_bound(cause, meaning) for cause, meaning in MEANING.items() if cause == text.strip()]:
         return bound
-    found = match_text(text, LAYERS)
-    lines = [_TIMESTAMP.sub("", line).strip() for line in text.splitlines()]
-    general = [finding for finding in found if finding.id in GENERAL]
-    if found == general or (general and len(lines) <= BROKEN_LINES):
-        # A terminal may have broken the line where it pleased: what is one line of an error stands in two.
-        whole = match_text(" ".join(lines), LAYERS)
-        said = [finding for finding in whole if finding.id not in GENERAL]
-        found = said or _cut_off(text, besides=found) or _within(text, besides=found) or whole or found
-    return _causes(found)
+    return explain_stream(io.BytesIO(text.encode("utf-8", "replace")))
 
 
 def _bound(cause: str, meaning: str) -> Finding:
@@ -75,8 +73,50 @@ def _bound(cause: str, meaning: str) -> Finding:
 
 
 def explain_stream(stream: BinaryIO) -> list[Finding]:
-    """Known failures in a log of any size and encoding."""
-    return _causes(match_lines(_bounded_lines(stream), LAYERS))
+    """Known failures in a log of any size and encoding, as a program wrote it or as somebody pasted it."""
+    read = _Read()
+    for number, line in _bounded_lines(stream):
+        read.add(number, line)
+    return _causes(read.findings())
+
+
+class _Read:
+    """What the lines of a log show, each by itself and where two meet; in a short one also in parts of a line."""
+
+    def __init__(self) -> None:
+        self._whole = Matches(LAYERS)
+        self._broken = Matches(LAYERS)
+        self._seams = Seams()
+        self._kept = bytearray()
+
+    def add(self, number: int, line: bytes) -> None:
+        self._whole.add(number, line)
+        for seam in self._seams.before(line):
+            self._broken.add(number, seam)
+        if len(self._kept) <= MAX_PASTED_BYTES:
+            self._kept += line + b"\n"
+
+    def findings(self) -> list[Finding]:
+        found = self._whole.findings
+        lines = [_TIMESTAMP.sub("", line).strip() for line in self._text.splitlines()]
+        is_one_line = len(lines) <= BROKEN_LINES and self._is_short
+        general = [finding for finding in found if finding.id in GENERAL]
+        if found and found != general and not (general and is_one_line):
+            return found
+        # A terminal may have broken the line where it pleased: what is one line of an error stands in several.
+        broken = match_text(" ".join(lines), LAYERS) if is_one_line else []
+        said = [finding for finding in (*self._broken.findings, *broken) if finding.id not in GENERAL]
+        if said or not self._is_short:
+            return list({finding.id: finding for finding in said}.values()) or found
+        return _cut_off(self._text, besides=found) or _within(self._text, besides=found) or broken or found
+
+    @property
+    def _is_short(self) -> bool:
+        return len(self._kept) <= MAX_PASTED_BYTES
+
+    @property
+    def _text(self) -> str:
+        return self._kept.decode("utf-8", "replace")
 
 
 def _causes(found: list[Finding]) -> list[Finding]:
@@ -85,7 +125,8 @@ def _causes(found: list[Finding]) -> list[Finding]:
     roots = {entry.id for entry in entries(_OF_BUILDS)}.difference(CONSEQUENCES, FOLLOWS)
     if ids & roots:  # pip that reaches no index then finds no package there
         found = [finding for finding in found if finding.id not in CONSEQUENCES]
-    return [finding for finding in found if not ids.intersection(FOLLOWS.get(finding.id, ()))]
+    found = [finding for finding in found if not ids.intersection(FOLLOWS.get(finding.id, ()))]
+    return without_aftermath(found)
 
 
 def _cut_off(text: str, besides: list[Finding]) -> list[Finding]:
@@ -96,8 +137,11 @@ def _cut_off(text: str, besides: list[Finding]) -> list[Finding]:
     shown = [(length, entry) for entry in entries() if (length := _shown_of(entry, line)) >= MIN_CUT]
     if not shown:
         return []
-    _, entry = max(shown, key=lambda one: one[0])
-    return [entry.finding([f"part of a line: {line[:200]}"])]
+    most = max(length for length, _ in shown)
+    meant = [entry for length, entry in shown if length == most]
+    if len(meant) > MOST_MEANT:  # "No such file or directory", with which many begin
+        return []
+    return [meant[0].finding([f"part of a line: {line[-200:]}"])]
 
 
 def _within(text: str, besides: list[Finding]) -> list[Finding]:
@@ -115,19 +159,29 @@ def _has_words(symptom: str, part: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(part)}(?!\w)", symptom) is not None
 
 
+def _ends_with(line: str, part: str) -> bool:
+    """Its first word whole: a "FileNotFoundError: " is no "error: "."""
+    return line.endswith(part) and not line[: -len(part)][-1:].isalnum()
+
+
 def _shown_of(entry: Known, line: str) -> int:
     """How many characters of a symptom's beginning the line ends with, or of its end the line begins with."""
     most = 0
     for symptom in entry.symptoms:
         first, last = beginning(symptom), ending(symptom)
-        most = max([most, *(n for n in range(MIN_CUT, len(first) + 1) if line.endswith(first[:n]))])
+        most = max([most, *(n for n in range(MIN_CUT, len(first) + 1) if _ends_with(line, first[:n]))])
         most = max([most, *(n for n in range(MIN_CUT, len(last) + 1) if line.startswith(last[-n:]))])
     return most
 
 
-def _bounded_lines(stream: BinaryIO) -> Iterator[bytes]:
-    while line := stream.readline(MAX_LINE_BYTES):
-        yield line
+def _bounded_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Lines with their numbers. What a progress bar has drawn over is a line, too."""
+    number, beginning = 1, b""
+    while piece := stream.readline(MAX_LINE_BYTES):
+        beginning = beginning or piece[:2]
+        for line in one_byte_letters(piece, beginning).splitlines():
+            yield number, line
+        number += piece.endswith(b"\n")
 
 
 def sources(id: str) -> tuple[str, ...]:

@@ -62,7 +62,8 @@ BUILD = (
         symptoms=(
             "Could not open lock file /var/lib/{place} - open (13: Permission denied)",
             "List directory /var/lib/apt/lists/partial is missing. - Acquire (13: Permission denied)",
-            "[Errno 13] Permission denied: '{path}'",
+            "due to an OSError: [Errno 13] Permission denied: '{path}'",
+            "due to an EnvironmentError: [Errno 13] Permission denied: '{path}'",
         ),
         cause="The base's last USER is not root; {path} belongs to root",
         fix='in seatrial.toml: [image] base = "python:3.11-slim-bookworm"   # or in a Dockerfile: USER root before',

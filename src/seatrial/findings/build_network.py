@@ -125,8 +125,10 @@ BUILD_NETWORK = (
         id="download-timeout",
         title="A download into the build stopped: the server did not answer in time",
         symptoms=(
-            "ReadTimeoutError",
-            "Read timed out.",
+            "after connection broken by 'ReadTimeoutError…: /simple/",
+            "after connection broken by 'ReadTimeoutError…: /packages/",
+            "ReadTimeoutError: HTTPSConnectionPool(host='",
+            "ReadTimeoutError: HTTPConnectionPool(host='",
             "The read operation timed out",
             "Connection timed out after",
             "Failed to connect to {host} port …: Connection timed out",

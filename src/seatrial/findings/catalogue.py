@@ -36,6 +36,7 @@ LAYERS = (
     "training",
     "framework",
     "script",
+    "pasted",
     "running",
     "doctor",
 )

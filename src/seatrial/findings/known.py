@@ -1,8 +1,8 @@
 """Known: one entry of the catalogue of failures, how its symptoms are found in a text, and the finding it becomes.
 
 A symptom is literal text. ``…`` stands for any text within the line, ``{name}`` for a word that is kept under that
-name, ``{name…}`` for several words. Case and the kind of quotes do not matter. Title, cause and fix may use the
-names; ``{engine}`` and ``{Engine}`` are always known.
+name, ``{name…}`` for several words; where ``¦`` stands, a word ends. Case and the kind of quotes do not matter. Title,
+cause and fix may use the names; ``{engine}`` and ``{Engine}`` are always known.
 """
 
 import re
@@ -14,8 +14,11 @@ from seatrial.findings.finding import Finding
 #: Stands for any text inside a symptom: ``"DataLoader worker (pid … is killed by signal"``.
 GAP = "…"
 
+#: Where a word has to end: ``"loss: nan¦"`` is not in "loss: nanometre".
+WORD_END = "¦"
+
 _HOLE = re.compile(r"\{([A-Za-z]+)(…?)\}")
-_BLANK = re.compile(_HOLE.pattern + "|" + GAP)
+_BLANK = re.compile(_HOLE.pattern + "|" + GAP + "|" + WORD_END)
 
 #: Every quote is read as this one: programs, shells and JSON logs differ in them.
 QUOTE = "'"
@@ -122,7 +125,9 @@ def _pattern(symptom: str) -> "re.Pattern[str]":
     for blank in _BLANK.finditer(symptom):
         pattern += _literal(symptom[at : blank.start()])
         at, name = blank.end(), blank.group(1)
-        if name is None:
+        if blank.group(0) == WORD_END:
+            pattern += r"(?!\w)"
+        elif name is None:
             pattern += ".*?"
         else:
             words = "." if blank.group(2) else r"[^\s\"'`]"

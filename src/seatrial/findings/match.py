@@ -7,6 +7,7 @@ from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence
 from seatrial.findings.catalogue import IN_RUN, entries
 from seatrial.findings.finding import Finding
 from seatrial.findings.known import QUOTE, Known, beginning, plain
+from seatrial.findings.lines import without_steering
 
 #: Lines kept as evidence of one finding, and characters kept of a line.
 MAX_EVIDENCE = 3
@@ -39,27 +40,45 @@ def match_text(text: str, layers: Sequence[str] = IN_RUN) -> List[Finding]:
 
 
 def match_lines(lines: Iterable[bytes], layers: Sequence[str] = IN_RUN) -> List[Finding]:
-    """Known failures in the lines of a log, one finding of each, in order of appearance.
+    """Known failures in the lines of a log, one finding of each, in order of appearance."""
+    matches = Matches(layers)
+    for number, line in enumerate(lines, 1):
+        matches.add(number, line)
+    return matches.findings
+
+
+class Matches:
+    """Known failures in lines that come one by one.
 
     Evidence is ``line 12: RuntimeError: CUDA out of memory…``, at most MAX_EVIDENCE lines of MAX_CHARACTERS. A
     line shows one failure at most: the first of the catalogue. Text that is no UTF-8 is read with replacements.
     """
-    findings: Dict[str, Finding] = {}
-    any_beginning = _any_beginning(tuple(layers))
-    for number, raw in enumerate(lines, 1):
-        if not any_beginning.search(_plain_bytes(raw)):
-            continue
+
+    def __init__(self, layers: Sequence[str]) -> None:
+        self._layers = layers
+        self._any_beginning = _any_beginning(tuple(layers))
+        self._findings: Dict[str, Finding] = {}
+
+    @property
+    def findings(self) -> List[Finding]:
+        """One of each, in order of appearance."""
+        return list(self._findings.values())
+
+    def add(self, number: int, raw: bytes) -> None:
+        """Look at one line of the log."""
+        raw = without_steering(raw)
+        if not self._any_beginning.search(_plain_bytes(raw)):
+            return
         line = raw.decode("utf-8", "replace")
-        match = first_in(line, layers)
+        match = first_in(line, self._layers)
         if match is None:  # only a beginning
-            continue
-        finding = findings.get(match.known.id)
+            return
+        finding = self._findings.get(match.known.id)
         if finding is None:
             values = dict(_engine_of(line), **match.values)
-            finding = findings[match.known.id] = match.known.finding(values=values)
+            finding = self._findings[match.known.id] = match.known.finding(values=values)
         if len(finding.evidence) < MAX_EVIDENCE:
             finding.evidence.append("line %d: %s" % (number, line.strip()[:MAX_CHARACTERS]))
-    return list(findings.values())
 
 
 def _engine_of(line: str) -> Dict[str, str]:

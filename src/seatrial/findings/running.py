@@ -87,6 +87,25 @@ RUNNING = (
         severity="warning",
     ),
     Known(
+        id="exception-swallowed",
+        title="The script's last words are an exception, and it ended with exit code 0",
+        symptoms=(),
+        cause="An except catches it and prints it; who starts the script, seatrial too, is told that all went well",
+        fix="raise behind the print, or sys.exit(1), so that a failure is seen",
+        sources=("https://docs.python.org/3/library/sys.html#sys.exit",),
+        severity="warning",
+    ),
+    Known(
+        id="went-to-background",
+        title="The script ended at once and left processes running, which were ended with it",
+        symptoms=(),
+        cause="It went on in the background: a daemon, nohup or &; a run ends with the process that was started",
+        fix="start the training in the foreground, or end a shell script with wait; seatrial run --detach … is in the "
+        "background by itself",
+        sources=("docs/diagnosis.md",),
+        severity="warning",
+    ),
+    Known(
         id="zombie-holds-gpu-memory",
         title="A dead process still holds GPU memory",
         symptoms=(),

@@ -80,14 +80,6 @@ SCRIPT = (
     *(_missing_library(name) for name in LIBRARIES),
     *(_missing(program) for program in PROGRAMS),
     Known(
-        id="file-missing",
-        title="The script found no file {path}",
-        symptoms=(),
-        cause="A relative path begins at the working directory; of this machine, the container has the project alone",
-        fix="seatrial run … --mount FOLDER:{folder}",
-        sources=("https://docs.python.org/3/library/exceptions.html#FileNotFoundError",),
-    ),
-    Known(
         id="relative-import",
         title="The script imports from the package around it, and was started without it",
         symptoms=("attempted relative import with no known parent package",),

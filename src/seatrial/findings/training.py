@@ -1,6 +1,10 @@
 """Failures of training code: ranks, precision, checkpoints, and code that was written for other versions."""
 
 from seatrial.findings.known import Known
+from seatrial.findings.libraries import LIBRARIES_AROUND
+from seatrial.findings.training_files import TRAINING_FILES
+from seatrial.findings.training_ranks import TRAINING_RANKS
+from seatrial.findings.training_step import TRAINING_STEP
 
 RANKS = (
     Known(
@@ -31,17 +35,6 @@ RANKS = (
         cause="init_process_group was not reached: the script runs as one process, or calls it later",
         fix="seatrial run … --launcher torchrun   # or ask torch.distributed.is_initialized() first",
         sources=("pytorch: torch/distributed/distributed_c10d.py",),
-    ),
-    Known(
-        id="first-node-not-reached",
-        title="A rank cannot reach the first node",
-        symptoms=(
-            "The client socket has failed to connect to any network address of",
-            "The client socket has timed out after",
-        ),
-        cause="The address or the port is wrong, a firewall closes it, or the first node has not started yet",
-        fix="nc -vz HOST PORT   # from the other node, with the host and port of the message",
-        sources=("pytorch: torch/csrc/distributed/c10d/socket.cpp",),
     ),
     Known(
         id="rank-option-unknown",
@@ -132,6 +125,7 @@ PRECISION = (
         symptoms=(
             "Unable to find a valid cuDNN algorithm to run convolution",
             "unable to find an engine to execute this computation",
+            "Failed to get convolution algorithm. This is probably because cuDNN failed",
         ),
         cause="As a rule the GPU's free memory is too small; else another cuDNN was found than torch brought",
         fix="halve the batch size; if that changes nothing, look for a second cuDNN: seatrial doctor",
@@ -208,6 +202,36 @@ VERSIONS = (
         sources=("Dao-AILab/flash-attention#919", "Dao-AILab/flash-attention#931"),
     ),
     Known(
+        id="cuda-library-missing",
+        title="A compiled package wants the libraries of another CUDA release: {version}",
+        symptoms=(
+            "ImportError: libcudart.so.{version}: cannot open shared object file",
+            "OSError: libcudart.so.{version}: cannot open shared object file",
+            "ImportError: libcublas.so.{version}: cannot open shared object file",
+            "OSError: libcublas.so.{version}: cannot open shared object file",
+        ),
+        cause="It was compiled for another CUDA than the one that torch brings",
+        fix="take the package's wheel for this CUDA: python -c 'import torch; print(torch.version.cuda)'",
+        sources=("Dao-AILab/flash-attention#208",),
+    ),
+    Known(
+        id="cuda-libraries-mixed",
+        title="Libraries of two CUDA releases are mixed",
+        symptoms=("undefined symbol: __nvJitLink",),
+        cause="libcusparse and libnvJitLink belong to different releases: LD_LIBRARY_PATH leads to another CUDA than "
+        "torch brought, or pip updated one of the two alone",
+        fix="unset LD_LIBRARY_PATH   # and pip install --force-reinstall torch",
+        sources=("pytorch/pytorch#111469",),
+    ),
+    Known(
+        id="ninja-missing",
+        title="A package compiles itself when it is used, and the image has no ninja",
+        symptoms=("Ninja is required to load C++ extensions",),
+        cause="torch.utils.cpp_extension builds with ninja, which is a Python package of its own",
+        fix='add ninja to requirements.txt; it needs compilers too: [image] flavour = "devel"',
+        sources=("pytorch: torch/utils/cpp_extension.py",),
+    ),
+    Known(
         id="flash-attention-missing",
         title="flash-attn was asked for and is not installed",
         symptoms=("FlashAttention2 has been toggled on, but it cannot be used", "flash_attn seems to be not installed"),
@@ -247,7 +271,10 @@ DATA = (
     Known(
         id="checkpoint-of-another-model",
         title="The checkpoint does not fit the model",
-        symptoms=("Error(s) in loading state_dict for",),
+        symptoms=(
+            "Error(s) in loading state_dict for",
+            "loaded state dict contains a parameter group that doesn't match",
+        ),
         cause="Names or sizes differ; names that begin with module. were saved under DataParallel or DDP",
         fix="take module. off the names, or build the model with the sizes that the checkpoint has",
         sources=("pytorch: torch/nn/modules/module.py",),
@@ -263,18 +290,13 @@ DATA = (
     Known(
         id="ragged-batch",
         title="The examples of a batch have different shapes",
-        symptoms=("stack expects each tensor to be equal size",),
+        symptoms=(
+            "stack expects each tensor to be equal size",
+            "you should probably activate truncation and/or padding with",
+        ),
         cause="DataLoader stacks them, which takes one shape",
         fix="resize or crop them in the data set, or give DataLoader a collate_fn that pads",
         sources=("https://docs.pytorch.org/docs/stable/data.html#working-with-collate-fn",),
-    ),
-    Known(
-        id="loader-process-ended",
-        title="A process of the data loader ended without a word",
-        symptoms=("DataLoader worker (pid(s) … exited unexpectedly",),
-        cause="It ran out of memory, or crashed where Python cannot raise",
-        fix="num_workers=0 shows the error itself; for memory: seatrial run --memory 32g …",
-        sources=("pytorch: torch/utils/data/dataloader.py",),
     ),
     Known(
         id="changed-in-place",
@@ -299,4 +321,4 @@ DATA = (
     ),
 )
 
-TRAINING = RANKS + PRECISION + VERSIONS + DATA
+TRAINING = RANKS + TRAINING_RANKS + PRECISION + VERSIONS + DATA + TRAINING_STEP + TRAINING_FILES + LIBRARIES_AROUND

@@ -12,7 +12,7 @@ from seatrial.receipt.criterion import Criteria as Criteria
 from seatrial.receipt.criterion import Criterion as Criterion
 from seatrial.receipt.criterion import Verdict as Verdict
 from seatrial.receipt.numbers import Series, rows, series_of
-from seatrial.receipt.outcome import End, Outcome, make_outcome
+from seatrial.receipt.outcome import DOUBTFUL, End, Outcome, make_outcome
 from seatrial.receipt.plot import STEPS_PLOT as STEPS_PLOT
 from seatrial.receipt.plot import Line as Line
 from seatrial.receipt.plot import Plot as Plot
@@ -388,8 +388,8 @@ class Receipt(Record):
 
     @property
     def doubtful(self) -> bool:
-        """It ended with 0, and by its own words did nothing."""
-        return any(finding.id == "did-nothing" for finding in self.findings)
+        """It ended with 0, and by its own words did nothing, or failed."""
+        return any(finding.id in DOUBTFUL for finding in self.findings)
 
     def metrics(self, name: str) -> Series:
         """The curve of a number that the target reported, or of one measured: ``metrics("loss").values``.

@@ -47,6 +47,13 @@ _BADGES: dict[OutcomeId, str] = {
 #: Why a run on the CPU has nothing to judge of a GPU.
 _WITHOUT_GPU: dict[OutcomeId, str] = {"cpu": "no GPU was requested", "cpu-fallback": "it ran without one"}
 
+#: Findings of a run that ended with 0 by which that end is in doubt → what stands behind its exit cause.
+DOUBTFUL = {
+    "did-nothing": "apparently did nothing",
+    "exception-swallowed": "its last words are an exception",
+    "went-to-background": "what it left in the background was ended with it",
+}
+
 #: Outcomes that the exit cause tells all of: the criteria of a run that failed are not what one looks for first.
 _BY_CAUSE: tuple[OutcomeId, ...] = ("running", "pruned", "stopped", "failed", "in-doubt")
 
@@ -93,7 +100,7 @@ class End:
         cause, words: of its ExitCause.
         device: of its Header.
         served: a server's normal end is that somebody stops it.
-        doubtful: by its own words it did nothing.
+        doubtful: by its own words it did nothing, or failed.
     """
 
     cause: str

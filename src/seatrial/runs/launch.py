@@ -255,11 +255,9 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
 
         pull(store, plan.companion_image, say)
     if plan.venv is not None:
-        from seatrial.backends.local.venv import ensure_venv
-        from seatrial.images.building.cuda_unasked import without_cuda
+        from seatrial.runs.venv import make_venv  # pip is needed by few runs
 
-        progress = say if plan.gpus_asked else without_cuda(say, plan.venv.requirements)
-        ensure_venv(plan.venv.directory, plan.venv.requirements, plan.venv.base, progress)
+        make_venv(plan, say)
     if plan.view is not None:
         make_view(plan)
     if plan.companion is not None:

@@ -63,6 +63,11 @@ def test_no_run(refused, verb, reference):
     refused("runs", verb, reference, *behind)
 
 
+@pytest.mark.parametrize("option", ["--image", "--container"])
+def test_a_name_that_is_empty(refused, option):
+    assert f"seatrial doctor {option} NAME" in refused("doctor", option, "")
+
+
 @pytest.mark.parametrize("reference", NO_RUNS, ids=repr)
 def test_nothing_to_resume(refused, reference):
     refused("run", "--resume", reference)

@@ -6,6 +6,7 @@ breaks, no earlier link may be blamed. Breaks of real engines and images are in 
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -290,6 +291,34 @@ def docker_down(host: Host) -> None:
 def docker_hangs(host: Host) -> None:
     said = "docker did not respond within 3 s"
     host.docker = CommandTimeoutError(said, argv=["docker", "info"], exit_code_of_command=-9, stderr="")
+
+
+@breaks("engine.docker", "docker-is-podman")
+def docker_is_podman(host: Host) -> None:
+    host.docker = Completed(("docker", "info"), 0, json.dumps(podman_info(), indent=2), "")
+
+
+@breaks("engine.docker", "docker-is-podman")
+def docker_is_podman_and_says_so(host: Host) -> None:
+    said = "Emulate Docker CLI using podman. Create /etc/containers/nodocker to quiet msg."
+    host.docker = Completed(("docker", "info"), 0, json.dumps(podman_info(), indent=2), said)
+
+
+@breaks("engine.docker", "docker-context-missing")
+def docker_context_gone(host: Host) -> None:
+    said = 'Failed to initialize: unable to resolve docker endpoint: context "lab": context not found: open /x.json'
+    host.docker = Completed(("docker", "info"), 1, "", said)
+
+
+@breaks("engine.docker", "docker-client-too-new")
+def docker_client_too_new(host: Host) -> None:
+    said = "Error response from daemon: client version 1.99 is too new. Maximum supported API version is 1.41"
+    host.docker = Completed(("docker", "info"), 1, "", said)
+
+
+@breaks("engine.docker", "engine-down")
+def docker_babbles(host: Host) -> None:
+    host.docker = Completed(("docker", "info"), 0, "{not json", "")
 
 
 @breaks("engine.docker", "engine-permission")

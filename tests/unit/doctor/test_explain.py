@@ -121,6 +121,72 @@ def test_a_line_that_a_terminal_broke_is_still_known() -> None:
     assert "no-kernel-image" in [finding.id for finding in explain_text(text)]
 
 
+OOM = "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9.25 GiB."
+TIMEOUT = "[rank0]:[E ProcessGroupNCCL.cpp:475] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=91"
+FRAMES = "\n".join(
+    f'  File "/opt/x/y{n}.py", line {n}, in call\n    return self._call(*args, **kwargs)' for n in range(120)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    {
+        "far from the end": (f"{OOM}\n{FRAMES}", ["cuda-out-of-memory"]),
+        "the other ranks miss it": (f"{TIMEOUT}\n{OOM}", ["cuda-out-of-memory"]),
+        "no rank says why": (TIMEOUT, ["nccl-timeout"]),
+        "a launcher's last words": (
+            "ModuleNotFoundError: No module named 'apex'\n"
+            "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+            ["python-module-missing"],
+        ),
+        "a launcher's only words": (
+            "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n  exitcode  : 1 (pid: 7)",
+            ["rank-failed"],
+        ),
+        "a launcher tells the signal": (
+            "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
+            "  traceback : Signal 9 (SIGKILL) received by PID 2630",
+            ["process-killed"],
+        ),
+        "another language": ("OSError: [Errno 28] 设备上没有空间: '/data/out/ckpt.pt'", ["disk-full"]),
+        "below a progress bar": ("  3%|\r  4%|\r\nCUDA out of memory\r", ["cuda-out-of-memory"]),
+        "broken at 80 columns, in the middle": (
+            f"{FRAMES[:70]}\n{'x' * 70}CUDA out o\nf memory. Tried to\n{FRAMES[:70]}",
+            ["cuda-out-of-memory"],
+        ),
+    }.values(),
+)
+def test_a_log_as_it_is_pasted(text: str, ids: list[str]) -> None:
+    """From a file, and with what PowerShell makes of it."""
+    assert [finding.id for finding in explain_stream(io.BytesIO(text.encode()))] == ids
+    assert [finding.id for finding in explain_stream(io.BytesIO(text.replace("\n", "\r\n").encode()))] == ids
+    assert [finding.id for finding in explain_stream(io.BytesIO(text.encode("utf-16")))] == ids
+
+
+def test_a_line_behind_a_progress_bar_is_the_evidence() -> None:
+    [finding] = explain_stream(io.BytesIO(b"epoch 1\n" + b" 3%|#\r" * 500 + b"CUDA out of memory\n"))
+    assert finding.evidence == ["line 2: CUDA out of memory"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ImportError: libfoo.so.11: cannot open shared object file: No such file or directory",
+        "cp: cannot stat 'x': No such file or directory\n",
+        "bash: ./train.sh: Permission denied",
+        "FileNotFoundError: [Errno 2] No such file or directory: '/da",
+        "docker: Error response from daemon: ",
+    ],
+)
+def test_what_many_symptoms_begin_with_is_none_of_them(text: str) -> None:
+    assert explain_text(text) == []
+
+
+def test_a_part_of_a_message_in_a_file() -> None:
+    [finding] = explain_stream(io.BytesIO(b"no kernel image is avail"))
+    assert finding.id == "no-kernel-image"
+
+
 def test_nothing_is_made_up() -> None:
     assert explain_text("Traceback (most recent call last):\nKeyError: 'x'") == []
 

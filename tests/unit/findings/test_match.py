@@ -20,7 +20,7 @@ LINES = {
     "RuntimeError: DataLoader worker (pid 41) is killed by signal: Bus error. It is possible that …": (
         "shared-memory-too-small"
     ),
-    "RuntimeError: DataLoader worker (pid 41) is killed by signal: Killed. ": "host-out-of-memory",
+    "RuntimeError: DataLoader worker (pid 41) is killed by signal: Killed. ": "loader-process-killed",
     "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 7.45 GiB for an array": "host-out-of-memory",
     "RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory": (
         "host-out-of-memory"
@@ -78,6 +78,20 @@ LINES = {
         "tensorflow-no-gpu"
     ),
     "KeyError: 'getpwuid(): uid not found: 1234'": "user-unknown",
+    "RuntimeError: DataLoader worker (pid 109552) exited unexpectedly with exit code 1. Details are lost": (
+        "loader-process-ended"
+    ),
+    "RuntimeError: unable to write to file </torch_1_2_3>: No space left on device (28)": "shared-memory-too-small",
+    "\x1b[31mRuntimeError:\x1b[0m \x1b[31mCUDA\x1b[0m out of memory": "cuda-out-of-memory",
+    "OSError: [Errno 24] Zu viele offene Dateien: '/data/1.png'": "too-many-open-files",
+    "RuntimeError: mat1 and mat2 shapes cannot be multiplied (32x512 and 784x10)": "shapes-do-not-fit",
+    "_pickle.UnpicklingError: invalid load key, 'v'.": "lfs-pointer",
+    "_pickle.UnpicklingError: invalid load key, '<'.": "file-damaged",
+    "node5:240 [6] NCCL WARN socketPollConnect: Connect to 10.0.0.4<56849> returned 113(No route to host)": (
+        "nccl-no-connection"
+    ),
+    "train loss: nan": "loss-not-finite",
+    "{'loss': nan, 'epoch': 0.2}": "loss-not-finite",
 }  # fmt: skip
 
 
@@ -97,11 +111,28 @@ def test_lines_as_printed(line: str) -> None:
         "WARNING - size mismatch for bbox_head.weight: copying a param with shape torch.Size([80]) from checkpoint",
         "AttributeError: 'LinearSVC' object has no attribute 'predict_proba'",
         "Function add returned 3",
+        "mean loss: nanometres, val_loss: infinity norm",
+        "cudaError checks disabled, CUDA_ERROR_ checks: 0",
+        "epoch 3 train error: 0.012, 12 nan values replaced, worker killed",
+        "No checkpoint found: [Errno 2] No such file or directory: 'ckpt/last.pt' - starting from scratch",
         "Namespace(device='cuda', pin_memory=True)",
     ],
 )
 def test_ordinary_lines_show_nothing(line: str) -> None:
     assert match_text(line) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "12 entries Evicted from the LRU cache, slow samples Preempted",
+        "Unauthorized: 0, forbidden moves: 3",
+        "WARNING:urllib3.connectionpool:Retrying after connection broken by 'ReadTimeoutError(\"read timed out\")': /x",
+        "loading nan.py, killed: 0, error: 0.012",
+    ],
+)
+def test_ordinary_lines_show_nothing_of_any_layer(line: str) -> None:
+    assert match_text(line, LAYERS) == []
 
 
 @pytest.mark.parametrize("entry", [entry for entry in entries() if entry.symptoms], ids=lambda entry: entry.id)

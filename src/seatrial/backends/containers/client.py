@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from seatrial.backends.containers.engine_errors import as_addressed, unavailable_error
+from seatrial.backends.containers.info import read_info
 from seatrial.errors import CommandTimeoutError, EngineUnavailableError
 from seatrial.system import command
 
@@ -80,11 +81,7 @@ class EngineClient:
     def info(self) -> dict[str, Any]:
         """What the engine says of itself. Raises EngineUnavailableError."""
         ended = self.ask("info", "--format", self.traits.info_format, timeout_s=INFO_TIMEOUT_S)
-        # Without a daemon Docker's client prints its own half; older ones exit 0 then (docker/cli#2300).
-        info: dict[str, Any] = json.loads(ended.stdout) if ended.stdout.lstrip().startswith("{") else {}
-        if ended.exit_code != 0 or not info.get(self.traits.info_key):
-            raise unavailable_error(self.traits.name, ended.stderr or "\n".join(info.get("ServerErrors") or []))
-        return info
+        return read_info(self.traits.name, self.traits.info_key, ended)
 
     def inspect(self, kind: Literal["image", "container"], id: str) -> dict[str, Any] | None:
         """What the engine knows of one; None when it has no such. Raises EngineUnavailableError."""

@@ -28,6 +28,9 @@ GPU_LAYERS = ("host", "engine")
 ERRORS: dict[str, type[SeatrialError]] = {
     "engine-permission": EngineUnavailableError,
     "engine-down": EngineUnavailableError,
+    "docker-context-missing": EngineUnavailableError,
+    "docker-is-podman": EngineUnavailableError,
+    "docker-client-too-new": EngineUnavailableError,
     "rootless-no-subids": EngineUnavailableError,
     "engine-part-missing": EngineError,
     "daemon-json-invalid": EngineError,
@@ -70,8 +73,12 @@ def unavailable_error(engine: str, stderr: str, environ: Mapping[str, str] = os.
     """The error for an engine that gave no answer to a plain question."""
     found = _known(("engine",), engine, stderr)
     if not isinstance(found, EngineUnavailableError):
-        said = f"{engine.capitalize()} does not respond: {last_line(stderr)}"
-        found = EngineUnavailableError(said, run=f"{engine} info")
+        words = last_line(stderr)
+        found = EngineUnavailableError(
+            f"{engine.capitalize()} does not respond: {words}" if words else f"{engine.capitalize()} gave no answer",
+            cause=f"its client or its daemon failed; `{engine} info` shows all that it says",
+            run=f"{engine} info",
+        )
     return as_addressed(found, engine, environ)
 
 
@@ -83,8 +90,10 @@ def as_addressed(
     if not environ.get(variable):
         return error
     said = error.message.partition(": ")[2]
+    place = f"at {variable}={environ[variable]}"
+    refused = "no access to" in error.message
     return EngineUnavailableError(
-        _LOGIN.sub("", f"{engine.capitalize()} does not respond at {variable}={environ[variable]}"),
+        _LOGIN.sub("", f"{error.message} {place}" if refused else f"{engine.capitalize()} does not respond {place}"),
         cause=_LOGIN.sub("", said or error.cause or error.message),
         run=f"unset {variable}   # or set it to where {engine} listens; then: {engine} info",
     )
@@ -96,7 +105,7 @@ def last_line(stderr: str) -> str:
     lines = [line.strip() for line in stderr.splitlines() if line.strip() and not line.startswith(pointers)]
     if not lines:
         return ""
-    return re.sub(r"^(?:docker: |Error: |Error response from daemon: )+", "", lines[-1])
+    return re.sub(r"^(?:\* |docker: |Error: |Error response from daemon: )+", "", lines[-1])
 
 
 def _known(layers: Sequence[str], engine: str, stderr: str, **values: str) -> SeatrialError | None:

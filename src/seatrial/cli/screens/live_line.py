@@ -43,7 +43,7 @@ class LiveLine:
         self._terminal = _is_terminal(2) and os.environ.get("TERM", "dumb") != "dumb"
         self._possible = self._terminal and not _is_pipe(1)  # whoever reads the pipe may print here, too: ``| tee``
         self._own: list[Stream] = ["stderr"]  # what is printed there stands where the line would
-        if _is_terminal(1) if self._terminal else _are_one_file(1, 2):
+        if _is_terminal(1) if self._terminal else are_one_file(1, 2):
             self._own.append("stdout")
         self._shown = ""
         self._at_line_start = True
@@ -117,7 +117,7 @@ def _is_terminal(number: int) -> bool:
         return False
 
 
-def _are_one_file(*numbers: int) -> bool:
+def are_one_file(*numbers: int) -> bool:
     """``2>&1``, and everything that starts a program with one pipe for both."""
     try:
         return len({(os.fstat(number).st_dev, os.fstat(number).st_ino) for number in numbers}) == 1

@@ -60,6 +60,7 @@ class Screen:
         self._out = Console(highlight=False, emoji=False)
         self._live: LiveLine | None = None
         self.builds = False
+        self._unended: Stream | None = None
         self._printing = threading.RLock()  # threads and signal handlers say things, too
 
     def say(self, line: str) -> None:
@@ -147,6 +148,17 @@ class Screen:
             out.flush()
             out.buffer.write(data)
             out.buffer.flush()
+            if data:
+                self._unended = None if data.endswith(b"\n") else "stderr" if out is sys.stderr else "stdout"
+
+    def _end_line(self, console: Console) -> None:
+        """Where the target left a line without an end, and ours would stand behind it."""
+        from seatrial.cli.screens.live_line import are_one_file
+
+        ours: Stream = "stderr" if console is self._err else "stdout"
+        if self._unended is not None and (self._unended == ours or are_one_file(1, 2)):
+            console.print()
+            self._unended = None
 
     def detached(self, plan: Plan) -> None:
         """How to get back to a run that goes on alone."""
@@ -171,7 +183,9 @@ class Screen:
 
         show = terminal.render if self._whole else verdict.render
         if self._whole or not error_follows:
-            show(receipt, self._err if self._answer_only else self._out)
+            console = self._err if self._answer_only else self._out
+            self._end_line(console)
+            show(receipt, console)
         self._quiet = False
         self.say(f"receipt: {as_typed((run.place if run.recorded else run.folder) / 'receipt.html')}")
 

@@ -77,7 +77,12 @@ def _names(machine: Machine) -> Verdict:
         cause = "There is no spec of kind nvidia.com/gpu; until then, seatrial run mounts device nodes"
         fix = generate_command(machine)
         return found(
-            "cdi-unresolvable", [f"looked in {', '.join(folders(machine))}"], severity="warning", cause=cause, fix=fix
+            "cdi-unresolvable",
+            [f"looked in {', '.join(folders(machine))}"],
+            severity="warning",
+            message=f"{engine.name.capitalize()} has no CDI device",
+            cause=cause,
+            fix=fix,
         )
     names = {device.name.partition("=")[2] for device in devices}
     lacking = [
@@ -146,7 +151,13 @@ CDI = (
         ("cdi-spec-unreadable", "cdi-device-conflict"),
         _readable,
     ),
-    Check("cdi.names", "The engine resolves every GPU's CDI name", ("cdi-unresolvable",), _names),
+    Check(
+        "cdi.names",
+        "The engine resolves every GPU's CDI name",
+        ("cdi-unresolvable",),
+        _names,
+        needs=("hardware.present",),
+    ),
     Check("cdi.fresh", "Specs match the driver", ("cdi-spec-stale",), _fresh),
     Check("cdi.uvm", "Specs include /dev/nvidia-uvm", ("cdi-uvm-missing-in-spec",), _uvm),
     Check("cdi.shadowed", "No second spec shadows another", ("cdi-spec-shadowed",), _shadowed),

@@ -60,9 +60,18 @@ def _works(facts: EngineFacts | None) -> bool:
     return facts is not None and facts.available
 
 
+#: In the title of an entry → its ID; another is engine-down.
+_SILENT = {
+    "no access to": "engine-permission",
+    "has no context": "docker-context-missing",
+    "is Podman here": "docker-is-podman",
+    "client speaks API": "docker-client-too-new",
+}
+
+
 def _silent(error: EngineUnavailableError, *, other_works: bool) -> Verdict:
     """An engine that is installed and gives no answer; no more than a warning where the other one works."""
-    id = "engine-permission" if "no access to" in error.message else "engine-down"
+    id = next((id for words, id in _SILENT.items() if words in error.message), "engine-down")
     return found(
         id,
         [error.message],
@@ -122,7 +131,7 @@ def _runtime_programs(machine: Machine) -> Verdict:
 
 
 ENGINE = (
-    Check("engine.docker", "Docker responds", ("engine-down", "engine-permission", "engine-missing"), _docker),
+    Check("engine.docker", "Docker responds", ("engine-down", "engine-missing", *_SILENT.values()), _docker),
     Check(
         "engine.parts",
         "containerd and runc are installed",

@@ -22,11 +22,13 @@ def _present(machine: Machine) -> Verdict:
         return skipped("a plain process has no image")
     request = inspection.request
     if request.container is not None and inspection.inspected is None:
+        engine = machine.engine.name if machine.engine else "docker"
         return found(
             "subject-missing",
             [f"{machine.engine.name if machine.engine else 'no engine'}: no running container {request.container}"],
             message=f"There is no running container {request.container}",
-            fix=f"{machine.engine.name if machine.engine else 'docker'} ps",
+            cause="It has another name, or it has ended: only one that is running can be looked into",
+            fix=f"{engine} ps --all   # its name; one that has ended: {engine} start {request.container}",
         )
     try:
         image = inspection.image

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import sys
@@ -16,7 +15,8 @@ from seatrial.backends import table
 from seatrial.backends.base import EngineFacts
 from seatrial.backends.containers.docker import docker_facts
 from seatrial.backends.containers.engine import ContainerEngine
-from seatrial.backends.containers.engine_errors import unavailable_error
+from seatrial.backends.containers.engine_errors import as_addressed
+from seatrial.backends.containers.info import read_info
 from seatrial.backends.containers.podman import podman_facts
 from seatrial.doctor.facts import cluster, pci
 from seatrial.errors import CommandTimeoutError, EngineUnavailableError
@@ -181,19 +181,18 @@ class HostFacts:
         try:
             ended = self.ask(*table.client_call(name, self.environ), "info", "--format", traits.info_format)
         except CommandTimeoutError as error:
-            return EngineUnavailableError(
-                error.message, cause="the engine hangs: its daemon or storage is blocked", run=f"{name} ps"
+            silent = EngineUnavailableError(
+                error.message[:1].upper() + error.message[1:],
+                cause="it hangs: its daemon or its storage is blocked, or the machine is out of memory",
+                run=traits.restart,
             )
+            return as_addressed(silent, name, self.environ)
         if ended is None:
             return None
         try:
-            info = json.loads(ended.stdout)
-        except ValueError:
-            info = None
-        if ended.exit_code == 0 and isinstance(info, dict) and info.get(traits.info_key):
-            return info
-        said = ended.stderr or "\n".join((info or {}).get("ServerErrors") or [])
-        return unavailable_error(name, said or ended.stdout, self.environ)
+            return read_info(name, traits.info_key, ended, self.environ)
+        except EngineUnavailableError as error:
+            return error
 
     @cached_property
     def docker(self) -> EngineFacts | None:

@@ -32,6 +32,9 @@ _IN_A_BUILD = {
     "read-only-root": "sudo dmesg | tail   # the engine's disk became read-only: see why, then restart the engine",
 }
 
+#: For a module whose package nobody knows.
+NAME_THE_PACKAGE = "write the package that has this module into requirements.txt, or bring the module into the project"
+
 #: Lines that only repeat that a command failed.
 _REPETITION = re.compile(r"executor failed running|did not complete successfully|failed to solve|building at STEP")
 
@@ -80,10 +83,18 @@ def explain(lines: Sequence[str], *, image: ImagePlan, engine: str) -> ImageErro
         "sides": _sides(conflict["sides"]) if conflict else "",
     }
     finding = match.known.finding(values=known)
+    guess = guess_among(image.warnings, match.values.get("what", ""))
+    if match.known.id == "package-missing" and guess:
+        return ImageError(f"{where}: {mid_sentence(finding.message)}", cause=guess, run=NAME_THE_PACKAGE)
     package = _package(lines) if "package" not in match.values else None
     message = mid_sentence(finding.message) + (f" (needed by {package})" if package else "")
     told = f"{finding.cause} (the build said: {said})"
     return ImageError(f"{where}: {message}", cause=told, run=_IN_A_BUILD.get(match.known.id, finding.fix))
+
+
+def guess_among(warnings: Sequence[str], package: str) -> str | None:
+    """What the plan said of a package that it took for an import without knowing it."""
+    return next((warning for warning in warnings if warning.startswith(f"{package} is a guess: ")), None)
 
 
 def failing_step(lines: Sequence[str]) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.findings.finding import Finding
+from seatrial.findings.lines import STEERS, without_steering
 from seatrial.findings.match import match_lines
 from seatrial.receipt.evidence.fields import clean
 
@@ -28,10 +29,15 @@ TRACEBACK = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?$")
 #: torch.distributed puts this before every line a rank prints of its traceback.
 RANK = re.compile(r"^\[rank\d+\]:\s?")
-#: What steers a terminal: colours, cursor, titles (ECMA-48: CSI and OSC sequences).
-_STEERS = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
+#: What Python prints before the traceback of an exception in a thread, in __del__, in logging, in a forgotten task.
+_GOES_ON = re.compile(r"Exception (ignored )?in|--- Logging error ---|(Task|Future) exception was never")
 #: What a launcher raises because a child failed says nothing of why the child did.
-LAUNCHER_ERRORS = ("ChildFailedError", "ProcessExitedException", "ProcessRaisedException")
+LAUNCHER_ERRORS = (
+    "ChildFailedError",
+    "ProcessExitedException",
+    "ProcessRaisedException",
+    "RendezvousConnectionError",
+)
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,7 @@ class Output:
     exception: the last Python exception on stderr, ``ValueError: …``, or None.
     last_line: the last line on stderr that is not indented, since those explain one before them, or None. Where a
         launcher reports that a rank failed, the rank's own last ``error: …``.
+    ends_with_exception: the last thing on stderr is the traceback of an exception that nobody announced as harmless.
     lines: on both that say something. line_ends: on both, of whatever lines.
     first_lines, last_lines: a few of either, those of stderr first.
     """
@@ -49,6 +56,7 @@ class Output:
     findings: tuple[Finding, ...] = ()
     exception: str | None = None
     last_line: str | None = None
+    ends_with_exception: bool = False
     lines: int = 0
     line_ends: int = 0
     first_lines: tuple[str, ...] = ()
@@ -72,6 +80,7 @@ def read_output(run_dir: Path) -> Output:
         findings=tuple(findings.values()),
         exception=last_exception(tail),
         last_line=clean(last_line) if last_line else None,
+        ends_with_exception=ends_with_exception(tail),
         lines=sum(end.count for end in ends),
         line_ends=sum(end.line_ends for end in ends),
         first_lines=tuple(clean(line) for end in ends for line in end.first),
@@ -126,11 +135,21 @@ def last_exception(lines: list[str]) -> str | None:
     return None
 
 
+def ends_with_exception(lines: list[str]) -> bool:
+    """Whether the last line is that of an exception. Python announces one that it goes on after in the line before."""
+    said = [line for line in lines if line.strip()]
+    start = next((at for at in range(len(said) - 1, -1, -1) if said[at].startswith(TRACEBACK)), None)
+    if start is None or (start and _GOES_ON.match(said[start - 1])):
+        return False
+    below = [line for line in said[start + 1 :] if not line[0].isspace()]
+    return len(below) == 1 and said[-1] == below[0] and _EXCEPTION.match(below[0]) is not None
+
+
 def _lines(path: Path) -> Iterator[bytes]:
     try:
         with path.open("rb") as file:
             for line in iter(lambda: file.readline(MAX_LINE_BYTES), b""):
-                yield _STEERS.sub(b"", line) if b"\x1b" in line else line
+                yield without_steering(line)
     except FileNotFoundError:
         return
 
@@ -139,6 +158,6 @@ def _tail(path: Path) -> str:
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-            return _STEERS.sub(b"", file.read()).decode("utf-8", "replace")
+            return STEERS.sub(b"", file.read()).decode("utf-8", "replace")
     except FileNotFoundError:
         return ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from seatrial.findings.catalogue import entries
 from seatrial.job.condition import holds
 from seatrial.job.model import Criteria
 from seatrial.job.plan import Gpu
@@ -27,12 +28,14 @@ Judge = Callable[[Case, ExitCause], Judgement]
 #: Fewer samples than this in the training window say nothing of a mean.
 MIN_SAMPLES = 3
 
-#: Known failures that have nothing to do with the GPU: shown as findings, not held against the CUDA criterion.
-NOT_OF_CUDA = {
+#: Layers of known failures that have nothing to do with the GPU: findings, but not held against the CUDA criterion.
+_NOT_OF_CUDA = ("disk", "training", "script")
+
+#: Of other layers, likewise.
+_NEITHER = {
     "address-in-use",
-    "disk-full",
+    "connection-refused",
     "download-failed",
-    "file-missing",
     "gated-download",
     "host-out-of-memory",
     "loss-not-finite",
@@ -41,15 +44,19 @@ NOT_OF_CUDA = {
     "no-network",
     "no-terminal",
     "older-keras",
+    "permission-denied",
     "project-module-not-on-path",
     "python-module-missing",
     "python-part-missing",
-    "read-only-root",
     "shared-memory-too-small",
     "too-many-open-files",
+    "too-many-processes",
     "torch-six-removed",
     "user-unknown",
 }
+
+#: Of those layers, what CUDA itself reports.
+_OF_CUDA = {"cuda-after-fork", "cudnn-no-algorithm", "kernel-timeout", "ranks-share-a-gpu"}
 
 
 def judge_criteria(case: Case, cause: ExitCause) -> tuple[Criterion, ...]:
@@ -241,7 +248,8 @@ def _clean_output(case: Case, cause: ExitCause) -> Judgement:
         return no_gpu
     if case.evidence.target_started is None:
         return Judgement("not judged", "the target was not started")
-    trouble = [f for f in case.output.findings if f.severity != "info" and f.id not in NOT_OF_CUDA]
+    neither = _NEITHER | {entry.id for entry in entries(_NOT_OF_CUDA)} - _OF_CUDA
+    trouble = [f for f in case.output.findings if f.severity != "info" and f.id not in neither]
     if trouble:
         shown = f" ({quote(trouble[0].evidence[0])})" if trouble[0].evidence else ""
         return Judgement("fail", f"{', '.join(f.id for f in trouble)}{shown}")

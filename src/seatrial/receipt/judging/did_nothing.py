@@ -1,4 +1,4 @@
-"""Ran, but did nothing: a script that says that something is missing, leaves, and ends with 0 all the same."""
+"""Ended with 0, but did nothing, or failed: by a script's last words, or by what it left running."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import ast
 import re
 
 from seatrial.errors import SeatrialError
+from seatrial.events import Signal
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
 from seatrial.job.plan import Plan
 from seatrial.job.units import format_seconds
+from seatrial.receipt.evidence.fields import items
 from seatrial.receipt.evidence.output import Output
 from seatrial.receipt.formatting import count, quote
 from seatrial.receipt.judging.judging_input import Case
@@ -20,6 +22,9 @@ from seatrial.system.project_files import read_bytes
 #: A script that ran longer, or said more, did something before it left. Importing torch from a cold disk takes half of
 #: the first. Who skips a part often did the others.
 MOST_S, MOST_LINES, MOST_LINES_OF_SKIPPING = 60.0, 20, 5
+
+#: A script that only starts another process is done by then.
+MOST_S_OF_STARTING = 5.0
 
 #: Characters of a line that says nothing but that it leaves; what is missing stands in the line before.
 _SHORT = 40
@@ -78,6 +83,25 @@ def did_nothing(case: Case, cause: ExitCause) -> Finding | None:
         + (", no work on a GPU" if case.expected else ""),
     ]
     return known.finding(evidence)
+
+
+def failed_quietly(case: Case, cause: ExitCause) -> Finding | None:
+    """The finding for a target that printed an exception and ended with 0."""
+    if case.plan.job.serve is not None or cause.id != "finished" or not case.output.ends_with_exception:
+        return None
+    return by_id("exception-swallowed").finding([f"stderr ends with: {quote(case.output.exception or '')}"])
+
+
+def went_to_background(case: Case, cause: ExitCause) -> Finding | None:
+    """The finding for a target that ended as soon as it had started another process, and had done nothing itself."""
+    wall_s = case.measurements.wall_s
+    if cause.id != "finished" or wall_s is None or wall_s > MOST_S_OF_STARTING or _worked(case):
+        return None
+    ended = [items(told.keys.get("forwarded_to")) for told in case.evidence.all(Signal) if told.text("origin") == "end"]
+    if not any(ended):
+        return None
+    left = count(max(map(len, ended)), "process")
+    return by_id("went-to-background").finding([f"it ended after {format_seconds(wall_s)} and left {left}"])
 
 
 def _has_no_code(plan: Plan) -> bool:

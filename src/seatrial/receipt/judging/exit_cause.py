@@ -131,9 +131,11 @@ def _host_oom(case: Case) -> str | None:
     if _exit_code(case) == 0 or not (kills or killed):
         return None
     peak, limit = case.measurements.memory_peak_bytes, case.measurements.memory_limit_bytes
-    used = f" at {format_bytes(peak)}" if peak else ""
-    of = f" of {format_bytes(limit)} allowed" if limit else ""
-    return f"Out of host memory: the kernel's OOM killer ended the target{used}{of}"
+    if limit and peak and peak > 0.95 * limit:  # the last pages asked for were never given
+        used = f" at the limit of {format_bytes(limit)}"
+    else:
+        used = (f" at {format_bytes(peak)}" if peak else "") + (f" of {format_bytes(limit)} allowed" if limit else "")
+    return f"Out of host memory: the kernel's OOM killer ended the target{used}"
 
 
 def _timeout(case: Case) -> str | None:
@@ -243,10 +245,14 @@ def _signal(case: Case) -> str | None:
     hints = {
         "SIGKILL": "killed from outside: kill -9, or the host's OOM killer",
         "SIGSEGV": "a crash in native code: an extension or library, not Python itself",
+        "SIGILL": "a package was compiled for a newer processor than this one",
         "SIGBUS": "often a full /dev/shm, or a memory-mapped file that could not grow",
         "SIGABRT": "a library aborted; its last message is on stderr",
     }
-    return f"The target was killed by {name}" + (f" ({hints[name]})" if name in hints else "")
+    hint = hints.get(name, "")
+    if name == "SIGABRT" and not case.output.last_line:
+        hint = "a library aborted, and printed no reason"
+    return f"The target was killed by {name}" + (f" ({hint})" if hint else "")
 
 
 def _script_error(case: Case) -> str | None:

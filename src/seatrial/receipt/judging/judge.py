@@ -30,6 +30,7 @@ from seatrial.errors import (
     EXIT_TARGET_FAILED,
 )
 from seatrial.events import Chain, ReportUnreadable
+from seatrial.findings.aftermath import aftermath_last
 from seatrial.findings.catalogue import AT_START
 from seatrial.findings.finding import Finding
 from seatrial.findings.match import match_text
@@ -40,7 +41,7 @@ from seatrial.receipt.evidence.output import Output, read_output
 from seatrial.receipt.formatting import count
 from seatrial.receipt.judging.criteria import GPU_CONTRACT, judge_criteria
 from seatrial.receipt.judging.diagnosed import anatomy_of, diagnose_case
-from seatrial.receipt.judging.did_nothing import did_nothing
+from seatrial.receipt.judging.did_nothing import did_nothing, failed_quietly, went_to_background
 from seatrial.receipt.judging.exit_cause import ended_unfinished, exit_cause, stopped_by_user
 from seatrial.receipt.judging.gpu_contract import not_used_finding, unused_gpus
 from seatrial.receipt.judging.header import make_header
@@ -49,6 +50,7 @@ from seatrial.receipt.judging.measurements import measure
 from seatrial.receipt.judging.memory_held import not_held_finding
 from seatrial.receipt.judging.missing_file import missing_file
 from seatrial.receipt.judging.of_this_run import of_this_run
+from seatrial.receipt.judging.out_of_memory import out_of_memory
 from seatrial.receipt.judging.pasteable import pasteable
 from seatrial.receipt.judging.plots import make_plots
 from seatrial.receipt.judging.serving import serving_of
@@ -66,6 +68,7 @@ from seatrial.receipt.judging.trust import (
 from seatrial.receipt.judging.tuned import with_result
 from seatrial.receipt.model import Criteria, Criterion, ExitCause, FindingRecord, Receipt
 from seatrial.receipt.nameless import without_names
+from seatrial.receipt.outcome import DOUBTFUL
 
 #: Frameworks say these where there is no GPU, and go on.
 EXPECTED_WITHOUT_GPU = {
@@ -122,8 +125,9 @@ def judge(
     cause = exit_cause(case)
     criteria = judge_criteria(case, cause)
     findings = _findings(case, cause)
-    if any(finding.id == "did-nothing" for finding in findings):
-        cause = cause.model_copy(update={"words": f"{cause.words}, but apparently did nothing"})
+    doubts = [DOUBTFUL[finding.id] for finding in findings if finding.id in DOUBTFUL]
+    if doubts:
+        cause = cause.model_copy(update={"words": f"{cause.words}, but {doubts[0]}"})
     tune = evidence.tune if plan.job.tuning is not None else None
     cause = with_result(cause, tune)
     receipt = Receipt(
@@ -161,13 +165,14 @@ def _findings(case: Case, cause: ExitCause) -> list[Finding]:
     found += [of_this_run(finding, case.plan) for finding in case.output.findings]
     found += [not_held] if (not_held := not_held_finding(case.measurements.gpu_memory)) else []
     found += [absent] if (absent := missing_file(case, cause)) else []
-    found += [nothing] if (nothing := did_nothing(case, cause)) else []
+    quiet = (out_of_memory, did_nothing, failed_quietly, went_to_background)
+    found += [finding for look in quiet if (finding := look(case, cause))]
     if cause.id == "finished" and not case.gpus_required:
         found = [finding for finding in found if finding.id not in EXPECTED_WITHOUT_GPU]
     if cause.id == "finished":
         found = [finding for finding in found if finding.id not in EXPECTED_WITHOUT_TERMINAL]
     one_of_each = list({finding.id: finding for finding in reversed(found)}.values())[::-1]
-    return [pasteable(finding, case.plan) for finding in one_of_each]
+    return [pasteable(finding, case.plan) for finding in aftermath_last(one_of_each)]
 
 
 def _exit_code(case: Case, cause: ExitCause, criteria: Sequence[Criterion]) -> int:

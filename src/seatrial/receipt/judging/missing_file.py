@@ -51,11 +51,15 @@ def _finding(path: str, plan: Plan) -> Finding:
             fix=f"seatrial run … --workdir {shlex.quote(workdir)}",
         )
     if PurePosixPath(target).is_relative_to(root) or plan.on_the_host:
+        lacks = f"{posixpath.dirname(path) or '.'}/ of the project"
+        if path.startswith("/"):
+            folder = posixpath.dirname(target)
+            lacks = f"{folder}/" if plan.on_the_host else f"{posixpath.relpath(folder, root)}/ of the project"
         return known.finding(
             evidence,
             values=values,
             cause=f"{target} is not there: it is data to download or make first, or a path to change",
-            fix=f"put it into {posixpath.dirname(path) or '.'}/ of the project, or pass the script its path",
+            fix=f"put it into {lacks}, or pass the script its path",
         )
     lies = _lies_at(path, target, Path(project))
     cause = f"In the container that is {target}, outside of the project's folder {CONTAINER_PROJECT}"

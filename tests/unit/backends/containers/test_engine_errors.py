@@ -199,3 +199,9 @@ def test_an_address_that_is_wrong_is_what_to_look_at(engine, variable, stderr):
     assert error.message == f"{engine.capitalize()} does not respond at {variable}=tcp://box:1"
     assert error.run.startswith(f"unset {variable} ") and "pa55word" not in f"{error.cause}"
     assert variable not in unavailable_error(engine, stderr, {}).message
+
+
+def test_an_address_that_this_user_may_not_use_is_no_silence() -> None:
+    said = "permission denied while trying to connect to the Docker daemon socket at unix:///srv/docker.sock"
+    error = unavailable_error("docker", said, {"DOCKER_HOST": "unix:///srv/docker.sock"})
+    assert error.message == "This user has no access to the Docker daemon at DOCKER_HOST=unix:///srv/docker.sock"

@@ -67,6 +67,18 @@ def test_an_unknown_failure_shows_the_tools_last_error() -> None:
     assert error.message == f"Building {IMAGE.tag} failed: error: frob is out of cheese"
 
 
+def test_a_guess_that_the_index_does_not_have_is_told_as_one() -> None:
+    guess = "einops-x is a guess: train.py:2 imports einops_x, and seatrial does not know its package"
+    lines = [
+        "ERROR: Could not find a version that satisfies the requirement einops-x (from versions: none)",
+        "ERROR: No matching distribution found for einops-x",
+    ]
+    image = IMAGE.model_copy(update={"warnings": ("something else", guess)})
+    error = explain(lines, image=image, engine="docker")
+    assert error.cause == guess and "requirements.txt" in (error.run or "")
+    assert "pip index versions" in (explain(lines, image=IMAGE, engine="docker").run or "")
+
+
 @pytest.mark.parametrize(
     ("line", "text"),
     [

@@ -50,6 +50,8 @@ def cpu_run(
     seconds: float = 2.0,
     args: tuple[str, ...] = (),
     exit_code: int = 0,
+    left_behind: tuple[int, ...] = (),
+    signal: int | None = None,
     script: str | None = None,
     **logs: str,
 ) -> Receipt:
@@ -72,7 +74,15 @@ def cpu_run(
         at(0, "agent.started", pid=1),
         at(0, "target.started", pid=7, argv=["python3", "train.py"], launcher="none", framework=None),
         *[at(0.1 + number / 10, "step", step=number, loss=0.5) for number in range(steps)],
-        at(seconds, "target.exited", exit_code=exit_code, signal=None, cause="exited", seconds=seconds),
+        *[at(seconds, "signal", signal=15, name="SIGTERM", origin="end", forwarded_to=[pid]) for pid in left_behind],
+        at(
+            seconds,
+            "target.exited",
+            exit_code=None if signal else exit_code,
+            signal=signal,
+            cause="signal" if signal else "exited",
+            seconds=seconds,
+        ),
         at(seconds, "agent.finished", exit_code=exit_code, energy_j={}),
     ]
     plan = Plan(
@@ -137,3 +147,48 @@ def test_what_was_reported_saved_long_or_asked_for_is_something(tmp_path: Path) 
     assert not doubtful(seconds=90.0)
     assert not doubtful(args=("--help",))
     assert not doubtful(exit_code=3)
+
+
+FAILED = """Traceback (most recent call last):
+  File "train.py", line 6, in main
+    raise RuntimeError("no batch")
+RuntimeError: no batch
+"""
+
+
+@pytest.mark.parametrize(
+    ("stderr", "doubtful"),
+    {
+        "its last words": (f"epoch 1\n{FAILED}", True),
+        "went on": (f"{FAILED}trying the next file\n", False),
+        "announced by logging": (f"ERROR:root:failed\n{FAILED}", True),
+        "in a destructor": (f"Exception ignored in: <function D.__del__ at 0x7f>\n{FAILED}", False),
+        "in a thread": (f"Exception in thread Thread-1:\n{FAILED}", False),
+        "only its last line": ("RuntimeError: no batch\n", False),
+        "behind colours": (f"\x1b[31m{FAILED}\x1b[0m", True),
+    }.values(),
+)
+def test_an_exception_that_was_printed_and_not_raised(tmp_path: Path, stderr: str, doubtful: bool) -> None:
+    receipt = cpu_run(tmp_path, stderr=stderr, stdout="epoch 1\n" * 50, steps=3)
+    assert receipt.doubtful == doubtful and receipt.exit_code == 0
+    assert ("its last words are an exception" in receipt.exit_cause.words) == doubtful
+
+
+def test_a_script_that_goes_to_the_background(tmp_path: Path) -> None:
+    folders = iter(range(9))
+
+    def doubtful(**changes: Any) -> bool:
+        folder = tmp_path / str(next(folders))
+        folder.mkdir()
+        return cpu_run(folder, stdout="started\n", **{"left_behind": (12, 13), "seconds": 0.1, **changes}).doubtful
+
+    assert doubtful()
+    assert not doubtful(left_behind=())
+    assert not doubtful(seconds=30.0)  # it worked itself, and left a helper
+    assert not doubtful(steps=3)
+    assert not doubtful(exit_code=1)
+
+
+@pytest.mark.parametrize(("stderr", "words"), [("", "printed no reason"), ("terminate called\n", "its last message")])
+def test_a_library_that_aborts(tmp_path: Path, stderr: str, words: str) -> None:
+    assert words in cpu_run(tmp_path, signal=6, stderr=stderr).exit_cause.words

@@ -59,6 +59,7 @@ def case(
         ("../beside/more.csv", "seatrial run … --mount ../beside:/beside"),
         ("/home/me/lab/sets/a/points.csv", "seatrial run … --mount ./sets:/home/me/lab/sets"),
         ("/mnt/none.csv", "seatrial run … --mount FOLDER:/mnt"),
+        ("/workspace/sets/none.csv", "put it into sets/ of the project, or pass the script its path"),
         ("sets/none.csv", "put it into sets/ of the project, or pass the script its path"),
     ],
 )
@@ -79,6 +80,8 @@ def test_a_module_stays_where_it_is_found_from(project: Path) -> None:
 def test_on_this_machine_nothing_is_mounted(project: Path) -> None:
     found = missing_file(*case(project, "../nowhere/x.csv", backend="local"))
     assert found is not None and "--mount" not in found.fix and str(project.parent / "nowhere/x.csv") in found.cause
+    found = missing_file(*case(project, "/nowhere/x.csv", backend="local"))
+    assert found is not None and found.fix == "put it into /nowhere/, or pass the script its path"
     beside = missing_file(*case(project, "words.txt", backend="local"))
     assert beside is not None and beside.fix == "seatrial run … --workdir code"
 

@@ -1,0 +1,33 @@
+"""Findings that follow from others: a process that ended without a reason, ranks that miss one that is gone."""
+
+from typing import List, Sequence
+
+from seatrial.findings.finding import Finding
+
+#: Entries that say that a process ended, and not why.
+ENDED = ("process-killed", "process-crashed", "loader-process-killed", "loader-process-ended")
+
+#: Entries that say that another rank is missed.
+MISSED = (
+    "nccl-timeout",
+    "nccl-error",
+    "nccl-no-connection",
+    "peer-gone",
+    "store-gone",
+    "ranks-missing",
+    "rank-failed",
+)
+
+
+def without_aftermath(findings: Sequence[Finding]) -> List[Finding]:
+    """Without what follows from another of them."""
+    found = list(findings)
+    for consequences in (MISSED, (*ENDED, *MISSED)):
+        if any(finding.severity == "error" and finding.id not in consequences for finding in found):
+            found = [finding for finding in found if finding.id not in consequences]
+    return found
+
+
+def aftermath_last(findings: Sequence[Finding]) -> List[Finding]:
+    """In their order, but what others may be the cause of behind them."""
+    return sorted(findings, key=lambda finding: (finding.id in ENDED) + 2 * (finding.id in MISSED))
