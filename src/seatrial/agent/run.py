@@ -6,7 +6,7 @@ import signal
 import time
 from typing import Dict, List, Optional, Set
 
-from seatrial.agent import attempts, saved, shared_memory
+from seatrial.agent import attempts, saved_models, shared_memory
 from seatrial.agent.activity import Activity
 from seatrial.agent.contract import check
 from seatrial.agent.contract.trial import Trial
@@ -137,7 +137,7 @@ class Run:
     def _tell_saved(self, started: float) -> None:
         folder = self._env.get("SEATRIAL_MODELS_DIR")
         if folder is not None:
-            self._journal.write(ModelsSaved(files=saved.models(folder, started)))
+            self._journal.write(ModelsSaved(files=saved_models.models(folder, started)))
 
     def _cannot_run(self, program: str, error: OSError) -> int:
         code = EXIT_NOT_FOUND if isinstance(error, FileNotFoundError) else EXIT_CANNOT_RUN

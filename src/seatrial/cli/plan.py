@@ -43,7 +43,7 @@ def plan(
     """Show what run would do and why; changes nothing. Of a project of stages: what up would do."""
     with importing():
         from seatrial.cli.typed_job import read_job
-        from seatrial.pipelines.meant import only_stages
+        from seatrial.pipelines.group_kinds import only_stages
         from seatrial.planning import multi_host, secrets
         from seatrial.runs import launch
 

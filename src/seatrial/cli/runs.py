@@ -57,7 +57,7 @@ def _group(store: RunStore, reference: str) -> Group | None:
 def _show_group(store: RunStore, group: Group, *, as_json: bool) -> int:
     from seatrial.cli.screens.front import front
     from seatrial.pipelines.chain_show import show_chain
-    from seatrial.pipelines.meant import room
+    from seatrial.pipelines.group_kinds import room
     from seatrial.runs.notified import notes
 
     group = room(group.kind).refresh(GroupStore(store), group, os.environ)

@@ -26,12 +26,12 @@ from seatrial.job.loading import read_notify, read_sweep
 from seatrial.job.notify import Notify
 from seatrial.runs.following.watch import handled
 from seatrial.search import page
+from seatrial.search.end_notification import tell_end
 from seatrial.search.opening import open_search, resume_search
 from seatrial.search.request import Flags, make_request, parse_parallel
 from seatrial.search.runners import RUNNERS
 from seatrial.search.search import Search
 from seatrial.search.standing import best_of
-from seatrial.search.told import tell_end
 from seatrial.search.trial import Trial
 from seatrial.system.desktop import nothing_to_show_on
 from seatrial.system.names import Names, names_of

@@ -10,7 +10,7 @@ import typer
 
 from seatrial.cli.screens.front import front
 from seatrial.cli.typed import check_folder, name
-from seatrial.pipelines.meant import meant, room
+from seatrial.pipelines.group_kinds import meant, room
 from seatrial.pipelines.request import UpRequest
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)

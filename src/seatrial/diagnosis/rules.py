@@ -10,9 +10,9 @@ from seatrial.diagnosis import thresholds as at
 from seatrial.diagnosis.advice import advise
 from seatrial.diagnosis.anatomy import REGIONS
 from seatrial.diagnosis.diagnosis import Cause, Diagnosis
-from seatrial.diagnosis.happened import Ended, happened, notes, too_short
 from seatrial.diagnosis.peaks import peak_flops
 from seatrial.diagnosis.signals import Signals, ranks_wait, signals
+from seatrial.diagnosis.training_happened import Ended, happened, notes, too_short
 
 
 def diagnose(

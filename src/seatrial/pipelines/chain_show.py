@@ -28,7 +28,7 @@ def show_chain(
     """
     from seatrial.pipelines import chain_page  # loads all that renders
     from seatrial.pipelines.chain import chain_of
-    from seatrial.pipelines.told import ended_group
+    from seatrial.pipelines.end_notification import ended_group
     from seatrial.runs import notify
     from seatrial.system.names import names_of
     from seatrial.system.typed_path import as_typed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from seatrial.pipelines.group import ENDED, GroupStore
-from seatrial.pipelines.meant import room
+from seatrial.pipelines.group_kinds import room
 from seatrial.pipelines.request import Front
 from seatrial.runs.store import RunStore
 

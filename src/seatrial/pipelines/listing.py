@@ -64,7 +64,7 @@ def _own(member: Member) -> bool:
 
 def _group(groups: GroupStore, group: Group, ids: Mapping[str, bool], environ: Mapping[str, str]) -> list[Listed]:
     if any(member.state == "running" for member in group.members):
-        from seatrial.pipelines.meant import room  # a group that lives; most have ended
+        from seatrial.pipelines.group_kinds import room  # a group that lives; most have ended
 
         group = room(group.kind).refresh(groups, group, environ)
     lines = []

@@ -23,7 +23,7 @@ from seatrial.runs.following.watch import follow, request_stop
 from seatrial.runs.launch import Prepared
 from seatrial.runs.store import Run, RunStore
 from seatrial.search.endings import ending_of, problem_of, series_of, unreported
-from seatrial.search.left_behind import left_behind
+from seatrial.search.leftover_processes import leftover_processes
 from seatrial.search.objective import Objective
 from seatrial.search.reading import Reading
 from seatrial.search.search import Say, Search
@@ -113,7 +113,7 @@ def run_one(search: Search, trial: Trial, told: Callable[[], None] = lambda: Non
             told()
 
     receipt = finalise(run, search.environ, ended=state, judged=judged)
-    if (left := left_behind(run, gpus, search.over)) is not None:
+    if (left := leftover_processes(run, gpus, search.over)) is not None:
         search.say(f"trial {trial.number}: {left}")
     if receipt is None:  # the engine does not know how it ended, or it still lives: another searcher asks again
         return

@@ -27,10 +27,10 @@ from seatrial.pipelines.compose.remark import Remark
 from seatrial.pipelines.compose.rules.ports import is_taken, published
 from seatrial.pipelines.compose.shown import plan_text, remark_lines
 from seatrial.pipelines.compose.watch import Watch, exit_code
+from seatrial.pipelines.end_notification import request_notify
 from seatrial.pipelines.group import Group, GroupStore
 from seatrial.pipelines.group import refresh as refresh_runs
 from seatrial.pipelines.request import Front, UpRequest
-from seatrial.pipelines.told import request_notify
 from seatrial.planning.host import read_host
 from seatrial.runs.store import RunStore
 from seatrial.system.command import spawn_detached

@@ -80,10 +80,10 @@ def _carry_out(
     forced: set[str],
     settled: Callable[[], None],
 ) -> int:
+    from seatrial.pipelines.end_notification import request_notify
     from seatrial.pipelines.stages.execution import Execution  # all that runs load, which many an up does not need
     from seatrial.pipelines.stages.servers import refuse_port
     from seatrial.pipelines.stages.shared_gpus import can_be_served
-    from seatrial.pipelines.told import request_notify
     from seatrial.planning.host import read_host
 
     host = read_host(environ=shop.environ)

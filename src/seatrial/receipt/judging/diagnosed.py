@@ -8,10 +8,10 @@ from typing import Any
 
 from seatrial.diagnosis.anatomy import REGIONS, Anatomy, compiles_since_s, read_facts
 from seatrial.diagnosis.diagnosis import Advice, Diagnosis
-from seatrial.diagnosis.happened import Ended
 from seatrial.diagnosis.in_framework import in_framework
 from seatrial.diagnosis.rules import diagnose
 from seatrial.diagnosis.stays_on_cpu import Reason, reasons, told_by_torch
+from seatrial.diagnosis.training_happened import Ended
 from seatrial.events import AgentFinished, GpuKernel, Sample, Step
 from seatrial.receipt.evidence.fields import number
 from seatrial.receipt.judging.judging_input import Case

@@ -67,8 +67,8 @@ from seatrial.receipt.judging.trust import (
 )
 from seatrial.receipt.judging.tuned import with_result
 from seatrial.receipt.model import Criteria, Criterion, ExitCause, FindingRecord, Receipt
-from seatrial.receipt.nameless import without_names
 from seatrial.receipt.outcome import DOUBTFUL
+from seatrial.receipt.without_names import without_names
 
 #: Frameworks say these where there is no GPU, and go on.
 EXPECTED_WITHOUT_GPU = {

@@ -31,16 +31,16 @@ class Following:
     """A run, from its start to its end.
 
     Args:
-        order: what node_run.py wants to know. desk: where everything is told. process: of ``start_process``.
+        order: what node_run.py wants to know. mailbox: where everything is told. process: of ``start_process``.
 
     Attributes:
         value, reports: the objective's newest value, and how many there were.
     """
 
-    def __init__(self, order: Mapping[str, Any], desk: Any, process: Dialogue) -> None:
+    def __init__(self, order: Mapping[str, Any], mailbox: Any, process: Dialogue) -> None:
         self.value: float | None = None
         self.reports = 0
-        self._number, self._desk = order["number"], desk
+        self._number, self._mailbox = order["number"], mailbox
         self._ended, self._news = threading.Event(), threading.Event()
         self._put({"kind": "started"})
         self._commands = process.commands
@@ -68,7 +68,7 @@ class Following:
     def _ask(self) -> None:
         told = None
         while not self._ended.wait(_ASK_S):
-            over = ray.get(self._desk.over.remote(self._number))
+            over = ray.get(self._mailbox.over.remote(self._number))
             if over is not None and over != told:
                 told = over
                 self._send({"origin": over[0], "why": over[1]})
@@ -100,7 +100,7 @@ class Following:
             return
         with open(line["archive"], "rb") as file:  # noqa: PTH123
             while piece := file.read(_PIECE_BYTES):
-                ray.get(self._desk.write.remote(line["run_id"], piece))
+                ray.get(self._mailbox.write.remote(line["run_id"], piece))
 
     def _send(self, command: Mapping[str, Any]) -> None:
         with contextlib.suppress(BrokenPipeError, ValueError):
@@ -108,4 +108,4 @@ class Following:
             self._commands.flush()
 
     def _put(self, line: Mapping[str, Any]) -> None:
-        ray.get(self._desk.put.remote(self._number, {**line, "node": ray.get_runtime_context().get_node_id()}))
+        ray.get(self._mailbox.put.remote(self._number, {**line, "node": ray.get_runtime_context().get_node_id()}))

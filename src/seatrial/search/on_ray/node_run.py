@@ -24,7 +24,7 @@ from seatrial.runs.finalise import finalise
 from seatrial.runs.liveness import leases
 from seatrial.runs.store import Run, RunStore
 from seatrial.search.grid import Grid
-from seatrial.search.left_behind import left_behind
+from seatrial.search.leftover_processes import leftover_processes
 from seatrial.search.local import ending_as_read, follow_trial, start_trial
 from seatrial.search.objective import Objective
 from seatrial.search.on_ray.gathering import pack_run
@@ -178,7 +178,7 @@ def _to_the_end(search: NodeSearch, trial: Trial, run: Run, wire: Wire, *, gathe
     gpus = run.plan().gpus
     reading, state = follow_trial(search, trial, run, just_started=True)
     receipt = finalise(run, search.environ, ended=state)
-    if (left := left_behind(run, gpus, search.over)) is not None:
+    if (left := leftover_processes(run, gpus, search.over)) is not None:
         search.say(f"trial {trial.number}: {left}")
     if receipt is None:
         wire.send("again")

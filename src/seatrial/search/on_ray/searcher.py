@@ -34,13 +34,13 @@ class StudySearcher(Searcher):  # type: ignore[misc]
 
     Args:
         begun: filled with the numbers of the trials that Ray was given.
-        desk: is told which trials Ray has stopped.
+        mailbox: is told which trials Ray has stopped.
     """
 
-    def __init__(self, search: Search, begun: set[int], desk: Any) -> None:
+    def __init__(self, search: Search, begun: set[int], mailbox: Any) -> None:
         mode = None if search.objective is None else search.objective.direction
         super().__init__(metric=OBJECTIVE if mode else None, mode=mode)
-        self._search, self._begun, self._desk = search, begun, desk
+        self._search, self._begun, self._mailbox = search, begun, mailbox
         self._numbers: dict[str, int] = {}
         tpe = search.study.definition.search == "tpe"
         self._optuna = optuna_search(search, mode or "max") if tpe else None
@@ -86,7 +86,7 @@ class StudySearcher(Searcher):  # type: ignore[misc]
         if reported is not None and not reported[ENDED] and not search.time_is_over():
             name = search.objective.metric if search.objective is not None else ""
             standing = f"{name} {reported[OBJECTIVE]:.4g} after {reported[REPORTS]} reports is behind"
-            self._desk.stop.remote(number, "pruner", standing)
+            self._mailbox.stop.remote(number, "pruner", standing)
         if self._optuna is not None:
             self._optuna.on_trial_complete(trial_id, reported, error or reported is None)
 

@@ -35,9 +35,9 @@ class RunTrial(tune.Trainable):  # type: ignore[misc]  # ray has no types here
         """Nothing is started yet: Ray may make a worker for one trial and use it for another.
 
         Args:
-            given: ``desk``; ``mark`` of the searcher's disk; ``project``: its files packed; ``name`` of its folder.
+            given: ``mailbox``; ``mark`` of the searcher's disk; ``project``: its files packed; ``name`` of its folder.
         """
-        self._desk = given["desk"]
+        self._mailbox = given["mailbox"]
         mark: Mark = given["mark"]
         shared = mark.is_seen()
         folder = mark.project if shared else str(unpack_project(given["project"], given["name"], _environ()))
@@ -50,7 +50,7 @@ class RunTrial(tune.Trainable):  # type: ignore[misc]  # ray has no types here
     def step(self) -> dict[str, Any]:
         """Start the run, the first time. The newest report; ``done`` with the run's end."""
         if self._run is None:
-            self._run = Following(self._order, self._desk, self._next)
+            self._run = Following(self._order, self._mailbox, self._next)
             self._next = start_process(_environ())  # for the next trial, which finds it ready
         self._run.wait(_STEP_S)
         ended = self._run.ended

@@ -22,7 +22,7 @@ from seatrial.search.on_ray.project import make_mark, pack_project
 from seatrial.search.search import Search
 from seatrial.search.trial import Ending, Trial
 
-#: How often the desk is looked at, and the terminal's line is drawn anew.
+#: How often the mailbox is looked at, and the terminal's line is drawn anew.
 _LOOK_S = 0.2
 
 #: Beyond a run's grace period: its receipt, its files on their way.
@@ -93,7 +93,7 @@ class OnRay:
 
     def run(self) -> None:
         """Ray Tune in a thread of its own; this one takes messages and draws."""
-        self._desk = self._make_desk()
+        self._mailbox = self._make_mailbox()
         mark = make_mark(self.search.job.project, self.search.environ)
         try:
             tuner = self._tuner(mark)
@@ -111,14 +111,14 @@ class OnRay:
             told = str(self.failure).strip().splitlines() or [type(self.failure).__name__]
             self.search.end(EngineError(f"Ray Tune ended the search: {told[-1][:300]}", run="ray status"))
 
-    def _make_desk(self) -> Any:
+    def _make_mailbox(self) -> Any:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        from seatrial.search.on_ray.desk import Desk
+        from seatrial.search.on_ray.mailbox import Mailbox
 
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        return ray.remote(Desk).options(num_cpus=0, scheduling_strategy=here).remote(str(self.folder))
+        return ray.remote(Mailbox).options(num_cpus=0, scheduling_strategy=here).remote(str(self.folder))
 
     def _tuner(self, mark: Any) -> Any:
         # Trials whose worker is still starting; Ray's default of one would leave the others to the first node's worker.
@@ -130,12 +130,12 @@ class OnRay:
         from seatrial.search.on_ray.trainable import RunTrial
 
         search, project = self.search, self.search.job.project
-        given = {"desk": self._desk, "mark": mark, "project": pack_project(project), "name": project.name}
+        given = {"mailbox": self._mailbox, "mark": mark, "project": pack_project(project), "name": project.name}
         trainable = tune.with_resources(tune.with_parameters(RunTrial, **given), dict(self.needs.resources))
         return tune.Tuner(
             trainable,
             tune_config=tune.TuneConfig(
-                search_alg=StudySearcher(search, self.begun, self._desk),
+                search_alg=StudySearcher(search, self.begun, self._mailbox),
                 scheduler=scheduler(search),
                 reuse_actors=True,
                 num_samples=-1,
@@ -157,16 +157,16 @@ class OnRay:
             self.failure = error
 
     def _tell_over(self, told: bool) -> bool:
-        """Trials ask the desk why they are stopped."""
+        """Trials ask the mailbox why they are stopped."""
         stop = ("kill", None) if self.search.killed.is_set() else None if told else self.search.why_stop()
         if stop is not None:
-            self._desk.end.remote(*stop)
+            self._mailbox.end.remote(*stop)
         return told or stop is not None
 
     def _serve(self) -> None:
         import ray
 
-        for number, message in ray.get(self._desk.take.remote()):
+        for number, message in ray.get(self._mailbox.take.remote()):
             self._hear(number, message)
             self.started.add(number)
             if message["kind"] in ("end", "problem", "again"):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from seatrial.serve.errors import ServeError
-from seatrial.serve.models.beside import Beside
+from seatrial.serve.models.sidecar_files import SidecarFiles
 from seatrial.serve.models.tensor_model import TensorModel
 from seatrial.serve.served_model import ServedModel, TensorSpec
 
@@ -34,7 +34,7 @@ CUDA = "CUDAExecutionProvider"
 
 def open_onnx(path: Path, device: torch.device, *, max_batch: int, name: str) -> ServedModel:
     """Raises ServeError: no such file, damaged, or a GPU that onnxruntime does not use."""
-    beside = Beside.of(path)
+    beside = SidecarFiles.of(path)
     session = _session(path, device)
     inputs, batches = [], set()
     for each in session.get_inputs():

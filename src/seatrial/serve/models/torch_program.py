@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from seatrial.serve.errors import ServeError
 from seatrial.serve.models.batches import Eager, Graphed
-from seatrial.serve.models.beside import Beside
 from seatrial.serve.models.datatypes import NUMPY
+from seatrial.serve.models.sidecar_files import SidecarFiles
 from seatrial.serve.models.tensor_model import TensorModel
 from seatrial.serve.served_model import ServedModel, TensorSpec
 from seatrial.train.errors import first_line
@@ -29,7 +29,7 @@ def open_program(path: Path, device: torch.device, *, max_batch: int, name: str)
 
     Raises ServeError: no such file, truncated, or a program that cannot be served.
     """
-    beside = Beside.of(path)
+    beside = SidecarFiles.of(path)
     script = _is_script(path)
     program, inputs, fixed, keys = _script(path, device, beside) if script else _exported(path, device)
     if fixed is None and (images := beside.image_model(program, "program")) is not None:
@@ -104,7 +104,7 @@ def _exported(
 
 
 def _script(
-    path: Path, device: torch.device, beside: Beside
+    path: Path, device: torch.device, beside: SidecarFiles
 ) -> tuple[nn.Module, tuple[TensorSpec, ...], None, tuple[str, ...]]:
     try:
         program = torch.jit.load(path, map_location=device).eval()  # type: ignore[no-untyped-call]

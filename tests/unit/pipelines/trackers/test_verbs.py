@@ -15,7 +15,7 @@ from seatrial.backends.base import EngineFacts
 from seatrial.backends.containers.docker import Docker
 from seatrial.errors import ConfigError, EngineError, EngineUnavailableError, SeatrialError, UsageError
 from seatrial.pipelines.group import GroupStore
-from seatrial.pipelines.meant import meant
+from seatrial.pipelines.group_kinds import meant
 from seatrial.pipelines.request import Front, UpRequest
 from seatrial.pipelines.trackers import verbs
 from seatrial.runs.services import Service, ServiceStore

@@ -18,7 +18,7 @@ _WAIT_S = 10.0
 _INTERVAL_S = 0.25
 
 
-def left_behind(run: Run, gpus: Sequence[Gpu], hurry: threading.Event) -> str | None:
+def leftover_processes(run: Run, gpus: Sequence[Gpu], hurry: threading.Event) -> str | None:
     """What an ended run has left on its GPUs, in words with the command that shows it; None: nothing.
 
     Args:

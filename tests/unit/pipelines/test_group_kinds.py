@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.errors import ConfigError, UsageError
-from seatrial.pipelines.meant import meant
+from seatrial.pipelines.group_kinds import meant
 from seatrial.pipelines.request import UpRequest
 
 STAGES = '[stages.train]\ntarget = "train.py"\n'

@@ -25,14 +25,14 @@ OpenImages = Callable[[str, torch.device, int], ImageModel]
 
 
 @dataclass(frozen=True)
-class Beside:
+class SidecarFiles:
     """Each is None where it is not there."""
 
     card: ModelCard | None
     examples: Examples | None
 
     @classmethod
-    def of(cls, path: Path) -> Beside:
+    def of(cls, path: Path) -> SidecarFiles:
         """Raises ServeError: one of them is damaged, or the card is of another file."""
         with told_plainly():
             card = read_card(card_path(path)) if card_path(path).is_file() else None

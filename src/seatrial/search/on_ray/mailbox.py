@@ -1,4 +1,4 @@
-"""The desk: an actor beside the searcher, where trials leave messages and files, and ask whether they are to end."""
+"""The mailbox: an actor beside the searcher, where trials leave messages and files, and ask whether they are to end."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 
-class Desk:
+class Mailbox:
     """Keeps everything until the searcher takes it; only the searcher writes into the study.
 
     Args:
