@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy  # noqa: E402
 from torch.utils.data import Dataset, TensorDataset  # noqa: E402
 
 from seatrial.train import Step, Test, batches, cosine, fit  # noqa: E402
+from seatrial.train.data import batches as batches_file  # noqa: E402
 from seatrial.train.data.images import shuffled  # noqa: E402
 from seatrial.train.errors import DataError, InputError  # noqa: E402
 from seatrial.train.saving.checkpoint import checkpoints  # noqa: E402
@@ -114,6 +115,18 @@ def test_a_test_set_that_is_changed_in_place_is_whole_again():
         test=Test(points(), mean, transform=transform),
     )
     assert means[0] == means[1] == means[2]
+
+
+def test_a_streamed_batch_that_is_changed_in_place_is_whole_when_its_step_is_repeated(monkeypatch):
+    def transform(inputs, labels):
+        return inputs.sub_(1.0), labels
+
+    monkeypatch.setattr(batches_file, "RESIDENT_SHARE", 0.0)
+    source = batches(points(), BATCH, transform=transform)
+    source.start(1, 0)
+    source.before_step()
+    first, again = (source.load(torch.zeros(1), source.spans[0].shape, 0, BATCH)[0] for _ in range(2))
+    assert torch.equal(first, again)
 
 
 class Sentences(Dataset):

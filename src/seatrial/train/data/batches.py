@@ -181,6 +181,8 @@ class StreamedBatches:
             part = part_of(part, first, count, shape.rows)
         elif not self._collated:
             part = map_tensors(lambda tensor: tensor[first : first + count], part)
+            if self._transform is not None:  # it may work in place, and a step that ran out of memory loads again
+                part = map_tensors(torch.clone, part)
         return _transformed(part, self._transform)
 
 
