@@ -12,6 +12,7 @@ import threading
 import zipfile
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -111,8 +112,10 @@ class CheckpointWriter:
                 self._changed.notify_all()
             if self._failure is not None:
                 continue  # drain, so that save() never blocks on a dead disk
+            ready = item[3]
             try:
-                self._take(*item)
+                with torch.cuda.device(ready.device) if ready else nullcontext():  # a thread begins on the first GPU
+                    self._take(*item)
             except Exception as error:  # noqa: BLE001  raised again by save() or close(), on the caller's thread
                 self._failure = error
             del item  # the copy on the GPU
