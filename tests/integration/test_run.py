@@ -81,7 +81,7 @@ def test_more_memory_than_allowed(container_project: Project) -> None:
     container_project.run("train.py", "--memory", "96MB", exit_code=1)
     cause = container_project.receipt()["exit_cause"]
     assert cause["id"] == "host-oom"
-    assert "of 96 MB allowed" in cause["words"]
+    assert "at the limit of 96 MB" in cause["words"]
 
 
 @pytest.mark.parametrize(
