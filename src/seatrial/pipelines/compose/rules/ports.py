@@ -56,13 +56,19 @@ def _taken(file: ComposeFile) -> Iterator[Remark]:
                 )
 
 
-def published(service: Service) -> Iterator[tuple[str, int, str, int]]:
-    """(address or "", port of the host, protocol, port of the container); ranges and ports left open are Compose's."""
+def published(service: Service) -> list[tuple[str, int, str, int]]:
+    """(address or "", port of the host, protocol, port of the container); ranges and ports left open are Compose's.
+
+    By the host's port: Compose prints them in another order each time.
+    """
+    found = []
     for each in service.ports:
         text = str(each.get("published") or "")
         if text.isdigit() and 0 < int(text) < 65536:
             address = str(each.get("host_ip") or "")
-            yield "" if address in ("0.0.0.0", "::") else address, int(text), str(each.get("protocol")), each["target"]
+            address = "" if address in ("0.0.0.0", "::") else address
+            found.append((address, int(text), str(each.get("protocol")), each["target"]))
+    return sorted(found, key=lambda port: port[1])
 
 
 def is_taken(address: str, port: int) -> bool:
