@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, TensorDataset  # noqa: E402
 from seatrial.train import Step, Test, batches, cosine, fit  # noqa: E402
 from seatrial.train.data.images import shuffled  # noqa: E402
 from seatrial.train.errors import DataError, InputError  # noqa: E402
-from seatrial.train.saving.checkpoint import checkpoints  # noqa: E402
+from seatrial.train.saving.checkpoint import checkpoints, snapshot  # noqa: E402
 from seatrial.train.saving.rng import seed_all  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -367,3 +367,16 @@ def test_arrays_are_no_data_set(arrays):
         InputError, match=r"of whole arrays or sets is no data set(.|\n)*TensorDataset\(inputs, labels\)"
     ):
         batches(arrays, 2)
+
+
+def test_what_the_optimizer_first_keeps_in_a_rehearsal_is_not_made_none():
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    step = Step(model, lambda model, x: model(x).sum(), optimizer, batches(TensorDataset(torch.ones(8, 2)), 8))
+    optimizer.state[model.weight]["steps"] = 1
+    before = snapshot(step.state())
+    optimizer.state[model.weight]["steps"] = 2
+    optimizer.state[model.bias]["steps"] = 3
+    step.restore(before, forget_optimizer=False)
+    assert optimizer.state[model.weight]["steps"] == 1
+    assert optimizer.state[model.bias]["steps"] is not None
