@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, TensorDataset  # noqa: E402
 from seatrial.train import Step, Test, batches, cosine, fit  # noqa: E402
 from seatrial.train.data.images import shuffled  # noqa: E402
 from seatrial.train.errors import DataError, InputError  # noqa: E402
-from seatrial.train.saving.checkpoint import checkpoints, snapshot  # noqa: E402
+from seatrial.train.saving.checkpoint import checkpoints, load, snapshot  # noqa: E402
 from seatrial.train.saving.rng import seed_all  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -228,6 +228,21 @@ def test_going_on_with_another_batch_begins_at_the_same_share_of_the_epoch(tmp_p
     place = next(path for path in checkpoints(tmp_path) if path.stem.endswith("2"))
     assert len(fit(step(8), resume=place).losses) == 2
     assert "an epoch had 6 steps and has 3 now: going on after step 1 of epoch 1" in capsys.readouterr().out
+
+
+def test_checkpoints_of_fewer_steps_are_newer_than_those_before(tmp_path):
+    def trained(batch, epochs):
+        model = network()
+        step = Step(model, classify, sgd(model), batches(points(24), batch))
+        return fit(step, checkpoints=tmp_path, resume=True, epochs=epochs, keep=2)
+
+    def newest():
+        return load(checkpoints(tmp_path)[0])["epoch"]
+
+    trained(2, 3)
+    for epochs in (4, 5):  # a third of the steps; then the same again
+        trained(6, epochs)
+        assert newest() == epochs + 1
 
 
 def test_parts_of_a_step_that_cannot_be_meant():
