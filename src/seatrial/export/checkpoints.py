@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,15 @@ _REBUILD = (
     "_rebuild_qtensor",
     "_rebuild_meta_tensor_no_storage",
 )
+
+
+def _plain(make: Callable[..., Tensor], kind: Any, args: tuple[Any, ...], state: Any) -> Tensor:
+    """A tensor that has attributes, or is of a class of its own, without these."""
+    return make(*args)
+
+
 _REAL: dict[str, Any] = {
+    "torch._tensor._rebuild_from_type_v2": _plain,
     "collections.OrderedDict": OrderedDict,
     "torch.Size": torch.Size,
     "torch.device": torch.device,
@@ -108,6 +116,7 @@ def read_states(path: Path) -> dict[str, dict[str, Tensor]]:
     """
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=False, pickle_module=_Pickling)
+        found = dict(_states(loaded, ""))
     except _CallsError as error:
         raise ModelFileError(
             f"{path} calls {error} as it is loaded: unpickling runs code of whoever wrote the file, so it is refused",
@@ -117,7 +126,6 @@ def read_states(path: Path) -> dict[str, dict[str, Tensor]]:
         raise ModelFileError(
             f"{path} is truncated or damaged, or torch.save did not write it", fix="copy or save the file anew"
         ) from error
-    found = dict(_states(loaded, ""))
     if not found:
         raise ModelFileError(f"{path} holds a {type(loaded).__name__}, which is no state dict", fix=SAVE_AGAIN)
     return found

@@ -27,21 +27,29 @@ def fitted(tensors: Mapping[str, Tensor], network: nn.Module) -> dict[str, Tenso
     """
     own = network.state_dict()
     for named in (tensors, {_without_wrappers(name): each for name, each in tensors.items()}):
-        for candidate in _parts(named, own):
-            whole = {**candidate, **_shared(candidate, own)}
-            if whole.keys() == own.keys():
-                return whole
+        parts = {place: {**part, **_shared(part, own)} for place, part in _parts(named, own)}
+        named_alike = {place: part for place, part in parts.items() if part.keys() == own.keys()}
+        fits = [place for place in usual_first(named_alike) if _same_shapes(named_alike[place], own)]
+        if len(fits) > 1 and fits[0]:
+            print(f"weights for this network are below {fits[0]}, which are taken, and below {', '.join(fits[1:])}")
+        for place in [*fits, *named_alike]:
+            return named_alike[place]
     return None
 
 
-def _parts(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+def _same_shapes(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> bool:
+    return all(tensors[name].shape == each.shape for name, each in own.items())
+
+
+def _parts(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Iterator[tuple[str, dict[str, Tensor]]]:
     """All of them, and those below each prefix under which the network's first name stands."""
-    yield dict(tensors)
+    yield "", dict(tensors)
     first = next(iter(own), "")
     for name in tensors:
         if name.endswith(f".{first}"):
             prefix = name[: -len(first)]
-            yield {each.removeprefix(prefix): tensors[each] for each in tensors if each.startswith(prefix)}
+            below = {each.removeprefix(prefix): tensors[each] for each in tensors if each.startswith(prefix)}
+            yield prefix.rstrip("."), below
 
 
 def _shared(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:

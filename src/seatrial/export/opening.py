@@ -192,7 +192,9 @@ def _of_user(
     digest = weights_digest(own)
     same = examples is not None and examples.weights == digest  # else their inputs alone are of use
     plain = scripted or (set(outputs) == {"output"} and not keywords)
-    named = tuple(examples.outputs) if examples and len(examples.outputs) == len(outputs) else tuple(outputs)
+    named = tuple(outputs)
+    if examples and len(examples.outputs) == len(outputs) and {*examples.outputs} != {*outputs}:
+        named = tuple(examples.outputs)
     return Original(
         name=path.name.partition(".")[0],
         module=network if plain else Flat(network, keywords),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 from seatrial.errors import DataError, SeatrialError, UsageError
@@ -21,10 +22,11 @@ def check_other_file(path: Path, verb: Verb) -> None:
     if suffix in KERAS:
         name = str(path.with_suffix(".onnx"))
         called = "m(keras.ops.zeros((1, *m.input_shape[1:])))"  # Keras exports no model that was never called
-        code = f'import keras; m = keras.saving.load_model("{path}"); {called}; m.export("{name}", format="onnx")'
+        written = f'm.export({_text(name)}, format="onnx")'
+        code = f"import keras; m = keras.saving.load_model({_text(path)}); {called}; {written}"
         raise UsageError(
             f"{shown} is a model of Keras, which is neither exported nor served; Keras writes it as ONNX",
-            run=f"python -c '{code}' && {SERVE.of(Path(name))}",
+            run=f"python -c {shlex.quote(code)} && {SERVE.of(Path(name))}",
         )
     if suffix == ".onnx" and verb is EXPORT:
         raise UsageError(f"{shown} is an ONNX file already, and no model that can be exported", run=SERVE.of(path))
@@ -40,10 +42,10 @@ def folder_error(folder: Path, verb: Verb) -> SeatrialError:
     models = [name for name in names if is_model(name, verb)]
     if "config.json" in names and any(name.endswith((".safetensors", ".bin")) for name in names):
         library = "sentence-transformers" if "modules.json" in names else "transformers"
-        made = f'transformers.{_class(folder)}.from_pretrained("{folder}")'
+        made = f"transformers.{_class(folder)}.from_pretrained({_text(folder)})"
         code = f'import torch, transformers; torch.save({made}.state_dict(), "model.pth")'
         served = "seatrial serve serve.py:Model   # the class is in docs/serving.md, A class of yours"
-        exported = f"python -c '{code}' && seatrial export model.pth --to onnx --model net:make_model"
+        exported = f"python -c {shlex.quote(code)} && seatrial export model.pth --to onnx --model net:make_model"
         return UsageError(
             f"The folder {shown} is a model of {library}, whose own code makes the network",
             cause="a class of yours that loads it is served" if verb is SERVE else _FACTORY,
@@ -69,6 +71,11 @@ def folder_error(folder: Path, verb: Verb) -> SeatrialError:
         f"The folder {shown} is no model itself; in it are {', '.join(models[:_MOST_NAMED])}",
         run=verb.of(folder / models[0]),
     )
+
+
+def _text(path: Path | str) -> str:
+    """A path as Python's text, whatever is in the name."""
+    return json.dumps(str(path))
 
 
 def _class(folder: Path) -> str:

@@ -90,11 +90,21 @@ def way_in(job: Job, name: str) -> str:
 
 def _switch(flag: str, behind: str) -> str:
     """What is added to the way in by an option that takes no value, from the source behind its name."""
-    following = _NEXT_OPTION.search(behind)
-    match = _SWITCH.search(behind[: following.start()] if following else behind.partition("\n\n")[0])
+    match = _SWITCH.search(behind[: _end_of_call(behind)])
     if match is None:
         return ""
     return f"?--no-{flag[2:]}" if match[1] else "?"
+
+
+def _end_of_call(behind: str) -> int:
+    """Where the call ends whose arguments the text begins in, or the next option begins."""
+    following = _NEXT_OPTION.search(behind)
+    end, deep = following.start() if following else len(behind), 0
+    for place, letter in enumerate(behind[:end]):
+        deep += (letter in "([{") - (letter in ")]}")
+        if deep < 0:
+            return place
+    return end
 
 
 def check_switches(ways: Mapping[str, str], values: Mapping[str, Sequence[str]]) -> None:

@@ -121,8 +121,11 @@ class Space:
         return math.prod(len(dimension.points()) for dimension in self.dimensions)
 
     def values(self) -> dict[str, Sequence[str]]:
-        """Name → some of what it may be: all values of a choice, an end of a range."""
-        return {one.name: one.values if isinstance(one, Choice) else (one.text(one.low),) for one in self.dimensions}
+        """Name → some of what it may be: all values of a choice, the ends of a range."""
+        return {
+            one.name: one.values if isinstance(one, Choice) else (one.text(one.low), one.text(one.high))
+            for one in self.dimensions
+        }
 
     def combinations(self) -> Iterator[Settings]:
         """Every one, the last setting changing fastest."""

@@ -106,7 +106,7 @@ def ranks(timeout_s: float = 600.0) -> Iterator[Ranks]:
         return
     timeout = timedelta(seconds=timeout_s)
     if dist.is_initialized():  # by the script, as one for DistributedDataParallel does; it also closes it
-        if gpus and "nccl" not in (named := dist.get_backend()):
+        if gpus and "cuda:nccl" not in (named := dist.get_backend_config()):  # get_backend() may be "undefined"
             raise InputError(f"the script's process group is of {named}, not of nccl", fix="no init_process_group()")
         yield Ranks(dist.get_rank(), dist.get_world_size(), device, dist.new_group(backend="gloo", timeout=timeout))
         return

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import fields
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def fit(
         )
     for name in _COUNTS & settings.keys():
         value = settings[name]
-        if value is not None and (not isinstance(value, int) or value < 1):
+        if value is not None and (not isinstance(value, Integral) or value < 1):
             raise InputError(f"{name}={value!r} is not a whole number of 1 or more")
     chosen = loop.Settings(**{"epochs": step.epochs, "hang_s": 300.0, **settings}, checkpoints=folder, resume=place)
     if step.scheduled and chosen.epochs > step.epochs:

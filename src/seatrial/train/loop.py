@@ -113,7 +113,7 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
     ranks, source, spans = step.ranks, step.source, step.source.spans
     note = print_first(ranks.first)
     stopping = EarlyStopping(settings.patience)
-    epoch, first_step = _begin(step, stopping, settings, note)
+    epoch, first_step, ahead = _begin(step, stopping, settings, note)
     source.start(epoch, first_step)
     engine = choose_engine(settings.engine, step, note)
     writer = CheckpointWriter(settings.checkpoints, settings.keep) if settings.checkpoints and ranks.first else None
@@ -125,9 +125,10 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
         if settings.checkpoints:
             generators = ranks.gather(rng.rng_state())
             if writer:
-                where = {"epoch": epoch, "step": done, "steps": len(spans), "rng": generators}
+                number = (epoch - 1) * len(spans) + done + ahead
+                where = {"epoch": epoch, "step": done, "steps": len(spans), "number": number, "rng": generators}
                 stopped = {"best": stopping.best, "waited": stopping.waited}
-                writer.save((epoch - 1) * len(spans) + done, {**step.state(), **where, **stopped}, best=best)
+                writer.save(number, {**step.state(), **where, **stopped}, best=best)
 
     copies = ranks.world * getattr(source, "copies", 1)
     progress = EpochProgress(
@@ -194,15 +195,17 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
     return outcome
 
 
-def _begin(step: Step, stopping: EarlyStopping, settings: Settings, note: Callable[[str], None]) -> tuple[int, int]:
-    """Epoch and step to go on from, the same on every rank; (1, 0) with fresh seeds. Raises CheckpointError."""
+def _begin(
+    step: Step, stopping: EarlyStopping, settings: Settings, note: Callable[[str], None]
+) -> tuple[int, int, int]:
+    """What ``resume`` gives, the same on every rank; (1, 0, 0) with fresh seeds. Raises CheckpointError."""
     ranks = step.ranks
     ranks.same_start(step.model)
     step.reducer.refresh()
     place = _resume_place(settings, ranks)
-    begin = resume(step, stopping, place, note) if place else (1, 0)
+    begin = resume(step, stopping, place, note) if place else (1, 0, 0)
     if len(places := set(ranks.gather(begin))) > 1:
-        found = ", ".join(f"epoch {epoch}, step {done}" for epoch, done in sorted(places))
+        found = ", ".join(f"epoch {epoch}, step {done}" for epoch, done, _ in sorted(places))
         raise CheckpointError(
             f"ranks would resume from different checkpoints ({found}): {settings.checkpoints} is not the same folder "
             "on every machine",
@@ -250,8 +253,13 @@ def read_losses(step: Step, epoch: int, done: int) -> Tensor:
     return losses
 
 
-def resume(step: Step, stopping: EarlyStopping, place: Path, note: Callable[[str], None]) -> tuple[int, int]:
-    """Put a checkpoint's state into the step; the epoch and the step in it to go on with. Raises CheckpointError."""
+def resume(step: Step, stopping: EarlyStopping, place: Path, note: Callable[[str], None]) -> tuple[int, int, int]:
+    """Put a checkpoint's state into the step; the epoch and the step in it to go on with.
+
+    And what is added to the numbers of checkpoints, which fewer steps in an epoch would make older than those there.
+
+    Raises CheckpointError.
+    """
     state = load_newest(place, note)
     if "model" not in state:
         raise CheckpointError(
@@ -270,6 +278,7 @@ def resume(step: Step, stopping: EarlyStopping, place: Path, note: Callable[[str
         if epoch < 1 or done < 0:
             raise ValueError(f"epoch {epoch}, step {done}")
         steps, before = len(step.source.spans), int(state.get("steps", len(step.source.spans)))
+        number = int(state.get("number", (epoch - 1) * before + done))
     except torch.OutOfMemoryError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
@@ -281,7 +290,7 @@ def resume(step: Step, stopping: EarlyStopping, place: Path, note: Callable[[str
     if done and steps != before:  # another batch, or another number of ranks
         done = done * steps // before
         note(f"an epoch had {before} steps and has {steps} now: going on after step {done} of epoch {epoch}")
-    return epoch, done
+    return epoch, done, max(0, number - (epoch - 1) * steps - done)
 
 
 def report(

@@ -260,12 +260,13 @@ class Step:
         groups = {key: group for group in self.optimizer.state_dict()["param_groups"] for key in group["params"]}
         for key, slots in own_states.items():
             for name, value in slots.items():
-                before = (saved or {}).get(key, {}).get(name)
+                slots_before = (saved or {}).get(key, {})
+                before = slots_before.get(name)
                 if isinstance(before, Tensor):
                     value.copy_(before)
                 elif isinstance(value, Tensor):
                     value.fill_(torch_optimizers.first_value(name, groups[key]) or 0.0)
-                elif saved is not None:
+                elif name in slots_before:
                     slots[name] = before
 
     def _schedule(self, schedule: Any, steps: int, every: int) -> None:

@@ -109,6 +109,36 @@ def test_another_networks_weights_do_not_fit() -> None:
     assert fitted(prefixed(state, "a.") | prefixed(state, "b."), Net()) is not None, "the first of the two"
 
 
+def test_of_two_networks_of_the_same_names_the_one_that_fits_and_has_the_usual_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    state, other = Net().state_dict(), {name: each + 1 for name, each in Net().state_dict().items()}
+    smaller = {name: each[:1] if each.ndim else each for name, each in state.items()}
+    found = fitted(prefixed(smaller, "actor.") | prefixed(state, "critic."), Net())
+    assert found is not None
+    assert torch.equal(found["head.weight"], state["head.weight"])
+    assert capsys.readouterr().out == ""
+    found = fitted(prefixed(other, "ema_model.") | prefixed(state, "model."), Net())
+    assert found is not None
+    assert torch.equal(found["head.weight"], state["head.weight"])
+    assert "below model, which are taken, and below ema_model" in capsys.readouterr().out
+
+
+def test_a_tensor_with_attributes_is_a_tensor(tmp_path: Path) -> None:
+    tensor = torch.ones(3)
+    tensor.note = "of the user's own"  # type: ignore[attr-defined]
+    torch.save({"w": tensor}, tmp_path / "c.pth")
+    assert torch.equal(read_states(tmp_path / "c.pth")[""]["w"], torch.ones(3))
+
+
+def test_a_module_within_itself_is_damaged(tmp_path: Path) -> None:
+    net = nn.Linear(2, 2)
+    net._modules["again"] = net
+    torch.save(net, tmp_path / "c.pth")
+    with pytest.raises(ModelFileError, match="damaged"):
+        read_states(tmp_path / "c.pth")
+
+
 class Calls:
     """A pickle of it calls a function."""
 

@@ -16,7 +16,14 @@ from seatrial.recipes.saved import read_saved  # noqa: E402
 from seatrial.train.data.images import ImageSet, Normalisation  # noqa: E402
 from seatrial.train.data.texts import TextSet  # noqa: E402
 from seatrial.train.errors import InputError, ModelFileError  # noqa: E402
-from seatrial.train.saving.examples import examples_path, image_examples, numbered, read_examples, save_examples  # noqa: E402
+from seatrial.train.saving.examples import (  # noqa: E402
+    Examples,
+    examples_path,
+    image_examples,
+    numbered,
+    read_examples,
+    save_examples,
+)
 from seatrial.train.saving.model_files import save_model  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -204,3 +211,10 @@ def test_text(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="truncated"):
         read_saved(tmp_path, "spam")
     assert examples_path(weights).is_file()
+
+
+def test_outputs_stay_in_the_order_in_which_the_network_gives_them(tmp_path: Path) -> None:
+    named = {"start": torch.ones(2, 3), "end": torch.zeros(2, 3)}
+    examples = Examples("", "tensors", "digest", {"x": torch.ones(2, 1)}, named)
+    read = read_examples(save_examples(examples, tmp_path / "m.safetensors"))
+    assert [*read.outputs] == ["start", "end"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shlex
 from pathlib import Path
 
@@ -64,3 +65,14 @@ def test_files_of_others() -> None:
         check_other_file(Path("m.onnx"), EXPORT)
     assert told.value.run == "seatrial serve m.onnx"
     check_other_file(Path("m.onnx"), SERVE)
+
+
+def test_a_name_with_quotes_stays_a_name(tmp_path: Path) -> None:
+    path = tmp_path / """it's a "model".keras"""
+    path.write_text("")
+    with pytest.raises(UsageError) as refused:
+        check_other_file(path, EXPORT)
+    words = shlex.split(refused.value.run)
+    assert words[:2] == ["python", "-c"] and words[3] == "&&"
+    texts = [each.value for each in ast.walk(ast.parse(words[2])) if isinstance(each, ast.Constant)]
+    assert str(path) in texts and str(path.with_suffix(".onnx")) in texts

@@ -92,6 +92,11 @@ def test_flags_that_a_library_makes_of_names(tmp_path: Path, text: str, args: tu
             ("--amp", "true"),
             ("--amp", "false"),
         ),
+        (
+            'o = p.add_argument\no("--amp", type=(int))\no("--b", action="store_true")',
+            ("--amp", "true"),
+            ("--amp", "false"),
+        ),
         ('@click.option("--amp")\n@click.option("--b", is_flag=True)', ("--amp", "true"), ("--amp", "false")),
         ('from absl import app\nflags.DEFINE_bool("amp", False, "")', ("--amp=true",), ("--amp=false",)),
     ],
@@ -105,6 +110,9 @@ def test_a_switch_takes_no_value(tmp_path: Path) -> None:
     job, space = _job(tmp_path, 'p.add_argument("--amp", action="store_true")'), parse_space(["amp=fp16,bf16"])
     with pytest.raises(UsageError, match="--amp takes no value"):
         check_switches(ways_in(job, space.names), space.values())
+    for typed in ("amp=0..5", "amp=int:1..3"):
+        with pytest.raises(UsageError, match="--amp takes no value"):
+            check_switches({"amp": "--amp?"}, parse_space([typed]).values())
     space = parse_space(["amp=yes,off", "lr=0.1..1"])
     check_switches({"amp": "--amp?", "lr": "--lr"}, space.values())
 

@@ -14,7 +14,7 @@ from seatrial.train import Step, Test, batches, cosine, fit  # noqa: E402
 from seatrial.train.data import batches as batches_file  # noqa: E402
 from seatrial.train.data.images import shuffled  # noqa: E402
 from seatrial.train.errors import DataError, InputError  # noqa: E402
-from seatrial.train.saving.checkpoint import checkpoints  # noqa: E402
+from seatrial.train.saving.checkpoint import checkpoints, load, snapshot  # noqa: E402
 from seatrial.train.saving.rng import seed_all  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -243,6 +243,21 @@ def test_going_on_with_another_batch_begins_at_the_same_share_of_the_epoch(tmp_p
     assert "an epoch had 6 steps and has 3 now: going on after step 1 of epoch 1" in capsys.readouterr().out
 
 
+def test_checkpoints_of_fewer_steps_are_newer_than_those_before(tmp_path):
+    def trained(batch, epochs):
+        model = network()
+        step = Step(model, classify, sgd(model), batches(points(24), batch))
+        return fit(step, checkpoints=tmp_path, resume=True, epochs=epochs, keep=2)
+
+    def newest():
+        return load(checkpoints(tmp_path)[0])["epoch"]
+
+    trained(2, 3)
+    for epochs in (4, 5):  # a third of the steps; then the same again
+        trained(6, epochs)
+        assert newest() == epochs + 1
+
+
 def test_parts_of_a_step_that_cannot_be_meant():
     model, other = network(), nn.Linear(3, 3)
     source, optimizer = batches(points(), BATCH), sgd(model)
@@ -380,3 +395,16 @@ def test_arrays_are_no_data_set(arrays):
         InputError, match=r"of whole arrays or sets is no data set(.|\n)*TensorDataset\(inputs, labels\)"
     ):
         batches(arrays, 2)
+
+
+def test_what_the_optimizer_first_keeps_in_a_rehearsal_is_not_made_none():
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    step = Step(model, lambda model, x: model(x).sum(), optimizer, batches(TensorDataset(torch.ones(8, 2)), 8))
+    optimizer.state[model.weight]["steps"] = 1
+    before = snapshot(step.state())
+    optimizer.state[model.weight]["steps"] = 2
+    optimizer.state[model.bias]["steps"] = 3
+    step.restore(before, forget_optimizer=False)
+    assert optimizer.state[model.weight]["steps"] == 1
+    assert optimizer.state[model.bias]["steps"] is not None

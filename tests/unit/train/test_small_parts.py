@@ -2,6 +2,7 @@
 
 import math
 import xml.etree.ElementTree as ET
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from seatrial.train import memory  # noqa: E402
 from seatrial.train.data import augment  # noqa: E402
 from seatrial.train.data.images import ImageSet, Normalisation, TestImages  # noqa: E402
 from seatrial.train.data.texts import Texts, TextSet  # noqa: E402
-from seatrial.train.distributed import Ranks  # noqa: E402
+from seatrial.train.distributed import Ranks, ranks  # noqa: E402
 from seatrial.train.errors import DataError, InputError, first_line, type_and_line  # noqa: E402
 from seatrial.train.memory import cap  # noqa: E402
 from seatrial.train.optim.muon import orthogonalised  # noqa: E402
@@ -226,3 +227,22 @@ def test_chart_is_svg_with_every_point() -> None:
     assert "1,250" in [text.text for text in bars.iter("{http://www.w3.org/2000/svg}text")]
     chart = ET.fromstring(line_chart({"a & b": [(1, 2), (10, 20)], "c": [(5, 5)]}, title="t", x="x", y="y"))
     assert len(chart.findall("{http://www.w3.org/2000/svg}circle")) == 3
+
+
+@pytest.mark.parametrize(("config", "taken"), [("cuda:nccl", True), ("cpu:gloo,cuda:nccl", True), ("cpu:gloo", False)])
+def test_a_process_group_of_the_scripts_own(monkeypatch: pytest.MonkeyPatch, config: str, taken: bool) -> None:
+    """Without a backend's name torch calls it "undefined" (2.13, init_process_group)."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for place, value in {
+        "cuda.device_count": 1,
+        "cuda.set_device": None,
+        "distributed.is_initialized": True,
+        "distributed.get_backend": "undefined",
+        "distributed.get_backend_config": config,
+        "distributed.get_rank": 1,
+        "distributed.get_world_size": 2,
+        "distributed.new_group": None,
+    }.items():
+        monkeypatch.setattr(f"torch.{place}", lambda *_, value=value, **__: value)
+    with nullcontext() if taken else pytest.raises(InputError, match="not of nccl"), ranks() as found:
+        assert (found.rank, found.world) == (1, 2)

@@ -20,7 +20,7 @@ from seatrial.train.data.images import places
 from seatrial.train.data.order import Order, seed_host
 from seatrial.train.data.shards import Shape, Span, deal
 from seatrial.train.distributed import Ranks, here
-from seatrial.train.memory import RESIDENT_SHARE, free_for_data
+from seatrial.train.memory import RESIDENT_SHARE, free_bytes, free_for_data
 
 #: Changes a batch on the device: gets its parts as arguments, returns them all. Augmentation belongs here.
 Transform = Callable[..., Any]
@@ -66,7 +66,8 @@ def batches(
         return StreamedBatches(dataset, sample, spans, batch, ranks, seed, order, transform, collate, workers)
     sample, steady = examples_of.look_at(dataset)
     size = sum(tensor.nbytes // len(tensor) for tensor in tensors_of(sample)) * count
-    free = free_for_data(ranks.device)
+    whole = type(dataset) is TensorDataset  # nothing is read: on the host it lies already
+    free = free_bytes(ranks.device) if whole else free_for_data(ranks.device)
     megabytes = f"{size / 2**20:,.0f} MiB, {free / 2**20:,.0f} MiB free"
     if steady and size <= free * RESIDENT_SHARE:
         began = time.perf_counter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -51,14 +52,16 @@ class Order:
             return shuffled(self._examples, self._seed, epoch, torch.device("cpu"))
         with host_random_numbers_kept():
             seed_host(self._seed, epoch)
-            given = list(self._sampler)
-        order_N = torch.tensor(given)
+            given = list(islice(self._sampler, self.length + 1))
+        try:
+            order_N = torch.tensor(given)
+        except (TypeError, ValueError):  # lists of several lengths: of a batch sampler
+            order_N = torch.zeros(())
         if order_N.ndim != 1 or order_N.is_floating_point():
             raise DataError("the sampler gives no places in the data set", fix="one number at a time, as sampler= does")
         if len(order_N) != self.length:
-            raise DataError(
-                f"the sampler gives {len(order_N)} examples in epoch {epoch}, and its length is {self.length}"
-            )
+            found = len(order_N) if len(order_N) < self.length else "more"
+            raise DataError(f"the sampler gives {found} examples in epoch {epoch}, and its length is {self.length}")
         if len(order_N) and not 0 <= int(order_N.min()) <= int(order_N.max()) < self._examples:
             raise DataError(f"the sampler gives places outside of the {self._examples} examples")
         return order_N

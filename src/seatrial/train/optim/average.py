@@ -39,9 +39,15 @@ class Average:
             torch._foreach_lerp_(*self._averaged, 1 - self.decay)
         own, followed = list(self._copied[0]), list(self._copied[1])
         buffers = dict(self._followed.named_buffers())  # looked up each time: a module may put a new one in its place
-        for name, buffer in self.model.named_buffers():
+        for name, buffer in [*self.model.named_buffers()]:
+            there = buffers.get(name)
+            if there is None:
+                continue
+            if there.shape != buffer.shape:  # of a table that grows, of angles for longer texts
+                path, _, last = name.rpartition(".")
+                buffer = self.model.get_submodule(path)._buffers[last] = torch.empty_like(there)
             own.append(buffer)
-            followed.append(buffers[name])
+            followed.append(there)
         if own:
             torch._foreach_copy_(own, followed)
 

@@ -108,6 +108,7 @@ def save_examples(examples: Examples, weights: Path) -> Path:
         tensors |= {_SCALE: examples.normalise.scale, _SHIFT: examples.normalise.shift}
     words = {"format": "pt", "recipe": examples.recipe, "kind": examples.kind, "weights": examples.weights}
     words |= {"labels": json.dumps(examples.labels), "inputs": json.dumps([*examples.inputs])}
+    words |= {"outputs": json.dumps([*examples.outputs])}  # safetensors sorts names
     words |= {"real": "yes" if examples.real else "no"}
     path = examples_path(weights)
     write_file(path, lambda file: file.write(save(tensors, metadata=words)))
@@ -120,7 +121,8 @@ def read_examples(path: Path) -> Examples:
     try:
         labels, names = (json.loads(words[key]) for key in ("labels", "inputs"))
         inputs = {name: tensors[_INPUT + name] for name in names}
-        outputs = {name.removeprefix(_OUTPUT): each for name, each in tensors.items() if name.startswith(_OUTPUT)}
+        given = [name.removeprefix(_OUTPUT) for name in tensors if name.startswith(_OUTPUT)]
+        outputs = {name: tensors[_OUTPUT + name] for name in json.loads(words.get("outputs", json.dumps(given)))}
         if {len(each) for each in (*inputs.values(), *outputs.values())} == {0} or not inputs or not outputs:
             raise ValueError
         if len({len(each) for each in (*inputs.values(), *outputs.values())}) != 1:
