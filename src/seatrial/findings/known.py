@@ -20,6 +20,10 @@ WORD_END = "¦"
 _HOLE = re.compile(r"\{([A-Za-z]+)(…?)\}")
 _BLANK = re.compile(_HOLE.pattern + "|" + GAP + "|" + WORD_END)
 
+#: Letters that a gap or a value within a symptom stands for, at most. What is further away has nothing to do with it,
+#: and a line of 64 KiB that repeats a symptom's first half would take minutes.
+MAX_GAP = 500
+
 #: Every quote is read as this one: programs, shells and JSON logs differ in them.
 QUOTE = "'"
 _QUOTES = str.maketrans(dict.fromkeys('"`´“”‘’', QUOTE))
@@ -128,10 +132,10 @@ def _pattern(symptom: str) -> "re.Pattern[str]":
         if blank.group(0) == WORD_END:
             pattern += r"(?!\w)"
         elif name is None:
-            pattern += ".*?"
+            pattern += ".{0,%d}?" % MAX_GAP
         else:
             words = "." if blank.group(2) else r"[^\s\"'`]"
-            pattern += "(?P<%s>%s+%s)" % (name, words, "" if at == len(symptom) else "?")
+            pattern += "(?P<%s>%s%s)" % (name, words, "+" if at == len(symptom) else "{1,%d}?" % MAX_GAP)
     return re.compile(pattern + _literal(symptom[at:]), re.IGNORECASE)
 
 
