@@ -1,8 +1,8 @@
 """Known: one entry of the catalogue of failures, how its symptoms are found in a text, and the finding it becomes.
 
-A symptom is literal text. ``…`` stands for any text within the line, ``{name}`` for a word that is kept under that
-name, ``{name…}`` for several words; where ``¦`` stands, a word ends. Case and the kind of quotes do not matter. Title,
-cause and fix may use the names; ``{engine}`` and ``{Engine}`` are always known.
+A symptom is literal text. ``…`` stands for any text within the line, up to MAX_GAP letters; ``{name}`` for a word that
+is kept under that name, ``{name…}`` for several words; where ``¦`` stands, a word ends. Case and the kind of quotes do
+not matter. Title, cause and fix may use the names; ``{engine}`` and ``{Engine}`` are always known.
 """
 
 import re
