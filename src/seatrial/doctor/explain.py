@@ -87,12 +87,13 @@ class _Read:
         self._whole = Matches(LAYERS)
         self._broken = Matches(LAYERS)
         self._seams = Seams()
+        self._begun = False
         self._kept = bytearray()
 
     def add(self, number: int, line: bytes) -> None:
-        self._whole.add(number, line)
-        for seam in self._seams.before(line):
-            self._broken.add(number, seam)
+        begun, self._begun = self._begun, self._whole.add(number, line)
+        if seam := self._seams.before(line):
+            self._broken.add_broken(number, *seam, begun=begun)
         if len(self._kept) <= MAX_PASTED_BYTES:
             self._kept += line + b"\n"
 

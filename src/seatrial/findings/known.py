@@ -1,8 +1,8 @@
 """Known: one entry of the catalogue of failures, how its symptoms are found in a text, and the finding it becomes.
 
-A symptom is literal text. ``…`` stands for any text within the line, ``{name}`` for a word that is kept under that
-name, ``{name…}`` for several words; where ``¦`` stands, a word ends. Case and the kind of quotes do not matter. Title,
-cause and fix may use the names; ``{engine}`` and ``{Engine}`` are always known.
+A symptom is literal text. ``…`` stands for any text within the line, up to MAX_GAP letters; ``{name}`` for a word that
+is kept under that name, ``{name…}`` for several words; where ``¦`` stands, a word ends. Case and the kind of quotes do
+not matter. Title, cause and fix may use the names; ``{engine}`` and ``{Engine}`` are always known.
 """
 
 import re
@@ -19,6 +19,10 @@ WORD_END = "¦"
 
 _HOLE = re.compile(r"\{([A-Za-z]+)(…?)\}")
 _BLANK = re.compile(_HOLE.pattern + "|" + GAP + "|" + WORD_END)
+
+#: Letters that a gap or a value within a symptom stands for, at most. What is further away has nothing to do with it,
+#: and a line of 64 KiB that repeats a symptom's first half would take minutes.
+MAX_GAP = 500
 
 #: Every quote is read as this one: programs, shells and JSON logs differ in them.
 QUOTE = "'"
@@ -128,10 +132,10 @@ def _pattern(symptom: str) -> "re.Pattern[str]":
         if blank.group(0) == WORD_END:
             pattern += r"(?!\w)"
         elif name is None:
-            pattern += ".*?"
+            pattern += ".{0,%d}?" % MAX_GAP
         else:
             words = "." if blank.group(2) else r"[^\s\"'`]"
-            pattern += "(?P<%s>%s+%s)" % (name, words, "" if at == len(symptom) else "?")
+            pattern += "(?P<%s>%s%s)" % (name, words, "+" if at == len(symptom) else "{1,%d}?" % MAX_GAP)
     return re.compile(pattern + _literal(symptom[at:]), re.IGNORECASE)
 
 

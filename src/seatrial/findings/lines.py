@@ -1,7 +1,7 @@
 """Lines of a log, without what terminals, loggers, launchers and notebooks put around them."""
 
 import re
-from typing import List
+from typing import Optional, Tuple
 
 #: What steers a terminal: colours, cursor, titles (ECMA-48: CSI and OSC sequences), and its escape as JSON writes it.
 STEERS = re.compile(rb"(?:\x1b|\\u001b|\\x1b|\\033)(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
@@ -11,7 +11,8 @@ _BEFORE = re.compile(
     rb"\s*(?:[\[(]?(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d[^\s\])]*[\])]?(?=\s)"
     rb"|\[rank\d+\]:|\[\d+,\d+\]<std(?:err|out)>:|\[pod/[^\s\]]+\]|\xe2\x94[\x82\x83]|\xe2\x9d\xb1)"
 )
-_BEHIND = re.compile(rb"(?:\s|\xe2\x94[\x82\x83])+$")
+#: What stands behind a line: the other side of its frame.
+_BEHIND = (b"\xe2\x94\x82", b"\xe2\x94\x83")
 
 #: Windows' PowerShell writes what it redirects in UTF-16, behind one of these marks.
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
@@ -41,21 +42,25 @@ class Seams:
         self._width = _MIN_WIDTH
         self._end = b""
 
-    def before(self, line: bytes) -> List[bytes]:
-        """The end of the line before and the beginning of this one: broken within a word, and between two."""
+    def before(self, line: bytes) -> Optional[Tuple[bytes, bytes]]:
+        """The end of the line before and the beginning of this one; None where nothing broke them."""
         line = without_steering(line).rstrip(b"\r\n")
-        end, bare = self._end, _bare(line)
+        end = self._end
         self._width = max(self._width, len(line))
-        self._end = bare[-_SEAM:] if len(line) >= max(_MIN_WIDTH, self._width - _RAGGED) else b""
+        is_long = len(line) >= max(_MIN_WIDTH, self._width - _RAGGED)
+        bare = _bare(line) if end or is_long else b""
+        self._end = bare[-_SEAM:] if is_long else b""
         begin = bare[:_SEAM].lstrip()
-        return [end + begin, end + b" " + begin] if end and begin else []
+        return (end, begin) if end and begin else None
 
 
 def _bare(line: bytes) -> bytes:
-    line = without_steering(line)
     while before := _BEFORE.match(line):
         line = line[before.end() :]
-    return _BEHIND.sub(b"", line)
+    line = line.rstrip()
+    while line.endswith(_BEHIND):
+        line = line[:-3].rstrip()
+    return line
 
 
 def one_byte_letters(line: bytes, beginning: bytes) -> bytes:

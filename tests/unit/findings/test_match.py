@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from seatrial.findings.catalogue import LAYERS, entries
-from seatrial.findings.match import MAX_CHARACTERS, MAX_EVIDENCE, match_lines, match_text
+from seatrial.findings.match import MAX_CHARACTERS, MAX_EVIDENCE, Matches, match_lines, match_text
 from symptoms import shown
 
 LINES = {
@@ -163,3 +165,33 @@ def test_any_bytes_can_be_read(lines: list[bytes]) -> None:
 @given(st.text())
 def test_any_text_can_be_read(text: str) -> None:
     assert isinstance(match_text(text), list)
+
+
+@pytest.mark.parametrize("entry", [entry for entry in entries() if entry.symptoms], ids=lambda entry: entry.id)
+def test_a_symptom_is_found_wherever_a_line_was_broken(entry) -> None:
+    for symptom in entry.symptoms:
+        text = shown(symptom).encode()
+        whole = Matches(LAYERS)
+        whole.add(1, text + b" and so on")
+        for at in range(1, len(text)):
+            end, begin = text[:at].rstrip(), text[at:].lstrip() + b" and so on"
+            if text + b" and so on" not in (end + begin, end + b" " + begin):
+                continue  # two spaces are lost where a line is broken
+            first, broken = Matches(LAYERS), Matches(LAYERS)
+            broken.add_broken(2, b"x" * 60 + b" " + end, begin, begun=first.add(1, end))
+            assert {one.id for one in whole.findings} <= {one.id for one in broken.findings}, (symptom, at)
+
+
+def test_lines_that_only_stand_below_each_other_are_not_looked_at_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    matches, looked_at = Matches(LAYERS), []
+    monkeypatch.setattr(matches, "add", lambda number, line: looked_at.append(line))
+    for number in range(100):
+        matches.add_broken(number, b"INFO step 17 loss=0.1234 lr=0.001 1234.5", b"INFO step 18 loss=0.1233", False)
+    assert looked_at == []
+
+
+def test_a_line_that_repeats_the_first_half_of_a_symptom_costs_little() -> None:
+    line = b"Timed out waiting 1 ms for " * 2400
+    began = time.process_time()
+    assert match_text(line.decode()) == []
+    assert time.process_time() - began < 5.0  # 3 minutes where a gap has no end

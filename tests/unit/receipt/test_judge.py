@@ -358,6 +358,21 @@ def test_cuda_trouble_in_the_output_of_a_run_that_finished(scenario, tmp_path):
     assert receipt.findings[0].evidence[0].startswith("stdout.log line 1")
 
 
+@pytest.mark.parametrize(
+    ("line", "verdict"),
+    [
+        ("CUDA Setup failed despite GPU being available. Please run the following command", "fail"),
+        ("ImportError: libcusparse.so.12: undefined symbol: __nvJitLinkComplete_12_4", "fail"),
+        ("OSError: libcudart.so.11.0: cannot open shared object file: No such file or directory", "fail"),
+        ("RuntimeError: mat1 and mat2 shapes cannot be multiplied (32x512 and 784x10)", "pass"),
+    ],
+)
+def test_of_failures_of_training_only_those_of_cuda_are_held_against_it(scenario, tmp_path, line, verdict):
+    run = scenario("h200-success")
+    run.stdout = line + "\n"
+    assert verdicts(run.judge(tmp_path))["clean-output"] == verdict
+
+
 def test_an_oom_kill_of_a_worker_in_a_run_that_finished_is_a_warning(scenario, tmp_path):
     run = scenario("cpu-success")
     next(e for e in run.events if e["type"] == "target.exited")["oom_kills"] = 2

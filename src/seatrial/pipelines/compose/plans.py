@@ -52,12 +52,16 @@ class Ground:
     images: Mapping[str, ImageFacts] = field(default_factory=dict)
 
     def asks(self) -> dict[str, GpuAsk]:
-        """Service → the GPUs that it asks for, those that were told otherwise included."""
+        """Service → the GPUs that it asks for, those that were told otherwise included.
+
+        A variable by itself asks for none where there are none: Compose starts such a service on any machine.
+        """
         found = {}
         for name, service in self.file.services.items():
             ask = gpu_ask(self.file, service)
-            if ask is not None:
-                found[name] = ask if self.gpus is None else replace(ask, request=self.gpus)
+            if ask is None or (ask.ways == ("environment",) and self.gpus is None and not self.host.gpus):
+                continue
+            found[name] = ask if self.gpus is None else replace(ask, request=self.gpus)
         return found
 
 

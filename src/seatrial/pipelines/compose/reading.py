@@ -148,11 +148,15 @@ def _refuse_unset_secrets(config: Mapping[str, Any], lines: Lines, compose: Comp
         used = {each["source"] for one in (config.get("services") or {}).values() for each in one.get(kind) or ()}
         for name, each in (config.get(kind) or {}).items():
             variable = each.get("environment")
-            there = variable in compose.environ or re.search(rf"(?m)^\s*(?:export\s+)?{variable}\s*=", text)
-            if name in used and variable and not there:
+            if not variable:
+                continue
+            there = variable in compose.environ or re.search(
+                rf"(?m)^[ \t]*(?:export[ \t]+)?{re.escape(variable)}[ \t]*[=:]", text
+            )
+            if name in used and not there:
                 raise UsageError(
                     f"{lines.place(kind, name)}: the {kind[:-1]} {name} is the variable {variable}, which is not set",
-                    run=f"export {variable}=…",
+                    run=f"export {shlex.quote(variable)}=…",
                 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -193,7 +194,7 @@ def _no_file(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError
     path = Path(match["path"])
     return UsageError(
         f"{from_here(compose.files[0])} refers to {from_here(path)}, which is not there",
-        run=f"grep -n {path.name} {as_typed(compose.files[0])}",
+        run=f"grep -n -- {shlex.quote(path.name)} {as_typed(compose.files[0])}",
     )
 
 

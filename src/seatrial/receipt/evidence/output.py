@@ -29,8 +29,15 @@ TRACEBACK = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?$")
 #: torch.distributed puts this before every line a rank prints of its traceback.
 RANK = re.compile(r"^\[rank\d+\]:\s?")
-#: What Python prints before the traceback of an exception in a thread, in __del__, in logging, in a forgotten task.
-_GOES_ON = re.compile(r"Exception (ignored )?in|--- Logging error ---|(Task|Future) exception was never")
+#: What Python prints before the traceback of an exception in a thread, in __del__, at exit, in logging, and in a
+#: task, of which it names the task or the handle in a line of its own.
+_GOES_ON = re.compile(
+    r"Exception (ignored )?in\b|Error in atexit\._run_exitfuncs|--- Logging error ---|(task|future|handle): <"
+)
+
+#: A program that goes on longer than this after an exception has other last words. Standard output that was held back
+#: is written at the end, which takes less.
+_SOON_S = 2.0
 #: What a launcher raises because a child failed says nothing of why the child did.
 LAUNCHER_ERRORS = (
     "ChildFailedError",
@@ -48,7 +55,8 @@ class Output:
     exception: the last Python exception on stderr, ``ValueError: …``, or None.
     last_line: the last line on stderr that is not indented, since those explain one before them, or None. Where a
         launcher reports that a rank failed, the rank's own last ``error: …``.
-    ends_with_exception: the last thing on stderr is the traceback of an exception that nobody announced as harmless.
+    ends_with_exception: the last thing on stderr, with nothing on stdout long after it, is the traceback of an
+        exception that nobody announced as harmless.
     lines: on both that say something. line_ends: on both, of whatever lines.
     first_lines, last_lines: a few of either, those of stderr first.
     """
@@ -80,7 +88,7 @@ def read_output(run_dir: Path) -> Output:
         findings=tuple(findings.values()),
         exception=last_exception(tail),
         last_line=clean(last_line) if last_line else None,
-        ends_with_exception=ends_with_exception(tail),
+        ends_with_exception=ends_with_exception(tail) and not _went_on(run_dir),
         lines=sum(end.count for end in ends),
         line_ends=sum(end.line_ends for end in ends),
         first_lines=tuple(clean(line) for end in ends for line in end.first),
@@ -143,6 +151,15 @@ def ends_with_exception(lines: list[str]) -> bool:
         return False
     below = [line for line in said[start + 1 :] if not line[0].isspace()]
     return len(below) == 1 and said[-1] == below[0] and _EXCEPTION.match(below[0]) is not None
+
+
+def _went_on(run_dir: Path) -> bool:
+    """Whether the other stream was written to long after stderr."""
+    stderr, stdout = (run_dir / name for name in STREAMS)
+    try:
+        return stdout.stat().st_mtime - stderr.stat().st_mtime > _SOON_S
+    except FileNotFoundError:
+        return False
 
 
 def _lines(path: Path) -> Iterator[bytes]:

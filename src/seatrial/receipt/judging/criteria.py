@@ -56,7 +56,15 @@ _NEITHER = {
 }
 
 #: Of those layers, what CUDA itself reports.
-_OF_CUDA = {"cuda-after-fork", "cudnn-no-algorithm", "kernel-timeout", "ranks-share-a-gpu"}
+_OF_CUDA = {
+    "bitsandbytes-cuda",
+    "cuda-after-fork",
+    "cuda-libraries-mixed",
+    "cuda-library-missing",
+    "cudnn-no-algorithm",
+    "kernel-timeout",
+    "ranks-share-a-gpu",
+}
 
 
 def judge_criteria(case: Case, cause: ExitCause) -> tuple[Criterion, ...]:

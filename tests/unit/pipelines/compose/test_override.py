@@ -236,3 +236,20 @@ def test_the_framework_of_the_script_that_is_built_in_decides_the_check(read, tm
     assert made["a"].agent.check == "torch" and made["a"].agent.python_path == ()
     assert made["a"].agent.hang_after_s is not None
     assert merged(file, tmp_path, made, "host")["a"]["build"]["network"] == "host"
+
+
+@pytest.mark.parametrize(
+    ("lines", "asked", "asks"),
+    [
+        ("environment: {NVIDIA_VISIBLE_DEVICES: all}", None, False),
+        ("environment: {NVIDIA_VISIBLE_DEVICES: all}", "1", True),
+        (ONE, None, True),
+    ],
+)
+def test_a_variable_by_itself_is_no_refusal_where_there_is_no_gpu(
+    read, tmp_path: Path, lines: str, asked: str | None, asks: bool
+) -> None:
+    file = read(f"services:\n  a:\n    image: x\n    {lines}\n")
+    there = ground(file, tmp_path, gpus=asked)
+    assert "a" in there.asks()
+    assert ("a" in replace(there, host=a_host(tmp_path, [])).asks()) == asks

@@ -188,6 +188,9 @@ def test_a_secret_of_a_variable_that_is_set(read, tmp_path: Path) -> None:
     assert set(read(text, "b").services) == {"b"}  # which has none
     (tmp_path / ".env").write_text("export KEY_=1\n")
     assert set(read(text).services) == {"a", "b"}
+    for odd in ("KEY_(", ".*"):  # the file's words are no pattern
+        with pytest.raises(UsageError, match="which is not set"):
+            read(text.replace("KEY_", f"'{odd}'"))
 
 
 def test_what_another_waits_for_is_a_task(read) -> None:

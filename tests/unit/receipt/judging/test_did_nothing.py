@@ -13,6 +13,7 @@ from rich.console import Console
 from seatrial.backends.base import State
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import AgentPlan, Plan
+from seatrial.receipt.evidence.output import read_output
 from seatrial.receipt.judging.judge import judge
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.rendering import terminal
@@ -164,6 +165,9 @@ RuntimeError: no batch
         "announced by logging": (f"ERROR:root:failed\n{FAILED}", True),
         "in a destructor": (f"Exception ignored in: <function D.__del__ at 0x7f>\n{FAILED}", False),
         "in a thread": (f"Exception in thread Thread-1:\n{FAILED}", False),
+        "at exit": (f"Error in atexit._run_exitfuncs:\n{FAILED}", False),
+        "in a task": (f"Task exception was never retrieved\nfuture: <Task finished name='Task-1'>\n{FAILED}", False),
+        "in a callback": (f"Exception in callback f()\nhandle: <Handle f()>\n{FAILED}", False),
         "only its last line": ("RuntimeError: no batch\n", False),
         "behind colours": (f"\x1b[31m{FAILED}\x1b[0m", True),
     }.values(),
@@ -172,6 +176,15 @@ def test_an_exception_that_was_printed_and_not_raised(tmp_path: Path, stderr: st
     receipt = cpu_run(tmp_path, stderr=stderr, stdout="epoch 1\n" * 50, steps=3)
     assert receipt.doubtful == doubtful and receipt.exit_code == 0
     assert ("its last words are an exception" in receipt.exit_cause.words) == doubtful
+
+
+def test_a_script_that_prints_an_exception_and_trains_on(tmp_path: Path) -> None:
+    for name, at in (("stderr.log", 1000.0), ("stdout.log", 1060.0)):
+        (tmp_path / name).write_text(FAILED if name == "stderr.log" else "epoch 9: saved\n")
+        os.utime(tmp_path / name, (at, at))
+    assert not read_output(tmp_path).ends_with_exception
+    os.utime(tmp_path / "stdout.log", (1000.5, 1000.5))  # held back until the end
+    assert read_output(tmp_path).ends_with_exception
 
 
 def test_a_script_that_goes_to_the_background(tmp_path: Path) -> None:

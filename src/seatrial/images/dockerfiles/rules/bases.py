@@ -14,8 +14,10 @@ _CUDA_IMAGE = re.compile(
     r"(?P<host>docker\.io/|nvcr\.io/)?nvidia/cuda(?::|$)(?P<cuda>\d+\.\d+(?:\.\d+)?)?-?(?P<rest>[a-z0-9.-]*)"
 )
 _VARIANT = re.compile(r"whl/(?:nightly/)?cu(?P<digits>\d{3})|torch==[\d.]+\+cu(?P<local>\d{3})")
-#: What an image can have pip from, a script of the user's included.
-_BRINGS_PIP = re.compile(r"-pip\b|get-pip|ensurepip|-m pip\b|easy_install|\.sh\b|make install|\bADD\b|jupyter")
+#: What an image can have pip from, a script of the user's included; yum's and dnf's Python comes with it.
+_BRINGS_PIP = re.compile(
+    r"\b(?:yum|dnf)\b|-pip\b|get-pip|ensurepip|-m pip\b|easy_install|\.sh\b|make install|\bADD\b|jupyter"
+)
 _CPU_BUILD = re.compile(r"/whl/cpu|torch==[\d.]+\+cpu")
 
 

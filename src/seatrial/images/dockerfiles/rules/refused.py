@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 
 from seatrial.images.dockerfiles.installs import installs_of
@@ -21,6 +22,7 @@ _INSTRUCTIONS = (
 _NO_SUDO = re.compile(r"(?:docker\.io/)?(?:library/)?(?:ubuntu|debian|python|(?:nvcr\.io/)?nvidia/cuda)(?::|@|$)")
 _SUDO = re.compile(r"(?:^|&&|\|\||[;|\n])\s*sudo\s")
 _APT = ("apt-get", "apt", "aptitude", "yum", "dnf", "apk")
+_ESCAPED, _BACKSLASH = re.compile(r'["\\`]'), r"\\\g<0>"
 _VARIABLE = re.compile(r"\$\{?[A-Za-z_]\w*\}?")
 
 
@@ -54,7 +56,7 @@ def not_root(file: Dockerfile) -> Iterator[Remark]:
             if each.stage != stage.number:
                 continue
             if each.name == "USER":
-                user, line = each.value.strip().partition(":")[0], each.line
+                user, line = each.value.strip().strip("\"'").partition(":")[0], each.line
             if each.name != "RUN" or user in ("root", "0") or "$" in user or "sudo" in each.value:
                 continue
             found = (one for one in installs_of(tuple(file.commands_of(each))) if one.tool in _APT)
@@ -100,8 +102,17 @@ def not_filled_in(file: Dockerfile) -> Iterator[Remark]:
                 "not-filled-in",
                 "warning",
                 f"{name} is a list, in which {found} stays as it is: no shell puts a value in its place",
-                f"{name} {json.dumps(['/bin/sh', '-c', 'exec ' + ' '.join(words)], ensure_ascii=False)}",
+                f"{name} {json.dumps(_by_a_shell(name, words), ensure_ascii=False)}",
             )
+
+
+def _by_a_shell(name: str, words: list[str]) -> list[str]:
+    """A list that does what it did, with values in place of its variables."""
+    quoted = (f'"{_ESCAPED.sub(_BACKSLASH, word)}"' if _VARIABLE.search(word) else shlex.quote(word) for word in words)
+    line = f"exec {' '.join(quoted)}"
+    if name == "CMD":
+        return ["/bin/sh", "-c", line]
+    return ["/bin/sh", "-c", f'{line} "$@"', words[0]]  # CMD, and what is typed behind the image
 
 
 RULES = (unknown_instructions, not_root, no_sudo, not_filled_in)
