@@ -16,4 +16,4 @@ RULES: tuple[Rule, ...] = (*order.RULES, *gpus.RULES, *ports.RULES, *running.RUL
 def check_compose(file: ComposeFile) -> list[Remark]:
     """Every remark, in the order of lines."""
     remarks = [remark for rule in RULES for remark in rule(file)]
-    return sorted(set(remarks), key=lambda each: (str(each.place.file), each.place.line, each.id))
+    return sorted(dict.fromkeys(remarks), key=lambda each: (str(each.place.file), each.place.line, each.id))
