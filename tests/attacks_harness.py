@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from cli_project import Project
-from seatrial.runs.store import Run, RunStore
+from seatrial.runs.run import Run
+from seatrial.runs.store import RunStore
 
 IMAGE = "python:3.11-slim-bookworm"
 READY = '[image]\nready = "python:3.11-slim-bookworm"\n'

@@ -16,7 +16,7 @@ from seatrial.dashboard.feed import Feed
 from seatrial.dashboard.projects import Projects
 from seatrial.receipt.write import write_receipt
 from seatrial.reports.view import provisional
-from seatrial.runs.store import Run
+from seatrial.runs.run import Run
 from seatrial.system import names
 from seatrial.telemetry.engines import Names
 from seatrial.telemetry.reading import Reader

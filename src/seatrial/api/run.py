@@ -10,11 +10,13 @@ from pathlib import Path
 from seatrial.errors import EngineUnavailableError, SeatrialError
 from seatrial.job.plan import Plan
 from seatrial.receipt.model import Receipt
-from seatrial.runs import listing, run_actions, store
+from seatrial.runs import listing, run_actions
 from seatrial.runs.finalise import finalise
 from seatrial.runs.following.output import Stream
 from seatrial.runs.following.watch import follow
 from seatrial.runs.nearest import store_of
+from seatrial.runs.run import Run as RecordedRun
+from seatrial.runs.run import run_name
 
 #: Of a live run in a notebook.
 _LAST_LINES = 15
@@ -27,7 +29,7 @@ class Run:
         id: e.g. ``20261120-231501-k3f9``. folder: in the project: receipt, logs, ``outputs``.
     """
 
-    def __init__(self, run: store.Run) -> None:
+    def __init__(self, run: RecordedRun) -> None:
         self._run = run
         self.id = run.id
         self.folder = run.place
@@ -35,7 +37,7 @@ class Run:
     @property
     def name(self) -> str | None:
         """As it was given, or None."""
-        return store.run_name(self._run)
+        return run_name(self._run)
 
     @property
     def line(self) -> listing.Line:

@@ -14,8 +14,8 @@ from seatrial.load.table import HEAD, line
 from seatrial.pipelines.find import find_run
 from seatrial.reports.load_page import write
 from seatrial.runs.nearest import store_of
+from seatrial.runs.run import Run
 from seatrial.runs.serving import serving_of
-from seatrial.runs.store import Run
 from seatrial.system.typed_path import from_here
 
 TOKEN = "SEATRIAL_SERVE_TOKEN"

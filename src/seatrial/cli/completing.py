@@ -181,7 +181,7 @@ def run_words() -> Iterator[Candidate]:
     """``last``, names, also of stages, and IDs of this project's runs, newest first; as many IDs as fit a screen."""
     from seatrial.pipelines.find import newest_members
     from seatrial.runs.nearest import store_of
-    from seatrial.runs.store import run_name
+    from seatrial.runs.run import run_name
 
     store = store_of(None)
     runs = store.newest(_NAMED)

@@ -24,7 +24,7 @@ from seatrial.receipt.without_names import FIXED, scrubbed
 from seatrial.reports.compare import compare, to_json
 from seatrial.reports.view import Receipts, read_log
 from seatrial.runs.following.live import look
-from seatrial.runs.store import Run
+from seatrial.runs.run import Run
 from seatrial.system.names import Names
 
 #: A receipt's page is shown in a frame: it may load and run nothing, whatever a run has printed into it. It has our

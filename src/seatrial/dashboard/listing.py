@@ -20,7 +20,7 @@ from seatrial.receipt.look.chip import LEVELS, STATES
 from seatrial.receipt.telling import telling
 from seatrial.runs.following.live import look
 from seatrial.runs.listing import started_at
-from seatrial.runs.store import Run, run_name
+from seatrial.runs.run import Run, run_name
 from seatrial.system.nofollow import read_regular
 
 #: Runs on one page of the list.

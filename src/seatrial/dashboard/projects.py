@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from seatrial.errors import RunNotFoundError, UntrustedPathError
-from seatrial.runs.store import Run, RunStore, is_run_id, project_key
+from seatrial.runs.run import Run
+from seatrial.runs.store import RunStore, is_run_id, project_key
 from seatrial.system.nofollow import read_regular
 from seatrial.system.state import state_folder
 

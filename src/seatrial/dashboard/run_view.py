@@ -18,7 +18,7 @@ from seatrial.receipt.rendering.rows import headline, wanted
 from seatrial.receipt.rendering.stack import can_be_stacked
 from seatrial.runs.following.live import Live
 from seatrial.runs.listing import started_at
-from seatrial.runs.store import Run, run_name
+from seatrial.runs.run import Run, run_name
 
 #: Numbers of the last line that say how far and how fast; the others are among the receipt's.
 _PROGRESS = (("step", figure), ("epoch", figure), ("steps_per_s", rate), ("examples_per_s", rate))

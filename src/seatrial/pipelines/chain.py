@@ -13,7 +13,8 @@ from typing import Any
 
 from seatrial.errors import SeatrialError
 from seatrial.pipelines.group import GOOD, PAGES, Group, Member
-from seatrial.runs.store import Run, RunStore
+from seatrial.runs.run import Run
+from seatrial.runs.store import RunStore
 
 SCHEMA_VERSION = 1
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from seatrial.errors import RunNotFoundError
 from seatrial.pipelines.group import Group, GroupStore, Member
-from seatrial.runs.store import Run, RunStore
+from seatrial.runs.run import Run
+from seatrial.runs.store import RunStore
 
 
 def find_run(store: RunStore, reference: str) -> Run:

@@ -9,7 +9,8 @@ from typing import Any
 
 from seatrial.pipelines.group import Group, GroupStore, Member
 from seatrial.runs.listing import Line, line_of
-from seatrial.runs.store import Run, RunStore
+from seatrial.runs.run import Run
+from seatrial.runs.store import RunStore
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ class Site:
     """Where a plan will happen: the backend, what it said of itself, this host, and the run.
 
     Attributes:
-        record, place: the run's two folders (runs/store.py). outputs: the one in ``place`` that the target writes.
+        record, place: the run's two folders (runs/run.py). outputs: the one in ``place`` that the target writes.
         project_cache: where this project's downloads and compiled kernels persist.
         agent_archive: where no target can write.
         secrets_folder: where the run's secrets are handed over, or None when it has none.

@@ -14,7 +14,7 @@ from seatrial.receipt.judging.judge import judge
 from seatrial.receipt.load import load
 from seatrial.receipt.model import Receipt
 from seatrial.runs.following.output import Stream
-from seatrial.runs.store import Run
+from seatrial.runs.run import Run
 from seatrial.system.nofollow import open_regular
 
 #: A provisional receipt is good for this long, or for so many times what it took: judging reads all evidence.

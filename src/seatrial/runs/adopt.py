@@ -11,7 +11,7 @@ from seatrial.errors import SeatrialError
 from seatrial.events import HostLaunched
 from seatrial.job.plan import Plan
 from seatrial.runs.liveness import leases
-from seatrial.runs.store import Run
+from seatrial.runs.run import Run
 
 
 def handle_of(run: Run, environ: Mapping[str, str]) -> Handle | None:

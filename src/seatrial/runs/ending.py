@@ -22,7 +22,7 @@ from seatrial.runs import notify, tracker_pages, without_agent
 from seatrial.runs.adopt import handle_of
 from seatrial.runs.discovered_gpus import with_discovered_gpus
 from seatrial.runs.liveness import leases, state_of
-from seatrial.runs.store import Run, run_name
+from seatrial.runs.run import Run, run_name
 from seatrial.system.files import write_atomically
 from seatrial.system.typed_path import as_typed
 

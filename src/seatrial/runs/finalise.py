@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from seatrial.receipt.load import load
 from seatrial.receipt.model import Receipt
-from seatrial.runs.store import Run
+from seatrial.runs.run import Run
 
 if TYPE_CHECKING:
     from seatrial.backends.base import State

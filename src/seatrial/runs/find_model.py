@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from seatrial.errors import DataError, RunNotFoundError, SeatrialError, UsageError
 from seatrial.runs.other_models import check_other_file, folder_error
-from seatrial.runs.store import Run, RunStore
+from seatrial.runs.run import Run
+from seatrial.runs.store import RunStore
 from seatrial.runs.trained_model import FILES, SERVE, WEIGHTS, TrainedModel, Verb, is_model, of_file, of_recipe, the_one
 from seatrial.system import nofollow
 from seatrial.system.typed_path import as_typed, from_here

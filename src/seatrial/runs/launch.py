@@ -33,9 +33,10 @@ from seatrial.planning.site import ClusterSite
 from seatrial.runs import without_agent
 from seatrial.runs.liveness import leases
 from seatrial.runs.resume import has_checkpoint, resumed
+from seatrial.runs.run import Run
 from seatrial.runs.run_site import AGENT, run_site
 from seatrial.runs.serving import refuse_taken_port, warnings_of
-from seatrial.runs.store import Run, RunStore, new_run_id
+from seatrial.runs.store import RunStore, new_run_id
 from seatrial.runs.tracked import Tracked, tracked
 from seatrial.runs.view import VIEW, in_view, make_view
 from seatrial.system import agent_archive

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from seatrial import events
 from seatrial.errors import EngineUnavailableError, SeatrialError
 from seatrial.receipt.evidence.fields import number, text, whole
-from seatrial.runs.store import Run, run_name
+from seatrial.runs.run import Run, run_name
 
 if TYPE_CHECKING:
     from seatrial.backends.base import Handle

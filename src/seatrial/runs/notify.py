@@ -20,7 +20,7 @@ from seatrial.job.notify import Notify, host_of, program_of
 from seatrial.receipt.load import JSON_NAME
 from seatrial.receipt.model import Receipt
 from seatrial.runs.notified import NOTES
-from seatrial.runs.store import Run, run_name
+from seatrial.runs.run import Run, run_name
 from seatrial.system import command, nofollow
 from seatrial.system.desktop import show
 from seatrial.system.files import write_atomically

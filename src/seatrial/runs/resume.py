@@ -9,7 +9,8 @@ from seatrial.errors import SeatrialError, UntrustedPathError
 from seatrial.images.recipes import TOOLS
 from seatrial.job.plan import CONTAINER_RESUME, CONTAINER_RESUMED_CHECKPOINTS, Mount
 from seatrial.planning.site import Resumed
-from seatrial.runs.store import PLACE_FOLDER, Run, RunStore
+from seatrial.runs.run import PLACE_FOLDER, Run
+from seatrial.runs.store import RunStore
 from seatrial.system import nofollow
 from seatrial.system.typed_path import as_typed
 

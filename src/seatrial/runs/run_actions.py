@@ -13,7 +13,8 @@ from seatrial.errors import SeatrialError, UsageError
 from seatrial.runs.adopt import handle_of
 from seatrial.runs.following.watch import request_stop
 from seatrial.runs.liveness import state_of
-from seatrial.runs.store import Run, RunStore
+from seatrial.runs.run import Run
+from seatrial.runs.store import RunStore
 from seatrial.system.nofollow import tree_bytes
 from seatrial.system.typed_path import as_typed
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from seatrial.backends.base import Backend, EngineFacts
 from seatrial.planning.host import HostFacts
 from seatrial.planning.site import Site
-from seatrial.runs.store import Run, project_key
+from seatrial.runs.run import Run
+from seatrial.runs.store import project_key
 from seatrial.system import agent_archive
 
 #: In the user's state folder: archives of the agent, one for each version of it.

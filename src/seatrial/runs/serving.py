@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 from seatrial.errors import SeatrialError, UsageError
 from seatrial.job.model import Job
 from seatrial.job.serving import TOKEN, Serving
-from seatrial.runs.store import Run, RunStore, run_name
+from seatrial.runs.run import Run, run_name
+from seatrial.runs.store import RunStore
 from seatrial.system.address import is_loopback
 
 READY_PATH = "/v2/health/ready"

@@ -14,8 +14,8 @@ from seatrial.receipt.load import HTML_NAME, JSON_NAME, MARKDOWN_NAME
 from seatrial.receipt.model import Receipt, TrackerPage
 from seatrial.runs.mlflow_login import login_of
 from seatrial.runs.mlflow_server import OUTCOME_TAG, Found, MlflowServer
+from seatrial.runs.run import Run
 from seatrial.runs.services import Service, ServiceStore
-from seatrial.runs.store import Run
 from seatrial.runs.tracked import URI
 
 #: In an MLflow run's artifacts.

@@ -9,7 +9,7 @@ from pathlib import Path
 from seatrial.errors import UsageError
 from seatrial.events import follow_chain
 from seatrial.receipt.load import JSON_NAME, load
-from seatrial.runs.store import Run
+from seatrial.runs.run import Run
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from seatrial.backends.base import Backend, Handle, State
 from seatrial.events import TargetExited, TargetStarted
 from seatrial.job.plan import Plan
-from seatrial.runs.store import Run
+from seatrial.runs.run import Run
 
 #: Lines of output asked of the engine: all there are.
 _ALL = 2**31 - 1

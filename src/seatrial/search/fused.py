@@ -20,7 +20,8 @@ from seatrial.receipt.model import Receipt
 from seatrial.runs.adopt import handle_of
 from seatrial.runs.finalise import finalise
 from seatrial.runs.following.watch import follow
-from seatrial.runs.store import Run, RunStore
+from seatrial.runs.run import Run
+from seatrial.runs.store import RunStore
 from seatrial.search.endings import ending_of, problem_of
 from seatrial.search.local import prepare_run, start_run, stop_run
 from seatrial.search.objective import Objective

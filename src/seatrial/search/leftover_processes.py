@@ -11,7 +11,7 @@ from pathlib import Path
 from seatrial.job.plan import Gpu
 from seatrial.job.units import format_bytes
 from seatrial.probe.nvml import ComputeProcess, NvmlError, compute_processes
-from seatrial.runs.store import Run
+from seatrial.runs.run import Run
 
 #: The driver frees a killed process's memory within so long; what is there later is left behind.
 _WAIT_S = 10.0

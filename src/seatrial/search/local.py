@@ -21,7 +21,8 @@ from seatrial.runs.finalise import finalise
 from seatrial.runs.following.output import Stream
 from seatrial.runs.following.watch import follow, request_stop
 from seatrial.runs.launch import Prepared
-from seatrial.runs.store import Run, RunStore
+from seatrial.runs.run import Run
+from seatrial.runs.store import RunStore
 from seatrial.search.endings import ending_of, problem_of, series_of, unreported
 from seatrial.search.leftover_processes import leftover_processes
 from seatrial.search.objective import Objective

@@ -10,7 +10,7 @@ from seatrial.events import Step
 from seatrial.receipt.evidence.fields import number, text
 from seatrial.receipt.evidence.steps import PHASES
 from seatrial.runs.following.output import Stream
-from seatrial.runs.store import Run
+from seatrial.runs.run import Run
 from seatrial.search.objective import Objective
 
 #: Read at once: a script may report without end.

@@ -21,7 +21,8 @@ from seatrial.runs.finalise import finalise
 from seatrial.runs.launch import make_ready, prepare
 from seatrial.runs.launching_process import LaunchingProcess
 from seatrial.runs.listing import line_of
-from seatrial.runs.store import Run, RunStore
+from seatrial.runs.run import Run
+from seatrial.runs.store import RunStore
 from seatrial.system.files import write_atomically
 
 #: Ends when it is told to, cleanly.

@@ -8,7 +8,7 @@ from fakes import a_plan
 from seatrial.errors import GpuContractError
 from seatrial.job.plan import Gpu, ImagePlan
 from seatrial.runs.launch import _nothing_to_resume, _refuse_cut_down_image
-from seatrial.runs.store import Run
+from seatrial.runs.run import Run
 
 L40S = Gpu(index=0, uuid="GPU-1", name="NVIDIA L40S", memory_bytes=48 * 10**9, minor=0, compute_capability="8.9")
 BUILT = ImagePlan(tag="seatrial/x:1", build=True, architectures=("9.0",))

@@ -12,7 +12,8 @@ from fakes import a_plan
 from seatrial.errors import UntrustedPathError
 from seatrial.job.model import Target
 from seatrial.runs.resume import checkpoints_of, has_checkpoint, resume_mount, run_to_resume
-from seatrial.runs.store import Run, RunStore
+from seatrial.runs.run import Run
+from seatrial.runs.store import RunStore
 
 ID = "20261120-231501-k3f9"
 

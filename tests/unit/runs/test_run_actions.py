@@ -3,7 +3,8 @@
 import json
 
 from seatrial.runs import run_actions
-from seatrial.runs.store import Run, RunStore
+from seatrial.runs.run import Run
+from seatrial.runs.store import RunStore
 
 #: Whoever asks this engine fails: there is no such program.
 NO_ENGINE = {"SEATRIAL_DOCKER": "/nonexistent/docker"}

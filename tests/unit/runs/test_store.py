@@ -13,7 +13,8 @@ from fakes import a_plan
 from seatrial.backends.base import Handle
 from seatrial.errors import DiskError, NameInUseError, RunNotFoundError, SeatrialError, UntrustedPathError, UsageError
 from seatrial.runs.listing import line_of
-from seatrial.runs.store import Run, RunStore, project_key, run_name
+from seatrial.runs.run import Run, run_name
+from seatrial.runs.store import RunStore, project_key
 
 ID = "20261120-231501-k3f9"
 

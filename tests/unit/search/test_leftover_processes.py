@@ -13,7 +13,7 @@ import pytest
 
 from seatrial.job.plan import Gpu
 from seatrial.probe.nvml import ComputeProcess
-from seatrial.runs.store import Run
+from seatrial.runs.run import Run
 from seatrial.search import leftover_processes
 
 GPU = Gpu(index=0, uuid="GPU-1", name="H200", memory_bytes=1)

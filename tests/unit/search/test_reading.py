@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from seatrial.runs.store import Run
+from seatrial.runs.run import Run
 from seatrial.search.objective import Objective
 from seatrial.search.reading import Reading
 

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from seatrial.cli.importing import importing
 from seatrial.runs.following.output import Stream
-from seatrial.runs.store import Run
+from seatrial.runs.run import Run
 from seatrial.system.typed_path import as_typed
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from seatrial.pipelines.compose.service import ImageSays, Service
 from seatrial.planning.host import HostFacts
 from seatrial.planning.plan import make_plan, select_gpus
 from seatrial.planning.site import ServiceSite
+from seatrial.runs.run import Run
 from seatrial.runs.run_site import run_site
-from seatrial.runs.store import Run
 
 _PYTHON = re.compile(r"(.*/)?python[\d.]*")
 

@@ -26,7 +26,8 @@ from seatrial.pipelines.group import Group, GroupStore, Member
 from seatrial.pipelines.request import Front, UpRequest
 from seatrial.runs.launching_process import LaunchingProcess
 from seatrial.runs.liveness import leases
-from seatrial.runs.store import Run, RunStore, new_run_id
+from seatrial.runs.run import Run
+from seatrial.runs.store import RunStore, new_run_id
 from seatrial.system import command
 from seatrial.system.files import make_folder, write_atomically
 from seatrial.system.typed_path import from_here

@@ -26,7 +26,7 @@ from seatrial.runs.adopt import record_start
 from seatrial.runs.finalise import finalise
 from seatrial.runs.following.watch import follow, handled, request_stop
 from seatrial.runs.launching_process import LaunchingProcess
-from seatrial.runs.store import Run
+from seatrial.runs.run import Run
 from seatrial.system import command
 
 #: The engine is asked this often for the group's containers: about 20 ms of CPU each time.

@@ -26,8 +26,8 @@ from seatrial.pipelines.stages.servers import decide_server, serve_through, stop
 from seatrial.pipelines.stages.shared_gpus import would_share
 from seatrial.pipelines.stages.workshop import Workshop
 from seatrial.runs import launch, run_actions
+from seatrial.runs.run import Run
 from seatrial.runs.serving import saying_when_ready
-from seatrial.runs.store import Run
 
 #: How often a stage that waits for a GPU looks again, should nobody tell it.
 GPU_INTERVAL_S = 2.0

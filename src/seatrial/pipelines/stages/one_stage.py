@@ -19,7 +19,7 @@ from seatrial.runs.finalise import finalise
 from seatrial.runs.following.output import Stream
 from seatrial.runs.following.watch import follow
 from seatrial.runs.liveness import state_of
-from seatrial.runs.store import PLACE_FOLDER, Run
+from seatrial.runs.run import PLACE_FOLDER, Run
 from seatrial.runs.view import VIEW
 from seatrial.system import nofollow
 

@@ -13,8 +13,8 @@ from seatrial.pipelines.stages.graph import Stage
 from seatrial.pipelines.stages.record import Result
 from seatrial.pipelines.stages.workshop import Workshop
 from seatrial.runs.following.output import Stream
+from seatrial.runs.run import Run
 from seatrial.runs.serving import free_port_near, is_ready, refuse_taken_port
-from seatrial.runs.store import Run
 
 Say = Callable[[str], None]
 Write = Callable[[Stream, bytes], None]

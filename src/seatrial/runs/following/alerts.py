@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from seatrial import events
 from seatrial.receipt.evidence.fields import clean
-from seatrial.runs.store import Run
+from seatrial.runs.run import Run
 
 _FINDING = events.mark(events.Found)
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 from seatrial.input_frames import encode_input, encode_size
 from seatrial.job.plan import Plan
-from seatrial.runs.store import Run
+from seatrial.runs.run import Run
 from seatrial.system.caller import in_foreground, window_size
 
 #: How often the logs are looked at while somebody types: an echo later than this feels late.

@@ -13,7 +13,8 @@ from seatrial.diagnosis.diagnosis import Diagnosis
 from seatrial.diagnosis.rules import diagnose
 from seatrial.errors import SeatrialError
 from seatrial.runs.following import recorder
-from seatrial.runs.store import Run, RunStore, run_name
+from seatrial.runs.run import Run, run_name
+from seatrial.runs.store import RunStore
 
 #: The end of events.jsonl that is read: a minute of samples of 8 GPUs and a step line each 50 ms is below this.
 TAIL_BYTES = 512 * 1024

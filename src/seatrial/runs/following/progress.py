@@ -11,7 +11,7 @@ from seatrial import events
 from seatrial.diagnosis.anatomy import LINE, rates
 from seatrial.job.units import format_seconds
 from seatrial.receipt.formatting import percent, rate
-from seatrial.runs.store import Run
+from seatrial.runs.run import Run
 
 #: Seconds that a rate is the mean of. The hook writes a line a second, or at each step that takes longer.
 _WINDOW_S = 10.0

@@ -12,7 +12,7 @@ from seatrial.backends import table
 from seatrial.backends.collected import Turn
 from seatrial.errors import SeatrialError
 from seatrial.runs.following.watch import follow
-from seatrial.runs.store import Run
+from seatrial.runs.run import Run
 from seatrial.system.command import spawn_detached
 
 #: The agent's last line tells the end at once; the engine is asked this seldom, for runs whose agent was killed.

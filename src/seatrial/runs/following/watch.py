@@ -20,7 +20,7 @@ from seatrial.runs.adopt import handle_of
 from seatrial.runs.following.alerts import Alerts
 from seatrial.runs.following.output import OfRank, OutputReader, Stream
 from seatrial.runs.following.witness import witnessing
-from seatrial.runs.store import Run
+from seatrial.runs.run import Run
 
 Write = Callable[[Stream, bytes], None]
 Say = Callable[[str], None]

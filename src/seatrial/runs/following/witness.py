@@ -15,7 +15,7 @@ from seatrial.job.plan import Plan
 from seatrial.probe.attribution import owner
 from seatrial.probe.nvml import ComputeProcess
 from seatrial.probe.sampler import Sampler
-from seatrial.runs.store import Run
+from seatrial.runs.run import Run
 
 #: Between two looks. One costs 0.04 ms a GPU on an H200, and reading the cgroup of each process there.
 LOOK_S = 1.0

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from seatrial.errors import UntrustedPathError
-from seatrial.runs.store import Run
+from seatrial.runs.run import Run
 
 #: Folders of a run that stay on the node: its home is caches and what libraries leave behind.
 _LEFT = ("home",)

@@ -22,7 +22,8 @@ from seatrial.job.plan import Gpu
 from seatrial.planning.host import read_host
 from seatrial.runs.finalise import finalise
 from seatrial.runs.liveness import leases
-from seatrial.runs.store import Run, RunStore
+from seatrial.runs.run import Run
+from seatrial.runs.store import RunStore
 from seatrial.search.grid import Grid
 from seatrial.search.leftover_processes import leftover_processes
 from seatrial.search.local import ending_as_read, follow_trial, start_trial

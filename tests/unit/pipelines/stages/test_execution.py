@@ -23,7 +23,8 @@ from seatrial.pipelines.stages.graph import Stage, read_graph
 from seatrial.pipelines.stages.one_stage import StageFailedError
 from seatrial.pipelines.stages.record import Result, StageRecords
 from seatrial.pipelines.stages.workshop import Workshop
-from seatrial.runs.store import Run, RunStore, new_run_id
+from seatrial.runs.run import Run
+from seatrial.runs.store import RunStore, new_run_id
 
 
 class Machine:

@@ -5,7 +5,7 @@ import json
 from seatrial import events
 from seatrial.runs.following.alerts import Alerts
 from seatrial.runs.following.live import TAIL_BYTES, look
-from seatrial.runs.store import Run
+from seatrial.runs.run import Run
 
 
 def a_run(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from seatrial.runs.following import progress
 from seatrial.runs.following.progress import Progress
-from seatrial.runs.store import Run
+from seatrial.runs.run import Run
 
 
 class Clock:
