@@ -14,7 +14,7 @@ from typing import Any
 import fork_server
 from pace import slowness
 from seatrial import events
-from seatrial.runs.store import project_key
+from seatrial.runs.store import RunStore
 
 #: Where the engine has no network of its own for builds, e.g. without a bridge.
 CONFIG = '[image]\nbuild_network = "host"\n'
@@ -113,7 +113,7 @@ class Project:
     @property
     def runs(self) -> list[Path]:
         """Records of the runs, oldest first."""
-        return sorted((self.state / "projects" / project_key(self.folder.resolve()) / "runs").glob("*-*"))
+        return [run.folder for run in RunStore(self.folder.resolve(), self.environ).all() if run.recorded]
 
     @property
     def last(self) -> Path:
