@@ -131,6 +131,9 @@ def test_ordinary_lines_show_nothing(line: str) -> None:
         "Unauthorized: 0, forbidden moves: 3",
         "WARNING:urllib3.connectionpool:Retrying after connection broken by 'ReadTimeoutError(\"read timed out\")': /x",
         "loading nan.py, killed: 0, error: 0.012",
+        # Counters of a cache and of vLLM, a switch.
+        "kv cache: hits: 10, evicted: 12, preempted: 0",
+        "Suspended: false",
     ],
 )
 def test_ordinary_lines_show_nothing_of_any_layer(line: str) -> None:
