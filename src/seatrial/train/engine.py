@@ -80,14 +80,15 @@ class Graphed:
         for phase in range(self.step.phases + 1):
             self.step.enter_phase(phase)
             for shape, longest in longest_runs(self.step.source.spans).items():
-                too_large, error = False, None
+                too_large = False
+                error: Exception | None = None
                 try:
                     self._warm_up(shape)
                     for steps in sorted({1, self.steps_per_replay if longest >= self.steps_per_replay else 1}):
                         self._capture(shape, steps)
                 except torch.OutOfMemoryError:
                     too_large = True
-                except RuntimeError as failure:
+                except Exception as failure:  # noqa: BLE001  raised again when the other ranks know
                     error = failure
                 any_too_large, any_error = self.step.ranks.any_of([too_large, error is not None])
                 if any_error:

@@ -28,7 +28,7 @@ class Told:
         return [own or theirs for own, theirs in zip(flags, other, strict=True)]
 
 
-def prepared(says, error=None):
+def prepared(says, error=None, ranks=None):
     """A Graphed whose warm-ups and captures do nothing, or raise ``error`` at the first; and its ranks."""
     model = nn.Linear(2, 1)
     step = Step(
@@ -37,7 +37,7 @@ def prepared(says, error=None):
         torch.optim.SGD(model.parameters(), 0.1),
         batches(TensorDataset(torch.zeros(20, 2)), 8),  # two shapes
     )
-    step.ranks = Told(says)
+    step.ranks = ranks or Told(says)
     graphed = engine.Graphed(step)
     errors = [error] if error else []
 
@@ -66,3 +66,12 @@ def test_a_step_that_one_rank_cannot_capture_runs_eagerly_on_all(whose):
     own, says = (RuntimeError("waits"), []) if whose == "own" else (None, [(False, True)])
     with pytest.raises(RuntimeError if own else NotCapturable, match="waits" if own else "another rank"):
         prepared(says, own)
+
+
+def test_whatever_one_rank_raises_the_others_are_told_first():
+    ranks = Told([])
+    told = []
+    ranks.any_of = lambda flags: told.append(list(flags)) or list(flags)
+    with pytest.raises(TypeError, match="of the script"):
+        prepared([], TypeError("of the script"), ranks)
+    assert told == [[False, True]]
