@@ -115,7 +115,7 @@ def test_a_hundred_drains_lose_no_request():
 def test_requests_in_work_and_half_sent_are_answered():
     with Server("--fronts", "1") as server:
         slow, half, idle = server.connect(), server.connect(), server.connect()
-        slow.sendall(request({"input": [-1, 1.0]}))
+        slow.sendall(request({"input": [-1, 3.0]}))
         half.sendall(request()[:-3])
         time.sleep(0.2)
         server.process.send_signal(signal.SIGTERM)

@@ -162,7 +162,7 @@ BUILD = (
     Known(
         id="package-version-missing",
         title="The package index has no {what} for this image's Python",
-        symptoms=(_MISSING + "…, {newest})", _MISSING + "{newest})"),
+        symptoms=(_MISSING + "……, {newest})", _MISSING + "{newest})"),
         cause="There are other versions of it; the newest is {newest}",
         fix="change the version",
         sources=(_RECORDED,),

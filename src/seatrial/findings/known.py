@@ -1,8 +1,9 @@
 """Known: one entry of the catalogue of failures, how its symptoms are found in a text, and the finding it becomes.
 
-A symptom is literal text. ``…`` stands for any text within the line, up to MAX_GAP letters; ``{name}`` for a word that
-is kept under that name, ``{name…}`` for several words; where ``¦`` stands, a word ends. Case and the kind of quotes do
-not matter. Title, cause and fix may use the names; ``{engine}`` and ``{Engine}`` are always known.
+A symptom is literal text. ``…`` stands for any text within the line, up to MAX_GAP letters, ``……`` for up to LONG_GAP
+letters; ``{name}`` for a word that is kept under that name, ``{name…}`` for several words; where ``¦`` stands, a word
+ends. Case and the kind of quotes do not matter. Title, cause and fix may use the names; ``{engine}`` and ``{Engine}``
+are always known.
 """
 
 import re
@@ -18,11 +19,14 @@ GAP = "…"
 WORD_END = "¦"
 
 _HOLE = re.compile(r"\{([A-Za-z]+)(…?)\}")
-_BLANK = re.compile(_HOLE.pattern + "|" + GAP + "|" + WORD_END)
+_BLANK = re.compile(_HOLE.pattern + "|" + GAP + "+|" + WORD_END)
 
 #: Letters that a gap or a value within a symptom stands for, at most. What is further away has nothing to do with it,
 #: and a line of 64 KiB that repeats a symptom's first half would take minutes.
 MAX_GAP = 500
+
+#: The same for ``……``: lists, such as pip's of all versions of a package. botocore's 2,000 take 16,000 letters.
+LONG_GAP = 20_000
 
 #: Every quote is read as this one: programs, shells and JSON logs differ in them.
 QUOTE = "'"
@@ -132,7 +136,7 @@ def _pattern(symptom: str) -> "re.Pattern[str]":
         if blank.group(0) == WORD_END:
             pattern += r"(?!\w)"
         elif name is None:
-            pattern += ".{0,%d}?" % MAX_GAP
+            pattern += ".{0,%d}?" % (MAX_GAP if blank.group(0) == GAP else LONG_GAP)
         else:
             words = "." if blank.group(2) else r"[^\s\"'`]"
             pattern += "(?P<%s>%s%s)" % (name, words, "+" if at == len(symptom) else "{1,%d}?" % MAX_GAP)

@@ -198,3 +198,10 @@ def test_a_line_that_repeats_the_first_half_of_a_symptom_costs_little() -> None:
     began = time.process_time()
     assert match_text(line.decode()) == []
     assert time.process_time() - began < 5.0  # 3 minutes where a gap has no end
+
+
+def test_a_long_list_of_versions_is_read_to_its_end() -> None:
+    versions = ", ".join(f"1.{minor}.{patch}" for minor in range(20) for patch in range(100))
+    said = f"ERROR: Could not find a version that satisfies the requirement botocore==99 (from versions: {versions})"
+    [found] = match_text(said, LAYERS)
+    assert found.id == "package-version-missing" and "1.19.99" in (found.cause or "")
