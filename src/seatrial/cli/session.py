@@ -62,13 +62,13 @@ def carry_out(
             screen.say(ready_words(serving, seconds))
         screen.detached(prepared.plan)
         return EXIT_DONE
-    with importing():  # while the container starts: its end need not wait for it
-        importlib.import_module("seatrial.runs.ending")
     looks_s = LOG_INTERVAL_S if prepared.plan.agent.input is None else TYPING_INTERVAL_S
-    ready = saying_when_ready(serving, screen.say)
-    stops, typing = interrupt_stops(prepared.run, environ, screen.say), passing_on(prepared.run, prepared.plan)
-    with ready, stops, typing, screen.showing_progress(prepared.run) as show:
-        follow(prepared.run, screen.write, environ, say=screen.say, between_looks=show, log_interval_s=looks_s)
+    with interrupt_stops(prepared.run, environ, screen.say):  # at once: the target may be at work already
+        with importing():  # while the container starts: its end need not wait for it
+            importlib.import_module("seatrial.runs.ending")
+        ready, typing = saying_when_ready(serving, screen.say), passing_on(prepared.run, prepared.plan)
+        with ready, typing, screen.showing_progress(prepared.run) as show:
+            follow(prepared.run, screen.write, environ, say=screen.say, between_looks=show, log_interval_s=looks_s)
     exit_code = _receipt(prepared, environ, screen)
     if exit_code == EXIT_GPU_CONTRACT and prepared.plan.cluster is None:  # its GPUs are not of this host
         from seatrial.doctor.examine import second_opinion
