@@ -14,7 +14,7 @@ from typing import Any
 import fork_server
 from pace import slowness
 from seatrial import events
-from seatrial.runs.store import RunStore
+from seatrial.runs.store import project_key
 
 #: Where the engine has no network of its own for builds, e.g. without a bridge.
 CONFIG = '[image]\nbuild_network = "host"\n'
@@ -113,7 +113,14 @@ class Project:
     @property
     def runs(self) -> list[Path]:
         """Records of the runs, oldest first."""
-        return [run.folder for run in RunStore(self.folder.resolve(), self.environ).all() if run.recorded]
+        records = (self.state / "projects" / project_key(self.folder.resolve()) / "runs").glob("*-*")
+
+        def began(record: Path) -> tuple[str, float]:
+            """To the second by its name, then by when its plan was written."""
+            plan = record / "plan.json"
+            return record.name.rpartition("-")[0], plan.stat().st_mtime if plan.exists() else 0.0
+
+        return sorted(records, key=began)
 
     @property
     def last(self) -> Path:
