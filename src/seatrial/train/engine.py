@@ -19,7 +19,7 @@ from seatrial.train.errors import InputError, type_and_line
 from seatrial.train.saving.checkpoint import snapshot
 from seatrial.train.saving.rng import rng_state, set_rng_state
 from seatrial.train.second_stream import EarlyError
-from seatrial.train.step import Step
+from seatrial.train.step import Source, Step
 
 NAMES = ("auto", "eager", "compile", "graph", "compile+graph")
 #: Steps run before a capture: cuDNN and cuBLAS choose their kernels, optimizers make their state (torch's notes on
@@ -79,7 +79,7 @@ class Graphed:
         """
         for phase in range(self.step.phases + 1):
             self.step.enter_phase(phase)
-            for shape, longest in longest_runs(self.step.source.spans).items():
+            for shape, longest in longest_runs(spans_of(self.step.source)).items():
                 too_large = False
                 error: Exception | None = None
                 try:
@@ -158,6 +158,12 @@ def watched_steps(step: Step, shape: Shape, *, fresh: bool) -> None:
         capture.refuse_optimizer(step)
 
 
+def spans_of(source: Source) -> list[Span]:
+    """The steps of an epoch, or where their shapes change from epoch to epoch, of one epoch of each kind."""
+    found: list[Span] = getattr(source, "all_spans", source.spans)
+    return found
+
+
 def longest_runs(spans: list[Span]) -> dict[Shape, int]:
     """Each shape and how many steps of it follow one another at most; the largest shapes first, for their memory."""
     longest: dict[Shape, int] = {}
@@ -224,7 +230,7 @@ def _compile(step: Step) -> str | None:
     fresh = not step.optimizer.state
     step.compile()
     try:
-        for shape in longest_runs(step.source.spans):
+        for shape in longest_runs(spans_of(step.source)):
             step.position.zero_()
             step.run_recovering(shape)
     except Exception as error:

@@ -42,7 +42,7 @@ def test_flips_alternate_between_epochs() -> None:
     rising = []
     for epoch in (1, 2, 3):
         source.start(epoch, 0)
-        seen_NCHW = source.images(torch.arange(40))
+        seen_NCHW = source.images(torch.arange(40), 32)
         rising.append(seen_NCHW[:, 0, 16, 20] > seen_NCHW[:, 0, 16, 10])
     assert torch.equal(rising[0], ~rising[1]) and torch.equal(rising[0], rising[2])
     assert 5 < rising[0].sum() < 35

@@ -6,6 +6,8 @@ Shapes: N images of the set, B rows of a batch, C channels, H and W pixels, S st
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -25,6 +27,10 @@ class AlternatingCrops:
 
     Args:
         pixels: an image moves by up to so many both ways. dtype: of the batches.
+        sides: pixels of the square that is cut out of the padded image, in each of the first epochs; whole images
+            follow. A smaller square takes less time.
+        light: at most so much is added to a normalised image or taken from it, and it is multiplied by 1 and at most
+            so much more or less.
     """
 
     resident = True
@@ -39,13 +45,25 @@ class AlternatingCrops:
         *,
         pixels: int = 2,
         dtype: torch.dtype = torch.float32,
+        sides: Sequence[int] = (),
+        light: tuple[float, float] = (0.0, 0.0),
     ) -> None:
-        self.spans = deal(len(data), batch, ranks.rank, ranks.world, drop_last=True)
+        whole = max(data.images_NCHW.shape[2:])
+        dealt = deal(len(data), batch, ranks.rank, ranks.world, drop_last=True)
+        self._sides, self._light = tuple(sides), light
+        self._spans_of = {
+            side: [span._replace(shape=span.shape._replace(length=side)) for span in dealt] for side in {whole, *sides}
+        }
+        self._whole = whole
+        self.spans = self._spans_of[whole]
+        #: Of every epoch.
+        self.all_spans = [span for spans in self._spans_of.values() for span in spans]
         self._data, self._normalise = data.to(ranks.device), normalise.to(ranks.device)
         self._pixels, self._dtype, self._device = pixels, dtype, ranks.device
         self._places_SB = places(self.spans, batch).to(ranks.device)
         self._rows_SB = torch.zeros_like(self._places_SB)
         self._tops_N, self._lefts_N = (torch.zeros(len(data), dtype=torch.long, device=ranks.device) for _ in range(2))
+        self._lifts_N, self._gains_N = (torch.zeros(len(data), device=ranks.device) for _ in range(2))
         self._mirrored_N = torch.zeros(len(data), dtype=torch.bool, device=ranks.device)
         self._first_N = torch.zeros_like(self._mirrored_N)
         self.reseed(seed)
@@ -57,11 +75,15 @@ class AlternatingCrops:
         self._first_N.copy_(torch.rand(len(self._first_N), device=self._device, generator=generator) < 0.5)
 
     def start(self, epoch: int, first_step: int) -> None:
-        """Mirror, move and shuffle. The same whenever this epoch is started: drawn from seed and epoch."""
+        """Mirror, move, light and shuffle. The same whenever this epoch is started: drawn from seed and epoch."""
+        side = self._sides[epoch - 1] if epoch <= len(self._sides) else self._whole
+        self.spans = self._spans_of[side]
         torch.logical_xor(self._first_N, torch.full_like(self._first_N, epoch % 2 == 0), out=self._mirrored_N)
         generator = torch.Generator(self._device).manual_seed(self._seed * 1_000_003 + epoch)
-        for moves_N in (self._tops_N, self._lefts_N):
-            moves_N.random_(0, 2 * self._pixels + 1, generator=generator)
+        for moves_N, size in zip((self._tops_N, self._lefts_N), self._data.images_NCHW.shape[2:], strict=True):
+            moves_N.random_(0, max(0, size - side) + 2 * self._pixels + 1, generator=generator)
+        for values_N, middle, most in zip((self._lifts_N, self._gains_N), (0.0, 1.0), self._light, strict=True):
+            values_N.uniform_(middle - most, middle + most, generator=generator)
         order_N = shuffled(len(self._first_N), self._seed, epoch, self._device)
         self._rows_SB.copy_(order_N[self._places_SB])
 
@@ -71,21 +93,28 @@ class AlternatingCrops:
     def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[Tensor, Tensor]:
         """Rows ``first`` to ``first + count`` of step ``position``: images_BCHW channels last, labels_B."""
         if usable(self._device) and self._dtype in FORMATS:
-            moves = (self._mirrored_N, self._tops_N, self._lefts_N)
+            changes = (self._mirrored_N, self._tops_N, self._lefts_N, self._lifts_N, self._gains_N)
             table, data = (self._normalise.scale, self._normalise.shift), self._data
-            tensors = (data.images_NCHW, data.labels_N, self._rows_SB, position, moves, table)
-            return cropped(*tensors, self._dtype, self._pixels, first, count)
+            tensors = (data.images_NCHW, data.labels_N, self._rows_SB, position, changes, table)
+            return cropped(*tensors, self._dtype, self._pixels, self._size(shape.length), first, count)
         rows_B = self._rows_SB.index_select(0, position).view(-1)[first : first + count]
-        return self.images(rows_B), self._data.labels_N[rows_B]
+        return self.images(rows_B, shape.length), self._data.labels_N[rows_B]
 
-    def images(self, rows_B: Tensor) -> Tensor:
-        """Some images as this epoch shows them, [B, C, H, W]."""
+    def images(self, rows_B: Tensor, side: int) -> Tensor:
+        """Some images as this epoch shows them, [B, C, h, w]."""
         images_BCHW, mirrored_B = self._data.images_NCHW[rows_B].float(), self._mirrored_N[rows_B]
         images_BCHW = torch.where(mirrored_B[:, None, None, None], images_BCHW.flip(3), images_BCHW)
-        (height, width), pixels = images_BCHW.shape[2:], self._pixels
+        (height, width), pixels = self._size(side), self._pixels
         padded_BHWC = F.pad(images_BCHW, (pixels,) * 4, mode="reflect").permute(0, 2, 3, 1)
         rows_BH = self._tops_N[rows_B][:, None] + torch.arange(height, device=self._device)
         columns_BW = self._lefts_N[rows_B][:, None] + torch.arange(width, device=self._device)
         every_B = torch.arange(len(rows_B), device=self._device)[:, None, None]
         cut_BCHW = padded_BHWC[every_B, rows_BH[:, :, None], columns_BW[:, None, :]].permute(0, 3, 1, 2)
-        return self._normalise(cut_BCHW).to(self._dtype).contiguous(memory_format=torch.channels_last)
+        lifts_B111, gains_B111 = (of_N[rows_B][:, None, None, None] for of_N in (self._lifts_N, self._gains_N))
+        lit_BCHW = (self._normalise(cut_BCHW) + lifts_B111) * gains_B111
+        return lit_BCHW.to(self._dtype).contiguous(memory_format=torch.channels_last)
+
+    def _size(self, side: int) -> tuple[int, int]:
+        """Height and width of what is cut out."""
+        height, width = self._data.images_NCHW.shape[2:]
+        return min(side, height), min(side, width)

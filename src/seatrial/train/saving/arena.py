@@ -21,9 +21,9 @@ Place = tuple[int, str, tuple[int, ...], tuple[int, ...]]
 
 
 class Arena:
-    """Memory for one checkpoint. ``pinned``: page-locked, so that a GPU copies into it while it computes."""
+    """Memory for one checkpoint."""
 
-    def __init__(self, size_bytes: int, *, pinned: bool) -> None:
+    def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
         self.descriptor = os.memfd_create("seatrial-checkpoint", 0)
         try:
@@ -33,14 +33,9 @@ class Arena:
             os.close(self.descriptor)
             raise
         self.bytes = torch.frombuffer(self.memory, dtype=torch.uint8)
-        if pinned:
-            self.bytes.zero_()  # its pages come now, not while the driver locks them and everything else
-        self._registered = pinned and _register(self.bytes)
 
     def close(self) -> None:
         """Give the memory back."""
-        if self._registered:
-            torch.cuda.cudart().cudaHostUnregister(self.bytes.data_ptr())  # type: ignore[no-untyped-call]
         os.close(self.descriptor)
         del self.bytes, self.memory
 
@@ -129,11 +124,3 @@ def _is_dense(tensor: Tensor) -> bool:
             return False
         expected *= size
     return True
-
-
-def _register(memory: Tensor) -> bool:
-    """Page-lock it; False where the system does not allow that: copies then wait, and are right."""
-    try:
-        return int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)) == 0  # type: ignore[no-untyped-call]
-    except RuntimeError:
-        return False

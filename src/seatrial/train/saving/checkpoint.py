@@ -24,6 +24,7 @@ from seatrial.train.memory import free_bytes
 from seatrial.train.saving import arena
 from seatrial.train.saving.atomic import link_file, write_file
 from seatrial.train.saving.host_queue import HostQueue, QueuedCheckpoint
+from seatrial.train.saving.staging import Staging
 
 BEST = "best.pt"
 #: States of at least so many bytes are written by a process of their own: it takes 2 s of a core to start.
@@ -247,12 +248,14 @@ class HostCopies:
     """Copies a GPU's tensors to the host while it goes on computing.
 
     They come by a stream of their own into page-locked memory, which is kept for the next time: on the default stream,
-    or into ordinary memory, the copy would stand in the way of the kernels that are queued after it.
+    or into ordinary memory, the copy would stand in the way of the kernels that are queued after it. Into an arena they
+    go on from there.
     """
 
     def __init__(self) -> None:
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         self._kept: dict[int, torch.Tensor] = {}
+        self._staging: Staging | None = None
 
     def take(self, value: Any, ready: torch.cuda.Event | None = None) -> Any:
         """``value`` with every tensor on the CPU; those of a GPU hold until the next call.
@@ -271,16 +274,16 @@ class HostCopies:
     def fill(self, held: arena.Arena, value: Any, ready: torch.cuda.Event | None = None) -> Any:
         """Copy every tensor into an arena; what ``arena.fill`` gives. The copies are done when it returns."""
 
+        staging = self._staging = self._staging or Staging()
+
         def copy(to: torch.Tensor, tensor: torch.Tensor) -> None:
-            if not tensor.is_cuda:
+            if tensor.is_cuda:
+                staging.copy(to, tensor, self._stream(tensor.device, ready))
+            else:
                 to.copy_(tensor)
-                return
-            with torch.cuda.stream(self._stream(tensor.device, ready)):
-                to.copy_(tensor, non_blocking=True)
 
         told = arena.fill(held, value, copy)
-        for stream in self._streams.values():
-            stream.synchronize()
+        staging.finish()
         return told
 
     def _stream(self, device: torch.device, ready: torch.cuda.Event | None) -> torch.cuda.Stream:

@@ -68,7 +68,7 @@ class HostQueue:
                     break
                 if not self._drop():
                     self._changed.wait()
-        return arena.Arena(size_bytes, pinned=torch.cuda.is_available())
+        return arena.Arena(size_bytes)
 
     def give(self, waiting: QueuedCheckpoint) -> None:
         """Have it written after those before it."""

@@ -26,7 +26,7 @@ def test_tensors_of_any_layout_come_back_and_only_the_copy_touches_them() -> Non
         "empty": torch.zeros(0, 3),
         "one": torch.tensor(7),
     }
-    held = arena.Arena(arena.size_of(given), pinned=False)
+    held = arena.Arena(arena.size_of(given))
     copied: list[torch.Tensor] = []
 
     def copy(to: torch.Tensor, tensor: torch.Tensor) -> None:
