@@ -35,27 +35,20 @@ USUAL = {
     "precision": "fp16",
     "widths": (64, 256, 256),
     "search": True,
-    "sides": (),
-    "light": (0.0, 0.0),
-    "freeze": {},
-    "head_deviation": None,
 }
 
 
 class Training:
     """One setting: a step that was captured once and is trained anew from each seed."""
 
-    def __init__(
-        self, data: tuple[ImageSet, ImageSet], setting: dict, engine: str, percents: tuple[int, ...] = ()
-    ) -> None:
-        self.percents = percents
+    def __init__(self, data: tuple[ImageSet, ImageSet], setting: dict, engine: str) -> None:
         own = {**USUAL, **setting}
         method = replace(cifar10.METHOD, **{name: value for name, value in own.items() if name not in USUAL})
         self.ranks = Ranks(0, 1, torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu"))
         self.precision = replace(choose_precision(own["precision"], self.ranks.device), scaled=False)
         self.precision.apply()
         torch.backends.cudnn.benchmark = own["search"]
-        self.epochs, self.widths, self.head_deviation = own["epochs"], tuple(own["widths"]), own["head_deviation"]
+        self.epochs, self.widths = own["epochs"], tuple(own["widths"])
         train_set, test_set = data
         self.normalise = Normalisation.of(train_set.images_NCHW)
         seed_all(0)
@@ -68,8 +61,7 @@ class Training:
             self.ranks,
             0,
             dtype=self.precision.dtype,
-            sides=own["sides"],
-            light=own["light"],
+            sides=method.sides(self.epochs),
         )
         self.fresh()
         self.step = Step(
@@ -81,8 +73,7 @@ class Training:
             precision=self.precision,
             schedule=cifar10.schedules(self.epochs, method.whitening_epochs),
             epochs=self.epochs,
-            frozen_after=[(self.model.whitening.bias, method.whitening_epochs)]
-            + [(weight, after) for block, after in own["freeze"].items() for weight in block_of(self.model, block)],
+            frozen_after=method.frozen_after(self.model, self.epochs),
         )
         self.source.start(1, 0)
         self.step.start_epoch(0, 0)
@@ -91,10 +82,7 @@ class Training:
 
     def fresh(self) -> None:
         """Parameters as before the first step."""
-        fresh = cifar10.Network(widths=self.widths)
-        if self.head_deviation:
-            fresh.head.weight.data *= self.head_deviation / fresh.head.weight.std()
-        self.model.load_state_dict(fresh.state_dict())
+        self.model.load_state_dict(cifar10.Network(widths=self.widths).state_dict())
         self.model.whiten(self.first)
 
     def run(self, seed: int) -> dict:
@@ -117,20 +105,7 @@ class Training:
         with torch.no_grad():
             found = evaluate(self.model, self.tests, self.ranks, self.precision, cifar10.views)
         wait()
-        told = {"accuracy": found["accuracy"], "train_s": trained - began, "test_s": time.perf_counter() - trained}
-        usual = cifar10.UNCERTAIN_PERCENT
-        for percent in self.percents:
-            cifar10.UNCERTAIN_PERCENT = percent
-            with torch.no_grad():
-                found = evaluate(self.model, self.tests, self.ranks, self.precision, cifar10.views)
-            told[f"at {percent} %"] = found["accuracy"]
-        cifar10.UNCERTAIN_PERCENT = usual
-        return told
-
-
-def block_of(model: cifar10.Network, number: str) -> list[torch.Tensor]:
-    """What a block learns."""
-    return [parameter for parameter in model.blocks[int(number)].parameters() if parameter.requires_grad]
+        return {"accuracy": found["accuracy"], "train_s": trained - began, "test_s": time.perf_counter() - trained}
 
 
 def wait() -> None:
@@ -171,9 +146,7 @@ def blobs(count: int) -> ImageSet:
 def summary(runs: list[dict]) -> dict:
     """Of one setting's runs."""
     accuracies = [run["accuracy"] for run in runs]
-    others = {name: [run[name] for run in runs] for name in runs[0] if name.startswith("at ")}
     return {
-        **{name: round(statistics.fmean(values) * 100, 3) for name, values in others.items()},
         "n": len(runs),
         "mean": round(statistics.fmean(accuracies) * 100, 3),
         "deviation": round(statistics.stdev(accuracies) * 100, 3) if len(runs) > 1 else None,
@@ -192,7 +165,6 @@ def main() -> None:
     parser.add_argument("--part", default="0/1", help="K/N: every N-th setting from the K-th")
     parser.add_argument("--settings", type=Path)
     parser.add_argument("--engine", default="auto")
-    parser.add_argument("--percents", type=int, nargs="*", default=[], help="also test with so many in shifted views")
     parser.add_argument("--profile", action="store_true")
     arguments = parser.parse_args()
     began = time.perf_counter()
@@ -203,7 +175,7 @@ def main() -> None:
     chosen = dict(list(settings.items())[number::parts])
     trainings, runs, result = {}, {name: [] for name in chosen}, {"settings": chosen, "table": {}, "kernels": {}}
     for name, setting in chosen.items():
-        trainings[name] = Training(data, setting, arguments.engine, arguments.percents)
+        trainings[name] = Training(data, setting, arguments.engine)
         trainings[name].run(0)  # the first replay and the first test choose algorithms
         print(f"{time.perf_counter() - began:.1f} s: {name} prepared", flush=True)
         if arguments.profile:

@@ -19,7 +19,7 @@ from seatrial.train.errors import InputError, type_and_line
 from seatrial.train.saving.checkpoint import snapshot
 from seatrial.train.saving.rng import rng_state, set_rng_state
 from seatrial.train.second_stream import EarlyError
-from seatrial.train.step import Source, Step
+from seatrial.train.step import Step
 
 NAMES = ("auto", "eager", "compile", "graph", "compile+graph")
 #: Steps run before a capture: cuDNN and cuBLAS choose their kernels, optimizers make their state (torch's notes on
@@ -79,7 +79,7 @@ class Graphed:
         """
         for phase in range(self.step.phases + 1):
             self.step.enter_phase(phase)
-            for shape, longest in longest_runs(spans_of(self.step.source)).items():
+            for shape, longest in longest_runs(spans_in(self.step, phase)).items():
                 too_large = False
                 error: Exception | None = None
                 try:
@@ -158,10 +158,10 @@ def watched_steps(step: Step, shape: Shape, *, fresh: bool) -> None:
         capture.refuse_optimizer(step)
 
 
-def spans_of(source: Source) -> list[Span]:
-    """The steps of an epoch, or where their shapes change from epoch to epoch, of one epoch of each kind."""
-    found: list[Span] = getattr(source, "all_spans", source.spans)
-    return found
+def spans_in(step: Step, phase: int) -> list[Span]:
+    """The steps of an epoch; where their shapes change from epoch to epoch, of all epochs of a phase."""
+    told = getattr(step.source, "spans_in", None)
+    return [span for epoch in step.epochs_of(phase) for span in told(epoch)] if told else step.source.spans
 
 
 def longest_runs(spans: list[Span]) -> dict[Shape, int]:
@@ -230,7 +230,7 @@ def _compile(step: Step) -> str | None:
     fresh = not step.optimizer.state
     step.compile()
     try:
-        for shape in longest_runs(spans_of(step.source)):
+        for shape in longest_runs([span for phase in range(step.phases + 1) for span in spans_in(step, phase)]):
             step.position.zero_()
             step.run_recovering(shape)
     except Exception as error:

@@ -36,6 +36,8 @@ class Source(Protocol):
     Attributes:
         spans: this rank's steps of an epoch, in order. ``start`` may reorder them, never change their number.
         resident: ``before_step`` does nothing, so several steps can be queued at once.
+
+    One whose shapes change from epoch to epoch also has ``spans_in(epoch)``: the spans of an epoch, always as many.
     """
 
     spans: list[Span]
@@ -136,8 +138,10 @@ class Step:
         self.rehearsing = False
         self._module_kernels = module_kernels(model, precision, ranks) if kernels else None
         self._frozen_after = frozen_after or []
-        #: How many times parameters are frozen, and how many of these times are over.
-        self.phases, self.phase = len({epochs for _, epochs in self._frozen_after}), 0
+        #: The numbers of epochs after which parameters are frozen.
+        self._ends = sorted({epochs for _, epochs in self._frozen_after})
+        #: How many times that happens, and how many of these times are over.
+        self.phases, self.phase = len(self._ends), 0
         #: Steps done in this epoch, and before it: both on the device, for a captured step to read.
         self.position = torch.zeros(1, dtype=torch.long, device=self.device)
         self.losses = torch.zeros(len(source.spans), device=self.device)
@@ -147,8 +151,7 @@ class Step:
 
     def start_epoch(self, steps_before: int, first_step: int) -> None:
         """Point at ``first_step`` of an epoch that follows ``steps_before`` steps."""
-        ends = {epochs for _, epochs in self._frozen_after}
-        self.enter_phase(sum(steps_before >= epochs * len(self.source.spans) for epochs in ends))
+        self.enter_phase(sum(steps_before >= epochs * len(self.source.spans) for epochs in self._ends))
         self.steps_before.fill_(steps_before)
         self.position.fill_(first_step)
         for values in (self.losses, *self.parts.values()):
@@ -157,9 +160,12 @@ class Step:
     def enter_phase(self, phase: int) -> None:
         """Freeze what is frozen after so many of the times at which parameters are."""
         self.phase = phase
-        ends = sorted({epochs for _, epochs in self._frozen_after})
         for parameter, epochs in self._frozen_after:
-            parameter.requires_grad_(ends.index(epochs) >= phase)
+            parameter.requires_grad_(self._ends.index(epochs) >= phase)
+
+    def epochs_of(self, phase: int) -> range:
+        """The epochs, from 1 on, in which so many of these times are over."""
+        return range([0, *self._ends][phase] + 1, [*self._ends, self.epochs][phase] + 1)
 
     def run_fixed(self, shape: Shape) -> None:
         """One step with the micro-batch as it is; the last micro-batch overlaps with the reduction of gradients."""

@@ -1,6 +1,7 @@
 """cifar10: the files' checks, and the method on a small set of colour blobs."""
 
 import lzma
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from seatrial.recipes import cifar10  # noqa: E402
 from seatrial.train.data.cifar10 import MD5, read_cifar10  # noqa: E402
 from seatrial.train.data.images import ImageSet, Normalisation  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
+from seatrial.train.engine import longest_runs, spans_in  # noqa: E402
 from seatrial.train.errors import DataError  # noqa: E402
+from seatrial.train.step import Step  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -46,6 +49,49 @@ def test_flips_alternate_between_epochs() -> None:
         rising.append(seen_NCHW[:, 0, 16, 20] > seen_NCHW[:, 0, 16, 10])
     assert torch.equal(rising[0], ~rising[1]) and torch.equal(rising[0], rising[2])
     assert 5 < rising[0].sum() < 35
+
+
+def test_first_epochs_show_smaller_squares_of_the_whole_image() -> None:
+    data, alone = blobs(400), Ranks(0, 1, torch.device("cpu"))
+    data.images_NCHW[:] = torch.arange(32, dtype=torch.uint8)[:, None]  # each row has its number
+    normalise = Normalisation(torch.ones(3, 1, 1), torch.zeros(3, 1, 1))
+    source = cifar10.AlternatingCrops(data, normalise, 100, alone, 0, sides=(26, 28))
+    seen = {}
+    for epoch in (1, 2, 3):
+        source.start(epoch, 0)
+        seen[epoch] = source.load(torch.tensor([0]), source.spans[0].shape, 0, 100)[0]
+        assert len(source.spans) == 4 and source.spans == source.spans_in(epoch)
+    assert [tuple(images.shape[2:]) for images in seen.values()] == [(26, 26), (28, 28), (32, 32)]
+    tops_B = seen[1][:, 0, 13, 0] - 13  # of the squares: from two pixels above the image to two below it
+    assert {round(float(top)) for top in tops_B} == set(range(-2, 9))
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 3, 5, 8, 9, 20])
+def test_every_kind_of_epoch_is_prepared(epochs: int) -> None:
+    model, data, alone = cifar10.Network(widths=(8, 8, 8)), blobs(40), Ranks(0, 1, torch.device("cpu"))
+    sides = cifar10.METHOD.sides(epochs)
+    source = cifar10.AlternatingCrops(data, Normalisation.of(data.images_NCHW), 10, alone, 0, sides=sides)
+    step = Step(
+        model,
+        partial(cifar10.loss, 10, 0.1),
+        cifar10.optimizer_of(model, 10, 0.1),
+        source,
+        ranks=alone,
+        precision="fp32",
+        epochs=epochs,
+        frozen_after=cifar10.METHOD.frozen_after(model, epochs),
+    )
+    prepared = {(phase, shape) for phase in range(step.phases + 1) for shape in longest_runs(spans_in(step, phase))}
+    met = set()
+    for epoch in range(1, epochs + 1):
+        source.start(epoch, 0)
+        step.start_epoch((epoch - 1) * len(source.spans), 0)
+        met |= {(step.phase, span.shape) for span in source.spans}
+    assert prepared == met
+    assert len(sides) < epochs and source.spans[0].shape.length == 32  # the last epoch sees whole images
+    learning = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert any(name.startswith("blocks.1") for name in learning)
+    assert any(name.startswith("blocks.0") for name in learning) == (epochs < 5)
 
 
 def test_whitening_gives_uncorrelated_channels() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from seatrial.train.data.images import ImageSet, places, shuffled
-from seatrial.train.data.shards import Shape, deal
+from seatrial.train.data.shards import Shape, Span, deal
 from seatrial.train.distributed import Ranks
 from seatrial.train.kernels.crops import cropped
 from seatrial.train.kernels.nvrtc import FORMATS, usable
@@ -29,11 +29,11 @@ class AlternatingCrops:
         pixels: an image moves by up to so many both ways. dtype: of the batches.
         sides: pixels of the square that is cut out of the padded image, in each of the first epochs; whole images
             follow. A smaller square takes less time.
-        light: at most so much is added to a normalised image or taken from it, and it is multiplied by 1 and at most
-            so much more or less.
     """
 
     resident = True
+    #: A step takes milliseconds and a launch microseconds; to capture more of them only takes longer.
+    steps_per_replay = 4
 
     def __init__(
         self,
@@ -46,24 +46,19 @@ class AlternatingCrops:
         pixels: int = 2,
         dtype: torch.dtype = torch.float32,
         sides: Sequence[int] = (),
-        light: tuple[float, float] = (0.0, 0.0),
     ) -> None:
         whole = max(data.images_NCHW.shape[2:])
         dealt = deal(len(data), batch, ranks.rank, ranks.world, drop_last=True)
-        self._sides, self._light = tuple(sides), light
+        self._sides, self._whole = tuple(sides), whole
         self._spans_of = {
             side: [span._replace(shape=span.shape._replace(length=side)) for span in dealt] for side in {whole, *sides}
         }
-        self._whole = whole
         self.spans = self._spans_of[whole]
-        #: Of every epoch.
-        self.all_spans = [span for spans in self._spans_of.values() for span in spans]
         self._data, self._normalise = data.to(ranks.device), normalise.to(ranks.device)
         self._pixels, self._dtype, self._device = pixels, dtype, ranks.device
         self._places_SB = places(self.spans, batch).to(ranks.device)
         self._rows_SB = torch.zeros_like(self._places_SB)
         self._tops_N, self._lefts_N = (torch.zeros(len(data), dtype=torch.long, device=ranks.device) for _ in range(2))
-        self._lifts_N, self._gains_N = (torch.zeros(len(data), device=ranks.device) for _ in range(2))
         self._mirrored_N = torch.zeros(len(data), dtype=torch.bool, device=ranks.device)
         self._first_N = torch.zeros_like(self._mirrored_N)
         self.reseed(seed)
@@ -74,16 +69,17 @@ class AlternatingCrops:
         generator = torch.Generator(self._device).manual_seed(seed)
         self._first_N.copy_(torch.rand(len(self._first_N), device=self._device, generator=generator) < 0.5)
 
+    def spans_in(self, epoch: int) -> list[Span]:
+        """This rank's steps of an epoch; ``length`` is the side of what is cut out."""
+        return self._spans_of[self._sides[epoch - 1] if epoch <= len(self._sides) else self._whole]
+
     def start(self, epoch: int, first_step: int) -> None:
-        """Mirror, move, light and shuffle. The same whenever this epoch is started: drawn from seed and epoch."""
-        side = self._sides[epoch - 1] if epoch <= len(self._sides) else self._whole
-        self.spans = self._spans_of[side]
+        """Mirror, move and shuffle. The same whenever this epoch is started: drawn from seed and epoch."""
+        self.spans = self.spans_in(epoch)
         torch.logical_xor(self._first_N, torch.full_like(self._first_N, epoch % 2 == 0), out=self._mirrored_N)
         generator = torch.Generator(self._device).manual_seed(self._seed * 1_000_003 + epoch)
         for moves_N, size in zip((self._tops_N, self._lefts_N), self._data.images_NCHW.shape[2:], strict=True):
-            moves_N.random_(0, max(0, size - side) + 2 * self._pixels + 1, generator=generator)
-        for values_N, middle, most in zip((self._lifts_N, self._gains_N), (0.0, 1.0), self._light, strict=True):
-            values_N.uniform_(middle - most, middle + most, generator=generator)
+            moves_N.random_(0, max(0, size - self.spans[0].shape.length) + 2 * self._pixels + 1, generator=generator)
         order_N = shuffled(len(self._first_N), self._seed, epoch, self._device)
         self._rows_SB.copy_(order_N[self._places_SB])
 
@@ -93,9 +89,9 @@ class AlternatingCrops:
     def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[Tensor, Tensor]:
         """Rows ``first`` to ``first + count`` of step ``position``: images_BCHW channels last, labels_B."""
         if usable(self._device) and self._dtype in FORMATS:
-            changes = (self._mirrored_N, self._tops_N, self._lefts_N, self._lifts_N, self._gains_N)
+            moves = (self._mirrored_N, self._tops_N, self._lefts_N)
             table, data = (self._normalise.scale, self._normalise.shift), self._data
-            tensors = (data.images_NCHW, data.labels_N, self._rows_SB, position, changes, table)
+            tensors = (data.images_NCHW, data.labels_N, self._rows_SB, position, moves, table)
             return cropped(*tensors, self._dtype, self._pixels, self._size(shape.length), first, count)
         rows_B = self._rows_SB.index_select(0, position).view(-1)[first : first + count]
         return self.images(rows_B, shape.length), self._data.labels_N[rows_B]
@@ -110,9 +106,7 @@ class AlternatingCrops:
         columns_BW = self._lefts_N[rows_B][:, None] + torch.arange(width, device=self._device)
         every_B = torch.arange(len(rows_B), device=self._device)[:, None, None]
         cut_BCHW = padded_BHWC[every_B, rows_BH[:, :, None], columns_BW[:, None, :]].permute(0, 3, 1, 2)
-        lifts_B111, gains_B111 = (of_N[rows_B][:, None, None, None] for of_N in (self._lifts_N, self._gains_N))
-        lit_BCHW = (self._normalise(cut_BCHW) + lifts_B111) * gains_B111
-        return lit_BCHW.to(self._dtype).contiguous(memory_format=torch.channels_last)
+        return self._normalise(cut_BCHW).to(self._dtype).contiguous(memory_format=torch.channels_last)
 
     def _size(self, side: int) -> tuple[int, int]:
         """Height and width of what is cut out."""

@@ -14,7 +14,7 @@ class Shape(NamedTuple):
         rows: examples in it; 0 when the last global batch has fewer examples than there are ranks.
         share: rows times ranks over the rows of all ranks: the weight that makes the mean of the ranks' gradients
             the gradient of the mean over all examples. 1.0 for every full batch.
-        length: tokens a row is padded to, for text.
+        length: tokens a row is padded to, for text; the side in pixels, for images whose size changes.
     """
 
     rows: int

@@ -106,10 +106,11 @@ def test_a_layer_behind_channels_of_zeros():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_crops_are_those_of_torch(request, dtype):
+@pytest.mark.parametrize("sides", [(), (5, 5), (3, 4)])
+def test_crops_are_those_of_torch(request, dtype, sides):
     data = ImageSet(torch.randint(0, 256, (11, 3, 7, 6), dtype=torch.uint8), torch.arange(11) % 10, 10)
     alone, normalise = Ranks(0, 1, torch.device("cpu")), Normalisation.of(data.images_NCHW)
-    source = AlternatingCrops(data, normalise, 4, alone, 5, dtype=dtype)
+    source = AlternatingCrops(data, normalise, 4, alone, 5, dtype=dtype, sides=sides)
     source.start(2, 0)
     expected = source.load(torch.tensor([1]), source.spans[1].shape, 1, 3)
     request.getfixturevalue("kernels_on_cpu")
@@ -117,6 +118,7 @@ def test_crops_are_those_of_torch(request, dtype):
     assert torch.equal(found[1], expected[1])
     torch.testing.assert_close(found[0], expected[0])
     assert found[0].stride() == expected[0].stride()
+    assert tuple(found[0].shape[2:]) == ((sides[1], sides[1]) if sides else (7, 6))
 
 
 def test_muon_takes_the_same_steps(request):
