@@ -347,6 +347,18 @@ def podman_broken(host: Host) -> None:
     host.docker, host.podman = None, Completed(("podman", "info"), 125, "", "Error: mkdir /run/libpod: no space")
 
 
+@breaks("engine.podman", "engine-permission")
+def podman_forbidden(host: Host) -> None:
+    said = "Error: unable to connect to Podman socket: dial unix /x.sock: connect: permission denied"
+    host.docker, host.podman = None, Completed(("podman", "info"), 125, "", said)
+
+
+@breaks("engine.podman", "rootless-no-subids")
+def podman_says_no_subids(host: Host) -> None:
+    said = "Error: cannot find UID/GID for user me: no subuid ranges found for user me in /etc/subuid"
+    host.docker, host.podman = None, Completed(("podman", "info"), 125, "", said)
+
+
 @breaks("engine.podman", "rootless-no-subids")
 def podman_without_subids(host: Host) -> None:
     info = podman_info()
