@@ -576,6 +576,17 @@ def all_is_no_device(host: Host) -> None:
     image(host, CUDA_VISIBLE_DEVICES="all")
 
 
+@breaks("image.python", "program-not-there")
+def no_such_python(host: Host) -> None:
+    said = 'OCI runtime create failed: exec: "/nosuch": stat /nosuch: no such file or directory: unknown.'
+    host.still = host.live = LookError("The image cannot run /nosuch", said)
+
+
+@breaks("image.python", "subject-does-not-start")
+def does_not_start_without_gpus(host: Host) -> None:
+    host.still = host.live = LookError("the inspection failed with exit code 139", "Segmentation fault")
+
+
 @breaks("image.driver-libraries", "driver-libraries-in-image")
 def committed(host: Host) -> None:
     assert isinstance(host.still, dict)
