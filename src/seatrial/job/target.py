@@ -66,17 +66,11 @@ _MPI = (
 )
 
 
-def launcher_refused(words: Sequence[str], options: Sequence[str] = ()) -> TargetError:
-    """``horovodrun -np 4 python train.py`` and the like: the same in seatrial's words, where they can be read.
-
-    Args:
-        options: seatrial's own that stand before; a plain Python does not say otherwise.
-    """
+def launcher_refused(words: Sequence[str]) -> TargetError:
+    """``horovodrun -np 4 python train.py`` and the like: the same in seatrial's words, where they can be read."""
     command = training_command(shlex.join(words), lambda name: True)
     own = is_python(words[0])
     run = command.seatrial if command is not None else "seatrial run --gpus 2 train.py"
-    if own and options and command is not None and "--gpus" not in run:
-        run = run.replace("seatrial run", shlex.join(["seatrial", "run", *options]), 1)
     return TargetError(
         "seatrial starts Python itself: name the script alone"
         if own
