@@ -151,7 +151,17 @@ class EngineError(SeatrialError):
 
 
 class EngineUnavailableError(EngineError):
-    """The engine asked for is not installed or does not answer."""
+    """The engine asked for is not installed or does not answer.
+
+    Args:
+        finding: the catalogue's entry for why.
+    """
+
+    def __init__(
+        self, message: str, *, cause: str | None = None, run: str | None = None, finding: str = "engine-down"
+    ) -> None:
+        super().__init__(message, cause=cause, run=run)
+        self.finding = finding
 
 
 class CommandError(EngineError):

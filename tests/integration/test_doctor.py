@@ -187,8 +187,17 @@ def test_a_broken_image_is_named(build: Any, docker_backend: Docker, host: Host)
 def test_an_image_without_python_leaves_nothing_claimed(build: Any, docker_backend: Docker, host: Host) -> None:
     tag = build('FROM scratch\nCMD ["/x"]\n')
     results = by_check(examine(machine(host, docker_backend, InspectionRequest(image=tag))))
+    assert results["image.python"].verdict.status == "unknown"
     for id in ("image.driver-libraries", "container.gpus", "framework.torch-build"):
-        assert results[id].verdict.status == "unknown" and "no Python" in results[id].verdict.line, id
+        assert results[id].verdict.status == "skipped" and "no Python" in results[id].verdict.line, id
+
+
+@pytest.mark.docker
+def test_a_python_that_is_not_there_is_one_broken_link(docker_backend: Docker, host: Host) -> None:
+    request = InspectionRequest(image=IMAGE, python="/nosuch")
+    results = by_check(examine(machine(host, docker_backend, request)))
+    assert [id for id, result in results.items() if result.verdict.status in ("broken", "unknown")] == ["image.python"]
+    assert "/nosuch" in results["image.python"].verdict.line
 
 
 @pytest.mark.podman

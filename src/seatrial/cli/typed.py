@@ -55,7 +55,7 @@ def check_launcher(words: Sequence[str], arguments: Sequence[str] = ()) -> None:
         if launcher or (is_python(word) and _is_first(words, at)):
             from seatrial.job.target import launcher_refused
 
-            raise launcher_refused([*words[at:], *arguments], words[:at])
+            raise launcher_refused([*words[at:], *arguments])
 
 
 def _is_first(words: Sequence[str], at: int) -> bool:

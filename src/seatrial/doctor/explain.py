@@ -167,7 +167,7 @@ def _ends_with(line: str, part: str) -> bool:
 
 def _shown_of(entry: Known, line: str) -> int:
     """How many characters of a symptom's beginning the line ends with, or of its end the line begins with."""
-    most = 0
+    most, line = 0, entry.without_healthy(line)
     for symptom in entry.symptoms:
         first, last = beginning(symptom), ending(symptom)
         most = max([most, *(n for n in range(MIN_CUT, len(first) + 1) if _ends_with(line, first[:n]))])

@@ -193,7 +193,7 @@ ENGINE = (
     ),
     Known(
         id="engine-permission",
-        title="This user has no access to the Docker daemon",
+        title="This user has no access to {Engine}'s socket",
         symptoms=(
             "permission denied while trying to connect to the docker",
             "dial unix {socket}: connect: permission denied",

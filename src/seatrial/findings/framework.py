@@ -319,6 +319,9 @@ FRAMEWORK = (
         fix="lower the learning rate, clip gradients, or use bfloat16 instead of float16",
         sources=("https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection",),
         severity="warning",
+        # where what keeps the lowest loss begins
+        healthy=r"(?<![^\W_])((best|lowest|minimum|prev|previous)[ _]|min_)"
+        r"((val|valid|validation|test|eval|dev|train|training)[ _])?loss(: |=)inf\b",
     ),
     Known(
         id="cuda-error",
@@ -334,5 +337,7 @@ FRAMEWORK = (
         cause="The line names it; kernels run asynchronously, so the traceback may point to a later call",
         fix="seatrial run --env CUDA_LAUNCH_BLOCKING=1 …",
         sources=("https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html",),
+        # cudaSuccess, as programs print it behind each call; raised, it is a failure all the same
+        healthy=r"(?<!Error: )CUDA error: (0\b|no error|cudaSuccess)|CU(DNN|BLAS)_STATUS_SUCCESS|cudaError_t\b",
     ),
 )

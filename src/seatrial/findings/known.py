@@ -51,6 +51,7 @@ class Known(NamedTuple):
         fix: the command that fixes it as typed, or the change to make; the first one to try.
         sources: where it was reported or read, ``owner/repository#issue`` on GitHub or a page.
         severity: of the finding made from it.
+        healthy: a regular expression, case ignored: what has a symptom in it and is none is not looked at.
     """
 
     id: str
@@ -60,6 +61,11 @@ class Known(NamedTuple):
     fix: str
     sources: Tuple[str, ...]
     severity: str = "error"
+    healthy: Optional[str] = None
+
+    def without_healthy(self, text: str) -> str:
+        """The text that its symptoms are looked for in."""
+        return text if self.healthy is None else _compiled(self.healthy).sub(" ", text)
 
     def values_in(self, text: str, plain_text: str) -> Optional[Dict[str, str]]:
         """The values of the first symptom that stands in the text; None if none does.
@@ -67,6 +73,9 @@ class Known(NamedTuple):
         Args:
             plain_text: ``plain(text)``, which is made once for all entries.
         """
+        if self.healthy is not None:
+            text = self.without_healthy(text)
+            plain_text = plain(text)
         for symptom in self.symptoms:
             if beginning(symptom) not in plain_text:
                 continue
@@ -141,6 +150,11 @@ def _pattern(symptom: str) -> "re.Pattern[str]":
             words = "." if blank.group(2) else r"[^\s\"'`]"
             pattern += "(?P<%s>%s%s)" % (name, words, "+" if at == len(symptom) else "{1,%d}?" % MAX_GAP)
     return re.compile(pattern + _literal(symptom[at:]), re.IGNORECASE)
+
+
+@lru_cache(maxsize=None)
+def _compiled(pattern: str) -> "re.Pattern[str]":
+    return re.compile(pattern, re.IGNORECASE)
 
 
 def _literal(text: str) -> str:

@@ -10,10 +10,13 @@ LIBRARIES_AROUND = (
             "We couldn't connect to 'https://huggingface.co' to load",
             "HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded",
             "Cannot reach https://huggingface.co/",
+            "on the Hub and we cannot find the requested files in the local cache",
         ),
         cause="There is no way from here to huggingface.co, or only by a proxy, and the files are not in the cache",
         fix="seatrial run --env HTTPS_PROXY=http://HOST:PORT …   # or: --mount ./hub:/hub --env HF_HOME=/hub",
         sources=("https://huggingface.co/docs/transformers/installation#offline-mode", "MILVLG/prophet#46"),
+        healthy=r"(?m)^.*?\b(f[ae]ll(s|ing)? back (to|on)|using (the |a )?(latest )?(local |locally )?cached"
+        r"|returning existing local_dir|silently ignoring the lookup)\b.*",
     ),
     Known(
         id="hub-name-unknown",

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from seatrial.errors import TargetError
+from seatrial.job.foreign_folders import is_foreign
 from seatrial.job.model import Target
 from seatrial.job.module_names import console_script, module_name
 from seatrial.job.reading.modules import find_module, is_file, is_folder
@@ -22,8 +23,6 @@ _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _SHELL_SUFFIXES = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".pbs", ".lsf")
 _SHELL_LINE = re.compile(rb"#!\s*\S*/(?:env\s+(?:-\S+\s+)*)?(?:ba|z|k|da)?sh\b")
 
-#: Folders that hold no script of the user's.
-_SKIPPED = {"node_modules", "site-packages", "venv", "env", "build", "dist"}
 _MAX_LOOKED_AT = 2000
 _MOST_OF_YAML = 20_000
 #: Linux's longest file name, in bytes; longer ones make every question about the file an error.
@@ -67,17 +66,11 @@ _MPI = (
 )
 
 
-def launcher_refused(words: Sequence[str], options: Sequence[str] = ()) -> TargetError:
-    """``horovodrun -np 4 python train.py`` and the like: the same in seatrial's words, where they can be read.
-
-    Args:
-        options: seatrial's own that stand before; a plain Python does not say otherwise.
-    """
+def launcher_refused(words: Sequence[str]) -> TargetError:
+    """``horovodrun -np 4 python train.py`` and the like: the same in seatrial's words, where they can be read."""
     command = training_command(shlex.join(words), lambda name: True)
     own = is_python(words[0])
     run = command.seatrial if command is not None else "seatrial run --gpus 2 train.py"
-    if own and options and command is not None and "--gpus" not in run:
-        run = run.replace("seatrial run", shlex.join(["seatrial", "run", *options]), 1)
     return TargetError(
         "seatrial starts Python itself: name the script alone"
         if own
@@ -234,11 +227,11 @@ def _scripts(folder: Path) -> Iterator[str]:
             looked_at += 1
             if looked_at > _MAX_LOOKED_AT:
                 return
-            if entry.name.startswith((".", "__")) or entry.name in _SKIPPED:
+            if entry.name.startswith((".", "__")):
                 continue
             if entry.suffix == ".py" and entry.is_file():
                 yield str(entry.relative_to(folder))
-            elif depth < 2 and entry.is_dir() and not entry.is_symlink():
+            elif depth < 2 and entry.is_dir() and not entry.is_symlink() and not is_foreign(entry):
                 pending.append((entry, depth + 1))
 
 

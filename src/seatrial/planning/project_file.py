@@ -9,6 +9,7 @@ from pathlib import Path
 from seatrial.errors import UsageError
 from seatrial.images.base import needed_flavour
 from seatrial.images.plan import image_needs
+from seatrial.job.foreign_folders import is_foreign
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.system.files import write_atomically
@@ -95,7 +96,9 @@ def find_script(project: Path) -> str:
 
 def _inner_scripts(project: Path) -> list[str]:
     """Scripts up to two folders down that are named as ones that train are; the nearest first."""
-    found = [path.relative_to(project) for depth in ("*", "*/*") for path in project.glob(f"{depth}/*train*.py")]
+    folders = [folder for folder in project.glob("*/") if not is_foreign(folder)]
+    folders += [inside for folder in folders for inside in folder.glob("*/") if not is_foreign(inside)]
+    found = [path.relative_to(project) for folder in folders for path in folder.glob("*train*.py")]
     plain = [path for path in found if not any(part.startswith((".", "_", "test")) for part in path.parts)]
     plain.sort(key=lambda path: (path.name != "train.py", len(path.parts), path))
     return [path.as_posix() for path in plain]

@@ -129,7 +129,7 @@ def test_an_engine_that_is_not_installed(engine):
     ("key", "reason", "fix"),
     [
         ("docker-no-daemon", "The Docker daemon does not respond: it is not running", "sudo systemctl start docker"),
-        ("docker-permission", "This user has no access to the Docker daemon", "sudo usermod -aG docker"),
+        ("docker-permission", "This user has no access to Docker's socket", "sudo usermod -aG docker"),
     ],
 )
 def test_a_docker_that_does_not_answer_says_why(engine_that, tmp_path, key, reason, fix):

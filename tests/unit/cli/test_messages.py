@@ -40,15 +40,15 @@ REFUSED = {
     "plan train.py --env-file no/file": ("Env file no/file: there is no such file or folder", "ls ."),
     "run mnist --gpus none --data folder": (
         "The recipe mnist needs MNIST's four IDX files: there are none in folder",
-        "seatrial run mnist -- --download   # fetches them into ./data; or: seatrial run mnist --data DIR",
+        "seatrial run --gpus none mnist -- --download   # fetches them into ./data; or: seatrial run mnist --data DIR",
     ),
     "run mnist --gpus none --data .": (
         "The recipe mnist needs MNIST's four IDX files: there are none in .",
-        "seatrial run mnist -- --download   # fetches them into ./data; or: seatrial run mnist --data DIR",
+        "seatrial run --gpus none mnist -- --download   # fetches them into ./data; or: seatrial run mnist --data DIR",
     ),
     "run spam --gpus none --data folder": (
         "The recipe spam needs SMSSpamCollection: there are none in folder",
-        "seatrial run spam --data DIR",
+        "seatrial run --gpus none spam --data DIR",
     ),
     "up nope.yaml": ("There is no file nope.yaml", "ls ."),
     "up other.yaml": ("other.yaml is a file: --file names it", "seatrial up -f other.yaml"),

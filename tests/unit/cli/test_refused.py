@@ -1,5 +1,8 @@
 """What cannot be meant is refused where it is typed: exit code 2, one sentence, nothing done."""
 
+import shlex
+from pathlib import Path
+
 import pytest
 
 from seatrial import cli
@@ -125,14 +128,36 @@ def test_a_word_that_the_locale_has_no_letters_for(refused):
     [
         (["mpirun", "-np", "4", "python", "train.py"], "seatrial run --gpus 4 train.py"),
         (["python3", "-u", "train.py", "--lr", "1"], "seatrial run train.py -- --lr 1"),
-        (["--gpus", "none", "python", "train.py"], "seatrial run --gpus none train.py"),
-        (["--strict", "--gpus=none", "python", "train.py"], "seatrial run --strict --gpus=none train.py"),
     ],
 )
 def test_the_command_that_others_start_it_with_is_given_in_seatrials_words(words: list[str], run: str) -> None:
     with pytest.raises(TargetError) as refused:
         check_launcher(words)
     assert refused.value.run == run
+
+
+@pytest.mark.parametrize(
+    ("typed", "run"),
+    [
+        ("--gpus none python train.py", "run --gpus none train.py"),
+        ("--strict --gpus=none python train.py", "run --strict --gpus=none train.py"),
+        ("--on local -e A=1 torchrun --nproc_per_node 2 train.py", "run --on local -e A=1 --gpus 2 train.py"),
+        ("--on local --gpus 8 mpirun -np 2 python train.py", "run --on local --gpus 2 train.py"),
+        ("-e 'A=1 2' go.sh --on local --gpus none", "run -e 'A=1 2' --on local --gpus none train.py -- --lr 1"),
+        ("--on local --gpus none", "run --on local --gpus none train.py"),
+        ("--on local trai.py", "run --on local train.py"),
+        ("--on local other.sh", "run --image python:3.11-slim-bookworm -- bash other.sh"),
+        ("--on local -m not-a-name", "run -m package.module --on local"),
+    ],
+)
+def test_the_command_to_type_keeps_the_options_that_were_typed(
+    refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, run: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    (tmp_path / "go.sh").write_text("python train.py --lr 1\n")
+    (tmp_path / "other.sh").write_text("ls\n")
+    assert f"  fix: seatrial {run}\n" in refused("run", *shlex.split(typed))
 
 
 def test_what_stands_behind_the_dashes_stays(refused) -> None:

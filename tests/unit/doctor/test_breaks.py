@@ -347,6 +347,18 @@ def podman_broken(host: Host) -> None:
     host.docker, host.podman = None, Completed(("podman", "info"), 125, "", "Error: mkdir /run/libpod: no space")
 
 
+@breaks("engine.podman", "engine-permission")
+def podman_forbidden(host: Host) -> None:
+    said = "Error: unable to connect to Podman socket: dial unix /x.sock: connect: permission denied"
+    host.docker, host.podman = None, Completed(("podman", "info"), 125, "", said)
+
+
+@breaks("engine.podman", "rootless-no-subids")
+def podman_says_no_subids(host: Host) -> None:
+    said = "Error: cannot find UID/GID for user me: no subuid ranges found for user me in /etc/subuid"
+    host.docker, host.podman = None, Completed(("podman", "info"), 125, "", said)
+
+
 @breaks("engine.podman", "rootless-no-subids")
 def podman_without_subids(host: Host) -> None:
     info = podman_info()
@@ -562,6 +574,17 @@ def utility_alone(host: Host) -> None:
 @breaks("image.variables", "cuda-visible-devices")
 def all_is_no_device(host: Host) -> None:
     image(host, CUDA_VISIBLE_DEVICES="all")
+
+
+@breaks("image.python", "program-not-there")
+def no_such_python(host: Host) -> None:
+    said = 'OCI runtime create failed: exec: "/nosuch": stat /nosuch: no such file or directory: unknown.'
+    host.still = host.live = LookError("The image cannot run /nosuch", said)
+
+
+@breaks("image.python", "subject-does-not-start")
+def does_not_start_without_gpus(host: Host) -> None:
+    host.still = host.live = LookError("the inspection failed with exit code 139", "Segmentation fault")
 
 
 @breaks("image.driver-libraries", "driver-libraries-in-image")

@@ -13,6 +13,7 @@ from seatrial.doctor import chain, examine, report
 from seatrial.doctor.chain import CHAIN, Layer
 from seatrial.doctor.check import Check, Verdict, ok
 from seatrial.doctor.examine import Result
+from seatrial.doctor.facts.inspection import LookError
 from seatrial.doctor.facts.machine import Machine
 from seatrial.findings.catalogue import by_id
 
@@ -50,6 +51,26 @@ def test_what_stands_behind_a_break_is_blocked_by_it_and_not_blamed(host: Host) 
     for id in ("userspace.cuda", "toolkit.installed", "container.starts", "container.kernels", "framework.types"):
         assert results[id].verdict.status == "blocked" and results[id].blocked_by == "driver.loaded", id
     assert results["engine.docker"].verdict.status == "ok"  # which needs no driver
+
+
+def test_a_python_that_is_not_there_is_told_once(host: Host) -> None:
+    said = 'OCI runtime create failed: exec: "/nosuch": stat /nosuch: no such file or directory: unknown.'
+    host.still = host.live = LookError("The image cannot run /nosuch", said)
+    results = by_check(examine.examine(host.machine()))
+    told = [id for id, result in results.items() if result.verdict.status in ("broken", "unknown", "warning")]
+    assert told == ["image.python"] and "/nosuch" in results["image.python"].verdict.line
+    assert results["image.python"].verdict.findings[0].fix.startswith("docker run --rm -it --entrypoint sh image:1 ")
+    behind = {id for id, result in results.items() if result.blocked_by == "image.python"}
+    assert {"image.compat", "container.starts", "framework.torch-build", "framework.types"} <= behind
+
+
+def test_an_image_without_python_is_told_once(host: Host) -> None:
+    machine = host.machine()
+    vars(machine.inspection).update(python=None, still=None, live=None)
+    results = by_check(examine.examine(machine))
+    told = {id: result.verdict for id, result in results.items() if result.verdict.status not in ("ok", "skipped")}
+    assert list(told) == ["image.python"]
+    assert told["image.python"].status == "unknown" and "--python PATH" in told["image.python"].line
 
 
 def test_ids_layers_needs_and_findings_fit_together() -> None:

@@ -187,6 +187,20 @@ def test_a_part_of_a_message_in_a_file() -> None:
     assert finding.id == "no-kernel-image"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "best val_loss: inf",
+        "CUDA error: 0",
+        "CUDA error: no error",
+        "Cannot reach https://huggingface.co/, falling back to the cache",
+    ],
+)
+def test_a_healthy_line_is_no_part_of_a_failure_either(line: str) -> None:
+    assert explain_text(line) == []
+    assert explain_text(f"epoch 1\n{line}\nepoch 2 loss 0.3\n") == []
+
+
 def test_nothing_is_made_up() -> None:
     assert explain_text("Traceback (most recent call last):\nKeyError: 'x'") == []
 

@@ -94,6 +94,24 @@ LINES = {
     ),
     "train loss: nan": "loss-not-finite",
     "{'loss': nan, 'epoch': 0.2}": "loss-not-finite",
+    "Epoch 3 train_loss: 0.31 val_loss: inf": "loss-not-finite",
+    "epoch 4 best_loss: inf val_loss: nan": "loss-not-finite",
+    "best accuracy 0.31, loss: inf": "loss-not-finite",
+    "the best so far, train loss=inf": "loss-not-finite",
+    "took 3 min loss: inf": "loss-not-finite",
+    "CUDA error: 700": "cuda-error",
+    "CUDA error: 70, no error before": "cuda-error",
+    "CUDA error: 0x2bc": "cuda-error",
+    "RuntimeError: CUDA error: no error": "cuda-error",
+    "CUDA error: 0 in sync, CUDA error: 719 in copy": "cuda-error",
+    "cuDNN error: CUDNN_STATUS_SUCCESS": "cuda-error",
+    "CUBLAS_STATUS_SUCCESS, then CUBLAS_STATUS_NOT_INITIALIZED": "cuda-error",
+    "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them in the cached "
+    "files.": "hub-unreachable",
+    "LocalEntryNotFoundError: An error happened while trying to locate the file on the Hub and we cannot find the "
+    "requested files in the local cache. Please check your connection": "hub-unreachable",
+    "'HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded with url: /bert/resolve/main/c.json' "
+    "thrown while requesting HEAD https://huggingface.co/bert/resolve/main/c.json": "hub-unreachable",
 }  # fmt: skip
 
 
@@ -107,6 +125,30 @@ def test_lines_as_printed(line: str) -> None:
     [
         "Epoch 3, loss 0.21, accuracy 0.985, 12000 images/s, GPU memory 512 MB",
         "CUDA is available: NVIDIA H200",
+        # Where the search for the lowest loss begins.
+        "best val_loss: inf",
+        "Best loss: inf",
+        "epoch 1:  10%|# | 1/10 [00:01<00:09, loss=0.3, best_loss=inf]",
+        "EarlyStopping(patience=5, min_val_loss=inf)",
+        "epoch 0 model_best_loss: inf, previous validation loss: inf",
+        "lowest train loss: inf -> 0.41",
+        # What each call of CUDA's libraries gives when all is well.
+        "CUDA error: 0",
+        "[sync] cuda error: 0 (no error)",
+        "CUDA error: no error",
+        "max CUDA error: 0.0003 against the CPU",
+        "matmul: CUBLAS_STATUS_SUCCESS, conv: CUDNN_STATUS_SUCCESS",
+        "kernels.cu(12): cudaError_t err = cudaGetLastError();",
+        # The hub is not there, and not needed.
+        "Returning existing local_dir `/data/m` as remote repo cannot be accessed in `snapshot_download` "
+        "(HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded with url: /api/models/m).",
+        "Cannot reach https://huggingface.co/api/models/m: offline mode is enabled. Falling back to the cache",
+        "We couldn't connect to 'https://huggingface.co' to load this file, using the cached one",
+        "fell back to the cache: HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded with url",
+        "UserWarning: Unable to fetch remote file due to the following error "
+        "HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded with url: /m "
+        "- silently ignoring the lookup for the file config.json in m.",
+        "Using the latest cached version of the dataset since m couldn't be found on the Hugging Face Hub",
         "out of memory of mine",
         # Harmless: torchvision without its picture files, mmcv's fine-tuning, scikit-learn.
         "UserWarning: Failed to load image Python extension: '/x/image.so: undefined symbol: _ZN3c106ivalue'",
@@ -122,6 +164,16 @@ def test_lines_as_printed(line: str) -> None:
 )
 def test_ordinary_lines_show_nothing(line: str) -> None:
     assert match_text(line) == []
+
+
+@pytest.mark.parametrize("entry", [entry for entry in entries() if entry.healthy], ids=lambda entry: entry.id)
+def test_what_is_healthy_takes_no_time_to_leave_out_of_a_long_line(entry) -> None:
+    healthy = "best val_loss: inf CUDA error: 0 falling back to using the cached min_ "
+    symptom = shown(entry.symptoms[0])
+    for line in (healthy * 1000, f"{symptom} " * 1000, "best val_" * 7000 + symptom, f"{symptom} {healthy}" * 500):
+        began_s = time.perf_counter()
+        match_text(line)
+        assert time.perf_counter() - began_s < 1
 
 
 @pytest.mark.parametrize(

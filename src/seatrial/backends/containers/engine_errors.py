@@ -48,6 +48,8 @@ ERRORS: dict[str, type[SeatrialError]] = {
 
 #: Where each engine's client is told that the engine listens.
 ADDRESS_VARIABLES = {"docker": "DOCKER_HOST", "podman": "CONTAINER_HOST"}
+#: What may be wrong with the place that a variable names; other entries are of the client or of what it asks for.
+OF_ADDRESS = ("engine-down", "engine-permission")
 _LOGIN = re.compile(r"(?<=://)[^/@\s]*@")
 
 
@@ -87,15 +89,18 @@ def as_addressed(
 ) -> EngineUnavailableError:
     """The error of an engine that a variable leads to: the variable is what to look at then, without its login."""
     variable = ADDRESS_VARIABLES[engine]
-    if not environ.get(variable):
+    if not environ.get(variable) or error.finding not in OF_ADDRESS:
         return error
-    said = error.message.partition(": ")[2]
-    place = f"at {variable}={environ[variable]}"
-    refused = "no access to" in error.message
+    if error.finding == "engine-permission":
+        message, cause = error.message, "The user is not in the group that may use this socket"
+    else:
+        message = f"{engine.capitalize()} does not respond"
+        cause = error.message.partition(": ")[2] or error.cause or error.message
     return EngineUnavailableError(
-        _LOGIN.sub("", f"{error.message} {place}" if refused else f"{engine.capitalize()} does not respond {place}"),
-        cause=_LOGIN.sub("", said or error.cause or error.message),
+        _LOGIN.sub("", f"{message} at {variable}={environ[variable]}"),
+        cause=_LOGIN.sub("", cause),
         run=f"unset {variable}   # or set it to where {engine} listens; then: {engine} info",
+        finding=error.finding,
     )
 
 
@@ -114,7 +119,10 @@ def _known(layers: Sequence[str], engine: str, stderr: str, **values: str) -> Se
     if match is None:
         return None
     finding = match.known.finding(values={**match.values, "engine": engine, "Engine": engine.capitalize(), **values})
-    return _error_type(match.known)(finding.message, cause=finding.cause, run=finding.fix)
+    error = _error_type(match.known)
+    if issubclass(error, EngineUnavailableError):
+        return error(finding.message, cause=finding.cause, run=finding.fix, finding=finding.id)
+    return error(finding.message, cause=finding.cause, run=finding.fix)
 
 
 def _error_type(known: Known) -> type[SeatrialError]:

@@ -77,8 +77,9 @@ def _sentence(error: Exception, argv: list[str]) -> tuple[str, str | None, str |
     """(message, cause, command) of an error that is no defect of ours, else None."""
     if isinstance(error, SeatrialError):
         advice = as_typed(_with_own_verb(error, argv), argv)
-        if isinstance(error, TargetError) and error.instead and advice:
-            advice = _instead(*error.instead, argv) or advice
+        if isinstance(error, TargetError) and advice:
+            instead = _instead(*error.instead, argv) if error.instead else None
+            advice = instead or _with_own_options(advice, argv)
         return error.message, error.cause, advice
     if (usage := usage_problem(error, argv)) is not None:
         return usage
@@ -124,6 +125,37 @@ def _instead(typed: str, meant: Sequence[str], argv: list[str]) -> str | None:
         return None
     at = places[0]
     return shlex.join(["seatrial", *argv[:at], *meant, *argv[at + 1 :]])
+
+
+def _with_own_options(advice: str, argv: list[str]) -> str:
+    """Advice to start another target, with the options that were typed for this one: those that it does not give."""
+    whole = re.match(r"(seatrial \w+ )(?!--help)([^#;&|…]*)(?=$|[#;&|])", advice)
+    verb = argv[0] if argv else ""
+    if whole is None or verb not in ("run", *_ADVISED_AS_RUN) or whole[1] != f"seatrial {verb} ":
+        return advice
+    given = shlex.split(whole[2])
+    if "--image" in given or any(word.startswith("--image=") for word in given):
+        return advice
+    names = {word.partition("=")[0] for word in advice.split()}  # also of what its comment says to type
+    own = [word for option in _typed_options(argv) if option[0].partition("=")[0] not in names for word in option]
+    return f"{whole[1]}{shlex.join(own)}{' ' if own else ''}{advice[len(whole[1]) :]}"
+
+
+def _typed_options(argv: list[str]) -> list[list[str]]:
+    """Each option before ``--``, with its value; not those that are the target, or a launcher's."""
+    from seatrial.job.reading.shell_commands import LAUNCHERS, MPI_LAUNCHERS, is_python
+
+    known = {name: option["metavar"] for option in words.kept()[argv[0]]["options"] for name in option["names"]}
+    ours = argv[1 : argv.index("--")] if "--" in argv else argv[1:]
+    found: list[list[str]] = []
+    at = 0
+    while at < len(ours) and not (ours[at] in (*LAUNCHERS, *MPI_LAUNCHERS) or is_python(ours[at])):
+        name, sign, _ = ours[at].partition("=")
+        size = 2 if known.get(name) is not None and not sign else 1
+        if name in known and name not in ("-m", "--image"):
+            found.append(ours[at : at + size])
+        at += size
+    return found
 
 
 def _is_somewhere() -> bool:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from seatrial.doctor.check import Check, Verdict, found, of_finding, ok, skipped, unknown, worst
+from seatrial.doctor.checks.image import does_not_start, no_python
 from seatrial.doctor.facts.inspection import LookError
 from seatrial.doctor.facts.machine import Machine
 from seatrial.errors import GpuContractError
-from seatrial.findings.catalogue import AT_START
 from seatrial.findings.contract import explain_missing
-from seatrial.findings.match import match_text
 from seatrial.job.units import format_bytes
 
 #: Docker's own. PyTorch's data loaders hand each batch over through it.
@@ -27,9 +26,7 @@ def _nothing(machine: Machine) -> Verdict | None:
         return None
     if inspection.reference is None:
         return skipped("no image to run")
-    if inspection.python is None:
-        return unknown("the container has no Python 3.8 or later to inspect it with; name one: --python PATH")
-    return None
+    return no_python(machine)
 
 
 def _starts(machine: Machine) -> Verdict:
@@ -42,13 +39,7 @@ def _starts(machine: Machine) -> Verdict:
     except GpuContractError as error:
         return found("gpus-not-injectable", [error.message], cause=error.cause, fix=error.run)
     except LookError as error:
-        known = match_text(error.stderr or str(error), AT_START)
-        if known:
-            return of_finding(known[0])
-        fix = error.error.run if error.error is not None else None
-        return found(
-            "subject-does-not-start", [str(error), *error.stderr.splitlines()[-3:]], message=str(error), fix=fix
-        )
+        return does_not_start(machine, error)
     if inspection.is_process:
         return ok(f"a plain process, Python {python}")
     if inspection.inspected is not None:
@@ -207,7 +198,7 @@ CONTAINER = (
         "The container starts with the GPUs",
         ("gpus-not-injectable", "subject-does-not-start"),
         _starts,
-        needs=("image.present", "userspace.cuda"),
+        needs=("image.python", "userspace.cuda"),
         timeout_s=70,
     ),
     Check(

@@ -60,20 +60,10 @@ def _works(facts: EngineFacts | None) -> bool:
     return facts is not None and facts.available
 
 
-#: In the title of an entry → its ID; another is engine-down.
-_SILENT = {
-    "no access to": "engine-permission",
-    "has no context": "docker-context-missing",
-    "is Podman here": "docker-is-podman",
-    "client speaks API": "docker-client-too-new",
-}
-
-
 def _silent(error: EngineUnavailableError, *, other_works: bool) -> Verdict:
     """An engine that is installed and gives no answer; no more than a warning where the other one works."""
-    id = next((id for words, id in _SILENT.items() if words in error.message), "engine-down")
     return found(
-        id,
+        error.finding,
         [error.message],
         message=error.message,
         cause=error.cause,
@@ -131,7 +121,19 @@ def _runtime_programs(machine: Machine) -> Verdict:
 
 
 ENGINE = (
-    Check("engine.docker", "Docker responds", ("engine-down", "engine-missing", *_SILENT.values()), _docker),
+    Check(
+        "engine.docker",
+        "Docker responds",
+        (
+            "engine-down",
+            "engine-missing",
+            "engine-permission",
+            "docker-context-missing",
+            "docker-is-podman",
+            "docker-client-too-new",
+        ),
+        _docker,
+    ),
     Check(
         "engine.parts",
         "containerd and runc are installed",
@@ -142,7 +144,7 @@ ENGINE = (
     Check(
         "engine.podman",
         "Podman responds",
-        ("engine-down", "engine-missing", "rootless-no-subids"),
+        ("engine-down", "engine-missing", "engine-permission", "rootless-no-subids"),
         _podman,
     ),
     Check("engine.any", "A container engine works", ("engine-missing",), _any),

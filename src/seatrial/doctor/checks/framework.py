@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from seatrial.doctor.check import Check, Verdict, found, ok, skipped, unknown, worst
-from seatrial.doctor.facts.inspection import LookError
+from seatrial.doctor.checks.image import no_python
 from seatrial.doctor.facts.machine import Machine
 from seatrial.findings.contract import explain_missing
 from seatrial.findings.device_code import covers
@@ -25,13 +25,7 @@ def _inside(look: Callable[[Machine, dict[str, Any]], Verdict]) -> Callable[[Mac
         inspection = machine.inspection
         if not inspection.is_process and inspection.reference is None:
             return skipped("no image to inspect")
-        if inspection.python is None:
-            return unknown("there is no Python 3.8 or later inside: cannot tell which frameworks it has")
-        try:
-            facts = inspection.still
-        except LookError as error:
-            return unknown(f"it cannot be inspected: {error}")
-        return look(machine, facts)
+        return no_python(machine) or look(machine, inspection.still)
 
     return looked
 
@@ -183,7 +177,7 @@ FRAMEWORK = (
         "torch is built for CUDA",
         ("torch-cpu-only",),
         _torch_build,
-        needs=("image.present",),
+        needs=("image.python",),
         timeout_s=60,
     ),
     Check(
@@ -195,14 +189,14 @@ FRAMEWORK = (
         timeout_s=60,
     ),
     Check(
-        "framework.cudnn", "One version of cuDNN", ("cudnn-versions",), _cudnn, needs=("image.present",), timeout_s=60
+        "framework.cudnn", "One version of cuDNN", ("cudnn-versions",), _cudnn, needs=("image.python",), timeout_s=60
     ),
     Check(
         "framework.others",
         "TensorFlow and JAX have their CUDA packages",
         ("tensorflow-without-cuda", "jax-no-gpu"),
         _others,
-        needs=("image.present",),
+        needs=("image.python",),
         timeout_s=60,
     ),
     Check(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
-from seatrial.doctor.check import Check, Verdict, found, ok, skipped, unknown, worst
+from seatrial.doctor.check import Check, Verdict, found, of_finding, ok, skipped, unknown, worst
 from seatrial.doctor.facts.inspection import LookError
 from seatrial.doctor.facts.machine import Machine
 from seatrial.errors import SeatrialError
+from seatrial.findings.catalogue import AT_START
+from seatrial.findings.match import match_text
 
 #: Names of GPUs of data centres and workstations, where a newer CUDA's compatibility libraries work.
 #: Source: https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html
@@ -55,6 +57,39 @@ def _nothing(machine: Machine) -> Verdict | None:
     if machine.inspection.reference is None:
         return skipped("no image to inspect")
     return None
+
+
+def no_python(machine: Machine) -> Verdict | None:
+    """Where there is nothing to look with; ``image.python`` tells how to name one."""
+    return skipped("no Python inside to look with") if machine.inspection.python is None else None
+
+
+def _python(machine: Machine) -> Verdict:
+    """What looks into it runs in its Python, at first without GPUs."""
+    inspection = machine.inspection
+    if not inspection.is_process and (nothing := _nothing(machine)):
+        return nothing
+    if inspection.python is None:
+        return unknown("there is no Python 3.8 or later inside to look at it with; name one: --python PATH")
+    try:
+        return ok(f"Python {inspection.still['python']} inside")
+    except LookError as error:
+        return does_not_start(machine, error)
+
+
+def does_not_start(machine: Machine, error: LookError) -> Verdict:
+    """What an engine says when it does not start something is in the catalogue."""
+    known = match_text(error.stderr or str(error), AT_START)
+    if known:
+        known[0].fix = (known[0].fix or "").replace("<image>", machine.inspection.reference or "…")
+        return of_finding(known[0])
+    return found(
+        "subject-does-not-start",
+        [str(error), *error.stderr.splitlines()[-3:]],
+        message=str(error),
+        cause="This Python is not there, or it ended before it answered" if machine.inspection.is_process else None,
+        fix=error.error.run if error.error is not None else None,
+    )
 
 
 def _requires(machine: Machine) -> Verdict:
@@ -141,13 +176,10 @@ def _carries_driver(machine: Machine) -> Verdict:
         return nothing
     if machine.inspection.inspected is not None:
         return skipped("in a running container the host's libraries look like its own; check with --image")
-    if machine.inspection.python is None:
-        return unknown("there is no Python 3.8 or later inside: cannot tell whether it contains driver libraries")
+    if nothing := no_python(machine):
+        return nothing
     mounted = {mount.target for mount in machine.inspection.request.mounts}
-    try:
-        paths = machine.inspection.still["libraries"]["driver"]
-    except LookError as error:
-        return unknown(f"the image cannot be inspected: {error}")
+    paths = machine.inspection.still["libraries"]["driver"]
     inside = [
         path for path in paths if not any(path.startswith(f"{target}/") for target in mounted) and "stubs" not in path
     ]
@@ -159,12 +191,9 @@ def _carries_driver(machine: Machine) -> Verdict:
 
 
 def _compat(machine: Machine) -> Verdict:
-    if nothing := _nothing(machine):
+    if nothing := _nothing(machine) or no_python(machine):
         return nothing
-    try:
-        paths = machine.inspection.still["libraries"]["compat"] if machine.inspection.python else []
-    except LookError as error:
-        return unknown(f"the image cannot be inspected: {error}")
+    paths = machine.inspection.still["libraries"]["compat"]
     if not paths:
         return ok("it contains no CUDA compatibility libraries")
     versions = [match.group(1) for path in paths if (match := re.search(r"\.so\.(\d{3,}\.\d+(\.\d+)?)$", path))]
@@ -200,11 +229,19 @@ IMAGE = (
         needs=("image.present",),
     ),
     Check(
+        "image.python",
+        "It starts, and its Python runs",
+        ("program-not-there", "subject-does-not-start"),
+        _python,
+        needs=("image.present",),
+        timeout_s=60,
+    ),
+    Check(
         "image.driver-libraries",
         "It contains no driver of its own",
         ("driver-libraries-in-image",),
         _carries_driver,
-        needs=("image.present",),
+        needs=("image.python",),
         timeout_s=60,
     ),
     Check(
@@ -212,7 +249,7 @@ IMAGE = (
         "Its compatibility libraries fit the GPU",
         ("forward-compatibility",),
         _compat,
-        needs=("image.present",),
+        needs=("image.python",),
         timeout_s=60,
     ),
 )

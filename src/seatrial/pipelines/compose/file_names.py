@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -27,12 +28,17 @@ def find_files(project: Path, environ: Mapping[str, str]) -> tuple[Path, ...]:
     return (first, *overrides[:1])
 
 
-def up_command(files: Sequence[Path]) -> str:
-    """With -f where the files are not those that are found without."""
+def up_command(files: Sequence[Path], environ: Mapping[str, str], names: Sequence[str] = ()) -> str:
+    """As it would be typed here: with -f where the files are not those that are found without, and the active profiles.
+
+    Args:
+        names: of services.
+    """
     found = find_files(files[0].parent, {}) if files[0].parent.resolve() == Path.cwd().resolve() else ()
-    if [path.resolve() for path in files] == [path.resolve() for path in found]:
-        return "seatrial up"
-    return " ".join(["seatrial up", *(f"-f {as_typed(path)}" for path in files)])
+    is_found = [path.resolve() for path in files] == [path.resolve() for path in found]
+    given = [] if is_found else [f"-f {as_typed(path)}" for path in files]
+    profiles = [f"--profile {shlex.quote(name)}" for name in profiles_in(environ)]
+    return " ".join(["seatrial up", *given, *profiles, *map(shlex.quote, names)])
 
 
 def profiles_in(environ: Mapping[str, str]) -> list[str]:

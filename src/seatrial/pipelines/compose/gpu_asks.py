@@ -61,8 +61,7 @@ def gpu_ask(file: ComposeFile, service: Service) -> GpuAsk | None:
     reserved = _nvidia(_at(service.config, RESERVED))
     if reserved:
         found["deploy"] = _of_requests(reserved)
-    short = [each for each in service.config.get("gpus") or () if (each.get("driver") or "nvidia") == "nvidia"]
-    if short:
+    if short := _nvidia(_short(service)):
         found["gpus"] = _of_requests(short)
     wanted, runtime = _of_variable(service), service.config.get("runtime")
     if runtime == "nvidia" and wanted is not None:
@@ -102,13 +101,19 @@ def foreign_ask(service: Service) -> tuple[str, ...] | None:
     """The key with which a service asks for an accelerator that is not NVIDIA's: it stays Compose's whole."""
     if any(not is_nvidias(each) for each in _at(service.config, RESERVED)):
         return RESERVED
-    if any((each.get("driver") or "nvidia") not in ("nvidia", "cdi") for each in service.config.get("gpus") or ()):
+    if any(not is_nvidias(each) for each in _short(service)):
         return ("gpus",)
     if service.config.get("runtime") in _FOREIGN_RUNTIMES:
         return ("runtime",)
     nodes = [each.get("source") if isinstance(each, dict) else each for each in service.config.get("devices") or ()]
     found = next((str(node) for node in nodes if _FOREIGN.match(str(node))), None)
     return ("devices", found) if found else None
+
+
+def _short(service: Service) -> list[Mapping[str, Any]]:
+    """The requests of the key ``gpus:``, to each of which Compose adds that it is for GPUs."""
+    asked = service.config.get("gpus") or ()
+    return [{**each, "capabilities": [*(each.get("capabilities") or ()), "gpu"]} for each in asked]
 
 
 def _nvidia(requests: Any) -> list[Mapping[str, Any]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from seatrial.errors import UsageError
 from seatrial.pipelines.compose.client import Compose, unescaped
-from seatrial.pipelines.compose.file_names import profiles_in, up_command
+from seatrial.pipelines.compose.file_names import up_command
 from seatrial.pipelines.compose.lines import MAX_BYTES, Lines, Place, read_document
 from seatrial.pipelines.compose.refusals import blank_variables, in_words, show
 from seatrial.pipelines.compose.service import COMPLETED, Service
@@ -52,8 +52,7 @@ class ComposeFile:
     @property
     def command(self) -> str:
         """What brings it up, as it would be typed here."""
-        profiles = [f"--profile {shlex.quote(name)}" for name in profiles_in(self.compose.environ)]
-        return " ".join([up_command(self.compose.files), *profiles, *map(shlex.quote, self.names)])
+        return up_command(self.compose.files, self.compose.environ, self.names)
 
     def place(self, service: str, *path: str) -> Place:
         """Where a service says something."""
@@ -127,7 +126,7 @@ def _no_service(compose: Compose) -> UsageError:
     return UsageError(
         f"{from_here(compose.files[0])} has no service to bring up",
         cause=f"Every service belongs to a profile: {', '.join(profiles)}" if profiles else "services: is empty",
-        run=f"{up_command(compose.files)} --profile {shlex.quote(profiles[0])}"
+        run=f"{up_command(compose.files, compose.environ)} --profile {shlex.quote(profiles[0])}"
         if profiles
         else f"cat {as_typed(compose.files[0])}",
     )

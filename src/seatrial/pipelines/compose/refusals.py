@@ -95,10 +95,11 @@ def _no_such_service(match: re.Match[str], compose: Compose, lines: Lines) -> Us
     services = _services(lines)
     near = nearest(match["name"], [*services, *TRACKERS])
     meant = f"did you mean {near}?" if near else f"there are {', '.join(services)}"
-    files = " ".join(f"-f {as_typed(file)}" for file in compose.files)
     return UsageError(
         f'{from_here(compose.files[0])} has no service "{match["name"]}"; {meant}',
-        run=f"seatrial up {near}" if near in TRACKERS else f"seatrial up {files} {near or services[0]}",
+        run=f"seatrial up {near}"
+        if near in TRACKERS
+        else up_command(compose.files, compose.environ, [near or services[0]]),
     )
 
 
@@ -267,7 +268,7 @@ def _about_a_service(match: re.Match[str], compose: Compose, lines: Lines) -> Us
         return UsageError(
             f"{place}: {match['service']} has neither an image nor a build context here",
             cause=f"{from_here(base)} has it: this file adds to that one",
-            run=up_command([base, *compose.files]),
+            run=up_command([base, *compose.files], compose.environ),
         )
     return UsageError(f"{place}: {match['service']} {match['what']}", run=show(place))
 

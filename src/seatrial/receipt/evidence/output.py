@@ -16,6 +16,9 @@ from seatrial.receipt.evidence.fields import clean
 #: The agent's names for the two streams, in the run folder.
 STREAMS = ("stderr.log", "stdout.log")
 
+#: Beside them: ``<unix time> <1|2> <bytes>`` for each chunk of stdout (1) and stderr (2), in the order they came.
+INDEX = "output.idx"
+
 #: Bytes of the end of stderr searched for the last traceback: torch's longest are some 20 kB a rank.
 TAIL_BYTES = 256 * 1024
 
@@ -57,6 +60,7 @@ class Output:
         launcher reports that a rank failed, the rank's own last ``error: …``.
     ends_with_exception: the last thing on stderr, with nothing on stdout long after it, is the traceback of an
         exception that nobody announced as harmless.
+    after_stderr: what stdout said when stderr had said its last; () where the index of both does not tell.
     lines: on both that say something. line_ends: on both, of whatever lines.
     first_lines, last_lines: a few of either, those of stderr first.
     """
@@ -65,6 +69,7 @@ class Output:
     exception: str | None = None
     last_line: str | None = None
     ends_with_exception: bool = False
+    after_stderr: tuple[str, ...] = ()
     lines: int = 0
     line_ends: int = 0
     first_lines: tuple[str, ...] = ()
@@ -89,6 +94,7 @@ def read_output(run_dir: Path) -> Output:
         exception=last_exception(tail),
         last_line=clean(last_line) if last_line else None,
         ends_with_exception=ends_with_exception(tail) and not _went_on(run_dir),
+        after_stderr=_after_stderr(run_dir),
         lines=sum(end.count for end in ends),
         line_ends=sum(end.line_ends for end in ends),
         first_lines=tuple(clean(line) for end in ends for line in end.first),
@@ -162,6 +168,17 @@ def _went_on(run_dir: Path) -> bool:
         return False
 
 
+def _after_stderr(run_dir: Path) -> tuple[str, ...]:
+    size = 0
+    for chunk in reversed(_tail(run_dir / INDEX).splitlines()):
+        _, stream, count = chunk.split() if chunk.count(" ") == 2 else ("", "", "")
+        if stream != "1" or not count.isdigit():
+            break
+        size += int(count)
+    said = _tail(run_dir / STREAMS[1], size).splitlines() if size else []
+    return tuple(clean(line) for line in said if line.strip())
+
+
 def _lines(path: Path) -> Iterator[bytes]:
     try:
         with path.open("rb") as file:
@@ -171,10 +188,10 @@ def _lines(path: Path) -> Iterator[bytes]:
         return
 
 
-def _tail(path: Path) -> str:
+def _tail(path: Path, most_bytes: int = TAIL_BYTES) -> str:
     try:
         with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            file.seek(max(0, path.stat().st_size - min(most_bytes, TAIL_BYTES)))
             return STEERS.sub(b"", file.read()).decode("utf-8", "replace")
     except FileNotFoundError:
         return ""

@@ -47,6 +47,12 @@ _DEMANDS = re.compile(
     r".{0,40}?\b(gpus?|cuda|devices?|accelerators?|ranks|processes)\b",
     re.IGNORECASE,
 )
+#: Who says so behind an exception has not gone on.
+_GAVE_UP = re.compile(
+    r"\b(fail(ed|s|ing)?|failure|abort(ed|ing)?|interrupted|crash(ed)?|gave up|giving up|exception|traceback"
+    r"|errors? (occurred|above)|(due to|because of|with|by) an? error)\b",
+    re.IGNORECASE,
+)
 _USAGE = re.compile(r"usage: \S", re.IGNORECASE)
 
 #: What a user asks for who wants no work done.
@@ -86,8 +92,14 @@ def did_nothing(case: Case, cause: ExitCause) -> Finding | None:
 
 
 def failed_quietly(case: Case, cause: ExitCause) -> Finding | None:
-    """The finding for a target that printed an exception and ended with 0."""
+    """The finding for a target that printed an exception and ended with 0.
+
+    Not for one that saved a model and had something else to say behind the exception: a plot or an upload that failed.
+    """
     if case.plan.job.serve is not None or cause.id != "finished" or not case.output.ends_with_exception:
+        return None
+    last = case.output.after_stderr[-1:]
+    if last and not _GAVE_UP.search(last[0]) and judge_saved_model(case).verdict == "pass":
         return None
     return by_id("exception-swallowed").finding([f"stderr ends with: {quote(case.output.exception or '')}"])
 

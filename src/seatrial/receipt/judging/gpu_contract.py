@@ -70,8 +70,8 @@ def not_used_finding(case: Case, unused: tuple[Gpu, ...]) -> Finding:
     used = len(case.expected) - len(unused)
     if used:
         cause = f"The script uses {count(used, 'GPU')}; one process uses one GPU unless it is written for more"
-        fix = f"seatrial run --gpus {used} {case.plan.target_line}   (or --launcher torchrun for a distributed script)"
+        fix = f"seatrial run --gpus {used} …   # or --launcher torchrun for a distributed script"
     else:
         cause = "The script never moved its model or data to the GPU, or its framework is a CPU build"
-        fix = f"{_HOW_TO_USE.get(case.plan.agent.check, _HOW_TO_USE['torch'])}; or seatrial run --gpus none"
+        fix = f"{_HOW_TO_USE.get(case.plan.agent.check, _HOW_TO_USE['torch'])}; or seatrial run --gpus none …"
     return Finding("gpu-not-used", "error", f"Requested but not used: {names}", cause, fix, evidence)

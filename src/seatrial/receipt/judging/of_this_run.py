@@ -48,8 +48,8 @@ def _with_each_argument(finding: Finding, plan: Plan) -> Finding:
         given += [name, "VALUE"] if name.startswith("-") else [name.upper()]
     if not given:
         return finding
-    words = shlex.split(plan.target_line)
+    words, arguments = plan.again
     verb = [] if plan.job.tuning else ["run"]  # tune is in the line
-    command = shlex.join(["seatrial", *verb, *words, *([] if "--" in words else ["--"]), *given])
+    command = shlex.join(["seatrial", *verb, *words, *(arguments or ["--"]), *given])
     fix = f"{command}   # or, to see them all: -- --help"
     return Finding(finding.id, finding.severity, finding.message, finding.cause, fix, finding.evidence)

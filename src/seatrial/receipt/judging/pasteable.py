@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 
 from seatrial.findings.finding import Finding
 from seatrial.findings.own_words import with_own_words
@@ -19,9 +18,8 @@ def pasteable(finding: Finding, plan: Plan) -> Finding:
     """The finding with a fix to paste; one that names no command of ours stays as it is."""
     if finding.fix is None or "seatrial " not in finding.fix:
         return finding
-    words = shlex.split(plan.target_line)
-    end = words.index("--") if "--" in words else len(words)
-    fix = with_own_words(finding.fix, words[:end], words[end:])
+    words, arguments = plan.again
+    fix = with_own_words(finding.fix, words, arguments)
     if plan.job.serve is not None or plan.job.target.typed:
         fix = re.sub(rf"\bseatrial run {_OPTIONS}{re.escape(words[0])} ", rf"seatrial {words[0]} \1", fix)
     fix = _RUN.sub(lambda call: f"{call[1]} {plan.run_id}", fix)

@@ -84,8 +84,7 @@ class CheckpointWriter:
 
         Not the best, unless a better one is behind it.
         """
-        queue = self._queue
-        if queue is not None and queue.waiting + len(self._waiting) > self.keep and queue.drop_oldest():
+        if self._queue is not None and self._queue.drop(newer=len(self._waiting)):
             return
         bests = [best for _, _, best, _ in self._waiting]
         for number in range(len(bests) - self.keep):
@@ -111,14 +110,13 @@ class CheckpointWriter:
                     break
                 item = self._waiting.popleft()
                 self._changed.notify_all()
-            if self._failure is not None:
-                continue  # drain, so that save() never blocks on a dead disk
-            ready = item[3]
-            try:
-                with torch.cuda.device(ready.device) if ready else nullcontext():  # a thread begins on the first GPU
-                    self._take(*item)
-            except Exception as error:  # noqa: BLE001  raised again by save() or close(), on the caller's thread
-                self._failure = error
+            if self._failure is None:  # after one the rest is left out, so that save() never blocks on a dead disk
+                ready = item[3]
+                try:
+                    with torch.cuda.device(ready.device) if ready else nullcontext():  # a thread begins on the first
+                        self._take(*item)
+                except Exception as error:  # noqa: BLE001  raised again by save() or close(), on the caller's thread
+                    self._failure = error
             del item  # the copy on the GPU
         if self._queue is not None:
             self._queue.close()

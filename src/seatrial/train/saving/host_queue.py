@@ -66,7 +66,7 @@ class HostQueue:
                 if self._made == 0 or (self._made < most and free > (1 + FREE_BESIDE) * size_bytes):
                     self._made += 1
                     break
-                if not self._drop():
+                if not self.drop(newer=1):  # the one that asks for room
                     self._changed.wait()
         return arena.Arena(size_bytes)
 
@@ -87,28 +87,20 @@ class HostQueue:
         for held in self._free:
             held.close()
 
-    @property
-    def waiting(self) -> int:
-        """Checkpoints whose writing has not begun."""
-        return len(self._waiting)
+    def drop(self, newer: int) -> bool:
+        """Leave out the oldest with ``keep`` behind it: once these are written it would be deleted. Not the best.
 
-    def drop_oldest(self) -> bool:
-        """Leave out the oldest that waits, because enough newer ones are behind it; False where it must be written."""
+        Args:
+            newer: those that are not given yet.
+        """
         with self._changed:
-            if not self._waiting or self._waiting[0].best:
-                return False
-            self._free.append(self._waiting.pop(0).held)
-            self._changed.notify_all()
-            return True
-
-    def _drop(self) -> bool:
-        """Leave out the oldest that waits when ``keep`` newer ones are there: once they are written it is deleted."""
-        newest = self._keep - 1  # and the one that asks for room
-        for number, waiting in enumerate(self._waiting[: max(0, len(self._waiting) - newest)]):
-            if not waiting.best:
-                del self._waiting[number]
-                self._free.append(waiting.held)
-                return True
+            excess = len(self._waiting) + newer - self._keep
+            for number, waiting in enumerate(self._waiting[: max(0, excess)]):
+                if not waiting.best:
+                    del self._waiting[number]
+                    self._free.append(waiting.held)
+                    self._changed.notify_all()
+                    return True
         return False
 
     def _write_all(self) -> None:

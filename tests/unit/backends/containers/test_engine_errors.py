@@ -204,4 +204,28 @@ def test_an_address_that_is_wrong_is_what_to_look_at(engine, variable, stderr):
 def test_an_address_that_this_user_may_not_use_is_no_silence() -> None:
     said = "permission denied while trying to connect to the Docker daemon socket at unix:///srv/docker.sock"
     error = unavailable_error("docker", said, {"DOCKER_HOST": "unix:///srv/docker.sock"})
-    assert error.message == "This user has no access to the Docker daemon at DOCKER_HOST=unix:///srv/docker.sock"
+    assert error.message == "This user has no access to Docker's socket at DOCKER_HOST=unix:///srv/docker.sock"
+    assert error.finding == "engine-permission"
+
+
+@pytest.mark.parametrize(
+    ("engine", "said", "finding"),
+    [
+        ("docker", "Cannot connect to the Docker daemon at tcp://box:1. Is the docker daemon running?", "engine-down"),
+        ("docker", "Error: strange", "engine-down"),
+        ("docker", "Emulate Docker CLI using podman. Create /etc/containers/nodocker", "docker-is-podman"),
+        ("docker", "client version 1.99 is too new. Maximum supported API version is 1.41", "docker-client-too-new"),
+        ("podman", "dial unix /run/podman.sock: connect: permission denied", "engine-permission"),
+        ("podman", "Error: no subuid ranges found for user me in /etc/subuid", "rootless-no-subids"),
+    ],
+)
+@pytest.mark.parametrize("addressed", [False, True])
+def test_why_an_engine_gave_no_answer_is_the_catalogues_entry(engine, said, finding, addressed):
+    environ = {"DOCKER_HOST": "tcp://box:1", "CONTAINER_HOST": "tcp://box:1"} if addressed else {}
+    assert unavailable_error(engine, said, environ).finding == finding
+
+
+def test_an_address_is_not_blamed_for_what_the_client_is_or_asks_for():
+    said = "client version 1.99 is too new. Maximum supported API version is 1.41"
+    error = unavailable_error("docker", said, {"DOCKER_HOST": "tcp://box:1"})
+    assert error.run is not None and error.run.startswith("unset DOCKER_API_VERSION")

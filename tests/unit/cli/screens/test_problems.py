@@ -162,7 +162,7 @@ def test_the_command_with_the_target_that_was_meant_keeps_its_options(seatrial, 
     _, _, err = seatrial("tune", "--gpus", "none", "traim.py")
     assert "fix: seatrial tune --gpus none train.py\n" in err
     _, _, err = seatrial("run", "traim.py", "--name", "traim.py")
-    assert "fix: seatrial run train.py\n" in err
+    assert "fix: seatrial run --name traim.py train.py\n" in err
 
 
 @pytest.mark.parametrize(

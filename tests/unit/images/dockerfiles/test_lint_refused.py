@@ -10,6 +10,7 @@ from seatrial.errors import UsageError
 from seatrial.images.dockerfiles.lint import check_dockerfile
 
 PY, CUDA = "FROM python:3.11-slim-bookworm\n", "FROM nvidia/cuda:12.4.1-base-ubuntu22.04\n"
+BUILDER = "FROM python:3.11-bookworm AS builder\n"
 APT = "RUN apt-get update && apt-get install -y --no-install-recommends "
 
 
@@ -31,6 +32,9 @@ def found(folder: Path, text: str) -> dict[str, tuple[int, str, str]]:
         (PY + 'ENV LR=1\nCMD ["python", "train.py", "--lr", "$LR"]\n', "not-filled-in", 3, "warning"),
         (CUDA + "RUN pip install torch==2.4.0\n", "python-missing", 2, "error"),
         ("FROM nvidia/cuda\n", "dead-tag", 1, "error"),
+        (BUILDER + PY + "COPY --from=bilder /wheels /wheels\n", "unknown-stage", 3, "warning"),
+        (PY + "COPY --chown=0:0 --from=builder /wheels /wheels\n", "unknown-stage", 2, "warning"),
+        (BUILDER + PY + "COPY --from=2 /wheels /wheels\n", "unknown-stage", 3, "error"),
     ],
 )
 def test_it_is_told(tmp_path: Path, text: str, id: str, line: int, severity: str) -> None:
@@ -43,6 +47,10 @@ def test_it_is_told(tmp_path: Path, text: str, id: str, line: int, severity: str
         (PY + 'maintainer me\nrun echo\nshell ["sh"]\nONBUILD RUN x\nSTOPSIGNAL 9\n', "unknown-instruction"),
         (PY + "RUN <<A <<-B\necho\nA\necho\n\tB\n", "unended"),
         (PY + APT + "git\nUSER nobody\n", "not-root"),
+        (BUILDER + PY + "COPY --from=Builder /a /b\nCOPY --from=0 /c /d\n", "unknown-stage"),
+        (BUILDER + PY + "COPY --from=ghcr.io/astral-sh/uv:0.9 /uv /bin/uv\n", "unknown-stage"),
+        (BUILDER + PY + "COPY --from=busybox /bin/sh /a\nCOPY --from=$STAGE /b /c\n", "unknown-stage"),
+        (BUILDER + PY + "COPY a--from=bilder /c\nRUN echo COPY --from=bilder\n", "unknown-stage"),
         (PY + "USER $NAME\n" + APT + "git\n", "not-root"),
         (PY + "USER me\nRUN sudo apt-get install -y git\n", "not-root"),
         (PY + 'USER me\nUSER "root"\n' + APT + "git\n", "not-root"),

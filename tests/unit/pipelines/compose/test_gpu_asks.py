@@ -62,14 +62,20 @@ def test_none(read, lines: str) -> None:
         ({"gpus": [{"count": -1}]}, "all"),  # what Compose makes of ``gpus: all``
         ({"gpus": [{"count": 2}]}, "2"),
         ({"gpus": [{"driver": "nvidia", "device_ids": ["1"]}]}, "device=1"),
+        ({"gpus": [{"count": 1, "capabilities": ["compute", "utility"]}]}, "1,capabilities=compute,utility"),
         ({"gpus": [{"driver": "amd", "count": 1}]}, None),
+        ({"gpus": [{"driver": "cdi", "device_ids": ["nvidia.com/gpu=1"]}]}, "device=1"),
+        ({"gpus": [{"driver": "cdi", "device_ids": ["nvidia.com/gpu=all"]}]}, "all"),
+        ({"gpus": [{"driver": "cdi", "device_ids": ["amd.com/gpu=0"]}]}, None),
     ],
 )
 def test_the_short_key(read, config: dict[str, object], expected: str | None) -> None:
     """As ``docker compose config`` prints it; Compose before 2.30 does not know the key."""
     file = read("services:\n  a:\n    image: x\n")
-    ask = gpu_ask(file, Service("a", config, "x"))
+    service = Service("a", config, "x")
+    ask = gpu_ask(file, service)
     assert (str(ask.request) if ask else None) == expected
+    assert foreign_ask(service) == (("gpus",) if expected is None else None), "it is one or the other"
 
 
 @pytest.mark.parametrize(

@@ -163,9 +163,25 @@ def test_a_file_that_adds_to_another_is_given_with_it(read, tmp_path: Path, monk
 def test_advice_names_the_files_that_were_given(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "compose.yaml").touch()
-    assert up_command([tmp_path / "compose.yaml"]) == "seatrial up"
-    assert up_command([tmp_path / "compose.yaml", tmp_path / "gpu.yaml"]) == "seatrial up -f compose.yaml -f gpu.yaml"
-    assert up_command([tmp_path / "sub" / "compose.yaml"]) == "seatrial up -f sub/compose.yaml"
+    own, gpu = tmp_path / "compose.yaml", tmp_path / "gpu.yaml"
+    assert up_command([own], {}) == "seatrial up"
+    assert up_command([own, gpu], {}) == "seatrial up -f compose.yaml -f gpu.yaml"
+    assert up_command([tmp_path / "sub" / "compose.yaml"], {}) == "seatrial up -f sub/compose.yaml"
+    assert (
+        up_command([own], {"COMPOSE_PROFILES": "a,b c"}, ["train"]) == "seatrial up --profile a --profile 'b c' train"
+    )
+
+
+def test_a_service_that_is_not_there_is_answered_with_the_one_that_is_meant(read, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "services:\n  prepare: {image: x}\n  train: {image: x, profiles: [gpu]}\n"
+    for name, run in (("traim", "train"), ("zzzzzz", "prepare"), ("mlfow", "mlflow")):
+        with pytest.raises(UsageError, match=f'compose.yaml has no service "{name}"') as caught:
+            read(text, name)
+        assert caught.value.run == f"seatrial up {run}"
+    with pytest.raises(UsageError) as caught:
+        read(text, "traim", COMPOSE_PROFILES="gpu")
+    assert caught.value.run == "seatrial up --profile gpu train"
 
 
 @pytest.mark.parametrize(

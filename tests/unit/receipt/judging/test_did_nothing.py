@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def cpu_run(
     """A script on the CPU, which printed ``stdout`` and ``stderr``."""
     project, run_dir = folder / "project", folder / "run"
     project.mkdir()
-    run_dir.mkdir()
+    run_dir.mkdir(exist_ok=True)
     for name in ("stdout", "stderr"):
         (run_dir / f"{name}.log").write_text(logs.get(name, ""))
     if script is not None:
@@ -185,6 +186,41 @@ def test_a_script_that_prints_an_exception_and_trains_on(tmp_path: Path) -> None
     assert not read_output(tmp_path).ends_with_exception
     os.utime(tmp_path / "stdout.log", (1000.5, 1000.5))  # held back until the end
     assert read_output(tmp_path).ends_with_exception
+
+
+@pytest.mark.parametrize(
+    ("order", "model", "doubtful"),
+    [
+        ("1: epoch 1\n 2: TB 1: saved to model.pth\n", "model.pth", False),
+        ("2: TB 1: upload skipped\n 1: \n 1: done, exiting\n", "model.pth", False),
+        ("2: TB 1: test error 0.031\n", "model.pth", False),
+        ("1: epoch 1\n 2: TB 1: done\n", None, True),  # nothing shows that it came to what it was for
+        ("1: epoch 1: saved model.pth\n 2: TB", "model.pth", True),
+        ("2: TB 1: Training failed, see above\n", "model.pth", True),
+        ("2: TB 1: epoch 2 was the last\n 1: Aborted.\n", "model.pth", True),
+        ("2: TB 1: stopped by an error\n", "model.pth", True),
+        ("2: TB 1: done\n 2: TB", "model.pth", True),
+        ("2: TB 1: done\n 2: \n", "model.pth", True),  # a line end behind it, on the same stream
+    ],
+)
+def test_a_script_that_saved_and_went_on_behind_an_exception(
+    tmp_path: Path, order: str, model: str | None, doubtful: bool
+) -> None:
+    """``order``: the chunks of both streams as they came, TB for the traceback."""
+    chunks = [(int(chunk[0]), chunk[3:].replace("TB", FAILED)) for chunk in re.findall(r"[12]: (?:TB|[^\n]*\n)", order)]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "output.idx").write_text("".join(f"1000.1 {n} {len(said)}\n" for n, said in chunks))
+    stdout, stderr = ("".join(said for number, said in chunks if number == wanted) for wanted in (1, 2))
+    receipt = cpu_run(tmp_path, stdout=stdout, stderr=stderr, steps=3, model=model)
+    assert receipt.doubtful == doubtful and receipt.exit_code == 0
+
+
+@pytest.mark.parametrize("index", ["", "nonsense\n", "1000.1 1 5\n1000.2 1 none\n", "1000.1 1 999999999999\n"])
+def test_an_index_that_does_not_tell_clears_nobody(tmp_path: Path, index: str) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "output.idx").write_text(index)
+    receipt = cpu_run(tmp_path, stdout="", stderr=FAILED, model="model.pth")
+    assert receipt.doubtful
 
 
 def test_a_script_that_goes_to_the_background(tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ import pytest
 
 from fakes import a_plan
 from seatrial.findings.finding import Finding
+from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import Job, Target
+from seatrial.job.tuning import Tuning
 from seatrial.receipt.judging.pasteable import pasteable
 
 
@@ -29,3 +31,30 @@ def test_the_verb_of_a_run_that_was_typed_as_another(tmp_path: Path, typed: str,
         assert shlex.split(plan.target_line)[0] == typed.partition(" ")[0], "or this tests nothing"
     made = pasteable(Finding("some", "error", "m", fix=fix), plan).fix
     assert made is not None and known in made and "run tune" not in made
+
+
+@pytest.mark.parametrize(
+    ("fix", "made"),
+    [
+        ("seatrial run --memory 8GB …", "seatrial run --memory 8GB net.py --on podman --gpus device=1 -- --lr 1"),
+        ("seatrial run --gpus none …", "seatrial run --gpus none net.py --on podman -- --lr 1"),
+        ("seatrial run … --on docker   # or", "seatrial run net.py --gpus device=1 --on docker -- --lr 1   # or"),
+        ("seatrial plan … --gpus 2", "seatrial plan net.py --on podman --gpus 2 -- --lr 1"),
+        ("seatrial run … -- --help", "seatrial run net.py --on podman --gpus device=1 -- --help"),
+        ("seatrial runs logs RUN", "seatrial runs logs 20261120-000000-test"),
+    ],
+)
+def test_the_place_and_the_gpus_are_those_of_the_run(tmp_path: Path, fix: str, made: str) -> None:
+    """Not its variables: a receipt is passed on, and their values may be private."""
+    asked = {"backend": "podman", "gpus": GpuRequest.parse("device=1"), "env": {"TOKEN": "private"}}
+    target = Target(kind="script", value="net.py", args=("--lr", "1"))
+    plan = a_plan(job=Job(project=tmp_path, target=target, **asked))
+    assert pasteable(Finding("some", "error", "m", fix=fix), plan).fix == made
+
+
+def test_a_verb_with_its_own_options_gets_none_twice(tmp_path: Path) -> None:
+    target = Target(kind="recipe", value="export", typed="export last --on local")
+    plan = a_plan(job=Job(project=tmp_path, target=target, backend="local", gpus=GpuRequest.parse("none")))
+    assert plan.again == (["export", "last", "--on", "local"], [])
+    tuned = Job(project=tmp_path, target=Target(kind="script", value="net.py"), backend="local", tuning=Tuning())
+    assert a_plan(job=tuned).again == (["tune", "net.py", "--on", "local"], [])

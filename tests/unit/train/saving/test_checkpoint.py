@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +222,27 @@ def test_a_disk_failure_in_the_process_reaches_the_caller() -> None:
     writer = CheckpointWriter(Path("/dev/null/checkpoints"), process_bytes=0)
     writer.save(1, {"model": {"weight": torch.ones(3)}})
     with pytest.raises(DiskFullError, match="cannot write"):
+        writer.close()
+
+
+def test_nothing_is_held_of_what_is_left_out_behind_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on = threading.Event()
+
+    def full(self: CheckpointWriter, *others: Any) -> None:
+        goes_on.wait(30)
+        raise DiskFullError("the disk is full")
+
+    monkeypatch.setattr(CheckpointWriter, "_write", full)
+    writer = CheckpointWriter(tmp_path)
+    for step in (1, 2):
+        writer.save(step, {"weight": torch.ones(3)})
+    held = weakref.ref(writer._waiting[-1][1]["weight"])
+    goes_on.set()
+    deadline = time.monotonic() + 30
+    while held() is not None:
+        assert time.monotonic() < deadline, "a copy on the GPU would be held until the next one comes"
+        time.sleep(0.01)
+    with pytest.raises(DiskFullError):
         writer.close()
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from seatrial.images.dockerfiles.installs import installs_of
 from seatrial.images.dockerfiles.parts import Dockerfile, Remark
-from seatrial.images.dockerfiles.shell import words_of_list
-from seatrial.system.near import did_you_mean
+from seatrial.images.dockerfiles.shell import options_and_rest, words_of_list
+from seatrial.system.near import did_you_mean, nearest
 
 #: Source: docs.docker.com/reference/dockerfile/#overview
 _INSTRUCTIONS = (
@@ -22,6 +22,19 @@ _INSTRUCTIONS = (
 _NO_SUDO = re.compile(r"(?:docker\.io/)?(?:library/)?(?:ubuntu|debian|python|(?:nvcr\.io/)?nvidia/cuda)(?::|@|$)")
 _SUDO = re.compile(r"(?:^|&&|\|\||[;|\n])\s*sudo\s")
 _APT = ("apt-get", "apt", "aptitude", "yum", "dnf", "apk")
+#: Names that people give to stages. No image of Docker Hub has them; ``--build-context`` can.
+_STAGES = (
+    "base",
+    "build",
+    "builder",
+    "build-stage",
+    "compile",
+    "compiler",
+    "deps",
+    "dependencies",
+    "runtime",
+    "wheels",
+)
 _ESCAPED, _BACKSLASH = re.compile(r'["\\`]'), r"\\\g<0>"
 _VARIABLE = re.compile(r"\$\{?[A-Za-z_]\w*\}?")
 
@@ -106,6 +119,31 @@ def not_filled_in(file: Dockerfile) -> Iterator[Remark]:
             )
 
 
+def unknown_stages(file: Dockerfile) -> Iterator[Remark]:
+    """A number beyond the stages ends the build; a name that no stage has is taken for an image."""
+    names = [stage.name for stage in file.stages if stage.name]
+    for each in file.of("COPY"):
+        options, _ = options_and_rest(each.raw)
+        source = next((option.partition("=")[2].lower() for option in options if option.startswith("--from=")), "")
+        if re.fullmatch(r"\d{1,9}", source) and int(source) >= len(file.stages):
+            yield Remark(
+                each.line,
+                "unknown-stage",
+                "error",
+                f"the build ends: there is no stage {source}, the last one is {len(file.stages) - 1}",
+                "name the stage, FROM … AS builder, and COPY --from=builder",
+            )
+        near = nearest(source, names)
+        if source not in names and re.fullmatch(r"[a-z][\w-]*", source) and (near or source in _STAGES):
+            yield Remark(
+                each.line,
+                "unknown-stage",
+                "warning",
+                f"no stage is named {source}, so an image of that name is pulled",
+                f"COPY --from={near} …" if near else f"FROM … AS {source}   # above the stage of line {each.line}",
+            )
+
+
 def _by_a_shell(name: str, words: list[str]) -> list[str]:
     """A list that does what it did, with values in place of its variables."""
     quoted = (f'"{_ESCAPED.sub(_BACKSLASH, word)}"' if _VARIABLE.search(word) else shlex.quote(word) for word in words)
@@ -115,4 +153,4 @@ def _by_a_shell(name: str, words: list[str]) -> list[str]:
     return ["/bin/sh", "-c", f'{line} "$@"', words[0]]  # CMD, and what is typed behind the image
 
 
-RULES = (unknown_instructions, not_root, no_sudo, not_filled_in)
+RULES = (unknown_instructions, unknown_stages, not_root, no_sudo, not_filled_in)
