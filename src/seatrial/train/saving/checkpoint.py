@@ -80,17 +80,16 @@ class CheckpointWriter:
             self._changed.notify_all()
 
     def _drop(self) -> None:
-        """Leave out the oldest with ``keep`` behind it: once these are written it would be deleted.
+        """Leave out those with ``keep`` behind them: once these are written they would be deleted.
 
         Not the best, unless a better one is behind it.
         """
-        if self._queue is not None and self._queue.drop(newer=len(self._waiting)):
-            return
+        while self._queue is not None and self._queue.drop(newer=len(self._waiting)):
+            pass
         bests = [best for _, _, best, _ in self._waiting]
-        for number in range(len(bests) - self.keep):
-            if not bests[number] or any(bests[number + 1 :]):
-                del self._waiting[number]
-                return
+        excess = range(len(bests) - self.keep)
+        for number in reversed([number for number in excess if not bests[number] or any(bests[number + 1 :])]):
+            del self._waiting[number]
 
     def close(self) -> None:
         """Wait until everything is on the disk. Raises what the last write raised."""

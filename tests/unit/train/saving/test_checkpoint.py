@@ -185,6 +185,8 @@ def test_large_states_wait_for_a_slow_disk_where_there_is_room_and_the_training_
     writer = CheckpointWriter(tmp_path, keep=2, process_bytes=0)
     for step in range(1, 10):
         writer.save(step, state_of(step), best=step == 3)  # returns although nothing can be written
+        assert len(writer._waiting) <= 2 + 1, "copies on the device: those to keep, and the best"
+        time.sleep(0.05)
     assert not disk.written
     disk.goes_on.set()
     writer.close()
