@@ -41,6 +41,7 @@ class Scenario:
     backend: str = "docker"
     stdout: str = ""
     stderr: str = ""
+    index: str = ""
     state: State | None = EXITED
     skipped_lines: int = 0
     model: str | None = "models/mnist.pth"
@@ -55,6 +56,8 @@ class Scenario:
         run_dir.mkdir()
         (run_dir / "stdout.log").write_text(self.stdout)
         (run_dir / "stderr.log").write_text(self.stderr)
+        if self.index:
+            (run_dir / "output.idx").write_text(self.index)
         if self.model:
             path = project / self.model
             path.write_bytes(b"weights" * 1000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from seatrial.receipt.model import Receipt
 from seatrial.receipt.rendering import html, markdown
 from seatrial.receipt.rendering.rows import ending as sentence
 
-from .conftest import ALTERABLE, H200, SCENARIOS, Scenario, at, ending, prologue, running
+from .conftest import ALTERABLE, H200, SCENARIOS, START, Scenario, at, ending, prologue, running
 
 
 def _gpu(utilization: float = 88.0, **changes: object) -> Scenario:
@@ -25,6 +26,16 @@ def _gpu(utilization: float = 88.0, **changes: object) -> Scenario:
 def _cpu(**changes: object) -> Scenario:
     events = prologue(alterable=ALTERABLE) + running(32) + ending(36)
     return replace(Scenario(events, backend="local", model=None, models_folder=False), **changes)
+
+
+def _silent(until_s: float, gpus: tuple[Any, ...] = ()) -> Scenario:
+    """Stopped at 113 s by the time limit; it printed until then, and once more as it ended."""
+    stop = at(113, "signal", signal=15, name="SIGTERM", origin="timeout", forwarded_to=[7])
+    events = prologue(gpus) + running(111, gpus) + [stop] + ending(114, None, "timeout", signal=15)
+    index = "".join(f"{START + at_s} 1 6\n" for at_s in (4.5, until_s, 113.4))
+    mode = "required" if gpus else "none"
+    limits = {"job": {"timeout_s": 110.0}, "agent": {"timeout_s": 110.0}}
+    return Scenario(events, gpus, mode, stdout="step \n" * 3, index=index, state=State("exited", 124), **limits)
 
 
 def _hang() -> Scenario:
@@ -128,6 +139,23 @@ CASES = {
         SCENARIOS["timeout"],
         "bad",
         "Failed. Stopped at the time limit of 10 s (seatrial exits with 1)",
+    ),
+    "the time limit of one that says nothing": (
+        lambda: _silent(40),
+        "bad",
+        "Failed. Stopped at the time limit of 1 min 50 s; it had printed nothing for the last 1 min 13 s "
+        "(seatrial exits with 1)",
+    ),
+    "the time limit of one that says nothing while its GPU is busy": (
+        lambda: _silent(40, (H200,)),
+        "bad",
+        "Failed. Stopped at the time limit of 1 min 50 s; it had printed nothing for the last 1 min 13 s, and its GPU "
+        "was 88 % busy (seatrial exits with 1)",
+    ),
+    "the time limit of one that still trains": (
+        lambda: _silent(100),
+        "bad",
+        "Failed. Stopped at the time limit of 1 min 50 s (seatrial exits with 1)",
     ),
     "a hang, stopped by hand": (_hang, "warning", "Stopped by the user after 27 s (seatrial exits with 1)"),
 }

@@ -6,6 +6,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from seatrial.findings.finding import Finding
@@ -18,6 +19,8 @@ STREAMS = ("stderr.log", "stdout.log")
 
 #: Beside them: ``<unix time> <1|2> <bytes>`` for each chunk of stdout (1) and stderr (2), in the order they came.
 INDEX = "output.idx"
+
+_CHUNK = re.compile(r"(\d{1,12}(?:\.\d{1,9})?) ([12]) (\d{1,15})")
 
 #: Bytes of the end of stderr searched for the last traceback: torch's longest are some 20 kB a rank.
 TAIL_BYTES = 256 * 1024
@@ -61,6 +64,7 @@ class Output:
     ends_with_exception: the last thing on stderr, with nothing on stdout long after it, is the traceback of an
         exception that nobody announced as harmless.
     after_stderr: what stdout said when stderr had said its last; () where the index of both does not tell.
+    said_at: when its last pieces came, in seconds since the epoch; () where no index tells.
     lines: on both that say something. line_ends: on both, of whatever lines.
     first_lines, last_lines: a few of either, those of stderr first.
     """
@@ -70,6 +74,7 @@ class Output:
     last_line: str | None = None
     ends_with_exception: bool = False
     after_stderr: tuple[str, ...] = ()
+    said_at: tuple[float, ...] = ()
     lines: int = 0
     line_ends: int = 0
     first_lines: tuple[str, ...] = ()
@@ -86,6 +91,7 @@ def read_output(run_dir: Path) -> Output:
             findings.setdefault(finding.id, finding)
     tail = [RANK.sub("", line) for line in _tail(run_dir / STREAMS[0]).splitlines()]
     said = [line for line in tail if line.strip()]
+    chunks = _last_chunks(run_dir)
     last_line = next((line for line in reversed(said) if not line[0].isspace()), said[-1] if said else None)
     if any(error in line for line in said for error in LAUNCHER_ERRORS):
         last_line = next((line for line in reversed(said) if line.startswith("error: ")), last_line)
@@ -94,7 +100,8 @@ def read_output(run_dir: Path) -> Output:
         exception=last_exception(tail),
         last_line=clean(last_line) if last_line else None,
         ends_with_exception=ends_with_exception(tail) and not _went_on(run_dir),
-        after_stderr=_after_stderr(run_dir),
+        after_stderr=_after_stderr(run_dir, chunks),
+        said_at=tuple(at for at, _, _ in chunks),
         lines=sum(end.count for end in ends),
         line_ends=sum(end.line_ends for end in ends),
         first_lines=tuple(clean(line) for end in ends for line in end.first),
@@ -168,13 +175,15 @@ def _went_on(run_dir: Path) -> bool:
         return False
 
 
-def _after_stderr(run_dir: Path) -> tuple[str, ...]:
-    size = 0
-    for chunk in reversed(_tail(run_dir / INDEX).splitlines()):
-        _, stream, count = chunk.split() if chunk.count(" ") == 2 else ("", "", "")
-        if stream != "1" or not count.isdigit():
-            break
-        size += int(count)
+def _last_chunks(run_dir: Path) -> list[tuple[float, str, int]]:
+    """(unix time, stream, bytes) of the last chunks of both logs, in the order they came."""
+    found = (_CHUNK.fullmatch(line) for line in _tail(run_dir / INDEX).splitlines())
+    return [(float(chunk[1]), chunk[2], int(chunk[3])) for chunk in found if chunk]
+
+
+def _after_stderr(run_dir: Path, chunks: list[tuple[float, str, int]]) -> tuple[str, ...]:
+    behind = takewhile(lambda chunk: chunk[1] == "1", reversed(chunks))
+    size = sum(count for _, _, count in behind)
     said = _tail(run_dir / STREAMS[1], size).splitlines() if size else []
     return tuple(clean(line) for line in said if line.strip())
 

@@ -26,6 +26,9 @@ from seatrial.receipt.model import ExitCause
 #: kubelet's ContainerCannotRun and StartError.
 _NEVER_RAN = (125, 126, 127, 128)
 
+#: A target that has said nothing for so long, and for such a share of its time, may hang. Of ours.
+SILENT_S, SILENT_SHARE = 10.0, 0.25
+
 #: What an engine can say that is no failure to hand over a GPU.
 NOT_OF_GPU = {"disk-full", "engine-down", "engine-permission", "no-network", "too-many-open-files", "user-unknown"}
 
@@ -142,7 +145,33 @@ def _timeout(case: Case) -> str | None:
     if case.evidence.exited is None or case.evidence.exited.keys.get("cause") != "timeout":
         return None
     limit = case.plan.agent.timeout_s
-    return f"Stopped at the time limit of {format_seconds(limit)}" if limit else "Stopped at the time limit"
+    words = f"Stopped at the time limit of {format_seconds(limit)}" if limit else "Stopped at the time limit"
+    return words + _silence(case)
+
+
+def _silence(case: Case) -> str:
+    """How long a target had said nothing when its time was over, and what its GPUs did: it may hang."""
+    started = case.evidence.target_started
+    stop = next((each for each in case.evidence.all(Signal) if each.text("origin") == "timeout"), None)
+    if started is None or stop is None or not case.output.said_at:
+        return ""
+    began, ended = started.number("t") or 0.0, stop.number("t") or 0.0
+    last = max((at for at in case.output.said_at if at < ended), default=began)
+    silent_s = ended - max(last, began)
+    if silent_s < max(SILENT_S, SILENT_SHARE * (ended - began)):
+        return ""
+    said = f"; it had printed nothing for the last {format_seconds(silent_s)}"
+    inside = [each for each in case.evidence.samples if stop.at_s - silent_s <= each.at_s <= stop.at_s]
+    busy = [
+        percent
+        for sample in inside
+        for gpu in case.expected
+        if (percent := sample.gpus.get(gpu.uuid, {}).get("utilization_pct")) is not None
+    ]
+    if not busy:
+        return said
+    whose = "its GPU was" if len(case.expected) == 1 else "its GPUs were"
+    return f"{said}, and {whose} {sum(busy) / len(busy):.0f} % busy"
 
 
 def _gpu_lost(case: Case) -> str | None:
