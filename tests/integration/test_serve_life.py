@@ -166,6 +166,25 @@ def test_readiness_goes_at_once_while_a_batch_is_computed(fronts, first):
         assert server.output.count("draining") == 1
 
 
+def test_ctrl_c_in_a_terminal_comes_to_every_process():
+    with Server("--fronts", "2") as server, server.connect() as slow:
+        slow.sendall(request({"input": [-1, 3.0]}))
+        wait_for_output(server, "a slow row is computed")
+        os.killpg(server.process.pid, signal.SIGINT)
+        assert read_all(slow).startswith(b"HTTP/1.1 200")
+        assert server.process.wait(10) == 0
+
+
+def test_a_signal_while_the_model_is_loaded(tmp_path):
+    with Server("--fronts", "1", wait=False, ECHO_WAITS_FOR=str(tmp_path / "never")) as server:
+        end = time.monotonic() + 10
+        while not server.children():
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        fronts = server.children()
+        assert server.stop() == 0 and all(gone(pid) for pid in fronts)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("fronts", [0, 1])
