@@ -1,12 +1,16 @@
 """A server of a model without torch, for tests of serve/: python tests/served_echo.py --model echo …
 
 Its rows are two numbers and its answer their sum and product. What the numbers are can make it slow, wrong or lost:
-first -1 sleeps for the second's seconds, -2 raises, -3 loses the GPU, -4 refuses the row, -5 answers NaN, -6 dies.
+first -1 sleeps for the second's seconds, -2 raises, -3 loses the GPU, -4 refuses the row, -5 answers NaN, -6 dies, -7
+is one call of the second's seconds that keeps Python's lock, -8 handles a signal and ends a process that it forked.
 """
 
 from __future__ import annotations
 
+import itertools
+import multiprocessing
 import os
+import signal
 import sys
 import time
 from dataclasses import dataclass
@@ -87,6 +91,8 @@ class Echo:
         return [(self._one(*row[0].tolist()),) for row in rows]
 
     def _one(self, first: float, second: float) -> np.ndarray:
+        if first in (-1, -7):
+            print("a slow row is computed", flush=True)
         if first == -1:
             time.sleep(second)
         elif first == -2:
@@ -99,6 +105,16 @@ class Echo:
             return np.array([float("nan"), 0], np.float32)
         elif first == -6:
             os.kill(os.getpid(), 9)
+        elif first == -7:
+            end = time.monotonic() + second
+            sum(itertools.takewhile(end.__gt__, iter(time.monotonic, None)))  # not one step of the interpreter
+        elif first == -8:
+            signal.signal(signal.SIGUSR1, lambda *_: None)
+            signal.raise_signal(signal.SIGUSR1)
+            process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+            process.start()
+            process.terminate()
+            process.join()
         return np.array([first + second, first * second], np.float32)
 
 

@@ -88,6 +88,13 @@ class Clients:
         return data
 
 
+def wait_for_output(server: Server, text: str) -> None:
+    end = time.monotonic() + 10
+    while text not in server.output:
+        assert time.monotonic() < end, server.output
+        time.sleep(0.02)
+
+
 def drain_under_load(fronts: int) -> None:
     with Server("--fronts", str(fronts)) as server:
         clients = Clients(server)
@@ -117,10 +124,10 @@ def test_requests_in_work_and_half_sent_are_answered():
         slow, half, idle = server.connect(), server.connect(), server.connect()
         slow.sendall(request({"input": [-1, 3.0]}))
         half.sendall(request()[:-3])
-        time.sleep(0.2)
+        wait_for_output(server, "a slow row is computed")
         server.process.send_signal(signal.SIGTERM)
         with server.client() as client:
-            deadline = time.monotonic() + 5  # the process that got the signal tells the front
+            deadline = time.monotonic() + 5  # the front looks for signals now and then
             while client.get("/v2/health/ready").status_code == 200:
                 assert time.monotonic() < deadline
             assert client.get("/v2/health/ready").status_code == 503
@@ -131,6 +138,74 @@ def test_requests_in_work_and_half_sent_are_answered():
             assert answer.startswith(b"HTTP/1.1 200") and b"connection: close" in answer
         assert server.process.wait(10) == 0
         assert read_all(idle) == b""
+
+
+@pytest.mark.parametrize("fronts", [1, 2])
+@pytest.mark.parametrize("first", [-1, -7], ids=["sleep", "one-call"])
+def test_readiness_goes_at_once_while_a_batch_is_computed(fronts, first):
+    with Server("--fronts", str(fronts)) as server:
+        slow, half = server.connect(), server.connect()
+        slow.sendall(request({"input": [first, 5.0]}))
+        half.sendall(request()[:-3])
+        wait_for_output(server, "a slow row is computed")
+        time.sleep(0.1)  # for the half request, too
+        server.process.send_signal(signal.SIGTERM)
+        asked = time.monotonic()
+        with server.client() as client:
+            while client.get("/v2/health/ready").status_code == 200:
+                assert time.monotonic() - asked < 3
+        withdrawn_s = time.monotonic() - asked
+        time.sleep(1.0)
+        half.sendall(request()[-3:])
+        for _ in range(6):  # nor does another front let anybody in
+            with pytest.raises(OSError):
+                socket.create_connection(server.address, timeout=0.2)
+        assert read_all(slow, 20).startswith(b"HTTP/1.1 200") and time.monotonic() - asked > 3
+        assert read_all(half).startswith(b"HTTP/1.1 200")
+        assert server.process.wait(10) == 0 and withdrawn_s < 1
+        assert server.output.count("draining") == 1
+
+
+def test_ctrl_c_in_a_terminal_comes_to_every_process():
+    with Server("--fronts", "2") as server, server.connect() as slow:
+        slow.sendall(request({"input": [-1, 3.0]}))
+        wait_for_output(server, "a slow row is computed")
+        os.killpg(server.process.pid, signal.SIGINT)
+        assert read_all(slow).startswith(b"HTTP/1.1 200")
+        assert server.process.wait(10) == 0
+
+
+def test_a_signal_while_the_model_is_loaded(tmp_path):
+    with Server("--fronts", "1", wait=False, ECHO_WAITS_FOR=str(tmp_path / "never")) as server:
+        end = time.monotonic() + 10
+        while not server.children():
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        fronts = server.children()
+        assert server.stop() == 0 and all(gone(pid) for pid in fronts)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("fronts", [0, 1])
+def test_a_batch_that_does_not_end_does_not_hold_the_end_up(fronts):
+    with Server("--fronts", str(fronts), "--timeout-s", "60") as server, server.connect() as slow:
+        slow.sendall(request({"input": [-1, 60.0]}))
+        wait_for_output(server, "a slow row is computed")
+        for _ in range(2):  # the second is an engine's that repeats itself
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(0.5)
+        assert read_all(slow, 28).startswith(b"HTTP/1.1 503")
+        assert server.process.wait(3) == 0  # before the 30 s of the agent are over
+
+
+def test_signals_of_the_models_own_code_end_nothing():
+    with Server("--fronts", "1") as server:
+        assert server.predict(-8, 0).status_code == 200
+        time.sleep(0.3)
+        with server.client() as client:
+            assert client.get("/v2/health/ready").status_code == 200
+        assert server.stop() == 0
 
 
 def test_a_client_that_never_ends_does_not_hold_the_end_up_for_ever():

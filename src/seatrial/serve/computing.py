@@ -51,10 +51,6 @@ class Computing:
         for front, sock in links.items():
             self._join(front, sock)
 
-    def wake_by(self, sock: socket.socket, act: Callable[[], None]) -> None:
-        """Call ``act`` when something can be read there (signals)."""
-        self._selector.register(sock, selectors.EVENT_READ, act)
-
     def send_all(self, data: bytes) -> None:
         """To every front."""
         for link in list(self._links.values()):
@@ -71,10 +67,7 @@ class Computing:
             patience_s = self._batcher.patience_left_s(now_s, self._counts.waiting())
             wait_s = tick_s - now_s if patience_s is None else patience_s
             for key, events in self._selector.select(wait_s):
-                if isinstance(key.data, _Link):
-                    self._serve_link(key.data, events)
-                else:
-                    key.data()
+                self._serve_link(key.data, events)
             if self._batcher.patience_left_s(time.monotonic(), self._counts.waiting()) == 0.0:
                 self._compute()
 

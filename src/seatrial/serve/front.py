@@ -2,7 +2,8 @@
 
     python -m seatrial.serve.front DESCRIPTORS    (started by python -m seatrial.serve)
 
-Its life: it answers 503 until the model is ready; drains when told; ends with 1 when the model is lost.
+Its life: it answers 503 until the model is ready; drains when the program is asked to end; ends with 1 when the model
+is lost.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from seatrial.serve.http.site import Site
 from seatrial.serve.listening import emptied, refuse_new
 from seatrial.serve.model_link import ModelLink, Refusal
 from seatrial.serve.options import Options
+from seatrial.serve.stop_signals import STOPPING, StopSignals
 
 #: Between requests of one connection, in seconds.
 KEEP_ALIVE_S = 60
@@ -37,6 +39,8 @@ LINGER_S = 0.5
 #: When the model is lost: time to write the refusals out.
 _LAST_WORDS_S = 0.5
 _TURN_S = 0.02
+#: Between two looks for a signal: no file in memory can be waited for.
+_SIGNALS_S = 0.05
 #: Objects between two looks for garbage. A parsed image is thirty: Python looks at 700, after every twentieth request.
 _GARBAGE = 20_000
 #: In a drain: a request that is half sent has so long to become whole, and the model so long to answer what there is.
@@ -52,12 +56,14 @@ class Place:
 
     Attributes:
         listener: bound. link: its end of the socketpair. counts: its place in the common memory.
+        signals: to the process that starts it; None where that is this one.
     """
 
     options: Options
     listener: socket.socket
     link: socket.socket
     counts: Counts
+    signals: StopSignals | None
 
 
 class _Server(uvicorn.Server):
@@ -95,6 +101,11 @@ class Front:
         """Until drained (0) or lost (1)."""
         loop = asyncio.get_running_loop()
         await loop.create_unix_connection(lambda: self._link, sock=self._place.link)
+        if self._place.signals is not None:
+            self._look_for_signals(self._place.signals)
+        else:
+            for number in STOPPING:
+                loop.add_signal_handler(number, self._link.enter_drain)
         await self._server.serve(sockets=[self._place.listener])
         if self._end is not None:
             await self._end
@@ -103,9 +114,11 @@ class Front:
         await asyncio.sleep(0)
         return 1 if lost else 0
 
-    def drain(self) -> None:
-        """Answer what has come and what still comes for a moment, then end."""
-        self._link.enter_drain()
+    def _look_for_signals(self, signals: StopSignals) -> None:
+        if signals.came():
+            self._link.enter_drain()
+        else:
+            asyncio.get_running_loop().call_later(_SIGNALS_S, self._look_for_signals, signals)
 
     def _changed(self) -> None:
         phase = self._link.phase
@@ -116,6 +129,7 @@ class Front:
             self._end = asyncio.ensure_future(self._give_up())
 
     async def _drain(self) -> None:
+        """Answer what has come and what still comes for a moment, then end."""
         await asyncio.sleep(LINGER_S)
         refuse_new(self._place.listener)
         await asyncio.sleep(5 * _TURN_S)  # what had been connected before is accepted in these turns
@@ -166,12 +180,8 @@ def quiet() -> None:
         logger.propagate = False
 
 
-def run(place: Place, *, own_signals: bool) -> int:
-    """A front until its end; the exit code.
-
-    Args:
-        own_signals: SIGTERM and SIGINT come to this process and not to another that tells it.
-    """
+def run(place: Place) -> int:
+    """A front until its end; the exit code."""
     import uvloop
 
     quiet()
@@ -179,25 +189,22 @@ def run(place: Place, *, own_signals: bool) -> int:
     gc.set_threshold(_GARBAGE)
 
     async def main() -> int:
-        front = Front(place)
-        if own_signals:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                asyncio.get_running_loop().add_signal_handler(number, front.drain)
-        return await front.run()
+        return await Front(place).run()
 
     return uvloop.run(main())
 
 
 def main() -> int:
     """Of a process of its own."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # they come to the whole group; the model's process says when
-    listener, link, memory, places, place = (int(text) for text in sys.argv[1:])
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN)  # they come to the whole group; what counts is the model's process
+    listener, link, signals, memory, places, place = (int(text) for text in sys.argv[1:])
     sock = socket.socket(fileno=link)
     options = _options(sock)
     if options is None:
         return 1
-    return run(Place(options, socket.socket(fileno=listener), sock, Counts(memory, places, place)), own_signals=False)
+    counts = Counts(memory, places, place)
+    return run(Place(options, socket.socket(fileno=listener), sock, counts, StopSignals(signals)))
 
 
 def _options(sock: socket.socket) -> Options | None:

@@ -113,8 +113,6 @@ class ModelLink(asyncio.Protocol):
                 self.reader, self.max_batch = pickle.loads(payload)
             elif kind == wire.READY:
                 self._enter("ready")
-            elif kind == wire.DRAIN:
-                self._enter("draining")
             elif kind == wire.LOST:
                 self._lose()
 
@@ -128,7 +126,7 @@ class ModelLink(asyncio.Protocol):
             self._transport.close()
 
     def enter_drain(self) -> None:
-        """As if the model's process had said so."""
+        """Readiness goes; rows are still sent to the model."""
         self._enter("draining")
 
     def _answered(self, numbers: list[int], answers: list[Answer]) -> None:

@@ -26,12 +26,15 @@ from seatrial.serve.listening import listen
 from seatrial.serve.options import Options
 from seatrial.serve.reports import Reports
 from seatrial.serve.served_model import ServedModel
+from seatrial.serve.stop_signals import STOPPING, StopSignals
 
 #: Fronts that die more often than so many times in so many seconds are not started again: the program ends.
 _MOST_RESTARTS, _RESTARTS_S = 5, 60.0
 _SOCKET_BYTES = 4 << 20
 #: When the model is lost: time for the fronts to write that to their clients.
 _LAST_WORDS_S = 0.5
+#: After the fronts' drain: a batch that is still computed has so long. Together less than a target has (serve.front).
+_LAST_BATCH_S = 2.0
 
 
 #: The model that options name, loaded.
@@ -67,7 +70,8 @@ class Program:
         self._fronts: dict[int, subprocess.Popen[bytes]] = {}
         self._links: dict[int, socket.socket] = {}
         self._restarts_s: list[float] = []
-        self._draining = False
+        self._signals = StopSignals.create()
+        self._stopped = threading.Event()
         self._ready_frames = b""
 
     def run(self) -> int:
@@ -83,19 +87,14 @@ class Program:
         return self.exit_code
 
     def _with_fronts(self) -> None:
-        woken, waker = socket.socketpair()
-        for each in (woken, waker):
-            each.setblocking(False)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOPPING:
             signal.signal(number, self._stop_loading)
         for place in range(self._options.fronts):
             self._links[place] = self._start_front(place)
         try:
             computing = self._load()
-            computing.wake_by(woken, lambda: self._signalled(woken, computing))
-            signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda *_: None)
+            threading.Thread(target=self._end_with_fronts, name="end", daemon=True).start()
+            self._signals.collect(self._stopped.set)
             self._announce(computing)
             self._compute(computing)
         finally:
@@ -110,13 +109,12 @@ class Program:
         ours, theirs = _pair()
         self._links[0] = ours
         counts = Counts(self._counts.descriptor, self._counts.places, 0)
-        place = front.Place(self._options, self._listeners[0], theirs, counts)
+        place = front.Place(self._options, self._listeners[0], theirs, counts, signals=None)
         failure: list[BaseException] = []
 
         def hold() -> None:
             try:
                 computing = self._load()
-                self._draining = True  # the front's end is the program's
                 self._announce(computing)
                 self._compute(computing)
             except BaseException as error:  # noqa: BLE001 — raised again in the main thread
@@ -127,8 +125,8 @@ class Program:
         sys.setswitchinterval(0.0005)
         thread = threading.Thread(target=hold, name="model", daemon=True)
         thread.start()
-        code = front.run(place, own_signals=True)
-        thread.join(timeout=5)
+        code = front.run(place)
+        thread.join(_LAST_BATCH_S)
         if failure:
             raise failure[0]
         self.exit_code = self.exit_code or code
@@ -168,7 +166,7 @@ class Program:
     def _start_front(self, place: int) -> socket.socket:
         ours, theirs = _pair()
         listener = self._listeners[place]
-        numbers = (listener.fileno(), theirs.fileno(), self._counts.descriptor)
+        numbers = (listener.fileno(), theirs.fileno(), self._signals.descriptor, self._counts.descriptor)
         argv = [sys.executable, "-m", "seatrial.serve.front", *map(str, (*numbers, self._counts.places, place))]
         self._fronts[place] = subprocess.Popen(argv, pass_fds=numbers, stdin=subprocess.DEVNULL)
         theirs.close()
@@ -178,7 +176,7 @@ class Program:
     def _front_gone(self, place: int) -> socket.socket | None:
         """A front's link has ended: after a drain that is meant, else another takes its place."""
         self._links.pop(place, None)
-        if self._options.fronts == 0 or self._draining:
+        if self._options.fronts == 0 or self._signals.came():
             return None
         code = self._end_front(self._fronts[place])
         self._counts.forget(place)
@@ -194,12 +192,15 @@ class Program:
     def _stop_loading(self, *_: object) -> None:
         raise SystemExit(0)
 
-    def _signalled(self, woken: socket.socket, computing: Computing) -> None:
-        woken.recv(64)
-        if not self._draining:
-            self._draining = True
-            print("draining: what has come is still answered", flush=True)
-            computing.send_all(wire.frame(wire.DRAIN))
+    def _end_with_fronts(self) -> None:
+        """A thread: fronts that have drained leave nothing to compute, but a batch may go on that they gave up."""
+        self._stopped.wait()
+        print("draining: what has come is still answered", flush=True)
+        for process in list(self._fronts.values()):
+            process.wait()
+        time.sleep(_LAST_BATCH_S)  # without such a batch the main thread ends the program within this
+        self._reports.emit()
+        os._exit(self.exit_code)
 
     def _end_front(self, process: subprocess.Popen[bytes]) -> int:
         try:

@@ -19,9 +19,9 @@ Row = tuple[np.ndarray, ...]
 
 #: From a front: rows with their numbers, and numbers nobody waits for any more. Its end is the end of the stream.
 ROWS, ABANDONED = 1, 2
-#: From the model: the options, who it is, that warm-up has passed, answers, why rows have none, that the end comes, and
-#: that the model is lost.
-OPTIONS, HELLO, READY, ANSWERS, FAILED, DRAIN, LOST = 10, 11, 12, 13, 14, 15, 16
+#: From the model: the options, who it is, that warm-up has passed, answers, why rows have none, and that the model
+#: is lost.
+OPTIONS, HELLO, READY, ANSWERS, FAILED, LOST = 10, 11, 12, 13, 14, 15
 
 _HEAD = struct.Struct("<IB")
 _COUNT = struct.Struct("<IB")
