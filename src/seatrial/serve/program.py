@@ -196,6 +196,8 @@ class Program:
         """A thread: fronts that have drained leave nothing to compute, but a batch may go on that they gave up."""
         self._stopped.wait()
         print("draining: what has come is still answered", flush=True)
+        for listener in self._listeners:  # else a connection to one that its front has closed would hang
+            listener.close()
         for process in list(self._fronts.values()):
             process.wait()
         time.sleep(_LAST_BATCH_S)  # without such a batch the main thread ends the program within this
