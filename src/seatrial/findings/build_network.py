@@ -3,6 +3,8 @@
 from seatrial.findings.known import Known
 
 _PIP = "https://pip.pypa.io/en/stable/topics/"
+#: What the Hugging Face hub answers to a script; libraries.py knows it.
+_HUB = r"4\d\d Client Error: [^:]{0,40} for url: https://([\w.-]+\.)?(huggingface|hf)\.co\S*"
 _APT = "https://manpages.debian.org/bookworm/apt/apt-secure.8.en.html"
 
 BUILD_NETWORK = (
@@ -101,6 +103,7 @@ BUILD_NETWORK = (
         cause="It needs a name and password, these are wrong, or a company's proxy blocks it",
         fix='in seatrial.toml: [image] index_url = "https://USER:TOKEN@HOST/simple"   # kept out of the image',
         sources=(_PIP + "authentication/",),
+        healthy=_HUB,
     ),
     Known(
         id="index-rate-limit",
@@ -109,6 +112,7 @@ BUILD_NETWORK = (
         cause="Many builds behind one address reached its limit",
         fix="sleep 300   # and build again; or index_url of a mirror",
         sources=("https://www.rfc-editor.org/rfc/rfc6585#section-4",),
+        healthy=_HUB,
     ),
     Known(
         id="index-address-wrong",
@@ -120,6 +124,7 @@ BUILD_NETWORK = (
         cause="The index's address is wrong, or the file was removed from it",
         fix="curl -I {url}",
         sources=(_PIP + "configuration/",),
+        healthy=_HUB,
     ),
     Known(
         id="download-timeout",

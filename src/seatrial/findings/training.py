@@ -2,7 +2,10 @@
 
 from seatrial.findings.known import Known
 from seatrial.findings.libraries import LIBRARIES_AROUND
+from seatrial.findings.libraries_versions import LIBRARIES_VERSIONS
+from seatrial.findings.training_fabric import TRAINING_FABRIC
 from seatrial.findings.training_files import TRAINING_FILES
+from seatrial.findings.training_mpi import TRAINING_MPI
 from seatrial.findings.training_ranks import TRAINING_RANKS
 from seatrial.findings.training_step import TRAINING_STEP
 
@@ -63,7 +66,10 @@ RANKS = (
     Known(
         id="cuda-after-fork",
         title="A forked process uses the GPU",
-        symptoms=("Cannot re-initialize CUDA in forked subprocess",),
+        symptoms=(
+            "Cannot re-initialize CUDA in forked subprocess",
+            "create new processes if CUDA is already initialized",
+        ),
         cause="CUDA does not survive a fork: the GPU was used before, or the data set makes tensors on it",
         fix='torch.multiprocessing.set_start_method("spawn"), and CPU tensors from the data set',
         sources=("https://docs.pytorch.org/docs/stable/notes/multiprocessing.html",),
@@ -106,6 +112,7 @@ PRECISION = (
             "Input type (torch.cuda.FloatTensor) and weight type (torch.cuda.HalfTensor)",
             "Input type (float) and bias type (c10::Half)",
             "Input type (float) and bias type (c10::BFloat16)",
+            "assert len(set(t.dtype for t in tensors)) == 1",
         ),
         cause="A part of the model or the batch is in half precision and the rest is not",
         fix='with torch.autocast("cuda", dtype=torch.bfloat16): around forward and loss, the model itself in fp32',
@@ -321,4 +328,16 @@ DATA = (
     ),
 )
 
-TRAINING = RANKS + TRAINING_RANKS + PRECISION + VERSIONS + DATA + TRAINING_STEP + TRAINING_FILES + LIBRARIES_AROUND
+TRAINING = (
+    RANKS
+    + TRAINING_FABRIC
+    + TRAINING_RANKS
+    + TRAINING_MPI
+    + PRECISION
+    + VERSIONS
+    + DATA
+    + TRAINING_STEP
+    + TRAINING_FILES
+    + LIBRARIES_AROUND
+    + LIBRARIES_VERSIONS
+)

@@ -69,6 +69,7 @@ TRAINING_FILES = (
         title="A saved file is damaged or not complete",
         symptoms=(
             "PytorchStreamReader failed",
+            "Parquet magic bytes not found",
             "EOFError: Ran out of input",
             "Error while deserializing header: ",
             "UnpicklingError: pickle data was truncated",
@@ -82,6 +83,17 @@ TRAINING_FILES = (
         "another format",
         fix="ls -l FILE; file FILE   # then load or save it again",
         sources=("pytorch: caffe2/serialize/inline_container.cc",),
+    ),
+    Known(
+        id="checkpoint-of-another-gpu",
+        title="The checkpoint was saved on a GPU of a number that is not here",
+        symptoms=("Attempting to deserialize object on CUDA device",),
+        cause="torch.load brings tensors back to the device that they were saved from",
+        fix='torch.load(…, map_location="cpu"), then model.to(device)',
+        sources=(
+            "floodsung/LearningToCompare_FSL#33",
+            "https://docs.pytorch.org/docs/stable/generated/torch.load.html",
+        ),
     ),
     Known(
         id="image-unreadable",

@@ -32,7 +32,7 @@ TRAINING_RANKS = (
     Known(
         id="ranks-diverge",
         title="The ranks called different collective operations",
-        symptoms=("Detected mismatch between collectives on ranks",),
+        symptoms=("Detected mismatch between collectives on ranks", "disagreement between rank0 and rank"),
         cause="A branch of the script that only some ranks take has a collective in it: saving, evaluation, logging",
         fix="call it on every rank; only what prints or writes belongs behind `if rank == 0`",
         sources=(_C10D + "ProcessGroupWrapper.cpp",),
@@ -44,6 +44,8 @@ TRAINING_RANKS = (
             "Connection closed by peer [",
             "NCCL WARN …Connection closed by remote peer",
             "gloo/transport/tcp/pair.cc…Connection reset by peer",
+            "NET/IB : Got completion from peer",
+            "NET/IB: Got completion from peer",
         ),
         cause="It failed or was killed; its own log says why",
         fix="seatrial runs ls   # on the other machine: the log of its run, or the first traceback here, has the cause",

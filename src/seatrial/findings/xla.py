@@ -34,6 +34,20 @@ XLA = (
         sources=("tensorflow/tensorflow#55309", "jax-ml/jax#20519", "jax-ml/jax#22626"),
     ),
     Known(
+        id="tensorflow-blas",
+        title="TensorFlow could not start cuBLAS on the GPU",
+        symptoms=(
+            "Blas GEMM launch failed",
+            "Blas xGEMM launch failed",
+            "Blas SGEMM launch failed",
+            "Blas GEMV launch failed",
+            "failed to create cublas handle",
+        ),
+        cause="Another process, such as an earlier notebook, holds the GPU's memory; or the GPU is too new",
+        fix="nvidia-smi   # who holds it? Then: seatrial run --env TF_FORCE_GPU_ALLOW_GROWTH=true …",
+        sources=("tensorflow/tensorflow#11812", "tensorflow/tensorflow#44832"),
+    ),
+    Known(
         id="tensorflow-cpu-only",
         title="The installed TensorFlow is a CPU-only build",
         symptoms=(),
@@ -212,6 +226,14 @@ XLA = (
         fix="unset LD_LIBRARY_PATH; python -c 'import jax; jax.print_environment_info()'",
         sources=("jax-ml/jax#20722", "jax-ml/jax#24866"),
         severity="warning",
+    ),
+    Known(
+        id="jax-gpus-differ",
+        title="JAX computes on several GPUs, and they are of different kinds",
+        symptoms=("executable is built for device {first…}; cannot run it on device {second…}",),
+        cause="XLA compiles once for all GPUs of a computation",
+        fix="nvidia-smi -L   # then those of one kind alone: seatrial run --gpus UUID,UUID …",
+        sources=("jax-ml/jax#1325", "Physical-Intelligence/openpi#754"),
     ),
     Known(
         id="tf-config-half-set",

@@ -1,0 +1,131 @@
+"""Failures of libraries that do not fit the code, the GPU or how it is started: DeepSpeed, PEFT, Lightning."""
+
+from seatrial.findings.known import Known
+
+LIBRARIES_VERSIONS = (
+    Known(
+        id="hub-rate-limit",
+        title="The Hugging Face hub refused temporarily: too many requests",
+        symptoms=(
+            "429 Client Error: Too Many Requests for url: https://huggingface.co",
+            "We had to rate limit your IP",
+        ),
+        cause="Requests without a token share the limit of their address, which may be a whole cluster's",
+        fix="export HF_TOKEN=… && seatrial run --secret HF_TOKEN …   # all in the cache: HF_HUB_OFFLINE=1",
+        sources=("huggingface/huggingface_hub#3342", "weecology/DeepForest#1184"),
+    ),
+    Known(
+        id="wandb-unreachable",
+        title="Weights & Biases cannot be reached",
+        symptoms=(
+            "CommError: Run initialization has timed out",
+            "ERROR Run initialization has timed out",
+            "Error communicating with wandb process",
+        ),
+        cause="There is no way from here to its server, or many processes start a run at once",
+        fix="seatrial run --env WANDB_MODE=offline …   # and later, where there is a network: wandb sync",
+        sources=("wandb/wandb#7671", "wandb/wandb#5017"),
+    ),
+    Known(
+        id="bitsandbytes-missing",
+        title="bitsandbytes was asked for and cannot be imported",
+        symptoms=("NameError: name 'bnb' is not defined",),
+        cause="It is not installed, or found no GPU when it was imported",
+        fix="pip install bitsandbytes && python -m bitsandbytes",
+        sources=("Reason-Wang/flan-alpaca-lora#1",),
+    ),
+    Known(
+        id="extension-half-built",
+        title="The cache of compiled extensions is not complete",
+        symptoms=("torch_extensions/…: cannot open shared object file",),
+        cause="Compiling was broken off or failed before, and what it left is taken for finished",
+        fix="rm -rf ~/.cache/torch_extensions   # then the first error of the next run says why",
+        sources=("deepspeedai/DeepSpeed#4532",),
+    ),
+    Known(
+        id="extension-not-built",
+        title="An extension in C++ or CUDA did not compile: {name}",
+        symptoms=(
+            "RuntimeError: Error building extension '{name}'",
+            "RuntimeError: Error compiling objects for extension",
+            "'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'",
+        ),
+        cause="The first 'error:' above says why: as a rule nvcc and g++ are missing, or do not fit torch's CUDA",
+        fix='in seatrial.toml: [image] flavour = "devel"   # nvcc of torch\'s CUDA, and a g++ that fits',
+        sources=("hiyouga/LlamaFactory#2650", "NVlabs/tiny-cuda-nn#181", "deepspeedai/DeepSpeed#1846"),
+    ),
+    Known(
+        id="zero3-prefetch",
+        title="DeepSpeed ZeRO-3 has parameters under way that the step did not use",
+        symptoms=("RuntimeError: still have inflight params",),
+        cause="The step took another way through the model than the one before: a branch, experts, evaluation",
+        fix="deepspeed.utils.set_z3_leaf_modules(model, [BLOCK])   # of experts; else another release, or ZeRO-2",
+        sources=("OpenRLHF/OpenRLHF#312", "https://deepspeed.readthedocs.io/en/latest/training.html"),
+    ),
+    Known(
+        id="flash-attention-gpu",
+        title="FlashAttention does not work on this GPU",
+        symptoms=("FlashAttention only supports Ampere GPUs or newer", "FlashAttention only support Ampere GPUs"),
+        cause="FlashAttention 2 needs compute capability 8.0; or the wheel was built for other GPUs than this one",
+        fix='attn_implementation="sdpa"   # of vLLM: --env VLLM_ATTENTION_BACKEND=XFORMERS',
+        sources=("Dao-AILab/flash-attention#762", "Dao-AILab/flash-attention#1485"),
+    ),
+    Known(
+        id="device-map-in-ranks",
+        title="A model that is spread over GPUs, or quantised on another one, is trained by several processes",
+        symptoms=(
+            "You can't train a model that has been loaded with 'device_map='auto'' in any distributed mode",
+            "You can't train a model that has been loaded in 8-bit precision on a different device",
+            "You can't train a model that has been loaded in 8-bit or 4-bit precision on a different device",
+        ),
+        cause='device_map="auto" is for one process; where each rank has a process, it needs the model on its own GPU',
+        fix='device_map={"": int(os.environ.get("LOCAL_RANK", 0))}   # or one process: seatrial run … --launcher none',
+        sources=("huggingface/accelerate#1840", "huggingface/transformers#31557"),
+    ),
+    Known(
+        id="device-map-incomplete",
+        title="The device_map names no device for a part of the model",
+        symptoms=("The device_map provided does not give any device for the following parameters",),
+        cause="It was written for another model, or for another release of its code",
+        fix='device_map="auto"',
+        sources=("hiyouga/LlamaFactory#8953",),
+    ),
+    Known(
+        id="older-lightning",
+        title="The script was written for an older Lightning",
+        symptoms=(
+            "You selected an invalid accelerator name",
+            "Trainer.__init__() got an unexpected keyword argument 'gpus'",
+        ),
+        cause="accelerator says what computes and strategy how the ranks work together; gpus= is devices= since 2.0",
+        fix='Trainer(accelerator="gpu", devices=N, strategy="ddp")   # or pin pytorch-lightning<1.7',
+        sources=("mk-minchul/AdaFace#70", "https://lightning.ai/docs/pytorch/stable/upgrade/migration_guide.html"),
+    ),
+    Known(
+        id="trainer-argument-renamed",
+        title="The script was written for an older transformers",
+        symptoms=(
+            "got an unexpected keyword argument 'evaluation_strategy'",
+            "Trainer.__init__() got an unexpected keyword argument 'tokenizer'",
+        ),
+        cause="evaluation_strategy is eval_strategy since 4.46, and tokenizer is processing_class",
+        fix="write the new name, or pin transformers<4.46 in requirements.txt (and trl<0.12)",
+        sources=("huggingface/transformers#7974", "TW-NLP/ChineseErrorCorrector#31"),
+    ),
+    Known(
+        id="argument-of-another-release",
+        title="A function does not know the argument {name}",
+        symptoms=("TypeError: {function}() got an unexpected keyword argument '{name}'",),
+        cause="The library is newer or older than the code was written for, or the name is misspelled",
+        fix="pin in requirements.txt the release of that time; the traceback's last line names the function",
+        sources=("mk-minchul/AdaFace#70", "https://docs.python.org/3/library/exceptions.html#TypeError"),
+    ),
+    Known(
+        id="datasets-too-old",
+        title="datasets is older than the fsspec that is installed",
+        symptoms=("Loading a dataset cached in a LocalFileSystem is not supported",),
+        cause="fsspec 2023.10 renamed its local file system, which older releases of datasets do not know",
+        fix="pip install --upgrade datasets   # or pin fsspec<2023.10",
+        sources=("modelscope/facechain#388",),
+    ),
+)
