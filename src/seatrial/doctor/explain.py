@@ -36,6 +36,7 @@ FOLLOWS = {
     "conda-conflict": ("conda-wants-a-gpu", "conda-package-missing"),
     "git-login": ("mpi-node-not-reached",),
     "gpu-too-new-for-xla": ("triton-ptxas",),
+    "k8s-image-pull": ("image-layer-cut",),
     "registry-unreachable": ("base-image-missing",),
     "host-not-resolved": ("base-image-missing", "registry-unreachable"),
 }
@@ -110,6 +111,7 @@ class _Read:
         # A terminal may have broken the line where it pleased: what is one line of an error stands in several.
         broken = match_text(" ".join(lines), LAYERS) if is_one_line else []
         said = [finding for finding in (*self._broken.findings, *broken) if finding.id not in GENERAL]
+        said = said or [finding for finding in found if finding.id not in GENERAL]
         if said or not self._is_short:
             return list({finding.id: finding for finding in said}.values()) or found
         return _cut_off(self._text, besides=found) or _within(self._text, besides=found) or broken or found

@@ -197,6 +197,7 @@ BUILD = (
         symptoms=(
             "metadata-generation-failed",
             "Encountered error while generating package metadata",
+            "Build backend failed to determine",
             "subprocess-exited-with-error",
         ),
         cause="There is no wheel of this version for the image's Python, and its source does not work with it",

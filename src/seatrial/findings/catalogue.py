@@ -37,7 +37,7 @@ LAYERS = (
     "framework",
     "script",
     "pasted",
-    "slurm",
+    "cluster",
     "running",
     "doctor",
 )

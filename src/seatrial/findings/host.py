@@ -114,6 +114,7 @@ HOST = (
         symptoms=(
             "CUDA unknown error - this may be due to an incorrectly set up environment",
             "CUDA_ERROR_UNKNOWN",
+            "CUDA error: unknown error",
             "failed call to cuInit: UNKNOWN ERROR",
         ),
         cause="nvidia_uvm is in a bad state, typically after suspend and resume, or its device node is missing",

@@ -328,6 +328,8 @@ KUBERNETES = (
         title="The node evicted the pod",
         symptoms=(
             "Evicted: The node",
+            "The node was low on resource: ",
+            "ContainerStatusUnknown",
             "Evicted: Pod",
             "Evicted: Container",
             "Evicted: Usage of",

@@ -128,4 +128,51 @@ LIBRARIES_VERSIONS = (
         fix="pip install --upgrade datasets   # or pin fsspec<2023.10",
         sources=("modelscope/facechain#388",),
     ),
+    Known(
+        id="extension-without-cuda",
+        title="A compiled package was built without CUDA",
+        symptoms=("RuntimeError: Not compiled with GPU support", "is not compiled with GPU support!"),
+        cause="An image build sees no GPU, and its setup then leaves CUDA out unless it is told otherwise",
+        fix="RUN FORCE_CUDA=1 TORCH_CUDA_ARCH_LIST=9.0 pip install --no-build-isolation …   # in an image with nvcc",
+        sources=("facebookresearch/maskrcnn-benchmark#167", "facebookresearch/detectron2#3898"),
+    ),
+    Known(
+        id="cloud-credentials",
+        title="The script has no keys for the cloud's storage",
+        symptoms=(
+            "NoCredentialsError: Unable to locate credentials",
+            "Unable to locate credentials. You can configure credentials",
+            "DefaultCredentialsError: Your default credentials were not found",
+            "DefaultCredentialsError: Could not automatically determine credentials",
+        ),
+        cause="Those of this machine (~/.aws, gcloud) are not in the container",
+        fix="export AWS_ACCESS_KEY_ID=… AWS_SECRET_ACCESS_KEY=… && seatrial run --secret AWS_ACCESS_KEY_ID --secret "
+        "AWS_SECRET_ACCESS_KEY …",
+        sources=(
+            "mjdietzx/GAN-Sandbox#1",
+            "https://docs.aws.amazon.com/cli/latest/userguide/cli-configure-envvars.html",
+        ),
+    ),
+    Known(
+        id="cloud-object-missing",
+        title="The cloud's storage does not have the object, or does not show it",
+        symptoms=(
+            "not found! Either check the bucket path or the bucket permission",
+            "An error occurred (404) when calling the HeadObject",
+            "An error occurred (403) when calling the HeadObject",
+            "An error occurred (AccessDenied) when calling",
+            "An error occurred (NoSuchKey) when calling",
+        ),
+        cause="The path is wrong, or the keys may not read it: storage gives the same answer for both",
+        fix="aws s3 ls s3://BUCKET/PATH/   # with the same keys as in the container",
+        sources=("mosaicml/streaming#310",),
+    ),
+    Known(
+        id="webdataset-no-reader",
+        title="WebDataset does not read this kind of address by itself",
+        symptoms=("no gopen handler defined",),
+        cause="It opens files, http and pipes; others through the output of a command",
+        fix="'pipe:aws s3 cp s3://BUCKET/shard-{000..099}.tar -'   # gs: gsutil cat",
+        sources=("webdataset/webdataset#184",),
+    ),
 )

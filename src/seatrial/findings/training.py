@@ -19,6 +19,14 @@ RANKS = (
         sources=("NVIDIA/nccl: src/init.cc", "NVIDIA/Megatron-LM#661"),
     ),
     Known(
+        id="nccl-invalid-usage",
+        title="NCCL refused a call as invalid, most often as two ranks use one GPU",
+        symptoms=("invalid usage, NCCL version", "ncclInvalidUsage: This usually reflects"),
+        cause="A GPU can be in a group once: ranks that do not choose their own, or fractions of one in Ray, share it",
+        fix="seatrial run --env NCCL_DEBUG=WARN …   # names the call; the GPU of each rank: LOCAL_RANK",
+        sources=("https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/communicators.html",),
+    ),
+    Known(
         id="ranks-not-set",
         title="The script wants to be started by torchrun",
         symptoms=(

@@ -13,6 +13,7 @@ TRAINING_FILES = (
             "is killed by signal: Aborted",
             "Unexpected segmentation fault encountered in worker",
             "RuntimeError: Pin memory thread exited unexpectedly",
+            "could not be retrieved. It could be because a worker has died",
         ),
         cause="It ran out of memory, or crashed where Python cannot raise",
         fix="num_workers=0 shows the error itself; for memory: seatrial run --memory 32g …",
@@ -76,7 +77,7 @@ TRAINING_FILES = (
             "invalid load key, '{key}'",
             "zipfile.BadZipFile: File is not a zip file",
             "Unable to open file (truncated file: eof",
-            "tarfile.ReadError: unexpected end of data",
+            "tarfile.ReadError: ",
             "Compressed file ended before the end-of-stream marker",
         ),
         cause="Its download or its writing was cut off (a full disk, a run that was killed), or it is a web page or "

@@ -49,6 +49,14 @@ TRAINING_MPI = (
         sources=("NVIDIA/pyxis#164",),
     ),
     Known(
+        id="mpi-not-launched",
+        title="MPI could not start in this process",
+        symptoms=("*** An error occurred in MPI_Init",),
+        cause="The script was started without mpirun or srun, or by one whose PMI does not fit the image's MPI",
+        fix="srun --mpi=pmix python train.py   # or mpirun -np N; srun --mpi=list names what there is",
+        sources=("NVIDIA-NeMo/Megatron-Bridge#650",),
+    ),
+    Known(
         id="mpi-no-transport",
         title="Open MPI finds no way to send messages",
         symptoms=("No components were able to be opened in the pml framework",),

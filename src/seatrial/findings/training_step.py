@@ -18,6 +18,7 @@ TRAINING_STEP = (
             "RuntimeError: Sizes of tensors must match except in dimension",
             "is incompatible with the layer: expected shape=",
             "InvalidArgumentError: Incompatible shapes:",
+            "logits and labels must be broadcastable:",
             "InvalidArgumentError: Matrix size-incompatible:",
         ),
         cause="A layer was made for another size than the one before it gives, or the data has other dimensions than "

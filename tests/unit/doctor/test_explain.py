@@ -142,6 +142,19 @@ PRINTED = {
     "RuntimeError: Triton Error [CUDA]: out of memory": "cuda-out-of-memory",
     "RuntimeError: Triton Error [CUDA]: invalid argument": "triton-error",
     "NCCL operation ncclCommInitRank(&comm, nranks, id, rank) failed: unhandled cuda error": "nccl-error",
+    "*** An error occurred in MPI_Init_thread": "mpi-not-launched",
+    "/.singularity.d/actions/exec: 9: exec: --nv: not found": "apptainer-options",
+    "The node was low on resource: ephemeral-storage. Threshold quantity: 10120387530": "k8s-evicted",
+    "m-2gkd  0/2     ContainerStatusUnknown   1          10m": "k8s-evicted",
+    "RuntimeError: Not compiled with GPU support (nms at ./x/csrc/nms.h:22)": "extension-without-cuda",
+    "RuntimeError: CUDA error: unknown error": "cuda-unknown-error",
+    "ImportError: cannot import name 'flash_attn_func' from 'flash_attn' (/x/__init__.py)": "name-of-another-release",
+    "ImportError: cannot import name 'np_utils' from 'keras.utils' (/x/__init__.py)": "older-keras",
+    "botocore.exceptions.NoCredentialsError: Unable to locate credentials": "cloud-credentials",
+    "RuntimeError: NCCL error in: ../ProcessGroupNCCL.cpp:957, invalid usage, NCCL version 21.0.3": (
+        "nccl-invalid-usage"
+    ),
+    "4.984  on `torch`, but doesn't declare it as a build dependency. If": "torch-not-there-yet",
 }
 
 
@@ -208,6 +221,10 @@ FRAMES = "\n".join(
         "what does no harm comes last": (
             "NCCL WARN Failed to open libibverbs.so[.1]\nNCCL WARN Connect to 172.18.0.1<49273> failed : refused",
             ["nccl-no-connection", "ib-library-missing"],
+        ),
+        "what the pull broke at, in a line of its own": (
+            'Failed to pull image "r.io/a/b:1": rpc error:\n failed size validation: 62 != 17: failed precondition',
+            ["image-layer-cut"],
         ),
         "a number is not cut": ("The command '/bin/sh -c make' returned a non-zero code: 1", []),
         "broken at 80 columns, in the middle": (

@@ -1,10 +1,10 @@
-"""What Slurm says when it does not take a job, or does not start it."""
+"""What Slurm and Apptainer say when they do not take a job, or do not start it."""
 
 from seatrial.findings.known import Known
 
 _SBATCH = "https://slurm.schedmd.com/sbatch.html"
 
-SLURM = (
+CLUSTER = (
     Known(
         id="slurm-gres",
         title="The cluster has no such GPUs, or the job was not given them",
@@ -73,5 +73,21 @@ SLURM = (
         cause="It is not on that node or in the container's image, or PATH is another one there",
         fix="srun bash -lc 'command -v {program}; echo $PATH'   # with the same --container-image",
         sources=("openucx/ucx#8440",),
+    ),
+    Known(
+        id="apptainer-options",
+        title="An option of Apptainer stands behind the image",
+        symptoms=("exec: --nv: not found", "exec: --bind: not found"),
+        cause="What follows the image is the command to run in it",
+        fix="apptainer exec --nv --bind /data IMAGE.sif python train.py",
+        sources=("jade-hpc-gpu/jade-hpc-gpu.github.io#82",),
+    ),
+    Known(
+        id="apptainer-namespace",
+        title="Apptainer may not create a user namespace on this machine",
+        symptoms=("Failed invoking the NEWUSER namespace runtime", "Failed to create user namespace"),
+        cause="The kernel forbids users' namespaces, and Apptainer was installed without its set-uid helper",
+        fix="sysctl user.max_user_namespaces   # 0 forbids them; its administrator: sudo apt install apptainer-suid",
+        sources=("apptainer/singularity#5479", "https://apptainer.org/docs/admin/main/user_namespace.html"),
     ),
 )
