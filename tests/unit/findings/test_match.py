@@ -187,8 +187,8 @@ def test_what_is_healthy_takes_no_time_to_leave_out_of_a_long_line(entry) -> Non
         "kv cache: hits: 10, evicted: 12, preempted: 0",
         "Suspended: false",
         "faiss: not compiled with GPU support, the CPU's index is used",
-        "[W socket.cpp:697] [c10d] The client socket cannot be initialized to connect to [localhost.lan]:29500 (errno: 97 "
-        "- Address family not supported by protocol).",
+        "[W socket.cpp:697] [c10d] The client socket cannot be initialized to connect to [localhost.lan]:29500 (errno: "
+        "97 - Address family not supported by protocol).",
         "Could not import apex: cannot import name 'amp' from 'apex'; using torch.amp",
         # A controller that tries again, NCCL without failures, Slurm, Ray, conda and Triton at work.
         'Operation cannot be fulfilled on pytorchjobs.kubeflow.org "job": the object has been modified; please apply',
