@@ -23,6 +23,7 @@ MISSED = (
     "store-gone",
     "ranks-missing",
     "rank-failed",
+    "jax-waits-for-ranks",
 )
 
 

@@ -61,6 +61,8 @@ BUILD_NETWORK = (
         cause="No name server is reachable from inside the build: often a VPN or proxy that only the host knows",
         fix='in seatrial.toml: [image] build_network = "host"',
         sources=("https://docs.docker.com/engine/daemon/troubleshoot/#dns-resolver-issues",),
+        # pip's own copy of urllib3 is another one: this one is a script's
+        healthy=r"<urllib3\.[^>]{0,200}>: Failed to resolve",
     ),
     Known(
         id="git-login",

@@ -204,6 +204,14 @@ CONTAINER = (
         sources=("https://docs.docker.com/engine/network/",),
     ),
     Known(
+        id="name-not-known",
+        title="The script cannot find the server {host}",
+        symptoms=("NameResolutionError('<urllib3.{object…}>: Failed to resolve '{host}'",),
+        cause="No name server that it can ask knows the name; another container's is known on a network of both alone",
+        fix="seatrial run --network host …   # where this machine knows the name: getent hosts {host}",
+        sources=("mlflow/mlflow#10240",),
+    ),
+    Known(
         id="connection-refused",
         title="Nothing listens where the script wants to connect",
         symptoms=("ConnectionRefusedError: [Errno 111]",),

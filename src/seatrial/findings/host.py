@@ -11,10 +11,19 @@ HOST = (
             "couldn't communicate with the NVIDIA driver",
             "nvml error: driver not loaded",
             "Failed to initialize NVML: Driver Not Loaded",
+            "Unable to load the kernel module 'nvidia.ko'",
         ),
         cause="There is no nvidia module for the running kernel, often after a kernel update without its headers",
         fix=BUILD_DRIVER_MODULE,
         sources=("NVIDIA/nvidia-container-toolkit#1611",),
+    ),
+    Known(
+        id="driver-not-built",
+        title="The driver's module does not compile for this kernel",
+        symptoms=("Bad return status for module build on kernel", "Failed CC version check. Bailing out"),
+        cause="The kernel is newer than the driver knows, or was compiled with another gcc",
+        fix="cat /proc/version   # names the gcc to install; else a newer driver: sudo ubuntu-drivers install",
+        sources=("GoogleCloudPlatform/compute-gpu-installation#15", "linux-surface/linux-surface#705"),
     ),
     Known(
         id="driver-not-signed",
@@ -93,7 +102,7 @@ HOST = (
     Known(
         id="fabric-manager-not-ready",
         title="CUDA is not ready: the NVSwitch fabric is not set up (error 802)",
-        symptoms=("CUDA_ERROR_SYSTEM_NOT_READY", "system not yet initialized"),
+        symptoms=("CUDA_ERROR_SYSTEM_NOT_READY", "system not yet initialized", "nvidia-nvswitch: Version mismatch"),
         cause="GPUs joined by NVSwitch need nvidia-fabricmanager running, in exactly the driver's version; "
         "nvidia-smi looks fine without it",
         fix="sudo systemctl enable --now nvidia-fabricmanager && systemctl status nvidia-fabricmanager",

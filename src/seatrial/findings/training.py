@@ -289,6 +289,7 @@ DATA = (
         symptoms=(
             "Error(s) in loading state_dict for",
             "loaded state dict contains a parameter group that doesn't match",
+            "Missing key in checkpoint state_dict",
         ),
         cause="Names or sizes differ; names that begin with module. were saved under DataParallel or DDP",
         fix="take module. off the names, or build the model with the sizes that the checkpoint has",

@@ -97,6 +97,14 @@ TRAINING_FILES = (
         ),
     ),
     Known(
+        id="checkpoint-incomplete",
+        title="The checkpoint to resume from is not complete: {path}",
+        symptoms=("No such file or directory: '{path…}/trainer_state.json'",),
+        cause="The run ended while it was saving; the Trainer takes the folder with the highest number",
+        fix="rm -r {path}   # then resume: from the one before",
+        sources=("huggingface/transformers#35782",),
+    ),
+    Known(
         id="image-unreadable",
         title="A picture cannot be read: {file}",
         symptoms=(

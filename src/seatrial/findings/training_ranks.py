@@ -38,6 +38,15 @@ TRAINING_RANKS = (
         sources=(_C10D + "ProcessGroupWrapper.cpp",),
     ),
     Known(
+        id="ranks-other-models",
+        title="The ranks built different models, or do not hear each other",
+        symptoms=("DDP expects same model across all ranks",),
+        cause="A branch of the script makes another model on some ranks; where one has 0 parameters, peer-to-peer "
+        "traffic arrives damaged",
+        fix="seatrial run --env NCCL_P2P_DISABLE=1 …   # if that changes nothing, print the model on each rank",
+        sources=("zhengchen1999/DAT#29",),
+    ),
+    Known(
         id="peer-gone",
         title="Another rank ended the connection",
         symptoms=(
@@ -54,7 +63,11 @@ TRAINING_RANKS = (
     Known(
         id="store-gone",
         title="The meeting point of the ranks does not answer",
-        symptoms=("The connection to the C10d store has failed",),
+        symptoms=(
+            "The connection to the C10d store has failed",
+            "WatchTasksAsync failed for task",
+            "CoordinationService/WatchTasks: UNAVAILABLE",
+        ),
         cause="The first node's process has ended or never started, or it cannot be reached from here",
         fix="nc -vz HOST PORT   # its address and port; if it ran and ended, its own log says why",
         sources=(_C10D + "TCPStore.cpp",),

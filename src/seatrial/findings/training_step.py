@@ -69,6 +69,14 @@ TRAINING_STEP = (
         sources=(_FORUM + "notes/autograd.html",),
     ),
     Known(
+        id="loss-not-scalar",
+        title="backward() was called on more than one number",
+        symptoms=("grad can be implicitly created only for scalar outputs",),
+        cause="DataParallel gives one loss for each GPU, or the loss was made with reduction='none'",
+        fix="loss.mean().backward()",
+        sources=("huixiancheng/CENet#8",),
+    ),
+    Known(
         id="kernel-timeout",
         title="The driver stopped a kernel that ran too long",
         symptoms=("the launch timed out and was terminated", "CUDA_ERROR_LAUNCH_TIMEOUT"),

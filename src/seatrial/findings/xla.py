@@ -236,6 +236,27 @@ XLA = (
         sources=("jax-ml/jax#1325", "Physical-Intelligence/openpi#754"),
     ),
     Known(
+        id="jax-not-joined",
+        title="JAX's processes were not joined",
+        symptoms=(
+            "ValueError: Distributed system is not available; please initialize it",
+            "ValueError: coordinator_address should be defined",
+        ),
+        cause="jax.distributed.initialize() comes before everything else, and knows its arguments by itself only under "
+        "Slurm, MPI and some clouds",
+        fix='jax.distributed.initialize("HOST:PORT", num_processes=N, process_id=I)   # as the first line',
+        sources=("google/orbax#731", "https://docs.jax.dev/en/latest/multi_process.html"),
+    ),
+    Known(
+        id="jax-waits-for-ranks",
+        title="JAX waits for GPUs or processes that have not come",
+        symptoms=("Expected {number} threads to join the rendezvous, but not all of them arrived",),
+        cause="One of them failed, computes something else, or still compiles, in which case it goes on",
+        fix="seatrial run --env NCCL_DEBUG=INFO …   # and the log of each process: the first error is the cause",
+        sources=("jax-ml/jax#22740",),
+        severity="warning",
+    ),
+    Known(
         id="tf-config-half-set",
         title="TF_CONFIG is half set",
         symptoms=(

@@ -154,6 +154,15 @@ PRINTED = {
     "RuntimeError: NCCL error in: ../ProcessGroupNCCL.cpp:957, invalid usage, NCCL version 21.0.3": (
         "nccl-invalid-usage"
     ),
+    "FileNotFoundError: [Errno 2] No such file or directory: 'out/checkpoint-500/trainer_state.json'": (
+        "checkpoint-incomplete"
+    ),
+    "HTTPConnectionPool(host='a', port=55): Max retries exceeded with url: /x (Caused by NameResolutionError(\"<urllib3"
+    ".connection.HTTPConnection object at 0x7f67>: Failed to resolve 'a' ([Errno -2] Name or service not known)\"))": (
+        "name-not-known"
+    ),
+    "Error! Bad return status for module build on kernel: 5.15.14-surface (x86_64)": "driver-not-built",
+    "WatchTasksAsync failed for task 3: UNAVAILABLE: failed to connect to all addresses": "store-gone",
     "4.984  on `torch`, but doesn't declare it as a build dependency. If": "torch-not-there-yet",
 }
 
