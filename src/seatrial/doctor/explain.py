@@ -33,6 +33,10 @@ MAX_PASTED_BYTES = 1 << 14
 
 #: Entry → entries that it follows from.
 FOLLOWS = {
+    "conda-conflict": ("conda-wants-a-gpu", "conda-package-missing"),
+    "git-login": ("mpi-node-not-reached",),
+    "gpu-too-new-for-xla": ("triton-ptxas",),
+    "k8s-image-pull": ("image-layer-cut",),
     "registry-unreachable": ("base-image-missing",),
     "host-not-resolved": ("base-image-missing", "registry-unreachable"),
 }
@@ -107,6 +111,7 @@ class _Read:
         # A terminal may have broken the line where it pleased: what is one line of an error stands in several.
         broken = match_text(" ".join(lines), LAYERS) if is_one_line else []
         said = [finding for finding in (*self._broken.findings, *broken) if finding.id not in GENERAL]
+        said = said or [finding for finding in found if finding.id not in GENERAL]
         if said or not self._is_short:
             return list({finding.id: finding for finding in said}.values()) or found
         return _cut_off(self._text, besides=found) or _within(self._text, besides=found) or broken or found
@@ -121,13 +126,13 @@ class _Read:
 
 
 def _causes(found: list[Finding]) -> list[Finding]:
-    """Without what follows from another of them."""
+    """Without what follows from another of them, and what does no harm behind the rest."""
     ids = {finding.id for finding in found}
     roots = {entry.id for entry in entries(_OF_BUILDS)}.difference(CONSEQUENCES, FOLLOWS)
     if ids & roots:  # pip that reaches no index then finds no package there
         found = [finding for finding in found if finding.id not in CONSEQUENCES]
     found = [finding for finding in found if not ids.intersection(FOLLOWS.get(finding.id, ()))]
-    return without_aftermath(found)
+    return sorted(without_aftermath(found), key=lambda finding: finding.severity == "info")
 
 
 def _cut_off(text: str, besides: list[Finding]) -> list[Finding]:
@@ -166,11 +171,15 @@ def _ends_with(line: str, part: str) -> bool:
 
 
 def _shown_of(entry: Known, line: str) -> int:
-    """How many characters of a symptom's beginning the line ends with, or of its end the line begins with."""
+    """How many characters of a symptom's beginning the line ends with, or of its end the line begins with.
+
+    A number is not cut: "exit code: 1" is another one than "exit code: 137".
+    """
     most, line = 0, entry.without_healthy(line)
     for symptom in entry.symptoms:
         first, last = beginning(symptom), ending(symptom)
-        most = max([most, *(n for n in range(MIN_CUT, len(first) + 1) if _ends_with(line, first[:n]))])
+        cuts = (n for n in range(MIN_CUT, len(first) + 1) if not first[n - 1 : n + 1].isdigit() or n == len(first))
+        most = max([most, *(n for n in cuts if _ends_with(line, first[:n]))])
         most = max([most, *(n for n in range(MIN_CUT, len(last) + 1) if line.startswith(last[-n:]))])
     return most
 

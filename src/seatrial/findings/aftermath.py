@@ -5,7 +5,14 @@ from typing import List, Sequence
 from seatrial.findings.finding import Finding
 
 #: Entries that say that a process ended, and not why.
-ENDED = ("process-killed", "process-crashed", "loader-process-killed", "loader-process-ended")
+ENDED = (
+    "process-killed",
+    "process-crashed",
+    "loader-process-killed",
+    "loader-process-ended",
+    "ray-worker-died",
+    "extension-not-built",
+)
 
 #: Entries that say that another rank is missed.
 MISSED = (
@@ -16,6 +23,7 @@ MISSED = (
     "store-gone",
     "ranks-missing",
     "rank-failed",
+    "jax-waits-for-ranks",
 )
 
 

@@ -3,6 +3,7 @@
 The texts are those of pip 23 to 25, uv, apt 2.6, Docker 20.10 to 28 and Podman 4; tests/recorded/images has samples.
 """
 
+from seatrial.findings.build_conda import BUILD_CONDA
 from seatrial.findings.build_network import BUILD_NETWORK
 from seatrial.findings.build_packages import BUILD_PACKAGES
 from seatrial.findings.known import Known
@@ -119,6 +120,7 @@ BUILD = (
         fix='in seatrial.toml: [image] system_packages = ["build-essential", "python3-dev"]',
         sources=(_RECORDED,),
     ),
+    *BUILD_CONDA,
     *BUILD_PACKAGES,
     *BUILD_NETWORK,
     Known(
@@ -195,6 +197,7 @@ BUILD = (
         symptoms=(
             "metadata-generation-failed",
             "Encountered error while generating package metadata",
+            "Build backend failed to determine",
             "subprocess-exited-with-error",
         ),
         cause="There is no wheel of this version for the image's Python, and its source does not work with it",

@@ -3,6 +3,8 @@
 from seatrial.findings.known import Known
 
 _PIP = "https://pip.pypa.io/en/stable/topics/"
+#: What the Hugging Face hub answers to a script; libraries.py knows it.
+_HUB = r"4\d\d Client Error: [^:]{0,40} for url: https://([\w.-]+\.)?(huggingface|hf)\.co\S*"
 _APT = "https://manpages.debian.org/bookworm/apt/apt-secure.8.en.html"
 
 BUILD_NETWORK = (
@@ -59,6 +61,8 @@ BUILD_NETWORK = (
         cause="No name server is reachable from inside the build: often a VPN or proxy that only the host knows",
         fix='in seatrial.toml: [image] build_network = "host"',
         sources=("https://docs.docker.com/engine/daemon/troubleshoot/#dns-resolver-issues",),
+        # pip's own copy of urllib3 is another one: this one is a script's
+        healthy=r"<urllib3\.[^>]{0,200}>: Failed to resolve",
     ),
     Known(
         id="git-login",
@@ -101,6 +105,7 @@ BUILD_NETWORK = (
         cause="It needs a name and password, these are wrong, or a company's proxy blocks it",
         fix='in seatrial.toml: [image] index_url = "https://USER:TOKEN@HOST/simple"   # kept out of the image',
         sources=(_PIP + "authentication/",),
+        healthy=_HUB,
     ),
     Known(
         id="index-rate-limit",
@@ -109,6 +114,7 @@ BUILD_NETWORK = (
         cause="Many builds behind one address reached its limit",
         fix="sleep 300   # and build again; or index_url of a mirror",
         sources=("https://www.rfc-editor.org/rfc/rfc6585#section-4",),
+        healthy=_HUB,
     ),
     Known(
         id="index-address-wrong",
@@ -120,6 +126,7 @@ BUILD_NETWORK = (
         cause="The index's address is wrong, or the file was removed from it",
         fix="curl -I {url}",
         sources=(_PIP + "configuration/",),
+        healthy=_HUB,
     ),
     Known(
         id="download-timeout",

@@ -121,7 +121,11 @@ BUILD_PACKAGES = (
     Known(
         id="torch-not-there-yet",
         title="A package looks for torch while it is built, and pip builds it in an empty environment",
-        symptoms=("PyTorch is not installed, please install", "      ModuleNotFoundError: No module named 'torch'"),
+        symptoms=(
+            "PyTorch is not installed, please install",
+            "      ModuleNotFoundError: No module named 'torch'",
+            "on 'torch', but doesn't declare it as a build dependency",
+        ),
         cause="It does not declare torch as a build requirement, so the installed torch is hidden from it",
         fix="put a wheel of the package into the requirements (a URL of its releases), or remove the package",
         sources=(_PIP + "reference/build-system/pyproject-toml/#build-isolation",),

@@ -37,6 +37,7 @@ LAYERS = (
     "framework",
     "script",
     "pasted",
+    "cluster",
     "running",
     "doctor",
 )

@@ -16,7 +16,12 @@ ENGINE = (
     Known(
         id="toolkit-missing",
         title="{Engine} cannot pass GPUs to containers: the NVIDIA Container Toolkit is missing or not configured",
-        symptoms=('could not select device driver "" with capabilities: [[', 'could not select device driver "nvidia"'),
+        symptoms=(
+            'could not select device driver "" with capabilities: [[',
+            'could not select device driver "nvidia"',
+            "/nvidia-container-runtime: no such file or directory",
+            'exec: "nvidia-container-runtime": executable file not found',
+        ),
         cause="The toolkit is not installed, or was installed after the Docker daemon started",
         fix=INSTALL_TOOLKIT,
         sources=("NVIDIA/nvidia-docker#1034", "NVIDIA/nvidia-docker#1637"),
@@ -126,8 +131,12 @@ ENGINE = (
     Known(
         id="no-cgroups-rootless",
         title="The toolkit may not change device rules under a rootless engine",
-        symptoms=("failed to add device rules", "bpf_prog_query(BPF_CGROUP_DEVICE) failed"),
-        cause="A rootless engine cannot edit cgroup device rules; configure the toolkit not to try, or use CDI",
+        symptoms=(
+            "failed to add device rules",
+            "bpf_prog_query(BPF_CGROUP_DEVICE) failed",
+            "devices.allow: operation not permitted",
+        ),
+        cause="A rootless engine, or one in a container, cannot edit device rules: the toolkit must not try",
         fix="sudo nvidia-ctk config --set nvidia-container-cli.no-cgroups=true --in-place",
         sources=("NVIDIA/libnvidia-container#154", _TOOLKIT + "#1487"),
     ),
@@ -304,6 +313,53 @@ ENGINE = (
             "container-device-interface: pkg/cdi/spec-dirs.go",
         ),
         severity="warning",
+    ),
+    Known(
+        id="toolkit-root",
+        title="The toolkit looks for the driver in a folder that does not exist",
+        symptoms=("nvidia-container-cli: initialization error: change root failed",),
+        cause="root in /etc/nvidia-container-runtime/config.toml leads to a driver container (/run/nvidia/driver) that "
+        "is not there, often left behind by the GPU operator",
+        fix="sudo nvidia-ctk config --in-place --set nvidia-container-cli.root=/   # the driver of the host itself",
+        sources=(_TOOLKIT + "#679",),
+    ),
+    Known(
+        id="compose-too-old",
+        title="docker-compose is too old to pass GPUs",
+        symptoms=(
+            "deploy.resources.reservations value Additional properties are not allowed ('devices'",
+            "deploy.resources.reservations value 'devices' does not match any of the regexes",
+        ),
+        cause="It knows `devices` from 1.28 on; the command with a hyphen is the old Compose 1",
+        fix="sudo apt-get install -y docker-compose-plugin && docker compose up   # with a space",
+        sources=("docker/compose#9190", "https://docs.docker.com/compose/how-tos/gpu-support/"),
+    ),
+    Known(
+        id="compose-devices-place",
+        title="The Compose file asks for GPUs at the wrong place",
+        symptoms=(
+            "deploy.resources.limits Additional property devices is not allowed",
+            "deploy.resources.limits additional properties 'devices' not allowed",
+        ),
+        cause="`devices` belongs under deploy.resources.reservations, not under limits",
+        fix="deploy: {resources: {reservations: {devices: [{driver: nvidia, count: all, capabilities: [gpu]}]}}}",
+        sources=("manascb1344/zonos-api#2", "https://docs.docker.com/compose/how-tos/gpu-support/"),
+    ),
+    Known(
+        id="crun-kernel",
+        title="crun cannot mount what this container needs",
+        symptoms=("crun: fsopen_mount",),
+        cause="Its build, or this kernel, lacks the mount calls that came with Linux 5.2",
+        fix="podman run --runtime runc …   # or the crun of the distribution: podman info | grep -A3 ociRuntime",
+        sources=("containers/crun#2070",),
+    ),
+    Known(
+        id="rootless-device-nodes",
+        title="A rootless engine may not create device nodes",
+        symptoms=("error creating device nodes: open",),
+        cause="The runtime nvidia-container-runtime creates them itself, which takes root; CDI binds those of the host",
+        fix="seatrial run --on podman …   # or: podman run --device nvidia.com/gpu=all … without --runtime",
+        sources=(_TOOLKIT + "#1151",),
     ),
     Known(
         id="toolkit-failed",

@@ -18,6 +18,7 @@ FRAMEWORK = (
             "Resource exhausted: Out of memory",
             "RESOURCE_EXHAUSTED: failed to allocate memory",
             "ValueError: No available memory for the cache blocks",
+            "Triton Error [CUDA]: out of memory",
         ),
         cause="The model, its activations and the batch need more memory than is free on the GPU",
         fix="halve the batch size (and accumulate gradients over two steps); nvidia-smi shows who else uses the GPU",
@@ -72,6 +73,7 @@ FRAMEWORK = (
             "CUDA driver version is insufficient for CUDA runtime version",
             "was compiled with an unsupported toolchain",
             "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+            "Triton Error [CUDA]: device kernel image is invalid",
         ),
         cause="A CUDA 12 wheel needs driver 525 or later, a CUDA 13 wheel 580 or later",
         fix="upgrade the driver, or pip install torch --index-url https://download.pytorch.org/whl/cu126",
@@ -131,7 +133,15 @@ FRAMEWORK = (
     Known(
         id="nccl-error",
         title="NCCL failed",
-        symptoms=("ncclSystemError", "ncclUnhandledCudaError", "ncclInternalError", "ncclRemoteError", "NCCL error in"),
+        symptoms=(
+            "ncclSystemError",
+            "ncclUnhandledCudaError",
+            "ncclInternalError",
+            "ncclRemoteError",
+            "NCCL error in",
+            "unhandled cuda error",
+            "unhandled system error",
+        ),
         cause="The lines above it name the call; often shared memory, the network interface or a dead rank",
         fix="seatrial run --env NCCL_DEBUG=INFO …",
         sources=("https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",),
@@ -151,6 +161,25 @@ FRAMEWORK = (
         cause="Compiled code starts through a small C launcher that is built at run time",
         fix='[image] system_packages = ["gcc", "g++"] in seatrial.toml',
         sources=("triton: python/triton/runtime/build.py", "pytorch: torch/_inductor/cpp_builder.py"),
+    ),
+    Known(
+        id="triton-ptxas",
+        title="ptxas, which Triton compiles with, refused a kernel",
+        symptoms=("Internal Triton PTX codegen error", "PTXASError: "),
+        cause="It is older than the GPU or than the code; the lines below name what it does not know",
+        fix="pip install --upgrade torch   # brings triton and ptxas; until then: seatrial run --env "
+        "TORCHDYNAMO_DISABLE=1 …",
+        sources=("pytorch/torchdynamo#886", "triton-lang/triton: backends/nvidia/compiler.py"),
+    ),
+    Known(
+        id="triton-resources",
+        title="A kernel of Triton needs more than the GPU has: {what}",
+        symptoms=("OutOfResources: out of resource: {what…}", "OutOfResources: out of resource"),
+        cause="Its tiles were chosen for a GPU with more shared memory or registers",
+        fix="smaller tiles (BLOCK sizes, num_stages, num_warps), or the head dimension and data type it was made for",
+        sources=("triton-lang/triton: python/triton/runtime/errors.py",),
+        # max-autotune tries what does not fit, and goes on
+        healthy=r"(?m)^.*(Ignoring this choice|for benchmark choice|during autotuning|Reducing block sizes).*",
     ),
     Known(
         id="device-side-assert",
@@ -322,6 +351,14 @@ FRAMEWORK = (
         # where what keeps the lowest loss begins
         healthy=r"(?<![^\W_])((best|lowest|minimum|prev|previous)[ _]|min_)"
         r"((val|valid|validation|test|eval|dev|train|training)[ _])?loss(: |=)inf\b",
+    ),
+    Known(
+        id="triton-error",
+        title="The driver refused a kernel of Triton: {what}",
+        symptoms=("Triton Error [CUDA]: {what…}",),
+        cause="The driver is older than Triton's CUDA, or the kernel asks for more than this GPU has",
+        fix="seatrial run --env TORCHDYNAMO_DISABLE=1 …   # without torch.compile; if that helps, upgrade the driver",
+        sources=("pytorch/torchdynamo#1632", "pytorch/pytorch#119054"),
     ),
     Known(
         id="cuda-error",

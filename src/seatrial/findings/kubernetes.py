@@ -35,6 +35,14 @@ KUBERNETES = (
         sources=(_PLUGIN + "#1220", "k8s-device-plugin: internal/plugin/factory.go"),
     ),
     Known(
+        id="k8s-mig-mixed",
+        title="The device plugin wants one kind of MIG instance on the node, and there are several",
+        symptoms=("More than one MIG device type present on node",),
+        cause="Its MIG strategy is single, which needs instances of one size on every GPU",
+        fix="helm upgrade … --set migStrategy=mixed   # or one profile for all: nvidia-smi mig -lgi on the node",
+        sources=("NVIDIA/gpu-operator#286", _PLUGIN + "#mig"),
+    ),
+    Known(
         id="k8s-runtime-missing",
         title="A RuntimeClass names a runtime that containerd does not have",
         symptoms=('no runtime for "nvidia" is configured',),
@@ -113,6 +121,14 @@ KUBERNETES = (
         cause="An operator or a service mesh added it, and the training starts only when it has ended or is ready",
         fix="kubectl logs {pod} -c {container}",
         sources=("https://kubernetes.io/docs/concepts/workloads/pods/init-containers/",),
+    ),
+    Known(
+        id="k8s-container-ends",
+        title="A container of the pod ends again and again",
+        symptoms=("Back-off restarting failed container", "restarting failed container="),
+        cause="It fails soon after each start, and Kubernetes waits longer each time before the next",
+        fix="kubectl logs {pod} --previous --all-containers",
+        sources=("https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#restart-policy",),
     ),
     Known(
         id="k8s-quota",
@@ -312,6 +328,8 @@ KUBERNETES = (
         title="The node evicted the pod",
         symptoms=(
             "Evicted: The node",
+            "The node was low on resource: ",
+            "ContainerStatusUnknown",
             "Evicted: Pod",
             "Evicted: Container",
             "Evicted: Usage of",

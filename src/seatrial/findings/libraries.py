@@ -71,7 +71,11 @@ LIBRARIES_AROUND = (
     Known(
         id="bitsandbytes-cuda",
         title="bitsandbytes has no library for this CUDA",
-        symptoms=("CUDA Setup failed despite GPU being available", "Could not find the bitsandbytes CUDA binary at"),
+        symptoms=(
+            "CUDA Setup failed despite GPU being available",
+            "Could not find the bitsandbytes CUDA binary at",
+            "libbitsandbytes_cpu.so: undefined symbol",
+        ),
         cause="Its release is older than the CUDA that torch brings, or it finds no CUDA library at all",
         fix="pip install --upgrade bitsandbytes && python -m bitsandbytes",
         sources=("https://huggingface.co/docs/bitsandbytes/installation",),

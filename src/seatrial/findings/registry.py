@@ -69,6 +69,14 @@ REGISTRY = (
         sources=("https://docs.docker.com/engine/daemon/proxy/",),
     ),
     Known(
+        id="image-layer-cut",
+        title="A layer of the image came incomplete",
+        symptoms=("failed size validation",),
+        cause="The connection broke, or a proxy or cache on the way cut the download",
+        fix="{engine} pull IMAGE   # again; on a node of a cluster: crictl pull IMAGE",
+        sources=("saveourtool/save-cloud#1986",),
+    ),
+    Known(
         id="registry-not-named",
         title="Podman does not know which registry {reference} is from",
         symptoms=('short-name "{reference}" did not resolve to an alias and no unqualified-search registries',),

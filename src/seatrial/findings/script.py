@@ -107,4 +107,15 @@ SCRIPT = (
         fix="seatrial run … -- --help   # the script's own options",
         sources=("https://docs.python.org/3/library/argparse.html",),
     ),
+    Known(
+        id="name-of-another-release",
+        title="The package {package} has no {name}",
+        symptoms=(
+            "ImportError: cannot import name '{name}' from '{package}'",
+            "AttributeError: module '{package}' has no attribute '{name}'",
+        ),
+        cause="The code was written for another release of it; or a file of the project has its name and hides it",
+        fix="python -c 'import {package}; print({package}.__file__)'   # whose? Then pin the release of that time",
+        sources=("axolotl-ai-cloud/axolotl#685", "https://docs.python.org/3/library/exceptions.html#ImportError"),
+    ),
 )

@@ -2,7 +2,10 @@
 
 from seatrial.findings.known import Known
 from seatrial.findings.libraries import LIBRARIES_AROUND
+from seatrial.findings.libraries_versions import LIBRARIES_VERSIONS
+from seatrial.findings.training_fabric import TRAINING_FABRIC
 from seatrial.findings.training_files import TRAINING_FILES
+from seatrial.findings.training_mpi import TRAINING_MPI
 from seatrial.findings.training_ranks import TRAINING_RANKS
 from seatrial.findings.training_step import TRAINING_STEP
 
@@ -14,6 +17,14 @@ RANKS = (
         cause="Each rank must take the GPU of its own number, and the script leaves several on one",
         fix='torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group',
         sources=("NVIDIA/nccl: src/init.cc", "NVIDIA/Megatron-LM#661"),
+    ),
+    Known(
+        id="nccl-invalid-usage",
+        title="NCCL refused a call as invalid, most often as two ranks use one GPU",
+        symptoms=("invalid usage, NCCL version", "ncclInvalidUsage: This usually reflects"),
+        cause="A GPU can be in a group once: ranks that do not choose their own, or fractions of one in Ray, share it",
+        fix="seatrial run --env NCCL_DEBUG=WARN …   # names the call; the GPU of each rank: LOCAL_RANK",
+        sources=("https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/communicators.html",),
     ),
     Known(
         id="ranks-not-set",
@@ -63,7 +74,10 @@ RANKS = (
     Known(
         id="cuda-after-fork",
         title="A forked process uses the GPU",
-        symptoms=("Cannot re-initialize CUDA in forked subprocess",),
+        symptoms=(
+            "Cannot re-initialize CUDA in forked subprocess",
+            "create new processes if CUDA is already initialized",
+        ),
         cause="CUDA does not survive a fork: the GPU was used before, or the data set makes tensors on it",
         fix='torch.multiprocessing.set_start_method("spawn"), and CPU tensors from the data set',
         sources=("https://docs.pytorch.org/docs/stable/notes/multiprocessing.html",),
@@ -106,6 +120,7 @@ PRECISION = (
             "Input type (torch.cuda.FloatTensor) and weight type (torch.cuda.HalfTensor)",
             "Input type (float) and bias type (c10::Half)",
             "Input type (float) and bias type (c10::BFloat16)",
+            "assert len(set(t.dtype for t in tensors)) == 1",
         ),
         cause="A part of the model or the batch is in half precision and the rest is not",
         fix='with torch.autocast("cuda", dtype=torch.bfloat16): around forward and loss, the model itself in fp32',
@@ -274,6 +289,7 @@ DATA = (
         symptoms=(
             "Error(s) in loading state_dict for",
             "loaded state dict contains a parameter group that doesn't match",
+            "Missing key in checkpoint state_dict",
         ),
         cause="Names or sizes differ; names that begin with module. were saved under DataParallel or DDP",
         fix="take module. off the names, or build the model with the sizes that the checkpoint has",
@@ -321,4 +337,16 @@ DATA = (
     ),
 )
 
-TRAINING = RANKS + TRAINING_RANKS + PRECISION + VERSIONS + DATA + TRAINING_STEP + TRAINING_FILES + LIBRARIES_AROUND
+TRAINING = (
+    RANKS
+    + TRAINING_FABRIC
+    + TRAINING_RANKS
+    + TRAINING_MPI
+    + PRECISION
+    + VERSIONS
+    + DATA
+    + TRAINING_STEP
+    + TRAINING_FILES
+    + LIBRARIES_AROUND
+    + LIBRARIES_VERSIONS
+)

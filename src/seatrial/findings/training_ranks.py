@@ -32,10 +32,19 @@ TRAINING_RANKS = (
     Known(
         id="ranks-diverge",
         title="The ranks called different collective operations",
-        symptoms=("Detected mismatch between collectives on ranks",),
+        symptoms=("Detected mismatch between collectives on ranks", "disagreement between rank0 and rank"),
         cause="A branch of the script that only some ranks take has a collective in it: saving, evaluation, logging",
         fix="call it on every rank; only what prints or writes belongs behind `if rank == 0`",
         sources=(_C10D + "ProcessGroupWrapper.cpp",),
+    ),
+    Known(
+        id="ranks-other-models",
+        title="The ranks built different models, or do not hear each other",
+        symptoms=("DDP expects same model across all ranks",),
+        cause="A branch of the script makes another model on some ranks; where one has 0 parameters, peer-to-peer "
+        "traffic arrives damaged",
+        fix="seatrial run --env NCCL_P2P_DISABLE=1 …   # if that changes nothing, print the model on each rank",
+        sources=("zhengchen1999/DAT#29",),
     ),
     Known(
         id="peer-gone",
@@ -44,6 +53,8 @@ TRAINING_RANKS = (
             "Connection closed by peer [",
             "NCCL WARN …Connection closed by remote peer",
             "gloo/transport/tcp/pair.cc…Connection reset by peer",
+            "NET/IB : Got completion from peer",
+            "NET/IB: Got completion from peer",
         ),
         cause="It failed or was killed; its own log says why",
         fix="seatrial runs ls   # on the other machine: the log of its run, or the first traceback here, has the cause",
@@ -52,7 +63,11 @@ TRAINING_RANKS = (
     Known(
         id="store-gone",
         title="The meeting point of the ranks does not answer",
-        symptoms=("The connection to the C10d store has failed",),
+        symptoms=(
+            "The connection to the C10d store has failed",
+            "WatchTasksAsync failed for task",
+            "CoordinationService/WatchTasks: UNAVAILABLE",
+        ),
         cause="The first node's process has ended or never started, or it cannot be reached from here",
         fix="nc -vz HOST PORT   # its address and port; if it ran and ended, its own log says why",
         sources=(_C10D + "TCPStore.cpp",),

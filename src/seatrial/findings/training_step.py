@@ -18,6 +18,7 @@ TRAINING_STEP = (
             "RuntimeError: Sizes of tensors must match except in dimension",
             "is incompatible with the layer: expected shape=",
             "InvalidArgumentError: Incompatible shapes:",
+            "logits and labels must be broadcastable:",
             "InvalidArgumentError: Matrix size-incompatible:",
         ),
         cause="A layer was made for another size than the one before it gives, or the data has other dimensions than "
@@ -66,6 +67,14 @@ TRAINING_STEP = (
         cause="All parameters are frozen, or the loss was computed under no_grad(), with .item(), .detach() or NumPy",
         fix="print(sum(p.requires_grad for p in model.parameters())), and compute the loss with torch alone",
         sources=(_FORUM + "notes/autograd.html",),
+    ),
+    Known(
+        id="loss-not-scalar",
+        title="backward() was called on more than one number",
+        symptoms=("grad can be implicitly created only for scalar outputs",),
+        cause="DataParallel gives one loss for each GPU, or the loss was made with reduction='none'",
+        fix="loss.mean().backward()",
+        sources=("huixiancheng/CENet#8",),
     ),
     Known(
         id="kernel-timeout",

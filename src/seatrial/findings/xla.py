@@ -34,6 +34,20 @@ XLA = (
         sources=("tensorflow/tensorflow#55309", "jax-ml/jax#20519", "jax-ml/jax#22626"),
     ),
     Known(
+        id="tensorflow-blas",
+        title="TensorFlow could not start cuBLAS on the GPU",
+        symptoms=(
+            "Blas GEMM launch failed",
+            "Blas xGEMM launch failed",
+            "Blas SGEMM launch failed",
+            "Blas GEMV launch failed",
+            "failed to create cublas handle",
+        ),
+        cause="Another process, such as an earlier notebook, holds the GPU's memory; or the GPU is too new",
+        fix="nvidia-smi   # who holds it? Then: seatrial run --env TF_FORCE_GPU_ALLOW_GROWTH=true …",
+        sources=("tensorflow/tensorflow#11812", "tensorflow/tensorflow#44832"),
+    ),
+    Known(
         id="tensorflow-cpu-only",
         title="The installed TensorFlow is a CPU-only build",
         symptoms=(),
@@ -211,6 +225,35 @@ XLA = (
         cause="The line names what failed; most often another version of a CUDA library is found first",
         fix="unset LD_LIBRARY_PATH; python -c 'import jax; jax.print_environment_info()'",
         sources=("jax-ml/jax#20722", "jax-ml/jax#24866"),
+        severity="warning",
+    ),
+    Known(
+        id="jax-gpus-differ",
+        title="JAX computes on several GPUs, and they are of different kinds",
+        symptoms=("executable is built for device {first…}; cannot run it on device {second…}",),
+        cause="XLA compiles once for all GPUs of a computation",
+        fix="nvidia-smi -L   # then those of one kind alone: seatrial run --gpus UUID,UUID …",
+        sources=("jax-ml/jax#1325", "Physical-Intelligence/openpi#754"),
+    ),
+    Known(
+        id="jax-not-joined",
+        title="JAX's processes were not joined",
+        symptoms=(
+            "ValueError: Distributed system is not available; please initialize it",
+            "ValueError: coordinator_address should be defined",
+        ),
+        cause="jax.distributed.initialize() comes before everything else, and knows its arguments by itself only under "
+        "Slurm, MPI and some clouds",
+        fix='jax.distributed.initialize("HOST:PORT", num_processes=N, process_id=I)   # as the first line',
+        sources=("google/orbax#731", "https://docs.jax.dev/en/latest/multi_process.html"),
+    ),
+    Known(
+        id="jax-waits-for-ranks",
+        title="JAX waits for GPUs or processes that have not come",
+        symptoms=("Expected {number} threads to join the rendezvous, but not all of them arrived",),
+        cause="One of them failed, computes something else, or still compiles, in which case it goes on",
+        fix="seatrial run --env NCCL_DEBUG=INFO …   # and the log of each process: the first error is the cause",
+        sources=("jax-ml/jax#22740",),
         severity="warning",
     ),
     Known(

@@ -95,6 +95,75 @@ PRINTED = {
         "k8s-gpu-unhealthy"
     ),
     "Warning  Failed  Error: ImagePullBackOff": "k8s-image-pull",
+    "NCCL WARN Failed to open libibverbs.so[.1]": "ib-library-missing",
+    "n1:80744:80744 [1] transport/net_ib.cc:149 NCCL WARN NET/IB : Unable to open device mlx5_9": "ib-device-closed",
+    "[4] ib_plugin.c:1673 NCCL WARN NET/IB: Got completion from peer 10.0.1.23<34696> with status=12 opcode=0": (
+        "ib-not-reached"
+    ),
+    "[0] ib_plugin.c:1075 NCCL WARN NET/IB : Got completion from peer 172.21.17.89<38536> with error 5, opcode 48": (
+        "peer-gone"
+    ),
+    "n1:31337:31502 [0] NCCL WARN NET/IB : Got async event : port error": "ib-link-down",
+    "[0] misc/ibvwrap.cc:182 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Invalid argument": "locked-memory",
+    "UCX  ERROR mlx5_0: ibv_create_cq() failed: Cannot allocate memory": "locked-memory",
+    "gpu46:78367:78492 [0] transport/nvls.cc:244 NCCL WARN Cuda failure 1 'invalid argument'": "nvls-failed",
+    "NVRM: Xid (PCI:0000:dc:00): 45, pid=18, name=python3, Ch 00000001 caused by previous Xid 149": "nvlink-xid",
+    "NVRM: Xid (PCI:0000:9b:00): 94, pid=1234, name=python3, Contained ECC error": "gpu-xid",
+    "NVRM: Xid (PCI:0018:01:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2)": "gpu-xid",
+    "CUDA_ERROR_CONTAINED: Invalid access of peer GPU memory over nvlink or a hardware error": "gpu-lost",
+    "nvidia-container-cli: initialization error: change root failed: no such file or directory": "toolkit-root",
+    "nvidia-container-cli: mount error: write error: /sys/fs/cgroup/devices/docker/fc84/devices.allow: operation not"
+    " permitted: unknown.": "no-cgroups-rootless",
+    "fork/exec /usr/bin/nvidia-container-runtime: no such file or directory: unknown": "toolkit-missing",
+    "panic: More than one MIG device type present on node": "k8s-mig-mixed",
+    "  Warning  BackOff  9s (x7 over 7s)  kubelet  Back-off restarting failed container main in pod train-0_ml(e5d)": (
+        "k8s-container-ends"
+    ),
+    "sbatch: error: Batch job submission failed: Invalid generic resource (gres) specification": "slurm-gres",
+    "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy": "slurm-refused",
+    "slurmstepd: error: execve(): torchrun: No such file or directory": "slurm-no-program",
+    "mpirun has detected an attempt to run as root.": "mpi-as-root",
+    "[c6a464409f2b:40139] Read -1, expected 131072, errno = 1": "mpi-copy-forbidden",
+    "59.81   - nothing provides __cuda needed by pytorch-2.1": "conda-wants-a-gpu",
+    "E: Unable to correct problems, you have held broken packages.": "debian-conflict",
+    "huggingface_hub.errors.HfHubHTTPError: 429 Client Error: Too Many Requests for url: https://huggingface.co/api/m"
+    " (Request ID: Root=1-68)": "hub-rate-limit",
+    "requests.exceptions.HTTPError: 401 Client Error: Unauthorized for url: https://huggingface.co/m/resolve/main/c"
+    " (Request ID: Root=1-68)": "gated-download",
+    "pip: 429 Client Error: Too Many Requests for url: https://pypi.org/simple/x": "index-rate-limit",
+    "TypeError: TrainingArguments.__init__() got an unexpected keyword argument 'evaluation_strategy'": (
+        "trainer-argument-renamed"
+    ),
+    "TypeError: __init__() got an unexpected keyword argument 'strategy'": "argument-of-another-release",
+    "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -7) local_rank: 0 (pid: 3)": (
+        "shared-memory-too-small"
+    ),
+    "RuntimeError: Triton Error [CUDA]: device kernel image is invalid": "driver-too-old",
+    "RuntimeError: Triton Error [CUDA]: out of memory": "cuda-out-of-memory",
+    "RuntimeError: Triton Error [CUDA]: invalid argument": "triton-error",
+    "NCCL operation ncclCommInitRank(&comm, nranks, id, rank) failed: unhandled cuda error": "nccl-error",
+    "*** An error occurred in MPI_Init_thread": "mpi-not-launched",
+    "/.singularity.d/actions/exec: 9: exec: --nv: not found": "apptainer-options",
+    "The node was low on resource: ephemeral-storage. Threshold quantity: 10120387530": "k8s-evicted",
+    "m-2gkd  0/2     ContainerStatusUnknown   1          10m": "k8s-evicted",
+    "RuntimeError: Not compiled with GPU support (nms at ./x/csrc/nms.h:22)": "extension-without-cuda",
+    "RuntimeError: CUDA error: unknown error": "cuda-unknown-error",
+    "ImportError: cannot import name 'flash_attn_func' from 'flash_attn' (/x/__init__.py)": "name-of-another-release",
+    "ImportError: cannot import name 'np_utils' from 'keras.utils' (/x/__init__.py)": "older-keras",
+    "botocore.exceptions.NoCredentialsError: Unable to locate credentials": "cloud-credentials",
+    "RuntimeError: NCCL error in: ../ProcessGroupNCCL.cpp:957, invalid usage, NCCL version 21.0.3": (
+        "nccl-invalid-usage"
+    ),
+    "FileNotFoundError: [Errno 2] No such file or directory: 'out/checkpoint-500/trainer_state.json'": (
+        "checkpoint-incomplete"
+    ),
+    "HTTPConnectionPool(host='a', port=55): Max retries exceeded with url: /x (Caused by NameResolutionError(\"<urllib3"
+    ".connection.HTTPConnection object at 0x7f67>: Failed to resolve 'a' ([Errno -2] Name or service not known)\"))": (
+        "name-not-known"
+    ),
+    "Error! Bad return status for module build on kernel: 5.15.14-surface (x86_64)": "driver-not-built",
+    "WatchTasksAsync failed for task 3: UNAVAILABLE: failed to connect to all addresses": "store-gone",
+    "4.984  on `torch`, but doesn't declare it as a build dependency. If": "torch-not-there-yet",
 }
 
 
@@ -150,6 +219,23 @@ FRAMES = "\n".join(
         ),
         "another language": ("OSError: [Errno 28] 设备上没有空间: '/data/out/ckpt.pt'", ["disk-full"]),
         "below a progress bar": ("  3%|\r  4%|\r\nCUDA out of memory\r", ["cuda-out-of-memory"]),
+        "MPI goes by ssh, not by git": (
+            "Host key verification failed.\nORTE was unable to reliably start one or more daemons.",
+            ["mpi-node-not-reached"],
+        ),
+        "Triton's ptxas, not XLA's": (
+            "PTXASError: PTXAS error\nptxas fatal   : Value 'sm_120a' is not defined for option 'gpu-name'",
+            ["triton-ptxas"],
+        ),
+        "what does no harm comes last": (
+            "NCCL WARN Failed to open libibverbs.so[.1]\nNCCL WARN Connect to 172.18.0.1<49273> failed : refused",
+            ["nccl-no-connection", "ib-library-missing"],
+        ),
+        "what the pull broke at, in a line of its own": (
+            'Failed to pull image "r.io/a/b:1": rpc error:\n failed size validation: 62 != 17: failed precondition',
+            ["image-layer-cut"],
+        ),
+        "a number is not cut": ("The command '/bin/sh -c make' returned a non-zero code: 1", []),
         "broken at 80 columns, in the middle": (
             f"{FRAMES[:70]}\n{'x' * 70}CUDA out o\nf memory. Tried to\n{FRAMES[:70]}",
             ["cuda-out-of-memory"],
@@ -194,6 +280,7 @@ def test_a_part_of_a_message_in_a_file() -> None:
         "CUDA error: 0",
         "CUDA error: no error",
         "Cannot reach https://huggingface.co/, falling back to the cache",
+        "OutOfResources: out of resource: shared memory, Required: 147456. Ignoring this choice.",
     ],
 )
 def test_a_healthy_line_is_no_part_of_a_failure_either(line: str) -> None:

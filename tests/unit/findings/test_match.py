@@ -186,6 +186,20 @@ def test_what_is_healthy_takes_no_time_to_leave_out_of_a_long_line(entry) -> Non
         # Counters of a cache and of vLLM, a switch.
         "kv cache: hits: 10, evicted: 12, preempted: 0",
         "Suspended: false",
+        "faiss: not compiled with GPU support, the CPU's index is used",
+        "[W socket.cpp:697] [c10d] The client socket cannot be initialized to connect to [localhost.lan]:29500 (errno: "
+        "97 - Address family not supported by protocol).",
+        "Could not import apex: cannot import name 'amp' from 'apex'; using torch.amp",
+        # A controller that tries again, NCCL without failures, Slurm, Ray, conda and Triton at work.
+        'Operation cannot be fulfilled on pytorchjobs.kubeflow.org "job": the object has been modified; please apply',
+        "n1:1:1 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_2:1/RoCE [RO]; OOB ib0:172.41.212.8<0>",
+        "n1:1:9 [0] NCCL INFO transport/nvls.cc:120 NVLS multicast support is available on dev 0",
+        "Submitted batch job 4711, gres/gpu:8, constraint h100, account a, partition p",
+        "wandb: Network error (ReadTimeout), entering retry loop.",
+        "Building extension module cpu_adam... Loading extension module cpu_adam... ninja: no work to do.",
+        "AUTOTUNE mm(4096x4096): OutOfResources in triton_mm_3, Ignoring this choice.",
+        "Solving environment: failed with initial frozen solve. Retrying with flexible solve.",
+        "slots in use: 8, ranks: 8, bound to sockets; running as root is fine here",
     ],
 )
 def test_ordinary_lines_show_nothing_of_any_layer(line: str) -> None:
