@@ -115,7 +115,7 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
     stopping = EarlyStopping(settings.patience)
     epoch, first_step, ahead = _begin(step, stopping, settings, note)
     source.start(epoch, first_step)
-    engine = choose_engine(settings.engine, step, note)
+    engine = choose_engine(settings.engine, step, note, settings.epochs)
     writer = CheckpointWriter(settings.checkpoints, settings.keep) if settings.checkpoints and ranks.first else None
     outcome, look = Outcome(), STEPS_PER_LOOK[step.device.type]
 
