@@ -233,15 +233,16 @@ def _why(error: RuntimeError, step: Step) -> str:
 
 
 def _compile(step: Step, epochs: int) -> str | None:
-    """Compile the step's forward and backward pass and run each shape once; why that failed, or None."""
+    """Compile the step's forward and backward pass and run each shape once a phase; why that failed, or None."""
     before, generators = snapshot(step.state()), rng_state()
     fresh = not step.optimizer.state
     step.compile()
     try:
-        phases = range(step.phases + 1)
-        for shape in longest_runs([spans for phase in phases for spans in epochs_of(step, phase, epochs)]):
-            step.position.zero_()
-            step.run_recovering(shape)
+        for phase in range(step.phases + 1):
+            step.enter_phase(phase)
+            for shape in longest_runs(epochs_of(step, phase, epochs)):
+                step.position.zero_()
+                step.run_recovering(shape)
     except Exception as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise

@@ -188,6 +188,9 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
             if outcome.terminated:
                 note(f"terminated after epoch {epoch - 1}: {kept}")
                 break
+        if not outcome.epochs and not outcome.terminated:  # nothing was left to train
+            outcome.metrics = test()
+            outcome.best_accuracy = outcome.metrics.get("accuracy", 0.0)
         if stopping.stop:
             note(f"stopped early: no better test loss than {stopping.best:.4f} in {stopping.waited} tests")
     if outcome.epochs:
