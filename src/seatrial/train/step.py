@@ -38,6 +38,7 @@ class Source(Protocol):
         resident: ``before_step`` does nothing, so several steps can be queued at once.
 
     One whose shapes change from epoch to epoch also has ``spans_in(epoch)``: the spans of an epoch, always as many.
+    With ``steps_per_replay`` it says how many of its steps one graph holds.
     """
 
     spans: list[Span]

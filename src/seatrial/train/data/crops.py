@@ -35,7 +35,7 @@ class AlternatingCrops:
     """
 
     resident = True
-    #: A step takes milliseconds and a launch microseconds; to capture more of them only takes longer.
+    #: Steps in one graph. A step takes milliseconds and a launch microseconds: more would only be captured longer.
     steps_per_replay = 4
 
     def __init__(
