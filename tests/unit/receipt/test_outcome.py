@@ -10,6 +10,7 @@ import pytest
 
 from seatrial.backends.base import State
 from seatrial.job.model import Criteria
+from seatrial.job.serving import Serving
 from seatrial.job.tuning import Tuning
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.rendering import html, markdown
@@ -47,6 +48,12 @@ def _silent_by_a_set_clock() -> Scenario:
     silent = _silent(100)
     later = [{**event, "t": event["t"] + 3600} for event in silent.events[-4:]]
     return replace(silent, events=silent.events[:-4] + later)
+
+
+def _silent_server() -> Scenario:
+    silent = _silent(40)
+    serving = Serving(kind="recipe", model="digits", name="digits", port=8000)
+    return replace(silent, job={**silent.job, "serve": serving})
 
 
 def _hang() -> Scenario:
@@ -168,6 +175,11 @@ CASES = {
         "bad",
         "Failed. Stopped at the time limit of 1 min 50 s; it had printed nothing for the last 1 min 50 s "
         "(seatrial exits with 1)",
+    ),
+    "the time limit of a server": (
+        _silent_server,
+        "bad",
+        "Failed. Stopped at the time limit of 1 min 50 s (seatrial exits with 1)",
     ),
     "the time limit of one that no index tells of": (
         lambda: replace(_silent(40), index="nonsense\n"),
