@@ -75,8 +75,7 @@ class Training:
             epochs=self.epochs,
             frozen_after=method.frozen_after(self.model, self.epochs),
         )
-        self.source.start(1, 0)
-        self.step.start_epoch(0, 0)
+        self.begin(1)
         self.engine = choose_engine(engine, self.step, lambda text: None)
         self.tests = TestImages(test_set, self.normalise, self.ranks, cifar10.TEST_BATCH, channels_last=True)
 
@@ -84,6 +83,11 @@ class Training:
         """Parameters as before the first step."""
         self.model.load_state_dict(cifar10.Network(widths=self.widths).state_dict())
         self.model.whiten(self.first)
+
+    def begin(self, epoch: int) -> None:
+        """Point at the first step of an epoch."""
+        self.source.start(epoch, 0)
+        self.step.start_epoch((epoch - 1) * len(self.source.spans), 0)
 
     def run(self, seed: int) -> dict:
         """Train from a seed: accuracy, seconds of the steps, and of the test after them."""
@@ -95,11 +99,9 @@ class Training:
         self.source.reseed(seed)
         wait()
         began = time.perf_counter()
-        steps = len(self.source.spans)
         for epoch in range(1, self.epochs + 1):
-            self.source.start(epoch, 0)
-            self.step.start_epoch((epoch - 1) * steps, 0)
-            self.engine.run(self.source.spans[0].shape, steps)
+            self.begin(epoch)
+            self.engine.run(self.source.spans[0].shape, len(self.source.spans))
         wait()
         trained = time.perf_counter()
         with torch.no_grad():
@@ -115,14 +117,15 @@ def wait() -> None:
 
 
 def kernels_of(training: Training, steps: int = 8) -> list[dict]:
-    """The kernels of one step, longest first."""
+    """The kernels of one step in the middle of the training, longest first."""
     from torch.profiler import ProfilerActivity, profile
 
+    epoch = training.epochs // 2 + 1
+    training.begin(epoch)
     shape = training.source.spans[0].shape
-    training.step.start_epoch(0, 0)
     training.engine.run(shape, steps)
     wait()
-    training.step.start_epoch(0, 0)
+    training.begin(epoch)
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         training.engine.run(shape, steps)
         wait()

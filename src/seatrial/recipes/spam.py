@@ -107,7 +107,7 @@ def main(argv: Sequence[str]) -> int:
         if outcome.terminated:
             return EXIT_TERMINATED
         if group.first:
-            rate = outcome.examples / outcome.train_s
+            rate = outcome.examples / (outcome.train_s or 1.0)  # 0 s: all epochs were done before
             print(f"test accuracy {outcome.metrics['accuracy']:.2%}, {rate:,.0f} messages/s\n{summary(group.device)}")
             folder = arguments.models / "spam"
             weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}  # each in memory of its own

@@ -180,6 +180,8 @@ class Program:
             return None
         code = self._end_front(self._fronts[place])
         self._counts.forget(place)
+        if self._signals.came():  # while it ended: its listener is closed here
+            return None
         now_s = time.monotonic()
         self._restarts_s = [each for each in self._restarts_s if now_s - each < _RESTARTS_S] + [now_s]
         if len(self._restarts_s) > _MOST_RESTARTS:

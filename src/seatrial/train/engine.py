@@ -48,12 +48,16 @@ class Eager:
 
 
 class Graphed:
-    """Captures each shape's step once, with the state as it was before, and replays it."""
+    """Captures each shape's step once, with the state as it was before, and replays it.
+
+    Args:
+        epochs: of the training; None: the step's.
+    """
 
     name = "graph"
 
-    def __init__(self, step: Step, steps_per_replay: int = STEPS_PER_REPLAY) -> None:
-        self.step = step
+    def __init__(self, step: Step, steps_per_replay: int = STEPS_PER_REPLAY, epochs: int | None = None) -> None:
+        self.step, self._epochs = step, step.epochs if epochs is None else epochs
         several = getattr(step.source, "steps_per_replay", steps_per_replay)
         self.steps_per_replay = several if step.source.resident else 1
         self._graphs: dict[tuple[int, Shape, int], torch.cuda.CUDAGraph] = {}
@@ -79,7 +83,7 @@ class Graphed:
         """
         for phase in range(self.step.phases + 1):
             self.step.enter_phase(phase)
-            for shape, longest in longest_runs(spans_in(self.step, phase)).items():
+            for shape, longest in longest_runs(epochs_of(self.step, phase, self._epochs)).items():
                 too_large = False
                 error: Exception | None = None
                 try:
@@ -158,24 +162,28 @@ def watched_steps(step: Step, shape: Shape, *, fresh: bool) -> None:
         capture.refuse_optimizer(step)
 
 
-def spans_in(step: Step, phase: int) -> list[Span]:
-    """The steps of an epoch; where their shapes change from epoch to epoch, of all epochs of a phase."""
+def epochs_of(step: Step, phase: int, epochs: int) -> list[list[Span]]:
+    """The steps of each epoch of a phase; of one epoch where all have the same shapes."""
     told = getattr(step.source, "spans_in", None)
-    return [span for epoch in step.epochs_of(phase) for span in told(epoch)] if told else step.source.spans
+    return [told(epoch) for epoch in step.epochs_of(phase, epochs)] if told else [step.source.spans]
 
 
-def longest_runs(spans: list[Span]) -> dict[Shape, int]:
+def longest_runs(epochs: list[list[Span]]) -> dict[Shape, int]:
     """Each shape and how many steps of it follow one another at most; the largest shapes first, for their memory."""
     longest: dict[Shape, int] = {}
-    for shape, members in groupby(span.shape for span in spans):
-        longest[shape] = max(longest.get(shape, 0), len(list(members)))
+    for spans in epochs:
+        for shape, members in groupby(span.shape for span in spans):
+            longest[shape] = max(longest.get(shape, 0), len(list(members)))
     return dict(sorted(longest.items(), key=lambda item: -item[0].rows * max(1, item[0].length)))
 
 
-def choose_engine(name: str, step: Step, note: Callable[[str], object]) -> Engine:
+def choose_engine(name: str, step: Step, note: Callable[[str], object], epochs: int | None = None) -> Engine:
     """The engine asked for, prepared; ``auto`` is a graph on a GPU and eager on a CPU.
 
     An engine that this machine cannot run is replaced by the next simpler one; ``note`` is told why.
+
+    Args:
+        epochs: of the training, whose shapes are prepared; None: the step's.
 
     Raises:
         InputError: no engine of this name.
@@ -188,14 +196,14 @@ def choose_engine(name: str, step: Step, note: Callable[[str], object]) -> Engin
     if "graph" in name and not on_gpu:
         note("engine: no CUDA graph on a CPU; steps run eagerly")
         name = name.replace("graph", "eager")
-    began = time.perf_counter()
-    if "compile" in name and (reason := _compile(step)):
+    began, epochs = time.perf_counter(), step.epochs if epochs is None else epochs
+    if "compile" in name and (reason := _compile(step, epochs)):
         note(f"engine: torch.compile does not work here ({reason}); continuing without it")
     engine: Engine = Eager(step)
     if "graph" in name:
         generators, fresh = rng_state(), not step.optimizer.state
         try:
-            engine = Graphed(step)
+            engine = Graphed(step, epochs=epochs)
             engine.prepare()
         except RuntimeError as error:
             capture.forget_failed_capture(step.device)
@@ -224,15 +232,17 @@ def _why(error: RuntimeError, step: Step) -> str:
     return f"{line} waits for the GPU" if line else type_and_line(error)
 
 
-def _compile(step: Step) -> str | None:
-    """Compile the step's forward and backward pass and run each shape once; why that failed, or None."""
+def _compile(step: Step, epochs: int) -> str | None:
+    """Compile the step's forward and backward pass and run each shape once a phase; why that failed, or None."""
     before, generators = snapshot(step.state()), rng_state()
     fresh = not step.optimizer.state
     step.compile()
     try:
-        for shape in longest_runs([span for phase in range(step.phases + 1) for span in spans_in(step, phase)]):
-            step.position.zero_()
-            step.run_recovering(shape)
+        for phase in range(step.phases + 1):
+            step.enter_phase(phase)
+            for shape in longest_runs(epochs_of(step, phase, epochs)):
+                step.position.zero_()
+                step.run_recovering(shape)
     except Exception as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise

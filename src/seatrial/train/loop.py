@@ -115,7 +115,7 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
     stopping = EarlyStopping(settings.patience)
     epoch, first_step, ahead = _begin(step, stopping, settings, note)
     source.start(epoch, first_step)
-    engine = choose_engine(settings.engine, step, note)
+    engine = choose_engine(settings.engine, step, note, settings.epochs)
     writer = CheckpointWriter(settings.checkpoints, settings.keep) if settings.checkpoints and ranks.first else None
     outcome, look = Outcome(), STEPS_PER_LOOK[step.device.type]
 
@@ -188,6 +188,9 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
             if outcome.terminated:
                 note(f"terminated after epoch {epoch - 1}: {kept}")
                 break
+        if not outcome.epochs and not outcome.terminated:  # nothing was left to train
+            outcome.metrics = test()
+            outcome.best_accuracy = outcome.metrics.get("accuracy", 0.0)
         if stopping.stop:
             note(f"stopped early: no better test loss than {stopping.best:.4f} in {stopping.waited} tests")
     if outcome.epochs:

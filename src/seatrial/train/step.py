@@ -38,6 +38,7 @@ class Source(Protocol):
         resident: ``before_step`` does nothing, so several steps can be queued at once.
 
     One whose shapes change from epoch to epoch also has ``spans_in(epoch)``: the spans of an epoch, always as many.
+    With ``steps_per_replay`` it says how many of its steps one graph holds.
     """
 
     spans: list[Span]
@@ -163,9 +164,9 @@ class Step:
         for parameter, epochs in self._frozen_after:
             parameter.requires_grad_(self._ends.index(epochs) >= phase)
 
-    def epochs_of(self, phase: int) -> range:
-        """The epochs, from 1 on, in which so many of these times are over."""
-        return range([0, *self._ends][phase] + 1, [*self._ends, self.epochs][phase] + 1)
+    def epochs_of(self, phase: int, epochs: int) -> range:
+        """The epochs of a training of so many, from 1 on, in which ``phase`` of these times are over."""
+        return range([0, *self._ends][phase] + 1, min([*self._ends, epochs][phase], epochs) + 1)
 
     def run_fixed(self, shape: Shape) -> None:
         """One step with the micro-batch as it is; the last micro-batch overlaps with the reduction of gradients."""

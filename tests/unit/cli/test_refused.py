@@ -148,6 +148,9 @@ def test_the_command_that_others_start_it_with_is_given_in_seatrials_words(words
         ("--on local trai.py", "run --on local train.py"),
         ("--on local other.sh", "run --image python:3.11-slim-bookworm -- bash other.sh"),
         ("--on local -m not-a-name", "run -m package.module --on local"),
+        ("--image own:1 go.sh --on docker", "run --image own:1 --on docker train.py -- --lr 1"),
+        ("--on local python 'a&b #1.py' --lr 1", "run --on local 'a&b #1.py' -- --lr 1"),
+        ("""--on local python "it's.py" """, """run --on local 'it'"'"'s.py'"""),
     ],
 )
 def test_the_command_to_type_keeps_the_options_that_were_typed(

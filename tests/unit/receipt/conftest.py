@@ -41,7 +41,7 @@ class Scenario:
     backend: str = "docker"
     stdout: str = ""
     stderr: str = ""
-    index: str = ""
+    index: str | None = None
     state: State | None = EXITED
     skipped_lines: int = 0
     model: str | None = "models/mnist.pth"
@@ -56,7 +56,7 @@ class Scenario:
         run_dir.mkdir()
         (run_dir / "stdout.log").write_text(self.stdout)
         (run_dir / "stderr.log").write_text(self.stderr)
-        if self.index:
+        if self.index is not None:
             (run_dir / "output.idx").write_text(self.index)
         if self.model:
             path = project / self.model

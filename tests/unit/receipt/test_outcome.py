@@ -10,6 +10,7 @@ import pytest
 
 from seatrial.backends.base import State
 from seatrial.job.model import Criteria
+from seatrial.job.serving import Serving
 from seatrial.job.tuning import Tuning
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.rendering import html, markdown
@@ -36,6 +37,23 @@ def _silent(until_s: float, gpus: tuple[Any, ...] = ()) -> Scenario:
     mode = "required" if gpus else "none"
     limits = {"job": {"timeout_s": 110.0}, "agent": {"timeout_s": 110.0}}
     return Scenario(events, gpus, mode, stdout="step \n" * 3, index=index, state=State("exited", 124), **limits)
+
+
+def _silent_from_the_start() -> Scenario:
+    return replace(_silent(0), stdout="", index="")
+
+
+def _silent_by_a_set_clock() -> Scenario:
+    """An hour is put on the clock just before the limit."""
+    silent = _silent(100)
+    later = [{**event, "t": event["t"] + 3600} for event in silent.events[-4:]]
+    return replace(silent, events=silent.events[:-4] + later)
+
+
+def _silent_server() -> Scenario:
+    silent = _silent(40)
+    serving = Serving(kind="recipe", model="digits", name="digits", port=8000)
+    return replace(silent, job={**silent.job, "serve": serving})
 
 
 def _hang() -> Scenario:
@@ -151,6 +169,27 @@ CASES = {
         "bad",
         "Failed. Stopped at the time limit of 1 min 50 s; it had printed nothing for the last 1 min 13 s, and its GPU "
         "was 88 % busy (seatrial exits with 1)",
+    ),
+    "the time limit of one that never said anything": (
+        _silent_from_the_start,
+        "bad",
+        "Failed. Stopped at the time limit of 1 min 50 s; it had printed nothing for the last 1 min 50 s "
+        "(seatrial exits with 1)",
+    ),
+    "the time limit of a server": (
+        _silent_server,
+        "bad",
+        "Failed. Stopped at the time limit of 1 min 50 s (seatrial exits with 1)",
+    ),
+    "the time limit of one that no index tells of": (
+        lambda: replace(_silent(40), index="nonsense\n"),
+        "bad",
+        "Failed. Stopped at the time limit of 1 min 50 s (seatrial exits with 1)",
+    ),
+    "the time limit behind a clock that was set": (
+        _silent_by_a_set_clock,
+        "bad",
+        "Failed. Stopped at the time limit of 1 min 50 s (seatrial exits with 1)",
     ),
     "the time limit of one that still trains": (
         lambda: _silent(100),

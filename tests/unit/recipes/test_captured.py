@@ -20,12 +20,12 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Engines are chosen behind some watched steps, as on a GPU; the shapes that were looked at."""
     seen: list[Any] = []
 
-    def choose(name: str, step: Any, note: Any) -> Any:
+    def choose(name: str, step: Any, note: Any, epochs: int) -> Any:
         fresh = not step.optimizer.state
         for shape in {span.shape for span in step.source.spans}:
             watched_steps(step, shape, fresh=fresh)
             seen.append(shape)
-        return choose_engine(name, step, note)
+        return choose_engine(name, step, note, epochs)
 
     monkeypatch.setattr(loop, "choose_engine", choose)
     return seen

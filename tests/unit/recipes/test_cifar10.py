@@ -12,8 +12,9 @@ from seatrial.recipes import cifar10  # noqa: E402
 from seatrial.train.data.cifar10 import MD5, read_cifar10  # noqa: E402
 from seatrial.train.data.images import ImageSet, Normalisation  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
-from seatrial.train.engine import longest_runs, spans_in  # noqa: E402
+from seatrial.train.engine import choose_engine, epochs_of, longest_runs  # noqa: E402
 from seatrial.train.errors import DataError  # noqa: E402
+from seatrial.train.kernels import muon  # noqa: E402
 from seatrial.train.step import Step  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -81,7 +82,9 @@ def test_every_kind_of_epoch_is_prepared(epochs: int) -> None:
         epochs=epochs,
         frozen_after=cifar10.METHOD.frozen_after(model, epochs),
     )
-    prepared = {(phase, shape) for phase in range(step.phases + 1) for shape in longest_runs(spans_in(step, phase))}
+    prepared = {
+        (phase, shape) for phase in range(step.phases + 1) for shape in longest_runs(epochs_of(step, phase, epochs))
+    }
     met = set()
     for epoch in range(1, epochs + 1):
         source.start(epoch, 0)
@@ -92,6 +95,45 @@ def test_every_kind_of_epoch_is_prepared(epochs: int) -> None:
     learning = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert any(name.startswith("blocks.1") for name in learning)
     assert any(name.startswith("blocks.0") for name in learning) == (epochs < 5)
+
+
+def small_step(epochs: int, sides: tuple[int, ...]) -> Step:
+    model, data, alone = cifar10.Network(widths=(8, 8, 8)), blobs(40), Ranks(0, 1, torch.device("cpu"))
+    source = cifar10.AlternatingCrops(data, Normalisation.of(data.images_NCHW), 10, alone, 0, sides=sides)
+    optimizer = cifar10.optimizer_of(model, 10, 0.1)
+    return Step(model, partial(cifar10.loss, 10, 0.1), optimizer, source, ranks=alone, precision="fp32", epochs=epochs)
+
+
+def test_a_training_longer_or_shorter_than_the_step_says_has_its_own_shapes() -> None:
+    step = small_step(1, (26, 28))
+    sides = [{shape.length for shape in longest_runs(epochs_of(step, 0, epochs))} for epochs in (1, 2, 3)]
+    assert sides == [{26}, {26, 28}, {26, 28, 32}]
+    assert set(longest_runs(epochs_of(step, 0, 9)).values()) == {4}  # no run goes beyond its epoch
+    step._frozen_after, step._ends = [], [2, 20]
+    assert [list(step.epochs_of(phase, 5)) for phase in range(3)] == [[1, 2], [3, 4, 5], []]
+
+
+def test_whole_images_are_tried_out_before_their_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, said = small_step(2, (26,)), list[str]()
+    monkeypatch.setattr(step, "compile", lambda: None)  # as it is: a compiled step reads the same rows
+    step.source.start(1, 0)
+    choose_engine("compile", step, said.append)
+    assert not [line for line in said if "does not work" in line], said
+
+
+@pytest.mark.parametrize("sides", [(2,), (33,), (26, 40)])
+def test_sides_that_no_crop_can_have(sides: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="sides are 3 to 32 pixels long"):
+        small_step(2, sides)
+
+
+def test_kernels_of_the_last_epochs_are_compiled_beforehand() -> None:
+    model = cifar10.Network()
+    texts = cifar10.sources(cifar10.WIDTHS, 10, torch.float16)
+    for parameter, _ in cifar10.METHOD.frozen_after(model, 9):
+        parameter.requires_grad = False
+    learning = [each for each in model.blocks.parameters() if each.requires_grad and each.ndim == 4]
+    assert len(learning) == 4 and muon.source(tuple(map(muon.size_of, learning))) in texts
 
 
 def test_whitening_gives_uncorrelated_channels() -> None:

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from seatrial.train.data.streaming import StreamedImages  # noqa: E402
+from seatrial.train.engine import choose_engine  # noqa: E402
 from seatrial.train.errors import CheckpointError, DivergedError, InputError  # noqa: E402
 from seatrial.train.loop import Outcome, Settings, fit  # noqa: E402
 from seatrial.train.optim.optimizer import adam  # noqa: E402
@@ -110,6 +111,28 @@ def test_a_graph_on_a_cpu_falls_back_with_the_reason(make_step: Make, capsys: py
 def test_unknown_engine(make_step: Make) -> None:
     with pytest.raises(InputError, match="engine 'warp' is not one of auto, eager"):
         train(make_step(), engine="warp")
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_training_that_is_done_is_tested_alone(make_step: Make, tmp_path: Path, epochs: int) -> None:
+    train(make_step(), 2, losses=[1.0, 0.5], checkpoints=tmp_path)
+    outcome = train(make_step(), epochs, losses=[0.25], resume=tmp_path)
+    assert (outcome.metrics, outcome.epochs, outcome.losses) == ({"accuracy": 0.5, "test_loss": 0.25}, 0, [])
+
+
+def test_compiling_tries_every_phase(make_step: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
+
+    def loss(model: nn.Sequential, images: Any, labels: Any) -> Any:
+        seen.append(cast(nn.Linear, model[1]).weight.requires_grad)
+        return nn.functional.cross_entropy(model(images), labels)
+
+    frozen_after = [(cast(nn.Linear, model[1]).weight, 1)]
+    step = make_step(network=lambda: model, loss=loss, frozen_after=frozen_after, epochs=2)
+    monkeypatch.setattr(step, "compile", lambda: None)
+    choose_engine("compile", step, print)
+    assert set(seen) == {True, False}
 
 
 def test_checkpoints_of_some_epochs_only(make_step: Make, tmp_path: Path) -> None:

@@ -127,9 +127,13 @@ def _instead(typed: str, meant: Sequence[str], argv: list[str]) -> str | None:
     return shlex.join(["seatrial", *argv[:at], *meant, *argv[at + 1 :]])
 
 
+#: Verb, and what follows it up to a comment or another command; not where a part is left to fill in.
+_ADVISED = re.compile(r"""(seatrial \w+ )(?!--help)((?:'[^']*'|"[^"]*"|[^#;&|…'"])*)(?=$|[#;&|])""")
+
+
 def _with_own_options(advice: str, argv: list[str]) -> str:
     """Advice to start another target, with the options that were typed for this one: those that it does not give."""
-    whole = re.match(r"(seatrial \w+ )(?!--help)([^#;&|…]*)(?=$|[#;&|])", advice)
+    whole = _ADVISED.match(advice)
     verb = argv[0] if argv else ""
     if whole is None or verb not in ("run", *_ADVISED_AS_RUN) or whole[1] != f"seatrial {verb} ":
         return advice
@@ -152,7 +156,7 @@ def _typed_options(argv: list[str]) -> list[list[str]]:
     while at < len(ours) and not (ours[at] in (*LAUNCHERS, *MPI_LAUNCHERS) or is_python(ours[at])):
         name, sign, _ = ours[at].partition("=")
         size = 2 if known.get(name) is not None and not sign else 1
-        if name in known and name not in ("-m", "--image"):
+        if name in known and name != "-m":
             found.append(ours[at : at + size])
         at += size
     return found

@@ -64,7 +64,7 @@ class Output:
     ends_with_exception: the last thing on stderr, with nothing on stdout long after it, is the traceback of an
         exception that nobody announced as harmless.
     after_stderr: what stdout said when stderr had said its last; () where the index of both does not tell.
-    said_at: when its last pieces came, in seconds since the epoch; () where no index tells.
+    said_at: when its last pieces came, in seconds since the epoch; () where it said nothing, None where no index tells.
     lines: on both that say something. line_ends: on both, of whatever lines.
     first_lines, last_lines: a few of either, those of stderr first.
     """
@@ -74,7 +74,7 @@ class Output:
     last_line: str | None = None
     ends_with_exception: bool = False
     after_stderr: tuple[str, ...] = ()
-    said_at: tuple[float, ...] = ()
+    said_at: tuple[float, ...] | None = None
     lines: int = 0
     line_ends: int = 0
     first_lines: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ def read_output(run_dir: Path) -> Output:
         last_line=clean(last_line) if last_line else None,
         ends_with_exception=ends_with_exception(tail) and not _went_on(run_dir),
         after_stderr=_after_stderr(run_dir, chunks),
-        said_at=tuple(at for at, _, _ in chunks),
+        said_at=_said_at(run_dir, chunks),
         lines=sum(end.count for end in ends),
         line_ends=sum(end.line_ends for end in ends),
         first_lines=tuple(clean(line) for end in ends for line in end.first),
@@ -179,6 +179,11 @@ def _last_chunks(run_dir: Path) -> list[tuple[float, str, int]]:
     """(unix time, stream, bytes) of the last chunks of both logs, in the order they came."""
     found = (_CHUNK.fullmatch(line) for line in _tail(run_dir / INDEX).splitlines())
     return [(float(chunk[1]), chunk[2], int(chunk[3])) for chunk in found if chunk]
+
+
+def _said_at(run_dir: Path, chunks: list[tuple[float, str, int]]) -> tuple[float, ...] | None:
+    silent = (run_dir / INDEX).is_file() and not any(_tail(run_dir / name) for name in (INDEX, *STREAMS))
+    return tuple(at for at, _, _ in chunks) if chunks or silent else None
 
 
 def _after_stderr(run_dir: Path, chunks: list[tuple[float, str, int]]) -> tuple[str, ...]:

@@ -150,12 +150,17 @@ def _timeout(case: Case) -> str | None:
 
 
 def _silence(case: Case) -> str:
-    """How long a target had said nothing when its time was over, and what its GPUs did: it may hang."""
+    """How long a target had said nothing when its time was over, and what its GPUs did: it may hang.
+
+    Nothing of a server, which has nothing to say.
+    """
     started = case.evidence.target_started
     stop = next((each for each in case.evidence.all(Signal) if each.text("origin") == "timeout"), None)
-    if started is None or stop is None or not case.output.said_at:
+    if case.plan.job.serve is not None or started is None or stop is None or case.output.said_at is None:
         return ""
     began, ended = started.number("t") or 0.0, stop.number("t") or 0.0
+    if abs(ended - began - (stop.at_s - started.at_s)) > SILENT_S:  # the clock was set meanwhile
+        return ""
     last = max((at for at in case.output.said_at if at < ended), default=began)
     silent_s = ended - max(last, began)
     if silent_s < max(SILENT_S, SILENT_SHARE * (ended - began)):

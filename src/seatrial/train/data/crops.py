@@ -29,10 +29,13 @@ class AlternatingCrops:
         pixels: an image moves by up to so many both ways. dtype: of the batches.
         sides: pixels of the square that is cut out of the padded image, in each of the first epochs; whole images
             follow. A smaller square takes less time.
+
+    Raises:
+        ValueError: a side that is larger than the images, or no larger than ``pixels``.
     """
 
     resident = True
-    #: A step takes milliseconds and a launch microseconds; to capture more of them only takes longer.
+    #: Steps in one graph. A step takes milliseconds and a launch microseconds: more would only be captured longer.
     steps_per_replay = 4
 
     def __init__(
@@ -48,6 +51,8 @@ class AlternatingCrops:
         sides: Sequence[int] = (),
     ) -> None:
         whole = max(data.images_NCHW.shape[2:])
+        if sides and not pixels < min(sides) <= max(sides) <= whole:
+            raise ValueError(f"sides are {pixels + 1} to {whole} pixels long, not {min(sides)} to {max(sides)}")
         dealt = deal(len(data), batch, ranks.rank, ranks.world, drop_last=True)
         self._sides, self._whole = tuple(sides), whole
         self._spans_of = {
@@ -104,6 +109,9 @@ class AlternatingCrops:
         padded_BHWC = F.pad(images_BCHW, (pixels,) * 4, mode="reflect").permute(0, 2, 3, 1)
         rows_BH = self._tops_N[rows_B][:, None] + torch.arange(height, device=self._device)
         columns_BW = self._lefts_N[rows_B][:, None] + torch.arange(width, device=self._device)
+        # Whole images are tried out before their epoch, with the moves of an epoch of smaller squares.
+        rows_BH.clamp_(max=padded_BHWC.shape[1] - 1)
+        columns_BW.clamp_(max=padded_BHWC.shape[2] - 1)
         every_B = torch.arange(len(rows_B), device=self._device)[:, None, None]
         cut_BCHW = padded_BHWC[every_B, rows_BH[:, :, None], columns_BW[:, None, :]].permute(0, 3, 1, 2)
         return self._normalise(cut_BCHW).to(self._dtype).contiguous(memory_format=torch.channels_last)

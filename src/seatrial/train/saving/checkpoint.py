@@ -129,7 +129,11 @@ class CheckpointWriter:
         if self._queue is None:
             self._queue = HostQueue(self.keep, self._write, self._fail)
         held = self._queue.room(size, HOST_COPIES if has_room(state) else self.keep + 1)
-        told = self._host.fill(held, state, ready)
+        try:
+            told = self._host.fill(held, state, ready)
+        except BaseException:
+            self._queue.give_back(held)
+            raise
         self._queue.give(QueuedCheckpoint(global_step, held, told, best))
 
     def _write(self, global_step: int, write: Callable[[Path], object], best: bool) -> None:
@@ -271,16 +275,20 @@ class HostCopies:
     def fill(self, held: arena.Arena, value: Any, ready: torch.cuda.Event | None = None) -> Any:
         """Copy every tensor into an arena; what ``arena.fill`` gives. The copies are done when it returns."""
 
-        staging = self._staging = self._staging or Staging()
-
         def copy(to: torch.Tensor, tensor: torch.Tensor) -> None:
             if tensor.is_cuda:
-                staging.copy(to, tensor, self._stream(tensor.device, ready))
+                self._staging = self._staging or Staging()
+                self._staging.copy(to, tensor, self._stream(tensor.device, ready))
             else:
                 to.copy_(tensor)
 
-        told = arena.fill(held, value, copy)
-        staging.finish()
+        try:
+            told = arena.fill(held, value, copy)
+            if self._staging is not None:
+                self._staging.finish()
+        except BaseException:
+            self._staging = None  # what is in its pieces must not come into the next checkpoint
+            raise
         return told
 
     def _stream(self, device: torch.device, ready: torch.cuda.Event | None) -> torch.cuda.Stream:

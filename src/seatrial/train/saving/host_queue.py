@@ -68,7 +68,19 @@ class HostQueue:
                     break
                 if not self.drop(newer=1):  # the one that asks for room
                     self._changed.wait()
-        return arena.Arena(size_bytes)
+        try:
+            return arena.Arena(size_bytes)
+        except BaseException:
+            with self._changed:
+                self._made -= 1
+                self._changed.notify_all()
+            raise
+
+    def give_back(self, held: arena.Arena) -> None:
+        """Nothing in it is to be written any more."""
+        with self._changed:
+            self._free.append(held)
+            self._changed.notify_all()
 
     def give(self, waiting: QueuedCheckpoint) -> None:
         """Have it written after those before it."""
@@ -115,9 +127,7 @@ class HostQueue:
                 self._write(waiting.global_step, partial(self._to_disk, waiting), waiting.best)
             except Exception as error:  # noqa: BLE001  raised again on the caller's thread
                 self._fail(error)
-            with self._changed:
-                self._free.append(waiting.held)
-                self._changed.notify_all()
+            self.give_back(waiting.held)
 
     def _to_disk(self, waiting: QueuedCheckpoint, path: Path) -> None:
         if self._process is not None:

@@ -227,6 +227,21 @@ def test_a_disk_failure_in_the_process_reaches_the_caller() -> None:
         writer.close()
 
 
+def test_copies_that_fail_leave_the_memory_to_those_after_them(tmp_path: Path) -> None:
+    writer = CheckpointWriter(tmp_path, keep=1, process_bytes=0)
+    for step in range(1, 5):
+        with pytest.raises(NotImplementedError):  # the tensor before it is in the memory already
+            writer.save(step, {"weight": torch.ones(3), "nowhere": torch.empty(3, device="meta")})
+            writer._thread.join(1)
+            writer._raise_failure()
+    closes = threading.Thread(target=lambda: [writer.save(5, state_of(5)), writer.close()])
+    closes.daemon = True
+    closes.start()
+    closes.join(30)
+    assert not closes.is_alive(), "what failed keeps its memory, and the next waits for it"
+    assert same(load_newest(tmp_path, print), state_of(5))
+
+
 def test_nothing_is_held_of_what_is_left_out_behind_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     goes_on = threading.Event()
 

@@ -97,3 +97,13 @@ def test_who_waits_for_room_is_told_of_one_left_out(disk: Disk) -> None:
     queue.give(QueuedCheckpoint(3, given[0], None, False))
     queue.close()
     assert disk.written == [1, 3]
+
+
+def test_memory_that_could_not_be_had_or_is_given_back_is_not_counted() -> None:
+    queue = HostQueue(1, Disk().write, fail)
+    with pytest.raises(OSError):
+        queue.room(2**62, 1)  # more than a process can address
+    held = queue.room(SIZE_BYTES, 1)
+    queue.give_back(held)
+    assert queue.room(SIZE_BYTES, 1) is held
+    queue.close()
