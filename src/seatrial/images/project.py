@@ -264,7 +264,7 @@ def _read_list(file: Path, project: Path) -> tuple[Requirements, SpecifierSet]:
     exported = read_conda_list(file, project)
     if exported is None:
         return read_requirements(file, project), SpecifierSet()
-    return Requirements(lines=exported.lines), exported.python
+    return exported.requirements, exported.python
 
 
 def _without_standard_modules(needs: Needs) -> Needs:
@@ -304,7 +304,7 @@ def _from_files(project: Path, packages: ImportedPackages) -> Needs | None:
         if is_there(file := project / name):
             environment = read_environment(file)
             reason = f"{name} lists them"
-            return Needs(Requirements(lines=environment.lines), name, reason, environment.python)
+            return _with_itself(project, Needs(environment.requirements, name, reason, environment.python))
     if is_there(file := project / "setup.py") and (setup := read_setup(file)) is not None:
         return Needs(
             Requirements(lines=setup.lines), "setup.py", "install_requires of setup.py lists them", setup.python

@@ -357,6 +357,20 @@ def test_what_conda_would_install_and_pip_has(tmp_path: Path) -> None:
     assert (needs.source, str(needs.python)) == ("environment.yml", "==3.10.*")
 
 
+def test_an_environment_yml_has_pips_options_and_other_lists(tmp_path: Path) -> None:
+    (tmp_path / "requirements").mkdir()
+    (tmp_path / "requirements" / "more.txt").write_text("tqdm  # bars\n-c pins.txt\n")
+    (tmp_path / "requirements" / "pins.txt").write_text("tqdm<5\n")
+    environment = tmp_path / "environment.yml"
+    listed = "--extra-index-url https://download.pytorch.org/whl/cu118", "-r requirements/more.txt", "einops"
+    environment.write_text("dependencies:\n  - pip:\n" + "".join(f"    - {line}\n" for line in listed))
+    found = needs_of(tmp_path, "einops").requirements
+    assert (found.lines, found.constraints, found.options) == (("tqdm", "einops"), ("tqdm<5",), listed[:1])
+    environment.write_text("dependencies:\n  - pip:\n    - -r requirements/none.txt\n")
+    with pytest.raises(ConfigError, match=r"^environment.yml:3: requirements/none.txt does not exist"):
+        needs_of(tmp_path, "einops")
+
+
 def test_a_part_of_a_package_that_is_a_package_of_its_own(tmp_path: Path) -> None:
     modules = {"orbax": "train.py:1", "orbax.export": "train.py:1"}
     needs = project_needs(tmp_path, ScriptFacts(imports=("orbax",), modules=modules), tmp_path)
