@@ -35,7 +35,33 @@ REFUSED = {
     "bench": ("MODE is missing: matmul, train, scaling, batch or serve", "seatrial bench matmul"),
     "prune --keep x": ("--keep: expected a whole number, got 'x'", "seatrial prune --help"),  # not --keep 0
     "plan trainx.py": ("There is no script trainx.py in PROJECT; did you mean train.py?", "seatrial plan train.py"),
-    "tune": ("Nothing to run: name a script, a recipe or -m module; here are train.py", "seatrial tune train.py"),
+    "tune": (
+        "Nothing to run: name a script, a recipe or -m module; here are train.py, two words.py",
+        "seatrial tune train.py",
+    ),
+    "run train.py --epochs 5 --lr 1 --gpus none": (
+        "No such option: --epochs",
+        "seatrial run train.py --gpus none -- --epochs 5 --lr 1",
+    ),
+    "run --epochs 5 --gpus none train.py a": (
+        "No such option: --epochs",
+        "seatrial run --gpus none train.py -- --epochs 5 a",
+    ),
+    "run -m train --lr=1 a": ("No such option: --lr", "seatrial run -m train -- --lr=1 a"),
+    "run --epochs 5": ("No such option: --epochs", "seatrial run TARGET -- --epochs 5"),
+    "tune --fast digits --on local": ("No such option: --fast", "seatrial tune digits --on local -- --fast"),
+    "plan train.py a b --gpus none": (
+        '"a" is an unexpected argument: the target\'s own arguments go after --',
+        "seatrial plan --gpus none train.py -- a b",
+    ),
+    "run -m train a b": (
+        '"a" is an unexpected argument: the target\'s own arguments go after --',
+        "seatrial run -m train -- a b",
+    ),
+    "run --on local two words.py 3": (
+        "The file two words.py has a space in its name: put it in quotes",
+        "seatrial run --on local 'two words.py' -- 3",
+    ),
     "plan train.py --mount nowhere:/x": ("Mount nowhere: there is no such file or folder", "ls ."),
     "plan train.py --env-file no/file": ("Env file no/file: there is no such file or folder", "ls ."),
     "run mnist --gpus none --data folder": (
@@ -65,6 +91,7 @@ REFUSED = {
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
+    (tmp_path / "two words.py").touch()
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "picture.png").touch()
     (tmp_path / "other.yaml").touch()

@@ -145,7 +145,7 @@ def test_names_keep_their_case(seatrial, tmp_path):
     ("typed", "advised"),
     [
         (["--on", "local", "--fast", "fit.py"], "seatrial run --on local fit.py -- --fast"),
-        (["fit.py", "--lr=0.1", "x"], "seatrial run fit.py x -- --lr=0.1"),
+        (["fit.py", "--lr=0.1", "x"], "seatrial run fit.py -- --lr=0.1 x"),
         (["fit.py", "--lr", "0.1"], "seatrial run fit.py -- --lr 0.1"),
     ],
 )
