@@ -88,6 +88,7 @@ class TargetError(UsageError):
 
     Args:
         instead: (what was typed, what stands in its place): the command line has the same options in its advice then.
+        first: a command that makes what stands in its place.
     """
 
     def __init__(
@@ -97,9 +98,11 @@ class TargetError(UsageError):
         cause: str | None = None,
         run: str | None = None,
         instead: tuple[str, Sequence[str]] | None = None,
+        first: str | None = None,
     ) -> None:
         super().__init__(message, cause=cause, run=run)
         self.instead = instead
+        self.first = first
 
 
 class GpuRequestError(UsageError):

@@ -36,7 +36,7 @@ REFUSED = {
     "prune --keep x": ("--keep: expected a whole number, got 'x'", "seatrial prune --help"),  # not --keep 0
     "plan trainx.py": ("There is no script trainx.py in PROJECT; did you mean train.py?", "seatrial plan train.py"),
     "tune": (
-        "Nothing to run: name a script, a recipe or -m module; here are train.py, two words.py",
+        "Nothing to run: name a script, a recipe or -m module; here are train.py, has_gpus.py, two words.py",
         "seatrial tune train.py",
     ),
     "run train.py --epochs 5 --lr 1 --gpus none": (
@@ -61,6 +61,30 @@ REFUSED = {
     "run --on local two words.py 3": (
         "The file two words.py has a space in its name: put it in quotes",
         "seatrial run --on local 'two words.py' -- 3",
+    ),
+    "run python train.py --lr 1 --gpus none --on local": (
+        "seatrial starts Python itself: name the script alone",
+        "seatrial run --on local --gpus none train.py -- --lr 1",
+    ),
+    "run -- python train.py a": (
+        "seatrial starts Python itself: name the script alone",
+        "seatrial run train.py -- a",
+    ),
+    "run torchrun --nproc_per_node 4 train.py --gpus 2": (
+        "seatrial starts the ranks itself: torchrun is a launcher, not a script",
+        "seatrial run --gpus 2 train.py",
+    ),
+    "run python has_gpus.py --gpus 2": (
+        "seatrial starts Python itself: name the script alone",
+        "seatrial run has_gpus.py -- --gpus 2",
+    ),
+    "run launch.sh --gpus none --on local": (
+        "launch.sh is a shell script, not Python",
+        "seatrial run --gpus none --on local train.py",
+    ),
+    "plan lab.ipynb --gpus none": (
+        "lab.ipynb is a notebook, not a script",
+        "jupyter nbconvert --to script lab.ipynb && seatrial plan lab.py --gpus none",
     ),
     "plan train.py --mount nowhere:/x": ("Mount nowhere: there is no such file or folder", "ls ."),
     "plan train.py --env-file no/file": ("Env file no/file: there is no such file or folder", "ls ."),
@@ -92,6 +116,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     (tmp_path / "two words.py").touch()
+    (tmp_path / "has_gpus.py").write_text('parser.add_argument("--gpus")\n')
+    (tmp_path / "launch.sh").write_text("torchrun --nproc_per_node 4 train.py\n")
+    (tmp_path / "lab.ipynb").touch()
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "picture.png").touch()
     (tmp_path / "other.yaml").touch()

@@ -80,7 +80,7 @@ def _near_option(option: str, error: Exception) -> str | None:
 
 
 def _behind_dashes(argv: Sequence[str]) -> str:
-    """The command with all that is the target's own where the target gets it: options that are not ours, further words."""
+    """The command with what is the target's own where the target gets it: options that are not ours, further words."""
     known = {name: option["metavar"] for option in kept()[argv[0]]["options"] for name in option["names"]}
     ours: list[str] = []
     theirs: list[str] = []
