@@ -126,7 +126,17 @@ class NameInUseError(UsageError):
 
 
 class RunNotFoundError(UsageError):
-    """No run of this ID or name in the store."""
+    """No run of this ID or name in the store.
+
+    Args:
+        instead: (what was typed, the name that was probably meant): the command line has it in its advice then.
+    """
+
+    def __init__(
+        self, message: str, *, cause: str | None = None, run: str | None = None, instead: tuple[str, str] | None = None
+    ) -> None:
+        super().__init__(message, cause=cause, run=run)
+        self.instead = instead
 
 
 class GpuContractError(SeatrialError):

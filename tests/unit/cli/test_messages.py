@@ -86,6 +86,15 @@ REFUSED = {
         "lab.ipynb is a notebook, not a script",
         "jupyter nbconvert --to script lab.ipynb && seatrial plan lab.py --gpus none",
     ),
+    "run train.py --on Docker --gpus none": (
+        "There is no backend 'Docker': choose from auto, docker, podman, local, k8s",
+        "seatrial run train.py --gpus none --on docker",
+    ),
+    "run train.py --on kubernetes": (
+        "There is no backend 'kubernetes': choose from auto, docker, podman, local, k8s",
+        "seatrial run train.py --on k8s",
+    ),
+    "--gpus none train.py": ("A command is missing before --gpus", "seatrial run --gpus none train.py"),
     "plan train.py --mount nowhere:/x": ("Mount nowhere: there is no such file or folder", "ls ."),
     "plan train.py --env-file no/file": ("Env file no/file: there is no such file or folder", "ls ."),
     "run mnist --gpus none --data folder": (
@@ -193,6 +202,28 @@ def test_a_record_that_is_spoilt(
     sentence, command = said(capsys)
     assert sentence.replace(str(run.folder), "FOLDER").replace(run.id, "RUN") == expected
     assert command.endswith(run.id) and "runs show" not in command  # not what has just been typed
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ("runs show secon", "seatrial runs show second"),
+        ("open secon", "seatrial open second"),
+        ("runs rm secon", "seatrial runs ls"),
+        ("runs show nothing", "seatrial runs ls"),
+    ],
+)
+def test_a_run_whose_name_is_misspelt(
+    words: str, advice: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    RunStore(project).create(new_run_id(time.time()), "second")
+    assert cli._main(words.split()) == 2
+    assert said(capsys)[1] == advice
+
+
+def test_help_with_a_command_is_that_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli._main(["help", "runs", "ls"]) == 0
+    assert capsys.readouterr().out.startswith("Usage: seatrial runs ls ")
 
 
 def test_evidence_that_is_a_folder(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,6 +23,7 @@ from seatrial.errors import (
     CapacityError,
     GpuContractError,
     GpuRequestError,
+    RunNotFoundError,
     SeatrialError,
     StackError,
     TargetError,
@@ -80,6 +81,8 @@ def _sentence(error: Exception, argv: list[str]) -> tuple[str, str | None, str |
         if isinstance(error, TargetError) and advice:
             instead = _instead(*error.instead, argv) if error.instead else None
             advice = _with_own_options(advice, argv) if instead is None else _after(error.first, instead)
+        if isinstance(error, RunNotFoundError) and error.instead:
+            advice = _with_run(*error.instead, argv) or advice
         return error.message, error.cause, advice
     if (usage := usage_problem(error, argv)) is not None:
         return usage
@@ -125,6 +128,13 @@ def _instead(typed: str, meant: Sequence[str], argv: list[str]) -> str | None:
         return None
     at = places[0]
     return shlex.join(["seatrial", *argv[:at], *meant, *argv[at + 1 :]])
+
+
+def _with_run(typed: str, meant: str, argv: list[str]) -> str | None:
+    """The user's own command with the run that was meant; None where that would change or delete another's run."""
+    if argv.count(typed) != 1 or not {"rm", "stop", "exec"}.isdisjoint(argv[:2]):
+        return None
+    return shlex.join(["seatrial", *(meant if word == typed else word for word in argv)])
 
 
 def _after(first: str | None, command: str) -> str:
