@@ -207,9 +207,9 @@ def test_a_record_that_is_spoilt(
 @pytest.mark.parametrize(
     ("words", "advice"),
     [
-        ("runs show secon", "seatrial runs show second"),
-        ("open secon", "seatrial open second"),
-        ("runs rm secon", "seatrial runs ls"),
+        ("runs show secnod", "seatrial runs show second"),
+        ("open secnod", "seatrial open second"),
+        ("runs rm secnod", "seatrial runs ls"),
         ("runs show nothing", "seatrial runs ls"),
     ],
 )

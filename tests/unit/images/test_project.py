@@ -429,3 +429,25 @@ def test_accelerate_is_for_torch_alone(tmp_path: Path) -> None:
     for framework, lines in (("torch", ("torch", "transformers", "accelerate")), ("jax", ("jax", "transformers"))):
         script = ScriptFacts(imports=(framework, "transformers"), framework=framework)
         assert project_needs(tmp_path, script, tmp_path).requirements.lines == lines
+
+
+def test_what_windows_alone_has_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("numpy\npywin32==306\npywinpty==2.0.13\n")
+    needs = needs_of(tmp_path, "numpy")
+    assert needs.requirements.lines == ("numpy",)
+    assert (
+        "pywin32==306 and pywinpty==2.0.13, for old releases or other systems than Linux, are left out" in needs.reason
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "python"),
+    [("python==3.8", "==3.8.*"), ("python==3.10.4", "==3.10.*"), ("Python >= 3.9", ">=3.9"), ("python", "")],
+)
+def test_a_list_that_names_python_asks_for_that_python(tmp_path: Path, line: str, python: str) -> None:
+    (tmp_path / "requirements.txt").write_text(f"{line}\nnumpy\n")
+    needs = needs_of(tmp_path, "numpy")
+    assert (needs.requirements.lines, str(needs.python)) == (("numpy",), python)
+    assert needs.warnings == (
+        f"requirements.txt lists {line}, which pip cannot install: taken for the Python that it asks for",
+    )
