@@ -88,7 +88,7 @@ class TargetError(UsageError):
 
     Args:
         instead: (what was typed, what stands in its place): the command line has the same options in its advice then.
-        first: a command that makes what stands in its place.
+        first: a command without which what stands in its place is not there: it makes it, or goes to its folder.
     """
 
     def __init__(

@@ -132,6 +132,8 @@ def _script(word: str, project: Path) -> str:
             f"{word} is outside the project {root}",
             cause="only the project folder is in the container",
             run=f"cd {as_typed(path.parent)} && seatrial run {shlex.quote(path.name)}",
+            instead=(word, [path.name]),
+            first=f"cd {as_typed(path.parent)}",
         )
     return str(path.relative_to(root))
 

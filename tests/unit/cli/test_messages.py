@@ -94,6 +94,10 @@ REFUSED = {
         "There is no backend 'kubernetes': choose from auto, docker, podman, local, k8s",
         "seatrial run train.py --on k8s",
     ),
+    "sweep train.py --on local": (
+        "Nothing to sweep over: --set names it",
+        "seatrial sweep train.py --on local --set batch_size=64,128",
+    ),
     "--gpus none train.py": ("A command is missing before --gpus", "seatrial run --gpus none train.py"),
     "plan train.py --mount nowhere:/x": ("Mount nowhere: there is no such file or folder", "ls ."),
     "plan train.py --env-file no/file": ("Env file no/file: there is no such file or folder", "ls ."),

@@ -155,6 +155,14 @@ def test_an_unknown_option_takes_no_script_for_its_value(seatrial, tmp_path, typ
     assert (code, err.splitlines()[-1].strip()) == (2, f"fix: {advised}")
 
 
+def test_a_script_outside_of_the_project_is_run_from_its_folder_with_the_options(seatrial, tmp_path, monkeypatch):
+    (tmp_path / "train.py").touch()
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    _, _, err = seatrial("run", "../train.py", "--gpus", "none", "--", "--lr", "1")
+    assert "fix: cd .. && seatrial run train.py --gpus none -- --lr 1\n" in err
+
+
 def test_the_command_with_the_target_that_was_meant_keeps_its_options(seatrial, tmp_path):
     (tmp_path / "train.py").touch()
     _, _, err = seatrial("run", "traim.py", "--gpus", "none", "--name", "first", "--", "--lr", "1")
