@@ -88,6 +88,7 @@ class TargetError(UsageError):
 
     Args:
         instead: (what was typed, what stands in its place): the command line has the same options in its advice then.
+        first: a command without which what stands in its place is not there: it makes it, or goes to its folder.
     """
 
     def __init__(
@@ -97,9 +98,11 @@ class TargetError(UsageError):
         cause: str | None = None,
         run: str | None = None,
         instead: tuple[str, Sequence[str]] | None = None,
+        first: str | None = None,
     ) -> None:
         super().__init__(message, cause=cause, run=run)
         self.instead = instead
+        self.first = first
 
 
 class GpuRequestError(UsageError):
@@ -123,7 +126,17 @@ class NameInUseError(UsageError):
 
 
 class RunNotFoundError(UsageError):
-    """No run of this ID or name in the store."""
+    """No run of this ID or name in the store.
+
+    Args:
+        instead: (what was typed, the name that was probably meant): the command line has it in its advice then.
+    """
+
+    def __init__(
+        self, message: str, *, cause: str | None = None, run: str | None = None, instead: tuple[str, str] | None = None
+    ) -> None:
+        super().__init__(message, cause=cause, run=run)
+        self.instead = instead
 
 
 class GpuContractError(SeatrialError):

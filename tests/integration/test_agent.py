@@ -184,6 +184,20 @@ os.read(read_end, 1)
 
 
 @both
+def test_a_helper_that_ends_by_itself_was_not_left_behind(tmp_path, python):
+    """Python's own resource_tracker ends a moment after the process whose spawn started it."""
+    script = """
+import multiprocessing
+process = multiprocessing.get_context("spawn").Process(target=print, args=(1,))
+process.start()
+process.join()
+"""
+    agent = Agent(tmp_path, script, python)
+    assert agent.run().returncode == 0
+    assert not agent.events("signal")
+
+
+@both
 def test_events_of_the_target_and_samples(tmp_path, python):
     script = """
 import json, os, time

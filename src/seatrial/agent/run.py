@@ -35,6 +35,10 @@ EXIT_NOT_FOUND = 127
 #: What the target leaves behind gets this long after SIGTERM, or the grace period if that is shorter.
 LEFTOVER_GRACE_S = 5.0
 
+#: How long leftovers may take to end by themselves: helpers such as Python's multiprocessing.resource_tracker end when
+#: they see that the target has gone, and were not left running.
+LEFTOVER_NOTICE_S = 0.5
+
 #: The third request to stop cuts the grace period short. The second may be an engine repeating itself, or Ctrl-C
 #: pressed again while a checkpoint is being written.
 STOPS_UNTIL_KILL = 3
@@ -303,6 +307,10 @@ class Run:
     def _end_leftovers(self, wakeup: int) -> None:
         """The run ends with its target: what is left is asked, then made to go; its last output is kept."""
         left = self._leftovers()
+        notice_until_s = time.monotonic() + LEFTOVER_NOTICE_S
+        while left and self._kill_at_s is None and time.monotonic() < notice_until_s:
+            self._turn(wakeup, _TICK_S)
+            left = self._leftovers()
         untold = [pid for pid in left if pid not in self._told]
         if untold:
             self._write_signal(signal.SIGTERM, "end", signals.send(untold, signal.SIGTERM))

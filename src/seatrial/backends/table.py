@@ -11,6 +11,7 @@ from seatrial.backends.remembered import remembered
 from seatrial.errors import EngineUnavailableError, UsageError
 from seatrial.job.plan import Choice
 from seatrial.system.client_call import client_call as client_call  # part of this table for its callers
+from seatrial.system.near import nearest
 
 if TYPE_CHECKING:
     from seatrial.backends.containers.engine import ContainerEngine
@@ -66,8 +67,9 @@ def engine(name: str, environ: Mapping[str, str]) -> ContainerEngine:
 def backend(name: str, environ: Mapping[str, str]) -> Backend:
     """The backend of this name. Raises UsageError naming those that there are."""
     if name not in BACKENDS:
+        meant = "k8s" if name.lower().startswith("kube") else nearest(name, ["auto", *BACKENDS]) or "auto"
         raise UsageError(
-            f"There is no backend {name!r}: choose from auto, {', '.join(BACKENDS)}", run="seatrial run … --on auto"
+            f"There is no backend {name!r}: choose from auto, {', '.join(BACKENDS)}", run=f"seatrial run … --on {meant}"
         )
     return BACKENDS[name](environ)
 

@@ -109,6 +109,8 @@ def _without_colour(argv: list[str]) -> list[str]:
 
 
 def _answer(argv: list[str]) -> int:
+    if argv[:1] == ["help"] and argv[1:2] and argv[1] in VERBS:
+        return _dispatch([*argv[1:], "--help"])
     if not argv or argv[0] in ("-h", "--help", "help"):
         width = max(map(len, VERBS))
         verbs = "\n".join(f"  {verb:<{width}}  {line}" for verb, (_, line) in VERBS.items())
@@ -205,5 +207,9 @@ def _unknown_verb(word: str, rest: list[str]) -> int:
     )
     if word.endswith(".py"):
         meant, hint = "", shlex.join(["seatrial", "run", word, *rest])
+    if word.startswith("-") and rest:
+        hint = shlex.join(["seatrial", "run", word, *rest])
+        print(f"error: A command is missing before {word}\n  {FIX}: {hint}", file=sys.stderr)
+        return 2
     print(f'error: There is no command "{word}"{meant}\n  {FIX}: {hint or "seatrial --help"}', file=sys.stderr)
     return 2

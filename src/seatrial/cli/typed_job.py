@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from seatrial.backends import table
 from seatrial.cli.typed import check_folder
-from seatrial.errors import UsageError
+from seatrial.errors import TargetError, UsageError
 from seatrial.images.recipes import RECIPES
 from seatrial.job.loading import load_job
 from seatrial.job.model import Criteria, Job
+from seatrial.job.reading.modules import is_file
 from seatrial.runs.nearest import store_of
 from seatrial.runs.resume import run_to_resume
 from seatrial.runs.store import RunStore
@@ -30,15 +31,12 @@ def read_job(words: list[str], target_arguments: list[str], flags: dict[str, Any
         target_arguments: what stands behind it.
         resume: a run to go on from; without a target, its job is taken, and the flags given change it.
     """
-    if len(words) > 1:
-        raise UsageError(
-            f'"{words[1]}" is an unexpected argument: the target\'s own arguments go after --',
-            run=f"seatrial run {shlex.join([words[0], '--', *words[1:], *target_arguments])}",
-        )
     flags.pop("trust", None)
     leave_out = ("criteria",) if flags.pop("no_criteria", None) else ()
     named = flags.pop("project", None)
     project = check_folder(named or Path.cwd())
+    if len(words) > 1:
+        raise _too_many(words, target_arguments, project, flags.get("module"))
     if words:
         flags["target"] = words[0]
     flags["args"] = target_arguments
@@ -54,6 +52,22 @@ def read_job(words: list[str], target_arguments: list[str], flags: dict[str, Any
         )
     update: dict[str, Any] = {"resume": earlier.id, **({"criteria": Criteria()} if leave_out else {})}
     return _again(earlier.trusted_plan().job, flags).model_copy(update=update)
+
+
+def _too_many(words: list[str], target_arguments: list[str], project: Path, module: str | None) -> TargetError:
+    """For words that a shell has split, or that are the target's."""
+    for end in range(len(words), 1, -1):
+        if module is None and is_file(project / (name := " ".join(words[:end]))):
+            rest = [*words[end:], *target_arguments]
+            return TargetError(
+                f"The file {name} has a space in its name: put it in quotes",
+                run=f"seatrial run {shlex.join([name, *(['--', *rest] if rest else [])])}",
+            )
+    target, theirs = (["-m", module], words) if module is not None else (words[:1], words[1:])
+    return TargetError(
+        f'"{theirs[0]}" is an unexpected argument: the target\'s own arguments go after --',
+        run=f"seatrial run {shlex.join([*target, '--', *theirs, *target_arguments])}",
+    )
 
 
 def _load(project: Path, flags: Mapping[str, Any], leave_out: Collection[str] = ()) -> Job:

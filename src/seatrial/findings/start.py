@@ -22,6 +22,14 @@ START = (
         sources=(_RECORDED,),
     ),
     Known(
+        id="limits-refused",
+        title="{Engine} may not set the container's limits of open files and processes",
+        symptoms=("error setting rlimit", "setrlimit `RLIMIT_{limit}`: Operation not permitted"),
+        cause="The engine's own defaults are higher than this machine or this user may set",
+        fix="seatrial run --ulimit nofile=4096:4096 --ulimit nproc=4096:4096 …",
+        sources=("containers/podman#18555", "containers/podman#24508", _RECORDED),
+    ),
+    Known(
         id="device-not-there",
         title="There is no device {device}",
         symptoms=('custom device "{device}": no such file', "stat /dev/{name}: no such file"),

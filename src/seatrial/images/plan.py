@@ -109,7 +109,8 @@ def plan_image(
     built = {each.what.removesuffix(" build"): each.value for each in resolved.choices if each.what.endswith(" build")}
     also = {name: build for name, build in built.items() if name not in plan.stack}
     plan = plan.model_copy(update={"warnings": warnings, "packages_bytes": known_bytes, "also": also})
-    return plan, (*choices, disk_choice(plan))
+    takes_room = bool(resolved.requirements.lines or with_system.image.system_packages or own or wheels or compiles)
+    return plan, (*choices, *((disk_choice(plan),) if takes_room else ()))
 
 
 def _with_system_packages(job: Job, resolved: Resolved) -> tuple[Job, tuple[Choice, ...], tuple[str, ...]]:
@@ -193,7 +194,10 @@ def plan_packages(
         mirror=job.image.torch_index,
     )
     warnings = (*needs.warnings, *resolved.warnings)
-    return replace(resolved, choices=(needs.choice, *resolved.choices), warnings=warnings)
+    if python is not None and not needs.python.contains(f"{python}.99"):
+        warnings += (f"the project asks for Python {needs.python}, and this is Python {python}",)
+    choices = (each for each in resolved.choices if each.what != "python")  # it is chosen by where this runs
+    return replace(resolved, choices=(needs.choice, *choices), warnings=warnings)
 
 
 def _machine(job: Job, machine: Machine | None, cpu_only: bool) -> Machine | None:

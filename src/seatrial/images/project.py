@@ -107,7 +107,7 @@ def project_needs(project: Path, script: ScriptFacts, script_dir: Path, also: tu
         warnings = tuple(map(partial(_guessed, script), packages.guessed.items()))
         needs = Needs(Requirements(lines=packages.lines), "the imports", reason, warnings=warnings)
     else:
-        needs = _for_linux(_without_horovod(_without_standard_modules(needs)))
+        needs = _for_linux(_without_horovod(_without_standard_modules(_without_python(needs))))
         needs = _with_imported(needs, packages, script, also)
     told = needs.plus(Requirements(lines=also))
     warnings = (*needs.warnings, *_in_the_project(script, own), *_not_installed(told, packages, script))
@@ -264,7 +264,23 @@ def _read_list(file: Path, project: Path) -> tuple[Requirements, SpecifierSet]:
     exported = read_conda_list(file, project)
     if exported is None:
         return read_requirements(file, project), SpecifierSet()
-    return Requirements(lines=exported.lines), exported.python
+    return exported.requirements, exported.python
+
+
+def _without_python(needs: Needs) -> Needs:
+    """A list of pip's may name python itself, as conda's do: no package, but the version that the project is for."""
+    named = {
+        line: each for line in needs.requirements.lines if (each := parsed(line)) and each.name.lower() == "python"
+    }
+    if not named:
+        return needs
+    kept = replace(needs.requirements, lines=tuple(line for line in needs.requirements.lines if line not in named))
+    asked = needs.python
+    for each in named.values():
+        pinned = re.fullmatch(r"={2,3}(\d+\.\d+)\S*", str(each.specifier))
+        asked &= SpecifierSet(f"=={pinned[1]}.*") if pinned else each.specifier
+    told = f"{needs.source} lists {', '.join(named)}, which pip cannot install: taken for the Python that it asks for"
+    return replace(needs, requirements=kept, python=asked, warnings=(*needs.warnings, told))
 
 
 def _without_standard_modules(needs: Needs) -> Needs:
@@ -304,7 +320,7 @@ def _from_files(project: Path, packages: ImportedPackages) -> Needs | None:
         if is_there(file := project / name):
             environment = read_environment(file)
             reason = f"{name} lists them"
-            return Needs(Requirements(lines=environment.lines), name, reason, environment.python)
+            return _with_itself(project, Needs(environment.requirements, name, reason, environment.python))
     if is_there(file := project / "setup.py") and (setup := read_setup(file)) is not None:
         return Needs(
             Requirements(lines=setup.lines), "setup.py", "install_requires of setup.py lists them", setup.python

@@ -5,15 +5,15 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from seatrial.errors import TargetError
-from seatrial.job.foreign_folders import is_foreign
 from seatrial.job.model import Target
 from seatrial.job.module_names import console_script, module_name
 from seatrial.job.reading.modules import find_module, is_file, is_folder
 from seatrial.job.reading.shell_commands import LAUNCHERS, MPI_LAUNCHERS, is_python, training_command
+from seatrial.job.startable import converted, first_notebook, likely_scripts, runnable_package, scripts
 from seatrial.system.project_files import read_bytes
 from seatrial.system.typed_path import as_typed
 
@@ -23,7 +23,6 @@ _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _SHELL_SUFFIXES = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".pbs", ".lsf")
 _SHELL_LINE = re.compile(rb"#!\s*\S*/(?:env\s+(?:-\S+\s+)*)?(?:ba|z|k|da)?sh\b")
 
-_MAX_LOOKED_AT = 2000
 _MOST_OF_YAML = 20_000
 #: Linux's longest file name, in bytes; longer ones make every question about the file an error.
 _MAX_NAME = 255
@@ -51,12 +50,8 @@ def resolve_target(
     if image is not None and not (words and words[0].endswith(".py") and _is_path_like(words[0], project)):
         return Target(kind="image", value="", args=tuple(words))
     if not words:
-        scripts = _likely(project)[:5]
-        there = f"; here are {', '.join(scripts)}" if scripts else f"; recipes: {', '.join(sorted(recipes))}"
-        raise TargetError(
-            f"nothing to run: name a script, a recipe or -m module{there}", run=_run_example(scripts, recipes)
-        )
-    if words[0] in (*LAUNCHERS, *MPI_LAUNCHERS):
+        raise _nothing(project, recipes)
+    if words[0] in (*LAUNCHERS, *MPI_LAUNCHERS) or (is_python(words[0]) and words[1:]):
         raise launcher_refused(words)
     raise _not_there(words[0], project, recipes)
 
@@ -68,9 +63,13 @@ _MPI = (
 
 def launcher_refused(words: Sequence[str]) -> TargetError:
     """``horovodrun -np 4 python train.py`` and the like: the same in seatrial's words, where they can be read."""
+    words, options = _without_our_options(words)
     command = training_command(shlex.join(words), lambda name: True)
     own = is_python(words[0])
     run = command.seatrial if command is not None else "seatrial run --gpus 2 train.py"
+    if options:
+        given = re.sub(r"^seatrial run (--gpus \S+ )?" if "--gpus" in options else "^seatrial run ", "", run)
+        run = f"seatrial run {shlex.join(options)} {given}"
     return TargetError(
         "seatrial starts Python itself: name the script alone"
         if own
@@ -78,6 +77,19 @@ def launcher_refused(words: Sequence[str]) -> TargetError:
         cause=_MPI if words[0] in MPI_LAUNCHERS else None,
         run=run,
     )
+
+
+def _without_our_options(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """(the launcher's and the script's words, ours among them): no script has --on, and few have --gpus."""
+    script = next((Path(word) for word in words if word.endswith(".py") and is_file(Path(word))), None)
+    text = read_bytes(script, inside=script.parent) if script is not None else b""
+    left, ours = list(words), []
+    for option in ("--on", "--gpus"):
+        at = left.index(option) if option in left else len(left)
+        if at + 1 < len(left) and script is not None and option.encode() not in text:
+            ours += left[at : at + 2]
+            del left[at : at + 2]
+    return left, ours
 
 
 def _is_path_like(word: str, project: Path) -> bool:
@@ -95,7 +107,7 @@ def _module_target(module: str, words: Sequence[str], project: Path) -> Target:
     top = module.split(".")[0]
     ours = any(is_folder(root / top) or is_file(root / f"{top}.py") for root in roots)
     if ours and find_module(module, roots, main=True) is None:
-        names = [path[:-3].removeprefix("src/").replace("/", ".") for path in _scripts(project)]
+        names = [path[:-3].removeprefix("src/").replace("/", ".") for path in scripts(project)]
         near = difflib.get_close_matches(module, names, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise TargetError(
@@ -109,11 +121,7 @@ def _script(word: str, project: Path) -> str:
     path = (project / word).resolve()
     root = project.resolve()
     if path.suffix == ".ipynb":
-        script = shlex.quote(str(Path(word).with_suffix(".py")))
-        raise TargetError(
-            f"{word} is a notebook, not a script",
-            run=f"jupyter nbconvert --to script {shlex.quote(word)} && seatrial run {script}",
-        )
+        raise _notebook(word)
     if command := _of_another_file(path):
         kind, run = command
         raise TargetError(f"{word} is {kind}, not a script", run=f"{run} {shlex.quote(word)}")
@@ -124,8 +132,20 @@ def _script(word: str, project: Path) -> str:
             f"{word} is outside the project {root}",
             cause="only the project folder is in the container",
             run=f"cd {as_typed(path.parent)} && seatrial run {shlex.quote(path.name)}",
+            instead=(word, [path.name]),
+            first=f"cd {as_typed(path.parent)}",
         )
     return str(path.relative_to(root))
+
+
+def _notebook(word: str) -> TargetError:
+    convert, script = converted(word)
+    return TargetError(
+        f"{word} is a notebook, not a script",
+        run=f"{convert} && seatrial run {shlex.quote(script)}",
+        instead=(word, [script]),
+        first=convert,
+    )
 
 
 def _of_another_file(path: Path) -> tuple[str, str] | None:
@@ -168,7 +188,7 @@ def _no_python(word: str, path: Path, root: Path) -> TargetError:
         return TargetError(message, cause=f"its line {command.line} runs: {typed}", run=command.seatrial)
     if "\n#SBATCH" in text:  # srun and what it loads are on the cluster alone
         cause = "it is for sbatch; seatrial runs the Python script that it starts"
-        return TargetError(message, cause=cause, run=_run_example(_likely(root), ()))
+        return TargetError(message, cause=cause, run=_run_example(likely_scripts(root), ()))
     bash = ["make", "-f"] if makefile else ["bash"]
     return TargetError(
         message,
@@ -177,18 +197,36 @@ def _no_python(word: str, path: Path, root: Path) -> TargetError:
     )
 
 
+def _nothing(project: Path, recipes: Collection[str]) -> TargetError:
+    """For no target at all: what there is here."""
+    message = "nothing to run: name a script, a recipe or -m module"
+    likely = likely_scripts(project)[:5]
+    if (package := runnable_package(project)) and all("/" in script for script in likely):
+        return TargetError(f"{message}; here is the package {package}", run=f"seatrial run -m {package}")
+    if not likely and (notebook := first_notebook(project)):
+        convert, script = converted(notebook)
+        run = f"{convert} && seatrial run {shlex.quote(script)}"
+        return TargetError(f"{message}; here is the notebook {notebook}", run=run)
+    there = f"; here are {', '.join(likely)}" if likely else f"; recipes: {', '.join(sorted(recipes))}"
+    return TargetError(f"{message}{there}", run=_run_example(likely, recipes))
+
+
 def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetError:
     if not word.strip():
-        near = sorted(_scripts(project))[:1]
+        near = sorted(scripts(project))[:1]
         return TargetError("the target is empty", run=f"seatrial run {shlex.quote(near[0]) if near else 'digits'}")
     if is_folder(project / word):
-        inside = sorted(path for path in _scripts(project / word) if "/" not in path)[:5]
-        names = f"; it contains {', '.join(inside)}" if inside else ""
-        example = shlex.quote(str(Path(word) / inside[0])) if inside else "train.py"
+        inside = sorted(path for path in scripts(project / word) if "/" not in path)[:5]
+        if not inside:
+            return TargetError(
+                f"the target {word} is a folder, not a script, and has no script in it",
+                run=f"ls {as_typed(project / word)}",
+            )
+        example = shlex.quote(str(Path(word) / inside[0]))
         return TargetError(
-            f"the target {word} is a folder, not a script{names}",
+            f"the target {word} is a folder, not a script; it contains {', '.join(inside)}",
             run=f"seatrial run {example}",
-            instead=(word, [str(Path(word) / inside[0])]) if inside else None,
+            instead=(word, [str(Path(word) / inside[0])]),
         )
     if module := console_script(word, project):
         return TargetError(
@@ -197,7 +235,9 @@ def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetErro
             run=f"seatrial run -m {module}",
             instead=(word, ["-m", module]),
         )
-    near = _near(word, [*_scripts(project), *recipes])
+    if re.match(r"(https?|ssh|git)://|git@", word):
+        return TargetError(f"{word} is an address, not a script of this project", run=f"git clone {shlex.quote(word)}")
+    near = _near(word, [*scripts(project), *recipes])
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     kind = "script" if word.endswith(".py") or "/" in word else "script or recipe"
     return TargetError(
@@ -213,34 +253,7 @@ def _near(word: str, names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys([*same_file, *difflib.get_close_matches(word, names, n=2, cutoff=0.6)]))[:2]
 
 
-def _scripts(folder: Path) -> Iterator[str]:
-    """Python files up to three folders deep, as paths relative to ``folder``; stops early in huge trees."""
-    pending = [(folder, 0)]
-    looked_at = 0
-    while pending:
-        current, depth = pending.pop(0)
-        try:
-            entries = sorted(current.iterdir())
-        except OSError:  # a folder that may not be read has nothing to suggest
-            continue
-        for entry in entries:
-            looked_at += 1
-            if looked_at > _MAX_LOOKED_AT:
-                return
-            if entry.name.startswith((".", "__")):
-                continue
-            if entry.suffix == ".py" and entry.is_file():
-                yield str(entry.relative_to(folder))
-            elif depth < 2 and entry.is_dir() and not entry.is_symlink() and not is_foreign(entry):
-                pending.append((entry, depth + 1))
-
-
-def _likely(project: Path) -> list[str]:
-    """Scripts that people start, those for training first."""
-    scripts = (path for path in _scripts(project) if path not in ("setup.py", "conftest.py"))
-    return sorted(scripts, key=lambda path: (path.count("/"), "train" not in path, path))
-
-
-def _run_example(scripts: Sequence[str], recipes: Collection[str]) -> str:
-    first = next(iter([*scripts, *sorted(recipes)]), "train.py")
+def _run_example(likely: Sequence[str], recipes: Collection[str]) -> str:
+    recipe = "digits" if "digits" in recipes else min(recipes, default="train.py")  # it needs no data
+    first = next(iter(likely), recipe)
     return f"seatrial run {shlex.quote(first)}"

@@ -4,6 +4,7 @@ specification (https://containers.dev, devcontainer.json reference). It needs no
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -88,7 +89,8 @@ def write_devcontainer(plan: Plan) -> list[str]:
             written = sorted(str(path.relative_to(made)) for path in made.rglob("*") if path.is_file())
             made.rename(folder)
     except OSError as error:
-        raise DiskError(f"Cannot write {folder}: {error.strerror}", run=f"df -h {as_typed(folder.parent)}") from error
+        look = "df -h" if error.errno == errno.ENOSPC else "ls -ld"
+        raise DiskError(f"Cannot write {folder}: {error.strerror}", run=f"{look} {as_typed(folder.parent)}") from error
     return written
 
 

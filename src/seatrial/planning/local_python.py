@@ -52,7 +52,7 @@ def choose_python(job: Job, script: ScriptFacts, host: HostFacts, *, cpu_only: b
     """
     needed = _needed(job, script, gpus=not cpu_only)
     missing: dict[Path, list[str]] = {}
-    for python in _candidates(host.environ):
+    for python in candidates(host.environ):
         missing[python] = missing_in(python, needed)
         if not missing[python]:
             reason = "has everything that the target imports"
@@ -93,9 +93,13 @@ def _needed(job: Job, script: ScriptFacts, *, gpus: bool) -> tuple[str, ...]:
     return (*recipe_requirements(job.target, gpus=gpus), *(factory.imports if factory is not None else ()))
 
 
-def _candidates(environ: Mapping[str, str]) -> list[Path]:
-    active = [Path(environ["VIRTUAL_ENV"]) / "bin" / "python"] if environ.get("VIRTUAL_ENV") else []
-    return [python for python in dict.fromkeys([*active, Path(sys.executable)]) if python.exists()]
+def candidates(environ: Mapping[str, str]) -> list[Path]:
+    """The Pythons that may have what a target imports: that of the active virtual environment, then ours."""
+    own = Path(sys.executable)
+    active = Path(environ["VIRTUAL_ENV"]) / "bin" / "python" if environ.get("VIRTUAL_ENV") else own
+    if not active.exists() or active.parent.resolve() == own.parent.resolve():  # python and python3 of one environment
+        return [own]
+    return [active, own]
 
 
 def missing_in(python: Path, needed: tuple[str, ...]) -> list[str]:

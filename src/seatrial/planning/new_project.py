@@ -53,7 +53,8 @@ def new_project(folder: Path) -> list[str]:
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):  # it came meanwhile
             _refuse_what_is_there(folder)
-        raise DiskError(f"Cannot create {folder}: {error.strerror}", run=f"df -h {as_typed(folder.parent)}") from error
+        look = "df -h" if error.errno == errno.ENOSPC else "ls -ld"
+        raise DiskError(f"Cannot create {folder}: {error.strerror}", run=f"{look} {as_typed(folder.parent)}") from error
     return sorted(contents)
 
 

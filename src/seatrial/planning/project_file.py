@@ -12,6 +12,7 @@ from seatrial.images.plan import image_needs
 from seatrial.job.foreign_folders import is_foreign
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.script import ScriptFacts, script_facts
+from seatrial.job.startable import converted, first_notebook, likely_scripts, runnable_package
 from seatrial.system.files import write_atomically
 
 FILE = "seatrial.toml"
@@ -89,6 +90,13 @@ def find_script(project: Path) -> str:
     elif inner:
         told = f"There are {', '.join(inner[:8])}"
         run = f"seatrial init {shlex.quote(inner[0])}"
+    elif package := runnable_package(project):
+        told, run = f"Here is the package {package}", f"seatrial run -m {package}"
+    elif others := likely_scripts(project):
+        told, run = f"Here are {', '.join(others[:8])}", f"seatrial init {shlex.quote(others[0])}"
+    elif notebook := first_notebook(project):
+        convert, script = converted(notebook)
+        told, run = f"Here is the notebook {notebook}", f"{convert} && seatrial init {shlex.quote(script)}"
     else:
         told, run = "There is no .py file here that is named after it", "ls"
     raise UsageError(f"Which script trains? {told}", run=run)

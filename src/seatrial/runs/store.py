@@ -22,7 +22,7 @@ from seatrial.errors import DiskError, NameInUseError, RunNotFoundError, Seatria
 from seatrial.runs.run import PLACE_FOLDER, Run, run_name
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
-from seatrial.system.near import did_you_mean
+from seatrial.system.near import nearest
 from seatrial.system.state import state_folder
 from seatrial.system.typed_path import as_typed, from_here
 
@@ -189,8 +189,13 @@ class RunStore:
         where = "in this project" if self.project == Path.cwd() else f"of {from_here(self.project)}"
         if reference == "last":
             raise RunNotFoundError(f"There are no runs {where} yet", run="seatrial run digits")
-        near = did_you_mean(reference, [*(name for run in runs if (name := run_name(run))), *also])
-        raise RunNotFoundError(f'No run "{reference}" {where}{near}', run="seatrial runs ls")
+        near = nearest(reference, [*(name for run in runs if (name := run_name(run))), *also])
+        meant = f"; did you mean {near}?" if near else ""
+        raise RunNotFoundError(
+            f'No run "{reference}" {where}{meant}',
+            run="seatrial runs ls",
+            instead=(reference, near) if near else None,
+        )
 
     def remove(self, run: Run) -> None:
         """Delete a run's place and record: what this store has made, and never what a link in it leads to.

@@ -35,7 +35,70 @@ REFUSED = {
     "bench": ("MODE is missing: matmul, train, scaling, batch or serve", "seatrial bench matmul"),
     "prune --keep x": ("--keep: expected a whole number, got 'x'", "seatrial prune --help"),  # not --keep 0
     "plan trainx.py": ("There is no script trainx.py in PROJECT; did you mean train.py?", "seatrial plan train.py"),
-    "tune": ("Nothing to run: name a script, a recipe or -m module; here are train.py", "seatrial tune train.py"),
+    "tune": (
+        "Nothing to run: name a script, a recipe or -m module; here are train.py, has_gpus.py, two words.py",
+        "seatrial tune train.py",
+    ),
+    "run train.py --epochs 5 --lr 1 --gpus none": (
+        "No such option: --epochs",
+        "seatrial run train.py --gpus none -- --epochs 5 --lr 1",
+    ),
+    "run --epochs 5 --gpus none train.py a": (
+        "No such option: --epochs",
+        "seatrial run --gpus none train.py -- --epochs 5 a",
+    ),
+    "run -m train --lr=1 a": ("No such option: --lr", "seatrial run -m train -- --lr=1 a"),
+    "run --epochs 5": ("No such option: --epochs", "seatrial run TARGET -- --epochs 5"),
+    "tune --fast digits --on local": ("No such option: --fast", "seatrial tune digits --on local -- --fast"),
+    "plan train.py a b --gpus none": (
+        '"a" is an unexpected argument: the target\'s own arguments go after --',
+        "seatrial plan --gpus none train.py -- a b",
+    ),
+    "run -m train a b": (
+        '"a" is an unexpected argument: the target\'s own arguments go after --',
+        "seatrial run -m train -- a b",
+    ),
+    "run --on local two words.py 3": (
+        "The file two words.py has a space in its name: put it in quotes",
+        "seatrial run --on local 'two words.py' -- 3",
+    ),
+    "run python train.py --lr 1 --gpus none --on local": (
+        "seatrial starts Python itself: name the script alone",
+        "seatrial run --on local --gpus none train.py -- --lr 1",
+    ),
+    "run -- python train.py a": (
+        "seatrial starts Python itself: name the script alone",
+        "seatrial run train.py -- a",
+    ),
+    "run torchrun --nproc_per_node 4 train.py --gpus 2": (
+        "seatrial starts the ranks itself: torchrun is a launcher, not a script",
+        "seatrial run --gpus 2 train.py",
+    ),
+    "run python has_gpus.py --gpus 2": (
+        "seatrial starts Python itself: name the script alone",
+        "seatrial run has_gpus.py -- --gpus 2",
+    ),
+    "run launch.sh --gpus none --on local": (
+        "launch.sh is a shell script, not Python",
+        "seatrial run --gpus none --on local train.py",
+    ),
+    "plan lab.ipynb --gpus none": (
+        "lab.ipynb is a notebook, not a script",
+        "jupyter nbconvert --to script lab.ipynb && seatrial plan lab.py --gpus none",
+    ),
+    "run train.py --on Docker --gpus none": (
+        "There is no backend 'Docker': choose from auto, docker, podman, local, k8s",
+        "seatrial run train.py --gpus none --on docker",
+    ),
+    "run train.py --on kubernetes": (
+        "There is no backend 'kubernetes': choose from auto, docker, podman, local, k8s",
+        "seatrial run train.py --on k8s",
+    ),
+    "sweep train.py --on local": (
+        "Nothing to sweep over: --set names it",
+        "seatrial sweep train.py --on local --set batch_size=64,128",
+    ),
+    "--gpus none train.py": ("A command is missing before --gpus", "seatrial run --gpus none train.py"),
     "plan train.py --mount nowhere:/x": ("Mount nowhere: there is no such file or folder", "ls ."),
     "plan train.py --env-file no/file": ("Env file no/file: there is no such file or folder", "ls ."),
     "run mnist --gpus none --data folder": (
@@ -65,6 +128,10 @@ REFUSED = {
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
+    (tmp_path / "two words.py").touch()
+    (tmp_path / "has_gpus.py").write_text('parser.add_argument("--gpus")\n')
+    (tmp_path / "launch.sh").write_text("torchrun --nproc_per_node 4 train.py\n")
+    (tmp_path / "lab.ipynb").touch()
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "picture.png").touch()
     (tmp_path / "other.yaml").touch()
@@ -139,6 +206,28 @@ def test_a_record_that_is_spoilt(
     sentence, command = said(capsys)
     assert sentence.replace(str(run.folder), "FOLDER").replace(run.id, "RUN") == expected
     assert command.endswith(run.id) and "runs show" not in command  # not what has just been typed
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ("runs show secnod", "seatrial runs show second"),
+        ("open secnod", "seatrial open second"),
+        ("runs rm secnod", "seatrial runs ls"),
+        ("runs show nothing", "seatrial runs ls"),
+    ],
+)
+def test_a_run_whose_name_is_misspelt(
+    words: str, advice: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    RunStore(project).create(new_run_id(time.time()), "second")
+    assert cli._main(words.split()) == 2
+    assert said(capsys)[1] == advice
+
+
+def test_help_with_a_command_is_that_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli._main(["help", "runs", "ls"]) == 0
+    assert capsys.readouterr().out.startswith("Usage: seatrial runs ls ")
 
 
 def test_evidence_that_is_a_folder(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

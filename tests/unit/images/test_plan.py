@@ -11,8 +11,9 @@ from syrupy.assertion import SnapshotAssertion
 
 from seatrial.errors import ConfigError, GpuContractError, TargetError, UsageError
 from seatrial.images import slim
-from seatrial.images.plan import plan_image
+from seatrial.images.plan import plan_image, plan_packages
 from seatrial.images.recipes import RECIPES, TOOLS
+from seatrial.images.requirements.resolve_frameworks import Resolved
 from seatrial.images.sources import pip_conf
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import Choice, ImagePlan
@@ -356,3 +357,25 @@ def test_an_unknown_recipe_is_named(project: Path) -> None:
         TargetError, match="There is no recipe 'minst'; known recipes: cifar10, digits, matmul, mnist, mnist-deep, spam"
     ):
         planned(project, target=Target(kind="recipe", value="minst"))
+
+
+def test_an_image_of_no_packages_takes_no_room_worth_a_word(project: Path) -> None:
+    def told(imports: str) -> list[str]:
+        return [each.what for each in planned(project, imports=frozenset({imports}))[1]]
+
+    assert "disk" not in told("argparse")
+    assert "disk" in told("numpy")
+
+
+def test_an_environment_of_another_python_than_the_project_asks_for_is_told_of(project: Path) -> None:
+    (project / "pyproject.toml").write_text(
+        '[project]\nname = "x"\nrequires-python = ">=3.12"\ndependencies = ["tqdm"]\n'
+    )
+    job = Job(project=project, target=SCRIPT)
+
+    def on(python: str) -> Resolved:
+        return plan_packages(job, script=ScriptFacts(imports=("tqdm",)), cpu_only=True, python=python)
+
+    assert on("3.11").warnings == ("the project asks for Python >=3.12, and this is Python 3.11",)
+    assert on("3.12").warnings == ()
+    assert "python" not in [choice.what for choice in on("3.12").choices]

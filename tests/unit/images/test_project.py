@@ -357,6 +357,20 @@ def test_what_conda_would_install_and_pip_has(tmp_path: Path) -> None:
     assert (needs.source, str(needs.python)) == ("environment.yml", "==3.10.*")
 
 
+def test_an_environment_yml_has_pips_options_and_other_lists(tmp_path: Path) -> None:
+    (tmp_path / "requirements").mkdir()
+    (tmp_path / "requirements" / "more.txt").write_text("tqdm  # bars\n-c pins.txt\n")
+    (tmp_path / "requirements" / "pins.txt").write_text("tqdm<5\n")
+    environment = tmp_path / "environment.yml"
+    listed = "--extra-index-url https://download.pytorch.org/whl/cu118", "-r requirements/more.txt", "einops"
+    environment.write_text("dependencies:\n  - pip:\n" + "".join(f"    - {line}\n" for line in listed))
+    found = needs_of(tmp_path, "einops").requirements
+    assert (found.lines, found.constraints, found.options) == (("tqdm", "einops"), ("tqdm<5",), listed[:1])
+    environment.write_text("dependencies:\n  - pip:\n    - -r requirements/none.txt\n")
+    with pytest.raises(ConfigError, match=r"^environment.yml:3: requirements/none.txt does not exist"):
+        needs_of(tmp_path, "einops")
+
+
 def test_a_part_of_a_package_that_is_a_package_of_its_own(tmp_path: Path) -> None:
     modules = {"orbax": "train.py:1", "orbax.export": "train.py:1"}
     needs = project_needs(tmp_path, ScriptFacts(imports=("orbax",), modules=modules), tmp_path)
@@ -415,3 +429,25 @@ def test_accelerate_is_for_torch_alone(tmp_path: Path) -> None:
     for framework, lines in (("torch", ("torch", "transformers", "accelerate")), ("jax", ("jax", "transformers"))):
         script = ScriptFacts(imports=(framework, "transformers"), framework=framework)
         assert project_needs(tmp_path, script, tmp_path).requirements.lines == lines
+
+
+def test_what_windows_alone_has_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("numpy\npywin32==306\npywinpty==2.0.13\n")
+    needs = needs_of(tmp_path, "numpy")
+    assert needs.requirements.lines == ("numpy",)
+    assert (
+        "pywin32==306 and pywinpty==2.0.13, for old releases or other systems than Linux, are left out" in needs.reason
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "python"),
+    [("python==3.8", "==3.8.*"), ("python==3.10.4", "==3.10.*"), ("Python >= 3.9", ">=3.9"), ("python", "")],
+)
+def test_a_list_that_names_python_asks_for_that_python(tmp_path: Path, line: str, python: str) -> None:
+    (tmp_path / "requirements.txt").write_text(f"{line}\nnumpy\n")
+    needs = needs_of(tmp_path, "numpy")
+    assert (needs.requirements.lines, str(needs.python)) == (("numpy",), python)
+    assert needs.warnings == (
+        f"requirements.txt lists {line}, which pip cannot install: taken for the Python that it asks for",
+    )

@@ -122,6 +122,37 @@ def test_a_file_of_another_kind_is_called_by_its_name(project: Path, name: str, 
     assert caught.value.run == run
 
 
+@pytest.mark.parametrize(
+    ("files", "here", "run"),
+    [
+        (["net/__main__.py", "net/model.py"], "here is the package net", "seatrial run -m net"),
+        (["src/net/__main__.py"], "here is the package net", "seatrial run -m net"),
+        (["net/__main__.py", "go.py"], "here are go.py", "seatrial run go.py"),
+        (["venv/pyvenv.cfg", "venv/__main__.py"], "recipes: digits, mnist", "seatrial run digits"),
+        (
+            ["a b/lab.ipynb"],
+            "here is the notebook a b/lab.ipynb",
+            "jupyter nbconvert --to script 'a b/lab.ipynb' && seatrial run 'a b/lab.py'",
+        ),
+        ([], "recipes: digits, mnist", "seatrial run digits"),
+    ],
+)
+def test_nothing_to_run_tells_what_is_here(tmp_path: Path, files: list[str], here: str, run: str) -> None:
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    with pytest.raises(TargetError) as caught:
+        resolve_target([], None, None, tmp_path, ("mnist", "digits"))
+    assert caught.value.message == f"nothing to run: name a script, a recipe or -m module; {here}"
+    assert caught.value.run == run
+
+
+def test_an_address_is_no_script(project: Path) -> None:
+    with pytest.raises(TargetError, match="is an address, not a script of this project") as caught:
+        resolve_target(["https://github.com/a/b"], None, None, project, RECIPES)
+    assert caught.value.run == "git clone https://github.com/a/b"
+
+
 @pytest.mark.parametrize("word", ["traim.py", "tools", "learn"])
 def test_what_stands_in_a_targets_place_is_a_target(project: Path, word: str) -> None:
     with pytest.raises(TargetError) as refused:

@@ -47,6 +47,13 @@ def test_an_absolute_path(project: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert told.endswith(f"--mount {data}/x.csv:{data}/x.csv")
 
 
+def test_what_lies_in_a_folder_that_is_told_of_comes_with_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outside, "_IN_IMAGES", ())
+    data = project.parent / "data"
+    [told] = warnings(project, f"open('{data}/x.csv')\nopen('{data}')\n")
+    assert told.startswith(f"code/train.py:2 names {data}, ") and told.endswith(f"--mount {data}:{data}")
+
+
 @pytest.mark.parametrize(
     "source",
     [

@@ -74,3 +74,20 @@ def test_no_script_of_an_environment_or_a_build_is_chosen(tmp_path: Path) -> Non
     assert find_script(tmp_path) == "environments/train.py"
     with pytest.raises(TargetError, match=r"; here are environments/train\.py$"):
         load_job(tmp_path, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "run"),
+    [
+        ("net/__main__.py", "seatrial run -m net"),
+        ("examples/a b/main.py", "seatrial init 'examples/a b/main.py'"),
+        ("lab.ipynb", "jupyter nbconvert --to script lab.ipynb && seatrial init lab.py"),
+        ("README.md", "ls"),
+    ],
+)
+def test_without_a_script_that_is_named_as_one_what_is_here_is_told(tmp_path: Path, name: str, run: str) -> None:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).touch()
+    with pytest.raises(UsageError, match=r"^Which script trains\? ") as caught:
+        find_script(tmp_path)
+    assert caught.value.run == run

@@ -23,6 +23,7 @@ from seatrial.errors import (
     CapacityError,
     GpuContractError,
     GpuRequestError,
+    RunNotFoundError,
     SeatrialError,
     StackError,
     TargetError,
@@ -79,7 +80,9 @@ def _sentence(error: Exception, argv: list[str]) -> tuple[str, str | None, str |
         advice = as_typed(_with_own_verb(error, argv), argv)
         if isinstance(error, TargetError) and advice:
             instead = _instead(*error.instead, argv) if error.instead else None
-            advice = instead or _with_own_options(advice, argv)
+            advice = _with_own_options(advice, argv) if instead is None else _after(error.first, instead)
+        if isinstance(error, RunNotFoundError) and error.instead:
+            advice = _with_run(*error.instead, argv) or advice
         return error.message, error.cause, advice
     if (usage := usage_problem(error, argv)) is not None:
         return usage
@@ -127,6 +130,17 @@ def _instead(typed: str, meant: Sequence[str], argv: list[str]) -> str | None:
     return shlex.join(["seatrial", *argv[:at], *meant, *argv[at + 1 :]])
 
 
+def _with_run(typed: str, meant: str, argv: list[str]) -> str | None:
+    """The user's own command with the run that was meant; None where that would change or delete another's run."""
+    if argv.count(typed) != 1 or not {"rm", "stop", "exec"}.isdisjoint(argv[:2]):
+        return None
+    return shlex.join(["seatrial", *(meant if word == typed else word for word in argv)])
+
+
+def _after(first: str | None, command: str) -> str:
+    return command if first is None else f"{first} && {command}"
+
+
 #: Verb, and what follows it up to a comment or another command; not where a part is left to fill in.
 _ADVISED = re.compile(r"""(seatrial \w+ )(?!--help)((?:'[^']*'|"[^"]*"|[^#;&|…'"])*)(?=$|[#;&|])""")
 
@@ -140,9 +154,13 @@ def _with_own_options(advice: str, argv: list[str]) -> str:
     given = shlex.split(whole[2])
     if "--image" in given or any(word.startswith("--image=") for word in given):
         return advice
-    names = {word.partition("=")[0] for word in advice.split()}  # also of what its comment says to type
-    own = [word for option in _typed_options(argv) if option[0].partition("=")[0] not in names for word in option]
-    return f"{whole[1]}{shlex.join(own)}{' ' if own else ''}{advice[len(whole[1]) :]}"
+    typed = _typed_options(argv)
+    rest = advice[len(whole[1]) :]
+    if ["--gpus", "none"] in typed or ["--gpus=none"] in typed:  # a launcher's count says nothing against the CPU
+        rest = re.sub(r"^((?:--nodes \S+ )?)--gpus \S+ ", r"\1", rest)
+    names = {word.partition("=")[0] for word in rest.split()}  # also of what its comment says to type
+    own = [word for option in typed if option[0].partition("=")[0] not in names for word in option]
+    return f"{whole[1]}{shlex.join(own)}{' ' if own else ''}{rest}"
 
 
 def _typed_options(argv: list[str]) -> list[list[str]]:

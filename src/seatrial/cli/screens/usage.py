@@ -14,9 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.cli.completing import FIXED
+from seatrial.cli.words import kept
 
 #: (message, cause, command).
 Told = tuple[str, str | None, str | None]
+
+#: Verbs that start a target with arguments of its own.
+_TAKE_ARGUMENTS = ("run", "plan", "sweep", "tune")
 
 #: What typer says of a value → what is expected there.
 _EXPECTED = (
@@ -60,8 +64,8 @@ def _no_option(option: str, error: Exception, argv: Sequence[str]) -> Told | Non
     if option and (near := _near_option(option, error)):
         meant = [near + word[len(option) :] if word.split("=")[0] == option else word for word in argv]
         return f"No such option: {option}; did you mean {near}?", None, shlex.join(["seatrial", *meant])
-    if option and argv[0] in ("run", "plan") and "--" not in argv:
-        return f"No such option: {option}", "The target's own arguments go after --", _behind_dashes(option, argv)
+    if option and argv[0] in _TAKE_ARGUMENTS and "--" not in argv:
+        return f"No such option: {option}", "The target's own arguments go after --", _behind_dashes(argv)
     return None
 
 
@@ -75,19 +79,35 @@ def _near_option(option: str, error: Exception) -> str | None:
     return str(near[0]) if near else None
 
 
-def _behind_dashes(option: str, argv: Sequence[str]) -> str:
-    """The command with an option that is the target's, and its value, where the target gets it."""
-    at = next((place for place, word in enumerate(argv) if word.split("=")[0] == option), len(argv))
-    target_before = any(not word.startswith("-") for word in argv[1:at])
-    has_value = target_before and at + 1 < len(argv) and not _is_a_word_of_ours(argv[at + 1]) and "=" not in argv[at]
-    end = at + 1 + has_value
-    ours = [*argv[1:at], *argv[end:]]
-    return shlex.join(["seatrial", argv[0], *(ours or ["TARGET"]), "--", *(argv[at:end] or [option])])
+def _behind_dashes(argv: Sequence[str]) -> str:
+    """The command with what is the target's own where the target gets it: options that are not ours, further words."""
+    known = {name: option["metavar"] for option in kept()[argv[0]]["options"] for name in option["names"]}
+    ours: list[str] = []
+    theirs: list[str] = []
+    has_target = "-m" in argv
+    at = 1
+    while at < len(argv):
+        name, sign, _ = argv[at].partition("=")
+        size = 1
+        if name in known:
+            mine = ours
+            size = 2 if known[name] is not None and not sign else 1
+        elif argv[at].startswith("-"):
+            mine = theirs
+            behind = "" if sign else "".join(argv[at + 1 : at + 2])
+            is_value = has_target or any(map(_is_script, argv[at + 2 :])) or behind.isdecimal()
+            size = 2 if behind[:1] not in ("", "-") and not _is_script(behind) and is_value else 1
+        else:
+            mine = theirs if has_target else ours
+            has_target = True
+        mine += argv[at : at + size]
+        at += size
+    return shlex.join(["seatrial", argv[0], *(ours if has_target else [*ours, "TARGET"]), "--", *theirs])
 
 
-def _is_a_word_of_ours(word: str) -> bool:
-    """Whether it is an option or the script, and no value of the option before it."""
-    return word.startswith("-") or (word.endswith(".py") and Path(word).is_file())
+def _is_script(word: str) -> bool:
+    """Whether it is the script, and no value of the option before it."""
+    return word.endswith(".py") and Path(word).is_file()
 
 
 def _wrong_value(error: Exception, said: str, argv: Sequence[str], place: str) -> Told:

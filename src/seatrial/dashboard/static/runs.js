@@ -13,7 +13,7 @@ export function runsTable(runs, { label, chosen = null, choose = null, sort = nu
   const columns = [
     ...(chosen ? [{ name: "", class: "pick" }] : []), { name: head("Run", "name"), class: "run", sorted: sorted("name") },
     { name: head("Status", "status"), class: "state", sorted: sorted("status") },
-    ...(projects ? [{ name: head("Project", "project"), class: "wide", sorted: sorted("project") }] : []),
+    ...(projects ? [{ name: head("Project", "project"), class: "project", label: "project", sorted: sorted("project") }] : []),
     ...(gpus ? [{ name: "GPUs", class: "num wide" }] : []),
     { name: head("Started", "started"), class: "started", label: "started", sorted: sorted("started") }, { name: head("Time", "seconds"), class: "num", label: "time", sorted: sorted("seconds") },
     { name: head("Loss", "loss"), class: "num", label: "loss", sorted: sorted("loss") }, { name: head("Accuracy", "accuracy"), class: "num", label: "accuracy", sorted: sorted("accuracy") }];

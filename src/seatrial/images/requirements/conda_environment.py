@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ from seatrial.images.requirements.packages import known_package
 from seatrial.images.requirements.pyproject import python_specifier
 from seatrial.images.requirements.requirements_files import (
     MOST_LINES,
+    Requirements,
     canonical_name,
     checked_requirement,
+    listed_requirements,
     text_of,
 )
 from seatrial.system import yaml_file
@@ -38,22 +40,24 @@ _CONDA = re.compile(r"(?:[\w./-]+::)?([A-Za-z0-9][\w.-]*)\s*([=<>!~].*|\d.*)?")
 #: A line of ``conda list --export``: name, version, build; the build of what pip had installed is ``pypi_0``.
 _EXPORTED = re.compile(r"([A-Za-z0-9_][\w.-]*)=([^=\s]+)=([^=\s]+)")
 
-#: pip's way to install from a folder or a repository so that it can be edited.
-_EDITABLE = re.compile(r"(?:-e|--editable)[ =]\s*")
+#: The project itself, in either of pip's ways.
+_ITSELF = re.compile(r"(?:(?:-e|--editable)[ =]\s*)?\./?")
 
 
 @dataclass(frozen=True)
 class Environment:
     """What a file of conda's asks for, as pip knows it."""
 
-    lines: tuple[str, ...]
+    requirements: Requirements
     python: SpecifierSet
 
 
 def read_environment(file: Path) -> Environment:
-    """The file's pip part, and the Python packages that conda would install. Raises ConfigError naming ``file:line``.
+    """The file's pip part, options of pip's included, and the Python packages that conda would install.
 
     The project itself (``-e .``) is left out: it is mounted, and its packages are importable.
+
+    Raises ConfigError naming ``file:line``.
     """
     text = read_text(file, inside=file.parent, limit_bytes=_MAX_BYTES)
     data = yaml_file.parse_yaml(text, file.name)
@@ -65,8 +69,8 @@ def read_environment(file: Path) -> Environment:
     python = SpecifierSet()
     for item in listed:
         if isinstance(item, dict) and isinstance(item.get("pip"), list):
-            given = (_EDITABLE.sub("", str(each).strip()) for each in item["pip"])
-            lines += (each for each in given if each.rstrip("/") != ".")
+            given = (str(each).strip() for each in item["pip"])
+            lines += (each for each in given if each and not _ITSELF.fullmatch(each))
         elif isinstance(item, str) and (match := _PYTHON.match(item)):
             sign, version = match.groups()
             python = python_specifier(
@@ -78,9 +82,10 @@ def read_environment(file: Path) -> Environment:
         raise ConfigError(
             f"{file.name}: {len(lines)} packages are more than any image could contain", run=f"wc -l {file}"
         )
-    checked = [checked_requirement(line, f"{file.name}:{_line_of(line, text)}") for line in lines]
-    named = {canonical_name(line) for line in checked}
-    return Environment((*(line for line in conda if canonical_name(line) not in named), *checked), python)
+    pip = listed_requirements(((_line_of(line, text), line) for line in lines), file)
+    named = {canonical_name(line) for line in pip.lines}
+    own = tuple(line for line in conda if canonical_name(line) not in named)
+    return Environment(replace(pip, lines=(*own, *pip.lines)), python)
 
 
 def read_conda_list(file: Path, project: Path) -> Environment | None:
@@ -99,7 +104,8 @@ def read_conda_list(file: Path, project: Path) -> Environment | None:
         f"{name}=={version}" if build == "pypi_0" else _as_pip_has_it(f"{name}={version}")
         for name, version, build in (match.groups() for match in found if match[1] != "python")
     )
-    return Environment(tuple(checked_requirement(line, file.name) for line in listed if line), python)
+    lines = [checked_requirement(line, file.name) for line in listed if line]
+    return Environment(Requirements(lines=tuple(lines)), python)
 
 
 def _as_pip_has_it(item: str) -> str | None:

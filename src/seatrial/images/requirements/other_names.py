@@ -1,4 +1,7 @@
-"""Packages that a list names as other systems have them: TensorFlow for GPUs, Windows and macOS is one on Linux."""
+"""Packages that a list names as other systems have them: TensorFlow for GPUs, Windows and macOS is one on Linux.
+
+``pip freeze`` on Windows also lists what is there alone.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,11 @@ _OTHER_NAMES = {
     "tensorflow-macos": "tensorflow",
     "tensorflow-metal": None,
     "jax-metal": None,
+    "pywin32": None,
+    "pypiwin32": None,
+    "pywinpty": None,
+    "windows-curses": None,
+    "winshell": None,
 }
 
 #: tensorflow-rocm 2.14.0.600 is TensorFlow 2.14.0 for ROCm 6.0.0.
@@ -36,7 +44,8 @@ def for_linux(found: Requirements) -> tuple[Requirements, str | None]:
     lines = [own_lines.get(foreign[line] or "", "") if line in foreign else line for line in found.lines]
     told = f"{' and '.join(foreign)}, for old releases or other systems than Linux, "
     named = sorted({own for own in foreign.values() if own})
-    told += f"became {' and '.join(named)}" if named else "is left out"
+    left_out = "are left out" if len(foreign) > 1 else "is left out"
+    told += f"became {' and '.join(named)}" if named else left_out
     return replace(found, lines=tuple(dict.fromkeys(filter(None, lines)))), told
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -104,19 +104,27 @@ class _Reader:
         if len(self.seen) > _MOST_FILES:
             raise ConfigError(f"{_shown(path, self.root)}: more than {_MOST_FILES} files include each other", run="ls")
         for number, line in _logical_lines(path, self.root):
-            place = f"{_shown(path, self.root)}:{number}"
-            if len(self.lines) + len(self.constraints) + len(self.options) >= MOST_LINES:
-                raise ConfigError(
-                    f"{place}: more than {MOST_LINES} lines, more than any image could need",
-                    run=f"wc -l {as_typed(path)}",
-                )
-            _refuse_what_the_build_cannot_know(line, place)
-            if line.startswith("-"):
-                self._option(line, place, path, into)
-            elif (extras := self._extras_of_itself(line, path)) is not None:
-                self.itself += ["", *extras]
-            else:
-                into.append(checked_requirement(line, place))
+            self.take(line, number, path, into)
+
+    def take(self, line: str, number: int, path: Path, into: list[str]) -> None:
+        """One line of the file ``path``, without its comment."""
+        place = f"{_shown(path, self.root)}:{number}"
+        if len(self.lines) + len(self.constraints) + len(self.options) >= MOST_LINES:
+            raise ConfigError(
+                f"{place}: more than {MOST_LINES} lines, more than any image could need",
+                run=f"wc -l {as_typed(path)}",
+            )
+        _refuse_what_the_build_cannot_know(line, place)
+        if line.startswith("-"):
+            self._option(line, place, path, into)
+        elif (extras := self._extras_of_itself(line, path)) is not None:
+            self.itself += ["", *extras]
+        else:
+            into.append(checked_requirement(line, place))
+
+    def found(self) -> Requirements:
+        itself = tuple(dict.fromkeys(self.itself))
+        return Requirements(tuple(self.lines), tuple(self.constraints), tuple(self.options), itself)
 
     def _option(self, line: str, place: str, path: Path, into: list[str]) -> None:
         name, _, value = line.replace("=", " ", 1).partition(" ") if line.startswith("--") else line.partition(" ")
@@ -161,8 +169,18 @@ def read_requirements(path: Path, root: Path) -> Requirements:
     """
     reader = _Reader(root)
     reader.read(path, reader.lines)
-    itself = tuple(dict.fromkeys(reader.itself))
-    return Requirements(tuple(reader.lines), tuple(reader.constraints), tuple(reader.options), itself)
+    return reader.found()
+
+
+def listed_requirements(listed: Iterable[tuple[int, str]], file: Path) -> Requirements:
+    """(line number, text) of each line of pip's that stands in a file of another format, beside which paths are.
+
+    Raises ConfigError naming ``file:line``.
+    """
+    reader = _Reader(file.parent)
+    for number, line in listed:
+        reader.take(" ".join(line.split()), number, file, reader.lines)
+    return reader.found()
 
 
 def checked_requirement(text: str, place: str) -> str:

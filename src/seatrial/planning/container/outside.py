@@ -25,15 +25,23 @@ def warn_of_outside(job: Job, script: ScriptFacts) -> Iterator[str]:
 
     A relative path is as seen from the project's folder, where ``seatrial run`` is typed and the target starts.
     """
-    told: set[str] = set()
+    found: dict[str, tuple[str, str]] = {}
     for path, where in script.paths.items():
-        mount = _missing(job, path, where)
-        if mount is not None and mount not in told and len(told) < _MOST_TOLD:
-            told.add(mount)
-            yield (
-                f"{where} names {path}, which is outside of the project and so not in the container; "
-                f"to have it there: --mount {shlex.quote(mount)}"
-            )
+        if (mount := _missing(job, path, where)) is not None:
+            found.setdefault(mount, (path, where))
+    targets = [mount.rpartition(":")[2] for mount in found]
+    outermost = [mount for mount, at in zip(found, targets, strict=True) if not _is_within(at, targets)]
+    for mount in outermost[:_MOST_TOLD]:
+        path, where = found[mount]
+        yield (
+            f"{where} names {path}, which is outside of the project and so not in the container; "
+            f"to have it there: --mount {shlex.quote(mount)}"
+        )
+
+
+def _is_within(target: str, others: list[str]) -> bool:
+    """Whether another mount brings it along."""
+    return any(inside(target, each) for each in others if each != target)
 
 
 def _missing(job: Job, path: str, where: str) -> str | None:

@@ -51,6 +51,7 @@ START = {
     "podman-program": (ImageError, "cannot run nosuch", "podman run --rm -it --entrypoint sh"),
     "podman-network": (UsageError, "no network named nosuchnet", "podman network ls"),
     "podman-keep-id": (EngineUnavailableError, "no subordinate user IDs to map", "usermod --add-subuids"),
+    "podman-limits": (EngineError, "limits of open files", "--ulimit nofile=4096:4096"),
     "podman-workdir": (CommandError, 'workdir "/workspace" does not exist', "run --help"),
 }
 

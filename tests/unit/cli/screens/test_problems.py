@@ -145,7 +145,7 @@ def test_names_keep_their_case(seatrial, tmp_path):
     ("typed", "advised"),
     [
         (["--on", "local", "--fast", "fit.py"], "seatrial run --on local fit.py -- --fast"),
-        (["fit.py", "--lr=0.1", "x"], "seatrial run fit.py x -- --lr=0.1"),
+        (["fit.py", "--lr=0.1", "x"], "seatrial run fit.py -- --lr=0.1 x"),
         (["fit.py", "--lr", "0.1"], "seatrial run fit.py -- --lr 0.1"),
     ],
 )
@@ -153,6 +153,14 @@ def test_an_unknown_option_takes_no_script_for_its_value(seatrial, tmp_path, typ
     (tmp_path / "fit.py").touch()
     code, _, err = seatrial("run", *typed)
     assert (code, err.splitlines()[-1].strip()) == (2, f"fix: {advised}")
+
+
+def test_a_script_outside_of_the_project_is_run_from_its_folder_with_the_options(seatrial, tmp_path, monkeypatch):
+    (tmp_path / "train.py").touch()
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    _, _, err = seatrial("run", "../train.py", "--gpus", "none", "--", "--lr", "1")
+    assert "fix: cd .. && seatrial run train.py --gpus none -- --lr 1\n" in err
 
 
 def test_the_command_with_the_target_that_was_meant_keeps_its_options(seatrial, tmp_path):

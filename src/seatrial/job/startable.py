@@ -1,0 +1,57 @@
+"""What a project has that can be started, for advice: scripts, packages, notebooks. Nothing is read."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from seatrial.job.foreign_folders import is_foreign
+
+_MAX_LOOKED_AT = 2000
+
+
+def scripts(folder: Path) -> Iterator[str]:
+    """Python files up to three folders deep, as paths relative to ``folder``; stops early in huge trees."""
+    pending = [(folder, 0)]
+    looked_at = 0
+    while pending:
+        current, depth = pending.pop(0)
+        try:
+            entries = sorted(current.iterdir())
+        except OSError:  # a folder that may not be read has nothing to suggest
+            continue
+        for entry in entries:
+            looked_at += 1
+            if looked_at > _MAX_LOOKED_AT:
+                return
+            if entry.name.startswith((".", "__")):
+                continue
+            if entry.suffix == ".py" and entry.is_file():
+                yield str(entry.relative_to(folder))
+            elif depth < 2 and entry.is_dir() and not entry.is_symlink() and not is_foreign(entry):
+                pending.append((entry, depth + 1))
+
+
+def likely_scripts(project: Path) -> list[str]:
+    """Scripts that people start, those for training first."""
+    found = (path for path in scripts(project) if path not in ("setup.py", "conftest.py"))
+    return sorted(found, key=lambda path: (path.count("/"), "train" not in path, path))
+
+
+def runnable_package(project: Path) -> str | None:
+    """The package that ``python -m`` can start, where there is one: net, for net/__main__.py or src/net/__main__.py."""
+    mains = (path for folder in (project, project / "src") for path in sorted(folder.glob("*/__main__.py")))
+    packages = (path.parent for path in mains)
+    return next((folder.name for folder in packages if folder.name.isidentifier() and not is_foreign(folder)), None)
+
+
+def first_notebook(project: Path) -> str | None:
+    """The first of the project's own folder, or of the folders in it."""
+    found = [*sorted(project.glob("*.ipynb")), *sorted(project.glob("[!.]*/*.ipynb"))]
+    return next((path.relative_to(project).as_posix() for path in found if not is_foreign(path.parent)), None)
+
+
+def converted(notebook: str) -> tuple[str, str]:
+    """The command that makes a script of a notebook, and the script."""
+    return f"jupyter nbconvert --to script {shlex.quote(notebook)}", str(Path(notebook).with_suffix(".py"))
