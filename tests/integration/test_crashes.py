@@ -184,7 +184,10 @@ def ended(trainer: Project, run_id: str) -> dict[str, Any]:
     trainer.cli("runs", "show", run_id, exit_code=None)
     told = trainer.receipt()
     assert trainer.containers() == [], "an orphan"
-    assert " intact: " in trainer.cli("runs", "verify", run_id).stdout
+    if told["exit_cause"]["id"] in NEVER:
+        assert "it never started" in trainer.cli("runs", "verify", run_id, exit_code=2).stderr
+    else:
+        assert " intact: " in trainer.cli("runs", "verify", run_id).stdout
     return told
 
 
