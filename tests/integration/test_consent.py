@@ -34,7 +34,7 @@ def stranger(tmp_path: Path, environ: dict[str, str]) -> Iterator[Project]:
     made.clean()
 
 
-def on_a_terminal(project: Project, *words: str, typed: str) -> tuple[int, str]:
+def on_a_terminal(project: Project, *words: str, typed: str, question: str = QUESTION) -> tuple[int, str]:
     """(exit code, what was shown) of a command on a pty; ``typed`` when it asks.
 
     It is typed again when nothing follows: Python's ``input`` drops a Ctrl-C that comes while it flushes the question.
@@ -54,7 +54,7 @@ def on_a_terminal(project: Project, *words: str, typed: str) -> tuple[int, str]:
             shown += os.read(terminal, 65536)
         except OSError:  # Linux ends a terminal so
             break
-        if not asked and QUESTION.encode() in shown:
+        if not asked and question.encode() in shown:
             asked = True
             os.write(terminal, typed.encode())
     else:
@@ -195,3 +195,23 @@ def test_a_memory_that_cannot_be_read_is_said_and_asked_anew(stranger: Project, 
     assert "trust.json cannot be read" in refused and "gives the target your variable GREETING" in refused
     allowed = stranger.cli(*RUN, "--trust")
     assert "hello" in allowed.stdout and ("your answer was not saved" in allowed.stderr) == (kind == "folder")
+
+
+def test_prune_asks_on_a_terminal(stranger: Project) -> None:
+    (stranger.folder / "seatrial.toml").unlink()
+    stranger.cli(*RUN)
+    asks = "Delete this?"
+    code, shown = on_a_terminal(stranger, "prune", typed="\n", question=asks)
+    assert code == 0 and shown.index("would remove 1 run, ") < shown.index(asks) < shown.index("nothing was removed")
+    assert len(stranger.runs) == 1
+    code, shown = on_a_terminal(stranger, "prune", typed="y\n", question=asks)
+    assert code == 0 and "\nremoved 1 run, " in shown and stranger.runs == []
+    assert asks not in on_a_terminal(stranger, "prune", typed="", question=asks)[1]  # there is nothing to delete
+
+
+def test_prune_that_need_not_ask(stranger: Project) -> None:
+    (stranger.folder / "seatrial.toml").unlink()
+    for words in (("--dry-run",), ("--yes",)):
+        stranger.cli(*RUN)
+        assert "Delete this?" not in on_a_terminal(stranger, "prune", *words, typed="", question="Delete this?")[1]
+    assert stranger.runs == []

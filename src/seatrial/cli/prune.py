@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from seatrial.backends.base import Freed
 from seatrial.errors import EXIT_DONE
 from seatrial.job.units import format_bytes
 from seatrial.pipelines.group import GroupStore
@@ -27,26 +30,46 @@ def prune(
     everything: Annotated[
         bool, typer.Option("--all", help="Also all images and build cache of seatrial that no container uses.")
     ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     project: Annotated[Path, typer.Option("--project", "-C", metavar="DIR", help="The project folder.")] = Path(),
 ) -> int:
     """Delete ended runs of this project and its old images: logs, evidence, receipts, checkpoints. Models stay."""
     folder = project.absolute()
+    asks = sys.stdin.isatty() and sys.stdout.isatty() and not (yes or dry_run or as_json)
+    if asks:
+        if not _tell("would remove", *_prune(folder, keep, everything=everything, dry_run=True)):
+            return EXIT_DONE
+        if not typer.confirm("Delete this? Receipts and checkpoints of these runs are lost", default=False):
+            print("nothing was removed")
+            return EXIT_DONE
+    pruned, freed = _prune(folder, keep, everything=everything, dry_run=dry_run)
+    if as_json:
+        engines = {name: dataclasses.asdict(each) for name, each in freed.items()}
+        print(json.dumps({**dataclasses.asdict(pruned), "engines": engines, "dry_run": dry_run}))
+    else:
+        _tell("would remove" if dry_run else "removed", pruned, freed)
+    return EXIT_DONE
+
+
+def _prune(
+    folder: Path, keep: int, *, everything: bool, dry_run: bool
+) -> tuple[run_actions.Pruned, Mapping[str, Freed]]:
+    """Runs, groups that have none any more, and images."""
     pruned = run_actions.prune(RunStore(folder), os.environ, keep=keep, dry_run=dry_run)
     groups = GroupStore(RunStore(folder))
     for group in () if dry_run else groups.without_runs():
         groups.remove(group)
-    freed = free_images(None if everything else folder, os.environ, dry_run=dry_run)
-    if as_json:
-        engines = {name: dataclasses.asdict(each) for name, each in freed.items()}
-        print(json.dumps({**dataclasses.asdict(pruned), "engines": engines, "dry_run": dry_run}))
-        return EXIT_DONE
-    verb = "would remove" if dry_run else "removed"
+    return pruned, free_images(None if everything else folder, os.environ, dry_run=dry_run)
+
+
+def _tell(verb: str, pruned: run_actions.Pruned, freed: Mapping[str, Freed]) -> bool:
+    """Print what goes; whether that is anything."""
     print(f"{verb} {pruned.runs} run{'s' * (pruned.runs != 1)}, {format_bytes(pruned.bytes)}")
-    for name, each in freed.items():
-        if each.images or each.steps:
-            images = f"{each.images} image{'s' * (each.images != 1)}"
-            steps = f"{each.steps} cached build step{'s' * (each.steps != 1)}"
-            least = "at least " if dry_run else ""
-            print(f"{name}: {verb} {images} and {steps} of seatrial's own, {least}{format_bytes(each.bytes)}")
-    return EXIT_DONE
+    least = "at least " if verb == "would remove" else ""
+    unused = {name: each for name, each in freed.items() if each.images or each.steps}
+    for name, each in unused.items():
+        images = f"{each.images} image{'s' * (each.images != 1)}"
+        steps = f"{each.steps} cached build step{'s' * (each.steps != 1)}"
+        print(f"{name}: {verb} {images} and {steps} of seatrial's own, {least}{format_bytes(each.bytes)}")
+    return bool(pruned.runs or unused)
