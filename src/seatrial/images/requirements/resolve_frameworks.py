@@ -10,7 +10,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from seatrial.errors import ConfigError, StackError
-from seatrial.images.project import Needs
+from seatrial.images.needs import Needs
 from seatrial.images.requirements.requirements_files import Requirements, canonical_name, parsed
 from seatrial.job.plan import Choice
 from seatrial.job.script import BUILT_ON
