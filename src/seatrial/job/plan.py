@@ -358,22 +358,6 @@ class Plan(Frozen):
         return self._script_line
 
     @property
-    def again(self) -> tuple[list[str], list[str]]:
-        """What to type behind ``seatrial run`` for it again, with the place and the GPUs as they were asked for.
-
-        Returns:
-            (the words before ``--``, ``--`` and what is behind it). Without ``--env``: receipts are passed on, and a
-            value may be private.
-        """
-        words = shlex.split(self.target_line)
-        end = words.index("--") if "--" in words else len(words)
-        before = words[:end]
-        if self.job.serve is None and not self.job.target.typed:  # in what was typed its options are
-            before += ["--on", self.job.backend] if self.job.backend != "auto" else []
-            before += ["--gpus", str(self.job.gpus)] if self.job.gpus.kind != "auto" else []
-        return before, words[end:]
-
-    @property
     def _script_line(self) -> str:
         target = self.job.target
         if target.typed:

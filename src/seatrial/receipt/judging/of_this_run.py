@@ -9,6 +9,7 @@ from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
 from seatrial.job.plan import Plan
 from seatrial.receipt.judging.missing_module import about_the_project
+from seatrial.receipt.judging.pasteable import run_again
 
 #: What torch says where the script takes a GPU for granted.
 _NEEDS_A_GPU = ("torch-cpu-only", "no-cuda-device")
@@ -48,7 +49,7 @@ def _with_each_argument(finding: Finding, plan: Plan) -> Finding:
         given += [name, "VALUE"] if name.startswith("-") else [name.upper()]
     if not given:
         return finding
-    words, arguments = plan.again
+    words, arguments = run_again(plan)
     verb = [] if plan.job.tuning else ["run"]  # tune is in the line
     command = shlex.join(["seatrial", *verb, *words, *(arguments or ["--"]), *given])
     fix = f"{command}   # or, to see them all: -- --help"

@@ -12,7 +12,7 @@ from seatrial.findings.finding import Finding
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import Job, Target
 from seatrial.job.tuning import Tuning
-from seatrial.receipt.judging.pasteable import pasteable
+from seatrial.receipt.judging.pasteable import pasteable, run_again
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,6 @@ def test_the_place_and_the_gpus_are_those_of_the_run(tmp_path: Path, fix: str, m
 def test_a_verb_with_its_own_options_gets_none_twice(tmp_path: Path) -> None:
     target = Target(kind="recipe", value="export", typed="export last --on local")
     plan = a_plan(job=Job(project=tmp_path, target=target, backend="local", gpus=GpuRequest.parse("none")))
-    assert plan.again == (["export", "last", "--on", "local"], [])
+    assert run_again(plan) == (["export", "last", "--on", "local"], [])
     tuned = Job(project=tmp_path, target=Target(kind="script", value="net.py"), backend="local", tuning=Tuning())
-    assert a_plan(job=tuned).again == (["tune", "net.py", "--on", "local"], [])
+    assert run_again(a_plan(job=tuned)) == (["tune", "net.py", "--on", "local"], [])
