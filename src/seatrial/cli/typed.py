@@ -60,10 +60,9 @@ def check_launcher(words: Sequence[str], arguments: Sequence[str] = ()) -> None:
 
 def _is_first(words: Sequence[str], at: int) -> bool:
     """Whether only options and their values stand before this word."""
-    from seatrial.cli.words import kept
+    from seatrial.cli.words import options_of
 
-    options = [option for verb in ("run", "plan") for option in kept()[verb]["options"]]
-    flags = {name for option in options if option["metavar"] is None for name in option["names"]}
+    flags = {name for verb in ("run", "plan") for name, value in options_of(verb).items() if value is None}
     value_follows = False
     for word in words[:at]:
         if not value_follows and not word.startswith("-"):

@@ -22,6 +22,12 @@ def kept() -> dict[str, Any]:
     return loaded
 
 
+def options_of(verb: str) -> dict[str, str | None]:
+    """Each option's name → what its value is called; None where none follows. Of an unknown verb nothing."""
+    found = kept().get(verb, {})
+    return {name: option["metavar"] for option in found.get("options", []) for name in option["names"]}
+
+
 def read(verbs: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
     """The same, from the verbs: name → its module, its line in the help."""
     commands: dict[str, Any] = {}

@@ -167,7 +167,7 @@ def _typed_options(argv: list[str]) -> list[list[str]]:
     """Each option before ``--``, with its value; not those that are the target, or a launcher's."""
     from seatrial.job.reading.shell_commands import LAUNCHERS, MPI_LAUNCHERS, is_python
 
-    known = {name: option["metavar"] for option in words.kept()[argv[0]]["options"] for name in option["names"]}
+    known = words.options_of(argv[0])
     ours = argv[1 : argv.index("--")] if "--" in argv else argv[1:]
     found: list[list[str]] = []
     at = 0
@@ -216,9 +216,7 @@ def as_typed(advice: str | None, argv: list[str]) -> str | None:
 
 def _takes_gpus(argv: list[str]) -> bool:
     """Whether the verb of this command has --gpus."""
-    verbs = words.kept()
-    verb = verbs.get(" ".join(argv[:2])) or verbs.get(" ".join(argv[:1])) or {}
-    return any("--gpus" in option["names"] for option in verb.get("options", []))
+    return "--gpus" in (words.options_of(" ".join(argv[:2])) or words.options_of(" ".join(argv[:1])))
 
 
 def _print(console: Console, message: str, cause: str | None, run: str | None) -> None:

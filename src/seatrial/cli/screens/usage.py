@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.cli.completing import FIXED
-from seatrial.cli.words import kept
+from seatrial.cli.words import options_of
 
 #: (message, cause, command).
 Told = tuple[str, str | None, str | None]
@@ -81,7 +81,7 @@ def _near_option(option: str, error: Exception) -> str | None:
 
 def _behind_dashes(argv: Sequence[str]) -> str:
     """The command with what is the target's own where the target gets it: options that are not ours, further words."""
-    known = {name: option["metavar"] for option in kept()[argv[0]]["options"] for name in option["names"]}
+    known = options_of(argv[0])
     ours: list[str] = []
     theirs: list[str] = []
     has_target = "-m" in argv
