@@ -4,7 +4,6 @@ specification (https://containers.dev, devcontainer.json reference). It needs no
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import tempfile
@@ -16,6 +15,7 @@ from seatrial.images.building.build import write_context
 from seatrial.images.dockerfiles.write import VENV_PYTHON
 from seatrial.job.plan import CONTAINER_PROJECT, Plan
 from seatrial.planning.secrets import targets_secrets
+from seatrial.system.files import in_the_way
 from seatrial.system.typed_path import as_typed
 
 FOLDER = ".devcontainer"
@@ -89,8 +89,7 @@ def write_devcontainer(plan: Plan) -> list[str]:
             written = sorted(str(path.relative_to(made)) for path in made.rglob("*") if path.is_file())
             made.rename(folder)
     except OSError as error:
-        look = "df -h" if error.errno == errno.ENOSPC else "ls -ld"
-        raise DiskError(f"Cannot write {folder}: {error.strerror}", run=f"{look} {as_typed(folder.parent)}") from error
+        raise DiskError(f"Cannot write {folder}: {error.strerror}", run=in_the_way(folder.parent, error)) from error
     return written
 
 

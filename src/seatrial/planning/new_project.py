@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from seatrial.errors import DiskError, UsageError
+from seatrial.system.files import in_the_way
 from seatrial.system.typed_path import as_typed
 
 #: Files in it have ``.txt`` behind their names, so that no tool takes them for files of this project.
@@ -53,8 +54,7 @@ def new_project(folder: Path) -> list[str]:
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):  # it came meanwhile
             _refuse_what_is_there(folder)
-        look = "df -h" if error.errno == errno.ENOSPC else "ls -ld"
-        raise DiskError(f"Cannot create {folder}: {error.strerror}", run=f"{look} {as_typed(folder.parent)}") from error
+        raise DiskError(f"Cannot create {folder}: {error.strerror}", run=in_the_way(folder.parent, error)) from error
     return sorted(contents)
 
 

@@ -39,8 +39,13 @@ def cannot_write(path: Path, error: OSError) -> DiskError:
         return DiskError(f"Cannot write {path}: it is a folder", run=f"ls -ld {as_typed(path)}")
     if isinstance(error, FileNotFoundError):
         return DiskError(f"Cannot write {path}: there is no folder {folder}", run=f"mkdir -p {as_typed(folder)}")
+    return DiskError(f"Cannot write {path}: {error.strerror}", run=in_the_way(folder, error))
+
+
+def in_the_way(folder: Path, error: OSError) -> str:
+    """The command that shows why nothing can be written into a folder: whose it is, or what room there is."""
     look = "ls -ld" if isinstance(error, PermissionError | NotADirectoryError) else "df -h"
-    return DiskError(f"Cannot write {path}: {error.strerror}", run=f"{look} {as_typed(folder)}")
+    return f"{look} {as_typed(folder)}"
 
 
 def require_writable(path: Path) -> None:

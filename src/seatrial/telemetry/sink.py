@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import errno
 import importlib
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -13,6 +12,7 @@ from typing import Any, Protocol
 
 from seatrial.errors import DiskError, UsageError
 from seatrial.events import GPU_SAMPLE_KEYS
+from seatrial.system.files import in_the_way
 from seatrial.system.typed_path import as_typed
 
 #: Columns of CSV and Parquet. A reading without GPUs is one row with the machine's columns.
@@ -137,5 +137,4 @@ class _Parquet:
 
 def _disk(path: Path, error: OSError) -> DiskError:
     reason = error.strerror or str(error)
-    look = "df -h" if error.errno == errno.ENOSPC else "ls -ld"
-    return DiskError(f"Cannot write {path}: {reason}", run=f"{look} {as_typed(path.absolute().parent)}")
+    return DiskError(f"Cannot write {path}: {reason}", run=in_the_way(path.absolute().parent, error))
