@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -27,16 +28,18 @@ from pathlib import Path
 from typing import Any, cast
 
 from seatrial.train import early_start
+from seatrial.train.command_line import data_folder
+from seatrial.train.data.cifar10_files import read_records
 
 if __name__ == "__main__":
-    early_start.begin()
+    early_start.begin((read_records, data_folder(sys.argv[1:])))
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seatrial.train import script
-from seatrial.train.data.cifar10 import CLASSES, read_cifar10
+from seatrial.train.data.cifar10 import CLASSES, image_sets
 from seatrial.train.data.crops import AlternatingCrops
 from seatrial.train.data.images import ImageSet, Normalisation, TestImages
 from seatrial.train.distributed import Ranks, ranks
@@ -157,8 +160,8 @@ class Network(nn.Module):
     @torch.no_grad()
     def whiten(self, images_NCHW: Tensor) -> None:
         """Set the first layer to the eigenvectors of the covariance of 2×2 patches, at unit variance."""
-        patches = images_NCHW.unfold(2, 2, 1).unfold(3, 2, 1).permute(0, 2, 3, 1, 4, 5).reshape(-1, 12).float()
-        values, vectors = torch.linalg.eigh((patches.T @ patches / len(patches)).cpu().double())
+        patches = images_NCHW.double().unfold(2, 2, 1).unfold(3, 2, 1).permute(0, 2, 3, 1, 4, 5).reshape(-1, 12)
+        values, vectors = torch.linalg.eigh((patches.T @ patches / len(patches)).cpu())
         scaled = (vectors / (values + WHITENING_FLOOR).sqrt()).T.flip(0).reshape(12, 3, 2, 2)
         self.whitening.weight.copy_(torch.cat([scaled, -scaled]))
         assert self.whitening.bias is not None
@@ -276,14 +279,14 @@ def precision_of(name: str, device: torch.device) -> Precision:
 
 
 def train(
-    data: tuple[ImageSet, ImageSet], arguments: argparse.Namespace, group: Ranks, seed: int, trackers: Trackers
+    data: Sequence[ImageSet], arguments: argparse.Namespace, group: Ranks, seed: int, trackers: Trackers
 ) -> tuple[Outcome, Network]:
     """One training from one seed."""
     train_set, test_set = data
     precision = precision_of(arguments.precision, group.device)
     precision.apply()
     seed_all(seed)
-    normalise = Normalisation.of(train_set.images_NCHW)
+    normalise = Normalisation.of(train_set.images_NCHW).to(group.device)
     model = Network(widths=arguments.widths).to(group.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     source = AlternatingCrops(
         train_set,
@@ -337,7 +340,8 @@ def main(argv: Sequence[str]) -> int:
     with ranks() as group, closing(open_trackers(arguments.track, arguments.models, first=group.first)) as trackers:
         precision = precision_of(arguments.precision, group.device)
         compile_kernels(arguments.widths, precision)  # while the data are read
-        data = read_cifar10(arguments.data)
+        records = early_start.read_ahead(read_records, arguments.data)
+        data = tuple(each.to(group.device) for each in image_sets(records))
         for run in range(arguments.runs):
             outcome, model = train(data, arguments, group, arguments.seed + run, trackers)
             if outcome.terminated:
@@ -354,7 +358,7 @@ def main(argv: Sequence[str]) -> int:
                 print(f", median loop {statistics.median(seconds):.3f} s", flush=True)
             saved = save_model(model, arguments.models, "cifar10")
             normalise = Normalisation.of(data[0].images_NCHW)
-            examples = image_examples("cifar10", model, data[1].images_NCHW, normalise, CLASSES)
+            examples = image_examples("cifar10", model, data[1].images_NCHW.cpu(), normalise, CLASSES)
             saved.append(save_examples(examples, saved[-1]))
             for path in saved:
                 print(f"saved {path}", flush=True)

@@ -60,7 +60,8 @@ def test_cifar10(watched: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyP
     generator = torch.Generator().manual_seed(0)
     images_NCHW = torch.randint(0, 255, (100, 3, 32, 32), generator=generator).to(torch.uint8)
     blobs = ImageSet(images_NCHW, torch.randint(0, 3, (100,), generator=generator), 10)
-    monkeypatch.setattr(cifar10, "read_cifar10", lambda folder: (blobs, blobs))
+    monkeypatch.setattr(cifar10, "read_records", lambda folder: None)
+    monkeypatch.setattr(cifar10, "image_sets", lambda records: (blobs, blobs))
     options = ["--batch", "50", "--epochs", "1", "--widths", "8", "8", "8", "--models", str(tmp_path)]
     assert cifar10.main(options) == 0
     assert watched

@@ -9,7 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from seatrial.recipes import cifar10  # noqa: E402
-from seatrial.train.data.cifar10 import MD5, read_cifar10  # noqa: E402
+from seatrial.train.data.cifar10 import read_cifar10  # noqa: E402
+from seatrial.train.data.cifar10_files import MD5  # noqa: E402
 from seatrial.train.data.images import ImageSet, Normalisation  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
 from seatrial.train.engine import choose_engine, epochs_of, longest_runs  # noqa: E402
@@ -30,7 +31,8 @@ def blobs(count: int) -> ImageSet:
 
 @pytest.mark.slow
 def test_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(cifar10, "read_cifar10", lambda folder: (blobs(400), blobs(50)))
+    monkeypatch.setattr(cifar10, "read_records", lambda folder: None)
+    monkeypatch.setattr(cifar10, "image_sets", lambda records: (blobs(400), blobs(50)))
     options = ["--batch", "50", "--epochs", "3", "--widths", "8", "8", "8", "--models", str(tmp_path)]
     assert cifar10.main(options) == 0
     said = capsys.readouterr().out

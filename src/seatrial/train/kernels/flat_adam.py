@@ -11,6 +11,7 @@ the type of the products: of n parameters 30 bytes a parameter are moved, of 32 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -72,10 +73,11 @@ __device__ float updated(float x, float* mean, float* square, float slope, const
 }
 
 // Below ``decayed`` weights decay; ``values`` is a copy in the type of the products. rules [kept][3]: of this step, for
-// the rows that are updated later.
+// the rows that are updated later. applied: nothing is done where it is this step already.
 extern "C" __global__ void adam_flat(
     Quad* p, Quad* m, Quad* v, const Small* g, Small* values, int quads, int decayed, int copied, const float* factor,
-    const float* done, const float* rate, float* rules, int kept) {
+    const float* done, const float* rate, float* rules, int kept, const float* applied) {
+  if (applied && applied[0] == done[0]) return;
   // 1 - beta^done, to fp32's precision also where that is small
   float step_size = rate[0] / -expm1f(done[0] * LOG1), root = sqrtf(-expm1f(done[0] * LOG2));
   Rule rule = {rate[0] * DECAY, step_size, root};
@@ -84,27 +86,29 @@ extern "C" __global__ void adam_flat(
     float* own = rules + (long long)done[0] % kept * 3;
     own[0] = rule.decay, own[1] = rule.step_size, own[2] = rule.root;
   }
-  Quad own[EACH], mean[EACH], square[EACH];
-  Small gradient[EACH];
-  int first = blockIdx.x * blockDim.x * EACH + threadIdx.x;
+  for (int begin = blockIdx.x * blockDim.x * EACH; begin < quads; begin += gridDim.x * blockDim.x * EACH) {
+    Quad own[EACH], mean[EACH], square[EACH];
+    Small gradient[EACH];
+    int first = begin + threadIdx.x;
 #pragma unroll
-  for (int e = 0; e < EACH; e++) {
-    int i = first + e * blockDim.x;
-    if (i < quads) own[e] = p[i], mean[e] = m[i], square[e] = v[i], gradient[e] = g[i];
-  }
-#pragma unroll
-  for (int e = 0; e < EACH; e++) {
-    int i = first + e * blockDim.x;
-    if (i >= quads) break;
-    Small value;
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
-      float slope = number(gradient[e].at[k]) * times;
-      own[e].at[k] = updated(own[e].at[k], &mean[e].at[k], &square[e].at[k], slope, rule, i * 4 < decayed);
-      value.at[k] = real(own[e].at[k]);
+    for (int e = 0; e < EACH; e++) {
+      int i = first + e * blockDim.x;
+      if (i < quads) own[e] = p[i], mean[e] = m[i], square[e] = v[i], gradient[e] = g[i];
     }
-    p[i] = own[e], m[i] = mean[e], v[i] = square[e];
-    if (i * 4 >= copied) values[i] = value;
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+      int i = first + e * blockDim.x;
+      if (i >= quads) break;
+      Small value;
+#pragma unroll
+      for (int k = 0; k < 4; k++) {
+        float slope = number(gradient[e].at[k]) * times;
+        own[e].at[k] = updated(own[e].at[k], &mean[e].at[k], &square[e].at[k], slope, rule, i * 4 < decayed);
+        value.at[k] = real(own[e].at[k]);
+      }
+      p[i] = own[e], m[i] = mean[e], v[i] = square[e];
+      if (i * 4 >= copied) values[i] = value;
+    }
   }
 }
 
@@ -178,8 +182,8 @@ def clip_factor(gradients: Tensor, most: float, norm: Tensor, rule: Rule) -> Non
 
 
 def update(
-    flat: tuple[Tensor, Tensor, Tensor, Tensor, Tensor], decayed: int, copied: int, norm: Tensor | None, done: Tensor,
-    rate: Tensor, rule: Rule, rules: Tensor,
+    flat: Sequence[Tensor], decayed: int, copied: int, norm: Tensor | None, done: Tensor,
+    rate: Tensor, rule: Rule, rules: Tensor | None = None, applied: Tensor | None = None, most_blocks: int = 2**30,
 ) -> None:  # fmt: skip
     """One step of AdamW.
 
@@ -188,17 +192,22 @@ def update(
         decayed: so many of the first elements decay. copied: from here on they are copied. Multiples of 4.
         norm: as ``clip_factor`` makes it. done: steps with this one, on the device.
         rules: [kept, 3]: gets what ``update_rows`` needs to know of this step.
+        applied: nothing is done where this is ``done`` already.
+        most_blocks: so many share the work.
     """
     parameters, means, squares, gradients, values = flat
     if usable(parameters.device):
-        quads = parameters.numel() // 4
-        numbers = (quads, decayed, copied, norm, done, rate, rules, len(rules))
-        blocks = -(-quads // (THREADS * EACH))
+        quads, kept = parameters.numel() // 4, 0 if rules is None else len(rules)
+        numbers = (quads, decayed, copied, norm, done, rate, rules, kept, applied)
+        blocks = min(most_blocks, -(-quads // (THREADS * EACH)))
         launch(source(gradients.dtype, rule), "adam_flat", blocks, (*flat, *numbers))
+        return
+    if applied is not None and applied == done:
         return
     step_size = rate / -torch.expm1(done * math.log(rule.betas[0]))
     root = (-torch.expm1(done * math.log(rule.betas[1]))).sqrt()
-    rules[int(done) % len(rules)] = torch.stack([rate * rule.decay, step_size, root])
+    if rules is not None:
+        rules[int(done) % len(rules)] = torch.stack([rate * rule.decay, step_size, root])
     parameters[:decayed] -= rate * rule.decay * parameters[:decayed]
     _moved(parameters, means, squares, gradients.float() * (1.0 if norm is None else norm[1]), step_size, root, rule)
     values[copied:].copy_(parameters[copied:])

@@ -69,8 +69,9 @@ class PackedBert:
         matrices = [each for each in rest if each.ndim > 1]
         others = [each for each in rest if each.ndim <= 1]
         rule, steps = Rule((0.9, 0.999), 1e-8, weight_decay), len(source.spans)
+        later = [self.layers[0].mixed, *(layer.inputs[0] for layer in self.layers[1:])]
         self.weights = FlatWeights(
-            words, tables, matrices, others, dtype, ranks, slots=source.slots, steps=steps, rule=rule
+            words, tables, matrices, others, dtype, ranks, slots=source.slots, steps=steps, rule=rule, later=later
         )
         for text in self._sources() if self.weights.flat.is_cuda else ():
             build(text, self.weights.flat.device.index)
@@ -104,7 +105,7 @@ class PackedBert:
     def forward(self, batch: Packed, labels_B: Tensor) -> tuple[Tensor, dict[str, Any]]:
         """The loss, and what the backward pass needs."""
         keys = dropout.keys(3 * len(self.layers) + 1, labels_B.device)
-        self.weights.look(batch.there_S)
+        self.weights.begin(batch.there_S)
         x, first, kept = self._encoded(batch, keys, self.hidden_share, self.attention_share)
         loss, head = self._head(x, batch, labels_B)
         return loss, {"batch": batch, "keys": keys, "first": first, "kept": kept, "head": head}
@@ -122,10 +123,12 @@ class PackedBert:
         kept = []
         for number, layer in enumerate(self.layers):
             place = 3 * number
+            self.weights.wait_for(layer.inputs[0])
             inputs = torch.addmm(value(*layer.input_biases), x, value(*layer.inputs).t())
             mixed, logs = short_attention.forward(
                 inputs, batch.starts, self.heads, batch.longest, keys, place, attention_share
             )
+            self.weights.wait_for(layer.mixed)
             out = mixed @ value(layer.mixed).t()
             norm = layer.first_norm
             between, *first_norm = norm_residual.forward(

@@ -2,6 +2,11 @@
 
 The model keeps its layers and names: its parameters become views. Gradients and the copy are in the type of the
 products; nothing is cast in a step but by the update, which writes the copy.
+
+An update moves bytes and leaves the arithmetic idle, and a forward pass the other way round, so they run side by side:
+``update`` changes the first layer's matrices and all that is small; those of later layers are changed on a second
+stream when the next step begins, a layer at a time, and the forward pass waits for each where it comes to it. Whoever
+else reads them calls ``settle`` before.
 """
 
 from __future__ import annotations
@@ -33,11 +38,14 @@ class FlatWeights:
         dtype: of the products.
         slots: different tokens that a step can have.
         steps: of an epoch, after which the words' table is brought up to date.
+        later: matrices, in the order in which a step reads them: each and what follows it up to the next is updated
+            when the next step begins.
     """
 
     def __init__(
         self, words: nn.Parameter, tables: Sequence[nn.Parameter], matrices: Sequence[nn.Parameter],
         others: Sequence[nn.Parameter], dtype: torch.dtype, ranks: Ranks, *, slots: int, steps: int, rule: Rule,
+        later: Sequence[nn.Parameter] = (),
     ) -> None:  # fmt: skip
         self.words, self.parameters = words, [*tables, *matrices, *others]
         self.ranks, self.dtype, self.rule = ranks, dtype, rule
@@ -57,14 +65,22 @@ class FlatWeights:
         self.all_gradients = torch.zeros(slots * words.shape[1] + size, dtype=dtype, device=device)
         self.word_gradients = self.all_gradients[: slots * words.shape[1]].view(slots, -1)
         self.gradients = self.all_gradients[slots * words.shape[1] :]
-        #: Steps done, and which of them each word's row has seen.
+        #: Steps done, which of them each word's row has seen, and which the later matrices have.
         self.done = torch.zeros((), device=device)
         self._seen = torch.zeros(len(words), dtype=torch.int32, device=device)
+        self._applied = torch.zeros((), device=device)
         self._rules = torch.zeros(2 * steps + 16, 3, device=device)
         #: The step's tokens; None before its first batch.
         self._there: Tensor | None = None
-        #: The gradients' norm, and the factor that clips them; None before ``clip``.
-        self.norm: Tensor | None = None
+        #: The gradients' norm, and the factor that clips them.
+        self.norm = torch.ones(2, device=device)
+        self._rate: Tensor | None = None
+        bounds = [*(self._places[parameter] for parameter in later), self.decayed]
+        self._at_once = (0, bounds[0]), (self.decayed, size)
+        self._later = dict(zip(later, pairwise(bounds), strict=False))
+        self._second = torch.cuda.Stream(device) if words.is_cuda and later else None  # type: ignore[no-untyped-call]
+        #: Of each of ``later``, what says that it is updated, until somebody has waited for it.
+        self._updated: dict[nn.Parameter, torch.cuda.Event] = {}
         #: Whether the next backward pass writes the gradients, not adds to them.
         self.fresh = True
         self.overlap = False
@@ -101,29 +117,64 @@ class FlatWeights:
         first, second = (self._view(each, parameter) for each in self.moments)
         return first, second
 
-    def look(self, there_S: Tensor) -> None:
-        """A step reads these words (-1: none): bring them up to date."""
+    def begin(self, there_S: Tensor) -> None:
+        """A step begins that reads these words (-1: none): bring them up to date, and begin to update the matrices."""
         self._there = there_S
         self._update_rows(None, there_S)
+        if self.fresh and self._rate is not None:
+            self._update_later(self._rate)
+
+    def wait_for(self, matrix: nn.Parameter) -> None:
+        """A forward pass has come to this matrix."""
+        if event := self._updated.pop(matrix, None):
+            event.wait()
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Bring every word up to date: somebody else is going to read them."""
+        """Bring everything up to date: somebody else is going to read it."""
         self._update_rows(None, None)
+        if self._rate is not None:
+            self._update_later(self._rate)
+            for matrix in self._later:
+                self.wait_for(matrix)
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Something other than a step has changed the parameters, which are all of step ``done`` now."""
         self.values[self.copied :].copy_(self.flat[self.copied :])
         self._seen.copy_(self.done.expand(len(self._seen)))
+        self._applied.copy_(self.done)
 
     def update(self, rate: Tensor) -> None:
-        """One step of AdamW."""
-        flat = (self.flat, *self.moments, self.gradients, self.values)
-        numbers = (self.decayed, self.copied, self.norm, self.done, rate, self.rule, self._rules)
-        flat_adam.update(flat, *numbers)
+        """One step of AdamW, of which the later matrices' share comes when the next step begins."""
+        self._rate = rate
+        for begin, end in self._at_once:
+            self._update(begin, end, rate, rules=self._rules if begin == 0 else None)
         if self._there is not None:
             self._update_rows(self.word_gradients, self._there)
+
+    @torch.no_grad()
+    def _update_later(self, rate: Tensor) -> None:
+        """Update the later matrices where that was not done since the last step, on the second stream."""
+        if self._second:
+            self._second.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._second):  # None: does nothing
+            for matrix, (begin, end) in self._later.items():
+                self._update(begin, end, rate, applied=self._applied)
+                if end == self.decayed:
+                    self._applied.copy_(self.done)
+                if self._second:
+                    self._updated[matrix] = self._second.record_event()
+
+    def _update(
+        self, begin: int, end: int, rate: Tensor, *, rules: Tensor | None = None, applied: Tensor | None = None
+    ) -> None:
+        """AdamW for some elements."""
+        means, squares = self.moments
+        every = (self.flat, means, squares, self.gradients, self.values)
+        decayed, copied = (min(max(bound - begin, 0), end - begin) for bound in (self.decayed, self.copied))
+        numbers = (decayed, copied, self.norm, self.done, rate, self.rule, rules, applied)
+        flat_adam.update([each[begin:end] for each in every], *numbers)
 
     def _update_rows(self, gradients: Tensor | None, there: Tensor | None) -> None:
         table = (self.words.data, *self.word_moments)
@@ -132,7 +183,7 @@ class FlatWeights:
 
     def clear(self) -> None:
         """The next backward pass writes the gradients."""
-        self.fresh, self.norm = True, None
+        self.fresh = True
         self._waiting, self._sent = [], self.decayed
 
     def finished(self, first: nn.Parameter) -> None:
@@ -161,7 +212,6 @@ class FlatWeights:
 
     def clip(self, most: float) -> None:
         """Limit the norm: the update multiplies by the factor."""
-        self.norm = torch.empty(2, device=self.flat.device)
         flat_adam.clip_factor(self.all_gradients, most, self.norm, self.rule)
 
     def _send(self, begin: int, end: int) -> None:
