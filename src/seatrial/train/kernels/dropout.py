@@ -26,15 +26,20 @@ __device__ unsigned hashed(const int* key, unsigned x) {
 __device__ bool kept(const int* key, unsigned x) {
   return DROP == 0 || (hashed(key, x / 2) >> x % 2 * 16 & 0xffff) >= DROP;
 }
-// Eight neighbours, from an even one on: what is dropped becomes 0, the others are raised.
-__device__ void drop(float* values, const int* key, unsigned first) {
-  if (DROP == 0) return;
+// Which of eight neighbours, from an even one on, stay: a bit each.
+__device__ unsigned kept_of_eight(const int* key, unsigned first) {
+  if (DROP == 0) return 0xff;
+  unsigned bits = 0;
 #pragma unroll
   for (int k = 0; k < 8; k += 2) {
     unsigned both = hashed(key, first / 2 + k / 2);
-    values[k] = (both & 0xffff) >= DROP ? values[k] * RAISE : 0.0f;
-    values[k + 1] = both >> 16 >= DROP ? values[k + 1] * RAISE : 0.0f;
+    bits |= (unsigned)((both & 0xffff) >= DROP) << k | (unsigned)(both >> 16 >= DROP) << (k + 1);
   }
+  return bits;
+}
+// What is dropped becomes 0, the others are raised.
+__device__ float dropped(float value, unsigned bits, int k) {
+  return DROP == 0 ? value : bits >> k & 1 ? value * RAISE : 0.0f;
 }
 """
 _WORD = 0xFFFFFFFF

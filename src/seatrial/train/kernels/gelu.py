@@ -9,72 +9,91 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from seatrial.train.kernels.nvrtc import EIGHT, REALS, THREADS, launch, usable
+from seatrial.train.kernels.nvrtc import EIGHT, GELU, NUMBERS, REALS, launch, usable
 
-#: Columns of a block backwards: eight for each lane of a warp.
+#: Columns of a block: eight for each lane of a warp.
 COLUMNS = 256
-#: Parts of the sums over rows: with 12 groups of columns 384 blocks, three for each multiprocessor of an H200.
-MOST_PARTS = 32
+#: Four for each multiprocessor of a large GPU (H200: 132): all are there at once.
+MOST_BLOCKS = 528
 #: Sources of parts that one launch sums.
 SOURCES = 4
 
 TEXT = """
-struct alignas(16) Numbers { float at[8]; };
-// The normal distribution at z and its density: half of 1 + erf(z / sqrt 2). In bf16 erf by Abramowitz and Stegun's
-// formula 7.1.26, wrong by 1.5e-7 at most, with the exponential that the density needs anyway.
-__device__ void normal(float z, float* below, float* density) {
-  float peak = exp2f(-0.7213475204444817f * z * z);
-  *density = 0.3989422804014327f * peak;
-  if (sizeof(Real) == 4) {
-    *below = 0.5f * (1.0f + erff(z * 0.7071067811865476f));
-    return;
-  }
-#ifdef ON_CPU
-  float t = 1.0f / (1.0f + 0.3275911f * 0.7071067811865476f * fabsf(z));
-#else
-  float t = __fdividef(1.0f, 1.0f + 0.3275911f * 0.7071067811865476f * fabsf(z));
-#endif
-  float rest = 0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f)));
-  float tail = 0.5f * t * rest * peak;
-  *below = z < 0.0f ? tail : 1.0f - tail;
+// gelu and its slope at z. In bf16 by GELU's polynomial, of |z|: 1 - tail on the one side is tail on the other.
+struct Bell { float size, height, tail; };
+__device__ Bell bell(float z) {
+  Bell at;
+  at.size = fabsf(z);
+  at.height = exponential2(-0.72134752f * z * z);
+  float t = reciprocal(1.0f + 0.23164189f * at.size);
+  at.tail = t * (0.12741480f + t * (-0.14224837f + t * (0.71070687f + t * (-0.72657601f + t * 0.5307027f))));
+  return at;
+}
+__device__ float activated(float z) {
+  if (sizeof(Real) == 4) return 0.5f * z * (1.0f + erff(z * 0.70710678f));
+  Bell at = bell(z);
+  return fmaxf(z, 0.0f) - at.size * (at.tail * at.height);
+}
+__device__ float slope(float z) {
+  if (sizeof(Real) == 4)
+    return 0.5f * (1.0f + erff(z * 0.70710678f)) + 0.39894228f * z * expf(-0.5f * z * z);
+  Bell at = bell(z);
+  float below = (at.tail - 0.39894228f * at.size) * at.height;
+  return z < 0.0f ? below : 1.0f - below;
 }
 
-extern "C" __global__ void gelu_forward(const Eight* x, const float* bias, Eight* y, int total, int columns) {
-  int thread = blockIdx.x * blockDim.x + threadIdx.x;
-  if (thread >= total) return;
-  int column = thread % (columns / 8) * 8;
-  Eight own = x[thread], result;
+// A thread keeps to eight columns; a warp takes rows, AHEAD of them read before the first is waited for.
+constexpr int AHEAD = 4 / sizeof(Real);
+extern "C" __global__ void __launch_bounds__(256, 4) gelu_forward(
+    const Real* __restrict__ x, const float* __restrict__ bias, Real* __restrict__ y, int rows, int columns) {
+  int warp = threadIdx.x / 32, column = (blockIdx.x * 32 + threadIdx.x % 32) * 8, step = gridDim.y * 8;
+  if (column >= columns) return;
   Numbers plus = *(const Numbers*)(bias + column);
+  for (int first = blockIdx.y * 8 + warp; first < rows; first += AHEAD * step) {
+    Eight own[AHEAD];
 #pragma unroll
-  for (int k = 0; k < 8; k++) {
-    float z = number(own.at[k]) + plus.at[k], below, density;
-    normal(z, &below, &density);
-    result.at[k] = real(z * below);
+    for (int n = 0; n < AHEAD; n++)
+      if (first + n * step < rows) own[n] = *(const Eight*)(x + (long long)(first + n * step) * columns + column);
+#pragma unroll
+    for (int n = 0; n < AHEAD; n++) {
+      if (first + n * step >= rows) break;
+      Numbers z = numbers(own[n]);
+      Eight result;
+#pragma unroll
+      for (int k = 0; k < 8; k++) result.at[k] = real(activated(z.at[k] + plus.at[k]));
+      *(Eight*)(y + (long long)(first + n * step) * columns + column) = result;
+    }
   }
-  y[thread] = result;
 }
 
 // dx = dy × gelu'(x + bias). parts [gridDim.y][columns]: its sums over rows.
-extern "C" __global__ void gelu_backward(
+extern "C" __global__ void __launch_bounds__(256, 4) gelu_backward(
     const Real* dy, const Real* x, const float* bias, Real* dx, float* parts, int rows, int columns) {
   __shared__ float across[8][256];
-  int lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = (blockIdx.x * 32 + lane) * 8;
+  int lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = (blockIdx.x * 32 + lane) * 8, step = gridDim.y * 8;
   float sums[8] = {};
   if (column < columns) {
     Numbers plus = *(const Numbers*)(bias + column);
-#pragma unroll 4
-    for (int row = blockIdx.y * 8 + warp; row < rows; row += gridDim.y * 8) {
-      long long at = (long long)row * columns + column;
-      Eight own = *(const Eight*)(dy + at), before = *(const Eight*)(x + at);
+    for (int first = blockIdx.y * 8 + warp; first < rows; first += AHEAD * step) {
+      Eight own[AHEAD], before[AHEAD];
 #pragma unroll
-      for (int k = 0; k < 8; k++) {
-        float z = number(before.at[k]) + plus.at[k], below, density;
-        normal(z, &below, &density);
-        float value = number(own.at[k]) * (below + z * density);
-        sums[k] += value;
-        own.at[k] = real(value);
+      for (int n = 0; n < AHEAD; n++) {
+        long long at = (long long)(first + n * step) * columns + column;
+        if (first + n * step < rows) own[n] = *(const Eight*)(dy + at), before[n] = *(const Eight*)(x + at);
       }
-      *(Eight*)(dx + at) = own;
+#pragma unroll
+      for (int n = 0; n < AHEAD; n++) {
+        if (first + n * step >= rows) break;
+        Numbers g = numbers(own[n]), z = numbers(before[n]);
+        Eight result;
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+          float value = g.at[k] * slope(z.at[k] + plus.at[k]);
+          sums[k] += value;
+          result.at[k] = real(value);
+        }
+        *(Eight*)(dx + (long long)(first + n * step) * columns + column) = result;
+      }
     }
   }
 #pragma unroll
@@ -102,9 +121,14 @@ extern "C" __global__ void sum_parts(
     }
   }
   float total = 0.0f;
-  if (column < columns)
-#pragma unroll 8
-    for (int row = warp; row < rows; row += 8) total += parts[(long long)row * columns + column];
+  for (int first = warp; first < rows && column < columns; first += 8 * 16) {
+    float found[16];
+#pragma unroll
+    for (int n = 0; n < 16; n++)
+      found[n] = first + n * 8 < rows ? parts[(long long)(first + n * 8) * columns + column] : 0.0f;
+#pragma unroll
+    for (int n = 0; n < 16; n++) total += found[n];
+  }
   across[warp][lane] = total;
   __syncthreads();
   if (warp || column >= columns) return;
@@ -116,15 +140,15 @@ extern "C" __global__ void sum_parts(
 
 def source(dtype: torch.dtype) -> str:
     """The kernels' text."""
-    return REALS[dtype] + EIGHT + TEXT
+    return f"{REALS[dtype]}{EIGHT}{NUMBERS}{GELU}{TEXT}"
 
 
 def forward(x_TC: Tensor, bias_C: Tensor) -> Tensor:
     """gelu(x + bias), by the error function; ``bias`` is fp32."""
     if not usable(x_TC.device):
         return F.gelu(x_TC.float() + bias_C).to(x_TC.dtype)
-    y, total = torch.empty_like(x_TC), x_TC.numel() // 8
-    launch(source(x_TC.dtype), "gelu_forward", -(-total // THREADS), (x_TC, bias_C, y, total, x_TC.shape[1]))
+    y = torch.empty_like(x_TC)
+    launch(source(x_TC.dtype), "gelu_forward", _grid(x_TC), (x_TC, bias_C, y, *x_TC.shape))
     return y
 
 
@@ -139,12 +163,17 @@ def backward(dy_TC: Tensor, x_TC: Tensor, bias_C: Tensor) -> tuple[Tensor, Tenso
 
 
 def _parts(dy_TC: Tensor, x_TC: Tensor, bias_C: Tensor) -> Tensor:
-    rows, columns = dy_TC.shape
-    blocks = min(MOST_PARTS, -(-rows // 8))
-    parts = torch.empty(blocks, columns, device=dy_TC.device)
-    grid = (-(-columns // COLUMNS), blocks)
-    launch(source(dy_TC.dtype), "gelu_backward", grid, (dy_TC, x_TC, bias_C, dy_TC, parts, rows, columns))
+    grid = _grid(dy_TC)
+    parts = torch.empty(grid[1], dy_TC.shape[1], device=dy_TC.device)
+    launch(source(dy_TC.dtype), "gelu_backward", grid, (dy_TC, x_TC, bias_C, dy_TC, parts, *dy_TC.shape))
     return parts
+
+
+def _grid(rows_TC: Tensor) -> tuple[int, int]:
+    """Groups of columns, and blocks that share their rows."""
+    rows, columns = rows_TC.shape
+    groups = -(-columns // COLUMNS)
+    return groups, max(1, min(MOST_BLOCKS // groups, -(-rows // 8)))
 
 
 def sum_parts(parts: list[Tensor], sums: Tensor, *, add: bool) -> None:

@@ -18,14 +18,14 @@ from torch.nn import functional as F
 from seatrial.train.distributed import Ranks
 from seatrial.train.kernels import dropout, flat_adam, gelu, norm_residual, short_attention
 from seatrial.train.kernels.flat_adam import Rule
-from seatrial.train.kernels.nvrtc import PLAIN_SHARED_BYTES, REALS, build, unavailable
+from seatrial.train.kernels.nvrtc import REALS, build, unavailable
 from seatrial.train.kernels.token_sums import source as token_sums_source
 from seatrial.train.kernels.token_sums import token_sums
 from seatrial.train.packed.texts import Packed, PackedTexts
 from seatrial.train.packed.weights import FlatWeights
 
-#: Numbers a token: eight rows of them in fp32 are what a block has of shared memory without asking for more.
-WIDEST = PLAIN_SHARED_BYTES // 32
+#: Numbers a token: 48 for each lane of a warp, in registers.
+WIDEST = 48 * 32
 
 
 @dataclass
