@@ -70,6 +70,15 @@ static float __shfl_xor_sync(unsigned, float value, int mask) {
   __syncwarp();
   return value;
 }
+static int passed[1024];
+static int __shfl_up_sync(unsigned, int value, int lanes) {
+  int own = current;
+  passed[own] = value;
+  __syncwarp();
+  if (own % 32 >= lanes) value = passed[own - lanes];
+  __syncwarp();
+  return value;
+}
 static const unsigned short* named_rows[1024];
 static unsigned held[1024][6];
 static void load_matrices(unsigned* parts, const unsigned short* row) {

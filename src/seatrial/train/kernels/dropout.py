@@ -23,9 +23,6 @@ __device__ unsigned hashed(const int* key, unsigned x) {
   x *= 0x31848babu;
   return x ^ x >> 14;
 }
-__device__ bool kept(const int* key, unsigned x) {
-  return DROP == 0 || (hashed(key, x / 2) >> x % 2 * 16 & 0xffff) >= DROP;
-}
 // Eight neighbours, from an even one on: what is dropped becomes 0, the others are raised.
 __device__ void drop(float* values, const int* key, unsigned first) {
   if (DROP == 0) return;

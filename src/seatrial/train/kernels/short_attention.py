@@ -15,58 +15,85 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from seatrial.train.kernels import dropout
-from seatrial.train.kernels.nvrtc import EIGHT, REALS, launch, usable
-from seatrial.train.kernels.tensor_cores import TENSOR_CORES
+from seatrial.train.kernels.nvrtc import EIGHT, POWER, REALS, launch, usable
+from seatrial.train.kernels.tensor_cores import COPIES, TENSOR_CORES
 
 #: Tokens of the longest text that the kernels take, and numbers a head.
 LONGEST, HEAD = 128, 64
 #: Numbers between two rows in shared memory beyond a head's: then no two rows of a matrix meet in one bank.
 SPARE = 8
-#: Bytes of shared memory: three matrices of 128 rows; backwards four, two numbers for each row, and each warp's sums.
+#: Bytes of shared memory: three matrices of 128 rows; backwards four, the weights, and each warp's sums. Of Hopper's
+#: 228 KB two blocks have room.
 FORWARD_BYTES = 3 * LONGEST * (HEAD + SPARE) * 2
-BACK_BYTES = 4 * LONGEST * (HEAD + SPARE) * 2 + 2 * LONGEST * 4 + 8 * 3 * HEAD * 4
+BACK_BYTES = (4 * LONGEST * (HEAD + SPARE) + LONGEST * (LONGEST + SPARE)) * 2 + 8 * 3 * HEAD * 4
 
 TEXT = """
 constexpr int ROW = 72, MATRIX = 128 * ROW;
-__device__ unsigned pair(float low, float high) { return (unsigned)real(low) | (unsigned)real(high) << 16; }
 
-// Where this block works: a text, its tiles, a warp's head and tile.
-struct Work { int begin, tokens, tiles, shared_tiles, heads, head, tile; };
-__device__ Work work_of(const int* starts) {
+// What a block works at, and of that its warp: a text, a head and a tile. level: log2 of the tiles that a head has room
+// for. number: which of the text's blocks; without a text (-1) which of the blocks that are left, of so many.
+struct Work { int text, begin, tokens, tiles, level, number, left, head, tile; };
+
+// Texts' blocks stand in a row, the last text's first: it is the longest where lengths ascend, and takes longest.
+__device__ Work work_of(const int* starts, int texts, int H) {
+  __shared__ int sums[8], found[4];
+  int lane = threadIdx.x % 32, warp = threadIdx.x / 32, number = blockIdx.x;
+  if (threadIdx.x == 0) found[0] = -1;
+  for (int last = texts - 1; last >= 0; last -= 256) {
+    int text = last - (int)threadIdx.x, begin = 0, tokens = 0, blocks = 0;
+    if (text >= 0) {
+      begin = starts[text];
+      tokens = starts[text + 1] - begin;
+      blocks = ((H << (tokens > 16) + (tokens > 32) + (tokens > 64)) + 7) / 8;
+    }
+    int end = blocks, all = 0;
+    for (int lanes = 1; lanes < 32; lanes *= 2) {
+      int before = __shfl_up_sync(0xffffffff, end, lanes);
+      if (lane >= lanes) end += before;
+    }
+    if (lane == 31) sums[warp] = end;
+    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < 8; w++) {
+      if (w == warp) end += all;
+      all += sums[w];
+    }
+    if (number < end && number >= end - blocks) {
+      found[0] = text;
+      found[1] = begin;
+      found[2] = tokens;
+      found[3] = number - end + blocks;
+    }
+    __syncthreads();
+    if (found[0] >= 0) break;
+    number -= all;
+  }
   Work work;
-  work.begin = starts[blockIdx.y];
-  work.tokens = starts[blockIdx.y + 1] - work.begin;
+  work.text = found[0];
+  work.left = gridDim.x - blockIdx.x + number;
+  work.number = number;
+  if (work.text < 0) return work;
+  work.begin = found[1];
+  work.tokens = found[2];
+  work.number = found[3];
   work.tiles = (work.tokens + 15) / 16;
-  work.shared_tiles = work.tiles <= 1 ? 1 : work.tiles <= 2 ? 2 : work.tiles <= 4 ? 4 : 8;
-  work.heads = 8 / work.shared_tiles;
-  work.head = blockIdx.x * work.heads + (int)threadIdx.x / 32 / work.shared_tiles;
-  work.tile = threadIdx.x / 32 % work.shared_tiles;
+  work.level = (work.tokens > 16) + (work.tokens > 32) + (work.tokens > 64);
+  work.head = (work.number * 8 + warp) >> work.level;
+  work.tile = warp & (1 << work.level) - 1;
   return work;
 }
-__device__ bool nothing(const Work& work, int H) { return (int)blockIdx.x * work.heads >= H; }
 
-// 128 rows of shared memory each: tile after tile of head after head; zeros behind a text's end. All loads go out at
-// once: one after the other they would take as long as everything else.
-template <int N>
-__device__ void fetch(Real* to, const Real* const (&from)[N], const int (&strides)[N], const Work& work, int H) {
-  int slots = work.shared_tiles * 16;
-  Eight values[N][4];
+// 128 rows of 64 numbers into shared memory: tile after tile of head after head; zeros behind a text's end. All loads
+// go out at once: one after the other they would take as long as everything else.
+__device__ void fetch(Real* to, const Real* from, int stride, const Work& work, int H) {
+  int column = threadIdx.x % 8 * 8;
 #pragma unroll
-  for (int n = 0; n < N; n++)
-#pragma unroll
-    for (int r = 0; r < 4; r++) {
-      int slot = (threadIdx.x + r * 256) / 8, token = slot % slots, head = blockIdx.x * work.heads + slot / slots;
-      Eight value = {};
-      if (token < work.tokens && head < H)
-        value = *(const Eight*)(from[n] + (long long)(work.begin + token) * strides[n] + head * 64 +
-                                threadIdx.x % 8 * 8);
-      values[n][r] = value;
-    }
-#pragma unroll
-  for (int n = 0; n < N; n++)
-#pragma unroll
-    for (int r = 0; r < 4; r++)
-      *(Eight*)(to + n * MATRIX + (threadIdx.x + r * 256) / 8 * ROW + threadIdx.x % 8 * 8) = values[n][r];
+  for (int r = 0; r < 4; r++) {
+    int slot = threadIdx.x / 8 + r * 32, token = slot & (16 << work.level) - 1;
+    int head = (work.number * 128 + slot) >> (4 + work.level);
+    const Real* row = from + (long long)(work.begin + token) * stride;
+    copy(to + slot * ROW + column, row + (head * 64 + column), token < work.tokens && head < H);
+  }
 }
 
 // A tile of 16 rows as the left side of products, 16 × 64.
@@ -90,12 +117,9 @@ __device__ void products(float* sums, const unsigned (*a)[4], const Real* tile) 
   }
 }
 
-// sums [16, 64] += weights [16, 16] × the tile's rows [16, 64]
-__device__ void weigh(float (*sums)[8], const float* weights, const Real* tile) {
+// sums [16, 64] += a [16, 16] × the tile's rows [16, 64]
+__device__ void weigh(float (*sums)[8], const unsigned* a, const Real* tile) {
   int lane = threadIdx.x % 32;
-  unsigned a[4];
-#pragma unroll
-  for (int k = 0; k < 4; k++) a[k] = pair(weights[2 * k], weights[2 * k + 1]);
 #pragma unroll
   for (int d = 0; d < 4; d++) {
     unsigned b[4];
@@ -109,42 +133,87 @@ __device__ void weigh(float (*sums)[8], const float* weights, const Real* tile) 
 __device__ int row_of(int k) { return threadIdx.x % 32 / 4 + k / 2 % 2 * 8; }
 __device__ int column_of(int k) { return threadIdx.x % 4 * 2 + k % 2 + k / 4 * 8; }
 
+// A 16 × 16 tile in bf16, as the left side of products.
+__device__ void rounded(unsigned* a, const float* tile) {
+#pragma unroll
+  for (int k = 0; k < 4; k++) a[k] = pair(tile[2 * k], tile[2 * k + 1]);
+}
+__device__ void put(Real* to, int stride, const unsigned* a) {
+#pragma unroll
+  for (int k = 0; k < 4; k++) *(unsigned*)(to + row_of(2 * k) * stride + column_of(2 * k)) = a[k];
+}
+
+// sums [16, 64] += 16 columns of weights [tiles * 16, …], turned, × rows [tiles * 16, 64]
+__device__ void weigh_turned(float (*sums)[8], const Real* weights, int stride, const Real* rows, int tiles) {
+  int lane = threadIdx.x % 32;
+  for (int t = 0; t < tiles; t++) {
+    unsigned a[4];
+    load_matrices(a, weights + (t * 16 + lane / 16 * 8 + lane % 8) * stride + lane / 8 % 2 * 8);
+    weigh(sums, a, rows + t * 16 * ROW);
+  }
+}
+
+// Bit k says whether a lane's number k of a 16 × 16 tile stays. first: the element that is its number 0.
+__device__ unsigned staying(const int* key, unsigned first) {
+  if (DROP == 0) return 255;
+  unsigned bits = 0;
+#pragma unroll
+  for (int k = 0; k < 8; k += 2) {
+    unsigned both = hashed(key, (first + k / 2 % 2 * 1024 + k / 4 * 8) / 2);
+    bits |= ((both & 0xffff) >= DROP ? 1u : 0) << k | (both >> 16 >= DROP ? 2u : 0) << k;
+  }
+  return bits;
+}
+
 __device__ void write(Real* to, float (*sums)[8], float scale, int stride, const Work& work) {
 #pragma unroll
-  for (int d = 0; d < 4; d++)
+  for (int r = 0; r < 2; r++) {
+    int token = work.tile * 16 + row_of(2 * r);
+    if (token >= work.tokens) continue;
+    Real* row = to + (long long)(work.begin + token) * stride + work.head * 64;
 #pragma unroll
-    for (int k = 0; k < 8; k += 2) {
-      int token = work.tile * 16 + row_of(k);
-      if (token < work.tokens)
-        *(unsigned*)(to + (long long)(work.begin + token) * stride + work.head * 64 + d * 16 + column_of(k)) =
-            pair(sums[d][k] * scale, sums[d][k + 1] * scale);
-    }
+    for (int d = 0; d < 4; d++)
+#pragma unroll
+      for (int k = 2 * r; k < 8; k += 4)
+        *(unsigned*)(row + d * 16 + column_of(k)) = pair(sums[d][k] * scale, sums[d][k + 1] * scale);
+  }
 }
 
-// Sums over a warp's rows, for one of three matrices; in shared memory.
-__device__ void add_rows(float* columns, int which, float (*sums)[8], float scale) {
-  int lane = threadIdx.x % 32;
+// Sums over a warp's rows, in shared memory. Eight lanes have a column: at each exchange a lane passes on the half of
+// its columns that it will not end with.
+template <int HALF> __device__ void exchange(float* columns) {
+  bool upper = threadIdx.x & 2 * HALF;
 #pragma unroll
-  for (int d = 0; d < 4; d++)
+  for (int c = 0; c < HALF; c++) {
+    float other = __shfl_xor_sync(0xffffffff, upper ? columns[c] : columns[c + HALF], 2 * HALF);
+    columns[c] = (upper ? columns[c + HALF] : columns[c]) + other;
+  }
+}
+__device__ void add_rows(float* to, float (*sums)[8], float scale) {
+  float columns[16];
 #pragma unroll
-    for (int k = 0; k < 8; k++) {
-      if (k / 2 % 2) continue;
-      float sum = sums[d][k] + sums[d][k + 2];
-      for (int other = 4; other < 32; other *= 2) sum += __shfl_xor_sync(0xffffffff, sum, other);
-      if (lane < 4) columns[(threadIdx.x / 32 * 3 + which) * 64 + d * 16 + column_of(k)] = sum * scale;
-    }
+  for (int c = 0; c < 16; c++) columns[c] = sums[c / 4][c / 2 % 2 * 4 + c % 2] + sums[c / 4][c / 2 % 2 * 4 + c % 2 + 2];
+  exchange<8>(columns);
+  exchange<4>(columns);
+  exchange<2>(columns);
+  int first = threadIdx.x / 16 % 2 * 8 + threadIdx.x / 8 % 2 * 4 + threadIdx.x / 4 % 2 * 2;
+  to += first / 4 * 16 + column_of(first % 4 * 2);
+  to[0] = columns[0] * scale;
+  to[1] = columns[1] * scale;
 }
 
-// Rows behind the last text are zeros.
-__device__ void clear(Real* to, int stride, int begin, int rows) {
+// Rows behind the last text are zeros; the blocks that are left write them.
+__device__ void clear(Real* to, int stride, int begin, int rows, const Work& work) {
   int each = stride / 8;
-  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < (rows - begin) * each; i += gridDim.x * blockDim.x) {
+  for (int i = work.number * blockDim.x + threadIdx.x; i < (rows - begin) * each; i += work.left * blockDim.x) {
     Eight zeros = {};
     *(Eight*)(to + (long long)(begin + i / each) * stride + i % each * 8) = zeros;
   }
 }
-__device__ unsigned element(const Work& work, int H, int query, int key) {
-  return ((unsigned)(blockIdx.y * H + work.head) * 128 + query) * 128 + key;
+
+// The element that is a lane's first of a row of tiles.
+__device__ unsigned element(const Work& work, int H) {
+  return ((unsigned)(work.text * H + work.head) * 128 + work.tile * 16 + row_of(0)) * 128 + column_of(0);
 }
 
 // inputs [T, 3, H, 64], out [T, H, 64], logs [T, H]: log2 of the sum of a row's 2^scores. scale: times log2(e).
@@ -152,22 +221,27 @@ extern "C" __global__ void __launch_bounds__(256, 2) attention_forward(
     const Real* inputs, const int* starts, const int* keys, int place, double scale, Real* out, float* logs, int texts,
     int rows, int H) {
   extern __shared__ float shared[];
-  if ((int)blockIdx.y == texts) return clear(out, H * 64, starts[texts], rows);
-  Work work = work_of(starts);
-  if (nothing(work, H)) return;
-  const int* key = keys + 2 * place;
+  Work work = work_of(starts, texts, H);
+  if (work.text < 0) return clear(out, H * 64, starts[texts], rows, work);
+  int key[2] = {keys[2 * place], keys[2 * place + 1]};
   Real *all_queries = (Real*)shared, *all_keys = all_queries + MATRIX, *all_values = all_keys + MATRIX;
   int wide = 3 * H * 64;
-  fetch(all_queries, {inputs, inputs + H * 64, inputs + 2 * H * 64}, {wide, wide, wide}, work, H);
+  fetch(all_queries, inputs, wide, work, H);
+  fetch(all_keys, inputs + H * 64, wide, work, H);
+  fetch(all_values, inputs + 2 * H * 64, wide, work, H);
+  copied();
   __syncthreads();
-  int own = threadIdx.x / 32 / work.shared_tiles * work.shared_tiles * 16;
+  if (work.head >= H || work.tile >= work.tiles) return;
+  int mine = threadIdx.x / 32 * 16, own = mine - work.tile * 16;
+  all_keys += own * ROW;
+  all_values += own * ROW;
   unsigned query[4][4];
-  left(query, all_queries + (own + work.tile * 16) * ROW);
+  left(query, all_queries + mine * ROW);
   float scores[8][8], largest[2] = {-3e38f, -3e38f}, total[2] = {}, sums[4][8] = {};
 #pragma unroll
   for (int t = 0; t < 8; t++) {
     if (t >= work.tiles) continue;
-    products(scores[t], query, all_keys + (own + t * 16) * ROW);
+    products(scores[t], query, all_keys + t * 16 * ROW);
 #pragma unroll
     for (int k = 0; k < 8; k++) {
       scores[t][k] = t * 16 + column_of(k) < work.tokens ? scores[t][k] * (float)scale : -3e38f;
@@ -181,19 +255,19 @@ extern "C" __global__ void __launch_bounds__(256, 2) attention_forward(
 #pragma unroll
   for (int t = 0; t < 8; t++) {
     if (t >= work.tiles) continue;
+    unsigned stay = staying(key, element(work, H) + t * 16), a[4];
 #pragma unroll
     for (int k = 0; k < 8; k++) {
-      float value = exp2f(scores[t][k] - largest[k / 2 % 2]);
+      float value = exponential2(scores[t][k] - largest[k / 2 % 2]);
       total[k / 2 % 2] += value;
-      bool stays = kept(key, element(work, H, work.tile * 16 + row_of(k), t * 16 + column_of(k)));
-      scores[t][k] = stays ? value : 0.0f;
+      scores[t][k] = stay >> k & 1 ? value : 0.0f;
     }
-    weigh(sums, scores[t], all_values + (own + t * 16) * ROW);
+    rounded(a, scores[t]);
+    weigh(sums, a, all_values + t * 16 * ROW);
   }
 #pragma unroll
   for (int r = 0; r < 2; r++)
     for (int other = 1; other < 4; other *= 2) total[r] += __shfl_xor_sync(0xffffffff, total[r], other);
-  if (work.head >= H || work.tile >= work.tiles) return;
 #pragma unroll
   for (int d = 0; d < 4; d++)
 #pragma unroll
@@ -207,95 +281,114 @@ extern "C" __global__ void __launch_bounds__(256, 2) attention_forward(
   }
 }
 
+// Scores become shares of a row's sum; 0 behind the text's end.
+__device__ void share_out(float* scores, const float* log, float scale, int t, const Work& work) {
+#pragma unroll
+  for (int k = 0; k < 8; k++) scores[k] = exponential2(scores[k] * scale - log[k / 2 % 2]);
+  if (t * 16 + 16 <= work.tokens) return;
+#pragma unroll
+  for (int k = 0; k < 8; k++)
+    if (t * 16 + column_of(k) >= work.tokens) scores[k] = 0.0f;
+}
+
 // grads [T, 3, H, 64] of the inputs, from grad [T, H, 64] of out. parts [texts][3 * H * 64]: sums over a text's tokens.
+// A warp takes a tile of queries; the weights that it finds there lie in shared memory for those that take the keys.
 extern "C" __global__ void __launch_bounds__(256, 2) attention_backward(
     const Real* grad, const Real* inputs, const float* logs, const int* starts, const int* keys,
     int place, double scale, double plain_scale, Real* grads, float* parts,
     int texts, int rows, int H) {
   extern __shared__ float shared[];
-  if ((int)blockIdx.y == texts) return clear(grads, 3 * H * 64, starts[texts], rows);
-  Work work = work_of(starts);
-  if (nothing(work, H)) return;
-  const int* key = keys + 2 * place;
+  Work work = work_of(starts, texts, H);
+  if (work.text < 0) return clear(grads, 3 * H * 64, starts[texts], rows, work);
+  int key[2] = {keys[2 * place], keys[2 * place + 1]};
   Real *all_queries = (Real*)shared, *all_keys = all_queries + MATRIX, *all_values = all_keys + MATRIX;
-  Real* all_grads = all_values + MATRIX;
-  float *log_of = (float*)(all_grads + MATRIX), *means = log_of + 128, *columns = means + 128;
-  int wide = 3 * H * 64;
-  fetch(all_queries, {inputs, inputs + H * 64, inputs + 2 * H * 64, grad}, {wide, wide, wide, H * 64}, work, H);
-  int slots = work.shared_tiles * 16;
-  for (int slot = threadIdx.x; slot < 128; slot += blockDim.x) {
-    int token = slot % slots, head = blockIdx.x * work.heads + slot / slots;
-    bool there = token < work.tokens && head < H;
-    log_of[slot] = there ? logs[(work.begin + token) * H + head] : 0.0f;
-  }
-  __syncthreads();
-  int own = threadIdx.x / 32 / work.shared_tiles * work.shared_tiles * 16, mine = own + work.tile * 16;
-  bool writes = work.head < H && work.tile < work.tiles;
-  {
-    unsigned query[4][4], gradient[4][4];
-    left(query, all_queries + mine * ROW);
-    left(gradient, all_grads + mine * ROW);
-    float sums[4][8] = {}, mean[2] = {};
-    // Twice: a row's mean slope is subtracted from nearly equal slopes, so it is not taken from rounded results.
-    for (int round = 0; round < 2; round++) {
-      for (int t = 0; t < work.tiles; t++) {
-        float scores[8], slopes[8];
-        products(scores, query, all_keys + (own + t * 16) * ROW);
-        products(slopes, gradient, all_values + (own + t * 16) * ROW);
+  Real *all_grads = all_values + MATRIX, *weights = all_grads + MATRIX;
+  float* columns = (float*)(weights + 128 * 136);
+  int wide = 3 * H * 64, warp = threadIdx.x / 32, mine = warp * 16, own = mine - work.tile * 16;
+  fetch(all_queries, inputs, wide, work, H);
+  fetch(all_keys, inputs + H * 64, wide, work, H);
+  fetch(all_values, inputs + 2 * H * 64, wide, work, H);
+  fetch(all_grads, grad, H * 64, work, H);
+  float log[2] = {}, mean[2] = {};
+  bool busy = work.head < H && work.tile < work.tiles;
 #pragma unroll
-        for (int k = 0; k < 8; k++) {
-          int from = work.tile * 16 + row_of(k), to = t * 16 + column_of(k);
-          bool inside = from < work.tokens && to < work.tokens;
-          float share = inside ? exp2f(scores[k] * (float)scale - log_of[own + from]) : 0.0f;
-          float slope = kept(key, element(work, H, from, to)) ? slopes[k] * RAISE : 0.0f;
-          if (round == 0) mean[k / 2 % 2] += share * slope;
-          slopes[k] = share * (slope - mean[k / 2 % 2]);
-        }
-        if (round) weigh(sums, slopes, all_keys + (own + t * 16) * ROW);
+  for (int r = 0; r < 2; r++) {
+    int token = work.tile * 16 + row_of(2 * r);
+    if (busy && token < work.tokens) log[r] = logs[(work.begin + token) * H + work.head];
+  }
+  copied();
+  __syncthreads();
+  all_queries += own * ROW;
+  all_keys += own * ROW;
+  all_values += own * ROW;
+  all_grads += own * ROW;
+  int stride = (16 << work.level) + 8;  // no two rows of a matrix in one bank
+  Real *my_weights = weights + mine * stride, *turned = weights + own * stride + work.tile * 16;
+  unsigned query[4][4], gradient[4][4];
+  unsigned long long stays = 0;  // eight bits for each tile of keys
+  // Twice: a row's mean slope is subtracted from nearly equal slopes, so it is not taken from rounded results.
+  if (busy) {
+    left(query, all_queries + work.tile * 16 * ROW);
+    left(gradient, all_grads + work.tile * 16 * ROW);
+    for (int t = work.tiles - 1; t >= 0; t--) {
+      float scores[8], slopes[8];
+      products(scores, query, all_keys + t * 16 * ROW);
+      products(slopes, gradient, all_values + t * 16 * ROW);
+      share_out(scores, log, (float)scale, t, work);
+      unsigned stay = staying(key, element(work, H) + t * 16), a[4];
+      stays = stays << 8 | stay;
+#pragma unroll
+      for (int k = 0; k < 8; k++) {
+        scores[k] = stay >> k & 1 ? scores[k] * RAISE : 0.0f;
+        mean[k / 2 % 2] += scores[k] * slopes[k];
       }
-      if (round) continue;
-#pragma unroll
-      for (int r = 0; r < 2; r++) {
-        for (int other = 1; other < 4; other *= 2) mean[r] += __shfl_xor_sync(0xffffffff, mean[r], other);
-        means[own + work.tile * 16 + row_of(2 * r)] = mean[r];
-      }
+      rounded(a, scores);
+      put(my_weights + t * 16, stride, a);
     }
-    if (writes) write(grads, sums, (float)plain_scale, wide, work);
-    add_rows(columns, 0, sums, (float)plain_scale);
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+      for (int other = 1; other < 4; other *= 2) mean[r] += __shfl_xor_sync(0xffffffff, mean[r], other);
   }
   __syncthreads();
-  unsigned from_keys[4][4], from_values[4][4];
-  left(from_keys, all_keys + mine * ROW);
-  left(from_values, all_values + mine * ROW);
-  float key_sums[4][8] = {}, value_sums[4][8] = {};
-  for (int t = 0; t < work.tiles; t++) {
-    float scores[8], slopes[8];
-    products(scores, from_keys, all_queries + (own + t * 16) * ROW);
-    products(slopes, from_values, all_grads + (own + t * 16) * ROW);
-#pragma unroll
-    for (int k = 0; k < 8; k++) {
-      int to = work.tile * 16 + row_of(k), from = t * 16 + column_of(k);
-      bool inside = from < work.tokens && to < work.tokens, stays = kept(key, element(work, H, from, to));
-      float share = inside ? exp2f(scores[k] * (float)scale - log_of[own + from]) : 0.0f;
-      scores[k] = stays ? share * RAISE : 0.0f;
-      slopes[k] = share * ((stays ? slopes[k] * RAISE : 0.0f) - means[own + from]);
-    }
-    weigh(value_sums, scores, all_grads + (own + t * 16) * ROW);
-    weigh(key_sums, slopes, all_queries + (own + t * 16) * ROW);
+  if (busy) {
+    float sums[4][8] = {};
+    weigh_turned(sums, turned, stride, all_grads, work.tiles);
+    write(grads + 2 * H * 64, sums, 1.0f, wide, work);
+    add_rows(columns + (warp * 3 + 2) * 64, sums, 1.0f);
   }
-  if (writes) {
-    write(grads + H * 64, key_sums, (float)plain_scale, wide, work);
-    write(grads + 2 * H * 64, value_sums, 1.0f, wide, work);
-  }
-  add_rows(columns, 1, key_sums, (float)plain_scale);
-  add_rows(columns, 2, value_sums, 1.0f);
   __syncthreads();
-  parts += (long long)blockIdx.y * wide;
-  for (int i = threadIdx.x; i < work.heads * 192; i += blockDim.x) {
-    int which = i / 64 % 3, head = blockIdx.x * work.heads + i / 192;
+  if (busy) {
+    float sums[4][8] = {};
+    for (int t = 0; t < work.tiles; t++) {
+      float scores[8], slopes[8];
+      products(scores, query, all_keys + t * 16 * ROW);
+      products(slopes, gradient, all_values + t * 16 * ROW);
+      share_out(scores, log, (float)scale, t, work);
+      unsigned stay = stays & 255, a[4];
+      stays >>= 8;
+#pragma unroll
+      for (int k = 0; k < 8; k++) scores[k] *= (stay >> k & 1 ? slopes[k] * RAISE : 0.0f) - mean[k / 2 % 2];
+      rounded(a, scores);
+      put(my_weights + t * 16, stride, a);
+      weigh(sums, a, all_keys + t * 16 * ROW);
+    }
+    write(grads, sums, (float)plain_scale, wide, work);
+    add_rows(columns + warp * 3 * 64, sums, (float)plain_scale);
+  }
+  __syncthreads();
+  if (busy) {
+    float sums[4][8] = {};
+    weigh_turned(sums, turned, stride, all_queries, work.tiles);
+    write(grads + H * 64, sums, (float)plain_scale, wide, work);
+    add_rows(columns + (warp * 3 + 1) * 64, sums, (float)plain_scale);
+  }
+  __syncthreads();
+  parts += (long long)work.text * wide;
+  for (int i = threadIdx.x; i < (8 >> work.level) * 192; i += blockDim.x) {
+    int which = i / 64 % 3, place = i / 192, head = (work.number * 8 >> work.level) + place;
     float total = 0.0f;
-    for (int warp = 0; warp < work.shared_tiles; warp++)
-      total += columns[((i / 192 * work.shared_tiles + warp) * 3 + which) * 64 + i % 64];
+    for (int tile = 0; tile < work.tiles; tile++)
+      total += columns[(((place << work.level) + tile) * 3 + which) * 64 + i % 64];
     if (head < H) parts[(which * H + head) * 64 + i % 64] = total;
   }
 }
@@ -304,7 +397,18 @@ extern "C" __global__ void __launch_bounds__(256, 2) attention_backward(
 
 def source(share: float) -> str:
     """The kernels' text for a share of the weights to drop."""
-    return f"{REALS[torch.bfloat16]}{EIGHT}{TENSOR_CORES}{dropout.constants(share)}{dropout.TEXT}{TEXT}"
+    numbers = f"{dropout.constants(share)}{dropout.TEXT}"
+    return f"{REALS[torch.bfloat16]}{EIGHT}{POWER}{TENSOR_CORES}{COPIES}{numbers}{TEXT}"
+
+
+def blocks(rows: int, texts: int, heads: int) -> int:
+    """Blocks that texts of together ``rows`` tokens take at most, and some that clear what is behind them.
+
+    A text takes a block for eight heads at least; one of 65 tokens and more takes one for each head, and for each token
+    beyond the first none takes more blocks than that.
+    """
+    least = -(-heads // 8)
+    return texts * least + (heads - least) * rows // 65 + heads
 
 
 def takes(inputs: Tensor, heads: int, longest: int) -> bool:
@@ -330,7 +434,7 @@ def forward(
     logs = torch.empty(rows, heads, device=inputs.device)
     numbers = (place, math.log2(math.e) / math.sqrt(HEAD), out, logs, texts, rows, heads)
     given = (inputs, starts, keys, *numbers)
-    launch(source(share), "attention_forward", (heads, texts + 1), given, shared_bytes=FORWARD_BYTES)
+    launch(source(share), "attention_forward", blocks(rows, texts, heads), given, shared_bytes=FORWARD_BYTES)
     return out, logs
 
 
@@ -349,7 +453,7 @@ def backward(
     parts = torch.empty(texts, inputs.shape[1], device=inputs.device)
     scales = (math.log2(math.e) / math.sqrt(HEAD), 1 / math.sqrt(HEAD))
     given = (grad, inputs, logs, starts, keys, place, *scales, grads, parts, texts, rows, heads)
-    launch(source(share), "attention_backward", (heads, texts + 1), given, shared_bytes=BACK_BYTES)
+    launch(source(share), "attention_backward", blocks(rows, texts, heads), given, shared_bytes=BACK_BYTES)
     return grads, parts
 
 
