@@ -1,5 +1,7 @@
 """Attention of packed short texts: kernels, run on the CPU thread by thread, against torch in double precision."""
 
+import itertools
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -42,7 +44,7 @@ def expected(inputs, starts, grad, heads, share):
     out, grads = torch.zeros(grad.shape, dtype=torch.double), torch.zeros(inputs.shape, dtype=torch.double)
     logs, parts = torch.zeros(len(grad), heads, dtype=torch.double), []
     inputs, grad, bounds = inputs.cpu().double(), grad.cpu().double(), starts.tolist()
-    for text, (begin, end) in enumerate(zip(bounds, bounds[1:])):
+    for text, (begin, end) in enumerate(itertools.pairwise(bounds)):
         own = inputs[begin:end].clone().requires_grad_()
         query, key, value = own.view(end - begin, 3, heads, HEAD).permute(1, 2, 0, 3)  # [H, L, D]
         scores = query @ key.transpose(1, 2) * HEAD**-0.5
