@@ -357,7 +357,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) attention_backward(
       products(scores, query, all_keys + t * 16 * ROW);
       products(slopes, gradient, all_values + t * 16 * ROW);
       share_out(scores, log, (float)scale, t, work);
-      unsigned stay = stays & 255, a[4];
+      unsigned stay = DROP ? stays & 255 : 255, a[4];
       stays >>= 8;
 #pragma unroll
       for (int k = 0; k < 8; k++) scores[k] *= (stay >> k & 1 ? slopes[k] * RAISE : 0.0f) - mean[k / 2 % 2];
