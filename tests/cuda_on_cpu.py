@@ -38,7 +38,7 @@ static int current;
 static bool ended[1024];
 // Fibers wait until all that have not ended are there: of the block, or of the warp.
 struct Barrier { int arrived, generation, alive; };
-static Barrier block_barrier, warp_barriers[32];
+static Barrier block_barrier, warp_barriers[32], named_barriers[16];
 static void leave(Barrier& at) {
   at.alive--;
   if (at.arrived && at.arrived == at.alive) at.arrived = 0, at.generation++;
@@ -58,6 +58,11 @@ static void meet(Barrier& at) {
   }
 }
 static void __syncthreads() { meet(block_barrier); }
+// Barrier "which" of so many threads, as PTX's bar.sync.
+static void bar_sync(int which, int threads) {
+  named_barriers[which].alive = threads;
+  meet(named_barriers[which]);
+}
 static void __syncwarp() { meet(warp_barriers[current / 32]); }
 struct alignas(16) float4 { float x, y, z, w; };
 static void atomicAdd(double* place, double value) { *place += value; }
@@ -67,6 +72,15 @@ static float __shfl_xor_sync(unsigned, float value, int mask) {
   shuffled[own] = value;
   __syncwarp();
   value = shuffled[own ^ mask];
+  __syncwarp();
+  return value;
+}
+static int passed[1024];
+static int __shfl_up_sync(unsigned, int value, int lanes) {
+  int own = current;
+  passed[own] = value;
+  __syncwarp();
+  if (own % 32 >= lanes) value = passed[own - lanes];
   __syncwarp();
   return value;
 }
@@ -115,6 +129,7 @@ template <class Body> static void run_grid(int across, int down, int deep, int t
   for (blockIdx.y = 0; blockIdx.y < down; blockIdx.y++)
     for (blockIdx.x = 0; blockIdx.x < across; blockIdx.x++) {
       block_barrier = {0, 0, threads};
+      for (Barrier& each : named_barriers) each = {0, 0, 0};
       for (int w = 0; w < threads / 32; w++) warp_barriers[w] = {0, 0, 32};
       for (int t = 0; t < threads; t++) {
         ended[t] = false;

@@ -23,9 +23,6 @@ __device__ unsigned hashed(const int* key, unsigned x) {
   x *= 0x31848babu;
   return x ^ x >> 14;
 }
-__device__ bool kept(const int* key, unsigned x) {
-  return DROP == 0 || (hashed(key, x / 2) >> x % 2 * 16 & 0xffff) >= DROP;
-}
 // Which of eight neighbours, from an even one on, stay: a bit each.
 __device__ unsigned kept_of_eight(const int* key, unsigned first) {
   if (DROP == 0) return 0xff;

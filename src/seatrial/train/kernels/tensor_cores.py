@@ -4,7 +4,15 @@ Source: PTX ISA, "ldmatrix" and "mma.m16n8k16". On a CPU the tests bring functio
 """
 
 TENSOR_CORES = """
-#ifndef ON_CPU
+#ifdef ON_CPU
+static unsigned pair(float low, float high) { return (unsigned)real(low) | (unsigned)real(high) << 16; }
+#else
+// Two numbers rounded, side by side.
+__device__ unsigned pair(float low, float high) {
+  unsigned result;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
+  return result;
+}
 // Four 8×8 matrices; each lane names a row. Of each matrix it gets two neighbours: of a row, or transposed of a column.
 __device__ void load_rows(unsigned* parts, const Real* row) {
   unsigned address = (unsigned)__cvta_generic_to_shared(row);
@@ -23,5 +31,20 @@ __device__ void multiply(float* sums, const unsigned* a, const unsigned* b) {
                : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+#endif
+"""
+
+#: Behind nvrtc.EIGHT. Source: PTX ISA, "cp.async".
+COPIES = """
+#ifdef ON_CPU
+static void copy(Real* to, const Real* from, bool there) { *(Eight*)to = there ? *(const Eight*)from : Eight{}; }
+static void copied() {}
+#else
+// 16 bytes into shared memory while the thread goes on; zeros where nothing is there. copied: all of this thread's are.
+__device__ void copy(Real* to, const Real* from, bool there) {
+  unsigned address = (unsigned)__cvta_generic_to_shared(to), bytes = there ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(address), "l"(from), "r"(bytes) : "memory");
+}
+__device__ void copied() { asm volatile("cp.async.wait_all;" : : : "memory"); }
 #endif
 """

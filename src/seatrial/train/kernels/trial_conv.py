@@ -15,7 +15,7 @@ from torch import Tensor
 
 from seatrial.train.kernels.filter_gradients import SPARE
 from seatrial.train.kernels.nvrtc import EIGHT, REALS, launch
-from seatrial.train.kernels.tensor_cores import TENSOR_CORES
+from seatrial.train.kernels.tensor_cores import COPIES, TENSOR_CORES
 from seatrial.train.kernels.trial_parts import blocks_for, sum_parts
 
 #: Images that a block has in shared memory at a time: four of its eight warps work on each.
@@ -30,24 +30,9 @@ constexpr int A = I + SPARE, G = C + SPARE, ROW = K * K * I + SPARE, SIZE = C * 
 // A row of pixels in shared memory has some elements more: eight outputs of two rows then meet in no bank either.
 constexpr int ROW_A = SW * A + (8 - A / 8 * (K - 1) % 8) % 8 * 8, ROW_G = GW * G + (8 - G / 8 * (K - 1) % 8) % 8 * 8;
 #ifndef ON_CPU
-// Two numbers rounded, side by side.
-__device__ unsigned pair(float low, float high) {
-  unsigned result;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
-  return result;
-}
-// 16 bytes into shared memory while the thread goes on; zeros where nothing is there. copied: all of this thread's are.
-__device__ void copy(Real* to, const Real* from, bool there) {
-  unsigned address = (unsigned)__cvta_generic_to_shared(to), bytes = there ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(address), "l"(from), "r"(bytes) : "memory");
-}
-__device__ void copied() { asm volatile("cp.async.wait_all;" : : : "memory"); }
 // The 128 threads that work on one image wait for each other.
 __device__ void meet() { asm volatile("bar.sync %0, 128;" : : "r"(threadIdx.x / 128 + 1) : "memory"); }
 #else
-static unsigned pair(float low, float high) { return real(low) | (unsigned)real(high) << 16; }
-static void copy(Real* to, const Real* from, bool there) { *(Eight*)to = there ? *(const Eight*)from : Eight{}; }
-static void copied() {}
 static void meet() { __syncthreads(); }
 #endif
 struct alignas(16) Floats { float at[4]; };
@@ -360,7 +345,7 @@ class Layer:
         numbers = {"I": self.inputs, "C": self.filters, "K": self.size, "P": self.padding, "H": self.height}
         numbers |= {"W": self.width, "SPARE": SPARE, "MOST": MOST_TILES}
         told = ", ".join(f"{name} = {number}" for name, number in numbers.items())
-        return f"{REALS[torch.bfloat16]}constexpr int {told};\n{EIGHT}{TENSOR_CORES}{SOURCE}{KERNELS[name]}"
+        return f"{REALS[torch.bfloat16]}constexpr int {told};\n{EIGHT}{TENSOR_CORES}{COPIES}{SOURCE}{KERNELS[name]}"
 
     def shared_bytes(self) -> dict[str, int]:
         """Shared memory of each kernel."""
