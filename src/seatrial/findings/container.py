@@ -114,6 +114,7 @@ CONTAINER = (
         title="NCCL ran out of space in /dev/shm",
         symptoms=(
             "Error while creating shared memory segment /dev/shm/nccl-",
+            "failed to extend /dev/shm/nccl-",
             "Call to posix_fallocate failed",
         ),
         cause="Each pair of GPUs needs about 9.2 MiB there (9,637,888 bytes a segment), and 64 MB is enough for six",

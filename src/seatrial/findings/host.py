@@ -102,7 +102,12 @@ HOST = (
     Known(
         id="fabric-manager-not-ready",
         title="CUDA is not ready: the NVSwitch fabric is not set up (error 802)",
-        symptoms=("CUDA_ERROR_SYSTEM_NOT_READY", "system not yet initialized", "nvidia-nvswitch: Version mismatch"),
+        symptoms=(
+            "CUDA_ERROR_SYSTEM_NOT_READY",
+            "Error 802: system not yet initialized",
+            "system not yet initialized",
+            "nvidia-nvswitch: Version mismatch",
+        ),
         cause="GPUs joined by NVSwitch need nvidia-fabricmanager running, in exactly the driver's version; "
         "nvidia-smi looks fine without it",
         fix="sudo systemctl enable --now nvidia-fabricmanager && systemctl status nvidia-fabricmanager",

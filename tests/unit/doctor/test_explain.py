@@ -235,6 +235,21 @@ FRAMES = "\n".join(
             'Failed to pull image "r.io/a/b:1": rpc error:\n failed size validation: 62 != 17: failed precondition',
             ["image-layer-cut"],
         ),
+        "a pointer of Git LFS, which is not to be loaded with less care": (
+            "_pickle.UnpicklingError: Weights only load failed. In PyTorch 2.6, we changed the default value of the\n"
+            "WeightsUnpickler error: \n\nUnsupported operand 118\n\nCheck the documentation of torch.load",
+            ["lfs-pointer"],
+        ),
+        "what NCCL refused, by its name": (
+            "[1,0]<stderr>:ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
+            "[1,0]<stderr>:Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000",
+            ["ranks-share-a-gpu"],
+        ),
+        "cut off behind a value": (
+            "[1] ImportError: libcudart.so.11.0: cannot open shared obj",
+            ["cuda-library-missing"],
+        ),
+        "cut off soon behind a value": ("No such file or directory: '/home/x/trai", []),
         "a number is not cut": ("The command '/bin/sh -c make' returned a non-zero code: 1", []),
         "broken at 80 columns, in the middle": (
             f"{FRAMES[:70]}\n{'x' * 70}CUDA out o\nf memory. Tried to\n{FRAMES[:70]}",
