@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -22,12 +23,17 @@ from seatrial.images.requirements.packages import (
     packages_of_imports,
     provides,
 )
-from seatrial.images.requirements.pyproject import locked_versions, pyproject_requirements, requires_python
+from seatrial.images.requirements.pyproject import (
+    locked_versions,
+    own_packages,
+    pyproject_requirements,
+    requires_python,
+)
 from seatrial.images.requirements.python_version import asked_python
 from seatrial.images.requirements.requirements_files import Requirements, canonical_name, parsed, read_requirements
 from seatrial.images.requirements.setup_cfg import read_setup_cfg
 from seatrial.images.requirements.setup_py import read_setup
-from seatrial.job.reading.modules import folder_of, is_package
+from seatrial.job.reading.modules import folder_of, is_folder, is_package
 from seatrial.job.script import FRAMEWORKS, ScriptFacts
 from seatrial.system.project_files import is_there, read_sources
 
@@ -67,13 +73,15 @@ def project_needs(project: Path, script: ScriptFacts, script_dir: Path, also: tu
     found = {name: folder for name in packages.strangers if (folder := folder_of(name, project))}
     own = {name: folder for name, folder in found.items() if not is_package(project / folder)}
     itself = project.name if project.name in packages.strangers and is_package(project) else None
-    packages = packages.without([*own, *([itself] if itself else [])])
+    beside = {name: folder for name, folder in _from_folders(packages, project).items() if name not in own}
+    ours = [*own, *beside, *([itself] if itself else [])]
+    packages = packages.without(ours)
     needs = _nearest_list(project, script_dir, packages)
     imports = script.imports
     if needs is None:
         if script.framework and script.framework not in imports:  # imported in a function: nothing else names it
             imports = (*imports, script.framework)
-            packages = packages_of_imports(imports, roots).without([*own, *([itself] if itself else [])])
+            packages = packages_of_imports(imports, roots).without(ours)
         reason = "no file lists packages: using the imports"
         warnings = tuple(map(partial(_guessed, script), packages.guessed.items()))
         needs = Needs(Requirements(lines=packages.lines), "the imports", reason, warnings=warnings)
@@ -81,7 +89,8 @@ def project_needs(project: Path, script: ScriptFacts, script_dir: Path, also: tu
         needs = installable(needs)
         needs = _with_imported(needs, packages, script, also)
     told = needs.plus(Requirements(lines=also))
-    warnings = (*needs.warnings, *_in_the_project(script, own), *_not_installed(told, packages, script))
+    warnings = (*needs.warnings, *_in_the_project(script, own), *_beside_the_project(script, beside, project))
+    warnings = (*warnings, *_not_installed(told, packages, script))
     warnings = (*warnings, *([_the_project_itself(script, itself)] if itself else []))
     needs = replace(needs, imports=imports, warnings=warnings)
     needs = needs.plus(_implied(needs.requirements, script, script_dir, project))
@@ -134,12 +143,40 @@ def _the_project_itself(script: ScriptFacts, name: str) -> str:
     )
 
 
+def _from_folders(packages: ImportedPackages, project: Path) -> dict[str, Path | None]:
+    """Import name → folder of what the project takes from a folder; an index has no part in it, or a stranger's."""
+    folders = own_packages(project / "pyproject.toml")
+    names = {**packages.known, **packages.guessed, **{name: name for name in packages.unknown}}
+    asked = {name: canonicalize_name(re.split(r"[<>=!~\[]", package)[0]) for name, package in names.items()}
+    return {name: folders[package] for name, package in asked.items() if package in folders}
+
+
+def _beside_the_project(script: ScriptFacts, beside: dict[str, Path | None], project: Path) -> Iterator[str]:
+    """Modules of folders that the project names and that are not mounted with it."""
+    for name, folder in beside.items():
+        where, way = script.where.get(name, "the target"), "that folder is not there"
+        if folder is not None and is_folder(folder):
+            both = Path(os.path.commonpath((folder, project)))
+            paths = (each / "src" if is_folder(each / "src") else each for each in (folder, project))
+            python_path = ":".join(os.path.relpath(each, both) for each in paths)
+            way = f"run where both are: seatrial run -C {os.path.relpath(both, project)} -e PYTHONPATH={python_path} …"
+        yield (
+            f"{where} imports {name}, which pyproject.toml takes from a folder outside of the project, and not from an "
+            f"index: {way}"
+        )
+
+
 def _in_the_project(script: ScriptFacts, own: dict[str, Path]) -> Iterator[str]:
     """Modules of the project's own that the target will not find."""
-    for name, folder in own.items():
+    if own:
+        lies = [
+            f"{script.where.get(name, 'the target')} imports {name}, which lies in the project's {folder}/"
+            for name, folder in own.items()
+        ]
+        them = "that folder" if len(folders := dict.fromkeys(map(str, own.values()))) == 1 else "these folders"
         yield (
-            f"{script.where.get(name, 'the target')} imports {name}, which lies in the project's {folder}/: unless the "
-            f"script adds that folder to sys.path, run with -e PYTHONPATH={folder}"
+            f"{'; '.join(lies)}: unless the script adds {them} to sys.path, run with "
+            f"-e PYTHONPATH={':'.join([*script.python_path, *folders])}"
         )
     for name, where in script.missing.items():
         yield (

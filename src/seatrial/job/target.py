@@ -11,7 +11,7 @@ from pathlib import Path
 from seatrial.errors import TargetError
 from seatrial.job.model import Target
 from seatrial.job.module_names import console_script, module_name
-from seatrial.job.reading.modules import find_module, is_file, is_folder
+from seatrial.job.reading.modules import find_module, folder_of, is_file, is_folder
 from seatrial.job.reading.shell_commands import LAUNCHERS, MPI_LAUNCHERS, is_python, training_command
 from seatrial.job.startable import converted, first_notebook, likely_scripts, runnable_package, scripts
 from seatrial.system.project_files import read_bytes
@@ -106,7 +106,7 @@ def _module_target(module: str, words: Sequence[str], project: Path) -> Target:
     roots = [project, project / "src"]
     top = module.split(".")[0]
     ours = any(is_folder(root / top) or is_file(root / f"{top}.py") for root in roots)
-    if ours and find_module(module, roots, main=True) is None:
+    if ours and find_module(module, roots, main=True) is None and folder_of(module, project) is None:
         names = [path[:-3].removeprefix("src/").replace("/", ".") for path in scripts(project)]
         near = difflib.get_close_matches(module, names, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""

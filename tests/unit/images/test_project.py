@@ -392,6 +392,56 @@ def test_a_module_that_lies_elsewhere_in_the_project_is_no_strangers_package(tmp
     )
 
 
+def test_folders_that_a_script_needs_are_one_variable(tmp_path: Path) -> None:
+    for name in ("core_lib", "data_lib"):
+        (tmp_path / "packages" / name / "src" / name).mkdir(parents=True)
+        (tmp_path / "packages" / name / "src" / name / "__init__.py").touch()
+    script = ScriptFacts(imports=("core_lib", "data_lib"), python_path=("lib",))
+    [warning] = project_needs(tmp_path, script, tmp_path).warnings
+    assert warning.endswith("run with -e PYTHONPATH=lib:packages/core_lib/src:packages/data_lib/src")
+
+
+MEMBER = """
+[project]
+name = "trainer"
+dependencies = ["core-lib", "shapes", "click"]
+[project.scripts]
+trainer = "trainer.cli:main"
+"""
+
+
+@pytest.mark.parametrize("place", ["the workspace", "the member"])
+def test_a_member_of_a_workspace_is_never_asked_of_an_index(tmp_path: Path, place: str) -> None:
+    """The index has a core-lib, and it is a stranger's."""
+    sources = '[tool.uv.sources]\ncore-lib = { workspace = true }\nshapes = { git = "https://host/s", tag = "v1" }\n'
+    root = '[project]\nname = "lab"\n[tool.uv.workspace]\nmembers = ["packages/*"]\n'
+    core, trainer = tmp_path / "packages" / "core", tmp_path / "packages" / "trainer"
+    (core / "src").mkdir(parents=True)
+    trainer.mkdir()
+    (core / "pyproject.toml").write_text('[project]\nname = "Core_Lib"\n')
+    (tmp_path / "pyproject.toml").write_text(root + (sources if place == "the workspace" else ""))
+    (trainer / "pyproject.toml").write_text(MEMBER + (sources if place == "the member" else ""))
+    needs = needs_of(trainer, "core_lib", "shapes", "click")
+    assert needs.requirements.lines == ("shapes @ git+https://host/s@v1", "click")
+    assert needs.warnings == (
+        "the target imports core_lib, which pyproject.toml takes from a folder outside of the project, and not from an "
+        "index: run where both are: seatrial run -C .. -e PYTHONPATH=core/src:trainer …",
+    )
+
+
+def test_a_folder_that_poetry_names_is_never_asked_of_an_index(tmp_path: Path) -> None:
+    project = tmp_path / "app"
+    project.mkdir()
+    (project / "pyproject.toml").write_text(
+        '[tool.poetry.dependencies]\ntabulate = "^0.9"\ncore-lib = { path = "../core", develop = true }\n'
+    )
+    needs = needs_of(project, "core_lib", "tabulate")
+    assert needs.requirements.lines == ("tabulate (>=0.9,<0.10)",)
+    assert needs.warnings[0].endswith(
+        "from a folder outside of the project, and not from an index: that folder is not there"
+    )
+
+
 def test_a_module_that_installing_the_project_writes(tmp_path: Path) -> None:
     needs = project_needs(tmp_path, ScriptFacts(missing={".version": "esr/__init__.py:6"}), tmp_path)
     assert needs.warnings == (

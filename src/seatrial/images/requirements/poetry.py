@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.requirements_files import MOST_LINES, checked_requirement
@@ -37,6 +39,18 @@ def poetry_requirements(table: dict[str, Any], file: Path) -> tuple[list[str], l
     for name, group in groups.items():
         optional += [line for line, _ in _lines(group, f"tool.poetry.group.{name}.dependencies", file)]
     return needed, optional
+
+
+def poetry_folders(table: dict[str, Any], project: Path) -> dict[str, Path]:
+    """Canonical name → folder of each dependency that is one (``path``), of groups, too."""
+    groups = [_inside(group, "dependencies") for group in _inside(table, "group").values()]
+    listed = [_inside(table, "dependencies"), _inside(table, "dev-dependencies"), *groups]
+    return {
+        canonicalize_name(name): Path(os.path.normpath(project / wish["path"]))
+        for dependencies in listed
+        for name, wish in dependencies.items()
+        if isinstance(wish, dict) and isinstance(wish.get("path"), str)
+    }
 
 
 def poetry_python(table: dict[str, Any], file: Path) -> SpecifierSet:

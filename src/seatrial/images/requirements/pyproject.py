@@ -13,8 +13,9 @@ from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.declared import Declared
-from seatrial.images.requirements.poetry import poetry_python, poetry_requirements
+from seatrial.images.requirements.poetry import poetry_folders, poetry_python, poetry_requirements
 from seatrial.images.requirements.requirements_files import MOST_LINES, canonical_name, checked_requirement
+from seatrial.images.requirements.uv_sources import folders_of_its_own, sourced, uv_sources
 from seatrial.system import toml_file
 from seatrial.system.project_files import is_there, read_text
 from seatrial.system.shown import shown
@@ -44,12 +45,13 @@ def pyproject_requirements(file: Path, imported: Iterable[str]) -> tuple[str, ..
     if "dependencies" not in table:
         listed = poetry_requirements(_poetry(whole), file)
         return None if listed is None else (*listed[0], *_imported(listed[1], listed[0], imported))
-    required = _checked_list(table["dependencies"], "project.dependencies", file, text)
+    sources = uv_sources(whole, file.parent)
+    required = _listed(table["dependencies"], "project.dependencies", file, text, sources)
     extras = _extras(table, file)
     optional = [
         line
         for extra in sorted(extras)
-        for line in _checked_list(extras[extra], f"project.optional-dependencies.{extra}", file, text)
+        for line in _listed(extras[extra], f"project.optional-dependencies.{extra}", file, text, sources)
     ]
     return (*required, *_imported(optional, required, imported))
 
@@ -73,20 +75,36 @@ def declared(file: Path) -> Declared | None:
     if "dependencies" not in table:
         poetry = poetry_requirements(_poetry(whole), file)
         return None if poetry is None else Declared(tuple(poetry[0]), requires_python(file), extras=None)
-    extras = _extras(table, file)
+    extras, sources = _extras(table, file), uv_sources(whole, file.parent)
     dynamic, name = table.get("dynamic"), table.get("name")
     computed = isinstance(dynamic, list) and "optional-dependencies" in dynamic
     return Declared(
-        tuple(_checked_list(table["dependencies"], "project.dependencies", file, text)),
+        tuple(_listed(table["dependencies"], "project.dependencies", file, text, sources)),
         requires_python(file),
         None
         if computed
         else {
-            canonicalize_name(extra): tuple(_checked_list(lines, f"project.optional-dependencies.{extra}", file, text))
+            canonicalize_name(extra): tuple(
+                _listed(lines, f"project.optional-dependencies.{extra}", file, text, sources)
+            )
             for extra, lines in extras.items()
         },
         canonicalize_name(name) if isinstance(name, str) else None,
     )
+
+
+def own_packages(file: Path) -> dict[str, Path | None]:
+    """Canonical name → folder of each package that the project takes from a folder; none without a file.
+
+    uv's workspaces and paths, and Poetry's paths. The folder is None where it is not found.
+    """
+    if not is_there(file):
+        return {}
+    _, whole = _tables(file)
+    return {
+        **poetry_folders(_poetry(whole), file.parent),
+        **folders_of_its_own(uv_sources(whole, file.parent), file.parent),
+    }
 
 
 def _extras(table: dict[str, Any], file: Path) -> dict[str, Any]:
@@ -189,6 +207,10 @@ def _checked_list(value: Any, key: str, file: Path, text: str) -> list[str]:
             f"{file.name}: {key} has {len(value)} entries, more than any image could contain", run=f"wc -l {file}"
         )
     return [checked_requirement(item, f"{file.name}:{_line_of(item, text)}") for item in value]
+
+
+def _listed(value: Any, key: str, file: Path, text: str, sources: dict[str, Any]) -> list[str]:
+    return sourced(_checked_list(value, key, file, text), sources, f"{file.name}: tool.uv.sources")
 
 
 def _line_of(item: str, text: str) -> int:
