@@ -66,6 +66,14 @@ PASTED = (
         sources=("https://slurm.schedmd.com/sbatch.html",),
     ),
     Known(
+        id="program-missing",
+        title="The script calls the program {program}, which is not there",
+        symptoms=(),
+        cause="It is a program of the system: no Python package brings it, and images have few of them",
+        fix='in seatrial.toml: [image] system_packages = ["{program}"]   # or the Debian package that has it',
+        sources=("https://docs.python.org/3/library/subprocess.html#subprocess.Popen",),
+    ),
+    Known(
         id="file-missing",
         title="The script found no file {path}",
         symptoms=("FileNotFoundError: [Errno 2] …: '{path…}'",),

@@ -93,12 +93,13 @@ def find_script(project: Path) -> str:
     elif package := runnable_package(project):
         told, run = f"Here is the package {package}", f"seatrial run -m {package}"
     elif others := likely_scripts(project):
-        told, run = f"Here are {', '.join(others[:8])}", f"seatrial init {shlex.quote(others[0])}"
+        told = f"{'Here are' if len(others) > 1 else 'Here is'} {', '.join(others[:8])}"
+        run = f"seatrial init {shlex.quote(others[0])}"
     elif notebook := first_notebook(project):
         convert, script = converted(notebook)
         told, run = f"Here is the notebook {notebook}", f"{convert} && seatrial init {shlex.quote(script)}"
     else:
-        told, run = "There is no .py file here that is named after it", "ls"
+        told, run = "There is no .py file here that is named after it", "find . -name '*.py' -not -path '*/.*'"
     raise UsageError(f"Which script trains? {told}", run=run)
 
 

@@ -82,7 +82,7 @@ def test_no_script_of_an_environment_or_a_build_is_chosen(tmp_path: Path) -> Non
         ("net/__main__.py", "seatrial run -m net"),
         ("examples/a b/main.py", "seatrial init 'examples/a b/main.py'"),
         ("lab.ipynb", "jupyter nbconvert --to script lab.ipynb && seatrial init lab.py"),
-        ("README.md", "ls"),
+        ("README.md", "find . -name '*.py' -not -path '*/.*'"),
     ],
 )
 def test_without_a_script_that_is_named_as_one_what_is_here_is_told(tmp_path: Path, name: str, run: str) -> None:

@@ -1,5 +1,7 @@
 """What the target said last."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,3 +27,11 @@ REPORT = (
 def test_the_last_line(tmp_path: Path, stderr: str, says: str) -> None:
     (tmp_path / "stderr.log").write_text(stderr)
     assert (read_output(tmp_path).last_line or "").startswith(says)
+
+
+def test_the_function_that_raised(tmp_path: Path) -> None:
+    code = "import subprocess\nsubprocess.run(['no-such-program'])\n"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    (tmp_path / "stderr.log").write_text(ended.stderr)
+    output = read_output(tmp_path)
+    assert output.raised_in == "_execute_child" and (output.exception or "").startswith("FileNotFoundError: ")
