@@ -19,6 +19,9 @@ FRAMEWORK = (
             "RESOURCE_EXHAUSTED: failed to allocate memory",
             "ValueError: No available memory for the cache blocks",
             "Triton Error [CUDA]: out of memory",
+            "Cuda failure 2 'out of memory'",
+            "Cuda failure 'out of memory'",
+            "cudaMalloc failed: out of memory",
         ),
         cause="The model, its activations and the batch need more memory than is free on the GPU",
         fix="halve the batch size (and accumulate gradients over two steps); nvidia-smi shows who else uses the GPU",
@@ -43,7 +46,12 @@ FRAMEWORK = (
     Known(
         id="invalid-device-ordinal",
         title="The script uses a GPU index that it was not given",
-        symptoms=("invalid device ordinal", "CUDA_ERROR_INVALID_DEVICE", "But your machine only has: ["),
+        symptoms=(
+            "invalid device ordinal",
+            "CUDA error: invalid device ordinal",
+            "CUDA_ERROR_INVALID_DEVICE",
+            "But your machine only has: [",
+        ),
         cause="In the container GPUs are numbered from 0, regardless of their index on the host",
         fix="use cuda:0 in the script, or ask for more: seatrial run --gpus 2 …",
         sources=("https://docs.pytorch.org/docs/stable/cuda.html",),

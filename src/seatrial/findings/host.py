@@ -34,6 +34,14 @@ HOST = (
         sources=("https://wiki.ubuntu.com/UEFI/SecureBoot/DKMS",),
     ),
     Known(
+        id="gpu-held-by-another-driver",
+        title="Another kernel driver took the GPU before NVIDIA's",
+        symptoms=("The NVIDIA probe routine was not called for",),
+        cause="nouveau was loaded first, or vfio-pci holds the GPU for a virtual machine",
+        fix='lspci -nnk -d 10de:   # "Kernel driver in use" names it; keep that one from loading, then: sudo reboot',
+        sources=("MrMEEE/ironhide#41",),
+    ),
+    Known(
         id="nouveau-bound",
         title="The open-source nouveau driver holds the GPU",
         symptoms=("NVRM: GPU … is already bound to nouveau",),
@@ -167,10 +175,10 @@ HOST = (
     Known(
         id="gpu-memory-held",
         title="Other processes fill the GPU's memory",
-        symptoms=(),
+        symptoms=("Free memory on device … on startup is less than desired GPU memory utilization",),
         cause="Another program holds it, perhaps a worker that outlived its container",
         fix="sudo fuser -v /dev/nvidia*   # then end those processes by their PID",
-        sources=("PaddlePaddle/PaddleOCR#2074", "NVIDIA/gpu-operator#2880"),
+        sources=("PaddlePaddle/PaddleOCR#2074", "NVIDIA/gpu-operator#2880", "vllm-project/vllm#20305"),
     ),
     Known(
         id="no-gpu-on-bus",

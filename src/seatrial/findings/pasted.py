@@ -26,6 +26,7 @@ PASTED = (
             "exits with return code = -11",
             "exited on signal 11 (Segmentation fault)",
             "Segmentation fault (core dumped)",
+            "]: segfault at {address} ip ",
             "Fatal Python error: Segmentation fault",
         ),
         cause="A compiled package failed: it belongs to another torch, or to another CUDA or driver",

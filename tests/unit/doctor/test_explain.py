@@ -18,6 +18,32 @@ from symptoms import shown
 
 #: As printed, with what differs from case to case filled in → the entry.
 PRINTED = {
+    "UserWarning: CUDA initialization: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet init": (
+        "fabric-manager-not-ready"
+    ),
+    "t-0:88:301 [2] include/shmutils.h:74 NCCL WARN Error: failed to extend /dev/shm/nccl-Fh3zT1 to 9637892 bytes": (
+        "nccl-shared-memory"
+    ),
+    "RuntimeError: cuDNN version incompatibility: PyTorch was compiled  against (9, 1, 0) but found (8, 9, 7).": (
+        "cudnn-versions"
+    ),
+    "[2/8] RuntimeError: CUDA error: invalid device ord": "invalid-device-ordinal",
+    "[rank0]: Cuda failure 2 'out of memory'": "cuda-out-of-memory",
+    "x-1 | ggml_backend_cuda_buffer_type_alloc_buffer: on device 0: cudaMalloc failed: out of memory": (
+        "cuda-out-of-memory"
+    ),
+    "ValueError: Free memory on device (3.2/79.1 GiB) on startup is less than desired GPU memory utilization (0.9, 7": (
+        "gpu-memory-held"
+    ),
+    "python3[4411]: segfault at 0 ip 00007f1e2c3d sp 00007ffd error 4 in libtorch_cuda.so": "process-crashed",
+    "ImportError: libtorch_cuda.so: cannot open shared object file: No such fi": "torch-library-missing",
+    "MissingCUDAException: CUDA_HOME does not exist, unable to compile CUDA op(s)": "cuda-toolkit-missing",
+    "ValueError: Bfloat16 is only supported on GPUs with compute capability of at least 8.0. Your": (
+        "bf16-not-on-this-gpu"
+    ),
+    "retrieving ncclUniqueId by key '0', but store->get('0') got error: Connection reset by pe": "peer-gone",
+    "[12.3] NVRM: The NVIDIA probe routine was not called for 1 device(s).": "gpu-held-by-another-driver",
+    'unable to start container process: exec: "nvidia-smi": executable file not found in $PATH': "nvidia-smi-not-there",
     "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.": "driver-not-loaded",
     "nvidia-container-cli: initialization error: nvml error: driver not loaded": "driver-not-loaded",
     "modprobe: ERROR: could not insert 'nvidia': Key was rejected by service": "driver-not-signed",
