@@ -203,6 +203,8 @@ def script_facts(
     if target.kind == "script":
         _refuse_a_part_of_a_package(reading, target, project)
     facts = replace(_facts(reading), python_path=path)
+    if target.kind == "module" and find_module(target.value, [project, *named], main=True) is None:
+        facts = replace(facts, import_roots=tuple(dict.fromkeys((*facts.import_roots, "src"))))
     if target.kind != "recipe" or not is_keras(target.value, target.args):
         return facts
     frameworks = frameworks_of(target.value, target.args)

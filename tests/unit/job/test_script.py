@@ -209,6 +209,14 @@ def test_nothing_is_known_of_images_and_of_modules_elsewhere(tmp_path: Path) -> 
     assert script_facts(Target(kind="module", value="torch.distributed.run"), tmp_path) == ScriptFacts()
 
 
+def test_a_module_of_src_is_found_though_it_imports_nothing_of_its_own(tmp_path: Path) -> None:
+    for name in ("src/lab/train.py", "src/alone.py", "src/lab/__init__.py", "net.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("import math\n")
+    for module, roots in {"lab.train": ("src",), "alone": ("src",), "net": ()}.items():
+        assert script_facts(Target(kind="module", value=module), tmp_path).import_roots == roots
+
+
 def test_folders_of_the_jobs_python_path_are_the_projects_own(tmp_path: Path) -> None:
     """What the advice of a plan leads to: the modules there are found, and read."""
     (tmp_path / "lib" / "core").mkdir(parents=True)
