@@ -442,6 +442,35 @@ def test_a_folder_that_poetry_names_is_never_asked_of_an_index(tmp_path: Path) -
     )
 
 
+GROUPS = """
+[dependency-groups]
+train = ["torch==2.5.1", "humanize<4.9"]
+dev = [{ include-group = "train" }, "pytest"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    {
+        "beside a list": ('[project]\ndependencies = ["click"]\n' + GROUPS, ("click", "torch==2.5.1", "humanize<4.9")),
+        "alone": (GROUPS, ("torch==2.5.1", "humanize<4.9")),
+        "uv's of before": (
+            '[project]\ndependencies = ["click"]\n[tool.uv]\ndev-dependencies = ["torch==2.5.1", "humanize<4.9"]\n',
+            ("click", "torch==2.5.1", "humanize<4.9"),
+        ),
+        "Poetry 2": (
+            '[project]\ndependencies = ["click"]\n'
+            '[tool.poetry.group.train.dependencies]\ntorch = "2.5.1"\nhumanize = "<4.9"\n',
+            ("click", "torch (==2.5.1)", "humanize (<4.9)"),
+        ),
+        "nothing of them is imported": ('[dependency-groups]\ndev = ["ruff"]\n', ("humanize", "torch")),
+    }.values(),
+)
+def test_what_groups_say_of_an_imported_package_counts(tmp_path: Path, text: str, lines: tuple[str, ...]) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
+    assert needs_of(tmp_path, "torch", "humanize").requirements.lines == lines
+
+
 def test_a_module_that_installing_the_project_writes(tmp_path: Path) -> None:
     needs = project_needs(tmp_path, ScriptFacts(missing={".version": "esr/__init__.py:6"}), tmp_path)
     assert needs.warnings == (

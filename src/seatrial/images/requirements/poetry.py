@@ -1,4 +1,4 @@
-"""``[tool.poetry]`` of a pyproject.toml that has no ``[project]`` dependencies: Poetry before 2.0."""
+"""``[tool.poetry]`` of a pyproject.toml: all of it without ``[project]`` dependencies, before Poetry 2.0; groups."""
 
 from __future__ import annotations
 
@@ -34,11 +34,18 @@ def poetry_requirements(table: dict[str, Any], file: Path) -> tuple[list[str], l
     optional: list[str] = []
     for line, is_optional in _lines(table["dependencies"], "tool.poetry.dependencies", file):
         (optional if is_optional else needed).append(line)
+    return needed, optional + poetry_groups(table, file)
+
+
+def poetry_groups(table: dict[str, Any], file: Path) -> list[str]:
+    """What its groups name, as pip's lines: Poetry from 2.0 on has them beside ``[project]``. Raises ConfigError."""
     groups = {name: _inside(group, "dependencies") for name, group in _inside(table, "group").items()}
     groups["dev"] = {**_inside(table, "dev-dependencies"), **groups.get("dev", {})}
-    for name, group in groups.items():
-        optional += [line for line, _ in _lines(group, f"tool.poetry.group.{name}.dependencies", file)]
-    return needed, optional
+    return [
+        line
+        for name, group in groups.items()
+        for line, _ in _lines(group, f"tool.poetry.group.{name}.dependencies", file)
+    ]
 
 
 def poetry_folders(table: dict[str, Any], project: Path) -> dict[str, Path]:

@@ -13,7 +13,12 @@ from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.declared import Declared
-from seatrial.images.requirements.poetry import poetry_folders, poetry_python, poetry_requirements
+from seatrial.images.requirements.poetry import (
+    poetry_folders,
+    poetry_groups,
+    poetry_python,
+    poetry_requirements,
+)
 from seatrial.images.requirements.requirements_files import MOST_LINES, canonical_name, checked_requirement
 from seatrial.images.requirements.uv_sources import folders_of_its_own, sourced, uv_sources
 from seatrial.system import toml_file
@@ -34,7 +39,7 @@ _OF_A_BUILD = ("nvidia-", "cuda-", "triton", "pytorch-triton")
 
 
 def pyproject_requirements(file: Path, imported: Iterable[str]) -> tuple[str, ...] | None:
-    """``[project] dependencies``, and of its extras what is imported; None when it declares no dependencies.
+    """``[project] dependencies``, and of its extras and groups what is imported; None when it declares no dependencies.
 
     Of ``[tool.poetry]`` likewise, where ``[project]`` lists none.
 
@@ -42,10 +47,13 @@ def pyproject_requirements(file: Path, imported: Iterable[str]) -> tuple[str, ..
     """
     text, whole = _tables(file)
     table = _project(whole, file)
+    sources = uv_sources(whole, file.parent)
+    groups = _group_lines(whole, file, text, sources)
     if "dependencies" not in table:
         listed = poetry_requirements(_poetry(whole), file)
-        return None if listed is None else (*listed[0], *_imported(listed[1], listed[0], imported))
-    sources = uv_sources(whole, file.parent)
+        if listed is None:
+            return tuple(_imported(groups, (), imported)) or None
+        return (*listed[0], *_imported((*listed[1], *groups), listed[0], imported))
     required = _listed(table["dependencies"], "project.dependencies", file, text, sources)
     extras = _extras(table, file)
     optional = [
@@ -53,7 +61,24 @@ def pyproject_requirements(file: Path, imported: Iterable[str]) -> tuple[str, ..
         for extra in sorted(extras)
         for line in _listed(extras[extra], f"project.optional-dependencies.{extra}", file, text, sources)
     ]
-    return (*required, *_imported(optional, required, imported))
+    of_poetry = poetry_groups(_poetry(whole), file)
+    return (*required, *_imported((*optional, *groups, *of_poetry), required, imported))
+
+
+def _group_lines(whole: dict[str, Any], file: Path, text: str, sources: dict[str, Any]) -> list[str]:
+    """Of ``[dependency-groups]``, and of what uv had before there were any; a group in a group is read by itself.
+
+    Format: https://packaging.python.org/en/latest/specifications/dependency-groups/
+    """
+    groups = _table_of(whole, "dependency-groups")
+    lists = {f"dependency-groups.{name}": lines for name, lines in groups.items()}
+    lists["tool.uv.dev-dependencies"] = _table_of(_table_of(whole, "tool"), "uv").get("dev-dependencies")
+    return [
+        line
+        for key, lines in lists.items()
+        if isinstance(lines, list)
+        for line in _listed([each for each in lines if not isinstance(each, dict)], key, file, text, sources)
+    ]
 
 
 def _imported(optional: Iterable[str], required: Iterable[str], imported: Iterable[str]) -> Iterator[str]:
