@@ -8,6 +8,7 @@ FRAMEWORK = (
         title="GPU memory ran out",
         symptoms=(
             "CUDA out of memory",
+            "OutOfMemoryError: CUDA out of memory",
             "CUDA error: out of memory",
             "CUDA driver error: out of memory",
             "CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate",
@@ -204,12 +205,13 @@ FRAMEWORK = (
     ),
     Known(
         id="illegal-memory-access",
-        title="A kernel accessed memory out of bounds",
+        title="A kernel accessed memory that it may not",
         symptoms=(
             "an illegal memory access was encountered",
             "CUDA_ERROR_ILLEGAL_ADDRESS",
             "unspecified launch failure",
             "CUDA_ERROR_LAUNCH_FAILED",
+            "CUDA error: misaligned address",
         ),
         cause="A fault in a kernel, in an extension or the framework; later operations on this GPU fail too",
         fix="seatrial run --env CUDA_LAUNCH_BLOCKING=1 …   # the traceback then names the call",

@@ -49,6 +49,7 @@ LOCKS = ("uv.lock", "poetry.lock", "pdm.lock")
 
 #: Lists of packages that are not read → what makes one that is.
 UNREAD = {
+    "requirements.in": "for its versions: pip-compile requirements.in",
     "pixi.toml": "for its versions: pixi workspace export conda-environment environment.yml",
     "Pipfile": "for its versions: pipenv requirements > requirements.txt",
     "conda-lock.yml": "for its versions, write environment.yml or requirements.txt",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +35,7 @@ def project_file(project: Path, script: str | None = None) -> str:
     ]
     lines = [
         f"# Found in {project.name} by `seatrial init`. Every key: seatrial init --schema",
-        f'target = "{target}"',
+        f"target = {_toml(target)}",
         *_gpus(facts),
     ]
     lines += [*_data(project), "", "[image]", *reasons]
@@ -55,6 +56,11 @@ def write_project_file(project: Path, script: str | None = None) -> Path:
         raise UsageError(f"{FILE} already exists", run=f"${{EDITOR:-vi}} {FILE}")
     write_atomically(path, project_file(project, script).encode())
     return path
+
+
+def _toml(text: str) -> str:
+    """A string as TOML has it: what JSON escapes in one, TOML reads."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _gpus(facts: ScriptFacts) -> Sequence[str]:

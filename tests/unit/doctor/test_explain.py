@@ -18,6 +18,19 @@ from symptoms import shown
 
 #: As printed, with what differs from case to case filled in → the entry.
 PRINTED = {
+    "│ Missing argument 'ckpt'.                    │": "arguments-missing",
+    "│ No such option: --epoch (Possible options: --epochs) │": "arguments-unknown",
+    "│ No such command 'fitt'. Did you mean 'fit'? │": "command-missing",
+    "2026-11-23T10:00:00.000Z stderr F torch.OutOfMemoryError: CUDA out of mem": "cuda-out-of-memory",
+    "RuntimeError: unable to open shared memory object </torch_7_1_0> in read-write mode: No space left on dev": (
+        "shared-memory-too-small"
+    ),
+    "RuntimeError: unable to open shared memory object </torch_7_1_0> in read-write mode: Too many open fi": (
+        "too-many-open-files"
+    ),
+    "RuntimeError: CUDA error: misaligned addr": "illegal-memory-access",
+    'Normal   BackOff    10s (x2 over 40s)  kubelet  Back-off pulling image "ghcr.io/me/x:latest"': "k8s-image-pull",
+    "exec /usr/local/bin/python: exec format err": "other-processor",
     "UserWarning: CUDA initialization: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet init": (
         "fabric-manager-not-ready"
     ),

@@ -24,6 +24,14 @@ def test_what_is_found_is_written_and_reads_back(tmp_path: Path) -> None:
         write_project_file(tmp_path)
 
 
+def test_a_name_with_quotes_reads_back(tmp_path: Path) -> None:
+    name = 'a"b \\x/tränieren.py'
+    (tmp_path / name).parent.mkdir()
+    (tmp_path / name).touch()
+    write_project_file(tmp_path, name)
+    assert load_job(tmp_path, {}).target.value == name
+
+
 def test_an_empty_folder_of_data_keeps_no_run_away(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     (tmp_path / "data").mkdir()

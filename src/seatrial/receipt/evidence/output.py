@@ -33,6 +33,8 @@ FEW_LINES = 3
 
 TRACEBACK = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?$")
+#: Of a frame around text: its sides, and what its edges are drawn with.
+_SIDES, _EDGES = ("│", "┃"), "╭╮╰╯─┏┓┗┛━┌┐└┘"
 _FRAME = re.compile(r"^  File \".*\", line \d+, in (\S+)$")
 #: torch.distributed puts this before every line a rank prints of its traceback.
 RANK = re.compile(r"^\[rank\d+\]:\s?")
@@ -92,7 +94,7 @@ def read_output(run_dir: Path) -> Output:
             finding.evidence = [f"{name} {clean(line)}" for line in finding.evidence]
             findings.setdefault(finding.id, finding)
     tail = [RANK.sub("", line) for line in _tail(run_dir / STREAMS[0]).splitlines()]
-    said = [line for line in tail if line.strip()]
+    said = [inside for line in tail if (inside := _without_frame(line)).strip()]
     chunks = _last_chunks(run_dir)
     last_line = next((line for line in reversed(said) if not line[0].isspace()), said[-1] if said else None)
     if any(error in line for line in said for error in LAUNCHER_ERRORS):
@@ -111,6 +113,14 @@ def read_output(run_dir: Path) -> Output:
         first_lines=tuple(clean(line) for end in ends for line in end.first),
         last_lines=tuple(clean(line) for end in ends for line in end.last),
     )
+
+
+def _without_frame(line: str) -> str:
+    """What stands in the frame that rich, and typer with it, draws around errors; nothing of its edges."""
+    inside = line.strip()
+    if inside[:1] in _SIDES and inside[-1:] in _SIDES and len(inside) > 1:
+        return inside[1:-1].strip()
+    return "" if inside and not inside.strip(_EDGES) else line
 
 
 class _Ends:

@@ -22,6 +22,7 @@ REPORT = (
         ("error: rank 3 (process 9 on vm) makes no step since step 19\nrank 3 is here:\n" + REPORT, "error: rank 3"),
         ("error: not so bad\ngoing on\nlast words\n  and more\n", "last words"),
         ("last words\n" + REPORT, "====="),
+        ("╭─ Error ───────────╮\n│ Missing command.  │\n╰───────────────────╯\n", "Missing command."),
     ],
 )
 def test_the_last_line(tmp_path: Path, stderr: str, says: str) -> None:
