@@ -442,6 +442,20 @@ def test_a_folder_that_poetry_names_is_never_asked_of_an_index(tmp_path: Path) -
     )
 
 
+def test_what_an_empty_submodule_may_have_is_not_guessed(tmp_path: Path) -> None:
+    (tmp_path / ".gitmodules").write_text('[submodule "taming"]\n\tpath = third party/taming\n\turl = https://h/t\n')
+    folder = tmp_path / "third party" / "taming"
+    folder.mkdir(parents=True)
+    needs = needs_of(tmp_path, "taming_model", "humanize")
+    assert needs.requirements.lines == ("humanize",)
+    assert needs.warnings == (
+        "the target imports taming_model, which is not here, and the git submodule third party/taming is empty: "
+        "git submodule update --init --recursive",
+    )
+    (folder / "setup.py").touch()
+    assert needs_of(tmp_path, "taming_model", "humanize").requirements.lines == ("humanize", "taming-model")
+
+
 GROUPS = """
 [dependency-groups]
 train = ["torch==2.5.1", "humanize<4.9"]
