@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from seatrial.diagnosis.diagnosis import MEANING
-from seatrial.findings.aftermath import without_aftermath
+from seatrial.findings.aftermath import FOLLOWS, without_aftermath
 from seatrial.findings.build import CONSEQUENCES
 from seatrial.findings.catalogue import LAYERS, by_id, entries
 from seatrial.findings.finding import Finding
-from seatrial.findings.known import Known, beginning, ending, plain
+from seatrial.findings.known import Known, beginning, cut_behind_a_gap, ending, plain
 from seatrial.findings.lines import Seams, one_byte_letters
 from seatrial.findings.match import Matches, match_text
 
@@ -31,23 +31,14 @@ BROKEN_LINES = 3
 #: A log of this size may be a line that somebody cut off; a larger one is read to its end without being kept.
 MAX_PASTED_BYTES = 1 << 14
 
-#: Entry → entries that it follows from.
-FOLLOWS = {
-    "conda-conflict": ("conda-wants-a-gpu", "conda-package-missing"),
-    "git-login": ("mpi-node-not-reached",),
-    "gpu-too-new-for-xla": ("triton-ptxas",),
-    "k8s-image-pull": ("image-layer-cut",),
-    "registry-unreachable": ("base-image-missing",),
-    "host-not-resolved": ("base-image-missing", "registry-unreachable"),
-}
-
 #: What a build shows beside its consequences.
 _OF_BUILDS = ("build", "registry", "disk")
 
 #: Characters of a symptom that a text cut off in its middle must still show.
 MIN_CUT = 20
 
-#: Characters of a symptom that are enough if a single entry has them, and how many entries may be meant by more.
+#: Characters of a symptom that are enough if a single entry has them, or its beginning stands before them, and how many
+#: entries may be meant by more.
 MIN_PART, MOST_MEANT = 12, 3
 
 #: What loggers put before each line: a date, a time, both.
@@ -131,7 +122,6 @@ def _causes(found: list[Finding]) -> list[Finding]:
     roots = {entry.id for entry in entries(_OF_BUILDS)}.difference(CONSEQUENCES, FOLLOWS)
     if ids & roots:  # pip that reaches no index then finds no package there
         found = [finding for finding in found if finding.id not in CONSEQUENCES]
-    found = [finding for finding in found if not ids.intersection(FOLLOWS.get(finding.id, ()))]
     return sorted(without_aftermath(found), key=lambda finding: finding.severity == "info")
 
 
@@ -171,7 +161,7 @@ def _ends_with(line: str, part: str) -> bool:
 
 
 def _shown_of(entry: Known, line: str) -> int:
-    """How many characters of a symptom's beginning the line ends with, or of its end the line begins with.
+    """How many characters of a symptom the line ends within, or of its end the line begins with.
 
     A number is not cut: "exit code: 1" is another one than "exit code: 137".
     """
@@ -181,6 +171,7 @@ def _shown_of(entry: Known, line: str) -> int:
         cuts = (n for n in range(MIN_CUT, len(first) + 1) if not first[n - 1 : n + 1].isdigit() or n == len(first))
         most = max([most, *(n for n in cuts if _ends_with(line, first[:n]))])
         most = max([most, *(n for n in range(MIN_CUT, len(last) + 1) if line.startswith(last[-n:]))])
+        most = max(most, cut_behind_a_gap(symptom, line, MIN_PART))
     return most
 
 

@@ -27,9 +27,27 @@ MISSED = (
 )
 
 
+#: Entry → entries that it follows from.
+FOLLOWS = {
+    "conda-conflict": ("conda-wants-a-gpu", "conda-package-missing"),
+    "git-login": ("mpi-node-not-reached",),
+    "gpu-too-new-for-xla": ("triton-ptxas",),
+    "k8s-image-pull": ("image-layer-cut",),
+    "nccl-invalid-usage": ("ranks-share-a-gpu",),
+    "registry-unreachable": ("base-image-missing",),
+    "host-not-resolved": ("base-image-missing", "registry-unreachable"),
+    "weights-only": ("lfs-pointer", "file-damaged"),
+}
+
+
+def _without_what_follows(findings: Sequence[Finding]) -> List[Finding]:
+    ids = {finding.id for finding in findings}
+    return [finding for finding in findings if not ids.intersection(FOLLOWS.get(finding.id, ()))]
+
+
 def without_aftermath(findings: Sequence[Finding]) -> List[Finding]:
     """Without what follows from another of them."""
-    found = list(findings)
+    found = _without_what_follows(findings)
     for consequences in (MISSED, (*ENDED, *MISSED)):
         if any(finding.severity == "error" and finding.id not in consequences for finding in found):
             found = [finding for finding in found if finding.id not in consequences]
@@ -37,5 +55,7 @@ def without_aftermath(findings: Sequence[Finding]) -> List[Finding]:
 
 
 def aftermath_last(findings: Sequence[Finding]) -> List[Finding]:
-    """In their order, but what others may be the cause of behind them."""
-    return sorted(findings, key=lambda finding: (finding.id in ENDED) + 2 * (finding.id in MISSED))
+    """In their order, but what others may be the cause of behind them; what follows from another is left out."""
+    return sorted(
+        _without_what_follows(findings), key=lambda finding: (finding.id in ENDED) + 2 * (finding.id in MISSED)
+    )

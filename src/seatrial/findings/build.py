@@ -51,6 +51,7 @@ BUILD = (
             "no match for platform in manifest",
             "no matching manifest for {platform} in the manifest list",
             "exec format error",
+            "exec /{program}: exec format error",
             "does not match the specified platform",
         ),
         cause="It has no variant for this machine (x86-64, arm64), or another variant is in the store",

@@ -34,6 +34,7 @@ BUILD_PACKAGES = (
         title="A package compiles CUDA code, and the image has no nvcc",
         symptoms=(
             "CUDA_HOME environment variable is not set",
+            "CUDA_HOME does not exist, unable to compile CUDA op",
             "nvcc was not found",
             "nvcc: not found",
             "nvcc: command not found",

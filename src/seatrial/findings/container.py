@@ -98,6 +98,7 @@ CONTAINER = (
             "Fatal Python error: Bus error",
             "unable to allocate shared memory(shm) for file",
             "unable to write to file </torch_",
+            "unable to open shared memory object <…: No space left on device",
             "exits with return code = -7",
             "Bus error (core dumped)",
             "Bus error               (core dumped)",
@@ -114,6 +115,7 @@ CONTAINER = (
         title="NCCL ran out of space in /dev/shm",
         symptoms=(
             "Error while creating shared memory segment /dev/shm/nccl-",
+            "failed to extend /dev/shm/nccl-",
             "Call to posix_fallocate failed",
         ),
         cause="Each pair of GPUs needs about 9.2 MiB there (9,637,888 bytes a segment), and 64 MB is enough for six",
@@ -160,7 +162,12 @@ CONTAINER = (
     Known(
         id="too-many-open-files",
         title="The limit of open files was reached",
-        symptoms=("Too many open files", "received 0 items of ancdata", "OSError: [Errno 24]"),
+        symptoms=(
+            "Too many open files",
+            "unable to open shared memory object <…: Too many open files",
+            "received 0 items of ancdata",
+            "OSError: [Errno 24]",
+        ),
         cause="Data loader workers pass tensors as file descriptors, one each",
         fix="seatrial run --ulimit nofile=65536:65536 …",
         sources=("pytorch/pytorch#973", "https://docs.pytorch.org/docs/stable/multiprocessing.html"),

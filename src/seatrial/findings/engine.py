@@ -27,6 +27,20 @@ ENGINE = (
         sources=("NVIDIA/nvidia-docker#1034", "NVIDIA/nvidia-docker#1637"),
     ),
     Known(
+        id="nvidia-smi-not-there",
+        title="There is no nvidia-smi here",
+        symptoms=(
+            "No such file or directory: 'nvidia-smi'",
+            'exec: "nvidia-smi": executable file not found',
+            "nvidia-smi: not found",
+            "nvidia-smi: command not found",
+        ),
+        cause="It belongs to the host's driver, no image has it: it comes into a container together with a GPU, and "
+        "onto a machine with the driver",
+        fix="seatrial run --gpus 1 …   # on a machine with a GPU: seatrial doctor says what is missing",
+        sources=("https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html",),
+    ),
+    Known(
         id="docker-desktop-context",
         title="Docker Desktop's virtual machine is used, which has no GPU on Linux",
         symptoms=(),

@@ -8,6 +8,7 @@ FRAMEWORK = (
         title="GPU memory ran out",
         symptoms=(
             "CUDA out of memory",
+            "OutOfMemoryError: CUDA out of memory",
             "CUDA error: out of memory",
             "CUDA driver error: out of memory",
             "CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate",
@@ -19,6 +20,9 @@ FRAMEWORK = (
             "RESOURCE_EXHAUSTED: failed to allocate memory",
             "ValueError: No available memory for the cache blocks",
             "Triton Error [CUDA]: out of memory",
+            "Cuda failure 2 'out of memory'",
+            "Cuda failure 'out of memory'",
+            "cudaMalloc failed: out of memory",
         ),
         cause="The model, its activations and the batch need more memory than is free on the GPU",
         fix="halve the batch size (and accumulate gradients over two steps); nvidia-smi shows who else uses the GPU",
@@ -43,7 +47,12 @@ FRAMEWORK = (
     Known(
         id="invalid-device-ordinal",
         title="The script uses a GPU index that it was not given",
-        symptoms=("invalid device ordinal", "CUDA_ERROR_INVALID_DEVICE", "But your machine only has: ["),
+        symptoms=(
+            "invalid device ordinal",
+            "CUDA error: invalid device ordinal",
+            "CUDA_ERROR_INVALID_DEVICE",
+            "But your machine only has: [",
+        ),
         cause="In the container GPUs are numbered from 0, regardless of their index on the host",
         fix="use cuda:0 in the script, or ask for more: seatrial run --gpus 2 …",
         sources=("https://docs.pytorch.org/docs/stable/cuda.html",),
@@ -196,12 +205,13 @@ FRAMEWORK = (
     ),
     Known(
         id="illegal-memory-access",
-        title="A kernel accessed memory out of bounds",
+        title="A kernel accessed memory that it may not",
         symptoms=(
             "an illegal memory access was encountered",
             "CUDA_ERROR_ILLEGAL_ADDRESS",
             "unspecified launch failure",
             "CUDA_ERROR_LAUNCH_FAILED",
+            "CUDA error: misaligned address",
         ),
         cause="A fault in a kernel, in an extension or the framework; later operations on this GPU fail too",
         fix="seatrial run --env CUDA_LAUNCH_BLOCKING=1 …   # the traceback then names the call",

@@ -34,6 +34,14 @@ HOST = (
         sources=("https://wiki.ubuntu.com/UEFI/SecureBoot/DKMS",),
     ),
     Known(
+        id="gpu-held-by-another-driver",
+        title="Another kernel driver took the GPU before NVIDIA's",
+        symptoms=("The NVIDIA probe routine was not called for",),
+        cause="nouveau was loaded first, or vfio-pci holds the GPU for a virtual machine",
+        fix='lspci -nnk -d 10de:   # "Kernel driver in use" names it; keep that one from loading, then: sudo reboot',
+        sources=("MrMEEE/ironhide#41",),
+    ),
+    Known(
         id="nouveau-bound",
         title="The open-source nouveau driver holds the GPU",
         symptoms=("NVRM: GPU … is already bound to nouveau",),
@@ -102,7 +110,12 @@ HOST = (
     Known(
         id="fabric-manager-not-ready",
         title="CUDA is not ready: the NVSwitch fabric is not set up (error 802)",
-        symptoms=("CUDA_ERROR_SYSTEM_NOT_READY", "system not yet initialized", "nvidia-nvswitch: Version mismatch"),
+        symptoms=(
+            "CUDA_ERROR_SYSTEM_NOT_READY",
+            "Error 802: system not yet initialized",
+            "system not yet initialized",
+            "nvidia-nvswitch: Version mismatch",
+        ),
         cause="GPUs joined by NVSwitch need nvidia-fabricmanager running, in exactly the driver's version; "
         "nvidia-smi looks fine without it",
         fix="sudo systemctl enable --now nvidia-fabricmanager && systemctl status nvidia-fabricmanager",
@@ -162,10 +175,10 @@ HOST = (
     Known(
         id="gpu-memory-held",
         title="Other processes fill the GPU's memory",
-        symptoms=(),
+        symptoms=("Free memory on device … on startup is less than desired GPU memory utilization",),
         cause="Another program holds it, perhaps a worker that outlived its container",
         fix="sudo fuser -v /dev/nvidia*   # then end those processes by their PID",
-        sources=("PaddlePaddle/PaddleOCR#2074", "NVIDIA/gpu-operator#2880"),
+        sources=("PaddlePaddle/PaddleOCR#2074", "NVIDIA/gpu-operator#2880", "vllm-project/vllm#20305"),
     ),
     Known(
         id="no-gpu-on-bus",

@@ -152,6 +152,30 @@ def _pattern(symptom: str) -> "re.Pattern[str]":
     return re.compile(pattern + _literal(symptom[at:]), re.IGNORECASE)
 
 
+def cut_behind_a_gap(symptom: str, text: str, least: int) -> int:
+    """How many letters of a symptom a text shows that ends within the words behind one of its gaps; 0 if it does not.
+
+    Args:
+        text: plain. least: letters of those words that have to be there.
+    """
+    if not beginning(symptom) or beginning(symptom) not in text:
+        return 0
+    blanks = list(_BLANK.finditer(symptom))
+    for blank, end in reversed([*zip(blanks, [*(each.start() for each in blanks[1:]), len(symptom)])]):
+        words = plain(symptom[blank.end() : end])
+        for shown in range(len(words), least - 1, -1):
+            before = text[: len(text) - shown][-3 * MAX_GAP :]  # no symptom has more gaps
+            if text.endswith(words[:shown]) and _ends_there(symptom[: blank.end()]).search(before):
+                return len(_BLANK.sub("", symptom[: blank.end()])) + shown
+    return 0
+
+
+@lru_cache(maxsize=None)
+def _ends_there(symptom: str) -> "re.Pattern[str]":
+    """For a text that ends with the symptom, whose first word stands in it whole."""
+    return re.compile(r"(?<!\w)" + _pattern(symptom).pattern + r"\Z", re.IGNORECASE)
+
+
 @lru_cache(maxsize=None)
 def _compiled(pattern: str) -> "re.Pattern[str]":
     return re.compile(pattern, re.IGNORECASE)

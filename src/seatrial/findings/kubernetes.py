@@ -109,7 +109,13 @@ KUBERNETES = (
     Known(
         id="k8s-image-pull",
         title="The node cannot pull the image",
-        symptoms=("ImagePullBackOff", "ErrImagePull", "Failed to pull image", "InvalidImageName"),
+        symptoms=(
+            "ImagePullBackOff",
+            "ErrImagePull",
+            'Back-off pulling image "',
+            "Failed to pull image",
+            "InvalidImageName",
+        ),
         cause="Wrong name, no access, too slow for its deadline, or too large for the node's disk",
         fix="kubectl describe pod {pod}   # the reason is in its events",
         sources=("kubernetes/kubernetes#59376",),

@@ -26,6 +26,7 @@ PASTED = (
             "exits with return code = -11",
             "exited on signal 11 (Segmentation fault)",
             "Segmentation fault (core dumped)",
+            "]: segfault at {address} ip ",
             "Fatal Python error: Segmentation fault",
         ),
         cause="A compiled package failed: it belongs to another torch, or to another CUDA or driver",
@@ -64,6 +65,14 @@ PASTED = (
         cause="The job ran longer than --time, or than its partition allows",
         fix="sbatch --time=24:00:00 …   # and go on from the last checkpoint",
         sources=("https://slurm.schedmd.com/sbatch.html",),
+    ),
+    Known(
+        id="program-missing",
+        title="The script calls the program {program}, which is not there",
+        symptoms=(),
+        cause="It is a program of the system: no Python package brings it, and images have few of them",
+        fix='in seatrial.toml: [image] system_packages = ["{program}"]   # or the Debian package that has it',
+        sources=("https://docs.python.org/3/library/subprocess.html#subprocess.Popen",),
     ),
     Known(
         id="file-missing",

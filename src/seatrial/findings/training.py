@@ -86,6 +86,17 @@ RANKS = (
 
 PRECISION = (
     Known(
+        id="bf16-not-on-this-gpu",
+        title="This GPU does not compute in bf16",
+        symptoms=(
+            "Bfloat16 is only supported on GPUs with compute capability of at least",
+            "Your setup doesn't support bf16/gpu",
+        ),
+        cause="bf16 begins with compute capability 8.0 (A100, RTX 30); V100, T4 and RTX 20 have fp16",
+        fix="fp16 in its place: fp16=True for bf16=True, torch.float16, or --dtype half",
+        sources=("vllm-project/vllm#946", "substratusai/vllm-docker#37"),
+    ),
+    Known(
         id="fp16-weights-with-scaler",
         title="GradScaler was given a model in half precision",
         symptoms=("Attempting to unscale FP16 gradients",),
@@ -215,6 +226,26 @@ VERSIONS = (
         cause="It calls functions of torch by names that this torch does not have",
         fix="take the package's wheel for this torch, or pin the torch that it was built for",
         sources=("Dao-AILab/flash-attention#919", "Dao-AILab/flash-attention#931"),
+    ),
+    Known(
+        id="torch-library-missing",
+        title="A compiled package does not find a library of torch",
+        symptoms=tuple(
+            "ImportError: %s.so: cannot open shared object" % library
+            for library in (
+                "libc10",
+                "libc10_cuda",
+                "libtorch",
+                "libtorch_cpu",
+                "libtorch_cuda",
+                "libtorch_cuda_cu",
+                "libtorch_python",
+            )
+        ),
+        cause="It was built for another release of torch, or for CUDA and this torch is a CPU build; or torch was not "
+        "imported before it",
+        fix="python -c 'import torch; print(torch.__version__)'   # then the package's wheel for this torch and build",
+        sources=("open-mmlab/mmsegmentation#911", "state-spaces/mamba#440", "pytorch/pytorch#54827"),
     ),
     Known(
         id="cuda-library-missing",

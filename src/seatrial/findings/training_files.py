@@ -60,7 +60,11 @@ TRAINING_FILES = (
     Known(
         id="lfs-pointer",
         title="The file is a pointer of Git LFS, not the file itself",
-        symptoms=("invalid load key, 'v'", "Error while deserializing header: HeaderTooLarge"),
+        symptoms=(
+            "invalid load key, 'v'",
+            "Unsupported operand 118¦",  # the same letter, as torch.load writes it since it loads weights only
+            "Error while deserializing header: HeaderTooLarge",
+        ),
         cause="It was cloned without git-lfs, which leaves a text of three lines in place of each large file",
         fix="git lfs install && git lfs pull   # where the file was cloned; `head -c 60 FILE` shows which it is",
         sources=("https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md",),
@@ -75,6 +79,8 @@ TRAINING_FILES = (
             "Error while deserializing header: ",
             "UnpicklingError: pickle data was truncated",
             "invalid load key, '{key}'",
+            "Unsupported operand 60¦",  # "<", as a web page begins
+            "Unsupported operand 123¦",  # "{", as a server says that there is no such file
             "zipfile.BadZipFile: File is not a zip file",
             "Unable to open file (truncated file: eof",
             "tarfile.ReadError: ",

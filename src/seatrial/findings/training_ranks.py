@@ -51,6 +51,8 @@ TRAINING_RANKS = (
         title="Another rank ended the connection",
         symptoms=(
             "Connection closed by peer [",
+            "store->get('{key}') got error: Connection reset by peer",
+            "store->get('{key}') got error: Broken pipe",
             "NCCL WARN …Connection closed by remote peer",
             "gloo/transport/tcp/pair.cc…Connection reset by peer",
             "NET/IB : Got completion from peer",

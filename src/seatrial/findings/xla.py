@@ -13,6 +13,7 @@ XLA = (
             "CuDNN library needs to have matching major version",
             "Outdated cuDNN installation found",
             "Unable to load any of {libcudnn",
+            "cuDNN version incompatibility: PyTorch was compiled",
         ),
         cause="pip's cuDNN and another one on LD_LIBRARY_PATH or in the system are both found",
         fix="unset LD_LIBRARY_PATH   # and no system cuDNN in the image: pip's frameworks bring their own",

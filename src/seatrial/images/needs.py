@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from packaging.specifiers import SpecifierSet
 
 from seatrial.images.requirements.other_names import for_linux
+from seatrial.images.requirements.packages import provides
 from seatrial.images.requirements.requirements_files import Requirements, canonical_name, parsed
 from seatrial.job.plan import Choice
 from seatrial.job.reading.standard_modules import STANDARD_MODULES
@@ -97,3 +98,16 @@ def _without_standard_modules(needs: Needs) -> Needs:
 def _is_standard_module(line: str) -> bool:
     requirement = parsed(line)
     return requirement is not None and not requirement.marker and requirement.name in STANDARD_MODULES
+
+
+def is_listed(found: Requirements, name: str, package: str) -> bool:
+    """Whether a line may be meant to provide a module.
+
+    Args:
+        name: of the module. package: what the table has for it, or a guess.
+    """
+    for line in found.lines:
+        listed = canonical_name(line)
+        if name.lower() in line.lower() if listed is None else provides(listed, name, package):
+            return True
+    return False

@@ -319,8 +319,8 @@ def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False) -> Needs:
         name = f"the recipe {job.target.value}" if job.serve is None else f"the server of {job.serve.model}"
         needs = Needs(found, name, f"{name} uses them", imports=script.imports)
     else:
-        script_dir = (job.project / job.target.value).parent if job.target.kind == "script" else job.project
-        needs = project_needs(job.project, script, script_dir, also=further)
+        file = job.project / job.target.value if job.target.kind == "script" else None
+        needs = project_needs(job.project, script, file.parent if file else job.project, also=further, file=file)
     if not further:
         return needs
     reason = f"{needs.reason}; {added}"

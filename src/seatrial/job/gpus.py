@@ -105,7 +105,7 @@ def _on_no_gpu(request: GpuRequest) -> Selection:
     raise GpuContractError(
         f"--gpus {request}: no NVIDIA GPU was found on this machine",
         cause="no NVIDIA GPU, or its driver is not loaded",
-        run="nvidia-smi -L    # or, to run on the CPU: seatrial run --gpus none …",
+        run="seatrial doctor    # or, to run on the CPU: seatrial run --gpus none …",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,7 +11,8 @@ from seatrial.errors import TargetError
 from seatrial.findings.catalogue import by_id
 from seatrial.job.model import Job, Target
 from seatrial.job.module_names import module_name
-from seatrial.job.reading.modules import find_module
+from seatrial.job.plan import CONTAINER_PROJECT
+from seatrial.job.reading.modules import find_module, folder_of, is_folder
 from seatrial.job.reading.project_reader import Reading, read_project
 from seatrial.job.reading.standard_modules import STANDARD_MODULES
 from seatrial.job.reading.unreadable import notebook_error
@@ -83,6 +85,7 @@ class ScriptFacts:
         input_evidence: where it may read standard input, or None.
         files: the files that were read, relative to the project where they are inside.
         least_python: the newest syntax in the files that it needs, e.g. ``((3, 10), "net.py:7")``, or None.
+        python_path: folders of the project that the job's own PYTHONPATH names, relative to it.
         import_roots: folders of the project, ``.`` or ``src``, that modules are imported from and that are not the
             script's own.
     """
@@ -111,6 +114,7 @@ class ScriptFacts:
     input_evidence: str | None = None
     files: tuple[str, ...] = ()
     import_roots: tuple[str, ...] = ()
+    python_path: tuple[str, ...] = ()
     least_python: tuple[tuple[int, int], str] | None = None
 
     @property
@@ -149,10 +153,31 @@ class ScriptFacts:
 def source_facts(job: Job) -> ScriptFacts:
     """Of what a job runs; of a class that is served also what the server calls of it. Raises TargetError, as below."""
     calls = () if job.serve is None else job.serve.calls
-    return script_facts(job.source, job.project, calls=calls, any_python=job.image.ready is not None)
+    path = python_path(job)
+    return script_facts(job.source, job.project, calls=calls, any_python=job.image.ready is not None, path=path)
 
 
-def script_facts(target: Target, project: Path, *, calls: Sequence[str] = (), any_python: bool = False) -> ScriptFacts:
+def python_path(job: Job) -> tuple[str, ...]:
+    """The project's folders in the job's PYTHONPATH, relative to it; what lies elsewhere is not read."""
+    folders = []
+    for entry in filter(None, job.env.get("PYTHONPATH", "").split(":")):
+        if job.workdir and not entry.startswith("/"):  # relative to a folder that may be anywhere
+            continue
+        seen = entry.removeprefix(f"{CONTAINER_PROJECT}/") if entry != CONTAINER_PROJECT else "."
+        folder = Path(os.path.normpath(job.project / seen))
+        if folder.is_relative_to(job.project) and is_folder(folder):
+            folders.append(str(folder.relative_to(job.project)))
+    return tuple(dict.fromkeys(folders))
+
+
+def script_facts(
+    target: Target,
+    project: Path,
+    *,
+    calls: Sequence[str] = (),
+    any_python: bool = False,
+    path: tuple[str, ...] = (),
+) -> ScriptFacts:
     """Read the target's source, and every module of the project that it imports, with ``ast``.
 
     An image, or a module that is not the project's, shows nothing: its facts are empty. Of a recipe its own file is
@@ -161,20 +186,25 @@ def script_facts(target: Target, project: Path, *, calls: Sequence[str] = (), an
     Args:
         calls: names in it that whoever imports it calls: functions, classes, ``Class.method``.
         any_python: it runs in an image of the user's, whose Python may be another: what does not parse shows nothing.
+        path: folders of the project, relative to it, that Python looks in besides: the job's PYTHONPATH.
 
     Raises:
         TargetError: the script itself has a syntax error (file, line and text), or cannot be read; it is a notebook.
     """
-    start = _source(target, project)
+    named = [project / folder for folder in path]
+    start = _source(target, project, [project, *named, project / "src"])
     if start is None:
-        return ScriptFacts()
-    roots = [project, project / "src"] if target.kind == "module" else [start.parent, project, project / "src"]
+        return _elsewhere(target, project, path)
+    usual = [project, *named] if target.kind == "module" else [start.parent, *named, project]
+    roots = [*usual, project / "src"]
     inside = start.parent if target.kind == "recipe" else project
     reading = read_project(project, roots, inside, start, calls=calls, any_python=any_python)
     _refuse_a_notebook(reading, project)
     if target.kind == "script":
         _refuse_a_part_of_a_package(reading, target, project)
-    facts = _facts(reading)
+    facts = replace(_facts(reading), python_path=path)
+    if target.kind == "module" and find_module(target.value, [project, *named], main=True) is None:
+        facts = replace(facts, import_roots=tuple(dict.fromkeys((*facts.import_roots, "src"))))
     if target.kind != "recipe" or not is_keras(target.value, target.args):
         return facts
     frameworks = frameworks_of(target.value, target.args)
@@ -215,13 +245,23 @@ def _refuse_a_part_of_a_package(reading: Reading, target: Target, project: Path)
     )
 
 
-def _source(target: Target, project: Path) -> Path | None:
+def _elsewhere(target: Target, project: Path, path: tuple[str, ...]) -> ScriptFacts:
+    """Of a module that Python does not find as things are: nothing, unless a folder of the project has it."""
+    top = target.value.partition(".")[0]
+    if target.kind != "module" or top in STANDARD_MODULES or folder_of(target.value, project) is None:
+        return ScriptFacts(python_path=path)
+    if folder_of(top, project) is None:  # a package without __init__.py
+        return ScriptFacts(python_path=path)
+    return ScriptFacts(imports=(top,), where={top: f"-m {target.value}"}, python_path=path)
+
+
+def _source(target: Target, project: Path, roots: list[Path]) -> Path | None:
     if target.kind == "script":
         return project / target.value
     if target.kind == "recipe":
         return source_of(target.value, target.args)  # read only
     if target.kind == "module":
-        return find_module(target.value, [project, project / "src"], main=True)
+        return find_module(target.value, roots, main=True)
     return None
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from seatrial.errors import TargetError
 from seatrial.job.model import Target
 from seatrial.job.module_names import console_script, module_name
-from seatrial.job.reading.modules import find_module, is_file, is_folder
+from seatrial.job.reading.modules import find_module, folder_of, is_file, is_folder, is_package
 from seatrial.job.reading.shell_commands import LAUNCHERS, MPI_LAUNCHERS, is_python, training_command
 from seatrial.job.startable import converted, first_notebook, likely_scripts, runnable_package, scripts
 from seatrial.system.project_files import read_bytes
@@ -106,7 +106,7 @@ def _module_target(module: str, words: Sequence[str], project: Path) -> Target:
     roots = [project, project / "src"]
     top = module.split(".")[0]
     ours = any(is_folder(root / top) or is_file(root / f"{top}.py") for root in roots)
-    if ours and find_module(module, roots, main=True) is None:
+    if ours and find_module(module, roots, main=True) is None and folder_of(module, project) is None:
         names = [path[:-3].removeprefix("src/").replace("/", ".") for path in scripts(project)]
         near = difflib.get_close_matches(module, names, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
@@ -211,11 +211,26 @@ def _nothing(project: Path, recipes: Collection[str]) -> TargetError:
     return TargetError(f"{message}{there}", run=_run_example(likely, recipes))
 
 
+def _started_by_main(folder: str, project: Path) -> TargetError:
+    """``python FOLDER`` starts its __main__.py; of a package, ``python -m`` does, with the package around it."""
+    main = (Path(folder) / "__main__.py").as_posix()
+    module = module_name(main, project).removesuffix("__main__").rstrip(".")
+    is_module = is_package(project / folder) and _MODULE.fullmatch(module)
+    instead = ["-m", module] if is_module else [main]
+    return TargetError(
+        f"the target {folder} is a folder, not a script; Python starts {main} in it",
+        run=f"seatrial run {shlex.join(instead)}",
+        instead=(folder, instead),
+    )
+
+
 def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetError:
     if not word.strip():
         near = sorted(scripts(project))[:1]
         return TargetError("the target is empty", run=f"seatrial run {shlex.quote(near[0]) if near else 'digits'}")
     if is_folder(project / word):
+        if is_file(project / word / "__main__.py"):
+            return _started_by_main(word, project)
         inside = sorted(path for path in scripts(project / word) if "/" not in path)[:5]
         if not inside:
             return TargetError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +35,7 @@ def project_file(project: Path, script: str | None = None) -> str:
     ]
     lines = [
         f"# Found in {project.name} by `seatrial init`. Every key: seatrial init --schema",
-        f'target = "{target}"',
+        f"target = {_toml(target)}",
         *_gpus(facts),
     ]
     lines += [*_data(project), "", "[image]", *reasons]
@@ -55,6 +56,11 @@ def write_project_file(project: Path, script: str | None = None) -> Path:
         raise UsageError(f"{FILE} already exists", run=f"${{EDITOR:-vi}} {FILE}")
     write_atomically(path, project_file(project, script).encode())
     return path
+
+
+def _toml(text: str) -> str:
+    """A string as TOML has it: what JSON escapes in one, TOML reads."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _gpus(facts: ScriptFacts) -> Sequence[str]:
@@ -93,12 +99,13 @@ def find_script(project: Path) -> str:
     elif package := runnable_package(project):
         told, run = f"Here is the package {package}", f"seatrial run -m {package}"
     elif others := likely_scripts(project):
-        told, run = f"Here are {', '.join(others[:8])}", f"seatrial init {shlex.quote(others[0])}"
+        told = f"{'Here are' if len(others) > 1 else 'Here is'} {', '.join(others[:8])}"
+        run = f"seatrial init {shlex.quote(others[0])}"
     elif notebook := first_notebook(project):
         convert, script = converted(notebook)
         told, run = f"Here is the notebook {notebook}", f"{convert} && seatrial init {shlex.quote(script)}"
     else:
-        told, run = "There is no .py file here that is named after it", "ls"
+        told, run = "There is no .py file here that is named after it", "find . -name '*.py' -not -path '*/.*'"
     raise UsageError(f"Which script trains? {told}", run=run)
 
 

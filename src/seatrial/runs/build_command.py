@@ -20,7 +20,7 @@ from seatrial.images.project import LOCK
 from seatrial.images.sources import pip_conf
 from seatrial.job.model import Job
 from seatrial.job.plan import Plan
-from seatrial.job.script import script_facts
+from seatrial.job.script import python_path, script_facts
 from seatrial.planning.host import read_host
 from seatrial.runs.launch import plan_only
 from seatrial.stack.machine import Machine, parse_target
@@ -71,7 +71,7 @@ def build_image(job: Job, environ: Mapping[str, str], say: Say, *, explain: bool
     )
     machine = _machine(plan, environ)
     here = plan.container if plan.gpus else None  # this machine has the GPUs that the image is for
-    imports = script_facts(job.target, job.project).imports
+    imports = script_facts(job.target, job.project, path=python_path(job)).imports
     verification = verify_image(image, imports, store=store, machine=machine, container=here)
     if verification.wrong:
         known = first_in("\n".join(verification.wrong), IN_RUN)

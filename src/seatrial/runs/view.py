@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from seatrial.errors import DiskError
 from seatrial.job.model import Job
 from seatrial.job.plan import CONTAINER_PROJECT, CONTAINER_SOURCE, Plan
-from seatrial.job.script import script_facts
+from seatrial.job.script import python_path, script_facts
 from seatrial.system import nofollow
 from seatrial.system.typed_path import as_typed
 
@@ -67,7 +67,8 @@ def make_view(plan: Plan) -> None:
 def _code(plan: Plan) -> tuple[str, ...]:
     """Files of the project that the target runs, as far as reading it tells; none reached through a link."""
     job = plan.job
-    files = script_facts(job.target, job.project, any_python=job.image.ready is not None).files
+    any_python = job.image.ready is not None
+    files = script_facts(job.target, job.project, any_python=any_python, path=python_path(job)).files
     return tuple(file for file in files if not file.startswith("/") and not _by_link(job.project, file))
 
 

@@ -107,7 +107,7 @@ def _gpu(name: str) -> TargetGpu:
         raise UsageError(
             f"--target: unknown GPU {name!r}",
             cause=f"near it: {', '.join(near)}" if near else "name it by its compute capability",
-            run="seatrial plan … --target sm_90",
+            run=f"seatrial plan … --target {'-'.join(_words(near[0])) if near else 'sm_90'}",
         )
     return TargetGpu(model.gpu, model.cc, model.kind == "datacenter")
 

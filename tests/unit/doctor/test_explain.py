@@ -18,6 +18,45 @@ from symptoms import shown
 
 #: As printed, with what differs from case to case filled in → the entry.
 PRINTED = {
+    "│ Missing argument 'ckpt'.                    │": "arguments-missing",
+    "│ No such option: --epoch (Possible options: --epochs) │": "arguments-unknown",
+    "│ No such command 'fitt'. Did you mean 'fit'? │": "command-missing",
+    "2026-11-23T10:00:00.000Z stderr F torch.OutOfMemoryError: CUDA out of mem": "cuda-out-of-memory",
+    "RuntimeError: unable to open shared memory object </torch_7_1_0> in read-write mode: No space left on dev": (
+        "shared-memory-too-small"
+    ),
+    "RuntimeError: unable to open shared memory object </torch_7_1_0> in read-write mode: Too many open fi": (
+        "too-many-open-files"
+    ),
+    "RuntimeError: CUDA error: misaligned addr": "illegal-memory-access",
+    'Normal   BackOff    10s (x2 over 40s)  kubelet  Back-off pulling image "ghcr.io/me/x:latest"': "k8s-image-pull",
+    "exec /usr/local/bin/python: exec format err": "other-processor",
+    "UserWarning: CUDA initialization: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet init": (
+        "fabric-manager-not-ready"
+    ),
+    "t-0:88:301 [2] include/shmutils.h:74 NCCL WARN Error: failed to extend /dev/shm/nccl-Fh3zT1 to 9637892 bytes": (
+        "nccl-shared-memory"
+    ),
+    "RuntimeError: cuDNN version incompatibility: PyTorch was compiled  against (9, 1, 0) but found (8, 9, 7).": (
+        "cudnn-versions"
+    ),
+    "[2/8] RuntimeError: CUDA error: invalid device ord": "invalid-device-ordinal",
+    "[rank0]: Cuda failure 2 'out of memory'": "cuda-out-of-memory",
+    "x-1 | ggml_backend_cuda_buffer_type_alloc_buffer: on device 0: cudaMalloc failed: out of memory": (
+        "cuda-out-of-memory"
+    ),
+    "ValueError: Free memory on device (3.2/79.1 GiB) on startup is less than desired GPU memory utilization (0.9, 7": (
+        "gpu-memory-held"
+    ),
+    "python3[4411]: segfault at 0 ip 00007f1e2c3d sp 00007ffd error 4 in libtorch_cuda.so": "process-crashed",
+    "ImportError: libtorch_cuda.so: cannot open shared object file: No such fi": "torch-library-missing",
+    "MissingCUDAException: CUDA_HOME does not exist, unable to compile CUDA op(s)": "cuda-toolkit-missing",
+    "ValueError: Bfloat16 is only supported on GPUs with compute capability of at least 8.0. Your": (
+        "bf16-not-on-this-gpu"
+    ),
+    "retrieving ncclUniqueId by key '0', but store->get('0') got error: Connection reset by pe": "peer-gone",
+    "[12.3] NVRM: The NVIDIA probe routine was not called for 1 device(s).": "gpu-held-by-another-driver",
+    'unable to start container process: exec: "nvidia-smi": executable file not found in $PATH': "nvidia-smi-not-there",
     "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.": "driver-not-loaded",
     "nvidia-container-cli: initialization error: nvml error: driver not loaded": "driver-not-loaded",
     "modprobe: ERROR: could not insert 'nvidia': Key was rejected by service": "driver-not-signed",
@@ -235,6 +274,21 @@ FRAMES = "\n".join(
             'Failed to pull image "r.io/a/b:1": rpc error:\n failed size validation: 62 != 17: failed precondition',
             ["image-layer-cut"],
         ),
+        "a pointer of Git LFS, which is not to be loaded with less care": (
+            "_pickle.UnpicklingError: Weights only load failed. In PyTorch 2.6, we changed the default value of the\n"
+            "WeightsUnpickler error: \n\nUnsupported operand 118\n\nCheck the documentation of torch.load",
+            ["lfs-pointer"],
+        ),
+        "what NCCL refused, by its name": (
+            "[1,0]<stderr>:ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
+            "[1,0]<stderr>:Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000",
+            ["ranks-share-a-gpu"],
+        ),
+        "cut off behind a value": (
+            "[1] ImportError: libcudart.so.11.0: cannot open shared obj",
+            ["cuda-library-missing"],
+        ),
+        "cut off soon behind a value": ("No such file or directory: '/home/x/trai", []),
         "a number is not cut": ("The command '/bin/sh -c make' returned a non-zero code: 1", []),
         "broken at 80 columns, in the middle": (
             f"{FRAMES[:70]}\n{'x' * 70}CUDA out o\nf memory. Tried to\n{FRAMES[:70]}",

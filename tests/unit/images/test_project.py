@@ -392,6 +392,99 @@ def test_a_module_that_lies_elsewhere_in_the_project_is_no_strangers_package(tmp
     )
 
 
+def test_folders_that_a_script_needs_are_one_variable(tmp_path: Path) -> None:
+    for name in ("core_lib", "data_lib"):
+        (tmp_path / "packages" / name / "src" / name).mkdir(parents=True)
+        (tmp_path / "packages" / name / "src" / name / "__init__.py").touch()
+    script = ScriptFacts(imports=("core_lib", "data_lib"), python_path=("lib",))
+    [warning] = project_needs(tmp_path, script, tmp_path).warnings
+    assert warning.endswith("run with -e PYTHONPATH=lib:packages/core_lib/src:packages/data_lib/src")
+
+
+MEMBER = """
+[project]
+name = "trainer"
+dependencies = ["core-lib", "shapes", "click"]
+[project.scripts]
+trainer = "trainer.cli:main"
+"""
+
+
+@pytest.mark.parametrize("place", ["the workspace", "the member"])
+def test_a_member_of_a_workspace_is_never_asked_of_an_index(tmp_path: Path, place: str) -> None:
+    """The index has a core-lib, and it is a stranger's."""
+    sources = '[tool.uv.sources]\ncore-lib = { workspace = true }\nshapes = { git = "https://host/s", tag = "v1" }\n'
+    root = '[project]\nname = "lab"\n[tool.uv.workspace]\nmembers = ["packages/*"]\n'
+    core, trainer = tmp_path / "packages" / "core", tmp_path / "packages" / "trainer"
+    (core / "src").mkdir(parents=True)
+    trainer.mkdir()
+    (core / "pyproject.toml").write_text('[project]\nname = "Core_Lib"\n')
+    (tmp_path / "pyproject.toml").write_text(root + (sources if place == "the workspace" else ""))
+    (trainer / "pyproject.toml").write_text(MEMBER + (sources if place == "the member" else ""))
+    needs = needs_of(trainer, "core_lib", "shapes", "click")
+    assert needs.requirements.lines == ("shapes @ git+https://host/s@v1", "click")
+    assert needs.warnings == (
+        "the target imports core_lib, which pyproject.toml takes from a folder outside of the project, and not from an "
+        "index: run where both are: seatrial run -C .. -e PYTHONPATH=core/src:trainer …",
+    )
+
+
+def test_a_folder_that_poetry_names_is_never_asked_of_an_index(tmp_path: Path) -> None:
+    project = tmp_path / "app"
+    project.mkdir()
+    (project / "pyproject.toml").write_text(
+        '[tool.poetry.dependencies]\ntabulate = "^0.9"\ncore-lib = { path = "../core", develop = true }\n'
+    )
+    needs = needs_of(project, "core_lib", "tabulate")
+    assert needs.requirements.lines == ("tabulate (>=0.9,<0.10)",)
+    assert needs.warnings[0].endswith(
+        "from a folder outside of the project, and not from an index: that folder is not there"
+    )
+
+
+def test_what_an_empty_submodule_may_have_is_not_guessed(tmp_path: Path) -> None:
+    (tmp_path / ".gitmodules").write_text('[submodule "taming"]\n\tpath = third party/taming\n\turl = https://h/t\n')
+    folder = tmp_path / "third party" / "taming"
+    folder.mkdir(parents=True)
+    needs = needs_of(tmp_path, "taming_model", "humanize")
+    assert needs.requirements.lines == ("humanize",)
+    assert needs.warnings == (
+        "the target imports taming_model, which is not here, and the git submodule third party/taming is empty: "
+        "git submodule update --init --recursive",
+    )
+    (folder / "setup.py").touch()
+    assert needs_of(tmp_path, "taming_model", "humanize").requirements.lines == ("humanize", "taming-model")
+
+
+GROUPS = """
+[dependency-groups]
+train = ["torch==2.5.1", "humanize<4.9"]
+dev = [{ include-group = "train" }, "pytest"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    {
+        "beside a list": ('[project]\ndependencies = ["click"]\n' + GROUPS, ("click", "torch==2.5.1", "humanize<4.9")),
+        "alone": (GROUPS, ("torch==2.5.1", "humanize<4.9")),
+        "uv's of before": (
+            '[project]\ndependencies = ["click"]\n[tool.uv]\ndev-dependencies = ["torch==2.5.1", "humanize<4.9"]\n',
+            ("click", "torch==2.5.1", "humanize<4.9"),
+        ),
+        "Poetry 2": (
+            '[project]\ndependencies = ["click"]\n'
+            '[tool.poetry.group.train.dependencies]\ntorch = "2.5.1"\nhumanize = "<4.9"\n',
+            ("click", "torch (==2.5.1)", "humanize (<4.9)"),
+        ),
+        "nothing of them is imported": ('[dependency-groups]\ndev = ["ruff"]\n', ("humanize", "torch")),
+    }.values(),
+)
+def test_what_groups_say_of_an_imported_package_counts(tmp_path: Path, text: str, lines: tuple[str, ...]) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
+    assert needs_of(tmp_path, "torch", "humanize").requirements.lines == lines
+
+
 def test_a_module_that_installing_the_project_writes(tmp_path: Path) -> None:
     needs = project_needs(tmp_path, ScriptFacts(missing={".version": "esr/__init__.py:6"}), tmp_path)
     assert needs.warnings == (

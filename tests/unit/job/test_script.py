@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from seatrial.errors import TargetError
-from seatrial.job.model import Target
-from seatrial.job.script import ScriptFacts, script_facts
+from seatrial.job.model import Job, Target
+from seatrial.job.script import ScriptFacts, script_facts, source_facts
 
 
 def facts(project: Path, source: str, **others: str) -> ScriptFacts:
@@ -207,6 +207,30 @@ def test_a_recipe_is_read_where_it_is_installed(tmp_path: Path) -> None:
 def test_nothing_is_known_of_images_and_of_modules_elsewhere(tmp_path: Path) -> None:
     assert script_facts(Target(kind="image", value=""), tmp_path) == ScriptFacts()
     assert script_facts(Target(kind="module", value="torch.distributed.run"), tmp_path) == ScriptFacts()
+
+
+def test_a_module_of_src_is_found_though_it_imports_nothing_of_its_own(tmp_path: Path) -> None:
+    for name in ("src/lab/train.py", "src/alone.py", "src/lab/__init__.py", "net.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("import math\n")
+    for module, roots in {"lab.train": ("src",), "alone": ("src",), "net": ()}.items():
+        assert script_facts(Target(kind="module", value=module), tmp_path).import_roots == roots
+
+
+def test_folders_of_the_jobs_python_path_are_the_projects_own(tmp_path: Path) -> None:
+    """What the advice of a plan leads to: the modules there are found, and read."""
+    (tmp_path / "lib" / "core").mkdir(parents=True)
+    (tmp_path / "lib" / "core" / "__init__.py").write_text("import tabulate\n")
+    (tmp_path / "train.py").write_text("import core\n")
+    script, module = Target(kind="script", value="train.py"), Target(kind="module", value="core")
+    (tmp_path / "lib" / "core" / "__main__.py").write_text("import humanize\n")
+    for variable in ("lib", "/workspace/lib", f"/elsewhere:{tmp_path}/lib"):
+        job = Job(project=tmp_path, target=script, env={"PYTHONPATH": variable})
+        assert source_facts(job).imports == ("tabulate",)
+        assert source_facts(job.model_copy(update={"target": module})).imports == ("humanize",)
+    assert source_facts(Job(project=tmp_path, target=script)).imports == ("core",)
+    found = source_facts(Job(project=tmp_path, target=module))
+    assert (found.imports, found.where) == (("core",), {"core": "-m core"})
 
 
 @pytest.mark.parametrize(

@@ -189,3 +189,21 @@ def test_a_launcher_is_not_a_target(tmp_path: Path, words: list[str], run: str) 
     with pytest.raises(TargetError, match="is a launcher, not a script") as refused:
         resolve_target(words, None, None, tmp_path, set())
     assert refused.value.run == run
+
+
+@pytest.mark.parametrize(
+    ("files", "word", "run"),
+    [
+        (["__main__.py", "model.py"], ".", "seatrial run __main__.py"),
+        (["app/__main__.py", "app/model.py"], "app", "seatrial run app/__main__.py"),
+        (["app/__main__.py", "app/__init__.py"], "app/", "seatrial run -m app"),
+        (["src/net/__main__.py", "src/net/__init__.py"], "src/net", "seatrial run -m net"),
+    ],
+)
+def test_a_folder_that_python_starts(tmp_path: Path, files: list[str], word: str, run: str) -> None:
+    for file in files:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    with pytest.raises(TargetError) as caught:
+        resolve_target([word], None, None, tmp_path, RECIPES)
+    assert caught.value.run == run

@@ -24,6 +24,14 @@ def test_what_is_found_is_written_and_reads_back(tmp_path: Path) -> None:
         write_project_file(tmp_path)
 
 
+def test_a_name_with_quotes_reads_back(tmp_path: Path) -> None:
+    name = 'a"b \\x/tränieren.py'
+    (tmp_path / name).parent.mkdir()
+    (tmp_path / name).touch()
+    write_project_file(tmp_path, name)
+    assert load_job(tmp_path, {}).target.value == name
+
+
 def test_an_empty_folder_of_data_keeps_no_run_away(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     (tmp_path / "data").mkdir()
@@ -82,7 +90,7 @@ def test_no_script_of_an_environment_or_a_build_is_chosen(tmp_path: Path) -> Non
         ("net/__main__.py", "seatrial run -m net"),
         ("examples/a b/main.py", "seatrial init 'examples/a b/main.py'"),
         ("lab.ipynb", "jupyter nbconvert --to script lab.ipynb && seatrial init lab.py"),
-        ("README.md", "ls"),
+        ("README.md", "find . -name '*.py' -not -path '*/.*'"),
     ],
 )
 def test_without_a_script_that_is_named_as_one_what_is_here_is_told(tmp_path: Path, name: str, run: str) -> None:

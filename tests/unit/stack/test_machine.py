@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from seatrial.errors import UsageError
+from seatrial.stack.facts import GpuModel, gpu_models
 from seatrial.stack.machine import parse_target, this_machine
 
 
@@ -60,3 +61,16 @@ def test_a_bad_target_is_named(text: str, message: str, cause: str | None) -> No
         parse_target(text)
     assert cause is None or cause in (caught.value.cause or "")
     assert caught.value.run
+
+
+@pytest.mark.parametrize("name", ["h1000", "rtx40901", "RTX A60000", "l40sx"])
+def test_a_name_that_is_nearly_right_is_answered_with_one_that_is(name: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_target(name)
+    command = caught.value.run or ""
+    assert parse_target(command.rpartition(" ")[2]).gpus[0].name in (caught.value.cause or "")
+
+
+@pytest.mark.parametrize("model", gpu_models(), ids=lambda model: model.gpu)
+def test_every_gpu_has_a_name_without_spaces(model: GpuModel) -> None:
+    assert parse_target("-".join(model.gpu.lower().split())).gpus[0].name == model.gpu

@@ -42,10 +42,14 @@ def disk_choice(image: ImagePlan) -> Choice:
     others = installed_bytes(image) - sum(size for _, size in frameworks)
     cuda = {_GPU_BYTES: " with its CUDA libraries"}
     parts = [f"{name}{cuda.get(size, '')} {size / 1e9:.1f} GB" for name, size in frameworks]
-    parts += [f"other packages {others / 1e9:.1f} GB"] if others >= _SHOWN_BYTES else []
+    if not frameworks and image.packages_bytes < others:
+        parts.append(f"packages of unknown size, taken for {others / 1e9:.1f} GB")
+    elif others >= _SHOWN_BYTES:
+        parts.append(f"other packages {others / 1e9:.1f} GB")
+    needed = needed_bytes(image) / 1e9
     return Choice(
         what="disk",
-        value=f"about {needed_bytes(image) / 1e9:.0f} GB to build",
+        value=f"about {needed:.{int(needed < 1)}f} GB to build",
         reason=f"{', '.join(parts)}, above the base image; pip keeps the downloads, a third of that again",
     )
 

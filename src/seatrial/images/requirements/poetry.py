@@ -1,12 +1,14 @@
-"""``[tool.poetry]`` of a pyproject.toml that has no ``[project]`` dependencies: Poetry before 2.0."""
+"""``[tool.poetry]`` of a pyproject.toml: all of it without ``[project]`` dependencies, before Poetry 2.0; groups."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.requirements_files import MOST_LINES, checked_requirement
@@ -32,11 +34,30 @@ def poetry_requirements(table: dict[str, Any], file: Path) -> tuple[list[str], l
     optional: list[str] = []
     for line, is_optional in _lines(table["dependencies"], "tool.poetry.dependencies", file):
         (optional if is_optional else needed).append(line)
+    return needed, optional + poetry_groups(table, file)
+
+
+def poetry_groups(table: dict[str, Any], file: Path) -> list[str]:
+    """What its groups name, as pip's lines: Poetry from 2.0 on has them beside ``[project]``. Raises ConfigError."""
     groups = {name: _inside(group, "dependencies") for name, group in _inside(table, "group").items()}
     groups["dev"] = {**_inside(table, "dev-dependencies"), **groups.get("dev", {})}
-    for name, group in groups.items():
-        optional += [line for line, _ in _lines(group, f"tool.poetry.group.{name}.dependencies", file)]
-    return needed, optional
+    return [
+        line
+        for name, group in groups.items()
+        for line, _ in _lines(group, f"tool.poetry.group.{name}.dependencies", file)
+    ]
+
+
+def poetry_folders(table: dict[str, Any], project: Path) -> dict[str, Path]:
+    """Canonical name → folder of each dependency that is one (``path``), of groups, too."""
+    groups = [_inside(group, "dependencies") for group in _inside(table, "group").values()]
+    listed = [_inside(table, "dependencies"), _inside(table, "dev-dependencies"), *groups]
+    return {
+        canonicalize_name(name): Path(os.path.normpath(project / wish["path"]))
+        for dependencies in listed
+        for name, wish in dependencies.items()
+        if isinstance(wish, dict) and isinstance(wish.get("path"), str)
+    }
 
 
 def poetry_python(table: dict[str, Any], file: Path) -> SpecifierSet:

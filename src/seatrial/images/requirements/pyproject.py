@@ -13,8 +13,14 @@ from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.declared import Declared
-from seatrial.images.requirements.poetry import poetry_python, poetry_requirements
+from seatrial.images.requirements.poetry import (
+    poetry_folders,
+    poetry_groups,
+    poetry_python,
+    poetry_requirements,
+)
 from seatrial.images.requirements.requirements_files import MOST_LINES, canonical_name, checked_requirement
+from seatrial.images.requirements.uv_sources import folders_of_its_own, sourced, uv_sources
 from seatrial.system import toml_file
 from seatrial.system.project_files import is_there, read_text
 from seatrial.system.shown import shown
@@ -33,7 +39,7 @@ _OF_A_BUILD = ("nvidia-", "cuda-", "triton", "pytorch-triton")
 
 
 def pyproject_requirements(file: Path, imported: Iterable[str]) -> tuple[str, ...] | None:
-    """``[project] dependencies``, and of its extras what is imported; None when it declares no dependencies.
+    """``[project] dependencies``, and of its extras and groups what is imported; None when it declares no dependencies.
 
     Of ``[tool.poetry]`` likewise, where ``[project]`` lists none.
 
@@ -41,17 +47,38 @@ def pyproject_requirements(file: Path, imported: Iterable[str]) -> tuple[str, ..
     """
     text, whole = _tables(file)
     table = _project(whole, file)
+    sources = uv_sources(whole, file.parent)
+    groups = _group_lines(whole, file, text, sources)
     if "dependencies" not in table:
         listed = poetry_requirements(_poetry(whole), file)
-        return None if listed is None else (*listed[0], *_imported(listed[1], listed[0], imported))
-    required = _checked_list(table["dependencies"], "project.dependencies", file, text)
+        if listed is None:
+            return tuple(_imported(groups, (), imported)) or None
+        return (*listed[0], *_imported((*listed[1], *groups), listed[0], imported))
+    required = _listed(table["dependencies"], "project.dependencies", file, text, sources)
     extras = _extras(table, file)
     optional = [
         line
         for extra in sorted(extras)
-        for line in _checked_list(extras[extra], f"project.optional-dependencies.{extra}", file, text)
+        for line in _listed(extras[extra], f"project.optional-dependencies.{extra}", file, text, sources)
     ]
-    return (*required, *_imported(optional, required, imported))
+    of_poetry = poetry_groups(_poetry(whole), file)
+    return (*required, *_imported((*optional, *groups, *of_poetry), required, imported))
+
+
+def _group_lines(whole: dict[str, Any], file: Path, text: str, sources: dict[str, Any]) -> list[str]:
+    """Of ``[dependency-groups]``, and of what uv had before there were any; a group in a group is read by itself.
+
+    Format: https://packaging.python.org/en/latest/specifications/dependency-groups/
+    """
+    groups = _table_of(whole, "dependency-groups")
+    lists = {f"dependency-groups.{name}": lines for name, lines in groups.items()}
+    lists["tool.uv.dev-dependencies"] = _table_of(_table_of(whole, "tool"), "uv").get("dev-dependencies")
+    return [
+        line
+        for key, lines in lists.items()
+        if isinstance(lines, list)
+        for line in _listed([each for each in lines if not isinstance(each, dict)], key, file, text, sources)
+    ]
 
 
 def _imported(optional: Iterable[str], required: Iterable[str], imported: Iterable[str]) -> Iterator[str]:
@@ -73,20 +100,36 @@ def declared(file: Path) -> Declared | None:
     if "dependencies" not in table:
         poetry = poetry_requirements(_poetry(whole), file)
         return None if poetry is None else Declared(tuple(poetry[0]), requires_python(file), extras=None)
-    extras = _extras(table, file)
+    extras, sources = _extras(table, file), uv_sources(whole, file.parent)
     dynamic, name = table.get("dynamic"), table.get("name")
     computed = isinstance(dynamic, list) and "optional-dependencies" in dynamic
     return Declared(
-        tuple(_checked_list(table["dependencies"], "project.dependencies", file, text)),
+        tuple(_listed(table["dependencies"], "project.dependencies", file, text, sources)),
         requires_python(file),
         None
         if computed
         else {
-            canonicalize_name(extra): tuple(_checked_list(lines, f"project.optional-dependencies.{extra}", file, text))
+            canonicalize_name(extra): tuple(
+                _listed(lines, f"project.optional-dependencies.{extra}", file, text, sources)
+            )
             for extra, lines in extras.items()
         },
         canonicalize_name(name) if isinstance(name, str) else None,
     )
+
+
+def own_packages(file: Path) -> dict[str, Path | None]:
+    """Canonical name → folder of each package that the project takes from a folder; none without a file.
+
+    uv's workspaces and paths, and Poetry's paths. The folder is None where it is not found.
+    """
+    if not is_there(file):
+        return {}
+    _, whole = _tables(file)
+    return {
+        **poetry_folders(_poetry(whole), file.parent),
+        **folders_of_its_own(uv_sources(whole, file.parent), file.parent),
+    }
 
 
 def _extras(table: dict[str, Any], file: Path) -> dict[str, Any]:
@@ -189,6 +232,10 @@ def _checked_list(value: Any, key: str, file: Path, text: str) -> list[str]:
             f"{file.name}: {key} has {len(value)} entries, more than any image could contain", run=f"wc -l {file}"
         )
     return [checked_requirement(item, f"{file.name}:{_line_of(item, text)}") for item in value]
+
+
+def _listed(value: Any, key: str, file: Path, text: str, sources: dict[str, Any]) -> list[str]:
+    return sourced(_checked_list(value, key, file, text), sources, f"{file.name}: tool.uv.sources")
 
 
 def _line_of(item: str, text: str) -> int:

@@ -33,6 +33,9 @@ FEW_LINES = 3
 
 TRACEBACK = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?$")
+#: Of a frame around text: its sides, and what its edges are drawn with.
+_SIDES, _EDGES = ("│", "┃"), "╭╮╰╯─┏┓┗┛━┌┐└┘"
+_FRAME = re.compile(r"^  File \".*\", line \d+, in (\S+)$")
 #: torch.distributed puts this before every line a rank prints of its traceback.
 RANK = re.compile(r"^\[rank\d+\]:\s?")
 #: What Python prints before the traceback of an exception in a thread, in __del__, at exit, in logging, and in a
@@ -58,7 +61,7 @@ class Output:
     """Attributes:
 
     findings: known failures in stderr and stdout, one of each.
-    exception: the last Python exception on stderr, ``ValueError: …``, or None.
+    exception: the last Python exception on stderr, ``ValueError: …``, or None. raised_in: the function that raised it.
     last_line: the last line on stderr that is not indented, since those explain one before them, or None. Where a
         launcher reports that a rank failed, the rank's own last ``error: …``.
     ends_with_exception: the last thing on stderr, with nothing on stdout long after it, is the traceback of an
@@ -71,6 +74,7 @@ class Output:
 
     findings: tuple[Finding, ...] = ()
     exception: str | None = None
+    raised_in: str | None = None
     last_line: str | None = None
     ends_with_exception: bool = False
     after_stderr: tuple[str, ...] = ()
@@ -90,14 +94,16 @@ def read_output(run_dir: Path) -> Output:
             finding.evidence = [f"{name} {clean(line)}" for line in finding.evidence]
             findings.setdefault(finding.id, finding)
     tail = [RANK.sub("", line) for line in _tail(run_dir / STREAMS[0]).splitlines()]
-    said = [line for line in tail if line.strip()]
+    said = [inside for line in tail if (inside := _without_frame(line)).strip()]
     chunks = _last_chunks(run_dir)
     last_line = next((line for line in reversed(said) if not line[0].isspace()), said[-1] if said else None)
     if any(error in line for line in said for error in LAUNCHER_ERRORS):
         last_line = next((line for line in reversed(said) if line.startswith("error: ")), last_line)
+    exception, raised_in = last_exception(tail)
     return Output(
         findings=tuple(findings.values()),
-        exception=last_exception(tail),
+        exception=exception,
+        raised_in=raised_in,
         last_line=clean(last_line) if last_line else None,
         ends_with_exception=ends_with_exception(tail) and not _went_on(run_dir),
         after_stderr=_after_stderr(run_dir, chunks),
@@ -107,6 +113,14 @@ def read_output(run_dir: Path) -> Output:
         first_lines=tuple(clean(line) for end in ends for line in end.first),
         last_lines=tuple(clean(line) for end in ends for line in end.last),
     )
+
+
+def _without_frame(line: str) -> str:
+    """What stands in the frame that rich, and typer with it, draws around errors; nothing of its edges."""
+    inside = line.strip()
+    if inside[:1] in _SIDES and inside[-1:] in _SIDES and len(inside) > 1:
+        return inside[1:-1].strip()
+    return "" if inside and not inside.strip(_EDGES) else line
 
 
 class _Ends:
@@ -142,18 +156,20 @@ def _text(lines: Iterable[bytes]) -> list[str]:
     return [line.decode("utf-8", "replace").strip().rpartition("\r")[2] for line in lines]
 
 
-def last_exception(lines: list[str]) -> str | None:
-    """Type and message of the last traceback that is not a launcher's own."""
+def last_exception(lines: list[str]) -> tuple[str | None, str | None]:
+    """(type and message, function that raised it) of the last traceback that is not a launcher's own."""
     for start in reversed([i for i, line in enumerate(lines) if line.startswith(TRACEBACK)]):
+        function = None
         for number, line in enumerate(lines[start + 1 :], start + 2):
             match = _EXCEPTION.match(line)
             if match is None:  # the indented frames
+                function = frame[1] if (frame := _FRAME.match(line)) else function
                 continue
             if match.group(1).rpartition(".")[2] in LAUNCHER_ERRORS:
                 break
             below = lines[number] if line.endswith(":") and number < len(lines) else ""
-            return clean(f"{line} {below.strip()}" if below.startswith((" ", "\t")) else line)
-    return None
+            return clean(f"{line} {below.strip()}" if below.startswith((" ", "\t")) else line), function
+    return None, None
 
 
 def ends_with_exception(lines: list[str]) -> bool:

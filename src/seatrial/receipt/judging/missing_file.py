@@ -17,6 +17,9 @@ from seatrial.receipt.model import ExitCause
 
 _NOT_FOUND = re.compile(r"FileNotFoundError: \[Errno 2\] No such file or directory: '([^'\x00]+)'")
 
+#: The function of Python's subprocess that starts one.
+_STARTS_A_PROGRAM = "_execute_child"
+
 #: Longer paths there are none (Linux's PATH_MAX).
 _MAX_PATH = 4096
 
@@ -29,7 +32,16 @@ def missing_file(case: Case, cause: ExitCause) -> Finding | None:
     named = f"'{said[1]}'"
     if any(named in line for finding in case.output.findings for line in finding.evidence):
         return None
+    if case.output.raised_in == _STARTS_A_PROGRAM and "/" not in said[1]:
+        return _program(said[1], case.plan)
     return _finding(said[1], case.plan)
+
+
+def _program(name: str, plan: Plan) -> Finding:
+    known = by_id("program-missing")
+    evidence = [f"subprocess found no program {name}"]
+    fix = f"sudo apt-get install {shlex.quote(name)}   # or the package that has it" if plan.on_the_host else None
+    return known.finding(evidence, values={"program": name}, fix=fix)
 
 
 def _finding(path: str, plan: Plan) -> Finding:

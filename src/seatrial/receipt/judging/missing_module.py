@@ -22,4 +22,9 @@ def about_the_project(finding: Finding, plan: Plan) -> Finding:
         return finding
     root = str(plan.job.project) if plan.on_the_host else CONTAINER_PROJECT
     seen = root if str(folder) == "." else f"{root}/{folder}"
-    return by_id("project-module-not-on-path").finding(finding.evidence, values={"module": named[1], "folder": seen})
+    known, have = by_id("project-module-not-on-path"), plan.job.env.get("PYTHONPATH")
+    return known.finding(
+        finding.evidence,
+        values={"module": named[1], "folder": seen},
+        fix=f'in seatrial.toml: [env] PYTHONPATH = "{have}:{seen}"' if have else None,
+    )

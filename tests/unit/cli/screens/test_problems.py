@@ -120,8 +120,8 @@ def test_an_unknown_key_names_file_key_and_the_nearest(seatrial, tmp_path):
     ],
 )
 def test_without_gpus_is_the_users_own_command(typed, run):
-    advice = "nvidia-smi -L    # or, to run on the CPU: seatrial run --gpus none …"
-    assert problems.as_typed(advice, shlex.split(typed)) == f"nvidia-smi -L    # or, to run on the CPU: {run}"
+    advice = "seatrial doctor    # or, to run on the CPU: seatrial run --gpus none …"
+    assert problems.as_typed(advice, shlex.split(typed)) == f"seatrial doctor    # or, to run on the CPU: {run}"
     assert problems.as_typed("ls", ["run"]) == "ls" and problems.as_typed(None, ["run"]) is None
 
 

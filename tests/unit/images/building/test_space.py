@@ -29,3 +29,10 @@ def test_a_second_framework_takes_room_as_well() -> None:
     told = disk_choice(two)
     assert told.value == "about 13 GB to build"
     assert "tensorflow with its CUDA libraries 5.0 GB, jax with its CUDA libraries 5.0 GB, above" in told.reason
+
+
+def test_what_is_not_known_is_told_as_taken_for() -> None:
+    told = disk_choice(image())
+    assert told.value == "about 0.5 GB to build"
+    assert told.reason.startswith("packages of unknown size, taken for 0.4 GB, above the base image")
+    assert disk_choice(image().model_copy(update={"packages_bytes": 2_100_000_000})).value == "about 3 GB to build"

@@ -86,6 +86,18 @@ def test_on_this_machine_nothing_is_mounted(project: Path) -> None:
     assert beside is not None and beside.fix == "seatrial run … --workdir code"
 
 
+@pytest.mark.parametrize("backend", ["docker", "local"])
+def test_a_program_that_is_not_there_is_no_file_of_the_project(project: Path, backend: str) -> None:
+    made, cause = case(project, "blender", backend=backend)
+    made = replace(made, output=replace(made.output, raised_in="_execute_child"))
+    found = missing_file(made, cause)
+    assert found is not None and found.id == "program-missing" and "blender" in found.message
+    assert found.fix.startswith("sudo apt-get install blender" if backend == "local" else "in seatrial.toml: [image]")
+    script, cause = case(project, "./tools/fetch.sh", backend=backend)
+    found = missing_file(replace(script, output=replace(script.output, raised_in="_execute_child")), cause)
+    assert found is not None and found.id == "file-missing"
+
+
 def test_no_finding_for_another_end_nor_for_a_program(project: Path) -> None:
     assert missing_file(*case(project, "x.csv", code=0)) is None
     assert missing_file(*case(project, "ffmpeg")) is None

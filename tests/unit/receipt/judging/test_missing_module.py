@@ -31,6 +31,15 @@ def test_where_a_module_is(tmp_path: Path, file: str, module: str, said: str) ->
     assert said in about_the_project(finding, plan).fix
 
 
+def test_what_the_variable_has_already_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "net.py").touch()
+    target = Target(kind="script", value="train.py")
+    plan = a_plan(job=Job(project=tmp_path, target=target, env={"PYTHONPATH": "/workspace/other"}))
+    [finding] = match_text("ModuleNotFoundError: No module named 'net'")
+    assert '[env] PYTHONPATH = "/workspace/other:/workspace/lib"' in about_the_project(finding, plan).fix
+
+
 def test_nccl_without_a_gpu_names_the_launcher() -> None:
     [finding] = match_text("ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!")
     assert "--launcher none" in finding.fix

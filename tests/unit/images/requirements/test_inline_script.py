@@ -1,0 +1,82 @@
+"""What a script lists of itself, as uv run reads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from seatrial.errors import ConfigError
+from seatrial.images.project import project_needs
+from seatrial.images.requirements.inline_script import read_inline
+from seatrial.job.script import ScriptFacts
+
+SCRIPT = """#!/usr/bin/env -S uv run --script
+# /// script
+# requires-python = ">=3.12"
+# dependencies = [
+#   "humanize>=4",
+#
+#   "core-lib",
+#   "shapes",
+# ]
+#
+# [tool.uv.sources]
+# core-lib = { path = "../core" }
+# shapes = { url = "https://host/shapes.zip" }
+# ///
+import humanize
+"""
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+def test_what_a_script_lists_comes_before_the_projects_lists(tmp_path: Path, ends: str) -> None:
+    (tmp_path / "requirements.txt").write_text("pandas==1.0\n")
+    file = tmp_path / "train.py"
+    file.write_bytes(SCRIPT.replace("\n", ends).encode())
+    needs = project_needs(tmp_path, ScriptFacts(imports=("humanize",)), tmp_path, file=file)
+    assert needs.requirements.lines == ("humanize>=4", "shapes @ https://host/shapes.zip")
+    assert (needs.source, str(needs.python)) == ("train.py", ">=3.12")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import os\n",
+        "# /// script\n# dependencies = []\nimport os\n",  # it does not end
+        "# /// script\n# requires-python = '>=3.10'\n# ///\n",
+        "# /// other\n# dependencies = ['a']\n# ///\n",
+        "    # /// script\n    # dependencies = ['a']\n    # ///\n",
+    ],
+)
+def test_a_script_that_lists_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / "train.py").write_text(text)
+    assert read_inline(tmp_path / "train.py", tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("inside", "said"),
+    [
+        ('dependencies = "numpy"', "train.py: dependencies of # /// script must be a list"),
+        ('dependencies = ["numpy=1"]', "train.py: # /// script: 'numpy=1' is not a requirement"),
+        ('dependencies = ["a"]\nrequires-python = "3 or so"', "train.py: requires-python: '3 or so' is not a valid"),
+        ("dependencies = [", "train.py"),
+    ],
+)
+def test_a_list_that_cannot_be_read(tmp_path: Path, inside: str, said: str) -> None:
+    lines = "".join(f"# {line}\n" for line in inside.splitlines())
+    (tmp_path / "train.py").write_text(f"# /// script\n{lines}# ///\n")
+    with pytest.raises(ConfigError) as caught:
+        read_inline(tmp_path / "train.py", tmp_path)
+    assert caught.value.message.startswith(said)
+
+
+def test_a_list_that_is_not_read_is_named_with_what_makes_one_that_is(tmp_path: Path) -> None:
+    (tmp_path / "pixi.toml").touch()
+    needs = project_needs(tmp_path, ScriptFacts(imports=("humanize",)), tmp_path)
+    assert needs.reason == "pixi.toml is not read: using the imports"
+    assert needs.warnings == (
+        "pixi.toml is not read: for its versions: pixi workspace export conda-environment environment.yml",
+    )
+    (tmp_path / "requirements.txt").touch()
+    assert project_needs(tmp_path, ScriptFacts(imports=("humanize",)), tmp_path).warnings == ()
