@@ -198,6 +198,25 @@ def test_a_run_that_never_started_tells_who_interrupted_it(tmp_path):
     }
 
 
+def test_a_container_killed_before_the_agents_first_line_had_been_started(tmp_path):
+    """The engine did its part; whether a signal or the kernel's OOM killer ended it, the engine says."""
+    told = {}
+    for name, state in (
+        ("killed", State("exited", 137)),
+        ("out of memory", State("exited", 137, oom_killed=True)),
+        ("not started", State("exited", 127)),
+    ):
+        (tmp_path / name).mkdir()
+        receipt = Scenario(prologue()[:1], state=state, model=None).judge(tmp_path / name)
+        told[name] = (receipt.exit_cause.id, receipt.exit_cause.words)
+    lost = "it was killed or the machine went down, so the target's exit is unknown"
+    assert told == {
+        "killed": ("agent-lost", f"The agent was lost (docker reports exit code 137): {lost}"),
+        "out of memory": ("host-oom", "Out of host memory: the kernel's OOM killer ended the target"),
+        "not started": ("engine-error", "docker could not start the run (exit code 127)"),
+    }
+
+
 def test_a_peak_and_a_curve_say_over_what_they_are(scenario, tmp_path):
     """The kernel's peak is of every moment of the run; a curve, and a GPU's peak, of the moments that were sampled."""
     receipt = scenario("h200-success").judge(tmp_path)

@@ -123,6 +123,8 @@ def _engine(case: Case) -> str | None:
         if case.plan.agent.pod_restarts is not None and case.evidence.first(HostLaunched) is not None:
             return f"{case.plan.backend} no longer knows the run: it was deleted there before its evidence was read"
         return f"The run never started, and {case.plan.backend} no longer knows it"
+    if not case.state.error and (case.state.exit_code or 0) > 128:
+        return None  # a signal ended it: it had been started, and the agent was lost before its first line
     told = f": {clean(case.state.error)}" if case.state.error else ""
     code = "" if case.state.exit_code is None else f" (exit code {case.state.exit_code})"
     return f"{case.plan.backend} could not start the run{code}{told}"
