@@ -176,10 +176,12 @@ def test_a_run_that_never_started_tells_who_interrupted_it(tmp_path):
     held = at(1, "finding", "host", id="k8s-quota", severity="error", message="The quota is used up")
     asked = at(2, "signal", "host", signal=15, name="SIGTERM", origin="user", forwarded_to=[])
     waiting = [*prologue()[:1], held, asked]
+    over = at(2, "signal", "host", signal=15, name="SIGTERM", origin="search", forwarded_to=[], why="its time was over")
     told = {}
     for name, events in (
         ("by its user", [finding]),
         ("while it waited", waiting),
+        ("by its search", [*prologue()[:1], over]),
         ("killed", []),
         ("forgotten", prologue()[:1]),
     ):
@@ -193,6 +195,7 @@ def test_a_run_that_never_started_tells_who_interrupted_it(tmp_path):
             130,
             "Stopped by the user before it started, while it waited: The quota is used up",
         ),
+        "by its search": ("stopped", 130, "Stopped by the search before it started: its time was over"),
         "killed": ("engine-error", 5, "The run never started: seatrial was interrupted while its image was built"),
         "forgotten": ("engine-error", 5, "The run never started, and docker no longer knows it"),
     }
