@@ -99,7 +99,7 @@ DEATHS = {
     "target before its first step": Death("target", "before the first step", KILLED),
     "target half way into a checkpoint": Death("target", "half way into a checkpoint", KILLED),
     "target after its last step": Death("target", "after the last step", KILLED),
-    "agent before the target's first step": Death("agent", "", LOST | NEVER),
+    "agent before the target's first step": Death("agent", "", LOST),
     "agent while the target trains": Death("agent", "step 6", LOST),
     "agent half way into a checkpoint": Death("agent", "half", LOST),
     "agent at the last step": Death("agent", f"step {STEPS}", LOST | FINISHED),

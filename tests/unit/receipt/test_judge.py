@@ -176,10 +176,12 @@ def test_a_run_that_never_started_tells_who_interrupted_it(tmp_path):
     held = at(1, "finding", "host", id="k8s-quota", severity="error", message="The quota is used up")
     asked = at(2, "signal", "host", signal=15, name="SIGTERM", origin="user", forwarded_to=[])
     waiting = [*prologue()[:1], held, asked]
+    over = at(2, "signal", "host", signal=15, name="SIGTERM", origin="search", forwarded_to=[], why="its time was over")
     told = {}
     for name, events in (
         ("by its user", [finding]),
         ("while it waited", waiting),
+        ("by its search", [*prologue()[:1], over]),
         ("killed", []),
         ("forgotten", prologue()[:1]),
     ):
@@ -193,8 +195,28 @@ def test_a_run_that_never_started_tells_who_interrupted_it(tmp_path):
             130,
             "Stopped by the user before it started, while it waited: The quota is used up",
         ),
+        "by its search": ("stopped", 130, "Stopped by the search before it started: its time was over"),
         "killed": ("engine-error", 5, "The run never started: seatrial was interrupted while its image was built"),
         "forgotten": ("engine-error", 5, "The run never started, and docker no longer knows it"),
+    }
+
+
+def test_a_container_killed_before_the_agents_first_line_had_been_started(tmp_path):
+    """The engine did its part; whether a signal or the kernel's OOM killer ended it, the engine says."""
+    told = {}
+    for name, state in (
+        ("killed", State("exited", 137)),
+        ("out of memory", State("exited", 137, oom_killed=True)),
+        ("not started", State("exited", 127)),
+    ):
+        (tmp_path / name).mkdir()
+        receipt = Scenario(prologue()[:1], state=state, model=None).judge(tmp_path / name)
+        told[name] = (receipt.exit_cause.id, receipt.exit_cause.words)
+    lost = "it was killed or the machine went down, so the target's exit is unknown"
+    assert told == {
+        "killed": ("agent-lost", f"The agent was lost (docker reports exit code 137): {lost}"),
+        "out of memory": ("host-oom", "Out of host memory: the kernel's OOM killer ended the target"),
+        "not started": ("engine-error", "docker could not start the run (exit code 127)"),
     }
 
 

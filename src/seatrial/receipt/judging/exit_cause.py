@@ -80,7 +80,11 @@ def _stopped_before_start(case: Case) -> str | None:
         return None
     if any(finding.id == "stopped" for finding in case.evidence.findings):
         return "Stopped by the user before it started"
-    if not stopped_by_user(case) or _pods_code(case) is not None:
+    if _pods_code(case) is not None:
+        return None
+    if (asked := _asked_by_host(case, "search")) is not None:
+        return f"Stopped by the search before it started: {_why_over(asked)}"
+    if not stopped_by_user(case):
         return None
     waited_for = next((f.message for f in case.evidence.findings if f.severity == "error"), None)
     return "Stopped by the user before it started" + (f", while it waited: {waited_for}" if waited_for else "")
@@ -123,6 +127,8 @@ def _engine(case: Case) -> str | None:
         if case.plan.agent.pod_restarts is not None and case.evidence.first(HostLaunched) is not None:
             return f"{case.plan.backend} no longer knows the run: it was deleted there before its evidence was read"
         return f"The run never started, and {case.plan.backend} no longer knows it"
+    if not case.state.error and (case.state.exit_code or 0) > 128:
+        return None  # a signal ended it: it had been started, and the agent was lost before its first line
     told = f": {clean(case.state.error)}" if case.state.error else ""
     code = "" if case.state.exit_code is None else f" (exit code {case.state.exit_code})"
     return f"{case.plan.backend} could not start the run{code}{told}"
@@ -261,8 +267,11 @@ def _search_over(case: Case) -> str | None:
     asked = _asked_by_host(case, "search")
     if asked is None or case.evidence.exited is None:
         return None
-    why = asked.text("why") or "the search has ended"
-    return f"Stopped by the search after {format_seconds(_run_s(case, asked))}: {why}"
+    return f"Stopped by the search after {format_seconds(_run_s(case, asked))}: {_why_over(asked)}"
+
+
+def _why_over(asked: Moment) -> str:
+    return asked.text("why") or "the search has ended"
 
 
 def _asked_by_host(case: Case, origin: str) -> Moment | None:
