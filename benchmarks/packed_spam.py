@@ -138,6 +138,7 @@ def check(arguments):
                 found[way] = (loss.item(), {n: gradient_of(bert, p).float().cpu() for n, p in model.named_parameters()})
                 bert.weights.clip(1.0)
                 optimizer.step()
+                bert.weights.settle()
                 found[way] += (
                     bert.weights.norm.tolist(),
                     torch.cat([bert.weights.flat.cpu(), bert.weights.words.detach().cpu().view(-1)]),

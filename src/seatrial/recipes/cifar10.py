@@ -321,7 +321,9 @@ def train(
         return evaluate(model, tests, group, precision, views)
 
     if group.device.type == "cuda":
-        test()  # cuDNN looks for its algorithms now, once a process
+        test()  # what its first time loads is not the loop's
+        # For the steps' shapes, which are few, cuDNN tries its ways; the test takes as long without.
+        torch.backends.cudnn.benchmark = True
     return fit(step, test, trackers, settings), model
 
 
@@ -335,7 +337,6 @@ def main(argv: Sequence[str]) -> int:
     arguments = script.parse(parser, argv)
     if arguments.runs > 1 and arguments.resume:
         raise InputError("--runs trains from scratch with several seeds: it cannot be combined with --resume")
-    torch.backends.cudnn.benchmark = True  # the shapes are few, so the search pays: once a process
     accuracies, seconds = [], []
     with ranks() as group, closing(open_trackers(arguments.track, arguments.models, first=group.first)) as trackers:
         precision = precision_of(arguments.precision, group.device)

@@ -157,9 +157,11 @@ class Gradients(Protocol):
 
     Attributes:
         overlap: the backward pass that comes is the step's last: what it has finished may be sent at once.
+        first_stream_first: some of it runs on a second stream, and the kernels of the first go before those of that.
     """
 
     overlap: bool
+    first_stream_first: bool
 
     def clear(self) -> None:
         """The next backward pass writes them."""
@@ -200,7 +202,7 @@ class GradientReducer:
         self.ranks = ranks
         self._wire = WIRE.get(computed)
         self._copies: list[tuple[list[Tensor], list[Tensor]]] = []
-        self.overlap = False
+        self.overlap = self.first_stream_first = False
         self.parameters = list(model.parameters())
         self._buckets: list[list[nn.Parameter]] = []
         #: Each parameter's bucket; and of each bucket what this step sends.

@@ -62,6 +62,8 @@ class Graphed:
         self.steps_per_replay = several if step.source.resident else 1
         self._graphs: dict[tuple[int, Shape, int], torch.cuda.CUDAGraph] = {}
         self._pool: Any = None
+        # None: torch's own, whose kernels have no priority over those of other streams.
+        self._stream = torch.cuda.Stream(priority=-1) if step.reducer.first_stream_first else None  # type: ignore[no-untyped-call]
 
     def prepare(self) -> None:
         """Warm up and capture every shape; parameters, optimizer, random numbers and position stay as they are.
@@ -130,7 +132,7 @@ class Graphed:
         graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         try:
             # thread_local: NCCL's watchdog asks after earlier events meanwhile, which would end a global capture.
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
                 for _ in range(steps):
                     self.step.run_fixed(shape)
         finally:  # a capture that fails stays on its stream (torch 2.13, cuda/graphs.py: __exit__)

@@ -121,14 +121,9 @@ extern "C" __global__ void sum_parts(
     }
   }
   float total = 0.0f;
-  for (int first = warp; first < rows && column < columns; first += 8 * 16) {
-    float found[16];
-#pragma unroll
-    for (int n = 0; n < 16; n++)
-      found[n] = first + n * 8 < rows ? parts[(long long)(first + n * 8) * columns + column] : 0.0f;
-#pragma unroll
-    for (int n = 0; n < 16; n++) total += found[n];
-  }
+  if (column < columns)
+#pragma unroll 8
+    for (int row = warp; row < rows; row += 8) total += parts[(long long)row * columns + column];
   across[warp][lane] = total;
   __syncthreads();
   if (warp || column >= columns) return;

@@ -8,53 +8,46 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from seatrial.train.kernels.nvrtc import EIGHT, NUMBERS, REALS, launch, usable
-
-#: Rows that a thread reads before it waits.
-AHEAD = 4
+from seatrial.train.kernels.nvrtc import EIGHT, REALS, launch, usable
 
 TEXT = """
-constexpr int EIGHTS = H / 8, GROUPS = EIGHTS > 128 ? 1 : EIGHTS > 64 ? 2 : EIGHTS > 32 ? 4 : 8;
-// A block makes one sum: rows order[begins[n]] … order[begins[n + 1] - 1], into row n of sums. A thread keeps to eight
-// columns; a group of threads takes a row.
-extern "C" __global__ void token_sums(
-    const Real* __restrict__ rows, const int* __restrict__ order, const int* __restrict__ begins,
-    Real* __restrict__ sums, int add) {
-  __shared__ Numbers across[GROUPS][EIGHTS];
-  int end = begins[blockIdx.x + 1], eight = threadIdx.x % EIGHTS, group = threadIdx.x / EIGHTS;
-  Numbers total = {};
-  for (int first = begins[blockIdx.x] + group; first < end && group < GROUPS; first += GROUPS * AHEAD) {
-    Eight own[AHEAD];
+constexpr int EACH = (H / 8 + 31) / 32;
+// A block makes one sum: rows order[begins[n]] … order[begins[n + 1] - 1], into row n of sums.
+extern "C" __global__ void token_sums(const Real* rows, const int* order, const int* begins, Real* sums, int add) {
+  __shared__ float across[8][H];
+  int begin = begins[blockIdx.x], end = begins[blockIdx.x + 1];
+  int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  float total[EACH][8] = {};
+  for (int i = begin + warp; i < end; i += 8) {
+    const Real* row = rows + (long long)order[i] * H;
 #pragma unroll
-    for (int n = 0; n < AHEAD; n++) {
-      int i = first + n * GROUPS;
-      own[n] = i < end ? *(const Eight*)(rows + (long long)order[i] * H + eight * 8) : Eight{};
-    }
+    for (int e = 0; e < EACH; e++) {
+      int column = (e * 32 + lane) * 8;
+      if (column >= H) continue;
+      Eight own = *(const Eight*)(row + column);
 #pragma unroll
-    for (int n = 0; n < AHEAD; n++) {
-      Numbers more = numbers(own[n]);
-#pragma unroll
-      for (int k = 0; k < 8; k++) total.at[k] += more.at[k];
+      for (int k = 0; k < 8; k++) total[e][k] += number(own.at[k]);
     }
   }
-  if (group < GROUPS) across[group][eight] = total;
-  __syncthreads();
-  if (group) return;
-  for (int other = 1; other < GROUPS; other++)
-    for (int k = 0; k < 8; k++) total.at[k] += across[other][eight].at[k];
-  Eight* to = (Eight*)(sums + (long long)blockIdx.x * H) + eight;
-  Numbers there = add ? numbers(*to) : Numbers{};
-  Eight result;
 #pragma unroll
-  for (int k = 0; k < 8; k++) result.at[k] = real(total.at[k] + there.at[k]);
-  *to = result;
+  for (int e = 0; e < EACH; e++)
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+      if ((e * 32 + lane) * 8 < H) across[warp][(e * 32 + lane) * 8 + k] = total[e][k];
+  __syncthreads();
+  for (int column = threadIdx.x; column < H; column += blockDim.x) {
+    float sum = 0.0f;
+    for (int other = 0; other < 8; other++) sum += across[other][column];
+    Real* to = sums + (long long)blockIdx.x * H + column;
+    *to = real(add ? sum + number(*to) : sum);
+  }
 }
 """
 
 
 def source(dtype: torch.dtype, width: int) -> str:
     """The kernel's text."""
-    return f"{REALS[dtype]}{EIGHT}{NUMBERS}constexpr int H = {width}, AHEAD = {AHEAD};\n{TEXT}"
+    return f"{REALS[dtype]}{EIGHT}constexpr int H = {width};\n{TEXT}"
 
 
 def token_sums(rows_TH: Tensor, order_T: Tensor, begins: Tensor, sums_SH: Tensor, *, add: bool = False) -> None:

@@ -27,6 +27,9 @@ from seatrial.train.packed.weights import FlatWeights
 #: Numbers a token: 48 for each lane of a warp, in registers.
 WIDEST = 48 * 32
 
+#: Gradients of matrices that may be computed still while the backward pass goes on: those of two layers.
+MOST_BESIDE = 8
+
 
 @dataclass
 class Layer:
@@ -152,8 +155,10 @@ class PackedBert:
         dx = self._head_back(saved["head"], batch, grad, add=add)
         for number in reversed(range(len(self.layers))):
             dx = self._layer_back(number, saved["kept"].pop(), batch, keys, dx, add=add)
+            self.weights.beside.wait(but=MOST_BESIDE)
             self.weights.finished(self.layers[number].inputs[0])
         self._embeddings_back(saved["first"], batch, keys, dx, add=add)
+        self.weights.beside.wait()
         self.weights.fresh = False
 
     def _layer_back(
@@ -165,23 +170,28 @@ class PackedBert:
             dy, second_norm, layer.second_norm.weight, keys, place + 2, self.hidden_share
         )
         dbent = dproduct @ value(layer.back)
-        product(dproduct, bent, gradient(layer.back), add=add)
+        self._product(dproduct, bent, gradient(layer.back), add=add)
         dwide, wide_parts = gelu.backward(dbent, wide, layer.wide_bias)
         dbetween = _sum(dz, dwide, value(layer.wide), in_place=dz is not dproduct)
-        product(dwide, between, gradient(layer.wide), add=add)
+        self._product(dwide, between, gradient(layer.wide), add=add)
         dz, dproduct, mixed_parts = norm_residual.backward(
             dbetween, first_norm, layer.first_norm.weight, keys, place + 1, self.hidden_share
         )
         dmixed = dproduct @ value(layer.mixed)
-        product(dproduct, mixed, gradient(layer.mixed), add=add)
+        self._product(dproduct, mixed, gradient(layer.mixed), add=add)
         dinputs, input_parts = short_attention.backward(
             dmixed, inputs, logs, batch.starts, self.heads, batch.longest, keys, place, self.attention_share
         )
         dx = _sum(dz, dinputs, value(*layer.inputs), in_place=dz is not dproduct)
-        product(dinputs, x, gradient(*layer.inputs), add=add)
+        self._product(dinputs, x, gradient(*layer.inputs), add=add)
         parts = [input_parts, mixed_parts, wide_parts, back_parts]
         gelu.sum_parts(parts, gradient(*_vectors(layer)), add=add)
         return dx
+
+    def _product(self, left: Tensor, right: Tensor, to: Tensor, *, add: bool) -> None:
+        """A layer's gradient of a matrix, on the second stream: nothing reads it before the backward pass ends."""
+        with self.weights.beside.running(left, right):
+            product(left, right, to, add=add)
 
     def _embeddings_back(self, first: list[Tensor], batch: Packed, keys: Tensor, dy: Tensor, *, add: bool) -> None:
         norm, weights = self.embeddings.LayerNorm, self.weights

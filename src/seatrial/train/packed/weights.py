@@ -6,7 +6,7 @@ products; nothing is cast in a step but by the update, which writes the copy.
 An update moves bytes and leaves the arithmetic idle, and a forward pass the other way round, so they run side by side:
 ``update`` changes the first layer's matrices and all that is small; those of later layers are changed on a second
 stream when the next step begins, a layer at a time, and the forward pass waits for each where it comes to it. Whoever
-else reads them calls ``settle`` before.
+else reads them calls ``settle`` before. Several ranks update everything at once: their second stream is NCCL's.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from seatrial.train.distributed import BUCKET_BYTES, Ranks
 from seatrial.train.kernels import flat_adam
 from seatrial.train.kernels.flat_adam import Rule
+from seatrial.train.packed.beside import Beside
 
 #: Elements that each parameter begins at a multiple of: 16 bytes of bf16, what a thread reads at once.
 ALIGNED = 8
@@ -75,10 +76,14 @@ class FlatWeights:
         #: The gradients' norm, and the factor that clips them.
         self.norm = torch.ones(2, device=device)
         self._rate: Tensor | None = None
+        alone = ranks.world == 1
+        later = later if alone else ()
         bounds = [*(self._places[parameter] for parameter in later), self.decayed]
         self._at_once = (0, bounds[0]), (self.decayed, size)
         self._later = dict(zip(later, pairwise(bounds), strict=False))
-        self._second = torch.cuda.Stream(device) if words.is_cuda and later else None  # type: ignore[no-untyped-call]
+        self.beside = Beside(device, on=alone)
+        #: In a graph, kernels of the first stream go before those of the second.
+        self.first_stream_first = self.beside.on
         #: Of each of ``later``, what says that it is updated, until somebody has waited for it.
         self._updated: dict[nn.Parameter, torch.cuda.Event] = {}
         #: Whether the next backward pass writes the gradients, not adds to them.
@@ -135,8 +140,8 @@ class FlatWeights:
         self._update_rows(None, None)
         if self._rate is not None:
             self._update_later(self._rate)
-            for matrix in self._later:
-                self.wait_for(matrix)
+            self.beside.wait()
+            self._updated = {}
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -156,15 +161,15 @@ class FlatWeights:
     @torch.no_grad()
     def _update_later(self, rate: Tensor) -> None:
         """Update the later matrices where that was not done since the last step, on the second stream."""
-        if self._second:
-            self._second.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._second):  # None: does nothing
+        if not self._later:
+            return
+        with self.beside.running():
             for matrix, (begin, end) in self._later.items():
                 self._update(begin, end, rate, applied=self._applied)
                 if end == self.decayed:
                     self._applied.copy_(self.done)
-                if self._second:
-                    self._updated[matrix] = self._second.record_event()
+                if self.beside.on:
+                    self._updated[matrix] = self.beside.event()
 
     def _update(
         self, begin: int, end: int, rate: Tensor, *, rules: Tensor | None = None, applied: Tensor | None = None
@@ -183,7 +188,8 @@ class FlatWeights:
 
     def clear(self) -> None:
         """The next backward pass writes the gradients."""
-        self.fresh = True
+        self.fresh, self._updated = True, {}
+        self.beside.forget()
         self._waiting, self._sent = [], self.decayed
 
     def finished(self, first: nn.Parameter) -> None:
