@@ -27,8 +27,8 @@ from seatrial.train.packed.weights import FlatWeights
 #: Numbers a token: 48 for each lane of a warp, in registers.
 WIDEST = 48 * 32
 
-#: Gradients of matrices that may be computed still while the backward pass goes on: those of two layers.
-MOST_BESIDE = 8
+#: What may be computed still while the backward pass goes on: the gradients of two layers, each in five launches.
+MOST_BESIDE = 10
 
 
 @dataclass
@@ -185,11 +185,12 @@ class PackedBert:
         dx = _sum(dz, dinputs, value(*layer.inputs), in_place=dz is not dproduct)
         self._product(dinputs, x, gradient(*layer.inputs), add=add)
         parts = [input_parts, mixed_parts, wide_parts, back_parts]
-        gelu.sum_parts(parts, gradient(*_vectors(layer)), add=add)
+        with self.weights.beside.running(*parts):
+            gelu.sum_parts(parts, gradient(*_vectors(layer)), add=add)
         return dx
 
     def _product(self, left: Tensor, right: Tensor, to: Tensor, *, add: bool) -> None:
-        """A layer's gradient of a matrix, on the second stream: nothing reads it before the backward pass ends."""
+        """A gradient of a matrix, on the second stream: nothing reads it before the backward pass ends."""
         with self.weights.beside.running(left, right):
             product(left, right, to, add=add)
 
@@ -199,10 +200,11 @@ class PackedBert:
         dz, _, parts = norm_residual.backward(dy, first, norm.weight, keys, place, self.hidden_share, after=True)
         _, positions, kinds = _tables(self.embeddings)
         width = dz.shape[1]
+        with self.weights.beside.running(dz, parts):
+            token_sums(dz, *batch.by_position, weights.gradient(positions)[: batch.longest], add=add)
+            gelu.sum_parts([parts[:, :width].contiguous()], weights.gradient(kinds)[0], add=add)
+            gelu.sum_parts([parts[:, width:].contiguous()], weights.gradient(norm.weight, norm.bias), add=add)
         token_sums(dz, *batch.by_token, weights.word_gradients, add=add)
-        token_sums(dz, *batch.by_position, weights.gradient(positions)[: batch.longest], add=add)
-        gelu.sum_parts([parts[:, :width].contiguous()], weights.gradient(kinds)[0], add=add)
-        gelu.sum_parts([parts[:, width:].contiguous()], weights.gradient(norm.weight, norm.bias), add=add)
 
     def _head(self, x: Tensor, batch: Packed, labels_B: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
         value = self.weights.value
