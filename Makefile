@@ -47,6 +47,7 @@ test: lint
 	$(PYTEST) -m "not slow" tests
 
 test-all: lint
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[spam]'
 	$(PYTEST) tests
 
 # The wheel, not the tree. After `make demo` the demo's image is there, and all takes about a minute.

@@ -222,6 +222,25 @@ def test_updates_are_adamws_though_words_and_later_layers_are_updated_later(kern
         assert error(own, other) < 1e-6, name
 
 
+def test_a_step_that_is_tried_again_does_not_update_later_layers_twice():
+    weights = []
+    for tries in (1, 2):
+        source, model = source_of([3, 9, 1, 14], 4), model_of(layers=2)
+        bert = bert_of(model, source)
+        optimizer = FlatAdamW(bert.weights, 1e-2)
+        batch, labels = batch_of(source, 0)
+        bert.weights.clear()
+        bert.loss(model, batch, labels).backward()
+        optimizer.step()
+        before = bert.weights.flat.clone()
+        for _ in range(tries):
+            bert.weights.clear()
+            bert.loss(model, batch, labels)  # as far as a step may come that runs out of memory
+        assert not torch.equal(bert.weights.flat, before)
+        weights.append(bert.weights.flat)
+    assert torch.equal(*weights)
+
+
 def parameters_as(bert, model, other):
     """The other model's parameters in the order of the weights."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}

@@ -27,7 +27,7 @@ ALONE = Ranks(0, 1, torch.device("cpu"))
 def trained(folder, resume=None):
     seed_all(3)
     config = transformers.BertConfig(
-        vocab_size=60, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=40
+        vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=40
     )
     model = transformers.BertForSequenceClassification(config).train()
     generator = torch.Generator().manual_seed(1)
