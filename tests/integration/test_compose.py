@@ -240,7 +240,7 @@ def test_podman_detached_gone_on_with_and_down(on_podman: Project) -> None:
 @pytest.mark.skipif(bool(nvml.inventory().gpus), reason="this machine has GPUs")
 def test_gpus_that_are_not_there_end_it_with_3_before_anything_starts(project: Project) -> None:
     ended = project.cli("up", "--trust", exit_code=3)
-    assert "compose.yaml:15: train reserves 1 GPU: no NVIDIA GPU" in ended.stderr
+    assert "compose.yaml:16: train reserves 1 GPU: no NVIDIA GPU" in ended.stderr
     assert project.runs == [] and group(project) == {} and left_running(project) == ""
 
 

@@ -157,11 +157,11 @@ class Gradients(Protocol):
 
     Attributes:
         overlap: the backward pass that comes is the step's last: what it has finished may be sent at once.
-        first_stream_first: some of it runs on a second stream, and the kernels of the first go before those of that.
+        second_stream: some of a step runs on a second stream; in a graph the first has priority over it.
     """
 
     overlap: bool
-    first_stream_first: bool
+    second_stream: bool
 
     def clear(self) -> None:
         """The next backward pass writes them."""
@@ -202,7 +202,7 @@ class GradientReducer:
         self.ranks = ranks
         self._wire = WIRE.get(computed)
         self._copies: list[tuple[list[Tensor], list[Tensor]]] = []
-        self.overlap = self.first_stream_first = False
+        self.overlap = self.second_stream = False
         self.parameters = list(model.parameters())
         self._buckets: list[list[nn.Parameter]] = []
         #: Each parameter's bucket; and of each bucket what this step sends.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import groupby
 from typing import Any
 
@@ -63,7 +64,7 @@ class Graphed:
         self._graphs: dict[tuple[int, Shape, int], torch.cuda.CUDAGraph] = {}
         self._pool: Any = None
         # None: torch's own, whose kernels have no priority over those of other streams.
-        self._stream = torch.cuda.Stream(priority=-1) if step.reducer.first_stream_first else None  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(priority=-1) if step.reducer.second_stream else None  # type: ignore[no-untyped-call]
 
     def prepare(self) -> None:
         """Warm up and capture every shape; parameters, optimizer, random numbers and position stay as they are.
@@ -133,8 +134,13 @@ class Graphed:
         try:
             # thread_local: NCCL's watchdog asks after earlier events meanwhile, which would end a global capture.
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-                for _ in range(steps):
-                    self.step.run_fixed(shape)
+                try:
+                    for _ in range(steps):
+                        self.step.run_fixed(shape)
+                except RuntimeError:
+                    with suppress(RuntimeError):  # of a capture that is broken already
+                        self.step.reducer.clear()  # a capture cannot end before its second stream is waited for
+                    raise
         finally:  # a capture that fails stays on its stream (torch 2.13, cuda/graphs.py: __exit__)
             torch.cuda.set_stream(before)
         self._pool = self._pool or graph.pool()

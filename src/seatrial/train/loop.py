@@ -203,6 +203,7 @@ def _begin(
 ) -> tuple[int, int, int]:
     """What ``resume`` gives, the same on every rank; (1, 0, 0) with fresh seeds. Raises CheckpointError."""
     ranks = step.ranks
+    step.reducer.settle()  # of a training before this one that was interrupted
     ranks.same_start(step.model)
     step.reducer.refresh()
     place = _resume_place(settings, ranks)

@@ -144,11 +144,10 @@ class Step:
         #: How many times that happens, and how many of these times are over.
         self.phases, self.phase = len(self._ends), 0
         #: Steps done in this epoch, and before it: both on the device, for a captured step to read.
-        self.position = torch.zeros(1, dtype=torch.long, device=self.device)
+        self.position, self.steps_before = (torch.zeros(1, dtype=torch.long, device=self.device) for _ in range(2))
         self.losses = torch.zeros(len(source.spans), device=self.device)
         #: What the loss gave beside it, of this rank: name → [steps of an epoch].
         self.parts: dict[str, Tensor] = {}
-        self.steps_before = torch.zeros(1, dtype=torch.long, device=self.device)
 
     def start_epoch(self, steps_before: int, first_step: int) -> None:
         """Point at ``first_step`` of an epoch that follows ``steps_before`` steps."""
@@ -372,6 +371,7 @@ class Step:
         self.scaler.step(cast(torch.optim.Optimizer, self.optimizer))
         self.scaler.update()
         if self.average:
+            self.reducer.settle()
             self.average.update()
         self._finish(loss)
 

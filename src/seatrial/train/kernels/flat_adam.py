@@ -86,29 +86,27 @@ extern "C" __global__ void adam_flat(
     float* own = rules + (long long)done[0] % kept * 3;
     own[0] = rule.decay, own[1] = rule.step_size, own[2] = rule.root;
   }
-  for (int begin = blockIdx.x * blockDim.x * EACH; begin < quads; begin += gridDim.x * blockDim.x * EACH) {
-    Quad own[EACH], mean[EACH], square[EACH];
-    Small gradient[EACH];
-    int first = begin + threadIdx.x;
+  Quad own[EACH], mean[EACH], square[EACH];
+  Small gradient[EACH];
+  int first = blockIdx.x * blockDim.x * EACH + threadIdx.x;
 #pragma unroll
-    for (int e = 0; e < EACH; e++) {
-      int i = first + e * blockDim.x;
-      if (i < quads) own[e] = p[i], mean[e] = m[i], square[e] = v[i], gradient[e] = g[i];
+  for (int e = 0; e < EACH; e++) {
+    int i = first + e * blockDim.x;
+    if (i < quads) own[e] = p[i], mean[e] = m[i], square[e] = v[i], gradient[e] = g[i];
+  }
+#pragma unroll
+  for (int e = 0; e < EACH; e++) {
+    int i = first + e * blockDim.x;
+    if (i >= quads) break;
+    Small value;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+      float slope = number(gradient[e].at[k]) * times;
+      own[e].at[k] = updated(own[e].at[k], &mean[e].at[k], &square[e].at[k], slope, rule, i * 4 < decayed);
+      value.at[k] = real(own[e].at[k]);
     }
-#pragma unroll
-    for (int e = 0; e < EACH; e++) {
-      int i = first + e * blockDim.x;
-      if (i >= quads) break;
-      Small value;
-#pragma unroll
-      for (int k = 0; k < 4; k++) {
-        float slope = number(gradient[e].at[k]) * times;
-        own[e].at[k] = updated(own[e].at[k], &mean[e].at[k], &square[e].at[k], slope, rule, i * 4 < decayed);
-        value.at[k] = real(own[e].at[k]);
-      }
-      p[i] = own[e], m[i] = mean[e], v[i] = square[e];
-      if (i * 4 >= copied) values[i] = value;
-    }
+    p[i] = own[e], m[i] = mean[e], v[i] = square[e];
+    if (i * 4 >= copied) values[i] = value;
   }
 }
 
@@ -183,7 +181,7 @@ def clip_factor(gradients: Tensor, most: float, norm: Tensor, rule: Rule) -> Non
 
 def update(
     flat: Sequence[Tensor], decayed: int, copied: int, norm: Tensor | None, done: Tensor,
-    rate: Tensor, rule: Rule, rules: Tensor | None = None, applied: Tensor | None = None, most_blocks: int = 2**30,
+    rate: Tensor, rule: Rule, rules: Tensor | None = None, applied: Tensor | None = None,
 ) -> None:  # fmt: skip
     """One step of AdamW.
 
@@ -193,13 +191,12 @@ def update(
         norm: as ``clip_factor`` makes it. done: steps with this one, on the device.
         rules: [kept, 3]: gets what ``update_rows`` needs to know of this step.
         applied: nothing is done where this is ``done`` already.
-        most_blocks: so many share the work.
     """
     parameters, means, squares, gradients, values = flat
     if usable(parameters.device):
         quads, kept = parameters.numel() // 4, 0 if rules is None else len(rules)
         numbers = (quads, decayed, copied, norm, done, rate, rules, kept, applied)
-        blocks = min(most_blocks, -(-quads // (THREADS * EACH)))
+        blocks = -(-quads // (THREADS * EACH))
         launch(source(gradients.dtype, rule), "adam_flat", blocks, (*flat, *numbers))
         return
     if applied is not None and applied == done:

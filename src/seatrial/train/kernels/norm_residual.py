@@ -265,7 +265,7 @@ def backward(
     rows, width = dy_TH.shape
     if usable(dy_TH.device):
         dz = torch.empty_like(dy_TH)
-        dx = None if after or share == 0 else torch.empty_like(dy_TH)
+        dx = None if after or dropout.bound(share) == 0 else torch.empty_like(dy_TH)
         blocks = min(MOST_PARTS, -(-rows // TILE))
         parts = torch.empty(blocks, 3 * width, device=dy_TH.device)
         name, results = ("embed_backward", (dz,)) if after else ("norm_backward", (dz, dx))

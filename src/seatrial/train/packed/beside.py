@@ -36,9 +36,11 @@ class Beside:
             yield
             return
         self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            yield
-        self._begun.append((self.event(), used))
+        try:
+            with torch.cuda.stream(self._stream):
+                yield
+        finally:
+            self._begun.append((self.event(), used))
 
     def event(self) -> torch.cuda.Event:
         """What says that all of the second stream so far is done."""
@@ -54,5 +56,7 @@ class Beside:
             del self._begun[:ended]
 
     def forget(self) -> None:
-        """Nobody waits for what was begun: it was part of a step that failed."""
+        """What was begun was part of a step that failed: its memory is given up when it has run, a capture can end."""
+        if self._begun and self._stream is not None:
+            torch.cuda.current_stream().wait_stream(self._stream)
         self._begun = []

@@ -82,8 +82,7 @@ class FlatWeights:
         self._at_once = (0, bounds[0]), (self.decayed, size)
         self._later = dict(zip(later, pairwise(bounds), strict=False))
         self.beside = Beside(device, on=alone)
-        #: In a graph, kernels of the first stream go before those of the second.
-        self.first_stream_first = self.beside.on
+        self.second_stream = self.beside.on
         #: Of each of ``later``, what says that it is updated, until somebody has waited for it.
         self._updated: dict[nn.Parameter, torch.cuda.Event] = {}
         #: Whether the next backward pass writes the gradients, not adds to them.
