@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor
+
+from seatrial.train.beside import Beside
 
 
 class SecondStream:
@@ -21,8 +22,7 @@ class SecondStream:
         #: Weights whose gradient autograd would copy (and so read at once): it lies otherwise in memory.
         self.refused: set[Tensor] = set()
         self._alone: set[Tensor] = set()
-        self._stream: torch.cuda.Stream | None = None
-        self._used: list[Tensor] = []
+        self._beside: Beside | None = None
         self._made: dict[Tensor, int] = {}
 
     @contextmanager
@@ -42,9 +42,9 @@ class SecondStream:
             yield
         finally:
             self._alone = set()
-            if self._stream is not None and self._used:
-                torch.cuda.current_stream().wait_stream(self._stream)
-            self._used, made, self._made = [], self._made, {}
+            if self._beside is not None:
+                self._beside.wait()
+            made, self._made = self._made, {}
         early = {weight for weight, place in made.items() if weight.grad is None or weight.grad.data_ptr() != place}
         self.refused |= early
         if early:
@@ -58,11 +58,9 @@ class SecondStream:
         """What ``work`` makes of the inputs; where the weight is taken, on the second stream."""
         if not self.takes(weight):
             return work()
-        self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
+        self._beside = self._beside or Beside(weight.device)
+        with self._beside.running(*inputs):
             made = work()
-        self._used += inputs  # their memory is not given to others meanwhile
         self._made[weight] = made.data_ptr()
         return made
 

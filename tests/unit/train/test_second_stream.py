@@ -35,6 +35,8 @@ def test_only_weights_with_one_gradient_that_nobody_watches():
     with beside.backward(loss, weights):
         assert [weight for weight in weights if beside.takes(weight)] == [model.once.weight]
         loss.backward()
+        made = beside.run(model.once.weight, lambda: model.once.weight.grad)  # on a CPU at once
+        assert made is model.once.weight.grad is not None
     assert not beside.takes(model.once.weight)
     again = model(torch.tensor([3])).sum()
     with beside.backward(again, weights):  # a gradient is there, to which the next would be added

@@ -200,7 +200,7 @@ class PackedBert:
         dz, _, parts = norm_residual.backward(dy, first, norm.weight, keys, place, self.hidden_share, after=True)
         _, positions, kinds = _tables(self.embeddings)
         width = dz.shape[1]
-        with self.weights.beside.running(dz, parts):
+        with self.weights.beside.running(dz, parts, *batch.by_position):
             token_sums(dz, *batch.by_position, weights.gradient(positions)[: batch.longest], add=add)
             gelu.sum_parts([parts[:, :width].contiguous()], weights.gradient(kinds)[0], add=add)
             gelu.sum_parts([parts[:, width:].contiguous()], weights.gradient(norm.weight, norm.bias), add=add)

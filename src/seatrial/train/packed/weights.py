@@ -19,10 +19,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from seatrial.train.beside import Beside
 from seatrial.train.distributed import BUCKET_BYTES, Ranks
 from seatrial.train.kernels import flat_adam
 from seatrial.train.kernels.flat_adam import Rule
-from seatrial.train.packed.beside import Beside
 
 #: Elements that each parameter begins at a multiple of: 16 bytes of bf16, what a thread reads at once.
 ALIGNED = 8
