@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -169,13 +170,10 @@ def only_read() -> set[str]:
 
 def coverage() -> str:
     """The line that tells how many items have a case, and what those are."""
-    kinds: dict[str, int] = {}
-    covered: set[str] = set()
-    for case in cases():
-        covered |= {identifier for identifier, _ in case.covers()}
-        kinds[case.kind] = kinds.get(case.kind, 0) + 1
-    total = len(documents()) or len(covered)
-    here = len(covered & set(documents())) if documents() else len(covered)
-    verbs = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items(), key=lambda one: -one[1]))
-    absent = "" if documents() else " (the documents are not here: as the table has them)"
-    return f"documents: {here} of {total} items covered, {100 * here // total} %{absent}, by {len(cases())} cases; {len(only_read())} by a page alone; {verbs}"
+    kinds = Counter(case.kind for case in cases())
+    covered = {identifier for case in cases() for identifier, _ in case.covers()}
+    wanted = documents().keys() or covered
+    share = f"{len(covered & wanted)} of {len(wanted)} items covered, {100 * len(covered & wanted) // len(wanted)} %"
+    source = "" if documents() else " (the documents are not here: as the table has them)"
+    verbs = ", ".join(f"{kind} {count}" for kind, count in kinds.most_common())
+    return f"documents: {share}{source}; {len(only_read())} by a page alone; {len(cases())} cases: {verbs}"
