@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from seatrial.errors import ImageError
-from seatrial.findings.build import CONSEQUENCES
+from seatrial.findings.aftermath import OF_A_BUILD
 from seatrial.findings.catalogue import AT_BUILD, by_id
 from seatrial.findings.known import mid_sentence
 from seatrial.findings.match import Match, first_in
@@ -141,8 +141,8 @@ def _needs_other_python(match: Match, lines: Sequence[str]) -> bool:
 
 
 def _weight(id: str, line: str) -> int:
-    if id in CONSEQUENCES:
-        return 2 + CONSEQUENCES.index(id)
+    if id in OF_A_BUILD:
+        return 2 + OF_A_BUILD.index(id)
     is_warning = re.match(r"\s*(?:WARNING|W|warning|DEPRECATION|debconf):", line) and "total=0" not in line
     return 1 if is_warning else 0
 
