@@ -114,8 +114,8 @@ FRAMEWORK = (
         id="slimmed-away",
         title="The script called {function}, but {library} was left out of the image",
         symptoms=("seatrial: {function} was called, but {library} was left out of this image",),
-        cause="It was built with image.slim = 'unused' or 'arch', and the project's source showed no use of it",
-        fix="seatrial run … --slim files",
+        cause="It was built with image.slim = 'auto', 'unused' or 'arch', and the project's source showed no use of it",
+        fix="seatrial run … --slim none",
         sources=("docs/images.md",),
     ),
     Known(
