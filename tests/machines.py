@@ -281,7 +281,7 @@ def healthy(root: Path) -> Host:
     host.answer("modinfo", "-F", "version", "nvidia", stdout=VERSION + "\n")
     host.answer(sys.executable, stdout="[0, null, 1]\n")  # cuInit in a child
     host.docker = docker_info()
-    host.image = ImageFacts("sha256:1", None, 5_000_000_000, env={"CUDA_VERSION": "13.0.1"}, python="python3")
+    host.image = ImageFacts("sha256:1", None, env={"CUDA_VERSION": "13.0.1"}, python="python3")
     host.live = inside()
     host.still = inside()
     types = ("float32", "float64", "float16", "bfloat16")

@@ -143,7 +143,6 @@ class ImageFacts:
 
     id: str
     digest: str | None
-    size_bytes: int
     entrypoint: tuple[str, ...] = ()
     cmd: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
