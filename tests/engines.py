@@ -48,6 +48,20 @@ def docker_backend() -> Docker:
 
 
 @pytest.fixture(scope="session")
+def second_docker(docker_backend: Docker) -> str:
+    """Endpoint of another Docker engine on this machine, which SEATRIAL_TEST_DOCKER names."""
+    endpoint = os.environ.get("SEATRIAL_TEST_DOCKER")
+    if endpoint is None:
+        pytest.skip("SEATRIAL_TEST_DOCKER names no second Docker engine")
+    second = Docker(["docker", "--host", endpoint])
+    if reason := _why_not(second):
+        pytest.skip(reason)
+    if second.client.address().id == docker_backend.client.address().id:
+        pytest.skip(f"{endpoint} is the engine that the environment leads to")
+    return endpoint
+
+
+@pytest.fixture(scope="session")
 def podman_backend(tmp_path_factory: pytest.TempPathFactory) -> Podman:
     if _why_not(Podman()) is None:
         return Podman()

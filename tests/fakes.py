@@ -17,7 +17,7 @@ from seatrial.backends.base import Backend, EngineFacts, Handle, ImageFacts, Pla
 from seatrial.errors import EngineUnavailableError, GpuContractError, ImageError, SeatrialError
 from seatrial.job import loading
 from seatrial.job.model import Job, Target
-from seatrial.job.plan import AgentPlan, ContainerPlan, ImagePlan, Plan
+from seatrial.job.plan import AgentPlan, ContainerPlan, EngineAddress, ImagePlan, Plan
 from seatrial.system.command import Completed
 
 
@@ -105,6 +105,9 @@ class FakeBackend:
         self.images = FakeImages(name)
         self.states: dict[str, State] = {}
         self.calls: list[tuple[object, ...]] = []
+
+    def bound_to(self, engine: EngineAddress) -> FakeBackend:
+        return self
 
     def facts(self) -> EngineFacts:
         return self.answer

@@ -27,7 +27,7 @@ def handle_of(run: Run, environ: Mapping[str, str]) -> Handle | None:
         plan = run.plan()
     except SeatrialError:  # it came no further than its folder
         return None
-    backend = table.backend(plan.backend, environ)
+    backend = table.backend(plan.backend, environ, plan.engine)
     with run.lock("adopt"):
         handle = run.handle()
         if handle is None:

@@ -291,7 +291,7 @@ def _select_and_lease(ground: _Ground, run: Run, environ: Mapping[str, str]) -> 
         held = leases(environ).current(beside=share or 1.0)
         selection = select_gpus(ground.job, ground.script, ground.host, held)
         uuids = [gpu.uuid for gpu in selection.gpus]
-        leases(environ).take(uuids, run.id, ground.backend.name, run.folder, share=share)
+        leases(environ).take(uuids, run.id, ground.backend.name, run.folder, ground.engine.address, share=share)
     return selection
 
 
