@@ -201,7 +201,10 @@ class ImageStore(Protocol):
         """
 
     def push(self, reference: str) -> None:
-        """Send an image to the registry in its name. Raises ImageError naming the registry and the next command."""
+        """Push an image to the registry in its name.
+
+        Raises UsageError where the name has no registry, ImageError naming the registry and the next command.
+        """
 
     def find_python(self, reference: str) -> str | None:
         """Path of a Python >= 3.8 inside the image, found by running it there, or None."""

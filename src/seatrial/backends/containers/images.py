@@ -12,7 +12,8 @@ from seatrial.backends.containers.client import ANSWER_TIMEOUT_S, EngineClient, 
 from seatrial.backends.containers.engine_errors import last_line, pull_error, start_error
 from seatrial.backends.containers.run_options import RunOptions
 from seatrial.backends.remembered import remembered
-from seatrial.errors import CommandTimeoutError, EngineUnavailableError, ImageError
+from seatrial.errors import CommandTimeoutError, EngineUnavailableError, ImageError, UsageError
+from seatrial.job.cluster_config import registry_host
 from seatrial.system import command
 
 #: Where images keep their Python, most usual first.
@@ -60,7 +61,12 @@ class EngineImages:
     def push(self, reference: str) -> None:
         from python_on_whales.exceptions import DockerException
 
-        registry = reference.partition("/")[0]
+        registry = registry_host(reference)
+        if registry is None:
+            raise UsageError(
+                f"{reference} is not pushed: it names no registry, and {self.name} would choose one",
+                run='seatrial run … with [kubernetes] registry = "HOST/NAMESPACE", such as "ghcr.io/me"',
+            )
         try:
             self._client.whales().image.push(reference, quiet=True)
         except DockerException as error:
