@@ -1,4 +1,4 @@
-"""What a script writes outside of the project, in real containers: where it is afterwards, and what is refused before."""
+"""Files that a script writes outside the project, in real containers: kept, copied back, or refused before."""
 
 from __future__ import annotations
 

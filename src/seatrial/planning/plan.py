@@ -113,6 +113,7 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
         created_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         job=job.model_copy(update={"env": without_secrets(job.env, job)}),
         backend=site.backend.name,
+        engine=site.engine.address if site.cluster is None else site.cluster.facts.address,
         injection=parts.gpus.injection,
         gpus=parts.gpus.gpus,
         image=parts.image,

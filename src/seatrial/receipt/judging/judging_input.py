@@ -59,6 +59,7 @@ class Case:
 
     @property
     def image_bytes(self) -> int | None:
+        """Bytes of the image's files, as they were counted before the run; None if they were not."""
         launched = self.evidence.first(HostLaunched)
-        told = launched.number("image_bytes") if launched else None
-        return self.image.size_bytes if self.image else int(told) if told else None
+        size = launched.number("image_bytes") if launched else None
+        return int(size) if size else None
