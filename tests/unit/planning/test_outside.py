@@ -18,6 +18,7 @@ from seatrial.planning.container.outside import (
     made_by_writes,
     refuse_lost_writes,
     warn_of_lost_writes,
+    warn_of_missing_data,
     warn_of_outside,
     with_models,
 )
@@ -76,6 +77,37 @@ def test_what_lies_in_a_folder_that_is_told_of_comes_with_it(project: Path, monk
 )
 def test_nothing_is_missing(project: Path, source: str) -> None:
     assert warnings(project, source) == []
+
+
+def missing_data(project: Path, source: str, **job: Any) -> list[str]:
+    (project / "code" / "train.py").write_text(source)
+    return list(warn_of_missing_data(Job(project=project, target=TARGET, **job), script_facts(TARGET, project)))
+
+
+def test_data_set_in_no_mount_is_named(project: Path) -> None:
+    source = "import torchvision\ntorchvision.datasets.MNIST(root='/input/MNIST', train=True)\n"
+    [told] = missing_data(project, source)
+    assert told.startswith("code/train.py:2 reads a data set in /input/MNIST") and told.endswith(
+        "--mount DIR:/input/MNIST"
+    )
+    [told] = missing_data(project, "from torchvision import datasets\ndatasets.CIFAR10('/data')\n")
+    assert told.endswith("--data DIR")
+    folder = project.parent / "data"
+    assert missing_data(project, source, mounts=(Mount(source=folder, target="/input"),)) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "datasets.MNIST('/input', download=True)",  # it makes the folder
+        "datasets.MNIST('./data')",
+        "datasets.MNIST('/usr/share/mnist')",
+        "datasets.MNIST(folder)",
+        "shelf.MNIST('/input')",
+    ],
+)
+def test_data_set_that_is_there_or_made_is_not_named(project: Path, source: str) -> None:
+    assert missing_data(project, source) == []
 
 
 def test_what_is_mounted_is_there(project: Path) -> None:

@@ -13,7 +13,16 @@ from seatrial.job.reading.flow import Seen
 from seatrial.job.reading.import_roots import ImportRoots
 from seatrial.job.reading.modules import is_folder, locate_module
 from seatrial.job.reading.parsed_modules import Import, Module, ParsedModules, Unit
-from seatrial.job.reading.signs import MOST_PARTS, TELLING, asserted_version, dotted, host_path, keras_backend, signs
+from seatrial.job.reading.signs import (
+    MOST_PARTS,
+    TELLING,
+    asserted_version,
+    data_root,
+    dotted,
+    host_path,
+    keras_backend,
+    signs,
+)
 from seatrial.job.reading.writes import Write, Writes
 
 #: Reading ends there: it is for hints, and what a plan waits for.
@@ -30,7 +39,7 @@ class Reading:
 
     Attributes:
         needed, optional: dotted names of modules that are not the project's.
-        paths: literal path that may lie outside of the project → where.
+        paths: literal path that may lie outside of the project → where. data_roots: folders of data sets among them.
         writes: files and folders that it makes outside of the working directory.
         missing: modules of the project's packages that are needed and not there.
         asserted: module → (the version that an ``assert`` asks for, where).
@@ -46,6 +55,7 @@ class Reading:
     certain_signs: dict[str, str] = field(default_factory=dict)
     asserted: dict[str, tuple[str, str]] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)
+    data_roots: dict[str, str] = field(default_factory=dict)
     writes: tuple[Write, ...] = ()
     files: tuple[str, ...] = ()
     import_roots: tuple[str, ...] = ()
@@ -154,6 +164,8 @@ class ProjectReader:
             self._follow(module, node, needed=certain and seen.needed, always=always)
         elif isinstance(node, ast.Call):
             self.roots.extend_by_call(module, node)
+            if root := data_root(node):
+                self.reading.data_roots.setdefault(root, f"{module.shown}:{node.lineno}")
             called = dotted(node.func)
             run = list(named(module, unit, called, self.modules.at)) if called else []
             self.writes.note((module.path, unit), node, run, always=seen.always)

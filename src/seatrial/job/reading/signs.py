@@ -225,6 +225,24 @@ def _says_ranks(call: ast.Call) -> bool:
     return False
 
 
+def data_root(call: ast.Call) -> str | None:
+    """Return the absolute path of ``datasets.MNIST("/input", train=True)``, or None where it is downloaded.
+
+    Source: docs.pytorch.org/vision/stable/datasets.html, "root" and "download".
+    """
+    if "datasets" not in dotted(call.func).split(".")[:-1] and dotted(call.func) not in (
+        "ImageFolder",
+        "DatasetFolder",
+    ):
+        return None
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    root = given.get("root", call.args[0] if call.args else None)
+    path = (
+        root.value if isinstance(root, ast.Constant) and _is(given.get("download", ast.Constant(False)), False) else ""
+    )
+    return path if isinstance(path, str) and path.startswith("/") else None
+
+
 def modules_of(node: ast.Import | ast.ImportFrom) -> list[str]:
     """Dotted names that an import names: ``torch.utils.tensorboard`` of ``from torch.utils import tensorboard``."""
     names = [alias.name for alias in node.names]

@@ -150,6 +150,17 @@ def warn_of_outside(job: Job, script: ScriptFacts) -> Iterator[str]:
         )
 
 
+def warn_of_missing_data(job: Job, script: ScriptFacts) -> Iterator[str]:
+    """A sentence for each data set whose folder neither this machine nor a mount has."""
+    for path, where in [*script.data_roots.items()][:_MOST_TOLD]:
+        kept = [*_IN_IMAGES, CONTAINER_PROJECT, *(mount.target for mount in job.mounts)]
+        kept += [CONTAINER_DATA] if job.data else []
+        kept += [CONTAINER_MODELS] if job.models else []
+        if not os.path.exists(path) and not any(inside(path, each) for each in kept):  # noqa: PTH110  # never raises
+            option = "--data DIR" if inside(path, CONTAINER_DATA) else f"--mount {shlex.quote(f'DIR:{path}')}"
+            yield f"{where} reads a data set in {path}, which is not in the container; to have it there: {option}"
+
+
 def _is_within(target: str, others: list[str]) -> bool:
     """Whether another mount brings it along."""
     return any(inside(target, each) for each in others if each != target)

@@ -28,6 +28,7 @@ from seatrial.planning.container.outside import (
     made_by_writes,
     refuse_lost_writes,
     warn_of_lost_writes,
+    warn_of_missing_data,
     warn_of_outside,
     with_models,
 )
@@ -54,8 +55,9 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         job, site, image, injected, command, script.ray_evidence, made_if_missing=made_by_writes(job, script)
     )
     made_container, recipe_env = made.container, dict[str, str]()
+    missing = warn_of_missing_data(job, script) if image.build else ()
     lost = warn_of_lost_writes(job, script)
-    warnings = (*injected.warnings, *made.warnings, *warn_of_outside(job, script), *lost)
+    warnings = (*injected.warnings, *made.warnings, *warn_of_outside(job, script), *missing, *lost)
     if image.python is None:
         agentless.refuse_what_needs_the_agent(job)
         env = {**made_container.env, **places.env(), "SEATRIAL_RUN_ID": site.run_id}
