@@ -45,7 +45,7 @@ def main() -> None:
         torch.backends.cuda.matmul.allow_tf32 = tf32
         a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
         took = seconds(a, b, asked.repeats)
-        print(f"{name:20} {size:6} {took * 1000:10.2f} ms {2 * size**3 / took / 1e12:8.2f} TFLOP/s", flush=True)
+        print(f"{name:20} {size:6} {took * 1000:10.2f} ms {2 * size**3 / took / 1e12:8.3f} TFLOP/s", flush=True)
     if len(ways) == 1:
         print("no GPU is visible: CUDA cores and Tensor Cores were not measured")
 
