@@ -19,13 +19,16 @@ from seatrial.findings.match import Matches, match_text
 MAX_LINE_BYTES = 1 << 16
 
 #: Entries that say which part failed and not why.
-PARTS = ("cuda-error", "nccl-error", "toolkit-failed")
+PARTS = ("cuda-error", "nccl-error", "nccl-system-error", "toolkit-failed")
 
 #: Entries that are taken only where no other fits.
 GENERAL = (*PARTS, "k8s-image-pull", "k8s-volume")
 
 #: Lines that may be one that was broken.
 BROKEN_LINES = 3
+
+#: Lines at the beginning of a text that are tried three at a time where no line by itself shows a failure.
+MOST_LINES = 40
 
 #: A log of this size may be a line that somebody cut off; a larger one is read to its end without being kept.
 MAX_PASTED_BYTES = 1 << 14
@@ -104,6 +107,11 @@ class _Read:
         said = said or [finding for finding in found if finding.id not in GENERAL]
         if said or not self._is_short:
             return list({finding.id: finding for finding in said}.values()) or found
+        lines = lines[:MOST_LINES]
+        threes = (" ".join(lines[at : at + BROKEN_LINES]) for at in range(len(lines) - BROKEN_LINES + 1))
+        wrapped = [finding for finding in match_text("\n".join(threes), LAYERS) if finding.id not in GENERAL]
+        if wrapped:
+            return wrapped
         return _cut_off(self._text, besides=found) or _within(self._text, besides=found) or broken or found
 
     @property
@@ -121,7 +129,10 @@ def _causes(found: list[Finding]) -> list[Finding]:
     roots = {entry.id for entry in entries(_OF_BUILDS)}.difference(OF_A_BUILD, FOLLOWS)
     if ids & roots:  # pip that reaches no index then finds no package there
         found = [finding for finding in found if finding.id not in OF_A_BUILD]
-    return sorted(without_aftermath(found), key=lambda finding: finding.severity == "info")
+    found = without_aftermath(found)
+    if any(finding.severity != "info" for finding in found):
+        found = [finding for finding in found if finding.id != "harmless-note"]
+    return sorted(found, key=lambda finding: finding.severity == "info")
 
 
 def _cut_off(text: str, besides: list[Finding]) -> list[Finding]:
