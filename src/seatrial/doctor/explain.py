@@ -37,7 +37,10 @@ MAX_PASTED_BYTES = 1 << 14
 _OF_BUILDS = ("build", "registry", "disk")
 
 #: Characters of a symptom that a text cut off in its middle must still show.
-MIN_CUT = 20
+MIN_CUT = 22
+
+#: The same for a text that begins within a symptom: as many letters end many sentences.
+MIN_TAIL = 28
 
 #: Characters of a symptom that are enough if a single entry has them, or its beginning stands before them, and how many
 #: entries may be meant by more.
@@ -180,7 +183,7 @@ def _shown_of(entry: Known, line: str) -> int:
         first, last = beginning(symptom), ending(symptom)
         cuts = (n for n in range(MIN_CUT, len(first) + 1) if not first[n - 1 : n + 1].isdigit() or n == len(first))
         most = max([most, *(n for n in cuts if _ends_with(line, first[:n]))])
-        most = max([most, *(n for n in range(MIN_CUT, len(last) + 1) if line.startswith(last[-n:]))])
+        most = max([most, *(n for n in range(MIN_TAIL, len(last) + 1) if line.startswith(last[-n:]))])
         most = max(most, cut_behind_a_gap(symptom, line, MIN_PART))
     return most
 
