@@ -128,6 +128,8 @@ class _Read:
 
 def _causes(found: list[Finding]) -> list[Finding]:
     """Without what follows from another of them, and what does no harm behind the rest."""
+    if any(finding.id == "package-metadata-failed" for finding in found):
+        found = [_hidden_from_build(finding) for finding in found]
     ids = {finding.id for finding in found}
     roots = {entry.id for entry in entries(_OF_BUILDS)}.difference(OF_A_BUILD, FOLLOWS)
     if ids & roots:  # pip that reaches no index then finds no package there
@@ -136,6 +138,14 @@ def _causes(found: list[Finding]) -> list[Finding]:
     if any(finding.severity != "info" for finding in found):
         found = [finding for finding in found if finding.id != "harmless-note"]
     return sorted(found, key=lambda finding: finding.severity == "info")
+
+
+def _hidden_from_build(finding: Finding) -> Finding:
+    """A module that is missing while pip builds a package: installing it does not help, as pip builds apart from it."""
+    if finding.id != "python-module-missing":
+        return finding
+    module = re.search(r"No module named '([^']+)'", " ".join(finding.evidence))
+    return by_id("build-module-missing").finding(finding.evidence, values={"module": module[1] if module else ""})
 
 
 def _cut_off(text: str, besides: list[Finding]) -> list[Finding]:

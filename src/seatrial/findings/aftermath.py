@@ -50,7 +50,7 @@ FOLLOWS = {
     "jax-plugin-broken": ("cudnn-versions", "jax-cuda-too-old"),
     "k8s-init-crashes": ("k8s-container-ends",),
     "package-does-not-compile": ("extension-not-built", "cuda-host-compiler", "cuda-toolkit-too-old"),
-    "package-metadata-failed": ("cuda-toolkit-too-old",),
+    "package-metadata-failed": ("build-module-missing", "cuda-toolkit-too-old"),
     "runtime-not-there": ("runtime-unknown",),
     "conda-conflict": ("conda-wants-a-gpu", "conda-package-missing"),
     "git-login": ("mpi-node-not-reached",),
