@@ -1,10 +1,11 @@
 """Known failures in the output of programs. One pass, bounded memory, one search in lines that show nothing."""
 
+import posixpath
 import re
 from functools import lru_cache
 from typing import Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from seatrial.findings.catalogue import IN_RUN, entries
+from seatrial.findings.catalogue import IN_RUN, by_id, entries
 from seatrial.findings.finding import Finding
 from seatrial.findings.known import QUOTE, Known, beginning, plain
 from seatrial.findings.lines import without_steering
@@ -21,6 +22,15 @@ _HEAD = 4
 
 #: Lines of a log that are looked at letter by letter, at 17 µs each of 85 bytes; for more, compiling a regex pays.
 _FEW = 20_000
+
+#: A line of source in a traceback that writes a file or makes a folder.
+_WRITES = re.compile(
+    rb"\bopen\(.*,\s*(?:mode\s*=\s*)?['\"][rbt+]*[wax][bt+]*['\"]"
+    rb"|\.(?:save|savez|savez_compressed|savetxt|savefig|imwrite|imsave|dump|write_text|write_bytes|mkdir|makedirs"
+    rb"|to_(?:csv|parquet|json|pickle|excel|feather|hdf)|save_(?:pretrained|model|weights|file|checkpoint|image))\("
+    rb"|\b(?:makedirs|save_image|save_file|SummaryWriter|FileHandler)\("
+)
+_NOT_WRITTEN = re.compile(rb"(?:FileNotFoundError|PermissionError|OSError): \[Errno (2|13)\][^']*'([^'\0]{1,4096})'")
 
 #: Stands for whatever is outside of a symptom's beginning.
 _NONE = b"\0"
@@ -85,6 +95,7 @@ class Matches:
         self._layers = tuple(layers)
         self._added = 0
         self._findings: Dict[str, Finding] = {}
+        self._writes = False
 
     @property
     def findings(self) -> List[Finding]:
@@ -94,6 +105,8 @@ class Matches:
     def add(self, number: int, raw: bytes) -> bool:
         """Look at one line of the log; whether it has the beginning of a symptom, if no more."""
         raw = without_steering(raw)
+        if self._is_failed_write(number, raw):
+            return True
         plain_text = _plain_bytes(raw)
         self._added += 1
         if self._added > _FEW:
@@ -113,6 +126,22 @@ class Matches:
         if len(finding.evidence) < MAX_EVIDENCE:
             finding.evidence.append("line %d: %s" % (number, line.strip()[:MAX_CHARACTERS]))
         return True
+
+    def _is_failed_write(self, number: int, raw: bytes) -> bool:
+        """Record a write that found no folder or no permission: the same exception as of a read, below another call."""
+        if b"Traceback (most recent call last)" in raw:
+            self._writes = False
+        elif b"    " in raw and _WRITES.search(raw):
+            self._writes = True
+        elif self._writes and (failed := _NOT_WRITTEN.search(raw)):
+            known = by_id("output-folder-missing" if failed.group(1) == b"2" else "output-not-writable")
+            folder = posixpath.dirname(failed.group(2).decode("utf-8", "replace")) or "."
+            fix = None if folder.startswith("/") else 'os.makedirs("%s", exist_ok=True)   # before the write' % folder
+            line = raw.decode("utf-8", "replace").strip()[:MAX_CHARACTERS]
+            evidence = ["line %d: %s" % (number, line)]
+            self._findings.setdefault(known.id, known.finding(evidence, values={"folder": folder}, fix=fix))
+            return True
+        return False
 
     def add_broken(self, number: int, end: bytes, begin: bytes, begun: bool) -> None:
         """Look at two lines that may have been one, broken within a word or between two.

@@ -87,7 +87,7 @@ LINES = {
     "RuntimeError: unable to write to file </torch_1_2_3>: No space left on device (28)": "shared-memory-too-small",
     "\x1b[31mRuntimeError:\x1b[0m \x1b[31mCUDA\x1b[0m out of memory": "cuda-out-of-memory",
     "OSError: [Errno 24] Zu viele offene Dateien: '/data/1.png'": "too-many-open-files",
-    "RuntimeError: mat1 and mat2 shapes cannot be multiplied (32x512 and 784x10)": "shapes-do-not-fit",
+    "RuntimeError: mat1 and mat2 shapes cannot be multiplied (32x512 and 784x10)": "linear-features",
     "_pickle.UnpicklingError: invalid load key, 'v'.": "lfs-pointer",
     "_pickle.UnpicklingError: invalid load key, '<'.": "file-damaged",
     "node5:240 [6] NCCL WARN socketPollConnect: Connect to 10.0.0.4<56849> returned 113(No route to host)": (
