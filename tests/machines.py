@@ -272,6 +272,8 @@ def healthy(root: Path) -> Host:
     trees.ubuntu(root)
     for name in ("nvidia-container-runtime-hook", "nvidia-container-runtime", "docker"):
         host.write(f"/usr/bin/{name}")
+    host.write("/proc/812/comm", "dockerd\n")
+    host.write("/proc/812/environ", "LANG=C.UTF-8\0PATH=/usr/local/sbin:/usr/bin\0")
     host.write("/var/run/docker.pid", "1")  # the daemon started after the toolkit was installed
     host.pci("0000:10:00.0")
     host.write("/etc/os-release", 'ID=ubuntu\nID_LIKE=debian\nVERSION_ID="24.04"\nPRETTY_NAME="Ubuntu 24.04"\n')

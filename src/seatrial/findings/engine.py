@@ -278,6 +278,14 @@ ENGINE = (
         severity="warning",
     ),
     Known(
+        id="network-bridge-missing",
+        title="{Engine}'s network has lost its bridge {bridge}, so no container can join it",
+        symptoms=("adding interface {interface} to bridge {bridge} failed",),
+        cause="A firewall tool, a network manager or ip link deleted it; the engine makes it when it starts",
+        fix="sudo systemctl restart docker   # a network of your own: docker network rm it, and create it again",
+        sources=("https://docs.docker.com/engine/network/drivers/bridge/",),
+    ),
+    Known(
         id="rootless-no-subids",
         title="Rootless Podman has no subordinate user IDs to map",
         symptoms=(

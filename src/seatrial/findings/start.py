@@ -111,6 +111,7 @@ START = (
         symptoms=(
             "network with name or ID {network}: network not found",
             "daemon: network {network} not found",
+            "container networking: network {network} not found",
         ),
         cause="It was removed, or its name is misspelled",
         fix="{engine} network ls",
