@@ -121,7 +121,14 @@ class ContainerEngine(ABC):
             ended = command.run(argv, timeout_s=START_TIMEOUT_S)
             if ended.exit_code != 0:
                 raise start_error(self.name, ended.argv, ended.exit_code, ended.stderr)
-            return self._handle(self._inspect(ended.stdout.strip()), plan.run_id, run_dir)
+            return Handle(
+                backend=self.name,
+                id=ended.stdout.strip(),
+                run_id=plan.run_id,
+                run_dir=str(run_dir),
+                framed=container.labels.get(LOG_LABEL) == FRAMED_LOG,
+                engine=self.client.at or self.client.address(),
+            )
 
     def shell(self, plan: Plan, run_dir: Path) -> int:
         container, image = _container(plan)
