@@ -48,7 +48,11 @@ def explain(
     console = Console(highlight=False)
     for finding in findings:
         print_finding(finding, console, explaining.sources(finding.id))
-    if not findings:
+    if not findings and (several := explaining.candidates(" ".join(text or ()))):
+        console.print("Several failures have these words; the whole line tells which:")
+        for entry in several:
+            console.print(f"  {entry.title}\n    seatrial explain {entry.id}", soft_wrap=True)
+    elif not findings:
         console.print("No known failure found. To check the whole chain: seatrial doctor")
     return 0 if findings else 1
 

@@ -46,6 +46,9 @@ MIN_TAIL = 28
 #: entries may be meant by more.
 MIN_PART, MOST_MEANT = 12, 3
 
+#: Failures that are listed where a few words stand in the messages of each.
+MOST_LISTED = 5
+
 #: What loggers put before each line: a date, a time, both.
 _TIMESTAMP = re.compile(r"^\s*[\[(]?(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d\S*\s+")
 
@@ -165,12 +168,23 @@ def _cut_off(text: str, besides: list[Finding]) -> list[Finding]:
 
 def _within(text: str, besides: list[Finding]) -> list[Finding]:
     """Failures of which somebody copied a few words: out of the middle of a symptom, of one or of few entries."""
-    part = plain(" ".join(text.split())).strip(" .,:;!'")
-    if besides or len(part) < MIN_PART or (" " not in part and "-" not in part):
-        return []
-    shown = [entry for entry in entries() if any(_has_words(plain(symptom), part) for symptom in entry.symptoms)]
+    part, shown = _with_words("" if besides else text)
     most = 1 if len(part) < MIN_CUT else MOST_MEANT
     return [entry.finding([f"part of a line: {part[:200]}"]) for entry in shown] if len(shown) <= most else []
+
+
+def candidates(text: str) -> list[Known]:
+    """Return the few failures whose messages have these words, where they are too few to choose one."""
+    _, shown = _with_words(text)
+    return shown if len(shown) <= MOST_LISTED else []
+
+
+def _with_words(text: str) -> tuple[str, list[Known]]:
+    """Return the words, and the entries that have them in a symptom; none for a single short word."""
+    part = plain(" ".join(text.split())).strip(" .,:;!'")
+    if len(part) < MIN_PART or (" " not in part and "-" not in part):
+        return part, []
+    return part, [entry for entry in entries() if any(_has_words(plain(symptom), part) for symptom in entry.symptoms)]
 
 
 def _has_words(symptom: str, part: str) -> bool:

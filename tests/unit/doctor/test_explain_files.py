@@ -35,6 +35,14 @@ def test_a_part_is_enough(part: str, id: str) -> None:
     assert [finding.id for finding in explain_text(part)] == [id]
 
 
+def test_words_of_several_messages_list_them(tmp_path: Path) -> None:
+    done = run("Out of memory", folder=tmp_path)
+    assert done.returncode == 1 and not done.stderr
+    assert {"seatrial explain cuda-out-of-memory", "seatrial explain host-out-of-memory"} <= {
+        line.strip() for line in done.stdout.splitlines()
+    }
+
+
 @pytest.mark.parametrize(
     "part", ["error", "not found", "does not exist", "failed", "CUDA", "could not select", "o kernel imag"]
 )
