@@ -81,6 +81,7 @@ class Run:
         self._timed_out = False
         self._contract_broken = False
         self._interrupted = False
+        self._terminate_at_s: Optional[float] = None
         self._kill_at_s: Optional[float] = None
         self._status: Optional[int] = None
         self._max_rss_bytes: Optional[int] = None
@@ -183,10 +184,13 @@ class Run:
         timeout_at_s = None if self._plan.timeout_s is None else started_s + self._plan.timeout_s
         while self._status is None:
             self._look_at_trial()
-            self._turn(wakeup, _pause_s(timeout_at_s, self._kill_at_s, self._trial.due_s if self._trial else None))
+            self._turn(wakeup, _pause_s(timeout_at_s, self._terminate_at_s, self._kill_at_s, self._trial.due_s if self._trial else None))
             if timeout_at_s is not None and time.monotonic() >= timeout_at_s:
                 timeout_at_s, self._timed_out = None, True
                 self._stop(signal.SIGTERM, "timeout")
+            if self._terminate_at_s is not None and time.monotonic() >= self._terminate_at_s:
+                self._terminate_at_s = None
+                self._forward(signal.SIGTERM, "agent")
             if self._kill_at_s is not None and time.monotonic() >= self._kill_at_s:
                 self._kill_at_s = None
                 self._kill()
@@ -268,12 +272,19 @@ class Run:
                 self._target.ended(status)
 
     def _stop(self, number: int, origin: str) -> None:
-        """Pass it on and let the grace period begin, once; the third time, kill."""
+        """Pass it on and let the grace period begin; the third time, kill.
+
+        SIGTERM follows on a SIGINT that has done nothing, with a grace period of its own where the user sends it.
+        """
         if self._plan.interactive and number in (signal.SIGINT, signal.SIGQUIT):
             return  # the terminal has sent it to the target as well
         self._forward(number, origin)
-        if self._kill_at_s is None:
-            self._kill_at_s = time.monotonic() + self._plan.grace_s
+        grace_end_s = time.monotonic() + self._plan.grace_s
+        if number == signal.SIGINT and self._kill_at_s is None:
+            self._terminate_at_s = grace_end_s
+            self._kill_at_s = grace_end_s + min(LEFTOVER_GRACE_S, self._plan.grace_s)
+        elif self._kill_at_s is None or self._terminate_at_s is not None:
+            self._terminate_at_s, self._kill_at_s = None, grace_end_s
         self._stops += origin == "engine"
         if self._stops >= STOPS_UNTIL_KILL:
             self._kill_at_s = time.monotonic()

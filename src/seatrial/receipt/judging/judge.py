@@ -42,7 +42,7 @@ from seatrial.receipt.formatting import count
 from seatrial.receipt.judging.criteria import GPU_CONTRACT, judge_criteria
 from seatrial.receipt.judging.diagnosed import anatomy_of, diagnose_case
 from seatrial.receipt.judging.did_nothing import did_nothing, failed_quietly, went_to_background
-from seatrial.receipt.judging.exit_cause import ended_unfinished, exit_cause, stopped_by_user
+from seatrial.receipt.judging.exit_cause import ended_unfinished, exit_cause, interrupted_by_user, stopped_by_user
 from seatrial.receipt.judging.gpu_contract import not_used_finding, unused_gpus
 from seatrial.receipt.judging.header import make_header
 from seatrial.receipt.judging.judging_input import Case
@@ -185,7 +185,7 @@ def _exit_code(case: Case, cause: ExitCause, criteria: Sequence[Criterion]) -> i
     if cause.id == "evidence-lost":
         failed = cause.target_exit_code if case.evidence.exited else case.state and case.state.exit_code
         return EXIT_TARGET_FAILED if failed else EXIT_ENGINE
-    if cause.id == "stopped" and case.evidence.exited is None:
+    if cause.id == "stopped" and (case.evidence.exited is None or interrupted_by_user(case)):
         return EXIT_INTERRUPTED
     if cause.id == "stopped" and ended_unfinished(case) and not stopped_by_user(case):
         return EXIT_TARGET_FAILED
