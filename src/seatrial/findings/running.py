@@ -96,6 +96,15 @@ RUNNING = (
         severity="warning",
     ),
     Known(
+        id="files-lost",
+        title="Files that the script wrote ended with its container",
+        symptoms=(),
+        cause="They were outside of the project, /models and HOME, and too many or too large to be copied out of it",
+        fix="seatrial run … --mount ./output:/output   # the folder that the script writes to",
+        sources=("docs/how-to/run.md",),
+        severity="warning",
+    ),
+    Known(
         id="went-to-background",
         title="The script ended at once and left processes running, which were ended with it",
         symptoms=(),

@@ -77,7 +77,7 @@ def warn_of_lost_writes(job: Job, script: ScriptFacts) -> Iterator[str]:
     """A sentence for each folder that the script may write to, and whose files would be lost, or could not be made."""
     told = dict(reversed([*_lost_writes(job, script)]))
     for mount, write in list(reversed(told.items()))[:_MOST_TOLD]:
-        yield f"{write}, which the container does not keep; to keep it: --mount {shlex.quote(mount)}"
+        yield f"{write}, in no mounted folder; to have it on this machine: --mount {shlex.quote(mount)}"
 
 
 def made_by_writes(job: Job, script: ScriptFacts) -> frozenset[str]:

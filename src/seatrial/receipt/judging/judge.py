@@ -51,6 +51,7 @@ from seatrial.receipt.judging.memory_held import not_held_finding
 from seatrial.receipt.judging.missing_file import missing_file
 from seatrial.receipt.judging.of_this_run import of_this_run
 from seatrial.receipt.judging.out_of_memory import out_of_memory
+from seatrial.receipt.judging.outside_files import lost_files, tell_outside
 from seatrial.receipt.judging.pasteable import pasteable
 from seatrial.receipt.judging.plots import make_plots
 from seatrial.receipt.judging.serving import serving_of
@@ -165,6 +166,7 @@ def _findings(case: Case, cause: ExitCause) -> list[Finding]:
     found += [of_this_run(finding, case.plan) for finding in case.output.findings]
     found += [not_held] if (not_held := not_held_finding(case.measurements.gpu_memory)) else []
     found += [absent] if (absent := missing_file(case, cause)) else []
+    found += [lost] if (lost := lost_files(case)) else []
     quiet = (out_of_memory, did_nothing, failed_quietly, went_to_background)
     found += [finding for look in quiet if (finding := look(case, cause))]
     if cause.id == "finished" and not case.gpus_required:
@@ -210,6 +212,7 @@ def _warnings(case: Case, cause: ExitCause) -> tuple[str, ...]:
     kills = evidence.exited.number("oom_kills") if evidence.exited else None
     if kills and kills > 0 and evidence.exited and evidence.exited.number("exit_code") == 0:
         warnings.append(f"The kernel's OOM killer ended {count(int(kills), 'process')} of the run, which continued")
+    warnings += tell_outside(case)
     if missing := missing_lines(evidence):
         warnings.append(
             f"{count(missing, 'line')} of the agent's evidence never arrived: what they would prove is unproven"
