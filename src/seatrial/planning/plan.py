@@ -208,6 +208,7 @@ def _agent(
         alert_webhook=WEBHOOK_SECRET if job.watch.webhook else None,
         interactive=interactive,
         host_sampled=parts.companion is not None,
+        unkept=() if interactive else parts.unkept,
         pod_restarts=parts.cluster.restarts if parts.cluster else None,
     )
 

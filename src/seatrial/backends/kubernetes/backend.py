@@ -154,6 +154,9 @@ class Kubernetes:
     def stop(self, handle: Handle, grace_s: float) -> None:
         self._end(handle, round(grace_s))
 
+    def interrupt(self, handle: Handle) -> bool:
+        return False
+
     def kill(self, handle: Handle) -> None:
         self._end(handle, 0)
 
