@@ -1,4 +1,4 @@
-"""Messages as programs print them, with the cause that a thread or a manual established: explain finds that cause first."""
+"""Messages as programs print them, with causes that threads or manuals established: explain finds each first."""
 
 from __future__ import annotations
 

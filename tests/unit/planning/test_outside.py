@@ -138,7 +138,7 @@ def lost(project: Path, source: str, *, build: bool = True, **job: Any) -> str:
         ("/output/run/m.pt", "./output:/output"),
         ("/app/models/m.pt", "./models:/app/models"),
         ("/mnt/x/m.pt", "./x:/mnt/x"),
-        ("../weights/m.pt", "../weights:/weights"),
+        ("../../weights/m.pt", "../weights:/weights"),
     ],
 )
 def test_certain_write_outside_is_refused_with_its_mount(project: Path, path: str, mount: str) -> None:
@@ -178,6 +178,19 @@ def test_write_is_not_refused_where_it_may_succeed(project: Path) -> None:
         assert lost(project, source, **job).startswith("code/train.py:1 writes /output/a")
     assert lost(project, source, build=False).startswith("code/train.py:1 writes /output/a")
     assert lost(project, source, mounts=(Mount(source=project / "inside", target="/output"),)) == ""
+
+
+def test_path_from_the_folder_of_the_script_is_not_refused(project: Path) -> None:
+    assert not lost(project, "open('../weights/m.pt', 'w')").startswith("refused")
+    assert lost(project, "open('../../weights/m.pt', 'w')").startswith("refused")
+
+
+def test_write_to_read_only_data_is_a_warning(project: Path) -> None:
+    source = "open('/data/a', 'w')"
+    assert lost(project, source).endswith("--mount ./data:/data")
+    data = DataMount(source=project / "inside", read_only=True)
+    assert lost(project, source, data=data).endswith("--data DIR:rw")
+    assert lost(project, source, data=data.model_copy(update={"read_only": False})) == ""
 
 
 def test_folder_of_this_machine_is_offered_where_there_is_one(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -199,6 +199,12 @@ class ContainerEngine(ABC):
         seconds = math.ceil(grace_s)
         self._act(handle, "stop", "-t", str(seconds), timeout_s=seconds + ANSWER_TIMEOUT_S)
 
+    def interrupt(self, handle: Handle) -> bool:
+        if not handle.framed:  # the target is the first process, to which a SIGINT without a handler does nothing
+            return False
+        self._act(handle, "kill", "--signal", "INT")
+        return True
+
     def kill(self, handle: Handle) -> None:
         self._act(handle, "kill")
 

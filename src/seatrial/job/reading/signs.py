@@ -117,8 +117,8 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
                 yield "torchrun", alias.name
 
 
-def keras_backend(node: ast.Assign) -> str | None:
-    """The value of ``os.environ["KERAS_BACKEND"] = "jax"``."""
+def assigned_variables(node: ast.Assign) -> dict[str, str]:
+    """Name → value of ``os.environ["KERAS_BACKEND"] = "jax"``."""
     value = node.value.value if isinstance(node.value, ast.Constant) else None
     names = [
         target.slice.value
@@ -127,7 +127,7 @@ def keras_backend(node: ast.Assign) -> str | None:
         and isinstance(target.slice, ast.Constant)
         and dotted(target.value).rpartition(".")[2] == "environ"
     ]
-    return value if isinstance(value, str) and "KERAS_BACKEND" in names else None
+    return {name: value for name in names if isinstance(name, str)} if isinstance(value, str) else {}
 
 
 def asserted_version(node: ast.AST) -> tuple[str, str] | None:

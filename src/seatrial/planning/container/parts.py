@@ -36,7 +36,7 @@ from seatrial.planning.container.outside import (
     warn_of_outside,
     with_models,
 )
-from seatrial.planning.container.plan import ContainerParts, plan_container
+from seatrial.planning.container.plan import ContainerParts, plan_container, unkept_folders
 from seatrial.planning.local_gpus import gpu_count, gpu_plan, selected
 from seatrial.planning.multi_host import meeting, with_network
 from seatrial.planning.ray import ray_env
@@ -78,6 +78,7 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         keeps_checkpoints=job.target.kind == "recipe" and recipe(job.target.value).trains,
         evidence_dir=CONTAINER_RUN if made.companion is not None else None,  # the log is the target's own there
         secrets_dir=CONTAINER_SECRETS if job.secrets else None,
+        unkept=unkept_folders(made.container),
         meeting=meeting(job),
         env={**made.target_env, **recipe_env, **_ray_env(script, made_container, image)},
         image=image,
