@@ -56,6 +56,7 @@ FOLLOWS = {
     "git-login": ("mpi-node-not-reached",),
     "gpu-too-new-for-xla": ("triton-ptxas",),
     "k8s-image-pull": ("image-layer-cut",),
+    "network-pair-failed": ("network-bridge-missing",),
     "nccl-error": ("nccl-system-error", "ranks-share-a-gpu", "driver-too-old"),
     "nccl-shared-memory": ("shared-memory-not-writable",),
     "nccl-system-error": ("nccl-shared-memory", "shared-memory-not-writable", "nccl-no-interface", "locked-memory"),

@@ -26,7 +26,7 @@ CLUSTER = {
         "k8s-insufficient-gpus"
     ),
     "0/1 nodes are available: 1 node(s) had untolerated taint {nvidia.com/gpu: present}. preemption: 0/1 nodes": (
-        "k8s-taint"
+        "k8s-gpu-taint"
     ),
     "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector.": "k8s-node-selector",
     'Warning  Failed  5s  kubelet  Failed to pull image "x:1": rpc error: code = NotFound desc = failed to pull and'

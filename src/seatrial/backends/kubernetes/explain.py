@@ -205,6 +205,7 @@ _FACTS: dict[str, Callable[[str, Surroundings], Facts]] = {
     "k8s-insufficient-gpus": _gpus,
     "k8s-claims": _claims,
     "k8s-insufficient-resources": _resources,
+    "k8s-gpu-taint": _taint,
     "k8s-taint": _taint,
     "k8s-node-selector": _selector,
     "k8s-config-missing": _message,

@@ -46,6 +46,7 @@ _WAITS_FOR = {
     "k8s-insufficient-resources": "capacity",
     "k8s-claims": "GPUs",
     "k8s-device-class": "device class",
+    "k8s-gpu-taint": "untainted node",
     "k8s-taint": "untainted node",
     "k8s-node-selector": "node selector",
     "k8s-claim-missing": "volume",
