@@ -81,7 +81,8 @@ class Echo:
         self.description = Description("echo", kind, numbers, (TensorSpec("results", "FP32", (2,)),), labels)
         self.reader: Any = EchoReader(self.description)
         if kind == "pictures":
-            self.reader = ImageReader(replace(self.description, inputs=(TensorSpec("image", "UINT8", (28, 28)),)))
+            pictures = (TensorSpec("image", "UINT8", (28, 28)),)
+            self.reader = ImageReader(replace(self.description, kind="image", inputs=pictures))
 
     def warm_up(self) -> WarmUp:
         while (awaited := os.environ.get("ECHO_WAITS_FOR")) and not Path(awaited).exists():

@@ -26,6 +26,8 @@ QUESTION = "Allow this?"
 def stranger(tmp_path: Path, environ: dict[str, str]) -> Iterator[Project]:
     """A project whose file asks for a variable, with a state folder of its own; nothing is allowed yet."""
     settings = {**environ, "SEATRIAL_STATE": str(tmp_path / "state"), "GREETING": "sesame-street"}
+    # prune would find, and delete, what this machine's engines hold of other projects
+    settings |= {"SEATRIAL_DOCKER": "/nowhere/docker", "SEATRIAL_PODMAN": "/nowhere/podman"}
     made = Project(tmp_path / "stranger", "local", settings)
     made.trusted = False
     made.write("seatrial.toml", WISHES)

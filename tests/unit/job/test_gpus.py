@@ -143,6 +143,11 @@ def test_sharing_is_said() -> None:
     assert [(choice.value, choice.reason) for choice in choices[1:]] == [("2 (NVIDIA H200)", "run run-a holds it too")]
 
 
+def test_capabilities_are_said_with_the_gpus() -> None:
+    [choice] = choose('"capabilities=compute,utility"', [gpu(0), gpu(1)]).choices
+    assert choice.value.startswith("0 (") and choice.reason.endswith("driver capabilities compute,utility")
+
+
 def test_two_requests_in_turn_get_different_gpus() -> None:
     first = choose("1", FOUR).gpus[0]
     second = choose("1", FOUR, {first.index: "run-a"}).gpus[0]
