@@ -42,7 +42,8 @@ class Settings:
         log_steps: how many of an epoch's step losses the trackers get.
         test_every: test after so many epochs; always after the last.
         save_every: a checkpoint after so many epochs; always after the last, and where SIGTERM ends the training.
-        hang_s: a rank without progress for so long is named and ends the run; None: no watch.
+        hang_s: when no rank makes a step, tests or saves for so long, the slowest is named and ends the run; so does a
+            rank that does not answer. None: no watch.
     """
 
     epochs: int
@@ -165,6 +166,7 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
             step.start_epoch((epoch - 1) * len(spans), first_step)
             epoch_began, done = time.perf_counter(), first_step
             progress.start(epoch, first_step)
+            watchdog.beat((epoch - 1) * len(spans) + first_step)
             for done in _steps(engine, step, settings.every_steps, first_step):
                 watchdog.beat((epoch - 1) * len(spans) + done)
                 if done % look == 0 or done == len(spans):  # a run of one shape may be short
@@ -174,9 +176,12 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
                 progress.look(done)
                 if settings.every_steps and done % settings.every_steps == 0 and done < len(spans):
                     read_losses(step, epoch, done)
+                    watchdog.pause()
                     save(epoch, done)
+                    watchdog.beat((epoch - 1) * len(spans) + done)
             step.reducer.settle()
             losses = read_losses(step, epoch, done)[first_step:]
+            watchdog.pause()
             seconds = time.perf_counter() - epoch_began
             outcome.losses += losses.tolist()
             outcome.train_s += seconds
