@@ -1,7 +1,8 @@
 """One rank of a small training, started by torchrun from test_train_ranks.py: `ranks_worker.py WHAT OUT`.
 
 WHAT: plain, forward or backward (out of memory there on rank 1, once the micro-batch is above 4), hang, die, die-once,
-wait (in step 8 until OUT/go is there), resume, elastic (120 slow epochs that go on after a
+wait (in step 8 until OUT/go is there), long-test (rank 0 tests for three times the watchdog's limit, rank 1
+waits for it), long-step (so does a step of rank 1), resume, elastic (120 slow epochs that go on after a
 restart), apart (goes on from a folder of each rank's own).
 Writes losses and weights as OUT/rank-N.pt, and the exit code as OUT/exit-N.
 """
@@ -29,6 +30,16 @@ from seatrial.train.step import Step
 from seatrial.train.trackers import Trackers
 
 GLOBAL_BATCH, EXAMPLES, EPOCHS = 32, 131, 3  # 131 = 4 × 32 + 3: the last batch is uneven over two ranks
+
+#: Seconds after which ranks that stand still are ended.
+HANG_S = 4.0
+
+
+def compute(seconds: float) -> None:
+    """Keep a core busy for so long."""
+    ends_s = time.monotonic() + seconds
+    while time.monotonic() < ends_s:
+        torch.ones(64, 64) @ torch.ones(64, 64)
 
 
 class FailsInBackward(torch.autograd.Function):
@@ -68,6 +79,8 @@ def main(argv):
                 os.kill(os.getpid(), signal.SIGKILL)
             if group.rank == 1 and steps == 8 and what == "hang":
                 time.sleep(600)
+            if group.rank == 1 and steps == 8 and what == "long-step":
+                compute(3 * HANG_S)
             if steps == 8 and what == "wait":
                 (out / f"waits-{group.rank}").write_text(str(os.getpid()))
                 while not (out / "go").exists():
@@ -88,11 +101,17 @@ def main(argv):
             120 if what == "elastic" else EPOCHS,
             checkpoints=keep,
             resume=keep if what == "apart" else out / "checkpoints" if what == "resume" else None,
-            hang_s=4.0 if what == "hang" else None,
+            hang_s=HANG_S if what in ("hang", "long-test", "long-step") else None,
         )
         if group.first:
             print(f"{group.world} rank(s)", flush=True)
-        outcome = fit(step, lambda: evaluate(model, tests, group, precision), Trackers([]), settings)
+
+        def test():
+            if group.first and what == "long-test":
+                compute(3 * HANG_S)
+            return evaluate(model, tests, group, precision)
+
+        outcome = fit(step, test, Trackers([]), settings)
         state = {"losses": outcome.losses, "model": model.state_dict(), "metrics": outcome.metrics}
         torch.save({**state, "micro": step.micro_batch.rows}, out / f"rank-{group.rank}.pt")
     return EXIT_TERMINATED if outcome.terminated else 0

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from agent_process import Agent
 from seatrial.probe import proc
 
 torch = pytest.importorskip("torch")
@@ -190,3 +191,18 @@ def test_a_hanging_rank_is_named_with_its_stack(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "error: rank 1 (process " in done.stderr and "makes no step" in done.stderr
     assert "rank 1 is here:" in done.stderr and "ranks_worker.py" in done.stderr
+
+
+@pytest.mark.parametrize("what", ["long-test", "long-step"])
+def test_rank_that_works_for_longer_than_the_watchdogs_limit_is_not_a_hang(tmp_path: Path, what: str) -> None:
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(WORKER), what, str(tmp_path)]
+    script = f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, *{torchrun!r}]))"
+    agent = Agent(tmp_path, script, hang_after_s=4.0)
+    process = agent.start()
+    try:
+        process.communicate(timeout=200)
+    finally:
+        end(process)
+    assert process.returncode == 0, agent.log("stderr.log").decode()
+    assert len(results(tmp_path)) == 2
+    assert not [event for event in agent.events("finding") if event["id"] == "hang"]

@@ -66,6 +66,9 @@ def test_workers_are_found_kept_saved_and_applied_by_the_next_run(local_project:
     assert local_project.receipt()["changes"]["applied"]["workers"] == kept["workers"]
     local_project.run("--no-tune", *short)
     assert local_project.receipt()["changes"] is None
+    local_project.write("other.py", SLOW.format(length=320, wait_s=0.001))
+    local_project.run("other.py", *short[1:])
+    assert local_project.receipt()["changes"] is None
 
 
 def test_of_a_script_where_nothing_helps_nothing_is_kept(local_project: Project) -> None:

@@ -69,8 +69,10 @@ class Alerts:
             env={**os.environ, **env, "SEATRIAL_RUN_ID": self._run_id},
             check=False,
         )
-        if ended.returncode <= 0:  # the agent reaps every child and may have taken the exit code, which is 0 here then
+        if ended.returncode == 0:  # also where the agent, which reaps every child, has taken the exit code
             return None
+        if ended.returncode < 0:
+            return "it died of signal %d" % -ended.returncode
         return (ended.stdout.decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1]
 
     def _run_post(self, url: str, body: bytes) -> Optional[str]:

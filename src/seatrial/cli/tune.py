@@ -88,10 +88,9 @@ def _names(only: str | None) -> tuple[str, ...]:
 
 
 def _save(found: TuneRecord, prepared: Prepared, screen: Screen) -> None:
-    path = save_changes(
-        prepared.plan.job.project, found.kept, f"measured by seatrial tune, run {prepared.run.id}; --no-tune: without"
-    )
-    screen.say(f"[tune] of {path.name} has it: later runs apply it, and --no-tune leaves it out")
+    job, comment = prepared.plan.job, f"measured by seatrial tune, run {prepared.run.id}; --no-tune: without"
+    path = save_changes(job.project, {"script": job.target.value, **found.kept}, comment)
+    screen.say(f"[tune] of {path.name} has it: later runs of {job.target.value} apply it, and --no-tune leaves it out")
 
 
 def _patch(found: TuneRecord, project: Path, screen: Screen, *, wanted: bool) -> None:

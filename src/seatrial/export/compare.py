@@ -17,6 +17,9 @@ from seatrial.train.errors import TrainError
 #: their epsilon (9.8e-4, 7.8e-3): each product is rounded to it.
 TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 8e-2}
 
+#: Size of an output that is zero everywhere: the smallest normal fp32, 1.2e-38.
+LEAST = 1.2e-38
+
 
 class DisagreesError(TrainError):
     """What was exported does not compute what the original computes."""
@@ -27,7 +30,8 @@ class Difference:
     """What the comparison found.
 
     Attributes:
-        scaled: largest |a - b| / max(1, |b|), b the original's. absolute: largest |a - b|.
+        scaled: largest |a - b| / max(|b|, r), b the original's and r its root mean square over the output, so that
+            probabilities of many classes are measured as logits are. absolute: largest |a - b|.
         batches: sizes compared.
     """
 
@@ -54,7 +58,8 @@ def compare(original: Original, before: Run, after: Run) -> Difference:
         for mine, theirs in pairs:
             distance = (mine - theirs).abs()
             absolute = max(absolute, float(distance.max()))
-            scaled = max(scaled, float((distance / theirs.abs().clamp(min=1)).max()))
+            size_of_output = max(float(theirs.square().mean().sqrt()), LEAST)
+            scaled = max(scaled, float((distance / theirs.abs().clamp(min=size_of_output)).max()))
     return Difference(scaled, absolute, tuple(sizes))
 
 

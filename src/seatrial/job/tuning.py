@@ -25,6 +25,7 @@ NAMES = (
 class Changes(Table):
     """Changes that are made to a torch script from outside. Source: the table of docs/decisions/0037-tune.md."""
 
+    script: str | None = Field(default=None, description="The one script that the changes are for; default: any.")
     workers: Annotated[int, Field(ge=0, le=512)] | None = Field(default=None, description="DataLoader's num_workers.")
     persistent_workers: StrictBool | None = Field(default=None, description="DataLoader's persistent_workers.")
     pin_memory: StrictBool | None = Field(default=None, description="DataLoader's pin_memory.")
@@ -52,7 +53,7 @@ class Changes(Table):
 
     def set_ones(self) -> dict[str, Any]:
         """Those that are set, as the hook reads them."""
-        return {key: value for key, value in self.model_dump().items() if value not in (None, False)}
+        return {key: value for key, value in self.model_dump(exclude={"script"}).items() if value not in (None, False)}
 
     @property
     def words(self) -> str:

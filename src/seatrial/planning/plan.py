@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -217,13 +218,21 @@ def _changes(job: Job, *, interactive: bool) -> dict[str, Any] | None:
     """What is changed in a script from outside; recipes are ours, and a shell runs no script."""
     if job.no_tune or interactive or job.target.kind == "recipe" or job.tuning is not None:
         return None
-    return job.tune.set_ones() or None
+    return None if _of_another_script(job) else job.tune.set_ones() or None
+
+
+def _of_another_script(job: Job) -> bool:
+    return job.tune.script not in (None, job.target.value)
 
 
 def _told_changes(job: Job, *, interactive: bool) -> tuple[Choice, ...]:
     if (asked := job.tuning) is not None:
         value = f"at most {asked.budget_s:g} s of trials, {asked.steps} steps or {asked.seconds:g} s each"
         return (Choice(what="tune", value=value, reason="seatrial tune: changes are tried one after the other"),)
+    if _of_another_script(job) and job.target.kind in ("script", "module") and not (job.no_tune or interactive):
+        typed = shlex.join(["-m", job.target.value] if job.target.kind == "module" else [job.target.value])
+        reason = f"[tune] was measured on {job.tune.script}; for this one: seatrial tune {typed} --save"
+        return (Choice(what="changes", value="none", reason=reason),)
     if not _changes(job, interactive=interactive):
         return ()
     return (Choice(what="changes", value=job.tune.words, reason="[tune] of the project's file; --no-tune: without"),)

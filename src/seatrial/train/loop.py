@@ -9,7 +9,7 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from seatrial.train.epoch_progress import EpochProgress, log_losses
 from seatrial.train.errors import CheckpointError, DivergedError, InputError
 from seatrial.train.memory import peak
 from seatrial.train.saving import rng
-from seatrial.train.saving.checkpoint import CheckpointWriter, checkpoints, load_model, load_newest
+from seatrial.train.saving.checkpoint import CheckpointWriter, checkpoints, load_model, load_newest, written_by
 from seatrial.train.step import Step
 from seatrial.train.stopping import EarlyStopping, StopRequest
 from seatrial.train.trackers import Trackers
@@ -42,7 +42,8 @@ class Settings:
         log_steps: how many of an epoch's step losses the trackers get.
         test_every: test after so many epochs; always after the last.
         save_every: a checkpoint after so many epochs; always after the last, and where SIGTERM ends the training.
-        hang_s: a rank without progress for so long is named and ends the run; None: no watch.
+        hang_s: when no rank makes a step, tests or saves for so long, the slowest is named and ends the run; so does a
+            rank that does not answer. None: no watch.
     """
 
     epochs: int
@@ -101,6 +102,21 @@ class Epoch:
     parts: dict[str, float] = field(default_factory=dict)
 
 
+class Start(NamedTuple):
+    """Where a training begins.
+
+    Attributes:
+        epoch: from 1 on. step: steps of it that are done.
+        ahead: added to the numbers of checkpoints, which fewer steps in an epoch would make older than those there.
+        training: ID of the training that is resumed; None: a new one.
+    """
+
+    epoch: int = 1
+    step: int = 0
+    ahead: int = 0
+    training: str | None = None
+
+
 # Over 60 lines: the whole loop on one page, in the order in which it happens.
 def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, settings: Settings) -> Outcome:
     """Train ``step`` for the epochs of ``settings``, calling ``test`` after each.
@@ -113,10 +129,16 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
     ranks, source, spans = step.ranks, step.source, step.source.spans
     note = print_first(ranks.first)
     stopping = EarlyStopping(settings.patience)
-    epoch, first_step, ahead = _begin(step, stopping, settings, note)
+    epoch, first_step, ahead, training = _begin(step, stopping, settings, note)
     source.start(epoch, first_step)
     engine = choose_engine(settings.engine, step, note, settings.epochs)
-    writer = CheckpointWriter(settings.checkpoints, settings.keep) if settings.checkpoints and ranks.first else None
+    writer = None
+    if settings.checkpoints and ranks.first:
+        writer = CheckpointWriter(settings.checkpoints, settings.keep, training=training)
+        if others := [path.name for path in writer.others]:
+            names = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if others[3:] else "")
+            kept = "kept, and not resumed; resume=FILE continues from one of another training"
+            note(f"files in {settings.checkpoints} that are not from this training ({names}) are {kept}")
     outcome, look = Outcome(), STEPS_PER_LOOK[step.device.type]
 
     kept = f"saved in {settings.checkpoints}" if settings.checkpoints else "nothing is saved, no folder was named"
@@ -144,6 +166,7 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
             step.start_epoch((epoch - 1) * len(spans), first_step)
             epoch_began, done = time.perf_counter(), first_step
             progress.start(epoch, first_step)
+            watchdog.beat((epoch - 1) * len(spans) + first_step)
             for done in _steps(engine, step, settings.every_steps, first_step):
                 watchdog.beat((epoch - 1) * len(spans) + done)
                 if done % look == 0 or done == len(spans):  # a run of one shape may be short
@@ -153,9 +176,12 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
                 progress.look(done)
                 if settings.every_steps and done % settings.every_steps == 0 and done < len(spans):
                     read_losses(step, epoch, done)
+                    watchdog.pause()
                     save(epoch, done)
+                    watchdog.beat((epoch - 1) * len(spans) + done)
             step.reducer.settle()
             losses = read_losses(step, epoch, done)[first_step:]
+            watchdog.pause()
             seconds = time.perf_counter() - epoch_began
             outcome.losses += losses.tolist()
             outcome.train_s += seconds
@@ -198,24 +224,22 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
     return outcome
 
 
-def _begin(
-    step: Step, stopping: EarlyStopping, settings: Settings, note: Callable[[str], None]
-) -> tuple[int, int, int]:
-    """What ``resume`` gives, the same on every rank; (1, 0, 0) with fresh seeds. Raises CheckpointError."""
+def _begin(step: Step, stopping: EarlyStopping, settings: Settings, note: Callable[[str], None]) -> Start:
+    """What ``resume`` gives, the same on every rank; the beginning with fresh seeds. Raises CheckpointError."""
     ranks = step.ranks
     step.reducer.settle()  # of a training before this one that was interrupted
     ranks.same_start(step.model)
     step.reducer.refresh()
     place = _resume_place(settings, ranks)
-    begin = resume(step, stopping, place, note) if place else (1, 0, 0)
+    begin = resume(step, stopping, place, note) if place else Start()
     if len(places := set(ranks.gather(begin))) > 1:
-        found = ", ".join(f"epoch {epoch}, step {done}" for epoch, done, _ in sorted(places))
+        found = ", ".join(f"epoch {each.epoch}, step {each.step}" for each in sorted(places, key=lambda each: each[:3]))
         raise CheckpointError(
             f"ranks would resume from different checkpoints ({found}): {settings.checkpoints} is not the same folder "
             "on every machine",
             fix="use a folder shared by all machines, or --resume with one checkpoint file",
         )
-    if begin[0] > settings.epochs:
+    if begin.epoch > settings.epochs:
         note(f"nothing is left to train: all {settings.epochs} epochs are done; more epochs continue from there")
     if not place:
         rng.seed_all(settings.seed + ranks.rank)  # dropout and augmentation differ between ranks
@@ -257,13 +281,8 @@ def read_losses(step: Step, epoch: int, done: int) -> Tensor:
     return losses
 
 
-def resume(step: Step, stopping: EarlyStopping, place: Path, note: Callable[[str], None]) -> tuple[int, int, int]:
-    """Put a checkpoint's state into the step; the epoch and the step in it to go on with.
-
-    And what is added to the numbers of checkpoints, which fewer steps in an epoch would make older than those there.
-
-    Raises CheckpointError.
-    """
+def resume(step: Step, stopping: EarlyStopping, place: Path, note: Callable[[str], None]) -> Start:
+    """Put a checkpoint's state into the step; return where to continue. Raises CheckpointError."""
     state = load_newest(place, note)
     if "model" not in state:
         raise CheckpointError(
@@ -294,7 +313,7 @@ def resume(step: Step, stopping: EarlyStopping, place: Path, note: Callable[[str
     if done and steps != before:  # another batch, or another number of ranks
         done = done * steps // before
         note(f"an epoch had {before} steps and has {steps} now: going on after step {done} of epoch {epoch}")
-    return epoch, done, max(0, number - (epoch - 1) * steps - done)
+    return Start(epoch, done, max(0, number - (epoch - 1) * steps - done), written_by(state) or None)
 
 
 def report(

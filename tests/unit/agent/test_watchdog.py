@@ -187,5 +187,8 @@ def test_alerts_that_fail_are_noted_and_nothing_else(tmp_path):
     Alerts("r1", "echo no such tool >&2; exit 3", None, Journal(str(tmp_path))).send(FINDING)
     assert noted(path) == ["the alert's command failed: no such tool"]
     path.unlink()
+    Alerts("r1", "kill -9 $$", None, Journal(str(tmp_path))).send(FINDING)
+    assert noted(path) == ["the alert's command failed: it died of signal 9"]
+    path.unlink()
     Alerts("r1", None, "http://127.0.0.1:9/x", Journal(str(tmp_path))).send(FINDING)
     assert "the alert's webhook failed" in noted(path)[0] and "refused" in noted(path)[0]

@@ -12,6 +12,7 @@ from seatrial.errors import SeatrialError
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import Plan
 from seatrial.job.script import script_facts
+from seatrial.job.tuning import Changes
 from seatrial.planning.plan import make_plan, with_defaults
 
 BACKENDS = ("docker", "podman", "local", "k8s")
@@ -49,6 +50,19 @@ def plan_of(backend: str, project: Path, target: Target, gpus: int, nodes: int) 
     )
     site = a_site(backend, project.parent, project, gpus=gpus)
     return make_plan(with_defaults(job, site.backend.place), site, script_facts(target, project))
+
+
+def test_changes_of_another_script_are_left_out_with_a_sentence(project: Path) -> None:
+    plans = {}
+    for name in ("script", "ddp"):
+        target = TARGETS[name]
+        job = Job(project=project, target=target, gpus="none", tune=Changes(script="train.py", workers=4))
+        site = a_site("local", project.parent, project, gpus=0)
+        plans[name] = make_plan(with_defaults(job, site.backend.place), site, script_facts(target, project))
+    assert plans["script"].agent.changes == {"workers": 4} and plans["ddp"].agent.changes is None
+    [choice] = [each for each in plans["ddp"].choices if each.what == "changes"]
+    assert choice.value == "none"
+    assert choice.reason == "[tune] was measured on train.py; for this one: seatrial tune ddp.py --save"
 
 
 def told(plan: Plan, folder: Path) -> str:

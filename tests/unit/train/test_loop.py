@@ -102,6 +102,20 @@ def test_a_truncated_checkpoint_gives_way_to_the_one_before_and_is_named(
     assert "resumed from" in said and "epoch 2, step 0" in said
 
 
+def test_checkpoints_of_others_are_named_kept_and_not_resumed(
+    make_step: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = tmp_path / "checkpoint-99999999999.pt"
+    torch.save({"model": {}, "epoch": 9}, theirs)
+    train(make_step(), epochs=2, checkpoints=tmp_path, keep=1)
+    sentence = f"files in {tmp_path} that are not from this training ({theirs.name}) are kept, and not resumed"
+    assert sentence in capsys.readouterr().out
+    train(make_step(), epochs=3, checkpoints=tmp_path, keep=1, resume=tmp_path)
+    told = capsys.readouterr().out
+    assert f"resumed from {tmp_path}: epoch 3, step 0" in told and "epoch 3: loss" in told
+    assert theirs.exists() and [path.name for path in checkpoints(tmp_path)] == ["checkpoint-0000000015.pt"]
+
+
 def test_a_graph_on_a_cpu_falls_back_with_the_reason(make_step: Make, capsys: pytest.CaptureFixture[str]) -> None:
     graph = train(make_step(), engine="graph").losses
     assert "no CUDA graph on a CPU; steps run eagerly" in capsys.readouterr().out

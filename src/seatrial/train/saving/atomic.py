@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -22,6 +24,8 @@ def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, aside = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
         with os.fdopen(descriptor, "wb") as file:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             write(file)
             file.flush()
             os.fsync(file.fileno())
@@ -36,6 +40,13 @@ def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
                 f"cannot write {path}: {reason}", fix=f"free space or choose another folder: df -h {path.parent}"
             ) from error
         raise
+
+
+def remove_abandoned(aside: Path) -> None:
+    """Delete a file that ``write_file`` left aside when its process was killed; one that is being written stays."""
+    with suppress(OSError), aside.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        aside.unlink()
 
 
 def link_file(path: Path, name: Path) -> bool:

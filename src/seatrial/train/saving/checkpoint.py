@@ -2,31 +2,41 @@
 
 A checkpoint is one file, ``checkpoint-<global step>.pt``, of a plain dictionary of tensors, numbers and strings: it is
 loaded with ``weights_only=True``, so a checkpoint from a stranger runs no code. ``best.pt`` is a second name of one.
+Each holds the ID of its training (``training``), which a resumed one keeps, and ``.training`` in the folder holds that
+of the last one there. A training replaces, deletes and resumes files with its ID; all others stay as they are.
 Usable alone: ``writer.save(step, {"model": model.state_dict(), …})`` and ``load_newest(folder)``.
 """
 
 from __future__ import annotations
 
 import pickle
+import re
 import threading
+import uuid
 import zipfile
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from seatrial.train.errors import CheckpointError
+from seatrial.train.errors import CheckpointError, DiskFullError
 from seatrial.train.memory import free_bytes
 from seatrial.train.saving import arena
-from seatrial.train.saving.atomic import link_file, write_file
+from seatrial.train.saving.atomic import link_file, remove_abandoned, write_file, write_text
 from seatrial.train.saving.host_queue import HostQueue, QueuedCheckpoint
 from seatrial.train.saving.staging import Staging
 
 BEST = "best.pt"
+#: Holds the ID of the last training that wrote to a folder.
+LAST = ".training"
+_NAME = re.compile(r"checkpoint-(\d+)(?:-[0-9a-f]{8})?\.pt")
+_ID = re.compile("[0-9a-f]{32}")
+#: Keys of checkpoints that were written before they held an ID.
+_KEYS = {"model", "optimizer", "epoch", "rng"}
 #: States of at least so many bytes are written by a process of their own: it takes 2 s of a core to start.
 PROCESS_BYTES = 64 * 2**20
 #: Share of the memory that is free where the training computes that one more waiting copy may take.
@@ -46,11 +56,20 @@ class CheckpointWriter:
 
     Args:
         process_bytes: states of so many bytes and more are written by the process.
+        training: ID of the training that is resumed; None: a new one.
+
+    Attributes:
+        others: checkpoints of other trainings, and files that are only named like one; they stay.
     """
 
-    def __init__(self, folder: Path, keep: int = 3, process_bytes: int = PROCESS_BYTES) -> None:
+    def __init__(
+        self, folder: Path, keep: int = 3, process_bytes: int = PROCESS_BYTES, training: str | None = None
+    ) -> None:
         self.folder = folder
         self.keep = keep
+        self.training = training or uuid.uuid4().hex
+        self._own = [path for path in numbered(folder) if training_of(path) == self.training]
+        self.others = [path for path in sorted(folder.glob("checkpoint-*.pt")) if path not in self._own]
         self._process_bytes = process_bytes
         self._host = HostCopies()
         self._failure: BaseException | None = None
@@ -58,13 +77,15 @@ class CheckpointWriter:
         self._closed, self._changed = False, threading.Condition()
         self._queue: HostQueue | None = None
         for torn in folder.glob(".checkpoint-*.part"):  # of a training that was killed while it wrote
-            torn.unlink(missing_ok=True)
+            if _NAME.fullmatch(torn.name[1:].rsplit(".", 2)[0]):
+                remove_abandoned(torn)
         self._thread = threading.Thread(target=self._write_all, name="checkpoint-writer", daemon=True)
         self._thread.start()
 
     def save(self, global_step: int, state: Mapping[str, Any], *, best: bool = False) -> None:
         """Snapshot ``state`` now, write it soon. Raises what an earlier write raised (DiskFullError)."""
         self._raise_failure()
+        state = {**state, "training": self.training}
         large = arena.size_of(state) >= self._process_bytes
         with self._changed:
             while large and self._waiting and not has_room(state):
@@ -101,6 +122,8 @@ class CheckpointWriter:
         self._raise_failure()
 
     def _write_all(self) -> None:
+        with suppress(DiskFullError):  # as the first checkpoint will report
+            write_text(self.folder / LAST, self.training)
         while True:
             with self._changed:
                 while not self._waiting and not self._closed:
@@ -137,12 +160,21 @@ class CheckpointWriter:
         self._queue.give(QueuedCheckpoint(global_step, held, told, best))
 
     def _write(self, global_step: int, write: Callable[[Path], object], best: bool) -> None:
-        path = self.folder / f"checkpoint-{global_step:010d}.pt"
+        path = self._free(self.folder / f"checkpoint-{global_step:010d}.pt")
         write(path)
-        if best and not link_file(path, self.folder / BEST):
-            write(self.folder / BEST)
-        for old in checkpoints(self.folder)[self.keep :]:
-            old.unlink(missing_ok=True)
+        if best and not link_file(path, named := self._free(self.folder / BEST)):
+            write(named)
+        self._own = sorted({path, *self._own}, key=_number, reverse=True)
+        for old in self._own[self.keep :]:
+            if training_of(old) == self.training:  # nobody has put another file in its place
+                old.unlink()
+        del self._own[self.keep :]
+
+    def _free(self, path: Path) -> Path:
+        """A name for a file of this training: ``path``, or one with its ID where a file of others has that."""
+        if not path.exists() or training_of(path) == self.training:
+            return path
+        return path.with_stem(f"{path.stem}-{self.training[:8]}")
 
     def _fail(self, error: BaseException) -> None:
         self._failure = error
@@ -154,8 +186,43 @@ class CheckpointWriter:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The numbered checkpoints of a folder, newest first."""
-    return sorted(folder.glob("checkpoint-*.pt"), reverse=True)
+    """Return the checkpoints of the last training that wrote to a folder, newest first."""
+    last = last_training(folder)
+    return [path for path in numbered(folder) if training_of(path) == last]
+
+
+def numbered(folder: Path) -> list[Path]:
+    """Return the files of a folder that are named as checkpoints are, whoever wrote them; highest step first."""
+    return sorted((path for path in folder.glob("checkpoint-*.pt") if _NAME.fullmatch(path.name)), key=_number)[::-1]
+
+
+def _number(path: Path) -> int:
+    return int(path.name.removeprefix("checkpoint-").removesuffix(".pt").partition("-")[0])
+
+
+def last_training(folder: Path) -> str | None:
+    """Return the ID of the last training that wrote to a folder; None where no file there is from a training."""
+    try:
+        return (folder / LAST).read_text(errors="replace").strip()
+    except OSError:  # a folder with copied checkpoints
+        return next((found for path in numbered(folder) if (found := training_of(path)) is not None), None)
+
+
+def training_of(path: Path) -> str | None:
+    """Return the ID of the training that wrote a file; "" for one without, None where it is not a checkpoint."""
+    try:
+        state = torch.load(path, map_location="cpu", mmap=True, weights_only=True) if _plain_archive(path) else None
+    except Exception:  # noqa: BLE001  torch's reader raises what its bytes lead it to
+        return None
+    return written_by(state) if isinstance(state, dict) else None
+
+
+def written_by(state: Mapping[str, Any]) -> str | None:
+    """Return ``training_of`` for what was read of a file."""
+    training = state.get("training")
+    if isinstance(training, str) and _ID.fullmatch(training):
+        return training
+    return "" if state.keys() >= _KEYS and training is None else None
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -193,22 +260,31 @@ def _reason(error: Exception) -> str:
 
 
 def load_newest(place: Path, note: Callable[[str], object]) -> dict[str, Any]:
-    """The newest readable checkpoint of a folder (or the one file named); tells ``note`` what it had to skip.
+    """Return the newest readable checkpoint of a folder's last training, or the one file named.
+
+    Args:
+        note: called with a sentence for each file that is skipped.
 
     Raises:
         CheckpointError: there is none, or none can be read.
     """
     if place.is_file():
         return load(place)
-    candidates = checkpoints(place)
+    candidates, last = numbered(place), last_training(place)
     for path in candidates:
         try:
-            return load(path)
+            state = load(path)
         except CheckpointError as error:
             note(f"{error.message}; falling back to the previous one")
+            continue
+        if last is not None and written_by(state) == last:
+            return state
+        note(f"{path} is not from the last training in this folder: it is kept, and not resumed")
     raise CheckpointError(
         f"no {'readable ' if candidates else ''}checkpoint in {place}",
-        fix="no --resume (or resume=): start from scratch",
+        fix="--resume FILE (or resume=FILE) for one of the files skipped, or none to start from scratch"
+        if candidates
+        else "no --resume (or resume=): start from scratch",
     )
 
 

@@ -42,7 +42,8 @@ def test_the_best_is_not_written_twice(tmp_path: Path) -> None:
         writer.save(step, {"model": {"weight": torch.full((3,), float(step))}}, best=True)
     writer.close()
     assert (tmp_path / "best.pt").samefile(checkpoints(tmp_path)[0])
-    assert len(list(tmp_path.iterdir())) == 3, "a name is left aside"
+    names = {"checkpoint-0000000001.pt", "checkpoint-0000000002.pt", "best.pt", ".training"}
+    assert {path.name for path in tmp_path.iterdir()} == names, "a name is left aside"
 
 
 def test_a_file_system_without_hard_links_gets_the_best_as_a_file(
@@ -69,7 +70,7 @@ def test_a_torn_checkpoint_falls_back_and_says_so(tmp_path: Path) -> None:
     said: list[str] = []
     assert load_newest(tmp_path, said.append)["model"]["weight"][0] == 1
     assert "checkpoint-0000000002.pt" in said[0] and "falling back" in said[0]
-    checkpoints(tmp_path)[1].write_bytes(b"")
+    checkpoints(tmp_path)[0].write_bytes(b"")
     with pytest.raises(CheckpointError, match="no readable checkpoint"):
         load_newest(tmp_path, said.append)
 
@@ -105,6 +106,90 @@ def test_rng_state_repeats_every_generator(tmp_path: Path) -> None:
     first = (random.random(), np.random.rand(), torch.rand(()).item())
     set_rng_state(load_newest(tmp_path, print)["rng"])
     assert (random.random(), np.random.rand(), torch.rand(()).item()) == first
+
+
+# Files of others in the folder ------------------------------------------------------------------------------------
+
+
+def saved(folder: Path, *steps: int, keep: int = 1, training: str | None = None) -> CheckpointWriter:
+    """Checkpoints of a training, each also the best."""
+    writer = CheckpointWriter(folder, keep=keep, training=training)
+    for step in steps:
+        writer.save(step, {"model": {"weight": torch.full((2,), float(step))}}, best=True)
+    writer.close()
+    return writer
+
+
+def test_files_of_others_survive_and_are_not_resumed(tmp_path: Path) -> None:
+    theirs = ("checkpoint-final.pt", "checkpoint-99999.pt", "checkpoint-0000000002.pt", "best.pt", "checkpoint-7.pt")
+    for name in theirs[:-1]:
+        torch.save({"model": {"weight": torch.zeros(1)}, "epoch": 9}, tmp_path / name)
+    (tmp_path / theirs[-1]).write_bytes(b"not a checkpoint at all")
+    before = {name: (tmp_path / name).read_bytes() for name in theirs}
+    writer = saved(tmp_path, 2)
+    for step in (3, 2):  # an older one is not kept
+        saved(tmp_path, step, training=writer.training)
+    assert {path.name for path in writer.others} == set(theirs) - {"best.pt"}
+    assert {name: (tmp_path / name).read_bytes() for name in theirs} == before
+    own = {path.name for path in tmp_path.iterdir()} - set(theirs)
+    assert own == {".training", "checkpoint-0000000003.pt", f"best-{writer.training[:8]}.pt"}
+    said: list[str] = []
+    assert load_newest(tmp_path, said.append)["model"]["weight"].tolist() == [3, 3]
+    assert any("checkpoint-99999.pt is not from the last training" in each for each in said)
+
+
+def test_numbers_decide_which_is_newest(tmp_path: Path) -> None:
+    writer = CheckpointWriter(tmp_path, keep=9)
+    for step in (10_000_000_001, 2_000_000_000):
+        writer.save(step, {"model": {"weight": torch.tensor([float(step)])}})
+    writer.close()
+    assert [path.name for path in checkpoints(tmp_path)] == ["checkpoint-10000000001.pt", "checkpoint-2000000000.pt"]
+
+
+def test_new_training_leaves_an_earlier_ones_checkpoints(tmp_path: Path) -> None:
+    first = saved(tmp_path, 500)
+    assert [path.name for path in checkpoints(tmp_path)] == ["checkpoint-0000000500.pt"]
+    second = saved(tmp_path)  # ended before its first checkpoint
+    assert second.others and not checkpoints(tmp_path), "an earlier training's is taken for its own"
+    saved(tmp_path, 100, 500, keep=2, training=second.training)
+    newest, older = checkpoints(tmp_path)
+    assert newest.name == f"checkpoint-0000000500-{second.training[:8]}.pt" and older.name == "checkpoint-0000000100.pt"
+    assert checkpoint.training_of(tmp_path / "checkpoint-0000000500.pt") == first.training
+    resumed = saved(tmp_path, 501, training=first.training)  # by its file's name
+    assert [path.name for path in checkpoints(tmp_path)] == ["checkpoint-0000000501.pt"]
+    assert {path.name for path in resumed.others} == {newest.name, older.name}
+
+
+def test_checkpoints_without_an_id_are_resumed_and_stay(tmp_path: Path) -> None:
+    state = {"model": {}, "optimizer": {}, "epoch": 2, "rng": []}
+    torch.save(state, tmp_path / "checkpoint-0000000010.pt")
+    assert load_newest(tmp_path, print) == state
+    saved(tmp_path, 20)
+    assert (tmp_path / "checkpoint-0000000010.pt").exists()
+    assert load_newest(tmp_path, print)["model"]["weight"].tolist() == [20, 20]
+
+
+def test_copied_checkpoints_need_no_hidden_file(tmp_path: Path) -> None:
+    saved(tmp_path, 1, 2, keep=2)
+    (tmp_path / ".training").unlink()
+    assert len(checkpoints(tmp_path)) == 2 and load_newest(tmp_path, print)["model"]["weight"].tolist() == [2, 2]
+
+
+def test_file_that_another_training_is_writing_stays(tmp_path: Path) -> None:
+    from seatrial.train.saving.atomic import write_file
+
+    left = tmp_path / ".checkpoint-0000000001.pt.abcdefgh.part"
+    strange = tmp_path / ".checkpoint-mine.part"
+    for path in (left, strange):
+        path.write_bytes(b"torn")
+
+    def write(file: Any) -> None:
+        file.write(b"whole")
+        CheckpointWriter(tmp_path).close()
+
+    write_file(tmp_path / "checkpoint-0000000002.pt", write)
+    assert (tmp_path / "checkpoint-0000000002.pt").read_bytes() == b"whole"
+    assert strange.exists() and not left.exists()
 
 
 class SlowDisk:
@@ -155,11 +240,11 @@ def same(a: object, b: object) -> bool:
 def test_the_process_writes_what_the_thread_writes(tmp_path: Path) -> None:
     saved = state_of(3)
     for place, process_bytes in (("thread", 10**9), ("process", 0)):
-        writer = CheckpointWriter(tmp_path / place, process_bytes=process_bytes)
+        writer = CheckpointWriter(tmp_path / place, process_bytes=process_bytes, training="0" * 32)
         writer.save(7, saved, best=True)
         writer.close()
     thread, process = (load_newest(tmp_path / place, print) for place in ("thread", "process"))
-    assert same(saved, thread) and same(thread, process)
+    assert same({**saved, "training": "0" * 32}, thread) and same(thread, process)
     assert process["model"]["nhwc"].is_contiguous(memory_format=torch.channels_last)
     sizes = [(tmp_path / place / "best.pt").stat().st_size for place in ("thread", "process")]
     assert abs(sizes[0] - sizes[1]) < 2000, "tensors share a storage that is written whole for each"
@@ -239,7 +324,7 @@ def test_copies_that_fail_leave_the_memory_to_those_after_them(tmp_path: Path) -
     closes.start()
     closes.join(30)
     assert not closes.is_alive(), "what failed keeps its memory, and the next waits for it"
-    assert same(load_newest(tmp_path, print), state_of(5))
+    assert same(load_newest(tmp_path, print), {**state_of(5), "training": writer.training})
 
 
 def test_nothing_is_held_of_what_is_left_out_behind_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +352,7 @@ def test_what_a_killed_training_left_aside_is_removed(tmp_path: Path) -> None:
     (tmp_path / ".checkpoint-0000000001.pt.x7.part").write_bytes(b"half")
     (tmp_path / "notes.part").write_text("mine")
     CheckpointWriter(tmp_path).close()
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.part"]
+    assert {path.name for path in tmp_path.iterdir()} == {"notes.part", ".training"}
 
 
 def lives(process: str) -> bool:
@@ -286,9 +371,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from seatrial.train.saving.checkpoint import CheckpointWriter
+from seatrial.train.saving.checkpoint import CheckpointWriter, last_training
 torch.set_num_threads(1)
-writer = CheckpointWriter(Path(sys.argv[1]), keep=2, process_bytes=int(sys.argv[2]))
+folder = Path(sys.argv[1])
+writer = CheckpointWriter(folder, keep=2, process_bytes=int(sys.argv[2]), training=last_training(folder))
 print("ready", flush=True)
 newest = max([int(path.stem.split("-")[1]) for path in Path(sys.argv[1]).glob("checkpoint-*.pt")], default=0)
 for step in range(newest + 1, 10**6):
