@@ -13,6 +13,7 @@ from seatrial.errors import DataError, UsageError
 from seatrial.job.model import DataMount, ImageOptions, Job, Target
 from seatrial.job.mount import Mount
 from seatrial.job.script import script_facts
+from seatrial.planning import process_parts
 from seatrial.planning.container import outside
 from seatrial.planning.container.outside import (
     made_by_writes,
@@ -178,6 +179,8 @@ def test_write_is_not_refused_where_it_may_succeed(project: Path) -> None:
         assert lost(project, source, **job).startswith("code/train.py:1 writes /output/a")
     assert lost(project, source, build=False).startswith("code/train.py:1 writes /output/a")
     assert lost(project, source, mounts=(Mount(source=project / "inside", target="/output"),)) == ""
+    above = "import os\nos.makedirs('/output', exist_ok=True)\nopen('/output/run/a', 'w')"
+    assert lost(project, above, mounts=(Mount(source=project / "inside", target="/output/run"),)) == ""
 
 
 def test_path_from_the_folder_of_the_script_is_not_refused(project: Path) -> None:
@@ -233,3 +236,20 @@ def test_missing_folder_of_a_mount_is_made_where_the_script_writes_to_it(project
         checked_mount(mounts[1], project, project / "state")
     HostFiles((), {}, {}, (project / "output", project.parent / "elsewhere")).write(project)
     assert (project / "output").is_dir() and not (project.parent / "elsewhere").exists()
+
+
+def test_local_run_refuses_a_certain_write_where_the_user_cannot(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plan(source: str) -> None:
+        (project / "code" / "train.py").write_text(source)
+        process_parts._refuse_unwritable(script_facts(TARGET, project))
+
+    plan("open('/missing/folder/a', 'w')")
+    monkeypatch.setattr(process_parts.os, "access", lambda path, mode: str(path) != "/")
+    for source in ("open('/missing/folder/a', 'w')", "import os\nos.makedirs(f'/missing/folder/{x}')"):
+        with pytest.raises(UsageError, match="this user cannot write to /:") as refused:
+            plan(source)
+        assert refused.value.run is not None and "/missing/folder " in refused.value.run
+    plan("if x: open('/missing/folder/a', 'w')")
+    plan(f"open('{project}/new/a', 'w')")

@@ -203,6 +203,38 @@ def test_a_run_that_never_started_tells_who_interrupted_it(tmp_path):
     }
 
 
+def test_ctrl_c_ends_with_130_and_a_stop_request_does_not(tmp_path):
+    def asked(number, name):
+        return at(30, "signal", "host", signal=number, name=name, origin="user", forwarded_to=[])
+
+    told = {}
+    for name, events, state in (
+        ("interrupted", [asked(2, "SIGINT"), *ending(31, exit_code=None, signal=2)], State("exited", 130)),
+        ("saved and left", [asked(2, "SIGINT"), *ending(31)], State("exited", 0)),
+        ("runs stop", [asked(15, "SIGTERM"), *ending(31)], State("exited", 0)),
+        ("killed", [asked(2, "SIGINT"), asked(15, "SIGTERM"), asked(9, "SIGKILL")], State("exited", 137)),
+    ):
+        (tmp_path / name).mkdir()
+        receipt = Scenario([*prologue(), *running(20), *events], state=state, model=None).judge(tmp_path / name)
+        told[name] = (receipt.exit_cause.id, receipt.exit_code, receipt.outcome.level)
+    assert told == {
+        "interrupted": ("stopped", 130, "warning"),
+        "saved and left": ("stopped", 130, "warning"),
+        "runs stop": ("stopped", 0, "warning"),
+        "killed": ("stopped", 130, "warning"),
+    }
+    assert receipt.exit_cause.words.startswith("Killed by the user after")
+
+
+def test_results_that_ended_with_the_container_withhold_the_check_mark(tmp_path):
+    lost = [{"path": "/tmp/big.npy", "bytes": 20 << 30}]
+    outside = at(41, "files.outside", folder="container", copied=[], copied_files=0, lost=lost, lost_files=1)
+    receipt = Scenario([*prologue(), *running(20), *ending(40), outside]).judge(tmp_path)
+    assert (receipt.outcome.id, receipt.exit_code) == ("in-doubt", 0)
+    [finding] = [finding for finding in receipt.findings if finding.id == "files-lost"]
+    assert "/tmp/big.npy" in finding.evidence[0]
+
+
 def test_a_container_killed_before_the_agents_first_line_had_been_started(tmp_path):
     """The engine did its part; whether a signal or the kernel's OOM killer ended it, the engine says."""
     told = {}

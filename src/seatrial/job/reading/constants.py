@@ -19,6 +19,8 @@ ANY = "*"
 
 #: Names that are followed to a constant, at most.
 _DEEPEST = 12
+#: Expressions that are looked at for one path: names that are made of themselves multiply.
+_MOST_LOOKS = 500
 
 #: What holds the values of options, where nothing shows that it comes from parse_args.
 _NAMESPACES = {"args", "opt", "opts", "options", "FLAGS", "flags", "parsed"}
@@ -72,11 +74,13 @@ class Constants:
         self.always: set[Unit] = set()
         self.options: dict[str, Option] = {}
         self.stored: set[str] = set()
+        self._looks = 0
         self._scopes: dict[Unit, dict[str, list[ast.expr | None]]] = {}
 
     def text(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> Text | None:
         """What an expression in ``unit`` comes to."""
-        if node is None or depth > _DEEPEST:
+        self._looks = self._looks + 1 if depth else 0
+        if node is None or depth > _DEEPEST or self._looks > _MOST_LOOKS:
             return None
 
         def inner(each: ast.expr) -> Text | None:
@@ -234,6 +238,7 @@ class Constants:
     def of_option(self, name: str, depth: int = 0) -> Text | None:
         """The value that was typed, else the default."""
         known = self.options[name]
+        self._looks = self._looks if depth else 0
         for flag, value in typed_options(self._arguments):
             if any(flag == own or (own.startswith(flag) and flag.startswith("--")) for own in known.flags):
                 return Text(value, True)

@@ -99,7 +99,8 @@ def _lost_writes(job: Job, script: ScriptFacts) -> Iterator[tuple[str, Write]]:
     for write in script.writes:
         path = _in_container(job, write.path)
         folder = _mount_point(path, is_folder=write.folder)
-        if folder is not None and not any(inside(path, each) for each in kept):
+        is_made = write.folder and any(inside(each, path) for each in kept)  # by the engine, above a mount
+        if folder is not None and not is_made and not any(inside(path, each) for each in kept):
             yield f"{_source(job, write, folder)}:{folder}", write
 
 
