@@ -150,19 +150,25 @@ def interrupt_stops(run: Run, environ: Mapping[str, str], say: Say) -> Iterator[
         yield
         return
     backend = backend_of(handle, environ)
-    job = run.plan().job
+    plan = run.plan()
+    job, takes_sigint = plan.job, plan.cluster is None and plan.companion is None
     grace_s, sent = job.grace_s, 0
+    who, why = ("target", "") if job.serve is None else ("server", " to answer what it has accepted")
+    stopping = f"Stopping: SIGTERM was sent to the {who}{why}; it is killed in {grace_s:g} s, or by another Ctrl-C."
 
     def on_interrupt(number: int, _frame: FrameType | None) -> None:
         nonlocal sent
         if sent == 0 and number == signal.SIGINT and job.serve is None:
-            sent = signal.SIGINT
-            does = f"SIGTERM follows in {grace_s:g} s, or when you press Ctrl-C again"
-            say(f"Interrupting: SIGINT was sent to the target, as by Ctrl-C on its own terminal; {does}.")
+            sent = signal.SIGINT if takes_sigint else signal.SIGTERM
+            if takes_sigint:
+                does = f"SIGTERM follows in {grace_s:g} s, or when you press Ctrl-C again"
+                say(f"Interrupting: SIGINT was sent to the target, as by Ctrl-C on its own terminal; {does}.")
+            else:
+                say(stopping)
             threading.Thread(target=_interrupt, args=(run, backend, handle, grace_s), daemon=True).start()
         elif sent in (0, signal.SIGINT):
             sent = signal.SIGTERM
-            say(f"Stopping: SIGTERM was sent to the target; it is killed in {grace_s:g} s, or by another Ctrl-C.")
+            say(stopping)
             threading.Thread(target=request_stop, args=(run, backend, handle, grace_s), daemon=True).start()
         elif sent == signal.SIGTERM:
             sent = signal.SIGKILL
