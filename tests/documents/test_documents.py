@@ -79,7 +79,7 @@ def test_case(case: Case, original: bool, tmp_path: Path, request: pytest.Fixtur
         request.getfixturevalue("docker_backend")
     if "torch" in case.needs:
         pytest.importorskip("torch")
-    folder = tmp_path / "gpu-training"
+    folder = tmp_path / request.getfixturevalue("project_name")  # by which its images are removed
     folder.mkdir()
     case.lay_out(folder, original=original)
     environ = {**environment(tmp_path), "HOME": str(tmp_path), "OMP_NUM_THREADS": "1", "NO_COLOR": "1", **case.environ}

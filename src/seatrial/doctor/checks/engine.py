@@ -81,7 +81,7 @@ def _any(machine: Machine) -> Verdict:
     if machine.inspection.is_process:
         return skipped("running without an engine was requested")
     if machine.engine is not None:
-        return ok(machine.engine.reason)
+        return ok(f"containers go to {machine.engine.reason.removesuffix(' responds')}")
     for info in (machine.docker_info, machine.podman_info):
         if isinstance(info, EngineUnavailableError):  # installed: its own line above says what is wrong with it
             return found("engine-missing", [info.message], cause=info.cause, fix=info.run)
