@@ -225,7 +225,7 @@ class ImageStore(Protocol):
         """
 
     def save(self, reference: str) -> Iterator[bytes]:
-        """The image as a tar archive."""
+        """The image as a tar archive. Raises EngineError."""
 
     def tag(self, reference: str, name: str) -> None:
         """Give an image another name. Raises CommandError."""

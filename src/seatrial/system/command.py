@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -107,18 +108,38 @@ def stream(
 
     An exception, Ctrl-C included, ends the command before it goes on. Raises EngineUnavailableError.
     """
-    lines: list[str] = []
+    with contextlib.closing(_lines(argv, env, cwd)) as reading:
+        while True:
+            try:
+                line = next(reading)
+            except StopIteration as end:
+                completed: Completed = end.value
+                return completed
+            on_line(line)
+
+
+def lines(argv: Sequence[str]) -> Iterator[str]:
+    """Run to the end, giving each line of both streams as it comes. A caller that stops early ends the command.
+
+    Raises EngineUnavailableError, and CommandError when the exit code is not 0.
+    """
+    ended = yield from _lines(argv, None, None)
+    if ended.exit_code != 0:
+        raise failed(Completed(ended.argv, ended.exit_code, stderr=ended.stdout))
+
+
+def _lines(argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None) -> Generator[str, None, Completed]:
+    kept: list[str] = []
     with _start(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, cwd=cwd) as process:
         try:
             assert process.stdout is not None
             for raw in process.stdout:
-                line = raw.decode(errors="replace").rstrip("\r\n")
-                lines.append(line)
-                on_line(line)
+                kept.append(raw.decode(errors="replace").rstrip("\r\n"))
+                yield kept[-1]
         except BaseException:
             process.terminate()
             raise
-    return Completed(tuple(argv), process.returncode, stdout="\n".join(lines))
+    return Completed(tuple(argv), process.returncode, stdout="\n".join(kept))
 
 
 def call_interactive(
@@ -185,6 +206,10 @@ class Piped:
     @property
     def ended(self) -> bool:
         return self._process.poll() is not None
+
+    def wait(self) -> int:
+        """Its exit code, where all of its output has been read."""
+        return self._process.wait()
 
     def end(self) -> int:
         """Make it end if it has not; its exit code, negative for a signal."""

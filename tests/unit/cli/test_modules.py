@@ -35,7 +35,7 @@ SPEAKS_TO_CLUSTERS = {"asyncio", "kr8s", "httpx", "seatrial.backends.kubernetes.
 SPEAKS_HTTP = {"http.client", "ssl", "urllib.request"}
 ENDS_RUNS = {"seatrial.runs.ending", "seatrial.receipt.model", "jinja2", "seatrial.doctor.examine"}
 OF_THIS_MACHINE = {"seatrial.backends.containers.docker", "seatrial.backends.local.backend"}
-HEAVY = {"python_on_whales", "torch", "numpy"} | SPEAKS_TO_CLUSTERS | SPEAKS_HTTP | ENDS_RUNS
+HEAVY = {"torch", "numpy"} | SPEAKS_TO_CLUSTERS | SPEAKS_HTTP | ENDS_RUNS
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """EngineClient: an engine's command line, asked with a time limit; EngineTraits: what is its own in it.
 
-Images are built, pulled, pushed and saved through python-on-whales, which streams what they print. Containers,
-questions, and whatever must have an end, go to the same command line with a time-out, which python-on-whales has not: a
-daemon that hangs must not hang us.
+A daemon that hangs must not hang us.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 from seatrial.backends.containers.address import addressed, docker_address, podman_address
 from seatrial.backends.containers.engine_errors import as_addressed, unavailable_error
@@ -19,9 +17,6 @@ from seatrial.backends.containers.info import read_info
 from seatrial.errors import CommandTimeoutError, EngineUnavailableError
 from seatrial.job.plan import EngineAddress
 from seatrial.system import command
-
-if TYPE_CHECKING:  # loaded where it is used: half a second that a listing of runs need not wait for
-    from python_on_whales import DockerClient
 
 INFO_TIMEOUT_S = 5.0
 #: For inspect, kill, remove: milliseconds when well; beside a build that holds the store's lock on a loaded machine of
@@ -62,18 +57,6 @@ class EngineClient:
         self.traits, self.at = traits, at
         self.typed = list(call) or [traits.name]
         self.call = self.typed if at is None else addressed(self.typed, traits.name, at)
-
-    def whales(self) -> DockerClient:
-        """python-on-whales' client of this engine. Raises EngineUnavailableError: it is not installed."""
-        from python_on_whales import DockerClient
-        from python_on_whales.client_config import ClientNotFoundError
-
-        client = DockerClient(client_call=self.call, client_type=self.traits.name)
-        try:
-            client.client_config.get_client_call_with_path()
-        except ClientNotFoundError as error:
-            raise EngineUnavailableError(f"{self.call[0]} is not installed", run=self.traits.install) from error
-        return client
 
     def ask(self, *words: str, timeout_s: float = ANSWER_TIMEOUT_S) -> command.Completed:
         """Ask the engine something. Raises EngineUnavailableError when it does not answer at all."""

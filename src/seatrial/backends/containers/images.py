@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, cast
+from typing import Any
 
 from seatrial.backends.base import Freed, ImageFacts
 from seatrial.backends.containers.client import ANSWER_TIMEOUT_S, EngineClient, with_algorithm
 from seatrial.backends.containers.engine_errors import last_line, pull_error, start_error
 from seatrial.backends.containers.run_options import RunOptions
 from seatrial.backends.remembered import remembered
-from seatrial.errors import CommandTimeoutError, EngineUnavailableError, ImageError, UsageError
+from seatrial.errors import (
+    CommandError,
+    CommandTimeoutError,
+    EngineError,
+    EngineUnavailableError,
+    ImageError,
+    UsageError,
+)
 from seatrial.job.cluster_config import registry_host
 from seatrial.system import command
+
+_CHUNK_BYTES = 1 << 20
 
 #: Where images keep their Python, most usual first.
 PYTHON_CANDIDATES = (
@@ -44,23 +56,18 @@ class EngineImages:
         return image_facts(inspected) if inspected is not None else None
 
     def pull(self, reference: str, progress: Callable[[str], None] | None = None) -> ImageFacts:
-        from python_on_whales.exceptions import DockerException
-
         try:
-            lines = self._client.whales().image.pull(reference, stream_logs=True)
-            for _, line in cast(Iterable[tuple[str, bytes]], lines):
+            for line in command.lines([*self.call, "image", "pull", reference]):
                 if progress is not None:
-                    progress(line.decode(errors="replace").rstrip())
-        except DockerException as error:
-            raise pull_error(self.name, reference, error.stderr or "") from error
+                    progress(line)
+        except CommandError as error:
+            raise pull_error(self.name, reference, error.stderr) from error
         facts = self.image(reference)
         if facts is None:
             raise pull_error(self.name, reference, "the engine pulled it but no longer has it")
         return facts
 
     def push(self, reference: str) -> None:
-        from python_on_whales.exceptions import DockerException
-
         registry = registry_host(reference)
         if registry is None:
             raise UsageError(
@@ -68,10 +75,11 @@ class EngineImages:
                 run='seatrial run … with [kubernetes] registry = "HOST/NAMESPACE", such as "ghcr.io/me"',
             )
         try:
-            self._client.whales().image.push(reference, quiet=True)
-        except DockerException as error:
+            for _ in command.lines([*self.call, "image", "push", "--quiet", reference]):
+                pass
+        except CommandError as error:
             raise ImageError(
-                f"{reference} cannot be pushed: {last_line(error.stderr or '')}",
+                f"{reference} cannot be pushed: {last_line(error.stderr)}",
                 cause=f"{registry} needs a login, is unreachable, or has no such repository",
                 run=f"{self.call[0]} login {registry}",
             ) from error
@@ -116,7 +124,11 @@ class EngineImages:
             raise
 
     def save(self, reference: str) -> Iterator[bytes]:
-        return cast("Iterator[bytes]", self._client.whales().image.save(reference))
+        with contextlib.closing(command.piped([*self.call, "image", "save", reference])) as archive:
+            while data := os.read(archive.stdout, _CHUNK_BYTES):
+                yield data
+            if (code := archive.wait()) != 0:
+                raise EngineError(f"{reference} cannot be saved: exit code {code}", run=f"{self.call[0]} image ls")
 
     def tag(self, reference: str, name: str) -> None:
         command.check([*self.call, "tag", reference, name], timeout_s=ANSWER_TIMEOUT_S)
@@ -134,39 +146,29 @@ class EngineImages:
         return Path(told) if told and Path(told).is_dir() else None
 
     def check_builder(self) -> None:
-        from python_on_whales.exceptions import DockerException
-
-        client = self._client.whales()
+        if shutil.which(self.call[0]) is None:
+            raise EngineUnavailableError(f"{self.call[0]} is not installed", run=self._client.traits.install)
         if not self._client.traits.buildkit:
             return
-        try:
-            client.buildx.version()
-        except DockerException as error:
+        ended = self._client.ask("buildx", "version")
+        if ended.exit_code != 0:
             raise EngineUnavailableError(
                 "Docker has no buildx, and its legacy builder cannot build this image",
-                cause=last_line(error.stderr or ""),
+                cause=last_line(ended.stderr),
                 run="sudo apt-get install docker-buildx-plugin   # docker-buildx on Debian and Ubuntu",
-            ) from error
+            )
 
     def build(
         self, context: Path, tag: str, *, network: str | None, secrets: Sequence[str], labels: Mapping[str, str]
     ) -> Iterator[str]:
-        from python_on_whales.exceptions import DockerException
-
-        buildkit = self._client.traits.buildkit
+        words = ["buildx", "build", "--progress", "plain", "--load"] if self._client.traits.buildkit else ["build"]
+        words += ["--network", network] if network else []
+        words += [word for secret in secrets for word in ("--secret", secret)]
+        words += [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
         try:
-            yield from self._client.whales().buildx.build(  # type: ignore[misc]  # an iterator when it streams
-                context,
-                progress="plain" if buildkit else "auto",
-                load=buildkit,
-                network=network,
-                secrets=list(secrets),
-                labels=dict(labels),
-                tags=tag,
-                stream_logs=True,
-            )
-        except DockerException as error:
-            raise ImageError(f"{tag} does not build: {last_line(error.stderr or '')}") from error
+            yield from command.lines([*self.call, *words, "--tag", tag, str(context)])
+        except CommandError as error:
+            raise ImageError(f"{tag} does not build: {last_line(error.stderr)}") from error
 
 
 def image_facts(inspected: dict[str, Any]) -> ImageFacts:

@@ -10,7 +10,7 @@ from typing import Any
 
 from seatrial.job.plan import FRAMED_LOG, LOG_LABEL, ContainerPlan, Mount
 
-#: Option → flag, in the order of the command line. Names as python-on-whales has them.
+#: Option → flag, in the order of the command line. Names as the long flags, with underscores.
 FLAGS = {
     "cap_add": "--cap-add",
     "cap_drop": "--cap-drop",

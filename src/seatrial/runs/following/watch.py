@@ -28,6 +28,7 @@ Say = Callable[[str], None]
 #: How often the logs are looked at, and how often the engine is asked: a look costs two stat calls, asking
 #: Docker costs a process (about 20 ms of CPU).
 LOG_INTERVAL_S = 0.1
+FIRST_INTERVAL_S = 0.02
 STATE_INTERVAL_S = 1.0
 
 #: What judges a run (finalise.py imports it). It is loaded once the run lives: an upgrade of seatrial while the run
@@ -73,7 +74,7 @@ def follow(
         return State("gone")
     backend = backend_of(handle, environ)
     state = State("running") if just_started else backend.state(handle)
-    asked = time.monotonic()
+    began = asked = time.monotonic()
     alerts = Alerts(run, from_now=tail is not None)
     with witnessing(run, run.plan(), handle), backend.collect(handle, run.folder, say):
         while until_end and state.is_live:
@@ -81,7 +82,8 @@ def follow(
                 write(stream, data)
             between_looks()
             importlib.import_module(_JUDGES)
-            time.sleep(log_interval_s)
+            # A run of a second is not held up by a tenth of one, twice; a look is two stat calls.
+            time.sleep(min(log_interval_s, max(FIRST_INTERVAL_S, (time.monotonic() - began) / 20)))
             if time.monotonic() - asked >= state_interval_s or _has_finished(run):
                 state = backend.state(handle)
                 asked = time.monotonic()

@@ -1,4 +1,4 @@
-"""ContainerPlan → run options: what python-on-whales really calls is what we print, and traps of both engines."""
+"""ContainerPlan → run options: what is called is what we print, and traps of both engines."""
 
 import csv
 from pathlib import Path
