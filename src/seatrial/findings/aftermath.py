@@ -42,7 +42,7 @@ OF_A_BUILD = (
 #: Entry → entries that it follows from.
 FOLLOWS = {
     "adapter-init-failed": ("gpu-lost",),
-    "base-image-missing": ("rootless-storage", "registry-name-not-resolved"),
+    "base-image-missing": ("rootless-storage",),
     "cuda-error": ("cudnn-not-started", "device-side-assert", "illegal-memory-access"),
     "cudnn-not-found": ("cudnn-not-started",),
     "daemon-json-invalid": ("daemon-json-conflict",),
@@ -61,6 +61,7 @@ FOLLOWS = {
     "nccl-shared-memory": ("shared-memory-not-writable",),
     "nccl-system-error": ("nccl-shared-memory", "shared-memory-not-writable", "nccl-no-interface", "locked-memory"),
     "nccl-invalid-usage": ("ranks-share-a-gpu",),
+    "registry-name-not-resolved": ("base-image-missing",),
     "registry-unreachable": ("base-image-missing", "registry-name-not-resolved"),
     "host-not-resolved": ("base-image-missing", "registry-unreachable"),
     "tensorflow-without-cuda": ("tensorflow-no-driver-library",),

@@ -85,7 +85,7 @@ class Known(NamedTuple):
                 return {}
             found = _pattern(symptom).search(text)
             if found:
-                values = {name: value.rstrip(_BEHIND) for name, value in found.groupdict().items()}
+                values = {name: _value(shown) for name, shown in found.groupdict().items()}
                 return {name: value for name, value in values.items() if value}
         return None
 
@@ -109,6 +109,12 @@ class Known(NamedTuple):
             fix or _filled(self.fix, known),
             list(evidence),
         )
+
+
+def _value(shown: str) -> str:
+    """Return a value without the punctuation behind it, except a bracket that it opens."""
+    value = shown.rstrip(_BEHIND)
+    return value + ")" if value.count("(") > value.count(")") and shown[len(value) :].startswith(")") else value
 
 
 #: First words of titles and causes that are no names.

@@ -14,6 +14,9 @@ from seatrial.findings.lines import without_steering
 MAX_EVIDENCE = 3
 MAX_CHARACTERS = 300
 
+#: Bytes of a path: Linux's PATH_MAX.
+MAX_PATH = 4096
+
 #: ``plain`` for bytes: the quotes that are one byte.
 _ONE_QUOTE = bytes.maketrans(b'"`', QUOTE.encode() * 2)
 
@@ -25,12 +28,14 @@ _FEW = 20_000
 
 #: A line of source in a traceback that writes a file or makes a folder.
 _WRITES = re.compile(
-    rb"\bopen\(.*,\s*(?:mode\s*=\s*)?['\"][rbt+]*[wax][bt+]*['\"]"
+    rb"\bopen\(.{0,200},\s*(?:mode\s*=\s*)?['\"][rbt+]*[wax][bt+]*['\"]"
     rb"|\.(?:save|savez|savez_compressed|savetxt|savefig|imwrite|imsave|dump|write_text|write_bytes|mkdir|makedirs"
     rb"|to_(?:csv|parquet|json|pickle|excel|feather|hdf)|save_(?:pretrained|model|weights|file|checkpoint|image))\("
     rb"|\b(?:makedirs|save_image|save_file|SummaryWriter|FileHandler)\("
 )
-_NOT_WRITTEN = re.compile(rb"(?:FileNotFoundError|PermissionError|OSError): \[Errno (2|13)\][^']*'([^'\0]{1,4096})'")
+_NOT_WRITTEN = re.compile(
+    rb"(?:FileNotFoundError|PermissionError|OSError): \[Errno (2|13)\][^']{0,80}'([^'\0]{1,4096})'"
+)
 
 #: Stands for whatever is outside of a symptom's beginning.
 _NONE = b"\0"
@@ -105,7 +110,7 @@ class Matches:
     def add(self, number: int, raw: bytes) -> bool:
         """Look at one line of the log; whether it has the beginning of a symptom, if no more."""
         raw = without_steering(raw)
-        if self._is_failed_write(number, raw):
+        if (self._writes or b"    " in raw) and self._is_failed_write(number, raw):
             return True
         plain_text = _plain_bytes(raw)
         self._added += 1
@@ -131,9 +136,9 @@ class Matches:
         """Record a write that found no folder or no permission: the same exception as of a read, below another call."""
         if b"Traceback (most recent call last)" in raw:
             self._writes = False
-        elif b"    " in raw and _WRITES.search(raw):
+        elif b"    " in raw and _WRITES.search(raw[:MAX_CHARACTERS]):
             self._writes = True
-        elif self._writes and (failed := _NOT_WRITTEN.search(raw)):
+        elif self._writes and (failed := _NOT_WRITTEN.search(raw[: 2 * MAX_PATH])):
             known = by_id("output-folder-missing" if failed.group(1) == b"2" else "output-not-writable")
             folder = posixpath.dirname(failed.group(2).decode("utf-8", "replace")) or "."
             fix = None if folder.startswith("/") else 'os.makedirs("%s", exist_ok=True)   # before the write' % folder

@@ -25,7 +25,9 @@ _STEP_ERROR = re.compile(r"#(\d+) (?:[\d.]+ )?ERROR: ")
 _STEP = re.compile(r"(?:\[\d+/\d+\] )?S(?:TEP|tep) \d+/\d+ ?:")
 
 #: Entry → entries that name the cause better where both are shown: an image that cannot be pulled.
-_BASE_FIRST = {"registry-unreachable": ("base-image-missing",), "host-not-resolved": ("base-image-missing",)}
+_BASE_FIRST = dict.fromkeys(
+    ("host-not-resolved", "registry-name-not-resolved", "registry-unreachable"), ("base-image-missing",)
+)
 
 #: What mends a failure in a build, where the same words in a run have another remedy.
 _IN_A_BUILD = {

@@ -27,7 +27,12 @@ def explained(folder: str, name: str) -> ImageError:
     ("name", "step", "reason", "run"),
     [
         ("missing", "with pip", "the package index has no seatrial-no-such-package-xyz", "pip index versions"),
-        ("base", "failed: ", "base image seatrial-no-such-base:1 does not exist", "pull seatrial-no-such-base:1"),
+        (
+            "base",
+            "failed: ",
+            "base image seatrial-no-such-base:1 does not exist",
+            "the name and tag seatrial-no-such-base:1",
+        ),
         ("conflict", "with pip", "The user requested pygments==2.9.0; rich 13.7.0 depends on pygments", "relax"),
         ("nonet", "with pip", "cannot reach the package index", 'build_network = "host"'),
     ],
@@ -118,9 +123,9 @@ To fix this you could try to:"""
     ("key", "reason"),
     [
         ("28.5-run", 'process "/bin/sh -c true &&     false" did not complete successfully: exit code: 1'),
-        ("28.5-parse", "dockerfile parse error on line 2: unknown instruction: FOO (did you mean FROM?)"),
+        ("28.5-parse", "unknown instruction: FOO (did you mean FROM?)"),
         ("20.10-run", "executor failed running [/bin/sh -c true &&     false]: exit code: 1"),
-        ("20.10-parse", "dockerfile parse error line 2: unknown instruction: FOO"),
+        ("20.10-parse", "unknown instruction: FOO"),
     ],
 )
 def test_reason_is_not_taken_from_the_picture_of_the_dockerfile(key: str, reason: str) -> None:

@@ -219,7 +219,7 @@ REGISTRY = {
         "denied access", "docker login"),
     "manifest unknown": (
         "ERROR: failed to solve: python:3.99: failed to resolve source metadata for docker.io/library/python:3.99: "
-        "docker.io/library/python:3.99: not found", "there is no image docker.io/library/python:3.99", "manifest inspect"),
+        "docker.io/library/python:3.99: not found", "there is no image docker.io/library/python:3.99", "list-tags"),
     "platform": (
         "ERROR: failed to solve: x:1: failed to resolve source metadata for docker.io/x:1: no match for platform in manifest: "
         "not found", "another kind of processor", "--platform"),
