@@ -152,3 +152,13 @@ def test_reason_is_the_failing_steps_own_error(key: str, reason: str) -> None:
     assert error.message.startswith(f"Building {IMAGE.tag} failed") and reason in error.message
     assert "ref " not in error.message and "STEP" not in error.message and "\x1b" not in error.message
     assert error.run not in ("docker info", None)
+
+
+@pytest.mark.parametrize(
+    "rest", ['; platform_system == "Linux" (from torch)', " (from -r requirements.txt (line 1))", ""]
+)
+def test_missing_package_is_named_without_its_marker_and_parent(rest: str) -> None:
+    asked = f"satisfies the requirement cuda-toolkit==13.0.2{rest}"
+    line = f"ERROR: Could not find a version that {asked} (from versions: none)"
+    error = explain([line], image=IMAGE, engine="docker")
+    assert error.message.endswith("the package index has no cuda-toolkit==13.0.2 for this image's Python")
