@@ -317,11 +317,11 @@ def base(arguments, batch, epochs):
 
 
 def recipe(arguments):
-    """Epochs of the recipe at BERT-base's shape, without checkpoints."""
+    """Epochs of the recipe at BERT-base's shape, without checkpoints: every batch size in this one process."""
     results = {}
     for way in arguments.ways.split(","):
-        for batch in (64, 256):
-            name = f"batch {batch}, {way}"
+        for number, batch in enumerate(map(int, arguments.batches.split(","))):
+            name = f"batch {batch}, {way}, number {number}"
             words = base(arguments, batch, 1 if arguments.tiny else 4)
             results[name] = trained(arguments, *words, padded_way=way == "padded", checkpoints=False)
             write(arguments, "recipe", results)
@@ -429,6 +429,7 @@ def main():
     parser.add_argument("--only", default="check,speed,recipe,checkpoint,accuracy,sanitizer")
     parser.add_argument("--part")
     parser.add_argument("--ways", default="packed,padded")
+    parser.add_argument("--batches", default="64,256")
     parser.add_argument("--tools", default="memcheck,racecheck")
     parser.add_argument("--tiny", action="store_true")
     arguments = parser.parse_args()

@@ -34,6 +34,14 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("tier")
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what tests recorded as ``summary``, from whichever worker they ran on."""
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            if name == "summary":
+                terminalreporter.write_line(str(value))
+
+
 @pytest.hookimpl(tryfirst=True)  # before xdist asks for the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The core tier runs a test of both engines on Docker; on Podman, too, where it is marked ``both_engines``.

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
+import socket
 import subprocess
+import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,6 +49,20 @@ def docker_backend() -> Docker:
     if reason := _why_not(Docker()):
         pytest.skip(reason)
     return Docker()
+
+
+@pytest.fixture(scope="session")
+def second_docker(docker_backend: Docker) -> str:
+    """Endpoint of another Docker engine on this machine, which SEATRIAL_TEST_DOCKER names."""
+    endpoint = os.environ.get("SEATRIAL_TEST_DOCKER")
+    if endpoint is None:
+        pytest.skip("SEATRIAL_TEST_DOCKER names no second Docker engine")
+    second = Docker(["docker", "--host", endpoint])
+    if reason := _why_not(second):
+        pytest.skip(reason)
+    if second.client.address().id == docker_backend.client.address().id:
+        pytest.skip(f"{endpoint} is the engine that the environment leads to")
+    return endpoint
 
 
 @pytest.fixture(scope="session")
@@ -166,3 +184,35 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory, docker_backend: object)
 @pytest.fixture(scope="session")
 def cluster(kubeconfig: Path) -> Cluster:
     return Cluster({"KUBECONFIG": str(kubeconfig)})
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[str]:
+    """Debian's docker-registry on a free port: ``127.0.0.1:PORT``."""
+    program = shutil.which("docker-registry")
+    if program is None:
+        pytest.skip("docker-registry is not installed (Debian: apt-get install docker-registry)")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    config = tmp_path / "registry.yml"
+    storage = f"storage: {{filesystem: {{rootdirectory: {tmp_path / 'registry'}}}}}"
+    config.write_text(f"version: 0.1\n{storage}\nhttp: {{addr: {address}}}\n")
+    with (tmp_path / "registry.log").open("wb") as log:
+        server = subprocess.Popen([program, "serve", str(config)], stdout=log, stderr=log)
+    try:
+        deadline_s = time.monotonic() + 20
+        while not _answers(address):
+            assert time.monotonic() < deadline_s and server.poll() is None, (tmp_path / "registry.log").read_text()
+            time.sleep(0.1)
+        yield address
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _answers(address: str) -> bool:
+    try:
+        return bool(urllib.request.urlopen(f"http://{address}/v2/", timeout=2).status == 200)
+    except OSError:
+        return False

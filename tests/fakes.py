@@ -6,7 +6,7 @@ Import as ``from fakes import FakeBackend``.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +17,8 @@ from seatrial.backends.base import Backend, EngineFacts, Handle, ImageFacts, Pla
 from seatrial.errors import EngineUnavailableError, GpuContractError, ImageError, SeatrialError
 from seatrial.job import loading
 from seatrial.job.model import Job, Target
-from seatrial.job.plan import AgentPlan, ContainerPlan, ImagePlan, Plan
+from seatrial.job.plan import AgentPlan, ContainerPlan, EngineAddress, ImagePlan, Plan
+from seatrial.system.command import Completed
 
 
 def load_job(project: Path, flags: dict[str, Any], **keys: Any) -> Job:
@@ -68,7 +69,7 @@ class FakeImages:
     def __init__(self, name: str) -> None:
         self.name = name
         self.call = [name]
-        self.held = {"python:3.11-slim-bookworm": ImageFacts("sha256:1", None, 125_000_000, python="python3")}
+        self.held = {"python:3.11-slim-bookworm": ImageFacts("sha256:1", None, python="python3")}
 
     def image(self, reference: str) -> ImageFacts | None:
         return self.held.get(reference)
@@ -76,10 +77,14 @@ class FakeImages:
     def pull(self, reference: str, progress: Callable[[str], None] | None = None) -> ImageFacts:
         if progress is not None:
             progress(f"Pulling {reference}")
-        return self.held.setdefault(reference, ImageFacts("sha256:2", "sha256:3", 125_000_000))
+        return self.held.setdefault(reference, ImageFacts("sha256:2", "sha256:3"))
 
     def find_python(self, reference: str) -> str | None:
         return self.held[reference].python
+
+    def run_once(self, reference: str, argv: Sequence[str], **options: object) -> Completed:
+        """Answers each question with the size of an image."""
+        return Completed(tuple(argv), 0, stdout="125000000\n")
 
 
 class OfflineImages(FakeImages):
@@ -100,6 +105,9 @@ class FakeBackend:
         self.images = FakeImages(name)
         self.states: dict[str, State] = {}
         self.calls: list[tuple[object, ...]] = []
+
+    def bound_to(self, engine: EngineAddress) -> FakeBackend:
+        return self
 
     def facts(self) -> EngineFacts:
         return self.answer

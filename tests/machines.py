@@ -272,6 +272,8 @@ def healthy(root: Path) -> Host:
     trees.ubuntu(root)
     for name in ("nvidia-container-runtime-hook", "nvidia-container-runtime", "docker"):
         host.write(f"/usr/bin/{name}")
+    host.write("/proc/812/comm", "dockerd\n")
+    host.write("/proc/812/environ", "LANG=C.UTF-8\0PATH=/usr/local/sbin:/usr/bin\0")
     host.write("/var/run/docker.pid", "1")  # the daemon started after the toolkit was installed
     host.pci("0000:10:00.0")
     host.write("/etc/os-release", 'ID=ubuntu\nID_LIKE=debian\nVERSION_ID="24.04"\nPRETTY_NAME="Ubuntu 24.04"\n')
@@ -281,7 +283,7 @@ def healthy(root: Path) -> Host:
     host.answer("modinfo", "-F", "version", "nvidia", stdout=VERSION + "\n")
     host.answer(sys.executable, stdout="[0, null, 1]\n")  # cuInit in a child
     host.docker = docker_info()
-    host.image = ImageFacts("sha256:1", None, 5_000_000_000, env={"CUDA_VERSION": "13.0.1"}, python="python3")
+    host.image = ImageFacts("sha256:1", None, env={"CUDA_VERSION": "13.0.1"}, python="python3")
     host.live = inside()
     host.still = inside()
     types = ("float32", "float64", "float16", "bfloat16")

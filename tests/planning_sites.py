@@ -62,7 +62,7 @@ def a_site(
     chosen = GPUS[:gpus]
     fake = FakeBackend()
     fake.name, fake.place = backend, PLACES[backend]
-    fake.images.held[READY] = ImageFacts("sha256:1", None, 10**9, cmd=("serve",), python="/usr/bin/python3")
+    fake.images.held[READY] = ImageFacts("sha256:1", None, cmd=("serve",), python="/usr/bin/python3")
     inside = {"runtimes": ("runc", "nvidia"), "cdi_spec_dirs": ("/etc/cdi",), "cdi_devices": CDI} if gpus else {}
     return Site(
         run_id=RUN_ID,

@@ -41,7 +41,8 @@ def _findings_lines() -> Iterator[str]:
     yield "# Findings"
     yield ""
     yield f"The {len(entries())} failures that seatrial knows, from the host to the framework. Receipts and the agent"
-    yield "name them by ID. In symptoms, … and {name} stand for any text. Generated from `src/seatrial/findings/`."
+    yield "name them by ID. In symptoms, … and {name} stand for any text."
+    yield "Generated from `src/seatrial/findings/catalog/`."
     for layer in LAYERS:
         yield ""
         yield f"## {layer.capitalize()}"

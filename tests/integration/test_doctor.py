@@ -330,3 +330,23 @@ def test_a_real_gpu_is_green_as_a_plain_process() -> None:
     wrong = {r.check.id: r.verdict for r in results if r.check.layer in layers and r.verdict.status == "broken"}
     assert wrong == {}
     assert by_check(results)["container.kernels"].verdict.status == "ok"
+
+
+@pytest.mark.docker
+def test_network_without_its_bridge_is_found_by_a_container_that_joins_it(docker_backend: Docker, host: Host) -> None:
+    """On a network of the test's own; by default doctor's container joins the one that runs join."""
+    assert InspectionRequest().network is None
+    name = f"doctor-{os.getpid()}"
+    bridge = f"br-{os.getpid()}"
+    made = ["network", "create", "--opt", f"com.docker.network.bridge.name={bridge}", name]
+    if subprocess.run([*docker_backend.call, *made], capture_output=True).returncode != 0:
+        pytest.skip("this engine makes no bridge")
+    try:
+        if shutil.which("ip") is None or subprocess.run(["ip", "link", "del", bridge]).returncode != 0:
+            pytest.skip("the engine's bridge is not this machine's, or not this user's to remove")
+        results = by_check(examine(machine(host, docker_backend, InspectionRequest(image=IMAGE, network=name))))
+        told = results["image.python"].verdict
+        assert told.status == "broken" and told.findings[0].id == "network-bridge-missing"
+        assert bridge in told.findings[0].message
+    finally:
+        subprocess.run([*docker_backend.call, "network", "rm", name], capture_output=True)

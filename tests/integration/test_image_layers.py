@@ -14,6 +14,7 @@ from seatrial.backends.containers.docker import Docker
 from seatrial.backends.containers.podman import Podman
 from seatrial.errors import ImageError
 from seatrial.images.building.build import build
+from seatrial.images.image_size import image_bytes
 from seatrial.images.plan import plan_image, slug
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import ImagePlan
@@ -55,7 +56,8 @@ class Projects:
     def size(self, tag: str) -> int:
         facts = self.engine.images.image(tag)
         assert facts is not None
-        return facts.size_bytes
+        state = {"SEATRIAL_STATE": str(self.folder)}
+        return image_bytes(self.engine.images, facts, "/opt/venv/bin/python", state) or 0
 
     def python(self, tag: str, code: str) -> str:
         return self.ask("run", "--rm", "--network", "none", "--pull", "never", tag, "python", "-c", code).strip()

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-import shutil
-import socket
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,38 +72,6 @@ def test_settings_are_compared_and_models_fetched_from_a_claim(
     fetched = tmp_path / "fetched"
     project.cli("runs", "cp", f"{results[1]['run_id']}:0.3.pt", str(fetched))
     assert (fetched / "0.3.pt").read_text() == "weights"
-
-
-@pytest.fixture
-def registry(tmp_path: Path) -> Iterator[str]:
-    """Debian's docker-registry on a free port: ``127.0.0.1:PORT``."""
-    program = shutil.which("docker-registry")
-    if program is None:
-        pytest.skip("docker-registry is not installed (Debian: apt-get install docker-registry)")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    config = tmp_path / "registry.yml"
-    storage = f"storage: {{filesystem: {{rootdirectory: {tmp_path / 'registry'}}}}}"
-    config.write_text(f"version: 0.1\n{storage}\nhttp: {{addr: {address}}}\n")
-    with (tmp_path / "registry.log").open("wb") as log:
-        server = subprocess.Popen([program, "serve", str(config)], stdout=log, stderr=log)
-    try:
-        deadline_s = time.monotonic() + 20
-        while not _answers(address):
-            assert time.monotonic() < deadline_s and server.poll() is None, (tmp_path / "registry.log").read_text()
-            time.sleep(0.1)
-        yield address
-    finally:
-        server.terminate()
-        server.wait()
-
-
-def _answers(address: str) -> bool:
-    try:
-        return bool(urllib.request.urlopen(f"http://{address}/v2/", timeout=2).status == 200)
-    except OSError:
-        return False
 
 
 @pytest.mark.slow

@@ -5,6 +5,8 @@ To add one: implement the protocol in a file beside this one and add it to the t
 
 from __future__ import annotations
 
+import hashlib
+import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -13,7 +15,7 @@ from typing import Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from seatrial.job.plan import Plan
+from seatrial.job.plan import EngineAddress, Plan
 from seatrial.system.command import Completed
 
 Status = Literal["created", "running", "exited", "gone"]
@@ -33,6 +35,7 @@ class Handle(BaseModel):
         framed: its log is the agent's, in frames.
         composed: Compose made the container and waits for its end there: only Compose takes it away.
         context, namespace: of a cluster.
+        engine: where it is; None in handles of before 0062: the current engine finds the run, or nobody knows of it.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -46,6 +49,20 @@ class Handle(BaseModel):
     composed: bool = False
     context: str | None = None
     namespace: str | None = None
+    engine: EngineAddress | None = None
+
+
+def this_machine() -> EngineAddress:
+    """The address of what has no service: a process, and a Podman's storage.
+
+    Source of the ID: machine-id(5), which asks programs to keep the ID itself to the machine.
+    """
+    name = platform.node() or "localhost"
+    try:
+        machine = Path("/etc/machine-id").read_text().strip()
+    except OSError:
+        machine = ""
+    return EngineAddress(endpoint=name, id=hashlib.sha256(f"seatrial {machine or name}".encode()).hexdigest()[:16])
 
 
 @dataclass(frozen=True)
@@ -92,6 +109,7 @@ class EngineFacts:
         cpu_limits, memory_limits: cgroup limits can be enforced (not always so when rootless).
         desktop: Docker Desktop: containers run in a virtual machine, which has a GPU on Windows (WSL 2) only.
         snap: Docker from the snap, which cannot read outside the home folder.
+        address: of this engine; None where it is not available.
     """
 
     name: str
@@ -110,6 +128,7 @@ class EngineFacts:
     cgroup_driver: str | None = None
     desktop: bool = False
     snap: bool = False
+    address: EngineAddress | None = None
 
     @property
     def takes_gpus_flag(self) -> bool:
@@ -143,7 +162,6 @@ class ImageFacts:
 
     id: str
     digest: str | None
-    size_bytes: int
     entrypoint: tuple[str, ...] = ()
     cmd: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
@@ -183,7 +201,10 @@ class ImageStore(Protocol):
         """
 
     def push(self, reference: str) -> None:
-        """Send an image to the registry in its name. Raises ImageError naming the registry and the next command."""
+        """Push an image to the registry in its name.
+
+        Raises UsageError where the name has no registry, ImageError naming the registry and the next command.
+        """
 
     def find_python(self, reference: str) -> str | None:
         """Path of a Python >= 3.8 inside the image, found by running it there, or None."""
@@ -252,6 +273,9 @@ class Backend(Protocol):
     @property
     def images(self) -> ImageStore | None: ...
 
+    def bound_to(self, engine: EngineAddress) -> Backend:
+        """This backend on one engine, whatever the environment leads to."""
+
     def facts(self) -> EngineFacts:
         """Look at the engine. Never raises for an engine that is not there; says so in the facts."""
 
@@ -264,7 +288,8 @@ class Backend(Protocol):
     def find(self, run_id: str, run_dir: Path) -> Handle | None:
         """The run that somebody started and could not write down, by the label or mark that it carries; else None.
 
-        One that was made and never started is removed. Raises EngineUnavailableError.
+        One that was made and never started is removed. Raises EngineUnavailableError, also where another engine than
+        the run's has answered.
         """
 
     def collect(self, handle: Handle, run_dir: Path, say: Callable[[str], None]) -> AbstractContextManager[None]:
@@ -274,7 +299,10 @@ class Backend(Protocol):
         """
 
     def state(self, handle: Handle) -> State:
-        """What became of it. Never raises for one that is gone."""
+        """What became of it. ``gone`` is the answer of the handle's own engine alone.
+
+        Raises EngineUnavailableError: that engine does not answer, or another one in its place.
+        """
 
     def stop(self, handle: Handle, grace_s: float) -> None:
         """SIGTERM, then SIGKILL after ``grace_s``. Returns when it has ended."""

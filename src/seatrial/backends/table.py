@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from seatrial.backends.base import Backend, EngineFacts, PlaceKind
 from seatrial.backends.remembered import remembered
 from seatrial.errors import EngineUnavailableError, UsageError
-from seatrial.job.plan import Choice
+from seatrial.job.plan import Choice, EngineAddress
 from seatrial.system.client_call import client_call as client_call  # part of this table for its callers
 from seatrial.system.near import nearest
 
@@ -64,14 +64,18 @@ def engine(name: str, environ: Mapping[str, str]) -> ContainerEngine:
     return ENGINES[name]()(client_call(name, environ))
 
 
-def backend(name: str, environ: Mapping[str, str]) -> Backend:
-    """The backend of this name. Raises UsageError naming those that there are."""
+def backend(name: str, environ: Mapping[str, str], at: EngineAddress | None = None) -> Backend:
+    """The backend of this name, on the engine that the environment leads to, or on the one at ``at``.
+
+    Raises UsageError naming those that there are.
+    """
     if name not in BACKENDS:
         meant = "k8s" if name.lower().startswith("kube") else nearest(name, ["auto", *BACKENDS]) or "auto"
         raise UsageError(
             f"There is no backend {name!r}: choose from auto, {', '.join(BACKENDS)}", run=f"seatrial run … --on {meant}"
         )
-    return BACKENDS[name](environ)
+    made = BACKENDS[name](environ)
+    return made if at is None else made.bound_to(at)
 
 
 def place(name: str) -> PlaceKind | None:
@@ -91,7 +95,8 @@ def choose(
         facts = _facts(chosen, environ)
         if not facts.available:
             raise EngineUnavailableError(_sentence(facts.reason), run=facts.fix)
-        return chosen, facts, Choice(what="backend", value=requested, reason=f"asked for; {facts.reason}")
+        why = Choice(what="backend", value=requested, reason=f"asked for; {facts.reason}")
+        return _bound(chosen, facts), facts, why
     passed_over: list[str] = []
     for name in [name for name in BACKENDS if name not in NEVER_AUTO]:  # a test may have added one
         candidate = backend(name, environ)
@@ -99,9 +104,14 @@ def choose(
         obstacle = _obstacle(facts, gpus_wanted)
         if obstacle is None:
             reason = "; ".join([f"first available: {facts.reason}", *passed_over])
-            return candidate, facts, Choice(what="backend", value=name, reason=reason)
+            return _bound(candidate, facts), facts, Choice(what="backend", value=name, reason=reason)
         passed_over.append(f"not {name}: {obstacle}")
     raise EngineUnavailableError("No backend is available", cause="; ".join(passed_over), run="seatrial doctor")
+
+
+def _bound(candidate: Backend, facts: EngineFacts) -> Backend:
+    """On the engine that has just answered: a context that is changed meanwhile leads nowhere else."""
+    return candidate if facts.address is None else candidate.bound_to(facts.address)
 
 
 def _facts(candidate: Backend, environ: Mapping[str, str]) -> EngineFacts:

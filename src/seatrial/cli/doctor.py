@@ -42,7 +42,7 @@ def doctor(
     mount: Annotated[list[str] | None, typer.Option("--mount", metavar="SRC:DST[:ro]", help="As for run.")] = None,
     env: Annotated[list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="As for run.")] = None,
     shm_size: Annotated[str | None, typer.Option("--shm-size", metavar="SIZE", help="As for run.")] = None,
-    network: Annotated[str, typer.Option("--network", metavar="NAME", help="As for run; optional.")] = "none",
+    network: Annotated[str | None, typer.Option("--network", metavar="NAME", help="As for run; optional.")] = None,
     host_only: Annotated[
         bool, typer.Option("--host-only", help="Host checks only, no container; under 1.5 s.")
     ] = False,

@@ -58,7 +58,7 @@ FLAGS = (
         "Build for h100, or driver=535.129,gpu=A4000; default: this machine.",
         metavar="MACHINE",
     ),
-    Flag("image.slim", "--slim", "Slim the image: none, files, unused, arch.", metavar="LEVEL"),
+    Flag("image.slim", "--slim", "Slim the image: auto, none, files, unused, arch.", metavar="LEVEL"),
     Flag("on", "--on", "auto, docker, podman, local or k8s.", metavar="BACKEND"),
     Flag(
         "gpus",

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from seatrial.diagnosis.diagnosis import MEANING
-from seatrial.findings.aftermath import FOLLOWS, without_aftermath
-from seatrial.findings.build import CONSEQUENCES
+from seatrial.findings.aftermath import FOLLOWS, OF_A_BUILD, without_aftermath
 from seatrial.findings.catalogue import LAYERS, by_id, entries
 from seatrial.findings.finding import Finding
 from seatrial.findings.known import Known, beginning, cut_behind_a_gap, ending, plain
@@ -119,9 +118,9 @@ class _Read:
 def _causes(found: list[Finding]) -> list[Finding]:
     """Without what follows from another of them, and what does no harm behind the rest."""
     ids = {finding.id for finding in found}
-    roots = {entry.id for entry in entries(_OF_BUILDS)}.difference(CONSEQUENCES, FOLLOWS)
+    roots = {entry.id for entry in entries(_OF_BUILDS)}.difference(OF_A_BUILD, FOLLOWS)
     if ids & roots:  # pip that reaches no index then finds no package there
-        found = [finding for finding in found if finding.id not in CONSEQUENCES]
+        found = [finding for finding in found if finding.id not in OF_A_BUILD]
     return sorted(without_aftermath(found), key=lambda finding: finding.severity == "info")
 
 

@@ -27,6 +27,17 @@ MISSED = (
 )
 
 
+#: Entries of a build that only say that something did not work out, the most telling first: whatever else a build
+#: shows is their cause.
+OF_A_BUILD = (
+    "build-step-killed",
+    "package-metadata-failed",
+    "package-does-not-compile",
+    "package-missing",
+    "debian-package-missing",
+    "base-image-missing",
+)
+
 #: Entry → entries that it follows from.
 FOLLOWS = {
     "conda-conflict": ("conda-wants-a-gpu", "conda-package-missing"),

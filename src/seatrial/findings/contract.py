@@ -7,7 +7,7 @@ framework, kernel), and the first broken one is the cause: what is behind it fai
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from seatrial.findings.catalogue import by_id
-from seatrial.findings.commands import GENERATE_CDI, REGISTER_ON_NODE
+from seatrial.findings.commands import GENERATE_CDI, REGISTER_ON_NODE, REGISTER_RUNTIME
 from seatrial.findings.finding import Finding
 from seatrial.findings.match import match_text
 
@@ -85,7 +85,7 @@ def _device_nodes(expected: List[Facts], visible: List[Facts], context: Facts) -
 
 #: How the GPUs were put in → what fixes that way.
 _INJECTION_FIXES = {
-    "nvidia-runtime": "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker",
+    "nvidia-runtime": REGISTER_RUNTIME,
     "cdi": GENERATE_CDI,
     "device-nodes": "ls -l /dev/nvidia*   # on the host; create them: sudo nvidia-modprobe -c=0 -u",
     "device-plugin": REGISTER_ON_NODE,

@@ -23,7 +23,7 @@ from seatrial.images.base import (
     slim_base,
     ubuntu_pythons,
 )
-from seatrial.images.building.space import disk_choice
+from seatrial.images.building.space import disk_choice, size_choice
 from seatrial.images.building.wheel import WHEEL_NAME, wheel_bytes
 from seatrial.images.dockerfiles.plain import render_plain
 from seatrial.images.dockerfiles.write import (
@@ -92,7 +92,14 @@ def plan_image(
         pins = _on_own_base(pins, python_of_image(job.image.base))
     base, resolved = _base_and_stack(job, needs, machine, pins)
     check_code(script, needs, resolved)
-    slimming = slimming_for(job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu)
+    slimming = slimming_for(
+        job,
+        resolved.stack,
+        machine,
+        compiles=compiles,
+        multi_gpu=multi_gpu,
+        requirements=resolved.requirements.lines,
+    )
     own = WHEEL_NAME if job.target.kind == "recipe" or script.uses_seatrial else None
     with_system, system_choices, system_warnings = _with_system_packages(job, resolved)
     plan = _to_build(with_system, base, resolved, slimming, own, compiles=compiles)
@@ -109,9 +116,11 @@ def plan_image(
     known_bytes = pins.packages_bytes(resolved.stack.python)
     built = {each.what.removesuffix(" build"): each.value for each in resolved.choices if each.what.endswith(" build")}
     also = {name: build for name, build in built.items() if name not in plan.stack}
-    plan = plan.model_copy(update={"warnings": warnings, "packages_bytes": known_bytes, "also": also})
+    plan = plan.model_copy(update={"packages_bytes": known_bytes, "also": also})
+    size, too_large = size_choice(plan, job.image.slim, slimming.left_out, job.criteria.max_image_bytes)
+    plan = plan.model_copy(update={"warnings": (*warnings, *too_large)})
     takes_room = bool(resolved.requirements.lines or with_system.image.system_packages or own or wheels or compiles)
-    return plan, (*choices, *((disk_choice(plan),) if takes_room else ()))
+    return plan, (*choices, *((size, disk_choice(plan)) if takes_room else ()))
 
 
 def _with_system_packages(job: Job, resolved: Resolved) -> tuple[Job, tuple[Choice, ...], tuple[str, ...]]:
@@ -157,6 +166,7 @@ def _to_build(
         sources=digest_of_sources(job.image, wheels),
         own_wheel=own_wheel,
         slimming=slimming.arguments,
+        slims_packages=slimming.packages,
         architectures=slimming.architectures,
         labels=_labels(resolved.stack, slimming.architectures),
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import seatrial
 from seatrial.errors import ConfigError
+from seatrial.images.requirements.requirements_files import canonical_name
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
 from seatrial.recipe_names import source_of
@@ -25,10 +26,10 @@ _ROOM = Path("images") / "slimming"
 _SIGNS: dict[str, str] = {
     "fft": r"(?i)fft|stft|spectrogram|melscale|torchaudio",
     "sparse": r"(?i)sparse|to_csr|coalesce|torch_geometric|torch_scatter|\bdgl\b|bitsandbytes",
-    "sparselt": r"(?i)semi_structured|sparselt",
+    "sparselt": r"(?i)semi_structured|sparselt|torchao",
     "random": r"(?i)curand|cupy",
     "nvshmem": r"(?i)nvshmem|symm_mem|symmetric_memory",
-    "nccl": r"(?i)nccl|distributed|DataParallel|Accelerator|lightning|deepspeed|torchrun",
+    "nccl": r"(?i)nccl|distributed|DataParallel|accelerat(or|e\b)|lightning|deepspeed|torchrun",
     "linalg": (
         r"(?i)linalg|\binv(erse)?\(|cholesky|\bsvd|\bqr\(|\beigh?(vals)?\b|lstsq|lu_solve|pinverse|matrix_exp|orthogonal|"
         r"spectral_norm|logdet|slogdet|\bdet\(|MultivariateNormal|gpytorch"
@@ -56,6 +57,19 @@ _XLA_SIGNS: dict[str, str] = {
     "libclang": r"clang",
 }
 
+#: Features that only code which names them uses, so that the project's source and requirements prove their absence:
+#: nothing in torch, TensorFlow and JAX calls cuRAND or nvcc, and one function of torch each cuSPARSELt and NVSHMEM. Any
+#: package may call FFT, decompositions or sparse products with no word of it in the script: ``auto`` keeps those.
+_NAMED = ("nvcc", "nvshmem", "random", "sparselt")
+
+#: Packages that start no collective of several GPUs by themselves. With any other, ``auto`` keeps NCCL.
+_WITHOUT_COLLECTIVES = """
+click einops h5py imageio jax jaxlib keras matplotlib mlflow mlflow-skinny numpy opencv-python opencv-python-headless
+packaging pandas pillow psutil pyarrow python-dotenv pyyaml regex requests rich safetensors scikit-image scikit-learn
+scipy seaborn sentencepiece six sympy tensorboard tensorboardx tensorflow tokenizers torch torchaudio torchvision tqdm
+typer typing-extensions
+"""
+
 _MOST_FILES, _MOST_SOURCE_BYTES = 500, 50_000_000
 
 
@@ -64,47 +78,75 @@ class Slimming:
     """Arguments of the slimming program; () when nothing is slimmed.
 
     Attributes:
+        left_out: level → features that it would leave out of this job's image; {} where there is nothing to slim.
         architectures: compute capabilities that the image is cut down to; () for all.
+        packages: the project's packages are slimmed, too, and not the framework's alone.
     """
 
     arguments: tuple[str, ...] = ()
+    left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     architectures: tuple[str, ...] = ()
+    packages: bool = True
     choices: tuple[Choice, ...] = ()
 
 
-def slimming_for(job: Job, stack: Stack, machine: Machine | None, *, compiles: bool, multi_gpu: bool) -> Slimming:
-    """What ``image.slim`` means for this job.
+def slimming_for(
+    job: Job,
+    stack: Stack,
+    machine: Machine | None,
+    *,
+    compiles: bool,
+    multi_gpu: bool,
+    requirements: Sequence[str] = (),
+) -> Slimming:
+    """Return what ``image.slim`` means for this job, whose packages are ``requirements``.
 
     Raises ConfigError where the level cannot be meant: no framework, or an unknown GPU.
     """
     level = job.image.slim
-    if level == "none":
+    has_cuda = stack.wheel is not None and not stack.cpu
+    if not has_cuda and level in ("auto", "none"):
         return Slimming()
-    arguments = ["--level", level, *(["--keep-headers"] if compiles else [])]
-    choices = [
-        Choice(what="slimming", value=level, reason="image.slim; what each level saves: seatrial build --explain")
-    ]
-    if level == "files":
-        return Slimming(tuple(arguments), choices=tuple(choices))
-    if stack.wheel is None:
+    if stack.wheel is None and level in ("unused", "arch"):
         raise ConfigError(
             f"image.slim = {level!r} supports only libraries of torch, TensorFlow and JAX",
             cause="this project uses no framework",
             run='in seatrial.toml: [image] slim = "files"',
         )
-    signs = _SIGNS if stack.wheel.framework == "torch" else _XLA_SIGNS
-    used = set(_used(job, signs)) | ({"compile", "nvcc"} if compiles else set())
-    if job.target.kind == "recipe":
-        used.discard("nccl")  # recipes can, and do so with several ranks alone: that is known here
-    used |= {"nccl"} if multi_gpu or job.nodes > 1 else set()
-    if signs is _XLA_SIGNS and "linalg" in used:
-        used.add("sparse")  # cuSOLVER is linked to cuSPARSE
-    unused = sorted({*signs, "sparselt", "compile"} - used)
+    used: set[str] = set()
+    left_out: dict[str, tuple[str, ...]] = {"none": (), "files": ()}
+    if stack.wheel is not None:
+        signs = _SIGNS if stack.wheel.framework == "torch" else _XLA_SIGNS
+        used = _used(job, signs, requirements) | ({"compile", "nvcc"} if compiles else set())
+        used |= {"nccl"} if multi_gpu or job.nodes > 1 else set()
+        if signs is _XLA_SIGNS and "linalg" in used:
+            used.add("sparse")  # cuSOLVER is linked to cuSPARSE
+        unused = tuple(sorted({*signs, "sparselt", "compile"} - used))
+        named = {*_NAMED, "nccl"} if _starts_no_collective(job, requirements) else {*_NAMED}
+        proven = tuple(feature for feature in unused if feature in named and feature in signs)
+        left_out |= {"auto": proven, "unused": unused, "arch": unused}
+    left_out = left_out if has_cuda else {}
+    if level == "none":
+        return Slimming(left_out=left_out)
+    if level == "auto":
+        reason = f"out of the framework: symbols, archives, and what this job cannot call ({', '.join(proven) or '-'})"
+        return Slimming(
+            ("--level", "unused", "--keep-headers", "--unused", ",".join(proven) or "none"),
+            left_out,
+            packages=False,
+            choices=(Choice(what="slimming", value="auto", reason=reason),),
+        )
+    arguments = ["--level", level, *(["--keep-headers"] if compiles else [])]
+    choices = [
+        Choice(what="slimming", value=level, reason="image.slim; what each level saves: seatrial build --explain")
+    ]
+    if level == "files":
+        return Slimming(tuple(arguments), left_out, choices=tuple(choices))
     arguments += ["--unused", ",".join(unused)]
     shown = ", ".join(sorted(used)) or "none of them"
     choices.append(Choice(what="left out", value=", ".join(unused), reason=f"the project shows use of: {shown}"))
     if level == "unused":
-        return Slimming(tuple(arguments), choices=tuple(choices))
+        return Slimming(tuple(arguments), left_out, choices=tuple(choices))
     if stack.cpu or machine is None or not machine.gpus:
         raise ConfigError(
             "image.slim = 'arch' needs to know the GPUs to keep code for",
@@ -116,16 +158,30 @@ def slimming_for(job: Job, stack: Stack, machine: Machine | None, *, compiles: b
     choices.append(
         Choice(what="architectures", value=" ".join(architectures), reason=f"the GPUs of {machine.described}")
     )
-    return Slimming(tuple(arguments), architectures, tuple(choices))
+    return Slimming(tuple(arguments), left_out, architectures, choices=tuple(choices))
 
 
-def _used(job: Job, signs: dict[str, str]) -> Iterator[str]:
-    """Features whose signs stand in the project's source, or in a recipe's."""
-    inside = _PACKAGE if job.target.kind == "recipe" else job.project
-    texts = list(read_sources(_sources(job), inside, _MOST_SOURCE_BYTES))
-    for feature, sign in signs.items():
-        if any(re.search(sign, text) for text in texts):
-            yield feature
+def _used(job: Job, signs: Mapping[str, str], requirements: Sequence[str]) -> set[str]:
+    """Features whose signs stand in the project's source or requirements, or in a recipe's source.
+
+    All of them for a project of more source than is read: nothing is proven then.
+    """
+    sources = _sources(job)
+    if len(sources) > _MOST_FILES:
+        return {*signs, "compile"}
+    if job.target.kind == "recipe":
+        texts = list(read_sources(sources, _PACKAGE, _MOST_SOURCE_BYTES))
+        # Recipes can use NCCL, and do so with several ranks alone: that is known here.
+        signs = {feature: sign for feature, sign in signs.items() if feature != "nccl"}
+    else:
+        texts = [*read_sources(sources, job.project, _MOST_SOURCE_BYTES), *requirements]
+    return {feature for feature, sign in signs.items() if any(re.search(sign, text) for text in texts)}
+
+
+def _starts_no_collective(job: Job, requirements: Sequence[str]) -> bool:
+    """True if no package of the job starts NCCL with no word of it in the project's source."""
+    known = set(_WITHOUT_COLLECTIVES.split())
+    return job.target.kind == "recipe" or all(canonical_name(line) in known for line in requirements)
 
 
 def _sources(job: Job) -> list[Path]:
@@ -133,7 +189,7 @@ def _sources(job: Job) -> list[Path]:
         return [source_of(job.target.value, job.target.args)]
     hidden = {"venv", ".venv", "node_modules", "site-packages", ".git", ".seatrial"}
     found = (path for path in sorted(job.project.rglob("*.py")) if not hidden & set(path.parts))
-    return [path for path, _ in zip(found, range(_MOST_FILES), strict=False)]
+    return [path for path, _ in zip(found, range(_MOST_FILES + 1), strict=False)]
 
 
 def slimmer_bytes() -> bytes:

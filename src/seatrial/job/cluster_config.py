@@ -33,6 +33,10 @@ _OBJECT = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
 _QUEUE = r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?"
 _WHOLE = re.compile(r"[0-9]{1,9}")
 _VOLUME = re.compile(r"^(pvc:|hostpath:|emptydir$)")
+#: Host and optional namespace: github.com/distribution/reference, regexp.go; IPv6 addresses stand in brackets.
+_REGISTRY = re.compile(
+    r"([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]+\])(:[0-9]{1,5})?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*"
+)
 _TOLERATION = re.compile(r"^([^=:\s]+)(?:=([^:\s]*))?(?::(NoSchedule|PreferNoSchedule|NoExecute))?$")
 
 
@@ -56,6 +60,30 @@ def parse_toleration(text: Any) -> Toleration:
     if match is None:
         raise ValueError(f'expected KEY[=VALUE][:EFFECT] such as "nvidia.com/gpu:NoSchedule", got {shown(text)}')
     return Toleration(key=match[1], value=match[2], effect=match[3])  # type: ignore[arg-type]  # the pattern's words
+
+
+def registry_host(reference: str) -> str | None:
+    """Return the registry's host in an image reference, or None where an engine would take Docker Hub's.
+
+    Source: github.com/distribution/reference, normalize.go, splitDockerDomain.
+    """
+    host, slash, _ = reference.partition("/")
+    named = "." in host or ":" in host or host == "localhost"
+    return host if slash and named else None
+
+
+def parse_registry(text: Any) -> str:
+    """Read ``HOST[:PORT][/NAMESPACE]``. Raises ValueError where the host is left out.
+
+    Without a host an engine pushes to Docker Hub, so ``registry = "me"`` would name an account there.
+    """
+    reference = text.removesuffix("/") if isinstance(text, str) else ""
+    host = registry_host(f"{reference}/")
+    if host is None or not _REGISTRY.fullmatch(reference):
+        raise ValueError(f'expected HOST[:PORT]/NAMESPACE such as "ghcr.io/me" or "docker.io/me", got {shown(text)}')
+    if host == reference and host.endswith("docker.io"):
+        raise ValueError(f'{host} needs your account, as in "{host}/me"; got {shown(text)}')
+    return reference
 
 
 def parse_nodes(value: Any) -> int | tuple[str, ...]:
@@ -95,6 +123,7 @@ VolumeText = Annotated[
 TolerationText = Annotated[
     Toleration, typed(parse_toleration), Schema({**TEXT, "examples": ["nvidia.com/gpu:NoSchedule"]})
 ]
+RegistryText = Annotated[str, typed(parse_registry), Schema({**TEXT, "examples": ["ghcr.io/me"]})]
 ObjectName = Annotated[
     str,
     typed(matching(_OBJECT, "a Kubernetes name (lower-case letters, digits, - and .)")),
@@ -125,8 +154,8 @@ class ClusterOptions(Table):
     data: VolumeText | None = Field(default=None, description="Volume at /data: pvc:NAME[/FOLDER] or hostpath:/FOLDER.")
     models: VolumeText | None = Field(default=None, description="Volume at /models; also holds checkpoints.")
     code: Literal["auto", "image", "configmap"] = Field(default="auto", description="How the code gets into the pod.")
-    registry: str | None = Field(
-        default=None, description="Registry that built images are pushed to, such as ghcr.io/me."
+    registry: RegistryText | None = Field(
+        default=None, description="Host and namespace that built images are pushed to: HOST[:PORT]/NAMESPACE."
     )
     gpu_resource: str = Field(default="nvidia.com/gpu", description="Resource name of a GPU or MIG slice.")
     gpu_claims: bool | None = Field(

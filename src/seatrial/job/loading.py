@@ -164,7 +164,7 @@ def make_job(
     Raises as ``load_job``.
     """
     config = _merge(from_file, from_flags)
-    _check_paths(config, to_come)
+    _check_paths(config, project, to_come)
     target = _target(project, cwd, from_file, from_flags, config.get("image", {}).get("ready"), recipes)
     asks = project_asks(_not_replaced(from_file, from_flags), project, without_container)
     nodes = config.pop("nodes", 1)
@@ -342,7 +342,7 @@ def _target(
     return resolve_target([*words, *args], named.get("module"), ready, project, recipes)
 
 
-def _check_paths(config: Mapping[str, Any], to_come: Collection[Path]) -> None:
+def _check_paths(config: Mapping[str, Any], project: Path, to_come: Collection[Path]) -> None:
     """What is mounted or read must be there: an engine would create a missing folder, owned by root."""
 
     def later(path: Path) -> bool:
@@ -353,7 +353,11 @@ def _check_paths(config: Mapping[str, Any], to_come: Collection[Path]) -> None:
     models = config["models"].source if "models" in config else None
     if models is not None and models.exists() and not models.is_dir():
         raise DataError(f"models folder {from_here(models)} is a file", run=f"ls -l {as_typed(models)}")
-    read = [("mount", mount.source) for mount in config.get("mounts", ())]
+    # A plan knows whether the script writes to a folder of the project, which is then made.
+    mounts = [
+        mount for mount in config.get("mounts", ()) if mount.read_only or not mount.source.is_relative_to(project)
+    ]
+    read = [("mount", mount.source) for mount in mounts]
     read += [("env file", path) for path in config.get("env_files", ())]
     read += [("image.ca_bundle", path) for path in [config.get("image", {}).get("ca_bundle")] if path]
     for what, path in read:

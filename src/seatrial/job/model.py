@@ -32,7 +32,7 @@ from seatrial.job.tuning import Changes, Tuning
 
 Launcher = Literal["auto", "torchrun", "none"]
 Flavour = Literal["base", "runtime", "cudnn-runtime", "devel"]
-SlimLevel = Literal["none", "files", "unused", "arch"]
+SlimLevel = Literal["auto", "none", "files", "unused", "arch"]
 TargetKind = Literal["script", "module", "recipe", "image"]
 
 
@@ -74,7 +74,7 @@ class ImageOptions(Table):
     flavour: Flavour | None = Field(default=None, description="Kind of nvidia/cuda base; slim Python by default.")
     torch_index: keys.Mirror | None = Field(default=None, description="Mirror of https://download.pytorch.org/whl.")
     slim: SlimLevel = Field(
-        default="none", description="How far to slim the image; seatrial build --explain says what each level saves."
+        default="auto", description="How far to slim the image; seatrial plan shows the size at each level."
     )
     max_size_bytes: keys.Size | None = Field(
         default=None, validation_alias="max_size", description="Largest image that seatrial build accepts, on disk."

@@ -313,11 +313,27 @@ class VenvPlan(Frozen):
     requirements: tuple[str, ...]
 
 
+class EngineAddress(Frozen):
+    """The engine that a run is on, which any other terminal must ask in place of its own.
+
+    Attributes:
+        endpoint: where the client reaches it: a URL of Docker's or Podman's service or of a cluster's API server, the
+            storage folder of a Podman without a service, the name of the machine of a process.
+        id: what it calls itself: at the same endpoint, another engine has another.
+        credentials: where the client finds its keys: a folder of TLS certificates, an SSH key, kubeconfig files.
+    """
+
+    endpoint: str = Field(pattern=r"^[A-Za-z0-9/][^\s\x00-\x1f]*$")  # never a flag of an engine
+    id: str
+    credentials: str | None = None
+
+
 class Plan(Frozen):
     """What will happen, completely.
 
     Attributes:
         run_id: ID of the run this plan makes; also its folder's name.
+        engine: where it will run; None where the backend cannot tell.
         image: None on the local backend.
         container: None on the local backend and on a cluster. cluster: the pods, on Kubernetes.
         companion: a second container for the GPU checks when ``image.python`` is None.
@@ -332,6 +348,7 @@ class Plan(Frozen):
     created_at: str
     job: Job
     backend: str
+    engine: EngineAddress | None = None
     injection: Injection
     gpus: tuple[Gpu, ...]
     image: ImagePlan | None = None
@@ -369,6 +386,10 @@ class Plan(Frozen):
             "image": ["--image", self.job.image.ready or ""],
         }[target.kind]
         return shlex.join([*words, *(["--", *target.args] if target.args else [])])
+
+    @property
+    def engine_endpoint(self) -> str | None:
+        return None if self.engine is None else self.engine.endpoint
 
     @property
     def image_is_unknown(self) -> bool:

@@ -16,6 +16,7 @@ from seatrial.job.reading.modules import find_module, folder_of, is_folder
 from seatrial.job.reading.project_reader import Reading, read_project
 from seatrial.job.reading.standard_modules import STANDARD_MODULES
 from seatrial.job.reading.unreadable import notebook_error
+from seatrial.job.reading.writes import Write
 from seatrial.recipe_names import frameworks_of, is_keras, source_of
 from seatrial.system.project_files import read_bytes
 
@@ -67,6 +68,7 @@ class ScriptFacts:
         missing: module of one of the project's packages, as it is imported → where; it is needed and not there.
         asserted: module → (version, where), where the script ends unless a module has just that version.
         paths: literal path that may lie outside of the project, ``../data`` or ``/home/me/data`` → ``file.py:line``.
+        writes: files and folders that it makes outside of the project.
         tensorflow_1: where it cannot do without what TensorFlow 2 has under tf.compat.v1 alone, or None.
         framework: ``torch``, ``tensorflow``, ``jax`` or None.
         horovod: dotted name of each part of Horovod that it imports → ``file.py:line``; it is in no other list, since
@@ -97,6 +99,7 @@ class ScriptFacts:
     missing: dict[str, str] = field(default_factory=dict)
     asserted: dict[str, tuple[str, str]] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)
+    writes: tuple[Write, ...] = ()
     tensorflow_1: str | None = None
     framework: str | None = None
     horovod: dict[str, str] = field(default_factory=dict)
@@ -198,7 +201,7 @@ def script_facts(
     usual = [project, *named] if target.kind == "module" else [start.parent, *named, project]
     roots = [*usual, project / "src"]
     inside = start.parent if target.kind == "recipe" else project
-    reading = read_project(project, roots, inside, start, calls=calls, any_python=any_python)
+    reading = read_project(project, roots, inside, start, calls=calls, arguments=target.args, any_python=any_python)
     _refuse_a_notebook(reading, project)
     if target.kind == "script":
         _refuse_a_part_of_a_package(reading, target, project)
@@ -284,6 +287,7 @@ def _facts(reading: Reading) -> ScriptFacts:
         missing=reading.missing,
         asserted=reading.asserted,
         paths=reading.paths,
+        writes=reading.writes,
         tensorflow_1=None if "tensorflow.compat.v1" in reading.needed else certain.get("tensorflow-1"),
         framework=_framework(imports) or _framework(optional) or ("torch" if f"{HOROVOD}.torch" in horovod else None),
         horovod=horovod,

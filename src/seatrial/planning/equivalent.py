@@ -154,7 +154,7 @@ def _before(plan: Plan, recipe: str | None) -> str:
 
 def _build_command(plan: Plan) -> str:
     job = plan.job
-    slim = job.image.slim if job.image.slim != "none" else None
+    slim = job.image.slim if job.image.slim != "auto" else None
     wanted = [("--on", plan.backend), ("--target", job.image.target), ("--slim", slim)]
     options = [word for flag, value in wanted if value for word in (flag, value)]
     return f"seatrial build {shlex.join([*options, '--gpus', str(job.gpus)])} {plan.target_line}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, get_args
 
 from seatrial.backends.base import PlaceKind
@@ -94,6 +95,8 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
     refuse_options(job, site.backend.place, site.backend.name)
     refuse_first(job, script, site.backend.place)
     refuse_half_set(job, script, site.host.environ, inherits=site.backend.place == "process")
+    if interactive:  # nobody knows what will be typed
+        script = replace(script, writes=tuple(replace(write, certain=False) for write in script.writes))
     parts = PARTS[site.backend.place](job, site, script)
     horovod = horovod_parts(job, script, parts)
     script = script if horovod.starts_ranks else script.without_horovod
@@ -110,6 +113,7 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
         created_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         job=job.model_copy(update={"env": without_secrets(job.env, job)}),
         backend=site.backend.name,
+        engine=site.engine.address if site.cluster is None else site.cluster.facts.address,
         injection=parts.gpus.injection,
         gpus=parts.gpus.gpus,
         image=parts.image,

@@ -9,6 +9,7 @@ from seatrial.backends import table
 from seatrial.backends.base import Backend, Handle
 from seatrial.errors import SeatrialError
 from seatrial.events import HostLaunched
+from seatrial.images.image_size import image_bytes_of
 from seatrial.job.plan import Plan
 from seatrial.runs.liveness import leases
 from seatrial.runs.run import Run
@@ -26,7 +27,7 @@ def handle_of(run: Run, environ: Mapping[str, str]) -> Handle | None:
         plan = run.plan()
     except SeatrialError:  # it came no further than its folder
         return None
-    backend = table.backend(plan.backend, environ)
+    backend = table.backend(plan.backend, environ, plan.engine)
     with run.lock("adopt"):
         handle = run.handle()
         if handle is None:
@@ -51,6 +52,6 @@ def record_start(run: Run, plan: Plan, backend: Backend, handle: Handle, environ
             image=plan.image.tag if plan.image else None,
             image_id=facts.id if facts else None,
             image_digest=facts.digest if facts else None,
-            image_bytes=facts.size_bytes if facts else None,
+            image_bytes=image_bytes_of(plan, backend.images, environ),
         )
     )

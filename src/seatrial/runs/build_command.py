@@ -15,6 +15,7 @@ from seatrial.findings.catalogue import IN_RUN
 from seatrial.findings.match import first_in
 from seatrial.images.building.build import BuildResult, build
 from seatrial.images.building.verify_image import Verification, measure_contents, verify_image
+from seatrial.images.image_size import image_bytes, image_bytes_of
 from seatrial.images.origin import origin_labels
 from seatrial.images.project import LOCK
 from seatrial.images.sources import pip_conf
@@ -35,7 +36,8 @@ class Built:
     """A finished image.
 
     Attributes:
-        base_bytes: of the base image, or None when the engine does not have it by that name.
+        size_bytes: of the image's files; None if they could not be counted.
+        base_bytes: of the base image, or None when the engine does not have it by that name, or it has no Python.
         contents: what measure_contents says; {} unless asked.
         compressed_bytes: of the layers, as a registry would hold them; None unless asked.
     """
@@ -43,6 +45,7 @@ class Built:
     plan: Plan
     result: BuildResult
     verification: Verification
+    size_bytes: int | None
     base_bytes: int | None
     contents: dict[str, Any] = field(default_factory=dict)
     compressed_bytes: int | None = None
@@ -85,7 +88,8 @@ def build_image(job: Job, environ: Mapping[str, str], say: Say, *, explain: bool
         plan,
         result,
         verification,
-        _base_bytes(plan, store),
+        image_bytes_of(plan, store, environ),
+        _base_bytes(plan, store, environ),
         contents=measure_contents(image, store=store, machine=machine) if explain else {},
         compressed_bytes=_compressed(image.tag, store) if explain or job.image.max_compressed_bytes else None,
     )
@@ -102,10 +106,11 @@ def _machine(plan: Plan, environ: Mapping[str, str]) -> Machine | None:
     return read_host(environ).machine(plan.gpus) if plan.gpus else None
 
 
-def _base_bytes(plan: Plan, store: ImageStore) -> int | None:
+def _base_bytes(plan: Plan, store: ImageStore, environ: Mapping[str, str]) -> int | None:
     assert plan.image is not None
     base = store.image(plan.image.base or "")
-    return base.size_bytes if base is not None else None  # BuildKit keeps a pulled base to itself
+    # BuildKit keeps a pulled base to itself.
+    return image_bytes(store, base, "python3", environ) if base is not None else None
 
 
 def _compressed(tag: str, store: ImageStore) -> int:
@@ -134,10 +139,10 @@ def _write_lock(built: Built, store: ImageStore) -> Path:
 
 def _check_budget(built: Built, store: ImageStore, machine: Machine | None) -> None:
     """Raises ImageError with the three largest reasons."""
-    options, size = built.plan.job.image, built.result.size_bytes
+    options, size = built.plan.job.image, built.size_bytes
     assert built.plan.image is not None
     over = None
-    if options.max_size_bytes is not None and size > options.max_size_bytes:
+    if options.max_size_bytes is not None and size is not None and size > options.max_size_bytes:
         over = f"{size / 1e9:.2f} GB, and image.max_size is {options.max_size_bytes / 1e9:.2f} GB"
     packed = built.compressed_bytes
     if packed is not None and options.max_compressed_bytes is not None and packed > options.max_compressed_bytes:

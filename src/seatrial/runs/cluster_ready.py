@@ -24,7 +24,7 @@ def make_image_ready(plan: Plan, run_folder: Path, environ: Mapping[str, str], s
     if not plan.image.build:
         return
     store = _builder(environ)
-    say(build(plan.image, store=store, progress=say, pip_conf=pip_conf(plan.job.image)).words)
+    say(build(plan.image, store=store, progress=say, pip_conf=pip_conf(plan.job.image)).words(None))
     if plan.job.kubernetes.registry:
         say(f"pushing {plan.image.tag}")
         store.push(plan.image.tag)

@@ -12,6 +12,7 @@ from seatrial.backends import table
 from seatrial.backends.base import Handle, State
 from seatrial.errors import DiskError
 from seatrial.events import AgentFinished, HostState, follow_chain, of_type
+from seatrial.job.plan import Plan
 from seatrial.planning import secrets
 from seatrial.receipt.judging.judge import judge
 from seatrial.receipt.load import JSON_NAME
@@ -21,7 +22,7 @@ from seatrial.receipt.write import write_receipt
 from seatrial.runs import notify, tracker_pages, without_agent
 from seatrial.runs.adopt import handle_of
 from seatrial.runs.discovered_gpus import with_discovered_gpus
-from seatrial.runs.liveness import leases, state_of
+from seatrial.runs.liveness import backend_of, leases, state_of
 from seatrial.runs.run import Run, run_name
 from seatrial.system.files import write_atomically
 from seatrial.system.typed_path import as_typed
@@ -56,19 +57,19 @@ def _end(
 ) -> Receipt:
     plan = run.plan()
     if handle is not None and state is not None and plan.companion is not None:
-        without_agent.record_end(run, table.backend(handle.backend, environ), handle, state)
+        without_agent.record_end(run, backend_of(handle, environ), handle, state)
     if (told := _told_state(run)) is not None:
         state = told  # what the engine said then; by now it may have been told to forget the container
     elif collected and state is not None:
         run.record(_host_state(state))
     elif handle is not None:
-        with table.backend(handle.backend, environ).collect(handle, run.folder, lambda line: None):
+        with backend_of(handle, environ).collect(handle, run.folder, lambda line: None):
             pass  # what is left of it comes before it is judged
         if state is not None:
             run.record(_host_state(state))
     evidence, skipped = run.events()
     plan = with_discovered_gpus(plan, evidence)
-    store = table.backend(plan.backend, environ).images
+    store = table.backend(plan.backend, environ, plan.engine).images
     image = store.image(plan.image.tag) if store and plan.image and handle else None
     receipt = judge(
         plan,
@@ -88,7 +89,7 @@ def _end(
         judged(receipt)
         _give_back(run, handle, environ)
         # Last: a run with a summary has ended, and nobody looks for its container, secrets or GPUs any more.
-        write_atomically(run.folder / "summary.json", json.dumps(_summary(run, receipt)).encode(), mode=0o600)
+        write_atomically(run.folder / "summary.json", json.dumps(_summary(run, plan, receipt)).encode(), mode=0o600)
     except DiskError as error:
         how = receipt.exit_cause.words
         raise DiskError(
@@ -106,7 +107,7 @@ def _give_back(run: Run, handle: Handle | None, environ: Mapping[str, str]) -> N
     leases(environ).release(run.id)
     secrets.remove_secrets(run.id, environ)
     if handle is not None and not handle.composed:
-        table.backend(handle.backend, environ).remove(handle)
+        backend_of(handle, environ).remove(handle)
 
 
 def _host_state(state: State) -> HostState:
@@ -124,7 +125,7 @@ def _told_state(run: Run) -> State | None:
     return State(told["status"], **{key: told[key] for key in keys if key in told})
 
 
-def _summary(run: Run, receipt: Receipt) -> dict[str, Any]:
+def _summary(run: Run, plan: Plan, receipt: Receipt) -> dict[str, Any]:
     """What listings show, so that thousands of receipts need not be parsed."""
     last = {metric.name: metric.last for metric in receipt.measurements.metrics}
     loss, accuracy = telling(last)
@@ -133,6 +134,7 @@ def _summary(run: Run, receipt: Receipt) -> dict[str, Any]:
         "name": run_name(run),
         "target": receipt.header.target,
         "backend": receipt.header.backend,
+        "engine": plan.engine_endpoint,
         "gpus": max(len(receipt.header.gpus), receipt.header.gpus_asked or 0),
         "exit_code": receipt.exit_code,
         "outcome": receipt.exit_cause.words,

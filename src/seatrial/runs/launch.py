@@ -17,6 +17,7 @@ from seatrial.findings.catalogue import by_id
 from seatrial.findings.cut_down import ARCHITECTURES, covers
 from seatrial.findings.finding import Finding
 from seatrial.images.building.ready import CACHED
+from seatrial.images.image_size import image_bytes_of
 from seatrial.images.origin import origin_labels
 from seatrial.images.recipes import require_data
 from seatrial.images.sources import pip_conf
@@ -250,7 +251,9 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
         assert store is not None, "a plan with an image to build is for a backend with a store"
         pip = pip_conf(plan.job.image)
         built = build(plan.image, store=store, progress=say, pip_conf=pip, labels=origin_labels(plan.job))
-        say(built.words)
+        say(built.words(image_bytes_of(plan, store, environ)))
+    elif plan.image is not None:
+        image_bytes_of(plan, store, environ)  # counted before the run, not beside it
     if plan.companion_image is not None and store is not None and store.image(plan.companion_image) is None:
         from seatrial.images.building.pull import pull  # as the build's
 
@@ -288,7 +291,7 @@ def _select_and_lease(ground: _Ground, run: Run, environ: Mapping[str, str]) -> 
         held = leases(environ).current(beside=share or 1.0)
         selection = select_gpus(ground.job, ground.script, ground.host, held)
         uuids = [gpu.uuid for gpu in selection.gpus]
-        leases(environ).take(uuids, run.id, ground.backend.name, run.folder, share=share)
+        leases(environ).take(uuids, run.id, ground.backend.name, run.folder, ground.engine.address, share=share)
     return selection
 
 

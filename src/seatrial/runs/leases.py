@@ -17,7 +17,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from seatrial.backends.base import Handle
-from seatrial.errors import UntrustedPathError
+from seatrial.errors import EngineUnavailableError, UntrustedPathError
+from seatrial.job.plan import EngineAddress
 from seatrial.runs.launching_process import LaunchingProcess
 from seatrial.system.files import write_atomically
 from seatrial.system.nofollow import open_regular, read_regular
@@ -40,7 +41,7 @@ class Lease(BaseModel):
         launcher: the CLI that took it; it counts while handle is None.
         handle: the started run.
         share: of the GPU; 1 of a run that has it for itself.
-        backend, record: where to ask for a run whose launcher died before it could say.
+        backend, engine, record: where to ask for a run whose launcher died before it could say.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -51,6 +52,7 @@ class Lease(BaseModel):
     share: float = Field(default=1.0, gt=0, le=1)
     handle: Handle | None = None
     backend: str | None = None
+    engine: EngineAddress | None = None
     record: str | None = None
 
 
@@ -67,7 +69,7 @@ class Leases:
 
     Args:
         is_live: tells whether the run behind a handle still runs.
-        find: the handle of a lease's run that was started without one, or None.
+        find: the handle of a lease's run that was started without one, or None. Raises EngineUnavailableError.
     """
 
     def __init__(
@@ -139,6 +141,7 @@ class Leases:
         run_id: str,
         backend: str | None = None,
         record: Path | None = None,
+        engine: EngineAddress | None = None,
         *,
         share: float | None = None,
     ) -> None:
@@ -150,6 +153,7 @@ class Leases:
                 launcher=LaunchingProcess.this_process(),
                 share=share or 1.0,
                 backend=backend,
+                engine=engine,
                 record=None if record is None else str(record),
             )
             write_atomically(self._path(lease), lease.model_dump_json().encode())
@@ -183,7 +187,10 @@ class Leases:
             return self._is_live(lease.handle)
         if lease.launcher.is_alive():
             return True
-        found = self._find(lease)
+        try:
+            found = self._find(lease)
+        except EngineUnavailableError:
+            return True  # as of a handle: nobody knows that it has ended
         return found is not None and self._is_live(found)
 
 

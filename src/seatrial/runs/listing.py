@@ -28,6 +28,7 @@ class Line:
     Attributes:
         outcome: the exit cause in words, what it waits for, or why the status is unknown.
         headline: of its receipt, in a few words; None while it lives, and of runs of before.
+        engine: where it is, as its client reaches it; None where that was not recorded.
         address: where it serves, while it lives.
         gpus: how many; None where the plan cannot be read.
         seconds: of the target; while it lives, since it was started.
@@ -44,6 +45,7 @@ class Line:
     seconds: float | None = None
     address: str | None = None
     headline: str | None = None
+    engine: str | None = None
 
 
 def started_at(run_id: str) -> float | None:
@@ -76,6 +78,7 @@ def line_of(run: Run, environ: Mapping[str, str]) -> Line:
                 exit_code=summary["exit_code"],
                 seconds=summary["seconds"],
                 headline=text(summary.get("headline")),
+                engine=text(summary.get("engine")),
             )
         plan = run.plan()
         handle = run.handle()
@@ -91,10 +94,20 @@ def line_of(run: Run, environ: Mapping[str, str]) -> Line:
             waiting or "",
             seconds=_seconds_so_far(run),
             address=plan.job.serve.url if plan.job.serve is not None and status == "running" else None,
+            engine=plan.engine_endpoint,
         )
     except EngineUnavailableError as error:
         plan = run.plan()
-        return Line(run.id, run_name(run), plan.target_line, plan.backend, plan.gpus_asked, "unknown", error.message)
+        return Line(
+            run.id,
+            run_name(run),
+            plan.target_line,
+            plan.backend,
+            plan.gpus_asked,
+            "unknown",
+            error.message,
+            engine=plan.engine_endpoint,
+        )
     except (SeatrialError, KeyError) as error:
         return Line(run.id, run_name(run), "?", "?", None, "unknown", str(error))
 

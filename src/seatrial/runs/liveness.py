@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from seatrial.backends import table
-from seatrial.backends.base import Handle, State
+from seatrial.backends.base import Backend, Handle, State
 from seatrial.errors import EngineUnavailableError, SeatrialError
+from seatrial.job.plan import EngineAddress
 from seatrial.probe import proc
 from seatrial.runs.leases import Lease, Leases, default_folder
 from seatrial.system.state import state_folder
@@ -16,9 +18,14 @@ from seatrial.system.state import state_folder
 _CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 
 
+def backend_of(handle: Handle, environ: Mapping[str, str]) -> Backend:
+    """What steers a started run: its backend, on the engine where it was started."""
+    return table.backend(handle.backend, environ, handle.engine)
+
+
 def state_of(handle: Handle, environ: Mapping[str, str]) -> State:
-    """What its backend says. Raises EngineUnavailableError when the engine does not answer."""
-    return table.backend(handle.backend, environ).state(handle)
+    """What its own engine says. Raises EngineUnavailableError when that does not answer."""
+    return backend_of(handle, environ).state(handle)
 
 
 def leases(environ: Mapping[str, str]) -> Leases:
@@ -31,6 +38,8 @@ def leases(environ: Mapping[str, str]) -> Leases:
             return process is not None and str(process.started_ticks) == handle.started and process.state != "Z"
         if table.place(handle.backend) != "container" or not _CONTAINER_ID.fullmatch(handle.id):
             return False
+        if handle.engine is not None and not _may_be_asked(handle.engine):
+            return True
         try:
             return state_of(handle, environ).is_live
         except EngineUnavailableError:
@@ -42,15 +51,30 @@ def leases(environ: Mapping[str, str]) -> Leases:
         Asked of this user's own runs alone: what was made and never started is removed on the way.
         """
         record = Path(lease.record or "/")
-        if lease.backend is None or table.place(lease.backend) in (None, "cluster"):
+        if lease.backend is None or (place := table.place(lease.backend)) in (None, "cluster"):
             return None
         if record.name != lease.run_id or ".." in record.parts:
             return None
         if not record.is_relative_to(own_records) or not record.is_dir():
             return None
+        if place == "container" and lease.engine is not None and not _may_be_asked(lease.engine):
+            raise EngineUnavailableError(f"Engine at {lease.engine.endpoint} is not asked for a lease")
         try:
-            return table.backend(lease.backend, environ).find(lease.run_id, record)
+            return table.backend(lease.backend, environ, lease.engine).find(lease.run_id, record)
+        except EngineUnavailableError:
+            raise
         except (SeatrialError, OSError):
             return None
 
     return Leases(default_folder(environ), is_live, find)
+
+
+def _may_be_asked(engine: EngineAddress) -> bool:
+    """Anybody can write a lease: only a Podman store or a socket of this user's or root's is looked at for one."""
+    scheme, _, path = engine.endpoint.partition("://")
+    if not path:
+        return scheme.startswith("/")
+    try:
+        return scheme == "unix" and Path(path).stat().st_uid in (0, os.getuid())
+    except OSError:
+        return False

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seatrial.backends import table
 from seatrial.backends.base import Backend, Handle
-from seatrial.errors import SeatrialError, UsageError
+from seatrial.errors import EngineUnavailableError, SeatrialError, UsageError
 from seatrial.runs.adopt import handle_of
 from seatrial.runs.following.watch import request_stop
-from seatrial.runs.liveness import state_of
+from seatrial.runs.liveness import backend_of, leases, state_of
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore
 from seatrial.system.nofollow import tree_bytes
@@ -56,15 +55,27 @@ def copy_models(run: Run, path: str, destination: Path, environ: Mapping[str, st
 
 
 def remove(store: RunStore, run: Run, environ: Mapping[str, str], *, force: bool = False) -> None:
-    """Delete an ended run, its logs and receipt; with ``force`` a live one is killed first."""
-    if is_live(run, environ):
+    """Delete an ended run, its logs and receipt; with ``force`` a live one is killed first.
+
+    Forced, a run whose engine is not reachable is forgotten: its container, if it has one, stays there.
+    """
+    try:
+        live = is_live(run, environ)
+    except EngineUnavailableError as error:
+        if not force:
+            forget = f"seatrial runs rm --force {run.id}   # forget the run; a container of it stays where it is"
+            raise EngineUnavailableError(error.message, cause=error.cause, run=forget) from error
+        leases(environ).release(run.id)
+        store.remove(run)
+        return
+    if live:
         if not force:
             raise UsageError(
                 f"Run {run.id} has not ended", run=f"seatrial runs stop {run.id}   # or: seatrial runs rm -f {run.id}"
             )
         stop(run, environ, kill=True)
     elif run.recorded and run.summary() is None and (handle := run.handle()) is not None:
-        table.backend(handle.backend, environ).remove(handle)
+        backend_of(handle, environ).remove(handle)
     store.remove(run)
 
 
@@ -114,4 +125,4 @@ def _live(run: Run, environ: Mapping[str, str]) -> tuple[Backend, Handle]:
         )
     if handle is None or not state_of(handle, environ).is_live:
         raise UsageError(f"Run {run.id} has ended", run=f"seatrial runs show {run.id}")
-    return table.backend(handle.backend, environ), handle
+    return backend_of(handle, environ), handle

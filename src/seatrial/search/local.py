@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from queue import Empty, Queue
 
-from seatrial.backends import table
 from seatrial.backends.base import State
 from seatrial.backends.remembered import remembering
 from seatrial.errors import DiskError, GpusHeldError, ImageError, SeatrialError
@@ -21,6 +20,7 @@ from seatrial.runs.finalise import finalise
 from seatrial.runs.following.output import Stream
 from seatrial.runs.following.watch import follow, request_stop
 from seatrial.runs.launch import Prepared
+from seatrial.runs.liveness import backend_of
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore
 from seatrial.search.endings import ending_of, problem_of, series_of, unreported
@@ -100,7 +100,7 @@ def run_one(search: Search, trial: Trial, told: Callable[[], None] = lambda: Non
         reading, state = follow_trial(search, trial, run, just_started=just_started)
     except DiskError:  # nobody would follow it from here on
         if (handle := run.handle()) is not None:
-            backend = table.backend(handle.backend, search.environ)
+            backend = backend_of(handle, search.environ)
             request_stop(
                 run, backend, handle, run.plan().job.grace_s, origin="search", why="the study cannot be written"
             )
@@ -228,7 +228,7 @@ def follow_trial(search: Search, trial: Trial, run: Run, *, just_started: bool) 
                 asked_to_stop.set()
                 stop_run(search, run, "pruner", why)
         if search.killed.is_set() and (handle := run.handle()) is not None:
-            table.backend(handle.backend, search.environ).kill(handle)
+            backend_of(handle, search.environ).kill(handle)
         if not asked_to_stop.is_set() and (stop := search.why_stop()) is not None:
             asked_to_stop.set()
             stop_run(search, run, *stop)
@@ -257,7 +257,7 @@ def stop_run(search: Search, run: Run, origin: str, why: str | None) -> None:
     handle = run.handle()
     if handle is None:
         return
-    backend = table.backend(handle.backend, search.environ)
+    backend = backend_of(handle, search.environ)
     arguments = (run, backend, handle, run.plan().job.grace_s)
     threading.Thread(target=request_stop, args=arguments, kwargs={"origin": origin, "why": why}, daemon=True).start()
 

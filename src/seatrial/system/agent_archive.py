@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import seatrial
+from seatrial.findings.catalogue import catalog_json
 from seatrial.system.zip_bytes import zip_bytes
 
 #: What goes in, relative to the package. What is not listed is not there: the agent imports nothing else of ours.
@@ -74,8 +75,10 @@ def _contents() -> Mapping[str, bytes]:
     for room in _ROOMS:
         for folder, _, names in os.walk(package / room):
             inside = os.path.relpath(folder, package)
-            files += [f"{inside}/{name}" for name in names if name.endswith((".py", ".json"))]
+            if "__pycache__" not in inside:
+                files += [f"{inside}/{name}" for name in names if name.endswith((".py", ".json"))]
     contents = {f"seatrial/{file}": (package / file).read_bytes() for file in files}
+    contents["seatrial/findings/catalog.json"] = catalog_json()
     contents["pynvml.py"] = _pynvml()
     contents["__main__.py"] = _MAIN.encode()
     return dict(sorted(contents.items()))

@@ -158,7 +158,7 @@ def watched_steps(step: Step, shape: Shape, *, fresh: bool) -> None:
     """
     seen, draws = capture.host_state(step), capture.host_draws(step.device)
     for _ in range(WARMUP_STEPS):
-        step.position.zero_()  # an epoch may have fewer steps than this
+        step.point_at(shape)
         step.rehearsing = step.device.type == "cuda"
         seen, draws = capture.host_state(step), capture.host_draws(step.device)
         try:
@@ -214,7 +214,10 @@ def choose_engine(name: str, step: Step, note: Callable[[str], object], epochs: 
             engine = Graphed(step, epochs=epochs)
             engine.prepare()
         except RuntimeError as error:
-            capture.forget_failed_capture(step.device)
+            try:
+                capture.forget_failed_capture(step.device)
+            except RuntimeError:  # after an illegal access the GPU refuses everything: the first error is the cause
+                raise error from None
             set_rng_state(generators)
             note(f"engine: the step cannot be captured ({_why(error, step)}); steps run eagerly")
             if fresh:  # no graph goes on using its memory: it begins with whatever it keeps under whatever name
@@ -232,8 +235,10 @@ def _why(error: RuntimeError, step: Step) -> str:
     if step.ranks.world > 1:  # one more step would need every rank
         return type_and_line(error)
     before, generators, fresh = snapshot(step.state()), rng_state(), not step.optimizer.state
+    shape = step.source.spans[0].shape
+    step.point_at(shape)
     try:
-        line = capture.waiting_line(step, step.source.spans[0].shape)
+        line = capture.waiting_line(step, shape)
     finally:
         step.restore(before, forget_optimizer=fresh)
         set_rng_state(generators)
@@ -249,7 +254,7 @@ def _compile(step: Step, epochs: int) -> str | None:
         for phase in range(step.phases + 1):
             step.enter_phase(phase)
             for shape in longest_runs(epochs_of(step, phase, epochs)):
-                step.position.zero_()
+                step.point_at(shape)
                 step.run_recovering(shape)
     except Exception as error:
         if isinstance(error, torch.OutOfMemoryError):

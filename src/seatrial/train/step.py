@@ -51,7 +51,10 @@ class Source(Protocol):
         """Host work before each step."""
 
     def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[Any, ...]:
-        """Some rows of the batch of step ``position``: what the loss takes. Device operations only."""
+        """Some rows of the batch of step ``position``, whose shape is ``shape``: what the loss takes.
+
+        Device operations only.
+        """
 
 
 class Step:
@@ -156,6 +159,17 @@ class Step:
         self.position.fill_(first_step)
         for values in (self.losses, *self.parts.values()):
             values.zero_()
+
+    def point_at(self, shape: Shape) -> None:
+        """Point at the epoch's first step of ``shape``, so that a step tried out reads a batch of its own size.
+
+        A batch's index tables name rows within that batch. Kernels that run with the sizes of a smaller shape would
+        follow them beyond their arrays. Shapes of other epochs have as many rows as this epoch's, and no such tables.
+        """
+        spans = self.source.spans
+        same = [place for place, span in enumerate(spans) if span.shape == shape]
+        as_many = (place for place, span in enumerate(spans) if span.shape.rows == shape.rows)
+        self.position.fill_(same[0] if same else next(as_many))
 
     def enter_phase(self, phase: int) -> None:
         """Freeze what is frozen after so many of the times at which parameters are."""

@@ -14,10 +14,14 @@ import pytest
 from seatrial.backends.base import Handle
 from seatrial.backends.containers.docker import Docker
 from seatrial.errors import EngineError, EngineUnavailableError
+from seatrial.job.plan import EngineAddress
 
 RUN = "20261120-231501-k3f9"
 
+ENGINE_ADDRESS = EngineAddress(endpoint="unix:///run/engine.sock", id="7c2e /var/lib/docker")
+
 ENGINE = """#!/bin/sh
+shift
 printf '%s\\n' "$*" >> {folder}/calls
 case "$*" in
 "ps "*)
@@ -25,6 +29,10 @@ case "$*" in
     grep -l "\\"seatrial.run\\": \\"$label\\"" {folder}/*.json 2>/dev/null | sed 's/.*\\///; s/.json//' ;;
 "container inspect "*)
     if [ -e {folder}/$3.json ]; then cat {folder}/$3.json; else echo "Error: No such container: $3" >&2; exit 1; fi ;;
+"info "*)
+    echo '{{"ID": "7c2e", "DockerRootDir": "/var/lib/docker", "ServerVersion": "99"}}' ;;
+"context inspect "*)
+    echo '{{"Endpoints": {{"docker": {{"Host": "unix:///run/engine.sock"}}}}}}' ;;
 "container rm "*)
     for id; do :; done
     rm -f {folder}/$id.json ;;
@@ -40,7 +48,7 @@ class Engine:
         program = folder / "engine"
         program.write_text(ENGINE.format(folder=folder))
         program.chmod(0o755)
-        self.backend = Docker([str(program)])
+        self.backend = Docker([str(program), "--host=unix:///run/engine.sock"], ENGINE_ADDRESS)
 
     def has(self, identifier: str, status: str = "running", run: str | None = RUN, **labels: str) -> Handle:
         about: dict[str, Any] = {
@@ -51,12 +59,14 @@ class Engine:
         }
         about["Config"]["Labels"] = {**({"seatrial.run": run} if run else {}), "seatrial.log": "frames", **labels}
         (self.folder / f"{identifier}.json").write_text(json.dumps([about]))
-        return Handle(backend="docker", id=identifier, run_id=RUN, run_dir=str(self.folder), framed=True)
+        return Handle(
+            backend="docker", id=identifier, run_id=RUN, run_dir=str(self.folder), framed=True, engine=ENGINE_ADDRESS
+        )
 
     def done(self) -> list[str]:
         """What was done, questions left out."""
         calls = (self.folder / "calls").read_text().splitlines()
-        return [call for call in calls if not call.startswith(("ps ", "container inspect"))]
+        return [call for call in calls if not call.startswith(("ps ", "container inspect", "info", "context"))]
 
     def left(self) -> set[str]:
         return {path.stem for path in self.folder.glob("*.json")}
@@ -94,7 +104,13 @@ def test_one_that_was_started_and_not_written_down_is_found(engine: Engine, tmp_
     engine.has("ours")
     handle = engine.backend.find(RUN, tmp_path)
     assert handle == Handle(
-        backend="docker", id="ours", started="2026-11-20T00:00:00.5Z", run_id=RUN, run_dir=str(tmp_path), framed=True
+        backend="docker",
+        id="ours",
+        started="2026-11-20T00:00:00.5Z",
+        run_id=RUN,
+        run_dir=str(tmp_path),
+        framed=True,
+        engine=ENGINE_ADDRESS,
     )
     assert engine.done() == []
     assert engine.backend.find("20261120-231501-none", tmp_path) is None
@@ -129,6 +145,30 @@ def test_the_companion_of_a_killed_start_is_removed_and_is_not_the_target(engine
     engine.has("target")
     handle = engine.backend.find(RUN, tmp_path)
     assert handle is not None and handle.id == "target" and engine.left() == {"target"}
+
+
+@pytest.mark.parametrize("moved", [{"id": "7c2e /other/data"}, {"id": "0aa0 /var/lib/docker"}])
+def test_missing_container_is_unknown_when_another_engine_answers(
+    engine: Engine, tmp_path: Path, moved: dict[str, str]
+) -> None:
+    """Restarted with its data elsewhere, or another engine on the same socket."""
+    there = ENGINE_ADDRESS.model_copy(update=moved)
+    handle = engine.has("ours").model_copy(update={"engine": there})
+    assert engine.backend.state(handle).status == "running"
+    (tmp_path / "ours.json").unlink()
+    for acts in (engine.backend.state, engine.backend.kill, engine.backend.remove):
+        with pytest.raises(EngineUnavailableError, match=r"Engine at unix:///run/engine.sock not reachable"):
+            acts(handle)
+    with pytest.raises(EngineUnavailableError, match="not reachable"):
+        engine.backend.bound_to(there).find(RUN, tmp_path)
+
+
+def test_missing_container_is_unknown_when_handle_has_no_engine(engine: Engine, tmp_path: Path) -> None:
+    handle = engine.has("ours").model_copy(update={"engine": None})
+    assert engine.backend.state(handle).status == "running"
+    (tmp_path / "ours.json").unlink()
+    with pytest.raises(EngineUnavailableError, match="not recorded"):
+        engine.backend.state(handle)
 
 
 def test_an_engine_that_does_not_answer_finds_nothing_out(tmp_path: Path) -> None:

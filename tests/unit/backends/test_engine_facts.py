@@ -178,11 +178,10 @@ def test_image_facts():
     facts = image_facts(
         {
             "Id": "abc",
-            "Size": 5,
             "RepoDigests": ["localhost/x@sha256:1", "docker.io/library/x@sha256:2"],
             "Config": {"Env": ["PATH=/bin", "A=b=c"], "Entrypoint": ["/run"], "Cmd": None},
         }
     )
-    assert (facts.id, facts.digest, facts.size_bytes) == ("sha256:abc", "sha256:2", 5)
+    assert (facts.id, facts.digest) == ("sha256:abc", "sha256:2")
     assert facts.env == {"PATH": "/bin", "A": "b=c"}
     assert (facts.entrypoint, facts.cmd, facts.workdir) == (("/run",), (), "")

@@ -16,8 +16,9 @@ import pytest
 import yaml
 
 from fakes import FakeGpu
-from machines import KERNEL, SPEC, UUID, VERSION, HealthGpu, Host, docker_info, healthy, podman_info
+from machines import KERNEL, RECORDED, SPEC, UUID, VERSION, HealthGpu, Host, docker_info, healthy, podman_info
 from seatrial.doctor.chain import CHAIN
+from seatrial.doctor.check import Verdict
 from seatrial.doctor.examine import Result, examine
 from seatrial.doctor.facts.cluster import Cluster
 from seatrial.doctor.facts.inspection import InspectionRequest, LookError
@@ -530,6 +531,39 @@ def old_libraries_linger(host: Host) -> None:
     spec(host, version="550.54.14")
 
 
+def spec_with_hooks(host: Host, *programs: str) -> None:
+    """Hooks in the edits of all devices, and in those of one."""
+    docker_takes_cdi(host)
+    spec(host)
+    written = yaml.safe_load((host.root / SPEC.lstrip("/")).read_text())
+    hooks = [{"hookName": "createContainer", "path": path, "args": ["nvidia-cdi-hook"]} for path in programs]
+    written["containerEdits"]["hooks"] = hooks[:1]
+    written["devices"][0]["containerEdits"]["hooks"] = hooks[1:]
+    host.write(SPEC, yaml.safe_dump(written))
+
+
+def executable(host: Host, path: str) -> None:
+    host.write(path)
+    host.machine().here(path).chmod(0o755)
+
+
+@breaks("cdi.fresh", "cdi-spec-stale")
+def program_of_a_hook_removed(host: Host) -> None:
+    spec_with_hooks(host, "/usr/bin/nvidia-cdi-hook")
+
+
+@breaks("cdi.fresh", "cdi-spec-stale")
+def program_of_a_devices_hook_removed(host: Host) -> None:
+    executable(host, "/usr/bin/nvidia-cdi-hook")
+    spec_with_hooks(host, "/usr/bin/nvidia-cdi-hook", "/opt/toolkit/nvidia-cdi-hook")
+
+
+@breaks("cdi.fresh", "cdi-spec-stale")
+def program_of_a_hook_not_executable(host: Host) -> None:
+    host.write("/usr/bin/nvidia-cdi-hook")
+    spec_with_hooks(host, "/usr/bin/nvidia-cdi-hook")
+
+
 @breaks("cdi.uvm", "cdi-uvm-missing-in-spec")
 def spec_without_uvm(host: Host) -> None:
     docker_takes_cdi(host)
@@ -973,3 +1007,48 @@ def test_uuids_are_compared_without_their_prefix(tmp_path: Path) -> None:
     host.live["cuda"]["visible"][0]["uuid"] = UUID.replace("GPU-", "MIG-").upper()
     [result] = [result for result in examine(host.machine()) if result.check.id == "container.gpus"]
     assert result.verdict.status == "ok"
+
+
+def verdict(host: Host, check: str) -> Verdict:
+    [result] = [result for result in examine(host.machine()) if result.check.id == check]
+    return result.verdict
+
+
+def test_spec_whose_hooks_can_run_is_fresh(tmp_path: Path) -> None:
+    host = healthy(tmp_path)
+    executable(host, "/usr/bin/nvidia-cdi-hook")
+    spec_with_hooks(host, "/usr/bin/nvidia-cdi-hook")
+    assert verdict(host, "cdi.fresh").status == "ok"
+
+
+def test_docker_whose_containerd_has_no_version_has_its_parts(tmp_path: Path) -> None:
+    """As Debian's Docker 28.5.2 prints it."""
+    host = healthy(tmp_path)
+    host.docker = json.loads((RECORDED / "docker-info-28.5.2.json").read_text())
+    assert host.docker["ContainerdCommit"]["ID"] == ""
+    assert verdict(host, "engine.parts").status == "ok"
+
+
+@pytest.mark.parametrize("path", ["nvidia-container-runtime", "/opt/toolkit/nvidia-container-runtime"])
+def test_runtime_on_the_path_of_dockerd_alone_exists(tmp_path: Path, path: str) -> None:
+    host = healthy(tmp_path)
+    host.remove("/usr/bin/nvidia-container-runtime")
+    host.write("/opt/toolkit/nvidia-container-runtime")
+    host.write("/proc/812/environ", "PATH=/usr/bin:/opt/toolkit\0")
+    host.docker = docker_info(Runtimes={"nvidia": {"path": path}})
+    assert verdict(host, "engine.runtimes").status == "ok"
+
+
+def test_runtime_of_a_daemon_in_a_root_of_its_own_exists(tmp_path: Path) -> None:
+    """As in a snap or a container."""
+    host = healthy(tmp_path)
+    host.remove("/usr/bin/nvidia-container-runtime")
+    host.write("/proc/812/root/usr/bin/nvidia-container-runtime")
+    assert verdict(host, "engine.runtimes").status == "ok"
+
+
+def test_runtime_of_a_daemon_elsewhere_is_not_judged(tmp_path: Path) -> None:
+    host = healthy(tmp_path)
+    host.remove("/usr/bin/nvidia-container-runtime")
+    host.remove("/proc/812")
+    assert verdict(host, "engine.runtimes").status == "unknown"

@@ -19,7 +19,7 @@ BUILDS = sorted((RECORDED / "images").glob("*/*.txt"))
 
 #: What an engine says when it was asked for something that is gone: no failure of a run.
 UNKNOWN = ("docker-workdir", "podman-workdir", "docker-inspect-gone", "docker-kill-gone", "podman-inspect-gone",
-           "podman-kill-gone")  # fmt: skip
+           "podman-kill-gone", "docker-28.5-workdir", "docker-28.5-inspect-gone", "docker-28.5-kill-gone")  # fmt: skip
 
 #: As kubectl describe and kubectl get events print them.
 CLUSTER = {

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ import seatrial.findings
 from seatrial.findings.catalogue import by_id, entries
 from seatrial.findings.finding import SEVERITIES
 from seatrial.findings.known import GAP, Known
+from seatrial.system import agent_archive
 
 CATALOGUE = entries()
 FOLDER = Path(seatrial.findings.__file__).parent
@@ -39,4 +43,29 @@ def test_the_agent_can_carry_it(path: Path) -> None:
     imported = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     imported += [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     ours = [name for name in imported if name.startswith("seatrial.findings.")]
-    assert set(imported) - set(ours) <= {"re", "shlex", "typing", "functools", "importlib", "seatrial.events"}
+    assert set(imported) - set(ours) <= {
+        "re", "shlex", "typing", "functools", "importlib", "seatrial.events", "json", "os", "sys", "zlib",
+    }  # fmt: skip
+
+
+def _count(place: Path) -> int:
+    """Return how many entries the package in this folder or archive has."""
+    code = "from seatrial.findings.catalogue import entries; print(len(entries()))"
+    command = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(place)!r}); {code}"]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def test_agent_archive_carries_every_entry(tmp_path: Path) -> None:
+    assert _count(agent_archive.build(tmp_path)) == len(CATALOGUE)
+
+
+def test_entry_added_to_a_checkout_is_read_at_once(tmp_path: Path) -> None:
+    package = shutil.copytree(FOLDER.parent, tmp_path / "seatrial", ignore=shutil.ignore_patterns("__pycache__"))
+    sources = package / "findings" / "catalog"
+    if not sources.is_dir():
+        pytest.skip("a wheel carries no TOML")
+    assert _count(tmp_path) == len(CATALOGUE)
+    assert (package / "findings" / "__pycache__" / "catalog.json").is_file()
+    with (sources / "disk.toml").open("a") as file:
+        file.write('\n[disk-on-fire]\ntitle = "A disk burns"\ncause = "Heat"\nfix = "sudo poweroff"\nsources = ["x"]\n')
+    assert _count(tmp_path) == len(CATALOGUE) + 1

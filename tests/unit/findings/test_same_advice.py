@@ -32,6 +32,13 @@ def test_one_symptom_belongs_to_one_entry() -> None:
     assert {symptom: ids for symptom, ids in owners.items() if len(ids) > 1} == {}
 
 
+def test_shared_commands_are_fixes_of_the_catalogue() -> None:
+    """The TOML files repeat them."""
+    shared = {name: text for name, text in vars(commands).items() if name.isupper()}
+    fixes = [entry.fix for entry in entries()]
+    assert [name for name, text in shared.items() if not any(text.split("   #")[0] in fix for fix in fixes)] == []
+
+
 def test_nobody_else_writes_the_catalogues_texts() -> None:
     """A cause, a fix or a long command that stands in the catalogue is taken from there."""
     known = {_plain(text) for entry in entries() for text in (entry.cause, entry.fix)}

@@ -41,6 +41,7 @@ def planned(
     cpu_only: bool = False,
     machine: Machine | None = None,
     built_for: str | None = None,
+    multi_gpu: bool = False,
     **image: Any,
 ) -> tuple[ImagePlan, tuple[Choice, ...]]:
     job = Job(project=project, target=target, image=ImageOptions(target=built_for, **image))
@@ -49,7 +50,7 @@ def planned(
         modules=dict.fromkeys(imports, "train.py:1"),
         compiler_evidence="train.py:1" if compiles else None,
     )
-    return plan_image(job, script=script, cpu_only=cpu_only, machine=machine)
+    return plan_image(job, script=script, cpu_only=cpu_only, machine=machine, multi_gpu=multi_gpu)
 
 
 def text_of(plan: ImagePlan) -> str:
@@ -235,6 +236,41 @@ def test_slimming_follows_what_the_source_shows(project: Path, snapshot: Snapsho
     assert "--unused compile,linalg,nvshmem,random,sparse,sparselt --arch 90" in str(plan.dockerfile)
     assert text_of(plan) == snapshot
     assert planned(project, slim="unused", built_for="h100", compiles=True)[0].tag != plan.tag
+
+
+@pytest.mark.parametrize(
+    ("line", "packages", "options", "stubbed"),
+    [
+        ("", "torch torchvision", {}, "nccl,nvshmem,random,sparselt"),
+        ("torch.fft.fft(x); torch.linalg.inv(x)", "torch", {}, "nccl,nvshmem,random,sparselt"),
+        ("torch.distributed.init_process_group('nccl')", "torch", {}, "nvshmem,random,sparselt"),
+        ("", "torch", {"multi_gpu": True}, "nvshmem,random,sparselt"),
+        ("", "torch somebodys-trainer", {}, "nvshmem,random,sparselt"),
+        ("", "torch cupy-cuda13x", {}, "nvshmem,sparselt"),
+        ("import torch.distributed._symmetric_memory", "torch", {}, "random,sparselt"),
+    ],
+)
+def test_auto_leaves_out_what_the_job_cannot_call(
+    project: Path, line: str, packages: str, options: dict[str, Any], stubbed: str
+) -> None:
+    (project / "train.py").write_text(f"import torch\n{line}\n")
+    (project / "requirements.txt").write_text(packages.replace(" ", "\n") + "\n")
+    dockerfile = str(planned(project, built_for="h100", **options)[0].dockerfile)
+    slimmer = f"slim.pyz --root /opt/venv --level unused --keep-headers --unused {stubbed} "
+    layers = len(re.findall("pip install --no-compile .*-r /media", dockerfile))
+    # Above the framework what others are linked to comes back, and nothing else goes.
+    assert dockerfile.count(slimmer) == layers
+    assert (dockerfile.count(f"{slimmer}--keep-metadata"), dockerfile.count(f"{slimmer}--wanted")) == (1, layers - 1)
+
+
+def test_auto_proves_nothing_of_more_source_than_is_read(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "more.py").write_text("")
+    monkeypatch.setattr(slim, "_MOST_FILES", 1)
+    assert "--unused none " in str(planned(project, built_for="h100")[0].dockerfile)
+
+
+def test_auto_slims_no_image_without_cuda(project: Path) -> None:
+    assert planned(project, cpu_only=True)[0].tag == planned(project, cpu_only=True, slim="none")[0].tag
 
 
 EVERYTHING = "compile fft libclang linalg nccl nvcc nvshmem random rnn sparse sparselt"

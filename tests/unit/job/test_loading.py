@@ -201,7 +201,7 @@ BAD_FLAGS: dict[str, dict[str, Any]] = {
     "number": {"cpus": "many"},
     "list": {"mounts": ("a",)},
     "ready image": {"image": {"ready": 3}},
-    "missing mount source": {"mounts": ("nowhere:/x",)},
+    "missing mount source": {"mounts": ("nowhere:/x:ro",)},
     "missing env file": {"env_files": ("nowhere.env",)},
     "missing data": {"data": "dat"},
     "missing data, nothing near": {"data": "zzzzz/qqqq"},

@@ -13,6 +13,7 @@ from fakes import load_job
 from seatrial.backends.kubernetes.devices import Claimable
 from seatrial.backends.kubernetes.survey import ClusterFacts, Node
 from seatrial.job.cluster_config import ClusterOptions
+from seatrial.job.plan import EngineAddress
 from seatrial.planning.cluster import survey as planning_survey
 from seatrial.planning.cluster.memory import LASTS_S, recall, remember
 from seatrial.planning.cluster.survey import lacks, survey_cluster
@@ -37,6 +38,7 @@ def test_it_comes_back_whole(tmp_path: Path) -> None:
         replace(CLAIMS, claimable=Claimable("v1beta1")),
         ClusterFacts(nodes=(TAINTED,), unread=("nothing",)),
         ClusterFacts(nodes=None),
+        ClusterFacts(address=EngineAddress(endpoint="https://10.0.0.1:6443", id="9f2c")),
     ):
         remember(facts, OPTIONS, environ, tmp_path)
         kept = recall(OPTIONS, environ, tmp_path)

@@ -7,11 +7,20 @@ from typing import Any
 
 import pytest
 
-from seatrial.job.model import DataMount, Job, Target
+from seatrial.backends.containers.home import HostFiles
+from seatrial.backends.containers.user_mounts import checked_mount
+from seatrial.errors import DataError, UsageError
+from seatrial.job.model import DataMount, ImageOptions, Job, Target
 from seatrial.job.mount import Mount
 from seatrial.job.script import script_facts
 from seatrial.planning.container import outside
-from seatrial.planning.container.outside import warn_of_outside
+from seatrial.planning.container.outside import (
+    made_by_writes,
+    refuse_lost_writes,
+    warn_of_lost_writes,
+    warn_of_outside,
+    with_models,
+)
 
 TARGET = Target(kind="script", value="code/train.py")
 
@@ -75,3 +84,107 @@ def test_what_is_mounted_is_there(project: Path) -> None:
     assert warnings(project, source, data=DataMount(source=folder, read_only=True)) == []
     assert warnings(project, source, mounts=(Mount(source=folder, target="/data"),)) == []
     assert warnings(project, source, workdir="/workspace/code") == []
+
+
+def lost(project: Path, source: str, *, build: bool = True, **job: Any) -> str:
+    """The refusal's advice, or the warnings."""
+    (project / "code" / "train.py").write_text(source)
+    made = Job(project=project, target=TARGET, **job)
+    script = script_facts(TARGET, project)
+    made, _ = with_models(made, script)
+    try:
+        refuse_lost_writes(made, script, build=build)
+    except UsageError as error:
+        return f"refused: {error.run}"
+    return "\n".join(warn_of_lost_writes(made, script))
+
+
+@pytest.mark.parametrize(
+    ("path", "mount"),
+    [
+        ("/output/m.pt", "./output:/output"),
+        ("/output/run/m.pt", "./output:/output"),
+        ("/app/models/m.pt", "./models:/app/models"),
+        ("/mnt/x/m.pt", "./x:/mnt/x"),
+        ("../weights/m.pt", "../weights:/weights"),
+    ],
+)
+def test_certain_write_outside_is_refused_with_its_mount(project: Path, path: str, mount: str) -> None:
+    assert lost(project, f"torch.save(m, '{path}')") == f"refused: seatrial run … --mount {mount}"
+
+
+def test_refusal_names_every_folder_and_keeps_the_mounts_that_were_typed(project: Path) -> None:
+    source = "open('/output/a', 'w')\nopen('/results/b', 'w')\nopen('/output/c', 'w')"
+    typed = Mount(source=project / "inside", target="/x")
+    assert lost(project, source, mounts=(typed,)) == (
+        f"refused: seatrial run … --mount {typed} --mount ./output:/output --mount ./results:/results"
+    )
+
+
+def test_write_that_may_run_is_a_warning(project: Path) -> None:
+    told = lost(project, "if x:\n    open('/output/a', 'w')")
+    assert told.startswith("code/train.py:2 may write /output/a") and told.endswith("--mount ./output:/output")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/tmp/a", "/dev/shm/a", "/home/seatrial/a", "/workspace/a", "/seatrial/run/a", "/models/a", "../models/a", "~/a"],
+)
+def test_write_to_kept_or_scratch_folder_is_neither_refused_nor_warned_of(project: Path, path: str) -> None:
+    assert lost(project, f"import os\nopen(os.path.expanduser('{path}'), 'w')") == ""
+
+
+@pytest.mark.parametrize("path", ["/etc/a", "/a", "/root/a", "/opt/a", "/var/log/a", "/home/me/a"])
+def test_write_to_folder_of_the_image_is_not_refused(project: Path, path: str) -> None:
+    told = lost(project, f"open('{path}', 'w')")
+    assert told == "" or told.endswith(("--mount ./log:/var/log", "--mount ./me:/home/me"))
+
+
+def test_write_is_not_refused_where_it_may_succeed(project: Path) -> None:
+    source = "open('/output/a', 'w')"
+    for job in ({"writable": True}, {"image": ImageOptions(base="company/base:1")}):
+        assert lost(project, source, **job).startswith("code/train.py:1 writes /output/a")
+    assert lost(project, source, build=False).startswith("code/train.py:1 writes /output/a")
+    assert lost(project, source, mounts=(Mount(source=project / "inside", target="/output"),)) == ""
+
+
+def test_folder_of_this_machine_is_offered_where_there_is_one(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outside.os.path, "isdir", lambda path: path == "/scratch")
+    assert lost(project, "open('/scratch/me/a', 'w')").endswith("--mount /scratch:/scratch")
+    assert lost(project, "open('/scratch2/me/a', 'w')").endswith("--mount ./scratch2:/scratch2")
+
+
+def test_models_is_mounted_where_the_script_writes_or_reads_it(project: Path) -> None:
+    def models(source: str, **job: Any) -> tuple[DataMount | None, str]:
+        (project / "code" / "train.py").write_text(source)
+        made, choices = with_models(Job(project=project, target=TARGET, **job), script_facts(TARGET, project))
+        return made.models, choices[0].reason if choices else ""
+
+    mounted = DataMount(source=project / "models", read_only=False)
+    certain = models("torch.save(m, '/models/a.pt')")
+    assert certain == (mounted, "code/train.py:1 writes /models/a.pt; another folder: --models DIR")
+    assert models("if x:\n    torch.save(m, '/models/run/a.pt')")[0] == mounted
+    assert models("torch.load('/models/a.pt')") == (None, "")
+    (project / "models").mkdir()
+    assert models("torch.load('/models/a.pt')")[0] == mounted
+    assert models("torch.save(m, '/models2/a.pt')") == (None, "")
+    own = DataMount(source=project / "inside", read_only=False)
+    assert models("torch.save(m, '/models/a.pt')", models=own) == (own, "")
+    mount = Mount(source=project / "inside", target="/models")
+    assert models("torch.save(m, '/models/a.pt')", mounts=(mount,)) == (None, "")
+
+
+def test_missing_folder_of_a_mount_is_made_where_the_script_writes_to_it(project: Path) -> None:
+    (project / "code" / "train.py").write_text("open('/output/a', 'w')")
+    script = script_facts(TARGET, project)
+    mounts = (
+        Mount(source=project / "output", target="/output"),
+        Mount(source=project / "weigths", target="/weights"),
+    )
+    job = Job(project=project, target=TARGET, mounts=mounts)
+    assert made_by_writes(job, script) == {"/output"}
+    assert checked_mount(mounts[0], project, project / "state", made=True).target == "/output"
+    with pytest.raises(DataError, match="there is no such file or folder"):
+        checked_mount(mounts[1], project, project / "state")
+    HostFiles((), {}, {}, (project / "output", project.parent / "elsewhere")).write(project)
+    assert (project / "output").is_dir() and not (project.parent / "elsewhere").exists()

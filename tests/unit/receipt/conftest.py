@@ -74,7 +74,7 @@ class Scenario:
             state=self.state,
             run_dir=run_dir,
             now=START + 60,
-            image=None if local else ImageFacts("sha256:" + "ab" * 32, None, 3_210_000_000),
+            image=None if local else ImageFacts("sha256:" + "ab" * 32, None),
             chain=None if live else follow_chain(str(folder / "events.jsonl")),
         )
 

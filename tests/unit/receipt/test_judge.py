@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fakes import a_container
 from seatrial.backends.base import State
+from seatrial.job.plan import ImagePlan, Mount
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.rendering import html, markdown
 from seatrial.receipt.rendering.rows import header_rows, measured_rows
@@ -340,6 +342,27 @@ def test_the_image_size(scenario, tmp_path):
     run = scenario("cpu-success")
     run.criteria["max_image_bytes"] = 1_000_000
     assert verdicts(run.judge(tmp_path))["image-size"] == "fail"
+
+
+@pytest.mark.parametrize("size", [31, None])
+def test_image_size_is_not_judged_when_python_comes_from_a_mount(scenario, tmp_path, size):
+    run = scenario("cpu-success")
+    run.events[0]["image_bytes"] = size
+    plan = run.plan
+    image = ImagePlan(tag="hostlike", build=False, python="/opt/venv/bin/python3")
+    mounts = (Mount(source=Path("/opt"), target="/opt", read_only=True),)
+    run.plan = lambda project: plan(project).model_copy(
+        update={"image": image, "container": a_container(mounts=mounts)}
+    )
+    judged = next(each for each in run.judge(tmp_path).criteria if each.id == "image-size")
+    assert (judged.verdict, judged.evidence) == ("not judged", "Python comes from the mount /opt, not from the image")
+
+
+def test_image_size_is_not_judged_when_the_container_was_not_started(scenario, tmp_path):
+    run = scenario("cpu-success")
+    del run.events[0]
+    judged = next(each for each in run.judge(tmp_path).criteria if each.id == "image-size")
+    assert (judged.verdict, judged.evidence) == ("not judged", "the container was not started")
 
 
 def test_the_time_limit(scenario, tmp_path):

@@ -56,7 +56,7 @@ def test_a_pull_is_told_and_the_plan_has_what_is_inside(
     assert [line.partition(", pulled")[0] for line in told.lines] == [
         f"pulling {IMAGE}",
         f"Pulling {IMAGE}",
-        f"image ready: {IMAGE}, 125 MB",
+        f"image ready: {IMAGE}",
     ]
     assert prepared.plan.image is not None and prepared.plan.image.python == "/opt/venv/bin/python"
     assert "unknown" not in [choice.value for choice in prepared.plan.choices]

@@ -75,3 +75,48 @@ def test_whatever_one_rank_raises_the_others_are_told_first():
     with pytest.raises(TypeError, match="of the script"):
         prepared([], TypeError("of the script"), ranks)
     assert told == [[False, True]]
+
+
+@pytest.mark.parametrize("tried", ["watched", "compiled"])
+def test_steps_tried_out_read_a_batch_of_their_own_shape(tried, monkeypatch):
+    model = nn.Linear(2, 1)
+    source = batches(TensorDataset(torch.zeros(20, 2)), 8)  # 8, 8 and 4 rows
+    step = Step(model, lambda model, x: model(x).mean(), torch.optim.SGD(model.parameters(), 0.1), source)
+    source.start(1, 0)
+    read, load = [], source.load
+
+    def loaded(position, shape, first, count):
+        read.append((source.spans[int(position)].shape, shape))
+        return load(position, shape, first, count)
+
+    monkeypatch.setattr(source, "load", loaded)
+    if tried == "compiled":
+        monkeypatch.setattr(step, "compile", lambda: None)
+        assert engine._compile(step, 1) is None
+    else:
+        for shape in engine.longest_runs([source.spans]):
+            engine.watched_steps(step, shape, fresh=True)
+    assert {shape.rows for _, shape in read} == {4, 8} and all(there == shape for there, shape in read)
+
+
+def test_gpu_that_refuses_everything_leaves_the_first_error(monkeypatch):
+    first, second = RuntimeError("an illegal memory access"), RuntimeError("the same, of another call")
+
+    class Broken:
+        def __init__(self, step, epochs):
+            """Nothing is captured."""
+
+        def prepare(self):
+            raise first
+
+    def refuse(device):
+        raise second
+
+    monkeypatch.setattr(engine, "Graphed", Broken)
+    monkeypatch.setattr(engine.capture, "forget_failed_capture", refuse)
+    model = nn.Linear(2, 1)
+    source = batches(TensorDataset(torch.zeros(8, 2)), 8)
+    step = Step(model, lambda model, x: model(x).mean(), torch.optim.SGD(model.parameters(), 0.1), source)
+    monkeypatch.setattr(step, "device", torch.device("cuda"))
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        engine.choose_engine("graph", step, lambda text: None)

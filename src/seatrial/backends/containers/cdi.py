@@ -44,12 +44,14 @@ class CdiDevice:
     Attributes:
         name: qualified, e.g. ``nvidia.com/gpu=GPU-de421f49-…``.
         spec: the file that defines it.
-        host_paths: device nodes and mount sources on the host that it needs, the spec's common ones included.
+        host_paths: device nodes, mount sources and programs on the host that it needs, the spec's common ones included.
+        programs: those of its hooks, which the runtime executes.
     """
 
     name: str
     spec: Path
     host_paths: tuple[str, ...]
+    programs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -118,21 +120,24 @@ def _devices(path: Path, spec: dict[str, Any]) -> Iterator[CdiDevice]:
         raise ValueError(f"kind must be vendor/class, not {shown(kind)}")
     if not isinstance(devices, list) or not devices:
         raise ValueError("devices must be a list of at least one device")
-    common = tuple(_host_paths(spec.get("containerEdits")))
+    common, common_hooks = _host_paths(spec.get("containerEdits"))
     for device in devices:
         # nvidia-ctk once wrote index names as bare YAML integers; the engines read them as text.
         name = device.get("name") if isinstance(device, dict) else None
         name = str(name) if isinstance(name, int) and abs(name) < 10**9 else name
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ValueError(f"a device's name must be text, not {shown(name)}")
-        paths = (*common, *_host_paths(device.get("containerEdits")))
-        yield CdiDevice(f"{kind}={name}", path, tuple(dict.fromkeys(paths)))
+        own, own_hooks = _host_paths(device.get("containerEdits"))
+        programs = tuple(dict.fromkeys((*common_hooks, *own_hooks)))
+        yield CdiDevice(f"{kind}={name}", path, tuple(dict.fromkeys((*common, *own, *programs))), programs)
 
 
-def _host_paths(edits: Any) -> Iterator[str]:
-    """Host paths of one containerEdits: device nodes (``hostPath`` or ``path``) and mount sources."""
+def _host_paths(edits: Any) -> tuple[list[str], list[str]]:
+    """(device nodes and mount sources on the host, programs of hooks) of one containerEdits."""
+    paths: list[str] = []
+    hooks: list[str] = []
     if edits is None:
-        return
+        return paths, hooks
     if not isinstance(edits, dict):
         raise ValueError("containerEdits must be a mapping")
     for node in _list(edits, "deviceNodes"):
@@ -141,11 +146,16 @@ def _host_paths(edits: Any) -> Iterator[str]:
         host_path = node.get("hostPath") or node["path"]
         if not _is_path(host_path):
             raise ValueError(f"the hostPath of a device node is {shown(host_path)}")
-        yield host_path
+        paths.append(host_path)
     for mount in _list(edits, "mounts"):
         if not isinstance(mount, dict) or not _is_path(mount.get("hostPath")):
             raise ValueError("a mount needs a hostPath")
-        yield mount["hostPath"]
+        paths.append(mount["hostPath"])
+    for hook in _list(edits, "hooks"):
+        if not isinstance(hook, dict) or not _is_path(hook.get("path")):
+            raise ValueError("a hook needs the path of a program")
+        hooks.append(hook["path"])
+    return paths, hooks
 
 
 def _list(edits: dict[str, Any], key: str) -> list[Any]:

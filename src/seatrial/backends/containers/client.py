@@ -8,13 +8,16 @@ daemon that hangs must not hang us.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from seatrial.backends.containers.address import addressed, docker_address, podman_address
 from seatrial.backends.containers.engine_errors import as_addressed, unavailable_error
 from seatrial.backends.containers.info import read_info
 from seatrial.errors import CommandTimeoutError, EngineUnavailableError
+from seatrial.job.plan import EngineAddress
 from seatrial.system import command
 
 if TYPE_CHECKING:  # loaded where it is used: half a second that a listing of runs need not wait for
@@ -47,12 +50,18 @@ class EngineTraits:
 
 
 class EngineClient:
-    """The engine's program with its global options."""
+    """The engine's program with its global options.
 
-    def __init__(self, traits: EngineTraits, call: Sequence[str] = ()) -> None:
+    Attributes:
+        at: the engine that it is led to; None: the one that the environment chooses.
+        call: what runs it, led to ``at``. typed: the same as its user types it.
+    """
+
+    def __init__(self, traits: EngineTraits, call: Sequence[str] = (), at: EngineAddress | None = None) -> None:
         """``call``: default is the engine's name."""
-        self.traits = traits
-        self.call = list(call) or [traits.name]
+        self.traits, self.at = traits, at
+        self.typed = list(call) or [traits.name]
+        self.call = self.typed if at is None else addressed(self.typed, traits.name, at)
 
     def whales(self) -> DockerClient:
         """python-on-whales' client of this engine. Raises EngineUnavailableError: it is not installed."""
@@ -76,12 +85,45 @@ class EngineClient:
                 cause="it is busy with a build or pull, it hangs, or the machine is out of memory",
                 run=self.traits.restart,
             )
-            raise as_addressed(silent, self.traits.name) from error
+            raise as_addressed(silent, self.traits.name, at=self.at) from error
 
     def info(self) -> dict[str, Any]:
         """What the engine says of itself. Raises EngineUnavailableError."""
         ended = self.ask("info", "--format", self.traits.info_format, timeout_s=INFO_TIMEOUT_S)
-        return read_info(self.traits.name, self.traits.info_key, ended)
+        return read_info(self.traits.name, self.traits.info_key, ended, at=self.at)
+
+    def address(self, info: dict[str, Any] | None = None) -> EngineAddress:
+        """The address of the engine that answers, whose ``info`` this is. Raises EngineUnavailableError."""
+        info = info or self.info()
+        if self.traits.name == "podman":
+            return podman_address(info, self.ask)
+        ended = self.ask("context", "inspect", "--format", "{{json .}}", timeout_s=INFO_TIMEOUT_S)
+        if ended.exit_code != 0:
+            raise self.unavailable(ended.stderr)
+        return docker_address(info, json.loads(ended.stdout))
+
+    def confirm(self, engine: EngineAddress | None) -> None:
+        """Make sure that "no such container" is the answer of the engine that was asked for.
+
+        Raises EngineUnavailableError: another engine has answered, or nobody knows which one to ask.
+        """
+        name = self.traits.name.capitalize()
+        if engine is None:
+            raise EngineUnavailableError(
+                f"Engine of the run not recorded; the current {name} has no container of it",
+                cause="An earlier version of seatrial started it, perhaps on another engine",
+                run="seatrial runs ls   # where DOCKER_HOST, DOCKER_CONTEXT or CONTAINER_HOST are as they were then",
+            )
+        if (other := self.address()).id != engine.id:
+            raise EngineUnavailableError(
+                f"Engine at {engine.endpoint} not reachable: another {name} answers",
+                cause=f"The run is on {engine.id}; {other.id} at {other.endpoint} has answered",
+                run=shlex.join([*self.call, "info"]),
+            )
+
+    def unavailable(self, stderr: str) -> EngineUnavailableError:
+        """The error for a plain question that got no answer."""
+        return unavailable_error(self.traits.name, stderr, at=self.at)
 
     def inspect(self, kind: Literal["image", "container"], id: str) -> dict[str, Any] | None:
         """What the engine knows of one; None when it has no such. Raises EngineUnavailableError."""
@@ -90,7 +132,7 @@ class EngineClient:
             return cast("dict[str, Any]", json.loads(ended.stdout)[0])
         if says_no_such(ended.stderr, kind):
             return None
-        raise unavailable_error(self.traits.name, ended.stderr)
+        raise self.unavailable(ended.stderr)
 
 
 def says_no_such(stderr: str, kind: Literal["image", "container"]) -> bool:

@@ -1,7 +1,4 @@
-"""What Docker and Podman share: one container from a plan, and everything that is done to it afterwards.
-
-python-on-whales' ``container.stop`` is not used: version 0.81.0 drops the grace time when it is a number.
-"""
+"""What Docker and Podman share: one container from a plan, and everything that is done to it afterwards."""
 
 from __future__ import annotations
 
@@ -13,8 +10,9 @@ import shutil
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from seatrial import events
 from seatrial.backends.base import EngineFacts, Handle, PlaceKind, State
@@ -25,7 +23,7 @@ from seatrial.backends.containers.client import (
     says_no_such,
 )
 from seatrial.backends.containers.container_state import STATUSES, container_state
-from seatrial.backends.containers.engine_errors import last_line, start_error, unavailable_error
+from seatrial.backends.containers.engine_errors import last_line, start_error
 from seatrial.backends.containers.images import EngineImages
 from seatrial.backends.containers.log import OpenLog, collecting
 from seatrial.backends.containers.run_options import RunOptions, run_options
@@ -45,9 +43,13 @@ from seatrial.job.plan import (
     ROLE_LABEL,
     RUN_LABEL,
     ContainerPlan,
+    EngineAddress,
     Plan,
 )
 from seatrial.system import command
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 #: Exit codes of ``exec`` for a program that is not there, of Docker's releases and Podman.
 _NOT_STARTED = (126, 127)
@@ -74,12 +76,15 @@ class ContainerEngine(ABC):
     traits: ClassVar[EngineTraits]
     own_options: ClassVar[Mapping[str, Any]]
 
-    def __init__(self, client_call: Sequence[str] = ()) -> None:
+    def __init__(self, client_call: Sequence[str] = (), at: EngineAddress | None = None) -> None:
         """``client_call``: the program and its global options; default is the engine's name."""
         self.name: str = self.traits.name
-        self.client = EngineClient(self.traits, client_call)
-        self.call = self.client.call
+        self.client = EngineClient(self.traits, client_call, at)
+        self.call = self.client.typed
         self.images = EngineImages(self.client)
+
+    def bound_to(self, engine: EngineAddress) -> Self:
+        return type(self)(self.call, engine)
 
     def facts(self) -> EngineFacts:
         program = shutil.which(self.call[0])
@@ -87,7 +92,8 @@ class ContainerEngine(ABC):
             reason = f"{self.call[0]} is not installed"
             return EngineFacts(self.name, available=False, reason=reason, fix=self.traits.install)
         try:
-            return self.facts_of(self.client.info(), Path(program))
+            info = self.client.info()
+            return replace(self.facts_of(info, Path(program)), address=self.client.address(info))
         except EngineUnavailableError as error:
             reason = f"{error.message}: {mid_sentence(error.cause)}" if error.cause else error.message
             return EngineFacts(self.name, available=False, reason=reason, fix=error.run)
@@ -111,8 +117,8 @@ class ContainerEngine(ABC):
         self.check_beside(plan, run_dir)
         options = self.options(container, image).plus(detach=True)
         with self._removed_on_failure(run_dir) as id_file:
-            # The line that `plan` prints; python-on-whales would build the same, and takes 0.1 s to import.
-            ended = command.run(options.plus(cidfile=id_file).argv(self.call), timeout_s=START_TIMEOUT_S)
+            argv = options.plus(cidfile=id_file).argv(self.client.call)
+            ended = command.run(argv, timeout_s=START_TIMEOUT_S)
             if ended.exit_code != 0:
                 raise start_error(self.name, ended.argv, ended.exit_code, ended.stderr)
             return self._handle(self._inspect(ended.stdout.strip()), plan.run_id, run_dir)
@@ -122,7 +128,7 @@ class ContainerEngine(ABC):
         self.check_beside(plan, run_dir)
         options = self.options(container, image).plus(remove=True, interactive=True, tty=sys.stdin.isatty())
         with self._removed_on_failure(run_dir) as id_file:
-            ended = command.call_interactive(options.plus(cidfile=id_file).argv(self.call), keep_stderr=True)
+            ended = command.call_interactive(options.plus(cidfile=id_file).argv(self.client.call), keep_stderr=True)
             if ended.exit_code in (125, 126, 127) and not _agent_has_started(plan):
                 raise start_error(self.name, ended.argv, ended.exit_code, ended.stderr)
         return ended.exit_code
@@ -130,7 +136,7 @@ class ContainerEngine(ABC):
     def find(self, run_id: str, run_dir: Path) -> Handle | None:
         ended = self.client.ask("ps", "--all", "--no-trunc", "--quiet", "--filter", f"label={RUN_LABEL}={run_id}")
         if ended.exit_code != 0:
-            raise unavailable_error(self.name, ended.stderr)
+            raise self.client.unavailable(ended.stderr)
         found = [self._inspect(container_id) for container_id in ended.stdout.split()]
         targets = [one for one in found if _labels(one).get(ROLE_LABEL) != CHECKS_ROLE]
         for one in found:
@@ -140,7 +146,10 @@ class ContainerEngine(ABC):
                     continue
                 self.client.ask("container", "rm", "--force", "--volumes", one["Id"])
                 targets = [other for other in targets if other is not one]
-        return self._handle(targets[0], run_id, run_dir) if targets else None
+        if not targets:
+            self.client.confirm(self.client.at)
+            return None
+        return self._handle(targets[0], run_id, run_dir)
 
     def _handle(self, inspected: dict[str, Any], run_id: str, run_dir: Path) -> Handle:
         return Handle(
@@ -151,6 +160,7 @@ class ContainerEngine(ABC):
             run_dir=str(run_dir),
             framed=_labels(inspected).get(LOG_LABEL) == FRAMED_LOG,
             composed=COMPOSE_LABEL in _labels(inspected),
+            engine=self.client.at or self.client.address(),
         )
 
     def collect(
@@ -159,7 +169,7 @@ class ContainerEngine(ABC):
         if not handle.framed:
             return contextlib.nullcontext()
         return collecting(
-            [*self.call, "container", "logs", handle.id],
+            [*self.client.call, "container", "logs", handle.id],
             run_dir,
             lambda: self.state(handle).status == "exited",
             say,
@@ -173,7 +183,10 @@ class ContainerEngine(ABC):
 
     def state(self, handle: Handle) -> State:
         inspected = self.client.inspect("container", handle.id)
-        return container_state(inspected) if inspected is not None and _carries(inspected, handle) else State("gone")
+        if inspected is not None and _carries(inspected, handle):
+            return container_state(inspected)
+        self.client.confirm(handle.engine)
+        return State("gone")
 
     def stop(self, handle: Handle, grace_s: float) -> None:
         seconds = math.ceil(grace_s)
@@ -200,7 +213,7 @@ class ContainerEngine(ABC):
             agent = _agent_plan(handle)
             flags += ["--workdir", agent["workdir"]]
             flags += [word for name, value in agent["env"].items() for word in ("--env", f"{name}={value}")]
-        call = [*self.call, "container", "exec", *flags, handle.id, *argv]
+        call = [*self.client.call, "container", "exec", *flags, handle.id, *argv]
         ended = command.call_interactive(call, keep_stderr=True, withhold=NO_PROGRAM)
         if ended.exit_code in _NOT_STARTED and not self._has_program(handle, argv[0]):
             raise _not_in_the_container(argv[0], gpu_mode=agent["gpu_mode"] if handle.framed else "none")
@@ -217,7 +230,7 @@ class ContainerEngine(ABC):
     # --------------------------------------------------------------- the parts
 
     def _inspect(self, container_id: str) -> dict[str, Any]:
-        ended = command.check([*self.call, "container", "inspect", container_id], timeout_s=ANSWER_TIMEOUT_S)
+        ended = command.check([*self.client.call, "container", "inspect", container_id], timeout_s=ANSWER_TIMEOUT_S)
         container: dict[str, Any] = json.loads(ended.stdout)[0]
         return container
 
@@ -225,7 +238,7 @@ class ContainerEngine(ABC):
         """Do something to a run's container; one that is gone or has ended already needs nothing done."""
         if self.state(handle).status == "gone":  # or it is another's, which is not touched
             return
-        ended = command.run([*self.call, "container", *words, handle.id], timeout_s=timeout_s)
+        ended = command.run([*self.client.call, "container", *words, handle.id], timeout_s=timeout_s)
         if ended.exit_code != 0 and not _says_ended(ended.stderr):
             raise start_error(self.name, ended.argv, ended.exit_code, ended.stderr)
 
@@ -253,7 +266,8 @@ class ContainerEngine(ABC):
         assert plan.companion_image is not None, "a companion has an image"
         options = self.options(plan.companion, plan.companion_image).plus(remove=True)
         with self._removed_on_failure(run_dir) as id_file:
-            ended = command.run(options.plus(cidfile=id_file).argv(self.call), timeout_s=COMPANION_TIMEOUT_S)
+            argv = options.plus(cidfile=id_file).argv(self.client.call)
+            ended = command.run(argv, timeout_s=COMPANION_TIMEOUT_S)
         self._keep_checks(run_dir)
         if ended.exit_code == EXIT_GPU_CONTRACT:
             raise _contract_error(run_dir, ended.stderr)

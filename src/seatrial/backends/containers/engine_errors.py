@@ -18,8 +18,9 @@ from seatrial.errors import (
     UsageError,
 )
 from seatrial.findings.catalogue import AT_PULL, AT_START, entries
-from seatrial.findings.known import Known
+from seatrial.findings.known import Known, mid_sentence
 from seatrial.findings.match import first_in
+from seatrial.job.plan import EngineAddress
 
 #: Layers whose failures keep a GPU out of a container, apart from those in ERRORS.
 GPU_LAYERS = ("host", "engine")
@@ -33,6 +34,7 @@ ERRORS: dict[str, type[SeatrialError]] = {
     "docker-client-too-new": EngineUnavailableError,
     "rootless-no-subids": EngineUnavailableError,
     "engine-part-missing": EngineError,
+    "network-bridge-missing": EngineError,
     "daemon-json-invalid": EngineError,
     "toolkit-apt-sources": EngineError,
     "device-not-there": UsageError,
@@ -50,6 +52,8 @@ ERRORS: dict[str, type[SeatrialError]] = {
 ADDRESS_VARIABLES = {"docker": "DOCKER_HOST", "podman": "CONTAINER_HOST"}
 #: What may be wrong with the place that a variable names; other entries are of the client or of what it asks for.
 OF_ADDRESS = ("engine-down", "engine-permission")
+#: An option that the client does not take; everything else is refused by the engine.
+_USAGE = re.compile(r"^Usage:|unknown flag: |invalid argument ", re.MULTILINE)
 _LOGIN = re.compile(r"(?<=://)[^/@\s]*@")
 
 
@@ -60,7 +64,7 @@ def start_error(engine: str, argv: Sequence[str], exit_code: int, stderr: str) -
         argv=argv,
         exit_code_of_command=exit_code,
         stderr=stderr,
-        run=f"{engine} container run --help",
+        run=f"{engine} container run --help" if _USAGE.search(stderr) else f"seatrial doctor --on {engine}",
     )
 
 
@@ -71,8 +75,10 @@ def pull_error(engine: str, reference: str, stderr: str) -> SeatrialError:
     )
 
 
-def unavailable_error(engine: str, stderr: str, environ: Mapping[str, str] = os.environ) -> EngineUnavailableError:
-    """The error for an engine that gave no answer to a plain question."""
+def unavailable_error(
+    engine: str, stderr: str, environ: Mapping[str, str] = os.environ, at: EngineAddress | None = None
+) -> EngineUnavailableError:
+    """The error for an engine that gave no answer to a plain question. ``at``: its client was led there."""
     found = _known(("engine",), engine, stderr)
     if not isinstance(found, EngineUnavailableError):
         words = last_line(stderr)
@@ -81,13 +87,19 @@ def unavailable_error(engine: str, stderr: str, environ: Mapping[str, str] = os.
             cause=f"its client or its daemon failed; `{engine} info` shows all that it says",
             run=f"{engine} info",
         )
-    return as_addressed(found, engine, environ)
+    return as_addressed(found, engine, environ, at)
 
 
 def as_addressed(
-    error: EngineUnavailableError, engine: str, environ: Mapping[str, str] = os.environ
+    error: EngineUnavailableError,
+    engine: str,
+    environ: Mapping[str, str] = os.environ,
+    at: EngineAddress | None = None,
 ) -> EngineUnavailableError:
     """The error of an engine that a variable leads to: the variable is what to look at then, without its login."""
+    if at is not None:
+        message = f"Engine at {_LOGIN.sub('', at.endpoint)} not reachable: {mid_sentence(error.message)}"
+        return EngineUnavailableError(message, cause=error.cause, run=error.run, finding=error.finding)
     variable = ADDRESS_VARIABLES[engine]
     if not environ.get(variable) or error.finding not in OF_ADDRESS:
         return error

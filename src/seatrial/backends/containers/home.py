@@ -73,7 +73,7 @@ class HostFiles:
     """What must be on the host before a container starts; an engine would create it as root, or refuse.
 
     Attributes:
-        folders: to make.
+        folders: to make. sources: of mounts that are written to; those of the project are made if missing.
         mount_points: host path that shows through a mount → what is mounted over it there; of the same kind.
         texts: file → its text.
     """
@@ -81,10 +81,13 @@ class HostFiles:
     folders: tuple[Path, ...]
     mount_points: dict[Path, Path]
     texts: dict[Path, str]
+    sources: tuple[Path, ...] = ()
 
     def write(self, project: Path) -> None:
         """Make what is not there yet, in the project through no link. Raises DiskError, UntrustedPathError."""
-        for folder in self.folders:
+        root = project.resolve()
+        missing = [path for path in self.sources if path.is_relative_to(root) and not path.exists()]
+        for folder in (*self.folders, *missing):
             _make_point(folder, project, folder=True)
         for point, source in self.mount_points.items():
             _make_point(point, project, folder=source.is_dir())
@@ -112,7 +115,8 @@ def host_files(container: ContainerPlan) -> HostFiles:
         name = container.env["USER"]
         texts[sources[PASSWD]] = _passwd(name, uid, gid)
         texts[sources[GROUP]] = _group(name, gid)
-    return HostFiles(folders, _mount_points(container.mounts), texts)
+    written = tuple(mount.source for mount in container.mounts if not mount.read_only)
+    return HostFiles(folders, _mount_points(container.mounts), texts, written)
 
 
 def _mount_points(mounts: Sequence[Mount]) -> dict[Path, Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, cast
 
 from seatrial.backends.base import Freed, ImageFacts
@@ -11,7 +12,8 @@ from seatrial.backends.containers.client import ANSWER_TIMEOUT_S, EngineClient, 
 from seatrial.backends.containers.engine_errors import last_line, pull_error, start_error
 from seatrial.backends.containers.run_options import RunOptions
 from seatrial.backends.remembered import remembered
-from seatrial.errors import EngineUnavailableError, ImageError
+from seatrial.errors import CommandTimeoutError, EngineUnavailableError, ImageError, UsageError
+from seatrial.job.cluster_config import registry_host
 from seatrial.system import command
 
 #: Where images keep their Python, most usual first.
@@ -59,7 +61,12 @@ class EngineImages:
     def push(self, reference: str) -> None:
         from python_on_whales.exceptions import DockerException
 
-        registry = reference.partition("/")[0]
+        registry = registry_host(reference)
+        if registry is None:
+            raise UsageError(
+                f"{reference} is not pushed: it names no registry, and {self.name} would choose one",
+                run='seatrial run … with [kubernetes] registry = "HOST/NAMESPACE", such as "ghcr.io/me"',
+            )
         try:
             self._client.whales().image.push(reference, quiet=True)
         except DockerException as error:
@@ -99,8 +106,14 @@ class EngineImages:
         options: Sequence[str] = (),
         input: str | None = None,
     ) -> command.Completed:
-        words = [*self.call, "run", "--rm", "--interactive", "--pull", "never", "--network", "none", *options]
-        return command.run([*words, "--entrypoint", argv[0], reference, *argv[1:]], timeout_s=timeout_s, input=input)
+        name = f"seatrial-once-{token_hex(6)}"
+        words = [*self.call, "run", "--rm", "--name", name, "--interactive", "--pull", "never", "--network", "none"]
+        words += [*options, "--entrypoint", argv[0], reference, *argv[1:]]
+        try:
+            return command.run(words, timeout_s=timeout_s, input=input)
+        except (CommandTimeoutError, KeyboardInterrupt):  # the client has ended, and the container has not
+            self._client.ask("rm", "--force", "--volumes", name)
+            raise
 
     def save(self, reference: str) -> Iterator[bytes]:
         return cast("Iterator[bytes]", self._client.whales().image.save(reference))
@@ -164,7 +177,6 @@ def image_facts(inspected: dict[str, Any]) -> ImageFacts:
     return ImageFacts(
         id=with_algorithm(inspected["Id"]),
         digest=digests[0].partition("@")[2] if digests else None,
-        size_bytes=int(inspected.get("Size") or 0),
         entrypoint=tuple(config.get("Entrypoint") or ()),
         cmd=tuple(config.get("Cmd") or ()),
         env=dict(line.partition("=")[::2] for line in config.get("Env") or ()),

@@ -65,8 +65,8 @@ class Podman(ContainerEngine):
             about = self._inspect(handle.id)
         except SeatrialError:  # it is gone
             return None
-        logs = [*self.call, "container", "logs", handle.id]
-        wait = shlex.join([*self.call, "container", "wait", handle.id])
+        logs = [*self.client.call, "container", "logs", handle.id]
+        wait = shlex.join([*self.client.call, "container", "wait", handle.id])
         in_the_end = ["sh", "-c", f"{wait} >/dev/null && exec {shlex.join(logs)}"]
         path, writer = Path(about["HostConfig"]["LogConfig"].get("Path") or "/"), about["State"].get("ConmonPid")
         if not path.is_file() or not os.access(path, os.R_OK):

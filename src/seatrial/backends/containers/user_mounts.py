@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 from seatrial.backends.containers.mount_sources import real_source
-from seatrial.errors import UsageError
+from seatrial.errors import DataError, UsageError
 from seatrial.job.plan import CONTAINER_PROJECT, Mount
-from seatrial.system.typed_path import as_typed
+from seatrial.system.typed_path import as_typed, from_here
 
 #: What a mount may neither be nor lie in: ours, and what the engine itself fills.
 RESERVED = ("/seatrial", "/proc", "/sys", "/dev")
@@ -29,8 +29,11 @@ def parse_mount(text: str) -> Mount:
     return mount
 
 
-def checked_mount(mount: Mount, project: Path, state: Path) -> Mount:
+def checked_mount(mount: Mount, project: Path, state: Path, *, made: bool = False) -> Mount:
     """The mount with links in its source resolved; a relative source is the project's.
+
+    Args:
+        made: a folder of the project that is not there is made before the start (home.host_files).
 
     Raises UsageError when the source is not there or leads out of the project by a link, or the target is not absolute.
     """
@@ -41,8 +44,9 @@ def checked_mount(mount: Mount, project: Path, state: Path) -> Mount:
             f"--mount {str(mount)!r}: the target {target} must be an absolute path in the container",
             run=f"seatrial run … --mount {shlex.quote(f'{mount.source}:{CONTAINER_PROJECT}/{target.name}')}",
         )
-    if not source.exists():
-        raise UsageError(f"--mount {str(mount)!r}: there is no {source}", run=f"ls -la {as_typed(source.parent)}")
+    if not source.exists() and not (made and not mount.read_only and source.is_relative_to(project.resolve())):
+        there = next(parent for parent in source.parents if parent.is_dir())
+        raise DataError(f"mount {from_here(source)}: there is no such file or folder", run=f"ls {as_typed(there)}")
     return Mount(source=source, target=str(target), read_only=mount.read_only)
 
 

@@ -26,9 +26,9 @@ from seatrial.backends.kubernetes.manifests.render import API_KINDS
 from seatrial.backends.kubernetes.pods import end_of, newest, state_of, workload_state
 from seatrial.backends.kubernetes.submit import OWNERS, path_of, secret_manifest, submit
 from seatrial.backends.kubernetes.workload import is_of_run, told_exit_code, waiting_for
-from seatrial.errors import EngineError, SeatrialError
+from seatrial.errors import EngineError, EngineUnavailableError, SeatrialError
 from seatrial.job.cluster import ClusterPlan
-from seatrial.job.plan import Plan
+from seatrial.job.plan import EngineAddress, Plan
 from seatrial.system import agent_archive
 
 if TYPE_CHECKING:
@@ -42,8 +42,13 @@ class Kubernetes:
     place: PlaceKind = "cluster"
     images = None  # nodes have images; nobody tells what is in them
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self._environ = environ
+    def __init__(self, environ: Mapping[str, str], at: EngineAddress | None = None) -> None:
+        """``at``: the cluster to find runs in, by the kubeconfig that they were submitted with."""
+        self._environ, self._at = environ, at
+
+    def bound_to(self, engine: EngineAddress) -> Kubernetes:
+        files = {"KUBECONFIG": engine.credentials} if engine.credentials else {}
+        return Kubernetes({**self._environ, **files}, engine)
 
     def facts(self) -> EngineFacts:
         """From files alone: whether there is a cluster to ask. Its own facts are survey's."""
@@ -81,6 +86,7 @@ class Kubernetes:
             framed=True,
             context=cluster_plan.context,
             namespace=cluster_plan.namespace,
+            engine=plan.engine,
         )
 
     def find(self, run_id: str, run_dir: Path) -> Handle | None:
@@ -88,6 +94,7 @@ class Kubernetes:
         cluster = self._cluster(plan.context, plan.namespace)
         workloads = self._workloads(cluster, plan)
         if not workloads:
+            _confirm(cluster, self._at)
             return None
         return Handle(
             backend=self.name,
@@ -98,6 +105,7 @@ class Kubernetes:
             framed=True,
             context=plan.context,
             namespace=plan.namespace,
+            engine=self._at,
         )
 
     def collect(self, handle: Handle, run_dir: Path, say: Callable[[str], None]) -> AbstractContextManager[None]:
@@ -114,7 +122,10 @@ class Kubernetes:
         workloads = self._workloads(cluster, plan)
         pods = pods_of(cluster, plan)
         if not workloads and not pods:
-            return _said_by_agents(_run_dir(handle))
+            said = _said_by_agents(_run_dir(handle))
+            if said.status == "gone":
+                _confirm(cluster, handle.engine)
+            return said
         verdict = workload_state(workloads, len(job_names(plan)))
         if verdict == "failed" and not workloads:  # deleted, and its pods are ending
             verdict = "active" if any(not pod.ended for pod in pods) else "failed"
@@ -217,6 +228,19 @@ def _connection(environ: tuple[tuple[str, str], ...], context: str | None, names
     from seatrial.backends.kubernetes.client import Cluster
 
     return Cluster(dict(environ), context, namespace)
+
+
+def _confirm(cluster: Cluster, engine: EngineAddress | None) -> None:
+    """Raises EngineUnavailableError: not the run's cluster has answered, or nobody knows which one it is on."""
+    if engine is None:
+        where, cause = "of the run not recorded", "An earlier version of seatrial submitted it"
+    elif (here := cluster.address()).id != engine.id:
+        where, cause = f"at {engine.endpoint} not reachable", f"The kubeconfig's context leads to {here.endpoint}"
+    else:
+        return
+    raise EngineUnavailableError(
+        f"Cluster {where}: this one has nothing of it", cause=cause, run="kubectl cluster-info"
+    )
 
 
 def _cluster_plan(plan: Plan) -> ClusterPlan:

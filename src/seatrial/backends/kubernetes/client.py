@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -14,6 +15,7 @@ from seatrial.backends.kubernetes.access import configured, kubeconfigs
 from seatrial.backends.kubernetes.kubeconfig import read_kubeconfig
 from seatrial.backends.kubernetes.problems import ApiError, no_cluster, refused, unreachable
 from seatrial.errors import EngineUnavailableError, UsageError
+from seatrial.job.plan import EngineAddress
 
 if TYPE_CHECKING:
     from kr8s.asyncio import Api
@@ -152,6 +154,24 @@ class Cluster:
     def context(self) -> str | None:
         """The context in use; None inside a pod."""
         return self.call(self.its_context())
+
+    def address(self) -> EngineAddress:
+        """Where this cluster is, and which one."""
+        return self.call(self.its_address())
+
+    async def its_address(self) -> EngineAddress:
+        """As ``address``. A cluster is known by its namespace kube-system, where that may be read; else by its server.
+
+        Source: the practice of cluster-api and OpenTelemetry's k8s.cluster.uid.
+        """
+        server = str((await self._api()).auth.server)
+        try:
+            system = await self._find("/api/v1/namespaces/kube-system", {})
+        except ApiError:
+            system = None
+        files = os.pathsep.join(str(path.absolute()) for path in kubeconfigs(self._environ))
+        identity = system["metadata"].get("uid") if system else None
+        return EngineAddress(endpoint=server, id=identity or server, credentials=files or None)
 
     async def its_namespace(self) -> str:
         return self._namespace or str((await self._api()).auth.namespace)

@@ -13,6 +13,7 @@ from seatrial.backends.kubernetes.operators import may_create, runtimes_retries
 from seatrial.backends.kubernetes.problems import ApiError
 from seatrial.errors import SeatrialError
 from seatrial.job.cluster import Kind
+from seatrial.job.plan import EngineAddress
 
 if TYPE_CHECKING:
     from seatrial.backends.kubernetes.client import Cluster
@@ -84,6 +85,7 @@ class ClusterFacts:
     Attributes:
         version: ``(1, 29)``; git_version as the server prints it.
         operators: kinds whose CRD is there.
+        address: None when it has not answered.
         kueue: Kueue is there.
         retries: how often the TrainJobs' runtime starts again what failed; None where that is not known.
         idle: those of them whose controller is not: their objects would be stored, and nothing would come of them.
@@ -97,6 +99,7 @@ class ClusterFacts:
     git_version: str = "unknown"
     namespace: str = "default"
     context: str | None = None
+    address: EngineAddress | None = None
     operators: tuple[Kind, ...] = ()
     idle: tuple[Kind, ...] = ()
     forbidden: tuple[Kind, ...] = ()
@@ -136,6 +139,7 @@ async def _survey(cluster: Cluster, gpu_resource: str, runtime: str) -> ClusterF
         git_version=version["gitVersion"],
         namespace=namespace,
         context=await cluster.its_context(),
+        address=await cluster.its_address(),
         operators=operators,
         idle=tuple(idle),
         forbidden=tuple(forbidden),

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from seatrial import events
-from seatrial.backends.base import EngineFacts, Handle, PlaceKind, State
-from seatrial.errors import EngineError
-from seatrial.job.plan import AGENT_PYTHON_FLAGS, Plan
+from seatrial.backends.base import EngineFacts, Handle, PlaceKind, State, this_machine
+from seatrial.errors import EngineError, EngineUnavailableError
+from seatrial.job.plan import AGENT_PYTHON_FLAGS, EngineAddress, Plan
 from seatrial.probe import proc
 from seatrial.system import agent_archive, command
 
@@ -31,6 +31,13 @@ class Local:
     name = "local"
     place: PlaceKind = "process"
     images = None
+
+    def __init__(self, at: EngineAddress | None = None) -> None:
+        """``at``: the machine to find runs of; None: this one."""
+        self._at = at
+
+    def bound_to(self, engine: EngineAddress) -> Local:
+        return Local(engine)
 
     def facts(self) -> EngineFacts:
         version = platform.python_version()
@@ -49,6 +56,7 @@ class Local:
             rootless=os.getuid() != 0,
             cpu_limits=False,
             memory_limits=False,
+            address=this_machine(),
         )
 
     def compile(self, plan: Plan) -> list[str]:
@@ -67,6 +75,7 @@ class Local:
         for process in proc.everyone().values():
             if process.state != "Z" and proc.command_line(process.pid).split(b"\0")[-3:-1] == words:
                 return _handle(process, run_id, run_dir)
+        _confirm(self._at)
         return None
 
     def shell(self, plan: Plan, run_dir: Path) -> int:
@@ -84,7 +93,10 @@ class Local:
             return State("running")
         written, _ = events.read(str(_run_dir(handle) / "events.jsonl"))
         finished = list(events.of_type(written, events.AgentFinished))
-        return State("exited", exit_code=finished[-1].get("exit_code")) if finished else State("gone")
+        if finished:
+            return State("exited", exit_code=finished[-1].get("exit_code"))
+        _confirm(handle.engine)
+        return State("gone")
 
     def stop(self, handle: Handle, grace_s: float) -> None:
         if not _is_running(handle):
@@ -141,7 +153,24 @@ def _place_agent(run_dir: Path) -> None:
 
 def _handle(process: proc.Process, run_id: str, run_dir: Path) -> Handle:
     started = str(process.started_ticks)
-    return Handle(backend="local", id=str(process.pid), started=started, run_id=run_id, run_dir=str(run_dir))
+    return Handle(
+        backend="local",
+        id=str(process.pid),
+        started=started,
+        run_id=run_id,
+        run_dir=str(run_dir),
+        engine=this_machine(),
+    )
+
+
+def _confirm(machine: EngineAddress | None) -> None:
+    """Raises EngineUnavailableError: a process that is not here runs on another machine, which shares the folder."""
+    if machine is not None and machine.id != this_machine().id:
+        raise EngineUnavailableError(
+            f"Machine {machine.endpoint} not reachable: this is {this_machine().endpoint}",
+            cause="The run is a process of that machine",
+            run=f"ssh {machine.endpoint} seatrial runs ls",
+        )
 
 
 def _run_dir(handle: Handle) -> Path:

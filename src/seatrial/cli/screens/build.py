@@ -25,9 +25,12 @@ def print_built(built: Built, *, as_json: bool) -> None:
         print(json.dumps(_as_data(built), indent=1))
         return
     out = Console(highlight=False)
-    above = f", {_size(built.result.size_bytes - built.base_bytes)} above its base" if built.base_bytes else ""
+    size = ""
+    if built.size_bytes is not None:
+        above = f", {_size(built.size_bytes - built.base_bytes)} above its base" if built.base_bytes else ""
+        size = f": {_size(built.size_bytes)}{above}"
     how = "already existed" if built.result.cached else f"built in {built.result.seconds:.0f} s"
-    out.print(f"[bold]{image.tag}[/] {how}: {_size(built.result.size_bytes)}{above}")
+    out.print(f"[bold]{image.tag}[/] {how}{size}")
     verification = built.verification
     versions = ", ".join(f"{name} {version}" for name, version in verification.versions.items())
     imports = ", ".join(f"{name} in {seconds:.1f} s" for name, seconds in verification.import_s.items())
@@ -103,7 +106,7 @@ def _as_data(built: Built) -> dict[str, object]:
     return {
         "tag": image.tag,
         "image_id": built.result.image_id,
-        "size_bytes": built.result.size_bytes,
+        "size_bytes": built.size_bytes,
         "base_bytes": built.base_bytes,
         "compressed_bytes": built.compressed_bytes,
         "seconds": round(built.result.seconds, 1),

@@ -251,13 +251,13 @@ def _gpus_of(plan: Plan) -> str:
 
 
 def _image_of(plan: Plan, *, built: bool) -> str:
-    """The image, and what it takes to make it, as far as that is planned; "" without one."""
+    """The image, and its size once it is built, as far as that is planned; "" without one."""
     if plan.image is None:
         return ""
     if built:
         return f"{plan.image.tag}: ready (cached)"
-    disk = next((choice.value for choice in plan.choices if choice.what == "disk"), None)
-    return f"{plan.image.tag}: {disk}" if disk else plan.image.tag
+    size = next((choice.value for choice in plan.choices if choice.what == "image size"), None)
+    return f"{plan.image.tag}: {size}" if size else plan.image.tag
 
 
 def _wishes(wishes: Sequence[str]) -> Text:

@@ -37,7 +37,8 @@ def table(listed: Sequence[Listed], width: int | None, now: float) -> list[str]:
     Args:
         width: of the terminal, at whose edge lines end; None without one: nothing is left out.
     """
-    rows = [dict(zip(_HEAD, _row(each, now), strict=True)) for each in listed]
+    several = len({each.line.engine for each in listed if each.line.engine}) > 1
+    rows = [dict(zip(_HEAD, _row(each, now, engine=several), strict=True)) for each in listed]
     head: tuple[str, ...] = _HEAD
     if width is not None and width < WIDE:
         head = _NARROW if width >= NARROWEST else _NARROWEST
@@ -78,8 +79,8 @@ def _reason(text: str) -> str:
     return text
 
 
-def _row(listed: Listed, now: float) -> tuple[str, ...]:
-    """A run, a group, or below it one of its members."""
+def _row(listed: Listed, now: float, *, engine: bool) -> tuple[str, ...]:
+    """A run, a group, or below it one of its members; with ``engine``, the engine that it is on."""
     line = listed.line
     told = {
         "done": line.headline or "done",
@@ -97,4 +98,5 @@ def _row(listed: Listed, now: float) -> tuple[str, ...]:
     started = started_at(line.id)
     old = "" if started is None else age(now - started)
     run_id, name = (f"  {line.id}", f"  {listed.member}") if listed.member else (line.id, line.name or "")
-    return run_id, name, line.target, line.backend, gpus, old, seconds, status
+    backend = f"{line.backend} {line.engine}" if engine and line.engine else line.backend
+    return run_id, name, line.target, backend, gpus, old, seconds, status

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -111,6 +112,8 @@ def _fresh(machine: Machine) -> Verdict:
                 evidence[f"{_seen(machine, device.spec)}: {path} does not exist"] = None
             elif version and loaded and version.group(1) != loaded:
                 evidence[f"{_seen(machine, device.spec)}: {path} does not belong to driver {loaded}"] = None
+            elif path in device.programs and not os.access(machine.here(path), os.X_OK):
+                evidence[f"{_seen(machine, device.spec)}: {path}, a hook's program, is not executable"] = None
     if evidence:
         return found("cdi-spec-stale", list(evidence), fix=generate_command(machine))
     return ok("every path in the specs exists and belongs to the loaded driver")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from seatrial.backends.base import EngineFacts
-from seatrial.doctor.check import Check, Verdict, found, ok, skipped
+from seatrial.backends.containers.docker import SYSTEM_PATH
+from seatrial.doctor.check import Check, Verdict, found, ok, skipped, unknown
 from seatrial.doctor.facts.machine import Machine
 from seatrial.errors import EngineUnavailableError
 
@@ -26,15 +27,19 @@ def _docker(machine: Machine) -> Verdict:
 
 
 def _parts(machine: Machine) -> Verdict:
-    """Docker starts containers through containerd and runc; it answers without them, and says so here alone."""
+    """Docker starts containers through containerd and runc; it answers without them, and reports ``N/A`` then.
+
+    An empty version is that of a build without one, as Debian's containerd is.
+    Source: moby daemon/info_unix.go, populateRuncCommit; measured with Docker 28.5.2+dfsg4.
+    """
     info = machine.docker_info
     if not isinstance(info, dict) or not machine.asks_for("docker"):
         return skipped("Docker does not respond")
     parts = {name: str((info.get(key) or {}).get("ID") or "") for name, key in PARTS.items()}
-    absent = [name for name, version in parts.items() if version in ("", "N/A")]
+    absent = [name for name, version in parts.items() if version == "N/A"]
     if absent:
-        return found("engine-part-missing", [f"docker info: no version of {name}" for name in absent])
-    return ok(", ".join(f"{name} {version[:20]}" for name, version in parts.items()))
+        return found("engine-part-missing", [f"docker info: {PARTS[name]} is N/A" for name in absent])
+    return ok(", ".join(f"{name} {version[:20]}".rstrip() for name, version in parts.items()))
 
 
 def _podman(machine: Machine) -> Verdict:
@@ -76,7 +81,7 @@ def _any(machine: Machine) -> Verdict:
     if machine.inspection.is_process:
         return skipped("running without an engine was requested")
     if machine.engine is not None:
-        return ok(f"containers run with {machine.engine.reason.removesuffix(' responds')}")
+        return ok(machine.engine.reason)
     for info in (machine.docker_info, machine.podman_info):
         if isinstance(info, EngineUnavailableError):  # installed: its own line above says what is wrong with it
             return found("engine-missing", [info.message], cause=info.cause, fix=info.run)
@@ -107,17 +112,41 @@ def _runtime_programs(machine: Machine) -> Verdict:
     info = machine.docker_info
     if not isinstance(info, dict):
         return skipped("Docker does not respond")
-    folders = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-    missing = []
-    for name, runtime in sorted((info.get("Runtimes") or {}).items()):
-        path = str((runtime or {}).get("path") or "")
-        if name != "nvidia" or not path:
-            continue
-        if not any(machine.exists(path if path.startswith("/") else f"{folder}/{path}") for folder in folders):
-            missing.append(f"runtime {name}: {path} does not exist")
-    if missing:
-        return found("runtime-unknown", missing, message="The nvidia runtime is registered, but its program is missing")
-    return ok("the programs of its runtimes exist")
+    runtime = (info.get("Runtimes") or {}).get("nvidia") or {}
+    program = str(runtime.get("path") or "")
+    if not program:
+        return ok("no nvidia runtime is registered")
+    folders = [""] if program.startswith("/") else [f"{folder}/" for folder in SYSTEM_PATH.split(":")]
+    if any(machine.exists(f"{folder}{program}") for folder in folders):
+        return ok(f"the nvidia runtime's program exists: {program}")
+    daemons = _dockerd_processes(machine)
+    for pid in daemons:  # its own PATH and root, which are not this process's
+        own = folders if program.startswith("/") else _path_of(machine, pid)
+        folders += [folder for folder in own if folder not in folders]
+        roots = ["", f"/proc/{pid}/root" if machine.names(f"/proc/{pid}/root") else ""]
+        if any(machine.exists(f"{root}{folder}{program}") for root in roots for folder in own):
+            return ok(f"the nvidia runtime's program exists on the PATH of dockerd: {program}")
+    if not daemons or machine.unseen:
+        seen = "its PATH cannot be read" if daemons else "no dockerd runs here"
+        return unknown(f"{seen}: cannot tell whether Docker finds {program}")
+    return found(
+        "runtime-unknown",
+        [f"runtime nvidia: {program} does not exist", *(f"looked in {folder}" for folder in folders if folder)],
+        message="The nvidia runtime is registered, but its program is missing",
+    )
+
+
+def _dockerd_processes(machine: Machine) -> list[str]:
+    """PIDs of the daemons of this machine: the one that answers is among them, and does not report which it is."""
+    pids = [name for name in machine.names("/proc") if name.isdigit()]
+    return [pid for pid in pids if (machine.read(f"/proc/{pid}/comm") or "").strip() == "dockerd"]
+
+
+def _path_of(machine: Machine, pid: str) -> list[str]:
+    """The folders in which a process looks for programs."""
+    variables = (machine.read(f"/proc/{pid}/environ") or "").split("\0")
+    path = next((word[5:] for word in variables if word.startswith("PATH=")), "")
+    return [f"{folder}/" for folder in path.split(":") if folder]
 
 
 ENGINE = (

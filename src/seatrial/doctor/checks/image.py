@@ -47,7 +47,7 @@ def _present(machine: Machine) -> Verdict:
             fix=f"{machine.engine.name} pull {inspection.reference}",
         )
     name = request.container or inspection.reference
-    return ok(f"{name}, {image.size_bytes / 1e9:.2f} GB")
+    return ok(f"{name}, {image.id[:19]}")
 
 
 def _nothing(machine: Machine) -> Verdict | None:

@@ -38,7 +38,7 @@ class InspectionRequest:
     Attributes:
         image: in the engine's store. container: a running one's name or ID; the image is then its own.
         python: interpreter inside, where it is in an unusual place.
-        network: nothing that is looked at needs one; ``host`` for machines that cannot make network namespaces.
+        network: None is the engine's default, as for a run; ``host`` for machines that cannot make network namespaces.
     """
 
     image: str | None = None
@@ -47,7 +47,7 @@ class InspectionRequest:
     mounts: tuple[Mount, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     shm_bytes: int | None = None
-    network: str = "none"
+    network: str | None = None
 
 
 class LookError(Exception):

@@ -26,13 +26,12 @@ inside.main(order["gpus"])
 
 
 def modules() -> dict[str, tuple[bool, str]]:
-    """Name → (is a package, its text) of what the inspection imports: probe, findings and pynvml."""
+    """Name → (is a package, its text) of what the inspection imports: probe and pynvml."""
     package = Path(seatrial.__file__).parent
     found = {"seatrial": (True, "")}
-    for room in ("probe", "findings"):
-        for file in sorted((package / room).glob("*.py")):
-            name = f"seatrial.{room}" + ("" if file.stem == "__init__" else f".{file.stem}")
-            found[name] = (file.stem == "__init__", file.read_text())
+    for file in sorted((package / "probe").glob("*.py")):
+        name = "seatrial.probe" + ("" if file.stem == "__init__" else f".{file.stem}")
+        found[name] = (file.stem == "__init__", file.read_text())
     spec = importlib.util.find_spec("pynvml")
     if spec is not None and spec.origin is not None:
         found["pynvml"] = (False, Path(spec.origin).read_text())

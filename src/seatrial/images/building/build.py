@@ -1,4 +1,4 @@
-"""Build an ImagePlan with the engine's own BuildKit or Buildah; measure what came out."""
+"""Build an ImagePlan with the engine's own BuildKit or Buildah."""
 
 from __future__ import annotations
 
@@ -36,22 +36,20 @@ class BuildResult:
 
     Attributes:
         image_id: ``sha256:…`` of its configuration.
-        size_bytes: uncompressed, base included, as the engine counts it.
         seconds: wall time of the whole call.
         cached: the tag was there already; nothing was built.
     """
 
     image_id: str
-    size_bytes: int
     seconds: float
     cached: bool
 
-    @property
-    def words(self) -> str:
+    def words(self, size_bytes: int | None) -> str:
         """``image ready (cached)``, or ``image ready: 1.4 GB, built in 41 s``."""
         if self.cached:
             return CACHED
-        return f"{READY}: {format_bytes(self.size_bytes)}, built in {format_seconds(self.seconds)}"
+        size = f"{format_bytes(size_bytes)}, " if size_bytes is not None else ""
+        return f"{READY}: {size}built in {format_seconds(self.seconds)}"
 
 
 def build(
@@ -91,7 +89,7 @@ def build(
         raise ImageError(
             f"{image.tag} was built but no longer exists", cause="another program removed it", run="seatrial run …"
         )
-    return BuildResult(built.id, built.size_bytes, time.monotonic() - started, cached=present is not None)
+    return BuildResult(built.id, time.monotonic() - started, cached=present is not None)
 
 
 @contextmanager

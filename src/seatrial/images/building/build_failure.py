@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from seatrial.errors import ImageError
-from seatrial.findings.build import CONSEQUENCES
+from seatrial.findings.aftermath import OF_A_BUILD
 from seatrial.findings.catalogue import AT_BUILD, by_id
 from seatrial.findings.known import mid_sentence
 from seatrial.findings.match import Match, first_in
@@ -38,8 +38,14 @@ NAME_THE_PACKAGE = "write the package that has this module into requirements.txt
 #: Lines that only repeat that a command failed.
 _REPETITION = re.compile(r"executor failed running|did not complete successfully|failed to solve|building at STEP")
 
+#: BuildKit's picture of the Dockerfile around what failed, and the line that names the place.
+_FRAME = re.compile(r"\s*\d+ \|( |$)|[^\s:]+:\d+$")
+
+#: What BuildKit puts before the reason, once for each of its parts that the reason has passed.
+_PASSED_ON = re.compile(r"^(?:ERROR: |failed to build: |failed to solve: |rpc error: code = \w+ desc = )+")
+
 #: Lines that name what is done, and say nothing of how it went: all that a second build of one step gets to see.
-_HEADING = re.compile(r"\[[^\]]*\] |building with ")
+_HEADING = re.compile(r"(?:> )?\[[^\]]*\] |building with ")
 
 _STEPS = (
     (re.compile(r"pip install --no-deps --no-index"), "installing the recipes"),
@@ -141,8 +147,8 @@ def _needs_other_python(match: Match, lines: Sequence[str]) -> bool:
 
 
 def _weight(id: str, line: str) -> int:
-    if id in CONSEQUENCES:
-        return 2 + CONSEQUENCES.index(id)
+    if id in OF_A_BUILD:
+        return 2 + OF_A_BUILD.index(id)
     is_warning = re.match(r"\s*(?:WARNING|W|warning|DEPRECATION|debconf):", line) and "total=0" not in line
     return 1 if is_warning else 0
 
@@ -174,11 +180,14 @@ def step_in_words(line: str) -> str | None:
 
 
 def _last_meaningful(lines: Sequence[str]) -> str:
-    """The last line that a tool marked as an error, else the last that is more than repetition."""
-    telling = [line.strip() for line in lines if line.strip() and not _REPETITION.search(line)]
+    """The last line that a tool marked as an error, else the last that is more than repetition, else the last."""
+    lines = [line for line in lines if line.strip() and not _FRAME.match(line)]
+    telling = [line.strip() for line in lines if not _REPETITION.search(line)]
     marked = [line for line in telling if re.match(r"(ERROR|Error|error|E): ", line)]
     said = marked or [line for line in telling if not _HEADING.match(line)]
-    return said[-1] if said else "the engine's log ends without a reason"
+    if said:
+        return said[-1]
+    return _PASSED_ON.sub("", lines[-1].strip()) if lines else "the engine's log ends without a reason"
 
 
 def _sides(text: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from seatrial.errors import UsageError
+from seatrial.images.dockerfiles.write import ORDINARY_USER
 from seatrial.job.plan import CONTAINER_PROJECT, ImagePlan
 from seatrial.job.units import format_bytes
 from seatrial.system.nofollow import files_below
@@ -22,14 +23,11 @@ MAX_CODE_BYTES = 200 * 2**20
 CODE = "code"
 
 
-def with_code(
-    image: ImagePlan, project: Path, skipped: Collection[Path] = (), registry: str | None = None
-) -> ImagePlan:
+def with_code(image: ImagePlan, project: Path, skipped: Collection[Path] = ()) -> ImagePlan:
     """The image with the project at /workspace, under a tag of its own; a ready image becomes the base.
 
     Args:
         skipped: folders of the project that are data or models.
-        registry: where it will be pushed.
 
     Raises UsageError when the project is too large to be code.
     """
@@ -45,14 +43,16 @@ def with_code(
     lines = [image.dockerfile] if image.dockerfile else [f"FROM {image.tag}", ""]
     lines += [
         "# The project, for nodes that cannot mount it. Writable for whichever user a pod runs as.",
+        "USER root",
         f"COPY {CODE}/ {CONTAINER_PROJECT}/",
         f"RUN chmod -R a+rwX {CONTAINER_PROJECT}",
+        f"USER {ORDINARY_USER}",
     ]
     name = re.sub(r"^seatrial/", "", image.tag.rpartition(":")[0] if ":" in image.tag.rpartition("/")[2] else image.tag)
     slug = re.sub(r"[^a-z0-9-]+", "-", (name if image.build else project.name).lower()).strip("-") or "project"
     return image.model_copy(
         update={
-            "tag": f"{registry.rstrip('/') if registry else 'seatrial'}/{slug}:{_digest(image, files)}",
+            "tag": f"seatrial/{slug}:{_digest(image, files)}",
             "build": True,
             "base": image.base or image.tag,
             "dockerfile": "\n".join([*lines, ""]),

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from seatrial.backends.base import ImageStore
 from seatrial.images.building.progress import PULLING
 from seatrial.images.building.ready import READY
-from seatrial.job.units import format_bytes, format_seconds
+from seatrial.job.units import format_seconds
 
 
 def pull(store: ImageStore, reference: str, progress: Callable[[str], None]) -> None:
     """Make the image present. Raises ImageError naming the reference and the next command."""
     began_s = time.monotonic()
     progress(f"{PULLING}{reference}")
-    facts = store.pull(reference, progress)
+    store.pull(reference, progress)
     seconds = format_seconds(time.monotonic() - began_s)
-    progress(f"{READY}: {reference}, {format_bytes(facts.size_bytes)}, pulled in {seconds}")
+    progress(f"{READY}: {reference}, pulled in {seconds}")

@@ -19,7 +19,7 @@ def render_plain(contents: ImageContents, lines: Sequence[str], constraints: Seq
     """
     if contents.builder or contents.ca_bundle or contents.pip_conf or contents.wheels or contents.own_wheel:
         return None
-    if contents.slimming:
+    if contents.slimming and contents.slims_packages:  # asked for; what `auto` leaves out may as well be there
         return None
     return "\n".join(_lines(contents, lines, constraints)) + "\n"
 

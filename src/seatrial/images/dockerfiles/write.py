@@ -87,7 +87,8 @@ class ImageContents:
         wheels: there is a folder of wheels in the build context.
         sources: digest of index and find-links, so that other sources make other layers; None without any.
         own_wheel: file name of our wheel in the build context, or None.
-        slimming: arguments of the slimming program, () for none. architectures: compute capabilities left, () for all.
+        slimming: arguments of the slimming program, () for none. slims_packages: those of the project, too.
+        architectures: compute capabilities left, () for all.
         labels: further labels.
     """
 
@@ -111,6 +112,7 @@ class ImageContents:
     sources: str | None = None
     own_wheel: str | None = None
     slimming: tuple[str, ...] = ()
+    slims_packages: bool = True
     architectures: tuple[str, ...] = ()
     labels: dict[str, str] = field(default_factory=dict)
 
@@ -258,7 +260,7 @@ def _install(contents: ImageContents, folder: str) -> Iterator[str]:
             f"{VENV_PYTHON} {_LAYER} freeze",
         ]
     if contents.slimming:
-        yield "# image.slim asks for it; what each level saves: seatrial build --explain"
+        yield "# image.slim; what each level saves: seatrial build --explain"
         commands += _slim(contents, folder, install)
     commands.append(f"{VENV_PYTHON} {_LAYER} finish")
     yield from _run(contents, commands, _mounts(contents, folder))
@@ -288,6 +290,8 @@ def _slim(contents: ImageContents, folder: str, install: str) -> list[str]:
             f"wanted=$({slimmer} --wanted)",
             f'{{ [ -z "$wanted" ] || {install} --no-deps --force-reinstall $wanted; }}',
         ]
+    if not contents.slims_packages:
+        return commands
     last = "" if folder == contents.last_layer else " --keep-metadata"
     return [*commands, f"{slimmer} --above {FRAMEWORK_LIST}{last}"]
 

@@ -114,7 +114,7 @@ def _stub(
         return None
     why = (
         f"{path.name} was left out of this image (image.slim): the project shows no use of {feature}; "
-        "run it with --slim files"
+        "run it with --slim none"
     )
     return stub_library(sonames[0], symbols, why, answers)
 

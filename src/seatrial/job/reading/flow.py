@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 from seatrial.job.reading.signs import texts_of
@@ -24,6 +25,8 @@ _SILENT = frozenset(
     for kind in family.__subclasses__()
 )
 
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
 #: Kinds with nothing below them that could run.
 _LEAVES = frozenset((ast.Name, ast.Constant, ast.Import, ast.ImportFrom, ast.Global, ast.Pass))
 
@@ -31,6 +34,7 @@ _LEAVES = frozenset((ast.Name, ast.Constant, ast.Import, ast.ImportFrom, ast.Glo
 _BRANCHING = (
     *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.BoolOp, ast.IfExp, ast.If, ast.Try),
     *(ast.Match, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith),
+    *_COMPREHENSIONS,
 )
 
 #: Statements, and parts of them, that hold statements.
@@ -38,6 +42,8 @@ _HOLDING = (
     *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.If, ast.Try, ast.ExceptHandler, ast.Match),
     *(ast.match_case, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith),
 )
+
+_COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match)
 
 #: Of a module's top, where folders for sys.path are looked for.
 _MOST_STATEMENTS, _LONGEST_PATH = 200, 200
@@ -53,11 +59,24 @@ class Seen(NamedTuple):
 
     Attributes:
         certain: it runs whenever its block does. needed: so, and no ``except ImportError`` stands around it.
+        always: certain, in no loop that may be empty, behind no exit, and nothing catches its errors.
     """
 
     node: ast.AST
     certain: bool
     needed: bool
+    always: bool
+
+
+class _Runs(NamedTuple):
+    """When the statements of a block run, as Seen has it."""
+
+    certain: bool
+    needed: bool
+    always: bool
+
+
+_ALWAYS, _PERHAPS = _Runs(True, True, True), _Runs(False, False, False)
 
 
 class Flow:
@@ -65,6 +84,7 @@ class Flow:
 
     Attributes:
         functions: name, or ``Class.name``, → the function; nested ones, too, where no other has the name.
+        doubled: names of functions that are defined more than once.
         bases: class → the names of its bases.
     """
 
@@ -73,15 +93,20 @@ class Flow:
         self._main = main
         self._provided = provided
         self.functions: dict[str, FunctionNode] = {}
+        self.doubled: set[str] = set()
         self.bases: dict[str, tuple[str, ...]] = {}
         for node in _compound(tree):
             if isinstance(node, ast.ClassDef):
                 self.bases[node.name] = tuple(base.id for base in node.bases if isinstance(base, ast.Name))
                 for method in node.body:
                     if isinstance(method, FunctionNode):
-                        self.functions.setdefault(f"{node.name}.{method.name}", method)
+                        self._define(f"{node.name}.{method.name}", method)
             elif isinstance(node, FunctionNode):
-                self.functions.setdefault(node.name, node)
+                self._define(node.name, node)
+
+    def _define(self, name: str, function: FunctionNode) -> None:
+        if self.functions.setdefault(name, function) is not function:
+            self.doubled.add(name)
 
     def top(self) -> Iterator[Seen]:
         """What importing the module runs; of a script also what stands under ``if __name__ == "__main__"``."""
@@ -91,13 +116,45 @@ class Flow:
         """What calling a function runs."""
         return self._walk(self.functions[function].body)
 
+    @cached_property
+    def globals(self) -> set[str]:
+        """Names that functions assign at the module's top."""
+        return {name for node in ast.walk(self._tree) if isinstance(node, ast.Global) for name in node.names}
+
+    def assigned(self, function: str) -> dict[str, list[ast.expr | None]]:
+        """Name → what a function, or with "" the module's top, assigns to it; None for what is no one expression."""
+        found: dict[str, list[ast.expr | None]] = {}
+        plain: set[int] = set()
+        for node in statements(self.functions[function].body if function else self._tree.body):
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                    if isinstance(target, ast.Name):
+                        plain.add(id(target))
+                        found.setdefault(target.id, []).append(node.value)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and id(node) not in plain:
+                found.setdefault(node.id, []).append(None)
+        return found
+
+    def attributes(self, owner: str, name: str) -> list[tuple[str, ast.expr]]:
+        """(function, value) of what a class sets under a name, on itself or in its methods on ``self``."""
+        found: list[tuple[str, ast.expr]] = []
+        for node in _compound(self._tree):
+            if isinstance(node, ast.ClassDef) and node.name == owner:
+                for each in node.body:
+                    if isinstance(each, ast.Assign | ast.AnnAssign) and each.value is not None:
+                        targets = each.targets if isinstance(each, ast.Assign) else [each.target]
+                        found += [("", each.value) for t in targets if isinstance(t, ast.Name) and t.id == name]
+                    elif isinstance(each, FunctionNode):
+                        found += [(f"{owner}.{each.name}", value) for value in _set_on_self(each, name)]
+        return found
+
     def joined_texts(self) -> list[str]:
         """Text of what the module's top assigns, and of calls there: ``lib_path = join(here, "lib")`` → ``lib``."""
         simple = (node for node in self._tree.body[:_MOST_STATEMENTS] if isinstance(node, ast.Assign | ast.Expr))
         return [text for node in simple for text in texts_of(node.value) if len(text) < _LONGEST_PATH]
 
     def _walk(self, block: _Block) -> Iterator[Seen]:
-        pending = _block(block, True, True)
+        pending = _block(block, _ALWAYS)
         pending.reverse()
         while pending:  # no recursion: a chain of a thousand `elif` is one node inside the other
             seen = pending.pop()
@@ -106,54 +163,58 @@ class Flow:
                 pending.extend(reversed(self._children(seen)))
 
     def _children(self, seen: Seen) -> list[Seen]:
-        node, certain, needed = seen
+        node, *flags = seen
+        runs = _Runs(*flags)
         if not isinstance(node, _BRANCHING):
-            return [Seen(each, certain, needed) for each in _inside(node)]
+            return [Seen(each, *flags) for each in _inside(node)]
         if isinstance(node, FunctionNode):
-            return _each([*node.decorator_list, *node.args.defaults], certain, needed)
+            return _each([*node.decorator_list, *node.args.defaults], runs)
         if isinstance(node, ast.ClassDef):
-            return _each([*node.decorator_list, *node.bases], certain, needed) + _block(node.body, certain, needed)
+            return _each([*node.decorator_list, *node.bases], runs) + _block(node.body, runs)
+        if isinstance(node, _COMPREHENSIONS):
+            return [Seen(each, *runs._replace(always=False)) for each in _inside(node)]
         if isinstance(node, ast.Lambda):
-            return _each([node.body], False, False)
+            return _each([node.body], _PERHAPS)
         if isinstance(node, ast.BoolOp):
-            return _each(node.values[:1], certain, needed) + _each(node.values[1:], False, False)
+            return _each(node.values[:1], runs) + _each(node.values[1:], _PERHAPS)
         if isinstance(node, ast.IfExp):
-            return _each([node.test], certain, needed) + _each([node.body, node.orelse], False, False)
+            return _each([node.test], runs) + _each([node.body, node.orelse], _PERHAPS)
         if isinstance(node, ast.If):
-            return self._if(node, certain, needed)
+            return self._if(node, runs)
         if isinstance(node, ast.Try):
-            return self._try(node, certain, needed)
+            return self._try(node, runs)
         if isinstance(node, ast.Match):
-            bodies = [inner for case in node.cases for inner in _block(case.body, False, False)]
-            return [*_each([node.subject], certain, needed), *bodies]
+            bodies = [inner for case in node.cases for inner in _block(case.body, _PERHAPS)]
+            return [*_each([node.subject], runs), *bodies]
+        inner = runs
         if isinstance(node, ast.With) and any(_suppresses(item.context_expr) for item in node.items):
-            needed = False
+            inner = inner._replace(needed=False, always=False)
+        if isinstance(node, ast.For | ast.AsyncFor | ast.While) and not _loops_for_certain(node):
+            inner = inner._replace(always=False)
         head: list[ast.expr] = [node.iter] if isinstance(node, ast.For | ast.AsyncFor) else []
         head += [node.test] if isinstance(node, ast.While) else []
         head += [item.context_expr for item in node.items] if isinstance(node, ast.With | ast.AsyncWith) else []
         blocks = [node.body, getattr(node, "orelse", [])]
-        return _each(head, certain, needed) + [each for block in blocks for each in _block(block, certain, needed)]
+        return _each(head, runs) + [each for block in blocks for each in _block(block, inner)]
 
-    def _if(self, node: ast.If, certain: bool, needed: bool) -> list[Seen]:
+    def _if(self, node: ast.If, runs: _Runs) -> list[Seen]:
         if _is_main_check(node.test):
-            return _block(node.body if self._main else node.orelse, certain, needed)
+            return _block(node.body if self._main else node.orelse, runs)
         if _ends_with(node.test, "TYPE_CHECKING"):
-            return _block(node.orelse, certain, needed)
-        test = [Seen(node.test, certain, needed)]
-        return test + _block(node.body, False, False) + _block(node.orelse, False, False)
+            return _block(node.orelse, runs)
+        return [Seen(node.test, *runs), *_block(node.body, _PERHAPS), *_block(node.orelse, _PERHAPS)]
 
-    def _try(self, node: ast.Try, certain: bool, needed: bool) -> list[Seen]:
+    def _try(self, node: ast.Try, runs: _Runs) -> list[Seen]:
         """Imports that may fail are optional; what stands in for them is needed, unless they are there in any case."""
         caught = [handler for handler in node.handlers if _catches_import_error(handler)]
         optional = any(not _gives_up(handler.body) for handler in caught)
         tried = [each for each in node.body if isinstance(each, ast.Import | ast.ImportFrom)]
         stands_in = optional and any(not self._provided(each) for each in tried)
-        children = _block(node.body, certain, needed and not optional)
+        inner = runs._replace(needed=runs.needed and not optional, always=runs.always and not node.handlers)
+        children = _block(node.body, inner)
         for handler in node.handlers:
-            children += _block(handler.body, False, needed and stands_in and handler in caught)
-        return (
-            children + _block(node.orelse, certain, needed and not optional) + _block(node.finalbody, certain, needed)
-        )
+            children += _block(handler.body, _PERHAPS._replace(needed=runs.needed and stands_in and handler in caught))
+        return children + _block(node.orelse, inner) + _block(node.finalbody, runs)
 
 
 def _compound(tree: ast.Module) -> Iterator[ast.AST]:
@@ -163,6 +224,25 @@ def _compound(tree: ast.Module) -> Iterator[ast.AST]:
         node = pending.popleft()
         yield node
         pending.extend(each for each in ast.iter_child_nodes(node) if isinstance(each, _HOLDING))
+
+
+def statements(block: Sequence[ast.AST]) -> Iterator[ast.AST]:
+    """All that runs when a block does, as it is written: functions and classes in it are named and not entered."""
+    pending = [*reversed(block)]
+    while pending:
+        node = pending.pop()
+        yield node
+        if not isinstance(node, FunctionNode | ast.ClassDef | ast.Lambda):
+            pending.extend(reversed(list(ast.iter_child_nodes(node))))
+
+
+def _set_on_self(method: FunctionNode, name: str) -> Iterator[ast.expr]:
+    for node in statements(method.body):
+        if not isinstance(node, ast.Assign):
+            continue
+        for target in node.targets:
+            if isinstance(target, ast.Attribute) and target.attr == name and _ends_with(target.value, "self"):
+                yield node.value
 
 
 def _inside(node: ast.AST) -> Iterator[ast.AST]:
@@ -175,32 +255,64 @@ def _inside(node: ast.AST) -> Iterator[ast.AST]:
             yield value
 
 
-def _each(nodes: Sequence[ast.expr], certain: bool, needed: bool) -> list[Seen]:
-    return [Seen(node, certain, needed) for node in nodes]
+def _each(nodes: Sequence[ast.expr], runs: _Runs) -> list[Seen]:
+    return [Seen(node, *runs) for node in nodes]
 
 
-def _block(block: _Block, certain: bool, needed: bool) -> list[Seen]:
-    """Its statements; those behind one that may return are not certain."""
+def _block(block: _Block, runs: _Runs) -> list[Seen]:
+    """Its statements; those behind one that may return are not certain, behind one that may exit not ``always``."""
     found = []
     for node in block:
-        found.append(Seen(node, certain, needed))
-        if certain and _may_return(node):
-            certain = needed = False
+        found.append(Seen(node, *runs))
+        if runs.certain and _may_return(node):
+            runs = _PERHAPS
+        elif runs.always and _may_leave(node):
+            runs = runs._replace(always=False)
     return found
 
 
 def _may_return(node: ast.stmt) -> bool:
     """A compound statement with a ``return`` in it, those of functions inside it aside."""
-    if not isinstance(node, ast.If | ast.For | ast.While | ast.With | ast.Try | ast.Match):
+    return any(isinstance(inner, ast.Return) for inner, _ in _statements_in(node))
+
+
+def _may_leave(node: ast.stmt) -> bool:
+    """An exit without an error, here or below, or a ``break`` or ``continue`` of the loop around the statement."""
+    if _exits(node):
+        return True
+    return any(
+        _exits(inner) or (leaves and isinstance(inner, ast.Break | ast.Continue))
+        for inner, leaves in _statements_in(node)
+    )
+
+
+def _exits(node: ast.AST) -> bool:
+    """``sys.exit()`` and ``exit(0)``; not ``sys.exit("no data")``, by which a run fails."""
+    call = node.value if isinstance(node, ast.Expr) else node.exc if isinstance(node, ast.Raise) else None
+    if not (isinstance(call, ast.Call) and any(_ends_with(call.func, name) for name in (*_EXITS, "SystemExit"))):
         return False
-    pending: list[ast.AST] = [node]
+    return not (call.args and isinstance(call.args[0], ast.Constant) and call.args[0].value)
+
+
+def _statements_in(node: ast.stmt) -> Iterator[tuple[ast.AST, bool]]:
+    """(what a compound statement holds, functions inside it aside; whether no loop of its own is around that)."""
+    if not isinstance(node, _COMPOUND):
+        return
+    pending: list[tuple[ast.AST, bool]] = [(node, True)]
     while pending:
-        inner = pending.pop()
-        if isinstance(inner, ast.Return):
-            return True
+        inner, outside = pending.pop()
+        yield inner, outside
         if not isinstance(inner, FunctionNode | ast.ClassDef | ast.expr):
-            pending.extend(ast.iter_child_nodes(inner))
-    return False
+            outside = outside and not isinstance(inner, ast.For | ast.AsyncFor | ast.While)
+            pending.extend((each, outside) for each in ast.iter_child_nodes(inner))
+
+
+def _loops_for_certain(node: ast.For | ast.AsyncFor | ast.While) -> bool:
+    """``while True`` and ``for epoch in range(…)``: an epoch at least is what a training is started for."""
+    if isinstance(node, ast.While):
+        return isinstance(node.test, ast.Constant) and bool(node.test.value)
+    heads = [call for call in ast.walk(node.iter) if isinstance(call, ast.Call)]
+    return any(_ends_with(call.func, "range") or _ends_with(call.func, "trange") for call in heads)
 
 
 def _is_main_check(test: ast.expr) -> bool:

@@ -13,7 +13,8 @@ from seatrial.job.reading.flow import Seen
 from seatrial.job.reading.import_roots import ImportRoots
 from seatrial.job.reading.modules import is_folder, locate_module
 from seatrial.job.reading.parsed_modules import Import, Module, ParsedModules, Unit
-from seatrial.job.reading.signs import MOST_PARTS, TELLING, asserted_version, host_path, keras_backend, signs
+from seatrial.job.reading.signs import MOST_PARTS, TELLING, asserted_version, dotted, host_path, keras_backend, signs
+from seatrial.job.reading.writes import Write, Writes
 
 #: Reading ends there: it is for hints, and what a plan waits for.
 _MOST_UNITS = 5_000
@@ -30,6 +31,7 @@ class Reading:
     Attributes:
         needed, optional: dotted names of modules that are not the project's.
         paths: literal path that may lie outside of the project → where.
+        writes: files and folders that it makes outside of the working directory.
         missing: modules of the project's packages that are needed and not there.
         asserted: module → (the version that an ``assert`` asks for, where).
         least_python: the newest syntax in what runs in any case, ``((3, 10), "net.py:7")``.
@@ -44,6 +46,7 @@ class Reading:
     certain_signs: dict[str, str] = field(default_factory=dict)
     asserted: dict[str, tuple[str, str]] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)
+    writes: tuple[Write, ...] = ()
     files: tuple[str, ...] = ()
     import_roots: tuple[str, ...] = ()
     least_python: tuple[tuple[int, int], str] | None = None
@@ -61,11 +64,13 @@ class ProjectReader:
         start: Path,
         *,
         calls: Sequence[str] = (),
+        arguments: Sequence[str] = (),
         any_python: bool = False,
     ) -> None:
         self.project, self.start, self.calls = project, start, calls
         self.roots = ImportRoots(project, start, roots)
         self.modules = ParsedModules(project, start, inside, self.roots.provided, any_python=any_python)
+        self.writes = Writes(self.modules.at, arguments)
         self.reading = Reading()
         self.own: set[str] = set()  # top-level names under which the project has something
         self.found_under: dict[Path, None] = {}
@@ -91,6 +96,7 @@ class ProjectReader:
         usual = {self.project, self.project / "src", *self.roots.packaged} - {self.start.parent}
         own = [root for root in self.found_under if root in usual]
         self.reading.import_roots = tuple(str(root.relative_to(self.project)) for root in own)
+        self.reading.writes = self.writes.found((self.start, ""))
         self.reading.files = self.modules.files()
         return self.reading
 
@@ -124,6 +130,8 @@ class ProjectReader:
             return
         if isinstance(node, ast.Attribute):
             self.mentioned.add(node.attr)
+            if isinstance(node.ctx, ast.Store):
+                self.writes.note_store(node.attr)
         elif isinstance(node, ast.Assign):
             remember_type(module, node)
             if backend := keras_backend(node):
@@ -142,9 +150,13 @@ class ProjectReader:
             written = "." * node.level + (node.module or "")
             self.reading.relative = self.reading.relative or (f"{module.shown}:{node.lineno}", written)
         if isinstance(node, Import) and not self.roots.exhausted:
-            self._follow(module, node, needed=certain and seen.needed)
+            always = (module.path, unit) if seen.always else None
+            self._follow(module, node, needed=certain and seen.needed, always=always)
         elif isinstance(node, ast.Call):
             self.roots.extend_by_call(module, node)
+            called = dotted(node.func)
+            run = list(named(module, unit, called, self.modules.at)) if called else []
+            self.writes.note((module.path, unit), node, run, always=seen.always)
             if certain and seen.certain:
                 self.certain += called_by(module, unit, node, self.modules.at)
 
@@ -155,8 +167,12 @@ class ProjectReader:
         if least is not None and (self.reading.least_python is None or least > self.reading.least_python):
             self.reading.least_python = least
 
-    def _follow(self, module: Module, node: Import, *, needed: bool) -> None:
-        """Queue files of the project that an import names; note the other modules."""
+    def _follow(self, module: Module, node: Import, *, needed: bool, always: Unit | None) -> None:
+        """Queue files of the project that an import names; note the other modules.
+
+        Args:
+            always: the unit that imports in every run, or None.
+        """
         absolute = self.roots.absolute
         for name, roots, bound in _imported(node, module.path, absolute):
             parts = name.split(".", MOST_PARTS)[:MOST_PARTS]
@@ -168,6 +184,8 @@ class ProjectReader:
             for each in found:
                 if each is not None:
                     (self.certain if needed else self.perhaps).append((each[0], ""))
+                    if always is not None:
+                        self.writes.note_import(always, (each[0], ""))
                     if roots is absolute:
                         self.found_under.setdefault(each[1])
             is_module = isinstance(node, ast.Import) or name == node.module  # and no name in a module
@@ -198,18 +216,22 @@ def read_project(
     start: Path,
     *,
     calls: Sequence[str] = (),
+    arguments: Sequence[str] = (),
     any_python: bool = False,
 ) -> Reading:
     """The reading of a script, begun again where it puts folders on its path: they hold for what was imported before.
 
     Args:
         calls: names in the script that whoever imports it calls: functions, classes, ``Class.method``.
+        arguments: that the script is started with.
 
     Raises TargetError: the script itself cannot be read or parsed.
     """
     added: list[Path] = []
     while True:
-        reader = ProjectReader(project, [*roots, *added], inside, start, calls=calls, any_python=any_python)
+        reader = ProjectReader(
+            project, [*roots, *added], inside, start, calls=calls, arguments=arguments, any_python=any_python
+        )
         reading = reader.read()
         if not reader.roots.added or len(added) >= MOST_PARTS:
             return reading

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from seatrial.backends.containers.container_state import STATUSES
 from seatrial.backends.containers.engine import COMPOSE_LABEL, ContainerEngine
-from seatrial.backends.containers.engine_errors import unavailable_error
 
 _SERVICE_LABEL = "com.docker.compose.service"
 _ONE_OFF_LABEL = "com.docker.compose.oneoff"
@@ -34,7 +33,7 @@ def containers(backend: ContainerEngine, project: str) -> dict[str, Container]:
     words = ("--all", "--no-trunc", "--filter", f"label={COMPOSE_LABEL}={project}", "--format", form)
     ended = backend.client.ask("ps", *words)
     if ended.exit_code != 0:
-        raise unavailable_error(backend.name, ended.stderr)
+        raise backend.client.unavailable(ended.stderr)
     found: dict[str, Container] = {}
     for line in ended.stdout.splitlines():
         parts = line.split("\t")

@@ -77,7 +77,7 @@ def start(ground: Ground, request: UpRequest, store: GroupStore, front: Front) -
                 run = _new_run(store.runs, name, ground.environ)
                 made[name] = run
                 uuids = [gpu.uuid for gpu in selections[name].gpus] if name in selections else []
-                leases(ground.environ).take(uuids, run.id, ground.backend.name, run.folder)
+                leases(ground.environ).take(uuids, run.id, ground.backend.name, run.folder, ground.engine.address)
                 return run
 
             planned = _planned(ground, waits, selections, make=make)
@@ -152,6 +152,7 @@ def _new_group(ground: Ground, request: UpRequest, store: GroupStore) -> Group:
         "names": list(request.names),
         "profiles": profiles_in(ground.environ),
         "backend": ground.backend.name,
+        "engine": ground.engine.address and ground.engine.address.model_dump(),
     }
     return store.create("compose", members, name=request.name or file.name, details=details)
 

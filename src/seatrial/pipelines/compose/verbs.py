@@ -13,6 +13,7 @@ from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, EngineUnavailableErro
 from seatrial.images.recipes import RECIPES
 from seatrial.job.loading import load_job
 from seatrial.job.model import Job, Target
+from seatrial.job.plan import EngineAddress
 from seatrial.pipelines.chain_show import show_chain
 from seatrial.pipelines.compose import start as starting
 from seatrial.pipelines.compose.client import Compose
@@ -69,7 +70,7 @@ def up(request: UpRequest, front: Front, environ: Mapping[str, str]) -> int:
     if request.detach:
         return _detach(request, store, group, front)
     compose = _compose(store, group, environ)
-    backend = _engine(str(group.details.get("backend", "docker")), environ)
+    backend = _engine_of(group, environ)
     group = Watch(store, group, compose, backend, front, environ, again=again).to_the_end()
     group = store.change_group(group, launcher=None)
     code = exit_code(group)
@@ -79,7 +80,7 @@ def up(request: UpRequest, front: Front, environ: Mapping[str, str]) -> int:
 
 def down(store: GroupStore, group: Group, front: Front, environ: Mapping[str, str]) -> None:
     """Stop a group's runs and services, make the receipts, take containers and networks away; volumes stay."""
-    backend = _engine(str(group.details.get("backend", "docker")), environ)
+    backend = _engine_of(group, environ)
     compose = _compose(store, group, environ)
     quiet = replace(front, write=lambda stream, data: None)
     watch = Watch(store, group, compose, backend, quiet, environ)
@@ -90,9 +91,11 @@ def down(store: GroupStore, group: Group, front: Front, environ: Mapping[str, st
 def refresh(store: GroupStore, group: Group, environ: Mapping[str, str]) -> Group:
     """With what became of the members while nobody looked."""
     group = refresh_runs(store, group, environ)
-    backend = _engine(str(group.details.get("backend", "docker")), environ)
+    backend = _engine_of(group, environ)
     try:
         found = containers(backend, str(group.details.get("project")))
+        if not found:
+            backend.client.confirm(backend.client.at)
     except SeatrialError:  # an engine that does not answer tells nothing new
         return group
     for member in group.members:
@@ -112,6 +115,7 @@ def _ground(request: UpRequest, environ: Mapping[str, str]) -> Ground:
     facts = backend.facts()
     if not facts.available:
         raise EngineUnavailableError(facts.reason[:1].upper() + facts.reason[1:], run=facts.fix)
+    backend = backend if facts.address is None else backend.bound_to(facts.address)
     gpus = checked_gpus(request.gpus)
     file = read_compose(files, compose_of(backend, environ), request.names)
     file, _ = with_images(file, backend)
@@ -129,6 +133,13 @@ def _engine(name: str, environ: Mapping[str, str]) -> ContainerEngine:
     if name not in table.ENGINES:
         raise UsageError(f"A Compose file runs on docker or podman, not on {name}", run="seatrial up --on docker")
     return table.engine(name, environ)
+
+
+def _engine_of(group: Group, environ: Mapping[str, str]) -> ContainerEngine:
+    """The engine on which a group was brought up; one of before 0062: the one that the environment leads to."""
+    engine = _engine(str(group.details.get("backend", "docker")), environ)
+    at = group.details.get("engine")
+    return engine if at is None else engine.bound_to(EngineAddress.model_validate(at))
 
 
 def _job(project: Path, notify: tuple[str, ...]) -> Job:
@@ -180,7 +191,7 @@ def _living(store: GroupStore, file: ComposeFile) -> Group | None:
 
 
 def _compose(store: GroupStore, group: Group, environ: Mapping[str, str]) -> Compose:
-    backend = _engine(str(group.details.get("backend", "docker")), environ)
+    backend = _engine_of(group, environ)
     files = tuple(Path(file) for file in group.details["files"])
     override = store.folder(group.id) / starting.OVERRIDE
     profiles = tuple(group.details.get("profiles") or ())

@@ -197,7 +197,7 @@ def _start(
         front.say(f"{wanted.name}: building its image, once")
         with front.building() as tell:
             pip, labels = pip_conf(job.image), origin_labels(job)
-            tell(build(image, store=engine.images, progress=tell, pip_conf=pip, labels=labels).words)
+            tell(build(image, store=engine.images, progress=tell, pip_conf=pip, labels=labels).words(None))
     started = time.monotonic()
     host = _host(store)
     network = container.network_name(store)

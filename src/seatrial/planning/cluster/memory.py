@@ -20,6 +20,7 @@ from seatrial.backends.kubernetes.devices import Claimable, Offer
 from seatrial.backends.kubernetes.survey import ClusterFacts, Node
 from seatrial.errors import DiskError
 from seatrial.job.cluster_config import ClusterOptions
+from seatrial.job.plan import EngineAddress
 from seatrial.system.files import make_folder, write_atomically
 
 #: Nodes come and go in minutes.
@@ -36,6 +37,7 @@ def recall(options: ClusterOptions, environ: Mapping[str, str], cache: Path) -> 
             return None
         nodes = kept["nodes"]
         kept["nodes"] = None if nodes is None else tuple(_node(node) for node in nodes)
+        kept["address"] = kept["address"] and EngineAddress.model_validate(kept["address"])
         kept["claimable"] = _claimable(kept["claimable"])
         facts: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in kept.items()}
         return ClusterFacts(**facts), age_s
@@ -48,7 +50,7 @@ def remember(facts: ClusterFacts, options: ClusterOptions, environ: Mapping[str,
     path = _path(options, environ, cache)
     try:
         make_folder(path.parent)
-        write_atomically(path, json.dumps(asdict(facts)).encode())
+        write_atomically(path, json.dumps(asdict(facts), default=dict).encode())
     except DiskError:
         return
 

@@ -60,6 +60,9 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     kind, kind_choice = workload_kind(job, _with_names(job, script, facts), claims=gpus.claim is not None)
     image, image_choices = cluster_image(job, script, gpus.facts, site.host.environ, site.host.cache_folder)
     image, code = _code(job, script, image)
+    if image.build and job.kubernetes.registry:
+        tag = f"{job.kubernetes.registry}/{image.tag.removeprefix('seatrial/')}"
+        image = image.model_copy(update={"tag": tag})
     volumes = volumes_of(job, site.run_id, kind)
     again = restarts(job, keeps_checkpoints=volumes.models.lasting)
     places = Places(
@@ -245,8 +248,8 @@ def _code(job: Job, script: ScriptFacts, image: ImagePlan) -> tuple[ImagePlan, _
         reason = f"[kubernetes] code = {way!r}"
     if way == "image":
         folders = [volume for volume in (job.project / "data", job.project / "models") if volume.is_dir()]
-        layered = with_code(image, job.project, folders, job.kubernetes.registry)
-        return layered, _Code("image", Choice(what="code", value=layered.tag, reason=reason), {})
+        layered = with_code(image, job.project, folders)
+        return layered, _Code("image", Choice(what="code", value="in the image", reason=reason), {})
     if job.target.kind != "script":
         raise UsageError("Only a script can go into a ConfigMap", run='seatrial run … with [kubernetes] code = "image"')
     text = _text_of(path)

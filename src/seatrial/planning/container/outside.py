@@ -1,4 +1,6 @@
-"""Files of this machine that a script names and that the container would not have."""
+"""Files that a script names outside of the project: those of this machine that the container would not have, and those
+that it writes where nothing is kept.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,123 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from seatrial.backends.containers.user_mounts import inside
-from seatrial.job.model import Job
-from seatrial.job.plan import CONTAINER_DATA, CONTAINER_MODELS, CONTAINER_PROJECT
+from seatrial.errors import UsageError
+from seatrial.job.model import DataMount, Job
+from seatrial.job.plan import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_MODELS, CONTAINER_PROJECT, Choice
+from seatrial.job.reading.constants import ANY
+from seatrial.job.reading.writes import Write
 from seatrial.job.script import ScriptFacts
 
 #: Folders that an image has, too: what a script names there is not this machine's.
 _IN_IMAGES = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/tmp", "/usr", "/var")
 
+#: Folders of every Debian for what a machine adds; with others, folders that hold several things.
+_EMPTY = ("/home", "/media", "/mnt", "/opt", "/root", "/srv")
+_SHARED = (*_EMPTY, "/app", "/content", "/kaggle")
+
+#: Where every container can write: the project, HOME, and what is ours or the kernel's.
+_WRITABLE = (CONTAINER_PROJECT, CONTAINER_HOME, "/dev", "/proc", "/seatrial", "/sys", "/tmp")
+
+#: Images of which it is known that they have no volume of their own, which would be writable.
+_WITHOUT_VOLUMES = ("python", "debian", "ubuntu", "nvidia/cuda", "pytorch/pytorch", "tensorflow/tensorflow")
+
 #: A project of many scripts has many; a few show what is wrong.
 _MOST_TOLD = 3
+
+
+def with_models(job: Job, script: ScriptFacts) -> tuple[Job, tuple[Choice, ...]]:
+    """The job with ./models at /models, where its script writes there, or reads there and ./models is a folder."""
+    if job.models is not None or any(inside(CONTAINER_MODELS, mount.target) for mount in job.mounts):
+        return job, ()
+    folder = job.project / "models"
+    reasons = [str(write) for write in script.writes if inside(_in_container(job, write.path), CONTAINER_MODELS)]
+    if os.path.isdir(folder):  # noqa: PTH112  # never raises
+        reads = [(path, where) for path, where in script.paths.items() if inside(path, CONTAINER_MODELS)]
+        reasons += [f"{where} names {path}" for path, where in reads]
+    if not reasons:
+        return job, ()
+    choice = Choice(what=CONTAINER_MODELS, value="./models", reason=f"{reasons[0]}; another folder: --models DIR")
+    return job.model_copy(update={"models": DataMount(source=folder, read_only=False)}), (choice,)
+
+
+def refuse_lost_writes(job: Job, script: ScriptFacts, *, build: bool) -> None:
+    """Raises UsageError: the script is certain to write where its container cannot, as late as in its last line.
+
+    Args:
+        build: the image is one of ours. Another's may have a volume there.
+    """
+    name = job.image.base.partition("@")[0].partition(":")[0]
+    if job.writable or not build or not any(name == each or name.endswith(f"/{each}") for each in _WITHOUT_VOLUMES):
+        return
+    certain = {
+        mount: write for mount, write in _lost_writes(job, script) if write.certain and not _in_image(job, write)
+    }
+    if not certain:
+        return
+    write = next(iter(certain.values()))
+    options = " ".join(f"--mount {shlex.quote(mount)}" for mount in (*map(str, job.mounts), *certain))
+    raise UsageError(
+        f"{write}, a folder that the container cannot write to: the run would fail there",
+        cause=f"It can write to the project, {CONTAINER_MODELS}, HOME and /tmp; other folders are mounted by an option",
+        run=f"seatrial run … {options}",
+    )
+
+
+def warn_of_lost_writes(job: Job, script: ScriptFacts) -> Iterator[str]:
+    """A sentence for each folder that the script may write to, and whose files would be lost, or could not be made."""
+    told = dict(reversed([*_lost_writes(job, script)]))
+    for mount, write in list(reversed(told.items()))[:_MOST_TOLD]:
+        yield f"{write}, which the container does not keep; to keep it: --mount {shlex.quote(mount)}"
+
+
+def made_by_writes(job: Job, script: ScriptFacts) -> frozenset[str]:
+    """Targets of the user's mounts that the script writes to: their folders in the project are made if missing."""
+    paths = [_in_container(job, write.path) for write in script.writes]
+    return frozenset(mount.target for mount in job.mounts if any(inside(path, mount.target) for path in paths))
+
+
+def _lost_writes(job: Job, script: ScriptFacts) -> Iterator[tuple[str, Write]]:
+    """(``SOURCE:TARGET`` of the mount that would keep it, write), for what is written to no folder that is kept."""
+    kept = [*_WRITABLE, *(mount.target for mount in job.mounts)]
+    kept += [CONTAINER_DATA] if job.data else []
+    kept += [CONTAINER_MODELS] if job.models else []
+    for write in script.writes:
+        path = _in_container(job, write.path)
+        folder = _mount_point(path, is_folder=write.folder)
+        if folder is not None and not any(inside(path, each) for each in kept):
+            yield f"{_source(job, write, folder)}:{folder}", write
+
+
+def _in_container(job: Job, path: str) -> str:
+    return posixpath.normpath(posixpath.join(job.workdir or CONTAINER_PROJECT, path))
+
+
+def _in_image(job: Job, write: Write) -> bool:
+    """It lies in a folder that images have."""
+    path = _in_container(job, write.path)
+    return posixpath.dirname(path) in _EMPTY or any(inside(path, each) for each in (*_IN_IMAGES, "/root", "/home"))
+
+
+def _mount_point(path: str, *, is_folder: bool) -> str | None:
+    """``/output`` of ``/output/epoch*/model.pt``, ``/app/models`` of ``/app/models/x``.
+
+    None where that would cover a folder of the image: of ``/a`` and ``/opt/a``.
+    """
+    parts = path.strip("/").split("/")
+    known = next((number for number, part in enumerate(parts) if ANY in part), len(parts) - (not is_folder))
+    top = f"/{parts[0]}"
+    depth = known if top in _IN_IMAGES else min(known, 2 if top in _SHARED else 1)
+    folder = "/" + "/".join(parts[:depth])
+    return None if folder in ("/", *_EMPTY, *_IN_IMAGES) else folder
+
+
+def _source(job: Job, write: Write, folder: str) -> str:
+    """The same folder of this machine where it has one; else a folder of the project."""
+    if write.path.startswith("../"):
+        return os.path.relpath(posixpath.normpath(folder), job.workdir or CONTAINER_PROJECT)
+    if os.path.isdir(folder) and not any(inside(folder, each) for each in _IN_IMAGES):  # noqa: PTH112  # never raises
+        return folder
+    return f"./{posixpath.basename(folder)}"
 
 
 def warn_of_outside(job: Job, script: ScriptFacts) -> Iterator[str]:
@@ -26,8 +136,9 @@ def warn_of_outside(job: Job, script: ScriptFacts) -> Iterator[str]:
     A relative path is as seen from the project's folder, where ``seatrial run`` is typed and the target starts.
     """
     found: dict[str, tuple[str, str]] = {}
+    written = {write.path for write in script.writes}
     for path, where in script.paths.items():
-        if (mount := _missing(job, path, where)) is not None:
+        if path not in written and (mount := _missing(job, path, where)) is not None:
             found.setdefault(mount, (path, where))
     targets = [mount.rpartition(":")[2] for mount in found]
     outermost = [mount for mount, at in zip(found, targets, strict=True) if not _is_within(at, targets)]

@@ -24,7 +24,13 @@ from seatrial.job.plan import (
 )
 from seatrial.job.script import ScriptFacts
 from seatrial.planning import agentless
-from seatrial.planning.container.outside import warn_of_outside
+from seatrial.planning.container.outside import (
+    made_by_writes,
+    refuse_lost_writes,
+    warn_of_lost_writes,
+    warn_of_outside,
+    with_models,
+)
 from seatrial.planning.container.plan import ContainerParts, plan_container
 from seatrial.planning.local_gpus import gpu_count, gpu_plan, selected
 from seatrial.planning.multi_host import meeting, with_network
@@ -38,13 +44,18 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     job = with_network(job)
     gpus = selected(site)
     image, image_choices = planned_image(job, site, script, gpus)
+    job, models_choices = with_models(job, script)
+    refuse_lost_writes(job, script, build=image.build)
     injected = way_in(job, site)
     places = container_places(job, resumes=site.resumed is not None, events=site.events is not None)
     argv, script_index = target_argv(job.target, image, image.python or "python3", places)
     command = (image.python, *AGENT_PYTHON_FLAGS, CONTAINER_AGENT, CONTAINER_PLAN) if image.python else argv
-    made = plan_container(job, site, image, injected, command, script.ray_evidence)
+    made = plan_container(
+        job, site, image, injected, command, script.ray_evidence, made_if_missing=made_by_writes(job, script)
+    )
     made_container, recipe_env = made.container, dict[str, str]()
-    warnings = (*injected.warnings, *made.warnings, *warn_of_outside(job, script))
+    lost = warn_of_lost_writes(job, script)
+    warnings = (*injected.warnings, *made.warnings, *warn_of_outside(job, script), *lost)
     if image.python is None:
         agentless.refuse_what_needs_the_agent(job)
         env = {**made_container.env, **places.env(), "SEATRIAL_RUN_ID": site.run_id}
@@ -69,6 +80,7 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             *image_choices,
             Choice(what="GPU injection", value=injected.strategy, reason=injected.reason),
             *made.choices,
+            *models_choices,
         ),
         warnings=warnings,
     )

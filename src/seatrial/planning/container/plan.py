@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -77,13 +77,21 @@ class ContainerParts:
 
 
 def plan_container(
-    job: Job, site: Site, image: ImagePlan, injection: InjectionPlan, command: Sequence[str], ray: str | None = None
+    job: Job,
+    site: Site,
+    image: ImagePlan,
+    injection: InjectionPlan,
+    command: Sequence[str],
+    ray: str | None = None,
+    *,
+    made_if_missing: Collection[str] = (),
 ) -> ContainerParts:
     """Everything about the container but the image.
 
     Args:
         command: what PID 1 runs.
         ray: where the script imports Ray, or None.
+        made_if_missing: targets of the user's mounts whose folders in the project need not be there.
 
     Raises:
         UsageError: a mount, env file, device or working directory that cannot be meant.
@@ -95,7 +103,7 @@ def plan_container(
     _refuse_gpu_devices(job)
     user, userns, user_choice = caller_in(engine, host.uid, host.gid)
     named_user = not engine.names_every_user and user != "0:0"
-    mounts = _mounts(job, site, injection, named_user=named_user)
+    mounts = _mounts(job, site, injection, named_user=named_user, made_if_missing=made_if_missing)
     if image.python is not None:
         _refuse_planted_python(image.python, mounts)
     env = plan_env(
@@ -181,7 +189,9 @@ def caller_in(engine: EngineFacts, uid: int, gid: int) -> tuple[str, str | None,
     return user, userns, Choice(what="user", value=f"{user} {userns or ''}".rstrip(), reason=reason)
 
 
-def _mounts(job: Job, site: Site, injection: InjectionPlan, *, named_user: bool) -> tuple[Mount, ...]:
+def _mounts(
+    job: Job, site: Site, injection: InjectionPlan, *, named_user: bool, made_if_missing: Collection[str]
+) -> tuple[Mount, ...]:
     """Ours, the driver's and the user's, parents first."""
     ours = [
         *_job_mounts(job, site.host.state_folder, site.view),
@@ -189,7 +199,9 @@ def _mounts(job: Job, site: Site, injection: InjectionPlan, *, named_user: bool)
         *_agent_mounts(site),
         *injection.mounts,
     ]
-    return place_mounts([checked_mount(mount, job.project, site.host.state_folder) for mount in job.mounts], ours)
+    state = site.host.state_folder
+    users = [checked_mount(each, job.project, state, made=each.target in made_if_missing) for each in job.mounts]
+    return place_mounts(users, ours)
 
 
 def _tmpfs(job: Job, site: Site, mounts: Sequence[Mount]) -> tuple[Tmpfs, ...]:

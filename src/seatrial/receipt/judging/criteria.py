@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from seatrial.events import HostLaunched
 from seatrial.findings.catalogue import entries
+from seatrial.images.image_size import python_mount
 from seatrial.job.condition import holds
 from seatrial.job.model import Criteria
 from seatrial.job.plan import Gpu
@@ -270,8 +272,12 @@ def _image_size(case: Case, cause: ExitCause) -> Judgement:
         return Judgement("not judged", "a local run has no image")
     if limit is None:
         return Judgement("not judged", "disabled in [criteria]")
+    if case.evidence.first(HostLaunched) is None:
+        return Judgement("not judged", "the container was not started")
+    if (mount := python_mount(case.plan)) is not None:
+        return Judgement("not judged", f"Python comes from the mount {mount}, not from the image")
     if size is None:
-        return Judgement("not judged", "the engine did not report the image's size")
+        return Judgement("not judged", "the image's files were not counted")
     verdict: Verdict = "pass" if size <= limit else "fail"
     return Judgement(
         verdict, f"the image is {format_bytes(size)}", f"at most {format_bytes(limit)}", format_bytes(size)

@@ -52,7 +52,14 @@ class Case:
         return next((mount.source for mount in mounts if mount.target == CONTAINER_MODELS), None)
 
     @property
+    def promises_a_model(self) -> bool:
+        """The job names a folder for models; one that was mounted because the script may write there is none."""
+        job = self.plan.job
+        return job.models is not None or any(mount.target == CONTAINER_MODELS for mount in job.mounts)
+
+    @property
     def image_bytes(self) -> int | None:
+        """Bytes of the image's files, as they were counted before the run; None if they were not."""
         launched = self.evidence.first(HostLaunched)
-        told = launched.number("image_bytes") if launched else None
-        return self.image.size_bytes if self.image else int(told) if told else None
+        size = launched.number("image_bytes") if launched else None
+        return int(size) if size else None

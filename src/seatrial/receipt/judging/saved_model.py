@@ -47,12 +47,12 @@ def judge_saved_model(case: Case) -> Judgement:
     wanted = ", ".join(patterns) or "a new model file"
     if new:
         return Judgement("fail", f"{_shown(new[0][0], folders)} was written but is empty", wanted, "0 B")
-    if found and (patterns or case.models_folder):
+    if found and (patterns or case.promises_a_model):
         path = max(found, key=lambda file: file[2])[0]
         return Judgement("fail", f"{_shown(path, folders)} exists, but is older than this run", wanted, "no new file")
     if case.plan.agent.node_rank is not None:
         return Judgement("not judged", "nothing was written here: rank 0 saves, and it may be on another host")
-    if patterns or case.models_folder:
+    if patterns or case.promises_a_model:
         where = f"in {_shown(case.models_folder, folders[1:])} or " if case.models_folder else ""
         return Judgement("fail", f"no matching file was written {where}in the project", wanted, "no new file")
     return Judgement(

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-from seatrial.backends import table
 from seatrial.backends.base import Backend, Handle, State
 from seatrial.errors import UsageError
 from seatrial.events import AgentFinished, Signal, of_type, tail
@@ -20,6 +19,7 @@ from seatrial.runs.adopt import handle_of
 from seatrial.runs.following.alerts import Alerts
 from seatrial.runs.following.output import OfRank, OutputReader, Stream
 from seatrial.runs.following.witness import witnessing
+from seatrial.runs.liveness import backend_of
 from seatrial.runs.run import Run
 
 Write = Callable[[Stream, bytes], None]
@@ -71,7 +71,7 @@ def follow(
         for stream, data in (*reader.new(), *reader.rest()):
             write(stream, data)
         return State("gone")
-    backend = table.backend(handle.backend, environ)
+    backend = backend_of(handle, environ)
     state = State("running") if just_started else backend.state(handle)
     asked = time.monotonic()
     alerts = Alerts(run, from_now=tail is not None)
@@ -134,7 +134,7 @@ def interrupt_stops(run: Run, environ: Mapping[str, str], say: Say) -> Iterator[
     if handle is None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    backend = table.backend(handle.backend, environ)
+    backend = backend_of(handle, environ)
     presses = 0
 
     def on_interrupt(_signal: int, _frame: FrameType | None) -> None:

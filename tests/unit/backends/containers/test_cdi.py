@@ -19,7 +19,7 @@ containerEdits:
     env: [NVIDIA_VISIBLE_DEVICES=void]
     hooks:
         - hookName: createContainer
-          path: /usr/bin/nvidia-cdi-hook
+          path: {root}/usr/bin/nvidia-cdi-hook
           args: [nvidia-cdi-hook, update-ldcache, --folder, /usr/lib/x86_64-linux-gnu]
     mounts:
         - hostPath: {root}/lib/libcuda.so.580.159.04
@@ -43,8 +43,8 @@ devices:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Path:
-    for path in ("dev/nvidiactl", "dev/nvidia0", "lib/libcuda.so.580.159.04"):
-        (tmp_path / path).parent.mkdir(exist_ok=True)
+    for path in ("dev/nvidiactl", "dev/nvidia0", "lib/libcuda.so.580.159.04", "usr/bin/nvidia-cdi-hook"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()
     (tmp_path / "cdi").mkdir()
     return tmp_path
@@ -69,7 +69,9 @@ def test_yaml(host: Path) -> None:
         f"{host}/dev/nvidiactl",
         f"{host}/lib/libcuda.so.580.159.04",
         f"{host}/dev/nvidia0",
+        f"{host}/usr/bin/nvidia-cdi-hook",
     )
+    assert specs.devices[0].programs == (f"{host}/usr/bin/nvidia-cdi-hook",)
 
 
 def test_json_beside_yaml_and_files_that_are_no_specs(host: Path) -> None:

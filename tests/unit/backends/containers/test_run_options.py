@@ -11,7 +11,7 @@ from seatrial.backends.containers.docker import Docker
 from seatrial.backends.containers.podman import Podman
 from seatrial.backends.containers.run_options import mount_fields, run_options
 from seatrial.errors import GpuContractError
-from seatrial.job.plan import Mount, Tmpfs
+from seatrial.job.plan import EngineAddress, Mount, Tmpfs
 
 #: A stand-in for an engine's program: writes down how it was called and answers like an engine that succeeds.
 RECORDER = """#!/bin/sh
@@ -78,12 +78,16 @@ def recorder(tmp_path):
 )
 def test_what_is_printed_is_what_is_run(recorder, tmp_path, engine, container):
     program, calls = recorder
-    backend = engine([program, "--global", "option"])
+    at = EngineAddress(endpoint="unix:///run/engine.sock", id="7c2e")
+    backend = engine([program, "--global", "option"], at)
+    led_there = backend.client.call[3:]
     plan = a_plan(container=container)
     handle = backend.start(plan, tmp_path)
     ran = calls()[0]
     id_file = ran.index("--cidfile")
-    assert [program, *ran[:id_file], *ran[id_file + 2 :]] == backend.compile(plan)
+    assert ran[2 : 2 + len(led_there)] == led_there
+    assert [program, *ran[:2], *ran[2 + len(led_there) : id_file], *ran[id_file + 2 :]] == backend.compile(plan)
+    assert handle.engine == at
     assert (handle.id, handle.started, handle.framed) == ("cafe", "2026-11-20T00:00:00.5Z", False)
     assert (handle.run_id, handle.run_dir) == (plan.run_id, str(tmp_path))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,18 @@ To fix this you could try to:"""
         "each other: The user requested torch==2.13.0; fastai 2.7.19 depends on torch<2.7 and >=1.10" in error.message
     )
     assert "constraint" not in error.message
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        ("28.5-run", 'process "/bin/sh -c true &&     false" did not complete successfully: exit code: 1'),
+        ("28.5-parse", "dockerfile parse error on line 2: unknown instruction: FOO (did you mean FROM?)"),
+        ("20.10-run", "executor failed running [/bin/sh -c true &&     false]: exit code: 1"),
+        ("20.10-parse", "dockerfile parse error line 2: unknown instruction: FOO"),
+    ],
+)
+def test_reason_is_not_taken_from_the_picture_of_the_dockerfile(key: str, reason: str) -> None:
+    """BuildKit from 0.14 on prints the lines around what failed, the last of them often empty: ``12 |``."""
+    lines = json.loads((RECORDED / "build-errors.json").read_text())[key]["output"].splitlines()
+    assert explain(lines, image=IMAGE, engine="docker").message.endswith(reason)

@@ -55,6 +55,7 @@ def test_a_good_one(tmp_path: Path) -> None:
         ("FROM nvidia/cuda:11.8.0-cudnn-runtime-ubuntu22.04\n", "cudnn-name", 1),
         ("FROM nvidia/cuda:12.1-base-ubuntu22.04\n", "dead-tag", 1),
         ("FROM nvidia/cuda:latest\n", "dead-tag", 1),
+        ("FROM nvidia/cuda:12.1.0-base\n", "dead-tag", 1),
         ("FROM nvidia/cuda:13.0.1-base-ubuntu20.04\n", "dead-tag", 1),
         ("FROM python:3.11-slim\nRUN mount -o remount,size=8G /dev/shm\n", "shm", 2),
         ("FROM python:3.11-slim\nRUN apt-key adv --fetch-keys https://x/7fa2af80.pub\n", "apt-key", 2),

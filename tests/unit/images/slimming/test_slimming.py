@@ -204,7 +204,7 @@ def test_a_stub_answers_its_version_and_ends_at_anything_else(tmp_path: Path) ->
     assert before == ended.stdout + "7\n" == "0 12500\n0 12\n0 13\n0 14\n[True, True]\n7\n"
     assert ended.returncode == -6
     [finding] = match_text(ended.stderr)
-    assert (finding.id, finding.fix) == ("slimmed-away", "seatrial run … --slim files")
+    assert (finding.id, finding.fix) == ("slimmed-away", "seatrial run … --slim none")
     assert finding.message == "The script called cufftPlan1d, but libcufft.so.12 was left out of the image"
 
 

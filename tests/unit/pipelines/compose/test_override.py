@@ -30,7 +30,6 @@ from seatrial.runs.store import RunStore
 IMAGE = ImageFacts(
     "sha256:1",
     None,
-    10**9,
     entrypoint=("python",),
     cmd=("serve.py",),
     env={"LD_LIBRARY_PATH": "/opt/lib:", "PYTHONPATH": "/app"},

@@ -149,7 +149,12 @@ def test_muon_takes_the_same_steps(request):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_two_hundred_steps_as_torch_takes_them(monkeypatch):
-    """On a GPU: the network's parameters have come as far, and the loss lies as low, with kernels and without."""
+    """On a GPU: the network's parameters have come as far, and the loss lies as low, with kernels and without.
+
+    The bounds are at least twice what two trainings by torch alone differ by. Measured on an H100 with torch 2.11, 30
+    pairs in three processes, some with weights changed by 1e-6 of themselves: the first losses by up to 0.0062, the
+    last ones' mean by 0.24 %, the way of a bias by 19.5 %, that of filters and head by 1.6 %.
+    """
     from seatrial.recipes import cifar10
     from seatrial.train.kernels import muon, pool
 
@@ -178,11 +183,13 @@ def test_two_hundred_steps_as_torch_takes_them(monkeypatch):
             value.backward()
             optimizer.step()
             losses.append(value.item())
-        moved = [float((a - b).norm()) for a, b in zip(model.parameters(), first, strict=True)]
+        pairs = zip(model.named_parameters(), first, strict=True)
+        moved = {name: float((own - before).norm()) for (name, own), before in pairs}
         return losses, moved
 
     ours, torchs = trained(True), trained(False)
     assert max(abs(a - b) for a, b in zip(ours[0][:20], torchs[0][:20], strict=True)) < 0.02
-    assert sum(ours[0][-20:]) / 20 == pytest.approx(sum(torchs[0][-20:]) / 20, rel=0.03)
-    for own, other in zip(ours[1], torchs[1], strict=True):
-        assert own == pytest.approx(other, rel=0.1, abs=1e-6)
+    assert sum(ours[0][-20:]) / 20 == pytest.approx(sum(torchs[0][-20:]) / 20, rel=0.01)
+    for name, own in ours[1].items():
+        bound = 0.4 if name.endswith("bias") else 0.06
+        assert own == pytest.approx(torchs[1][name], rel=bound, abs=1e-6), name

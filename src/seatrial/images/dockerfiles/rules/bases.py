@@ -99,7 +99,7 @@ def wrong_cudnn_infix(file: Dockerfile) -> Iterator[Remark]:
 
 
 def dead_tags(file: Dockerfile) -> Iterator[Remark]:
-    """Tags of nvidia/cuda that never were or are gone: no patch version, latest, an Ubuntu it is not built on."""
+    """Find tags of nvidia/cuda that do not exist: no patch version, latest, no system, an Ubuntu it is not built on."""
     for stage in file.stages:
         base = _on_docker_hub(stage)
         if not base or _newer_than_known(base["cuda"]):
@@ -118,6 +118,8 @@ def dead_tags(file: Dockerfile) -> Iterator[Remark]:
                 continue
         elif ubuntu and ubuntu[1] not in image.ubuntu and ubuntu[1] <= max(max(one.ubuntu) for one in cuda_images()):
             problem = f"CUDA {image.cuda} is not built on Ubuntu {ubuntu[1]}"
+        elif not re.search(r"-[a-z]+\d[\d.]*$", base["rest"]):
+            problem = "every tag ends with its system"
         if problem:
             instead = (
                 image.tag(_flavour(stage.image)) if image else _nearest(base["cuda"], ubuntu, _flavour(stage.image))

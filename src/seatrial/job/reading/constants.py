@@ -1,0 +1,277 @@
+"""What an expression comes to, as far as constants show it: a path made of names, f-strings, joins and options."""
+
+from __future__ import annotations
+
+import ast
+import posixpath
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from seatrial.job.reading.flow import FunctionNode
+from seatrial.job.reading.parsed_modules import Module, Unit
+from seatrial.job.reading.signs import dotted
+
+#: Stands in a text for what no constant shows.
+ANY = "*"
+
+#: Names that are followed to a constant, at most.
+_DEEPEST = 12
+
+#: What holds the values of options, where nothing shows that it comes from parse_args.
+_NAMESPACES = {"args", "opt", "opts", "options", "FLAGS", "flags", "parsed"}
+
+_WRAPPERS = {"Path", "PurePath", "PosixPath", "str", "fspath", "abspath", "normpath", "realpath", "expanduser"}
+_SAME = {"resolve", "absolute", "expanduser", "as_posix", "rstrip", "strip"}
+
+
+class Text(NamedTuple):
+    """Text as far as it is constant, ``*`` for the rest, and whether it is that in every run."""
+
+    text: str
+    sure: bool
+
+
+class CallSite(NamedTuple):
+    """A call, and whether it runs whenever its unit does."""
+
+    unit: Unit
+    node: ast.Call
+    always: bool
+
+
+@dataclass
+class Option:
+    """An option of argparse's, or Click's, and whether it is defined more than once."""
+
+    flags: list[str]
+    unit: Unit
+    node: ast.Call
+    again: bool = False
+
+
+class Constants:
+    """The constants of a project's modules.
+
+    Args:
+        module_at: a file's module.
+        arguments: that the script is started with.
+
+    Attributes:
+        callers: unit → calls that run it.
+        always: units that run in every run, once that is known.
+        options: name → option.
+        stored: names of attributes that are set: ``args.output = …``.
+    """
+
+    def __init__(self, module_at: Callable[[Path], Module | None], arguments: Sequence[str]) -> None:
+        self._module_at, self._arguments = module_at, arguments
+        self.callers: dict[Unit, list[CallSite]] = {}
+        self.always: set[Unit] = set()
+        self.options: dict[str, Option] = {}
+        self.stored: set[str] = set()
+        self._scopes: dict[Unit, dict[str, list[ast.expr | None]]] = {}
+
+    def text(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> Text | None:
+        """What an expression in ``unit`` comes to."""
+        if node is None or depth > _DEEPEST:
+            return None
+
+        def inner(each: ast.expr) -> Text | None:
+            return self.text(each, unit, depth + 1)
+
+        if isinstance(node, ast.Constant):
+            return Text(node.value, True) if isinstance(node.value, str) else None
+        if isinstance(node, ast.JoinedStr):
+            parts = [inner(each.value if isinstance(each, ast.FormattedValue) else each) for each in node.values]
+            return _joined("", parts)
+        if isinstance(node, ast.BinOp):
+            left = inner(node.left)
+            if isinstance(node.op, ast.Add):
+                return _joined("", [left, inner(node.right)]) if left else None
+            if isinstance(node.op, ast.Div):
+                return _joined("/", [left, inner(node.right)]) if left else None
+            if isinstance(node.op, ast.Mod) and left:
+                return left._replace(text=re.sub(r"%[^a-zA-Z%]*[a-zA-Z]", ANY, left.text))
+            return None
+        if isinstance(node, ast.BoolOp):
+            values = [inner(each) for each in node.values]
+            first = next((each for each in values if each is not None), None)
+            return first and first._replace(sure=first.sure and first is values[0])
+        if isinstance(node, ast.IfExp):
+            either = inner(node.body) or inner(node.orelse)
+            return either and either._replace(sure=False)
+        if isinstance(node, ast.Call):
+            return self._text_of_call(node, unit, depth)
+        if isinstance(node, ast.Name):
+            return self._text_of_name(node.id, unit, depth)
+        if isinstance(node, ast.Attribute):
+            return self._text_of_attribute(node, unit, depth)
+        if (
+            isinstance(node, ast.Subscript)
+            and isinstance(node.slice, ast.Constant)
+            and isinstance(node.value, ast.Name)
+        ):
+            tables = self._assigned(unit, node.value.id) or self._assigned((unit[0], ""), node.value.id)
+            if len(tables) == 1 and isinstance(tables[0], ast.Dict):
+                pairs = zip(tables[0].keys, tables[0].values, strict=True)
+                return next(
+                    (inner(v) for k, v in pairs if isinstance(k, ast.Constant) and k.value == node.slice.value), None
+                )
+        return None
+
+    def _text_of_call(self, node: ast.Call, unit: Unit, depth: int) -> Text | None:
+        name = dotted(node.func)
+        last = name.rpartition(".")[2] or (node.func.attr if isinstance(node.func, ast.Attribute) else "")
+        arguments = [self.text(each, unit, depth + 1) for each in node.args]
+        if name.endswith("path.join") or name == "join" or last in _WRAPPERS:
+            return _joined("/", arguments) if arguments and arguments[0] else None
+        if name in ("os.environ.get", "environ.get", "os.getenv", "getenv") and len(arguments) == 2 and arguments[1]:
+            return arguments[1]._replace(sure=False)
+        if not isinstance(node.func, ast.Attribute):
+            return None
+        receiver = self.text(node.func.value, unit, depth + 1)
+        if receiver is None or last in _SAME:
+            return receiver
+        if last == "joinpath":
+            return _joined("/", [receiver, *arguments])
+        if last == "format":
+            return receiver._replace(text=re.sub(r"\{[^{}]*\}", ANY, receiver.text))
+        return None
+
+    def _text_of_name(self, name: str, unit: Unit, depth: int) -> Text | None:
+        module = self._module_at(unit[0])
+        if module is None:
+            return None
+        given = unit[1] and name in _parameters(module.flow.functions[unit[1]])
+        if values := self._assigned(unit, name):
+            found = self._one_of(values, unit, depth)
+            return found and found._replace(sure=found.sure and not given)
+        if given:
+            return self._text_of_parameter(name, unit, depth)
+        top = (unit[0], "")
+        if values := self._assigned(top, name):
+            found = self._one_of(values, top, depth)
+            return found and found._replace(sure=found.sure and name not in module.flow.globals)
+        if name in module.bound:
+            path, inner = module.bound[name]
+            return self._text_of_name(inner, (path, ""), depth + 1) if inner and depth < _DEEPEST else None
+        return None
+
+    def _one_of(self, values: list[ast.expr | None], unit: Unit, depth: int) -> Text | None:
+        found = [self.text(value, unit, depth + 1) for value in values]
+        first = next((each for each in found if each is not None and is_outside(each.text)), found[0])
+        return first and first._replace(sure=first.sure and len(found) == 1)
+
+    def _text_of_parameter(self, name: str, unit: Unit, depth: int) -> Text | None:
+        module = self._module_at(unit[0])
+        assert module is not None, "its function was read"
+        function = module.flow.functions[unit[1]]
+        if name in self.options and any("option" in ast.dump(each) for each in function.decorator_list):
+            return self.of_option(name, depth + 1)
+        names = _parameters(function)
+        index = names.index(name) - (names[0] in ("self", "cls"))
+        found = []
+        for caller, node, always in self.callers.get(unit, ()):
+            given = next((each.value for each in node.keywords if each.arg == name), None)
+            given = given or (node.args[index] if 0 <= index < len(node.args) else None)
+            text = self.text(given, caller, depth + 1) if given else self._default(name, function, unit, depth)
+            if text is not None:
+                sure = always and caller in self.always and not any(each.arg is None for each in node.keywords)
+                found.append(text._replace(sure=text.sure and sure))
+        if not found and (text := self._default(name, function, unit, depth)) is not None:
+            found.append(text._replace(sure=False))
+        return max(found, key=lambda each: (is_outside(each.text), each.sure), default=None)
+
+    def _default(self, name: str, function: FunctionNode, unit: Unit, depth: int) -> Text | None:
+        spec = function.args
+        positional = [*spec.posonlyargs, *spec.args]
+        pairs = [
+            *zip(reversed(positional), reversed(spec.defaults), strict=False),
+            *zip(spec.kwonlyargs, spec.kw_defaults, strict=True),
+        ]
+        return next((self.text(value, (unit[0], ""), depth + 1) for each, value in pairs if each.arg == name), None)
+
+    def _text_of_attribute(self, node: ast.Attribute, unit: Unit, depth: int) -> Text | None:
+        if node.attr == "parent":
+            found = self.text(node.value, unit, depth + 1)
+            return found and found._replace(text=posixpath.dirname(found.text))
+        module = self._module_at(unit[0])
+        if module is None or not isinstance(node.value, ast.Name):
+            return None
+        owner = node.value.id
+        if owner == "self" and "." in unit[1]:
+            values = module.flow.attributes(unit[1].partition(".")[0], node.attr)
+            if len(values) == 1:
+                return self.text(values[0][1], (unit[0], values[0][0]), depth + 1)
+            return None
+        if owner in module.bound and module.bound[owner][1] is None:
+            found = self._text_of_name(node.attr, (module.bound[owner][0], ""), depth + 1) if depth < _DEEPEST else None
+            return found and found._replace(sure=found.sure and node.attr not in self.stored)
+        values_of_class = module.flow.attributes(module.types.get(owner, owner), node.attr)
+        if len(values_of_class) == 1:
+            found = self.text(values_of_class[0][1], (unit[0], values_of_class[0][0]), depth + 1)
+            return found and found._replace(sure=found.sure and node.attr not in self.stored)
+        if node.attr not in self.options:
+            return None
+        parsed = module.types.get(owner, "").endswith("parse_args") or owner in _NAMESPACES
+        found = self.of_option(node.attr, depth + 1)
+        return found and found._replace(sure=found.sure and parsed and node.attr not in self.stored)
+
+    def note_option(self, unit: Unit, node: ast.Call) -> None:
+        words = [each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        dest = next(
+            (k.value.value for k in node.keywords if k.arg == "dest" and isinstance(k.value, ast.Constant)), None
+        )
+        longest = next((word for word in words if word.startswith("--")), words[0] if words else "")
+        name = str(dest or longest.lstrip("-").replace("-", "_"))
+        if words and name:
+            known = self.options.setdefault(name, Option(words, unit, node))
+            known.again = known.again or known.node is not node
+
+    def of_option(self, name: str, depth: int = 0) -> Text | None:
+        """The value that was typed, else the default."""
+        known = self.options[name]
+        for flag, value in typed_options(self._arguments):
+            if any(flag == own or (own.startswith(flag) and flag.startswith("--")) for own in known.flags):
+                return Text(value, True)
+        default = next((each.value for each in known.node.keywords if each.arg == "default"), None)
+        found = self.text(default, known.unit, depth + 1)
+        return found and found._replace(sure=found.sure and not known.again and known.flags[0].startswith("-"))
+
+    def _assigned(self, unit: Unit, name: str) -> list[ast.expr | None]:
+        """What is assigned to a name in a function, or at a module's top; None for what is no single expression."""
+        if unit not in self._scopes:
+            module = self._module_at(unit[0])
+            self._scopes[unit] = {} if module is None else module.flow.assigned(unit[1])
+        return self._scopes[unit].get(name, [])
+
+
+def is_outside(path: str) -> bool:
+    """Neither relative to the working directory nor unknown from its beginning."""
+    return len(path) > 1 and "\n" not in path and (path.startswith("../") or (path[0] == "/" and path[1] not in "/*"))
+
+
+def _joined(separator: str, parts: Sequence[Text | None]) -> Text:
+    """Parts one behind the other; a path begins anew at an absolute one."""
+    texts = [ANY if each is None else each.text for each in parts]
+    text = posixpath.join(*texts) if separator else "".join(texts)
+    anywhere = separator and any(each.startswith(ANY) for each in texts[1:])  # it may be an absolute path
+    return Text(text, not anywhere and all(each is None or each.sure for each in parts))
+
+
+def _parameters(function: FunctionNode) -> list[str]:
+    spec = function.args
+    return [each.arg for each in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)]
+
+
+def typed_options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(option, value) of ``--output /x`` and ``--output=/x``."""
+    for number, word in enumerate(arguments):
+        flag, equals, value = word.partition("=")
+        if word.startswith("-") and equals:
+            yield flag, value
+        elif word.startswith("-") and number + 1 < len(arguments):
+            yield word, arguments[number + 1]

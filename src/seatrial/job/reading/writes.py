@@ -1,0 +1,212 @@
+"""Files and folders that a script makes: the calls that do, and their paths as far as constants show them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from seatrial.job.reading.constants import CallSite, Constants, is_outside, typed_options
+from seatrial.job.reading.flow import statements
+from seatrial.job.reading.parsed_modules import Module, Unit
+from seatrial.job.reading.signs import dotted
+
+_MOST_WRITES, _LONGEST_PATH = 500, 300
+
+#: Last name of a call → index of the path among its arguments (None: the first that is an absolute path) and the
+#: keywords that it may come by.
+_FILES: dict[str, tuple[int | None, tuple[str, ...]]] = {
+    **dict.fromkeys(
+        ("save", "dump", "export", "save_file"), (None, ("f", "path", "filepath", "filename", "fp", "file"))
+    ),
+    **dict.fromkeys(("savez", "savez_compressed", "savetxt"), (0, ("file", "fname"))),
+    **dict.fromkeys(("savefig", "imsave", "imwrite", "write_image", "write_html"), (0, ("fname", "file", "filename"))),
+    **dict.fromkeys(
+        ("to_csv", "to_parquet", "to_json", "to_pickle", "to_feather", "to_excel", "to_hdf"),
+        (0, ("path_or_buf", "path")),
+    ),
+    **dict.fromkeys(
+        ("save_weights", "save_checkpoint", "save_state", "save_vocabulary"), (None, ("filepath", "path", "filename"))
+    ),
+    **dict.fromkeys(("copy", "copy2", "copyfile", "move"), (1, ("dst",))),
+    "FileHandler": (0, ("filename",)),
+}
+_FOLDERS: dict[str, tuple[int | None, tuple[str, ...]]] = {
+    **dict.fromkeys(("makedirs", "mkdir"), (0, ("name", "path"))),
+    **dict.fromkeys(
+        ("save_pretrained", "save_model", "save_to_disk"), (None, ("save_directory", "output_dir", "path"))
+    ),
+    **dict.fromkeys(("SummaryWriter", "FileWriter", "create_file_writer", "TensorBoard"), (0, ("log_dir", "logdir"))),
+    "copytree": (1, ("dst",)),
+}
+#: Calls whose second argument, or keyword ``mode``, says what they open their first for; and what opens its receiver.
+_OPENERS = {"open", "io.open", "gzip.open", "bz2.open", "lzma.open", "codecs.open", "h5py.File", "zipfile.ZipFile"}
+_OPENERS |= {"tarfile.open", "ZipFile", "tf.io.gfile.GFile"}
+_WRITES = frozenset("wax+")
+#: Methods of pathlib.Path, whose receiver they make.
+_OF_PATHS = {"mkdir", "touch", "write_text", "write_bytes", "open"}
+#: Keywords of settings that trainers write to; when is theirs to say.
+_SETTINGS = {"output_dir", "log_dir", "logging_dir", "save_dir", "dirpath", "default_root_dir", "checkpoint_dir"}
+
+#: What an option for a place to write to is called.
+_OUTPUT = re.compile(
+    r"(^|[-_])(out|output|outputs|save|log|logs|result|results|checkpoints?|ckpt|export|artifacts?)([-_]|dir|$)"
+)
+
+
+@dataclass(frozen=True)
+class Write:
+    """A file or folder that a script makes.
+
+    Attributes:
+        path: as far as it is constant, ``*`` for the rest: ``/models/*.pth``.
+        folder: it is a folder.
+        where: ``train.py:78``, or the option that was typed.
+        certain: it runs in every run that ends well, and with this path.
+    """
+
+    path: str
+    folder: bool
+    where: str
+    certain: bool
+
+    def __str__(self) -> str:
+        return f"{self.where} writes {self.path}" if self.certain else f"{self.where} may write {self.path}"
+
+
+class Writes:
+    """Calls that a reading comes by, and what they write once all of it is read.
+
+    Args:
+        module_at: a file's module.
+        arguments: that the script is started with.
+    """
+
+    def __init__(self, module_at: Callable[[Path], Module | None], arguments: Sequence[str]) -> None:
+        self._module_at, self._arguments = module_at, arguments
+        self._constants = Constants(module_at, arguments)
+        self._noted: list[CallSite] = []
+        self._always: dict[Unit, list[Unit]] = {}
+        self._moves = False
+
+    def note(self, unit: Unit, node: ast.Call, called: Sequence[Unit], *, always: bool) -> None:
+        """A call in ``unit``, and what of the project it runs."""
+        name, last = _called(node)
+        if last in ("add_argument", "option"):
+            self._constants.note_option(unit, node)
+        elif name == "os.chdir":
+            self._moves = True
+        elif len(self._noted) < _MOST_WRITES and (
+            last in _FILES or last in _FOLDERS or last in _OF_PATHS or name in _OPENERS or _setting(node)
+        ):
+            self._noted.append(CallSite(unit, node, always))
+        for each in called:
+            self._constants.callers.setdefault(each, []).append(CallSite(unit, node, always))
+            if always and self._runs_when_called(each):
+                self._always.setdefault(unit, []).append(each)
+
+    def note_import(self, unit: Unit, imported: Unit) -> None:
+        """``unit`` imports a module in every run."""
+        self._always.setdefault(unit, []).append(imported)
+
+    def note_store(self, name: str) -> None:
+        """An attribute is set: ``args.output = …``."""
+        self._constants.stored.add(name)
+
+    def found(self, start: Unit) -> tuple[Write, ...]:
+        """What is written outside of the working directory, by the path that comes first."""
+        always, pending = {start}, [start]
+        while pending:
+            for unit in self._always.get(pending.pop(), ()):
+                if unit not in always:
+                    always.add(unit)
+                    pending.append(unit)
+        self._constants.always = always
+        writes: dict[str, Write] = {}
+        for write in (*self._of_calls(always), *self._of_options()):
+            known = writes.get(write.path)
+            if known is None or (write.certain and not known.certain):
+                writes[write.path] = write
+        return tuple(writes.values())
+
+    def _of_calls(self, always: set[Unit]) -> Iterator[Write]:
+        for unit, node, runs in self._noted:
+            module = self._module_at(unit[0])
+            if module is None:
+                continue
+            for target, folder, sure in _targets(node):
+                found = self._constants.text(target, unit)
+                if found is None or not is_outside(found.text):
+                    continue
+                certain = sure and runs and unit in always and found.sure
+                certain = certain and not (self._moves and found.text.startswith(".."))
+                where = f"{module.shown}:{node.lineno}"
+                yield Write(found.text[:_LONGEST_PATH], folder, where, certain)
+                break
+
+    def _of_options(self) -> Iterator[Write]:
+        """Options that are named as places to write to; whether the script writes there is not seen."""
+        for name, option in self._constants.options.items():
+            if (
+                _OUTPUT.search(name)
+                and (found := self._constants.of_option(name)) is not None
+                and is_outside(found.text)
+            ):
+                module = self._module_at(option.unit[0])
+                shown = module.shown if module else option.unit[0].name
+                yield Write(found.text, True, f"{shown}:{option.node.lineno}", False)
+        known = {flag for option in self._constants.options.values() for flag in option.flags}
+        for flag, value in typed_options(self._arguments):
+            if flag not in known and _OUTPUT.search(flag.lstrip("-")) and is_outside(value):
+                yield Write(value, True, flag, False)
+
+    def _runs_when_called(self, unit: Unit) -> bool:
+        """Not of a generator, which runs as it is read, nor a coroutine; nor where there are two of the name."""
+        module = self._module_at(unit[0])
+        if module is None:
+            return False
+        if not unit[1]:
+            return True
+        function = module.flow.functions[unit[1]]
+        if isinstance(function, ast.AsyncFunctionDef) or unit[1] in module.flow.doubled:
+            return False
+        return not any(isinstance(each, ast.Yield | ast.YieldFrom) for each in statements(function.body))
+
+
+def _targets(node: ast.Call) -> Iterator[tuple[ast.expr, bool, bool]]:
+    """(path, whether it is a folder, whether the call makes it whenever it runs) for each argument that may be one."""
+    name, last = _called(node)
+    keywords = {each.arg: each.value for each in node.keywords}
+    receiver = node.func.value if isinstance(node.func, ast.Attribute) else None
+    if name in _OPENERS:
+        if node.args and _opens_to_write(node.args[1] if len(node.args) > 1 else keywords.get("mode")):
+            yield node.args[0], False, True
+        return
+    if receiver is not None and last in _OF_PATHS and name != "os.mkdir":
+        if last != "open" or _opens_to_write(node.args[0] if node.args else keywords.get("mode")):
+            yield receiver, last == "mkdir", True
+        return
+    index, names = _FILES.get(last) or _FOLDERS.get(last) or (0, ())
+    folder = last in _FOLDERS
+    if last in _FILES or folder:
+        positional = node.args if index is None else node.args[index : index + 1]
+        yield from ((each, folder, True) for each in positional if not isinstance(each, ast.Starred))
+        yield from ((keywords[each], folder, True) for each in names if each in keywords)
+    yield from ((value, True, False) for key, value in keywords.items() if key in _SETTINGS)
+
+
+def _called(node: ast.Call) -> tuple[str, str]:
+    """``os.mkdir``, ``mkdir`` of a call; ``.open``, ``open`` of ``Path("x").open()``."""
+    name = dotted(node.func)
+    name = f".{name}" if isinstance(node.func, ast.Attribute) and "." not in name else name
+    return name, name.rpartition(".")[2]
+
+
+def _setting(node: ast.Call) -> bool:
+    return any(each.arg in _SETTINGS for each in node.keywords)
+
+
+def _opens_to_write(mode: ast.expr | None) -> bool:
+    return isinstance(mode, ast.Constant) and isinstance(mode.value, str) and bool(_WRITES & set(mode.value))

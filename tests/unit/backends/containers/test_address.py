@@ -1,0 +1,89 @@
+"""Which engine answers, as real clients print it, and the options that lead back to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from seatrial.backends.base import this_machine
+from seatrial.backends.containers.address import addressed, docker_address, podman_address
+from seatrial.job.plan import EngineAddress
+from seatrial.system.command import Completed
+
+INFO = {"ID": "037572ac-04d6-49e1-af34-b80db855d761", "DockerRootDir": "/var/lib/docker"}
+
+
+def context(host: str, **more: Any) -> dict[str, Any]:
+    """As ``docker context inspect`` of 20.10 and 28.5 prints it, but for ``more``."""
+    storage = {"MetadataPath": "<IN MEMORY>", "TLSPath": "<IN MEMORY>"}
+    endpoints = {"docker": {"Host": host, "SkipTLSVerify": False}}
+    return {"Name": "default", "Endpoints": endpoints, "TLSMaterial": {}, "Storage": storage, **more}
+
+
+def test_docker_engine_with_its_data_elsewhere_is_another() -> None:
+    """Docker 20.10 keeps its ID in /etc/docker/key.json, which two daemons of one machine share."""
+    host = "unix:///var/run/docker.sock"
+    one, two = (docker_address({**INFO, "DockerRootDir": root}, context(host), {}) for root in ("/a", "/b"))
+    assert one.endpoint == two.endpoint == host and one.id != two.id and one.credentials is None
+
+
+def test_docker_context_with_certificates_is_reached_with_them(tmp_path: Path) -> None:
+    folder = tmp_path / "tls" / "docker"
+    folder.mkdir(parents=True)
+    for name in ("ca.pem", "cert.pem", "key.pem"):
+        (folder / name).touch()
+    told = context("tcp://gpu:2376", TLSMaterial={"docker": ["ca.pem"]}, Storage={"TLSPath": str(tmp_path / "tls")})
+    at = docker_address(INFO, told, {})
+    keys = [f"--tlscacert={folder}/ca.pem", f"--tlscert={folder}/cert.pem", f"--tlskey={folder}/key.pem"]
+    assert addressed(["docker"], "docker", at) == ["docker", "--host", "tcp://gpu:2376", "--tlsverify", *keys]
+    variables = {"DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(folder)}
+    assert docker_address(INFO, context("tcp://gpu:2376"), variables) == at
+
+
+def podman_info(store: str, *, remote: bool = False) -> dict[str, Any]:
+    return {"host": {"serviceIsRemote": remote, "hostname": "gpu"}, "store": {"graphRoot": store}}
+
+
+def never(*words: str) -> Completed:
+    raise AssertionError(words)
+
+
+def test_rootful_and_rootless_podman_are_two_engines() -> None:
+    rootful, rootless = (
+        podman_address(podman_info(store), never, {})
+        for store in ("/var/lib/containers/storage", "/home/ada/.local/share/containers/storage")
+    )
+    assert rootful.id != rootless.id and this_machine().id in rootful.id
+    assert addressed(["podman"], "podman", rootful) == ["podman", "--remote=false"]
+
+
+def test_podman_service_is_reached_at_the_url_it_was_asked_at() -> None:
+    info = podman_info("/var/lib/containers/storage", remote=True)
+    at = podman_address(info, never, {"CONTAINER_HOST": "ssh://ada@gpu/run/podman.sock", "CONTAINER_SSHKEY": "/k"})
+    assert addressed(["podman"], "podman", at) == [
+        "podman",
+        "--url",
+        "ssh://ada@gpu/run/podman.sock",
+        "--identity",
+        "/k",
+    ]
+    listing = '[{"Name": "gpu", "URI": "ssh://ada@gpu/p.sock", "Identity": "", "Default": true}]'
+    assert podman_address(info, lambda *words: Completed(words, 0, listing), {}).endpoint == "ssh://ada@gpu/p.sock"
+
+
+@pytest.mark.parametrize(
+    "call", [["docker", "--context", "gpu"], ["docker", "-H", "x"], ["docker", "--host=unix:///x"]]
+)
+def test_engine_that_the_call_itself_chooses_stays(call: list[str]) -> None:
+    """Docker refuses --host beside --context; what answers is checked by its ID."""
+    assert addressed(call, "docker", EngineAddress(endpoint="unix:///y", id="1")) == call
+
+
+@pytest.mark.parametrize("endpoint", ["--config=/tmp/evil", "-H", "", "unix:///a b"])
+def test_endpoint_that_a_client_would_read_as_an_option_is_refused(endpoint: str) -> None:
+    """A lease is a file that any user may write."""
+    with pytest.raises(ValidationError):
+        EngineAddress(endpoint=endpoint, id="1")

@@ -1,0 +1,97 @@
+"""Where a cluster's images are pushed: to the registry that the user names, and nowhere else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fakes import load_job
+from planning_sites import a_site
+from seatrial.backends.containers.docker import Docker
+from seatrial.errors import ConfigError, UsageError
+from seatrial.job.cluster_config import ClusterOptions, registry_host
+from seatrial.job.model import ImageOptions, Job, Target
+from seatrial.job.plan import Plan
+from seatrial.job.script import script_facts
+from seatrial.planning.plan import make_plan
+
+TARGETS = {
+    "configmap": Target(kind="script", value="train.py"),
+    "image": Target(kind="script", value="train.py"),
+    "auto": Target(kind="recipe", value="digits"),
+}
+
+
+def planned(tmp_path: Path, code: str, registry: str | None, ready: str | None = None) -> Plan:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "train.py").write_text("print('trained')\n")
+    options = ClusterOptions(code=code, registry=registry)  # type: ignore[arg-type]
+    job = Job(project=project, target=TARGETS[code], image=ImageOptions(ready=ready), kubernetes=options)
+    return make_plan(job, a_site("k8s", tmp_path, project), script_facts(job.target, project))
+
+
+def loaded(tmp_path: Path, registry: str) -> Job:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "seatrial.toml").write_text(f'[kubernetes]\nregistry = "{registry}"\n')
+    return load_job(tmp_path, {"target": "train.py", "on": "k8s"}, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("code", TARGETS)
+def test_built_image_is_named_after_the_registry(tmp_path: Path, code: str) -> None:
+    plan = planned(tmp_path, code, "ghcr.io/me")
+    assert plan.image is not None and plan.cluster is not None
+    assert re.fullmatch(r"ghcr\.io/me/[a-z-]+:[0-9a-f]{12}", plan.image.tag)
+    assert plan.cluster.image == plan.image.tag
+    assert any(name.startswith("code/") for name in plan.image.context_files) == (code == "image")
+
+
+@pytest.mark.parametrize("code", TARGETS)
+def test_image_without_a_registry_names_no_host(tmp_path: Path, code: str) -> None:
+    plan = planned(tmp_path, code, None)
+    assert plan.image is not None and registry_host(plan.image.tag) is None
+    assert any("is not pushed" in warning for warning in plan.warnings)
+
+
+def test_ready_image_keeps_its_name(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "configmap", "ghcr.io/me", ready="registry.test/train:1")
+    assert plan.image is not None and plan.image.tag == "registry.test/train:1" and not plan.image.build
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("ghcr.io/me", "ghcr.io/me"),
+        ("ghcr.io/me/", "ghcr.io/me"),
+        ("localhost:5000", "localhost:5000"),
+        ("localhost/team", "localhost/team"),
+        ("docker.io/me", "docker.io/me"),
+        ("[::1]:5000/me", "[::1]:5000/me"),
+        ("europe-west1-docker.pkg.dev/project/images", "europe-west1-docker.pkg.dev/project/images"),
+    ],
+)
+def test_registry_with_a_host_is_read(tmp_path: Path, text: str, kept: str) -> None:
+    assert loaded(tmp_path, text).kubernetes.registry == kept
+
+
+@pytest.mark.parametrize(
+    "text", ["me", "seatrial", "me/images", "", "/", "docker.io", "https://ghcr.io/me", "ghcr.io/me:1", "ghcr.io/Me"]
+)
+def test_registry_without_a_host_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"kubernetes\.registry: (expected HOST|docker\.io needs)") as refused:
+        loaded(tmp_path, text)
+    assert "docker.io/me" in str(refused.value)
+
+
+@pytest.mark.parametrize("reference", ["seatrial/train:1", "train:1", "train", "me/images/train:1"])
+def test_push_refuses_a_reference_without_a_host(tmp_path: Path, reference: str) -> None:
+    log = tmp_path / "argv"
+    program = tmp_path / "docker"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {log}\n')
+    program.chmod(0o755)
+    with pytest.raises(UsageError, match="names no registry") as refused:
+        Docker({"SEATRIAL_DOCKER": str(program)}).images.push(reference)
+    assert not log.exists()
+    assert "[kubernetes] registry" in (refused.value.run or "")

@@ -1,0 +1,71 @@
+"""Which engines are asked for a lease, and what an unreachable one says of its run."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from seatrial.backends.base import Handle
+from seatrial.job.plan import EngineAddress
+from seatrial.runs.launching_process import LaunchingProcess
+from seatrial.runs.liveness import leases
+
+CLIENT = """#!/bin/sh
+echo "$*" >> {asked}
+case "$*" in
+*" ps "*) ;;
+*"container inspect"*) echo "Error: No such container" >&2; exit 1 ;;
+*info*) echo '{{"ID": "7c2e", "DockerRootDir": "/var/lib/docker", "ServerVersion": "99"}}' ;;
+*) echo '{{"Endpoints": {{"docker": {{"Host": "unix:///run/engine.sock"}}}}}}' ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "id", "held", "asked"),
+    [
+        ("tcp://198.51.100.7:2375", "7c2e /var/lib/docker", True, False),
+        ("ssh://198.51.100.7", "7c2e /var/lib/docker", True, False),
+        ("unix:///nowhere/docker.sock", "7c2e /var/lib/docker", True, False),
+        ("unix://{socket}", "another", True, True),
+        ("unix://{socket}", "7c2e /var/lib/docker", False, True),
+    ],
+)
+def test_lease_is_void_only_by_the_answer_of_its_own_local_engine(
+    tmp_path: Path, endpoint: str, id: str, held: bool, asked: bool
+) -> None:
+    """Anybody writes leases: no client is led to another machine by one."""
+    program, calls = tmp_path / "docker", tmp_path / "asked"
+    program.write_text(CLIENT.format(asked=calls))
+    program.chmod(0o755)
+    environ = {"SEATRIAL_DOCKER": str(program), "SEATRIAL_LEASES": str(tmp_path / "l"), "SEATRIAL_STATE": str(tmp_path)}
+    engine = EngineAddress(endpoint=endpoint.format(socket=tmp_path / "s"), id=id)
+    found = leases(environ)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "s"))
+        with found.locked():
+            found.take(["GPU-1"], "run-1", "docker", engine=engine)
+        assert '"engine":{"endpoint":' in next((tmp_path / "l").glob("*.json")).read_text()
+        found.bind("run-1", Handle(backend="docker", id="a" * 64, engine=engine))
+        assert bool(found.current()) is held
+    assert calls.exists() is asked
+
+
+@pytest.mark.parametrize(("id", "held"), [("another", True), ("7c2e /var/lib/docker", False)])
+def test_lease_of_a_killed_launcher_is_held_while_another_engine_answers(tmp_path: Path, id: str, held: bool) -> None:
+    program = tmp_path / "docker"
+    program.write_text(CLIENT.format(asked=tmp_path / "asked"))
+    program.chmod(0o755)
+    environ = {"SEATRIAL_DOCKER": str(program), "SEATRIAL_LEASES": str(tmp_path / "l"), "SEATRIAL_STATE": str(tmp_path)}
+    record = tmp_path / "projects" / "p" / "runs" / "run-1"
+    record.mkdir(parents=True)
+    found = leases(environ)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "s"))
+        engine = EngineAddress(endpoint=f"unix://{tmp_path / 's'}", id=id)
+        with found.locked():
+            found.take(["GPU-1"], "run-1", "docker", record, engine)
+        found.hand_over("run-1", LaunchingProcess(pid=1, started_ticks=1))
+        assert bool(found.current()) is held
