@@ -11,9 +11,12 @@ from typing import Any
 UNSEARCHED = ("decisions/", "receipts/")
 
 FOLDER = Path(__file__).parent / "decisions"
+EXAMPLES = Path(__file__).parent.parent / "examples"
 
 _RECORDED = re.compile(r"^<!-- recorded (\S+): (.*) -->$", re.MULTILINE)
 _NOT_RUN = re.compile(r"^<!-- not run: (.*) -->$", re.MULTILINE)
+#: A link from a page to examples/, which lies beside docs/ in the repository and below it on the site.
+_TO_EXAMPLE = re.compile(r"(\]\((?:\.\./)*)\.\./examples/")
 _FILE = re.compile(r"^<!-- file: (.*) -->$", re.MULTILINE)
 
 #: A block of code as Pygments makes it: what opens it, and what lies inside.
@@ -39,6 +42,9 @@ def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
     files.append(File.generated(config, "decisions/index.md", content=text()))
+    for page in EXAMPLES.glob("*/README.md"):
+        content = page.read_text(encoding="utf-8").replace("](../../docs/", "](../../")
+        files.append(File.generated(config, f"examples/{page.parent.name}/README.md", content=content))
     return files
 
 
@@ -46,7 +52,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """What the markers of tests/pages/console.py say is shown: a block's date, and a file's name."""
     if page.file.src_uri.startswith(UNSEARCHED):
         page.meta["search"] = {"exclude": True}
-    markdown = _NOT_RUN.sub(_why_not, markdown)
+    markdown = _TO_EXAMPLE.sub(r"\1examples/", _NOT_RUN.sub(_why_not, markdown))
     return _FILE.sub(r"`\1`:\n", _RECORDED.sub(r"*Recorded \1; needs: \2.*\n", markdown))
 
 

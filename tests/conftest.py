@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -71,6 +72,16 @@ def _repeats_docker(item: pytest.Item) -> bool:
 def _parameters(item: pytest.Item) -> set[str]:
     callspec = getattr(item, "callspec", None)
     return {str(value) for value in callspec.params.values()} if callspec else set()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def working_directory() -> Iterator[None]:
+    """A folder that shares no beginning with others and takes no files: what a test prints or writes by a relative path
+    does not depend on where the checkout lies."""
+    before = Path.cwd()
+    os.chdir("/sys")
+    yield
+    os.chdir(before)
 
 
 @pytest.fixture(scope="session", autouse=True)

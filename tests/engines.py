@@ -114,17 +114,25 @@ def _project(request: pytest.FixtureRequest, backend: str) -> Project:
     folder = request.getfixturevalue("tmp_path") / request.getfixturevalue("project_name")
     if backend == "local":
         return Project(folder, backend, environ)
+    if backend == "second-docker":
+        engine = ["docker", "--host", request.getfixturevalue("second_docker")]
+        environ["SEATRIAL_DOCKER"] = shlex.join(engine)
+        return Project(folder, "docker", environ, engine)
     engine = request.getfixturevalue(f"{backend}_backend").call
     environ[f"SEATRIAL_{backend.upper()}"] = shlex.join(engine)
     return Project(folder, backend, environ, engine)
 
 
-_CONTAINERS = [pytest.param("docker", marks=pytest.mark.docker), pytest.param("podman", marks=pytest.mark.podman)]
+_CONTAINERS = [
+    pytest.param("docker", marks=pytest.mark.docker),
+    pytest.param("podman", marks=pytest.mark.podman),
+    pytest.param("second-docker", marks=[pytest.mark.docker, pytest.mark.slow]),
+]
 
 
 @pytest.fixture(params=[*_CONTAINERS, "local"])
 def project(request: pytest.FixtureRequest) -> Iterator[Project]:
-    """A project for each backend in turn."""
+    """A project for each backend in turn; for a second Docker, of another version, in the full tier."""
     made = _project(request, request.param)
     yield made
     made.clean()

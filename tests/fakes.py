@@ -139,6 +139,10 @@ class FakeBackend:
         self.calls.append(("stop", handle.id, grace_s))
         self.end(handle, exit_code=143)
 
+    def interrupt(self, handle: Handle) -> bool:
+        self.calls.append(("interrupt", handle.id))
+        return True
+
     def kill(self, handle: Handle) -> None:
         self.calls.append(("kill", handle.id))
         self.end(handle, exit_code=137)

@@ -143,6 +143,18 @@ def test_who_ignores_sigterm_is_killed_when_the_grace_ends(tmp_path, python):
     process.communicate()
 
 
+@both
+def test_sigint_is_followed_by_sigterm_when_the_grace_ends(tmp_path, python):
+    agent = Agent(tmp_path, IGNORES, python, grace_s=1.0)
+    process = agent.start()
+    agent.wait_for_output("ready")
+    started = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 128 + 9 and time.monotonic() - started > 1.9
+    assert [event["name"] for event in agent.events("signal")] == ["SIGINT", "SIGTERM", "SIGKILL"]
+    process.communicate()
+
+
 def test_the_third_request_kills_at_once(tmp_path):
     agent = Agent(tmp_path, IGNORES, grace_s=30.0)
     process = agent.start()

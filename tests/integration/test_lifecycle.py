@@ -25,6 +25,15 @@ def save(*_):
 signal.signal(signal.SIGTERM, save)
 {SLEEPS}
 """
+SAVES_ON_INTERRUPT = f"""\
+import pathlib
+try:
+    {SLEEPS}
+except KeyboardInterrupt:
+    pathlib.Path('model.pth').write_text('saved in time')
+    raise
+"""
+IGNORES_ALL = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); {IGNORES_SIGTERM}"
 
 
 def kill_agent(project: Project) -> None:
@@ -186,16 +195,31 @@ class Terminal:
 
 
 @pytest.mark.both_engines
-def test_ctrl_c_once_stops_cleanly(project: Project) -> None:
-    project.write("train.py", SAVES_ON_SIGTERM.replace("ready", "standing by"))  # the image is ready before
+def test_ctrl_c_once_is_a_keyboard_interrupt_in_the_script(project: Project) -> None:
+    project.write("train.py", SAVES_ON_INTERRUPT.replace("ready", "standing by"))  # the image is ready before
     terminal = Terminal(project)
     terminal.wait_for("standing by")
     terminal.press_ctrl_c()
     exit_code, shown = terminal.end()
-    assert exit_code == 0 and "Stopping" in shown and "receipt.html" in shown
+    assert exit_code == 130 and "SIGINT was sent" in shown and "receipt.html" in shown
     assert (project.folder / "model.pth").read_text() == "saved in time"
     assert project.receipt()["exit_cause"]["id"] == "stopped"
+    assert [event["name"] for event in project.events("signal") if event["source"] == "agent"] == ["SIGINT"]
     assert project.containers() == []
+
+
+def test_ctrl_c_twice_is_a_sigterm(project: Project) -> None:
+    ignores = "signal.signal(signal.SIGINT, signal.SIG_IGN)\nsignal.signal(signal.SIGTERM, save)"
+    saves = SAVES_ON_SIGTERM.replace("signal.signal(signal.SIGTERM, save)", ignores)
+    project.write("train.py", saves.replace("ready", "standing by"))
+    terminal = Terminal(project)
+    terminal.wait_for("standing by")
+    terminal.press_ctrl_c()
+    terminal.wait_for("SIGINT was sent")
+    terminal.press_ctrl_c()
+    exit_code, shown = terminal.end()
+    assert exit_code == 130 and "SIGTERM was sent" in shown and "Killing" not in shown
+    assert (project.folder / "model.pth").read_text() == "saved in time"
 
 
 def test_sigterm_stops_cleanly_and_sighup_leaves_it_running(project: Project) -> None:
@@ -217,17 +241,19 @@ def test_sigterm_stops_cleanly_and_sighup_leaves_it_running(project: Project) ->
     assert project.containers() == []
 
 
-def test_ctrl_c_twice_kills(project: Project) -> None:
-    project.write("train.py", IGNORES_SIGTERM.replace("ready", "standing by"))
+def test_ctrl_c_three_times_kills(project: Project) -> None:
+    project.write("train.py", IGNORES_ALL.replace("ready", "standing by"))
     terminal = Terminal(project)
     terminal.wait_for("standing by")
     terminal.press_ctrl_c()
-    terminal.wait_for("Press Ctrl-C again to kill it")
+    terminal.wait_for("SIGINT was sent")
+    terminal.press_ctrl_c()
+    terminal.wait_for("by another Ctrl-C")
     began_s = time.monotonic()
     terminal.press_ctrl_c()
     exit_code, shown = terminal.end()
     assert time.monotonic() - began_s < 30, "the grace period of 30 s was not waited for"
-    assert exit_code != 0 and "Killing it" in shown
+    assert exit_code == 130 and "Killing it" in shown
     assert (project.last / "receipt.json").exists()
     assert not project.alive() and project.containers() == []
 

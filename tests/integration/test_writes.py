@@ -30,7 +30,7 @@ def test_certain_write_elsewhere_is_refused_until_its_folder_is_mounted(containe
     for verb in ("plan", "run"):
         refused = project.cli(verb, "train.py", "--on", project.backend, exit_code=2).stderr
         assert "--mount ./output:/output" in refused
-    assert project.runs() == []
+    assert project.runs == []
     project.run("train.py", "--mount", "./output:/output")
     assert (project.folder / "output" / "log").read_text() == "x"
 
@@ -39,3 +39,47 @@ def test_write_that_may_run_is_a_warning(container_project: Project) -> None:
     container_project.write("train.py", "import sys\nif sys.argv[1:]:\n    open('/output/log', 'w')\n")
     ended = container_project.run("train.py")
     assert "may write /output/log" in ended.stderr
+
+
+@pytest.mark.both_engines
+def test_results_outside_of_the_kept_folders_are_copied_and_named(container_project: Project) -> None:
+    project = container_project
+    project.write(
+        "train.py",
+        "import os, pathlib, shutil\n"
+        "home = pathlib.Path.home() / 'logdir'\n"
+        "home.mkdir()\n"
+        "(home / 'home.pt').write_text('in home')\n"
+        "pathlib.Path('/tmp/deep').mkdir()\n"
+        "pathlib.Path('/tmp/deep/m.pt').write_text('in tmp')\n"
+        "pathlib.Path('/tmp/x.lock').write_text('noise')\n"
+        "os.symlink('/workspace/train.py', '/tmp/link.pt')\n"
+        "os.symlink('/workspace', os.environ['SEATRIAL_RUN_DIR'] + '/container')\n",
+    )
+    ended = project.run("train.py", "--gpus", "none")
+    outputs, home = project.place / "outputs", project.place / "home"
+    assert (outputs / "container-2" / "tmp" / "deep" / "m.pt").read_text() == "in tmp"
+    assert [path.name for path in (outputs / "container-2").rglob("*") if path.is_file()] == ["m.pt"]
+    assert not (project.folder / "tmp").exists(), "the link that the script laid was not followed"
+    assert (home / "logdir" / "home.pt").read_text() == "in home"
+    receipt = project.receipt()
+    told = " ".join(receipt["warnings"])
+    place = f".seatrial/runs/{project.last.name}"
+    assert (
+        f"1 file was written outside of the kept folders and copied to {place}/outputs/container-2: /tmp/deep" in told
+    )
+    assert f"1 file was written to HOME, which is {place}/home: logdir/home.pt" in told
+    [model] = [each for each in receipt["criteria"] if each["id"] == "model-saved"]
+    assert (model["verdict"], receipt["outcome"]["level"]) == ("pass", "good")
+    assert "container-2" in ended.stderr + ended.stdout
+
+
+@pytest.mark.both_engines
+def test_writable_root_is_searched_for_results(container_project: Project) -> None:
+    project = container_project
+    project.write(
+        "train.py", "import os\nos.makedirs('/checkpoints')\nopen('/checkpoints/m.ckpt', 'w').write('weights')\n"
+    )
+    project.run("train.py", "--gpus", "none", "--writable")
+    assert (project.place / "outputs" / "container" / "checkpoints" / "m.ckpt").read_text() == "weights"
+    assert "/checkpoints/m.ckpt" in " ".join(project.receipt()["warnings"])

@@ -20,6 +20,7 @@ from . import console
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+EXAMPLES = sorted(ROOT.glob("examples/*/README.md"))
 
 #: Records, and what comes from code, whose examples tests/unit/cli parses.
 NOT_WRITTEN = ("docs/decisions/", "docs/receipts/", "docs/reference/")
@@ -27,14 +28,15 @@ NOT_WRITTEN = ("docs/decisions/", "docs/receipts/", "docs/reference/")
 #: Pages that people write for readers, by their path from the root.
 WRITTEN = {
     name: page.read_text(encoding="utf-8")
-    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md")))
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md")), *EXAMPLES)
     if not (name := page.relative_to(ROOT).as_posix()).startswith(NOT_WRITTEN)
 }
 
 PAGES = {name: page for name, page in WRITTEN.items() if console.EXECUTABLE.search(page)}
 
-#: The page that the core tier runs: about six seconds.
+#: Pages that the core tier runs, of a few seconds each: no image is built for them.
 FIRST = "docs/start.md"
+CORE = (FIRST, *(f"examples/{name}/README.md" for name in ("distributed", "matmul", "spam")))
 
 #: The longest pages train and serve; with a busy machine's patience.
 TIMEOUT_S = 900
@@ -42,7 +44,8 @@ TIMEOUT_S = 900
 
 def environment(folder: Path) -> dict[str, str]:
     """A new user's, with this installation's seatrial."""
-    kept = {name: os.environ[name] for name in ("LANG", "LC_ALL", "SEATRIAL_STATE", "PYTHONPATH") if name in os.environ}
+    names = ("LANG", "LC_ALL", "SEATRIAL_STATE", "PYTHONPATH", "DOCKER_HOST", "DOCKER_CONFIG")
+    kept = {name: os.environ[name] for name in names if name in os.environ}
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     kept["OMP_NUM_THREADS"] = "1"  # torch's threads wait for each other in loops, on cores that others want
     return {**kept, "PATH": path, "HOME": str(folder), "COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
@@ -107,7 +110,7 @@ def test_every_verb_is_typed_on_a_page() -> None:
 
 @pytest.mark.timeout(TIMEOUT_S + 60)
 @pytest.mark.parametrize(
-    "name", [page if page == FIRST else pytest.param(page, marks=pytest.mark.slow) for page in PAGES]
+    "name", [page if page in CORE else pytest.param(page, marks=pytest.mark.slow) for page in PAGES]
 )
 def test_page_comes_out_as_written(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if Path("/dev/nvidiactl").exists():
@@ -123,25 +126,34 @@ def test_page_comes_out_as_written(name: str, tmp_path: Path, request: pytest.Fi
     for typed, needed in (("--search tpe", "optuna"), ("--track tensorboard", "tensorboard")):
         if typed in page:
             pytest.importorskip(needed)
-    if any(recipe in page for recipe in ("run digits", "sweep digits", "bench ", "tune digits")):
+    if any(
+        words in page for words in ("run digits", "sweep digits", "bench ", "tune digits", "torchrun ", "predict.py")
+    ):
         pytest.importorskip("torch")
         pytest.importorskip("sklearn")
     project = tmp_path / f"page-{Path(name).stem}"
-    for folder in (tmp_path / "home", project):
-        folder.mkdir()
+    (tmp_path / "home").mkdir()
+    if ROOT / name in EXAMPLES:
+        project = tmp_path / (ROOT / name).parent.name
+        shutil.copytree((ROOT / name).parent, project, ignore=shutil.ignore_patterns(".seatrial", "models", "*cache*"))
+    else:
+        project.mkdir()
     for other, file in console.borrowed(page):
         shown = (ROOT / name).parent.joinpath(other).read_text(encoding="utf-8")
         (project / file).write_text(next(block.text for block in console.blocks(shown) if block.file == file))
     try:
         wrong = console.run(page, project, environ, TIMEOUT_S)
     finally:
-        _remove_images(project.name)
+        _remove_images(project)
     assert not wrong, "\n\n".join(wrong)
 
 
-def _remove_images(project: str) -> None:
-    """That a page has built; layers stay in the engine's cache."""
-    listing = ["docker", "images", "--quiet", "--filter", f"reference=seatrial/{project}"]
+def _remove_images(project: Path) -> None:
+    """Remove what a page has built, and what Compose keeps of its file; layers stay in the engine's cache."""
+    if (project / "compose.yaml").exists():
+        words = ["docker", "compose", "down", "--volumes", "--rmi", "local", "--remove-orphans"]
+        subprocess.run(words, cwd=project, capture_output=True, timeout=120)
+    listing = ["docker", "images", "--quiet", "--filter", f"reference=seatrial/{project.name}"]
     try:
         found = subprocess.run(listing, capture_output=True, text=True, timeout=60).stdout.split()
         if found:

@@ -32,7 +32,7 @@ _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 
 def pages() -> list[Path]:
-    return [*(ROOT / name for name in ABOVE), *sorted(DOCS.rglob("*.md"))]
+    return [*(ROOT / name for name in ABOVE), *sorted(DOCS.rglob("*.md")), *sorted(ROOT.glob("examples/*/README.md"))]
 
 
 def anchors(page: Path) -> set[str]:
@@ -66,6 +66,7 @@ def test_every_page_has_its_place() -> None:
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     there = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
     there = {page for page in there if not page.startswith(("decisions/", "receipts/"))}
+    there |= {page.relative_to(ROOT).as_posix() for page in ROOT.glob("examples/*/README.md")}
     assert listed(site["nav"]) == there | {"receipts/README.md", "decisions/index.md"}
 
 

@@ -71,6 +71,7 @@ class Plan(NamedTuple):
     input: Optional[str] = None
     host_sampled: bool = False
     pod_restarts: Optional[int] = None
+    unkept: List[str] = []  # noqa: RUF012
     injection: Optional[str] = None
 
 

@@ -6,7 +6,7 @@ import signal
 import time
 from typing import Dict, List, Optional, Set
 
-from seatrial.agent import attempts, saved_models, shared_memory
+from seatrial.agent import attempts, outside_files, saved_models, shared_memory
 from seatrial.agent.activity import Activity
 from seatrial.agent.contract import check
 from seatrial.agent.contract.trial import Trial
@@ -46,6 +46,10 @@ STOPS_UNTIL_KILL = 3
 #: A target can send its own PID 1 a thousand a second; evidence of that is bought with the host's disk.
 _SIGNALS_TOLD = 200
 
+#: Seconds for copying what the target left in /tmp; of a run that was stopped, whose engine waits no longer
+#: (job.plan.AGENT_GRACE_S).
+_COPY_S, _COPY_WHEN_STOPPED_S = 60.0, 5.0
+
 #: How often leftovers, and a reader that is behind, are looked at.
 _TICK_S = 0.05
 
@@ -81,6 +85,7 @@ class Run:
         self._timed_out = False
         self._contract_broken = False
         self._interrupted = False
+        self._terminate_at_s: Optional[float] = None
         self._kill_at_s: Optional[float] = None
         self._status: Optional[int] = None
         self._max_rss_bytes: Optional[int] = None
@@ -132,8 +137,14 @@ class Run:
         code = self._write_exited(ended_s - started_s, oom_kills_before)
         energy_j = _difference(energy_before_j, energy_after_j)
         contexts = list(observer.contexts) if stopped else None  # one that hangs in NVML may have missed some
+        began = time.time() - (time.monotonic() - started_s)
+        if self._plan.unkept:
+            limit_s = _COPY_WHEN_STOPPED_S if self._stops else _COPY_S
+            outside = outside_files.keep(self._plan.unkept, self._plan.run_dir, began - saved_models.SLACK_S, limit_s)
+            if outside is not None:
+                self._journal.write(outside)
         if self._plan.evidence_dir is None:  # the host cannot see the volumes of a pod
-            self._tell_saved(time.time() - (time.monotonic() - started_s))
+            self._tell_saved(began)
         self._journal.summary([stream.lines for stream in self._streams])
         self._journal.write(AgentFinished(exit_code=code, energy_j=energy_j, contexts=contexts))
         return code
@@ -183,10 +194,18 @@ class Run:
         timeout_at_s = None if self._plan.timeout_s is None else started_s + self._plan.timeout_s
         while self._status is None:
             self._look_at_trial()
-            self._turn(wakeup, _pause_s(timeout_at_s, self._kill_at_s, self._trial.due_s if self._trial else None))
+            self._turn(
+                wakeup,
+                _pause_s(
+                    timeout_at_s, self._terminate_at_s, self._kill_at_s, self._trial.due_s if self._trial else None
+                ),
+            )
             if timeout_at_s is not None and time.monotonic() >= timeout_at_s:
                 timeout_at_s, self._timed_out = None, True
                 self._stop(signal.SIGTERM, "timeout")
+            if self._terminate_at_s is not None and time.monotonic() >= self._terminate_at_s:
+                self._terminate_at_s = None
+                self._forward(signal.SIGTERM, "agent")
             if self._kill_at_s is not None and time.monotonic() >= self._kill_at_s:
                 self._kill_at_s = None
                 self._kill()
@@ -268,12 +287,19 @@ class Run:
                 self._target.ended(status)
 
     def _stop(self, number: int, origin: str) -> None:
-        """Pass it on and let the grace period begin, once; the third time, kill."""
+        """Pass it on and let the grace period begin; the third time, kill.
+
+        SIGTERM follows on a SIGINT that has done nothing, with a grace period of its own where the user sends it.
+        """
         if self._plan.interactive and number in (signal.SIGINT, signal.SIGQUIT):
             return  # the terminal has sent it to the target as well
         self._forward(number, origin)
-        if self._kill_at_s is None:
-            self._kill_at_s = time.monotonic() + self._plan.grace_s
+        grace_end_s = time.monotonic() + self._plan.grace_s
+        if number == signal.SIGINT and self._kill_at_s is None:
+            self._terminate_at_s = grace_end_s
+            self._kill_at_s = grace_end_s + min(LEFTOVER_GRACE_S, self._plan.grace_s)
+        elif self._kill_at_s is None or self._terminate_at_s is not None:
+            self._terminate_at_s, self._kill_at_s = None, grace_end_s
         self._stops += origin == "engine"
         if self._stops >= STOPS_UNTIL_KILL:
             self._kill_at_s = time.monotonic()

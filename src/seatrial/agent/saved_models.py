@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from typing import Any, Dict, Iterator, List
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 from seatrial.events import MODEL_SUFFIXES
 
@@ -21,13 +21,26 @@ def models(folder: str, started: float) -> List[Dict[str, Any]]:
 
     Paths are relative to ``folder``. Our own folders there, which begin with a dot, are left out.
     """
-    found = [(modified, path, size) for path, size, modified in _files(folder) if modified >= started - SLACK_S]
+    every = files(folder, lambda name: name.lower().endswith(MODEL_SUFFIXES), _is_ours)
+    found = [(modified, path, size) for path, size, modified, _ in every if modified >= started - SLACK_S]
     newest = sorted(found, reverse=True)[:MOST]
     return [{"path": os.path.relpath(path, folder), "bytes": size} for _, path, size in newest]
 
 
-def _files(folder: str) -> Iterator[Any]:
-    """Regular files by suffix. The folder is the target's: no link is followed, and there is an end to it."""
+def _is_ours(folder: str) -> bool:
+    return os.path.basename(folder).startswith(".")
+
+
+def files(
+    folder: str, wanted: Callable[[str], bool], passes_over: Callable[[str], bool]
+) -> Iterator[Tuple[str, int, float, float]]:
+    """(path, bytes, times of the last modification and change) of regular files.
+
+    The folder is the target's: no link is followed, and there is an end to it.
+
+    Args:
+        wanted: whether a file of this name counts. passes_over: whether a folder below, by its path, is left out.
+    """
     left, looked_at = [folder], 0
     while left and looked_at < MOST_LOOKED_AT:
         parent = left.pop()
@@ -40,10 +53,10 @@ def _files(folder: str) -> Iterator[Any]:
             looked_at += 1
             try:
                 if entry.is_dir(follow_symlinks=False):
-                    if not entry.name.startswith("."):
+                    if not passes_over(entry.path):
                         left.append(entry.path)
-                elif entry.name.lower().endswith(MODEL_SUFFIXES) and entry.is_file(follow_symlinks=False):
+                elif wanted(entry.name) and entry.is_file(follow_symlinks=False):
                     status = entry.stat(follow_symlinks=False)
-                    yield entry.path, status.st_size, status.st_mtime
+                    yield entry.path, status.st_size, status.st_mtime, status.st_ctime
             except OSError:
                 continue

@@ -307,6 +307,9 @@ class Backend(Protocol):
     def stop(self, handle: Handle, grace_s: float) -> None:
         """SIGTERM, then SIGKILL after ``grace_s``. Returns when it has ended."""
 
+    def interrupt(self, handle: Handle) -> bool:
+        """SIGINT, as from Ctrl-C on a terminal, and return at once; False where the place has no such way."""
+
     def kill(self, handle: Handle) -> None:
         """SIGKILL now, all of it."""
 

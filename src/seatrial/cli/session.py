@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 
+from seatrial.backends.base import State
+from seatrial.backends.remembered import remembering
 from seatrial.cli.importing import importing
 from seatrial.cli.screens.run import Screen
 from seatrial.errors import EXIT_DONE, EXIT_GPU_CONTRACT, SeatrialError
@@ -19,6 +21,7 @@ from seatrial.runs.serving import ready_words, saying_when_ready, wait_until_rea
 from seatrial.system.caller import Caller
 
 
+@remembering()
 def carry_out(
     job: Job,
     environ: dict[str, str],
@@ -66,10 +69,15 @@ def carry_out(
     with interrupt_stops(prepared.run, environ, screen.say):  # at once: the target may be at work already
         with importing():  # while the container starts: its end need not wait for it
             importlib.import_module("seatrial.runs.ending")
+            from seatrial.receipt.look.pages import compile_pages
+            from seatrial.receipt.rendering.html import ROOM
+        compile_pages(ROOM)
         ready, typing = saying_when_ready(serving, screen.say), passing_on(prepared.run, prepared.plan)
         with ready, typing, screen.showing_progress(prepared.run) as show:
-            follow(prepared.run, screen.write, environ, say=screen.say, between_looks=show, log_interval_s=looks_s)
-    exit_code = _receipt(prepared, environ, screen)
+            ended = follow(
+                prepared.run, screen.write, environ, say=screen.say, between_looks=show, log_interval_s=looks_s
+            )
+    exit_code = _receipt(prepared, environ, screen, ended=ended)
     if exit_code == EXIT_GPU_CONTRACT and prepared.plan.cluster is None:  # its GPUs are not of this host
         from seatrial.doctor.examine import second_opinion
 
@@ -83,10 +91,17 @@ def _ended_early(prepared: Prepared, environ: dict[str, str], screen: Screen) ->
     return _receipt(prepared, environ, screen)
 
 
-def _receipt(prepared: Prepared, environ: dict[str, str], screen: Screen, *, error_follows: bool = False) -> int:
+def _receipt(
+    prepared: Prepared,
+    environ: dict[str, str],
+    screen: Screen,
+    *,
+    ended: State | None = None,
+    error_follows: bool = False,
+) -> int:
     from seatrial.runs.finalise import finalise
 
-    receipt = finalise(prepared.run, environ)
+    receipt = finalise(prepared.run, environ, ended=ended)
     assert receipt is not None, "a run followed to its end must have ended"
     screen.receipt(receipt, prepared.run, error_follows=error_follows)
     return receipt.exit_code

@@ -19,13 +19,16 @@ from seatrial.findings.match import Matches, match_text
 MAX_LINE_BYTES = 1 << 16
 
 #: Entries that say which part failed and not why.
-PARTS = ("cuda-error", "nccl-error", "toolkit-failed")
+PARTS = ("cuda-error", "nccl-error", "nccl-system-error", "toolkit-failed")
 
 #: Entries that are taken only where no other fits.
 GENERAL = (*PARTS, "k8s-image-pull", "k8s-volume")
 
 #: Lines that may be one that was broken.
 BROKEN_LINES = 3
+
+#: Lines at the beginning of a text that are tried three at a time where no line by itself shows a failure.
+MOST_LINES = 40
 
 #: A log of this size may be a line that somebody cut off; a larger one is read to its end without being kept.
 MAX_PASTED_BYTES = 1 << 14
@@ -34,7 +37,10 @@ MAX_PASTED_BYTES = 1 << 14
 _OF_BUILDS = ("build", "registry", "disk")
 
 #: Characters of a symptom that a text cut off in its middle must still show.
-MIN_CUT = 20
+MIN_CUT = 22
+
+#: The same for a text that begins within a symptom: as many letters end many sentences.
+MIN_TAIL = 28
 
 #: Characters of a symptom that are enough if a single entry has them, or its beginning stands before them, and how many
 #: entries may be meant by more.
@@ -104,6 +110,11 @@ class _Read:
         said = said or [finding for finding in found if finding.id not in GENERAL]
         if said or not self._is_short:
             return list({finding.id: finding for finding in said}.values()) or found
+        lines = lines[:MOST_LINES]
+        threes = (" ".join(lines[at : at + BROKEN_LINES]) for at in range(len(lines) - BROKEN_LINES + 1))
+        wrapped = [finding for finding in match_text("\n".join(threes), LAYERS) if finding.id not in GENERAL]
+        if wrapped:
+            return wrapped
         return _cut_off(self._text, besides=found) or _within(self._text, besides=found) or broken or found
 
     @property
@@ -117,11 +128,24 @@ class _Read:
 
 def _causes(found: list[Finding]) -> list[Finding]:
     """Without what follows from another of them, and what does no harm behind the rest."""
+    if any(finding.id == "package-metadata-failed" for finding in found):
+        found = [_hidden_from_build(finding) for finding in found]
     ids = {finding.id for finding in found}
     roots = {entry.id for entry in entries(_OF_BUILDS)}.difference(OF_A_BUILD, FOLLOWS)
     if ids & roots:  # pip that reaches no index then finds no package there
         found = [finding for finding in found if finding.id not in OF_A_BUILD]
-    return sorted(without_aftermath(found), key=lambda finding: finding.severity == "info")
+    found = without_aftermath(found)
+    if any(finding.severity != "info" for finding in found):
+        found = [finding for finding in found if finding.id != "harmless-note"]
+    return sorted(found, key=lambda finding: finding.severity == "info")
+
+
+def _hidden_from_build(finding: Finding) -> Finding:
+    """A module that is missing while pip builds a package: installing it does not help, as pip builds apart from it."""
+    if finding.id != "python-module-missing":
+        return finding
+    module = re.search(r"No module named '([^']+)'", " ".join(finding.evidence))
+    return by_id("build-module-missing").finding(finding.evidence, values={"module": module[1] if module else ""})
 
 
 def _cut_off(text: str, besides: list[Finding]) -> list[Finding]:
@@ -169,7 +193,7 @@ def _shown_of(entry: Known, line: str) -> int:
         first, last = beginning(symptom), ending(symptom)
         cuts = (n for n in range(MIN_CUT, len(first) + 1) if not first[n - 1 : n + 1].isdigit() or n == len(first))
         most = max([most, *(n for n in cuts if _ends_with(line, first[:n]))])
-        most = max([most, *(n for n in range(MIN_CUT, len(last) + 1) if line.startswith(last[-n:]))])
+        most = max([most, *(n for n in range(MIN_TAIL, len(last) + 1) if line.startswith(last[-n:]))])
         most = max(most, cut_behind_a_gap(symptom, line, MIN_PART))
     return most
 

@@ -16,6 +16,7 @@ from seatrial.events.schema import (
     AgentStarted,
     AgentSummary,
     Event,
+    FilesOutside,
     Found,
     GpuCheck,
     GpuContext,
@@ -34,6 +35,7 @@ from seatrial.events.schema import (
     Step,
     TargetExited,
     TargetStarted,
+    is_result,
     never_started,
 )
 from seatrial.events.write import EVENTS_VARIABLE, EvidenceLog, StepLog, as_dict, encode, now
@@ -54,6 +56,7 @@ __all__ = [
     "Chain",
     "Event",
     "EvidenceLog",
+    "FilesOutside",
     "Found",
     "GpuCheck",
     "GpuContext",
@@ -77,6 +80,7 @@ __all__ = [
     "as_dict",
     "encode",
     "follow_chain",
+    "is_result",
     "link",
     "mark",
     "never_started",

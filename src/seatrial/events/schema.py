@@ -251,6 +251,36 @@ def never_started(cause: str, exit_code: Optional[int]) -> TargetExited:
 MODEL_SUFFIXES = (".pt", ".pth", ".safetensors", ".ckpt", ".h5", ".keras", ".onnx", ".pkl", ".joblib")
 
 
+#: Those of what else a run is started for.
+_RESULT_SUFFIXES = (
+    *MODEL_SUFFIXES,
+    *(".bin", ".pb", ".tar", ".npy", ".npz", ".csv", ".tsv", ".parquet", ".feather", ".json", ".jsonl", ".txt"),
+    *(".png", ".jpg", ".jpeg", ".gif", ".svg", ".pdf", ".mp4"),
+)
+
+
+def is_result(name: str) -> bool:
+    """Whether a file of this name may be what a run was for: a model, an array, a table, a picture, TensorBoard's."""
+    return name.lower().endswith(_RESULT_SUFFIXES) or ".tfevents." in name
+
+
+class FilesOutside(Event, type="files.outside"):
+    """Results that the target wrote where they end with its container, as the agent found them at the target's end.
+
+    folder: of the run's outputs, into which they were copied, each under its own path; None: none could be made.
+    copied: the first of them, each with `path` and `bytes`.
+    copied_files: how many.
+    lost: the first of those that were too many or too large to be copied, likewise.
+    lost_files: how many.
+    """
+
+    folder: Optional[str]
+    copied: List[Dict[str, Any]]
+    copied_files: int
+    lost: List[Dict[str, Any]]
+    lost_files: int
+
+
 class ModelsSaved(Event, type="models.saved"):
     """Model files under /models written by this run, as seen from inside.
 

@@ -18,6 +18,7 @@ ENDED = (
 MISSED = (
     "nccl-timeout",
     "nccl-error",
+    "nccl-system-error",
     "nccl-no-connection",
     "peer-gone",
     "store-gone",
@@ -40,13 +41,28 @@ OF_A_BUILD = (
 
 #: Entry → entries that it follows from.
 FOLLOWS = {
+    "adapter-init-failed": ("gpu-lost",),
+    "base-image-missing": ("rootless-storage", "registry-name-not-resolved"),
+    "cuda-error": ("cudnn-not-started", "device-side-assert", "illegal-memory-access"),
+    "cudnn-not-found": ("cudnn-not-started",),
+    "daemon-json-invalid": ("daemon-json-conflict",),
+    "jax-cuda-failed": ("cudnn-versions", "jax-cuda-too-old", "jax-parts-differ"),
+    "jax-plugin-broken": ("cudnn-versions", "jax-cuda-too-old"),
+    "k8s-init-crashes": ("k8s-container-ends",),
+    "package-does-not-compile": ("extension-not-built", "cuda-host-compiler", "cuda-toolkit-too-old"),
+    "package-metadata-failed": ("build-module-missing", "cuda-toolkit-too-old"),
+    "runtime-not-there": ("runtime-unknown",),
     "conda-conflict": ("conda-wants-a-gpu", "conda-package-missing"),
     "git-login": ("mpi-node-not-reached",),
     "gpu-too-new-for-xla": ("triton-ptxas",),
     "k8s-image-pull": ("image-layer-cut",),
+    "nccl-error": ("nccl-system-error", "ranks-share-a-gpu", "driver-too-old"),
+    "nccl-shared-memory": ("shared-memory-not-writable",),
+    "nccl-system-error": ("nccl-shared-memory", "shared-memory-not-writable", "nccl-no-interface", "locked-memory"),
     "nccl-invalid-usage": ("ranks-share-a-gpu",),
-    "registry-unreachable": ("base-image-missing",),
+    "registry-unreachable": ("base-image-missing", "registry-name-not-resolved"),
     "host-not-resolved": ("base-image-missing", "registry-unreachable"),
+    "tensorflow-without-cuda": ("tensorflow-no-driver-library",),
     "weights-only": ("lfs-pointer", "file-damaged"),
 }
 

@@ -30,8 +30,10 @@ LONG_GAP = 20_000
 
 #: Every quote is read as this one: programs, shells and JSON logs differ in them.
 QUOTE = "'"
+#: JSON within JSON has several backslashes before a quote.
+_ESCAPED = re.compile(r"\\+\"")
 _QUOTES = str.maketrans(dict.fromkeys('"`´“”‘’', QUOTE))
-_ANY_QUOTE = r"\\?[\"'`´“”‘’]"
+_ANY_QUOTE = r"\\*[\"'`´“”‘’]"
 
 #: What stands behind a value at the end of a symptom and does not belong to it.
 _BEHIND = ".,;:)]\"'`"
@@ -120,7 +122,7 @@ def mid_sentence(text: str) -> str:
 
 def plain(text: str) -> str:
     """A text in one case and with one kind of quotes."""
-    return text.lower().replace('\\"', QUOTE).translate(_QUOTES)
+    return _ESCAPED.sub(QUOTE, text.lower()).translate(_QUOTES)
 
 
 @lru_cache(maxsize=None)

@@ -20,8 +20,11 @@ DEFAULT_BASE: str = ImageOptions.model_fields["base"].default
 #: Packages that compile CUDA code with nvcc when pip installs them from source. Source: their install pages.
 _COMPILED_BY_PIP = ("flash-attn", "apex", "causal-conv1d", "mamba-ssm", "deepspeed", "pointnet2-ops", "pytorch3d")
 
-#: Debian 12 and 11, from which many images are made, and their python3; https://packages.debian.org/python3.
-_PYTHON_OF_DEBIAN = {"bookworm": "3.11", "bullseye": "3.9", "trixie": "3.13"}
+#: Debian's releases, from which many images are made, and their python3; https://packages.debian.org/python3.
+_PYTHON_OF_DEBIAN = {"buster": "3.7", "bullseye": "3.9", "bookworm": "3.11", "trixie": "3.13"}
+_PYTHON_OF_DEBIAN |= dict(zip(("10", "11", "12", "13"), _PYTHON_OF_DEBIAN.values(), strict=True))
+#: Ubuntu's releases by their names; https://wiki.ubuntu.com/Releases.
+_UBUNTU = {"bionic": "18.04", "focal": "20.04", "jammy": "22.04", "noble": "24.04"}
 
 #: What Ubuntu's images lack for a virtual environment.
 _UBUNTU_PYTHON = ("python3", "python3-venv")
@@ -48,11 +51,24 @@ def python_of_image(image: str) -> str | None:
     repository, _, tag = name.rpartition("/")[2].partition(":")
     if repository == "python" and (match := re.match(r"(\d{1,2}\.\d{1,3})(?!\d)", tag)):
         return match[1]
-    ubuntu: dict[str, str] = table("nvidia_images")["python"]
-    release = re.search(r"ubuntu[:-]?(\d\d\.04)", name)
-    if release:
-        return ubuntu.get(release[1])
-    debian = re.search("|".join(_PYTHON_OF_DEBIAN), tag) if repository == "debian" else None
+    if repository in ("debian", "ubuntu") or re.search(r"ubuntu[:-]?\d\d\.04", name):
+        return python3_of_distribution(image)
+    return None
+
+
+def python3_of_distribution(image: str) -> str | None:
+    """The version of the package python3 in the distribution that an image of this name is made from, or None.
+
+    The distribution stands in the repository or in the tag: ``debian:12``, ``…-ubuntu22.04``, ``…-bookworm``.
+    """
+    name = image.partition("@")[0]
+    repository, _, tag = name.rpartition("/")[2].partition(":")
+    if release := re.search(r"ubuntu[:-]?(\d\d\.04)", name) or re.search("|".join(_UBUNTU), tag):
+        ubuntu: dict[str, str] = table("nvidia_images")["python"]
+        return ubuntu.get(_UBUNTU.get(release[0]) or release[1])
+    if repository == "debian" and (number := re.match(r"1[0-3](?![0-9])", tag)):
+        return _PYTHON_OF_DEBIAN[number[0]]
+    debian = re.search(r"bookworm|bullseye|buster|trixie", tag)
     return _PYTHON_OF_DEBIAN[debian[0]] if debian else None
 
 

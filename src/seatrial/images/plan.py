@@ -23,6 +23,7 @@ from seatrial.images.base import (
     slim_base,
     ubuntu_pythons,
 )
+from seatrial.images.building.ready import ready_image
 from seatrial.images.building.space import disk_choice, size_choice
 from seatrial.images.building.wheel import WHEEL_NAME, wheel_bytes
 from seatrial.images.dockerfiles.plain import render_plain
@@ -79,8 +80,8 @@ def plan_image(
         TargetError: no such recipe.
     """
     if job.image.ready:
-        choice = Choice(what="image", value=job.image.ready, reason="an existing image was requested; nothing is built")
-        return ImagePlan(tag=job.image.ready, build=False, python=None), (choice,)
+        ready, choice = ready_image(job.image.ready)
+        return ready, (choice,)
     machine = _machine(job, machine, cpu_only)
     compiles = script.compiler_evidence is not None
     needs = image_needs(job, script, gpus=not cpu_only)

@@ -1,6 +1,6 @@
 """GpuRequest: what stands behind --gpus, one grammar for every backend.
 
-    request  := what ["," "capabilities=" name {"," name}]
+    request  := what ["," "capabilities=" name {"," name}] | "capabilities=" name {"," name}
     what     := "auto" | "none" | "all" | count | share | device {"," device} | "device=" device {"," device}
               | "count=" count | profile
     share    := 0.5, 0.25 …                    a part of one GPU; other runs can hold the rest
@@ -11,7 +11,8 @@
     profile  := "mig-" name                    ``mig-1g.10gb``: any one slice of this size, which no run holds
 
 Quotes are dropped (Docker's own syntax needs ``'"device=0,2"'``), and so is the capability ``gpu``, which tutorials
-write and which every request implies.
+write and which every request implies. A request of capabilities alone is for one GPU, as in Docker's client
+(github.com/docker/cli, opts/gpus.go: without a count and without devices the count is 1).
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ class GpuRequest:
             GpuRequestError: it does not parse; the message shows what does.
         """
         what, capabilities = _split(text)
-        request = _parse_what(what, text)
+        if not what and not capabilities:
+            raise _unreadable(text, "no GPUs given")
+        request = _parse_what(what or ["1"], text)
         if request.kind == "none" and capabilities:
             raise GpuRequestError(f"GPU request {text!r}: capabilities without a GPU", run="seatrial run --gpus none …")
         return replace(request, capabilities=_parse_capabilities(capabilities, text))
@@ -104,8 +107,6 @@ def _split(text: str) -> tuple[list[str], list[str]]:
 
 
 def _parse_what(words: list[str], text: str) -> GpuRequest:
-    if not words:
-        raise _unreadable(text, "no GPUs given")
     key, equals, value = words[0].partition("=")
     if not equals:
         key, value = "", words[0]

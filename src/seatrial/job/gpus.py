@@ -69,6 +69,8 @@ def select(
         reason += f", {request.share:g} of it: other runs may hold the rest" if request.share else ""
     else:
         chosen, reason = _auto(gpus, leased, load, multi_gpu_evidence)
+    if request.capabilities:
+        reason += f"; driver capabilities {','.join(request.capabilities)}"
     _refuse_several_slices(chosen)
     chosen = sorted(chosen, key=_pci_order)
     choices = [Choice(what="gpus", value=", ".join(map(_label, chosen)), reason=reason)]

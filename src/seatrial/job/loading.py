@@ -218,6 +218,8 @@ class _Source:
         near = [] if location[-1] in known else difflib.get_close_matches(location[-1], known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         if detail["type"] == "extra_forbidden":
+            if key in ("kubernetes.requests", "kubernetes.limits", "kubernetes.resources"):
+                return f"{self._key(key)}: requests below limits are not supported yet; cpus and memory set both"
             return f"{self._key(key)}: unknown key{hint or '; known here: ' + ', '.join(known)}"
         problem = detail["msg"].removeprefix("Value error, ")
         if detail["type"] != "value_error":

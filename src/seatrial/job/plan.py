@@ -210,6 +210,7 @@ class AgentPlan(Frozen):
         host_sampled: the agent runs beside a container without Python (companion): checks only.
         pod_restarts: in a pod of a cluster, how often another takes the place of one that was lost without a word; None
             elsewhere. A request to end that comes from outside is no end of a pod's run (docs/decisions/0031).
+        unkept: folders whose files end with the container: results there are copied into ``run_dir``.
     """
 
     run_id: str
@@ -252,6 +253,7 @@ class AgentPlan(Frozen):
     input: str | None = None
     host_sampled: bool = False
     pod_restarts: int | None = None
+    unkept: tuple[str, ...] = ()
 
 
 class ContainerPlan(Frozen):

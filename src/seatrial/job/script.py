@@ -68,7 +68,9 @@ class ScriptFacts:
         missing: module of one of the project's packages, as it is imported → where; it is needed and not there.
         asserted: module → (version, where), where the script ends unless a module has just that version.
         paths: literal path that may lie outside of the project, ``../data`` or ``/home/me/data`` → ``file.py:line``.
+        data_roots: absolute path of a data set that is read and not downloaded → ``file.py:line``.
         writes: files and folders that it makes outside of the project.
+        memory: variable that memory_settings knows → (value, where it is set).
         tensorflow_1: where it cannot do without what TensorFlow 2 has under tf.compat.v1 alone, or None.
         framework: ``torch``, ``tensorflow``, ``jax`` or None.
         horovod: dotted name of each part of Horovod that it imports → ``file.py:line``; it is in no other list, since
@@ -99,7 +101,9 @@ class ScriptFacts:
     missing: dict[str, str] = field(default_factory=dict)
     asserted: dict[str, tuple[str, str]] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)
+    data_roots: dict[str, str] = field(default_factory=dict)
     writes: tuple[Write, ...] = ()
+    memory: dict[str, tuple[str, str]] = field(default_factory=dict)
     tensorflow_1: str | None = None
     framework: str | None = None
     horovod: dict[str, str] = field(default_factory=dict)
@@ -287,7 +291,9 @@ def _facts(reading: Reading) -> ScriptFacts:
         missing=reading.missing,
         asserted=reading.asserted,
         paths=reading.paths,
+        data_roots=reading.data_roots,
         writes=reading.writes,
+        memory=reading.memory,
         tensorflow_1=None if "tensorflow.compat.v1" in reading.needed else certain.get("tensorflow-1"),
         framework=_framework(imports) or _framework(optional) or ("torch" if f"{HOROVOD}.torch" in horovod else None),
         horovod=horovod,

@@ -124,6 +124,8 @@ def _script(word: str, project: Path) -> str:
         raise _notebook(word)
     if command := _of_another_file(path):
         kind, run = command
+        if run is None:
+            raise TargetError(manifest_refused(word), run=instead_of_manifest(word))
         raise TargetError(f"{word} is {kind}, not a script", run=f"{run} {shlex.quote(word)}")
     if _is_makefile(path) or _is_shell(path):
         raise _no_python(word, path, root)
@@ -138,6 +140,18 @@ def _script(word: str, project: Path) -> str:
     return str(path.relative_to(root))
 
 
+def manifest_refused(word: str) -> str:
+    """The sentence for a Kubernetes manifest given to run, plan or up."""
+    return f"{word} is a Kubernetes manifest, and seatrial does not run manifests yet"
+
+
+def instead_of_manifest(word: str) -> str:
+    """The command to go on with."""
+    return (
+        f"seatrial run SCRIPT --on k8s   # the script that it starts; or as it is: kubectl apply -f {shlex.quote(word)}"
+    )
+
+
 def _notebook(word: str) -> TargetError:
     convert, script = converted(word)
     return TargetError(
@@ -148,7 +162,7 @@ def _notebook(word: str) -> TargetError:
     )
 
 
-def _of_another_file(path: Path) -> tuple[str, str] | None:
+def _of_another_file(path: Path) -> tuple[str, str | None] | None:
     """What a file is that is no script, by its name and its keys, and the command that takes such a file."""
     if re.match(r"(?i)(docker|container)file(\.|$)|.*\.dockerfile$", path.name) and path.suffix != ".py":
         return "a Dockerfile", "seatrial build --check"
@@ -157,7 +171,7 @@ def _of_another_file(path: Path) -> tuple[str, str] | None:
     with path.open("rb") as file:
         text = file.read(_MOST_OF_YAML)
     if re.search(rb"(?m)^apiVersion\s*:", text):
-        return "a Kubernetes manifest", "kubectl apply -f"
+        return "a Kubernetes manifest", None
     if re.search(rb"(?m)^(services|include)\s*:", text):
         return "a Compose file", "seatrial up -f"
     return "a YAML file", "head"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -11,6 +11,7 @@ from seatrial.backends.base import PlaceKind
 from seatrial.errors import GpuContractError, UsageError
 from seatrial.images.recipes import recipe
 from seatrial.job.gpus import Selection, select
+from seatrial.job.memory_settings import memory_note
 from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import AgentPlan, Check, Choice, Plan
 from seatrial.job.script import ScriptFacts
@@ -133,6 +134,7 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
             *horovod.choices,
             launcher_choice,
             *_told_memory(job, script, parts),
+            *_memory_settings(job, script, parts),
             *_told_changes(job, interactive=interactive),
         ),
         warnings=(
@@ -144,6 +146,15 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
         git_commit=git_commit(job.project),
         driver_version=site.host.inventory.driver_version if site.selection and not site.another else None,
     )
+
+
+def _memory_settings(job: Job, script: ScriptFacts, parts: Parts) -> Iterator[Choice]:
+    """Variables that are taken for limits of GPU memory: the script's, the job's, the image's."""
+    env = {**(parts.image.env if parts.image else {}), **job.env}
+    for name, value in (env | {name: value for name, (value, _) in script.memory.items()}).items():
+        if note := memory_note(name, value):
+            where = f" ({script.memory[name][1]})" if name in script.memory else ""
+            yield Choice(what=name, value=value, reason=f"{note}{where}; --gpu-memory SIZE is one")
 
 
 def _told_memory(job: Job, script: ScriptFacts, parts: Parts) -> tuple[Choice, ...]:
@@ -197,6 +208,7 @@ def _agent(
         alert_webhook=WEBHOOK_SECRET if job.watch.webhook else None,
         interactive=interactive,
         host_sampled=parts.companion is not None,
+        unkept=() if interactive else parts.unkept,
         pod_restarts=parts.cluster.restarts if parts.cluster else None,
     )
 

@@ -151,6 +151,7 @@ class Parts:
         keeps_checkpoints: ranks that start again go on from them.
         evidence_dir: where the agent writes its evidence; None: into its log, in frames.
         secrets_dir: where the agent finds the secrets, if there are any.
+        unkept: folders whose files end with the container.
     """
 
     places: Places
@@ -160,6 +161,7 @@ class Parts:
     keeps_checkpoints: bool
     evidence_dir: str | None = None
     secrets_dir: str | None = None
+    unkept: tuple[str, ...] = ()
     meeting: Meeting = Meeting()
     env: dict[str, str] = field(default_factory=dict)
     image: ImagePlan | None = None

@@ -51,6 +51,7 @@ _WITHOUT_GPU: dict[OutcomeId, str] = {"cpu": "no GPU was requested", "cpu-fallba
 DOUBTFUL = {
     "did-nothing": "apparently did nothing",
     "exception-swallowed": "its last words are an exception",
+    "files-lost": "files that it wrote are lost",
     "went-to-background": "what it left in the background was ended with it",
 }
 

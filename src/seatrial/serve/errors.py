@@ -15,6 +15,16 @@ class MediaTypeError(BadInputError):
     status = 415
 
 
+class TooMuchError(BadInputError):
+    """The request holds more than is read at once."""
+
+    status = 413
+
+
+class HeavyError(BadInputError):
+    """The request takes too long to read in a front's loop; never an answer to a client."""
+
+
 class ServeError(RuntimeError):
     """The model cannot be served; ends the program with 1.
 

@@ -1,4 +1,4 @@
-"""A front: accepts, parses, decodes, tokenises, and answers with what the model says. Imports no torch.
+"""A front: accepts, reads what is small (seatrial.serve.decoder reads the rest), and answers for the model. No torch.
 
     python -m seatrial.serve.front DESCRIPTORS    (started by python -m seatrial.serve)
 
@@ -80,9 +80,9 @@ class Front:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._link = ModelLink(place.counts, place.options.queue, place.options.timeout_s, self._changed)
-        app: Any = App(Site(place.options, self._link, place.counts))
+        self._app = App(Site(place.options, self._link, place.counts))
         config = uvicorn.Config(
-            app,
+            self._app,
             http=protocol(place.counts),
             ws="none",
             lifespan="off",
@@ -111,6 +111,7 @@ class Front:
             await self._end
         lost = self._link.phase == "lost"
         self._link.close()
+        self._app.close()
         await asyncio.sleep(0)
         return 1 if lost else 0
 

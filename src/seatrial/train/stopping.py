@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from dataclasses import dataclass
 from types import FrameType
+
+from seatrial.train.command_line import RUN_DIR_VARIABLE
 
 
 @dataclass
@@ -39,21 +42,25 @@ class EarlyStopping:
 class StopRequest:
     """Remembers a SIGTERM, so that the loop ends at a step's end and saves. Use as a context manager.
 
+    Within a run also the first SIGINT, which ``seatrial run`` sends on Ctrl-C; elsewhere that is a notebook's.
     Only the main thread of a process gets signals: in another one nothing is remembered.
     """
 
     def __init__(self) -> None:
         self.requested = False
-        self._previous: signal._HANDLER = signal.SIG_DFL
+        self._previous: dict[signal.Signals, signal._HANDLER] = {}
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():
-            self._previous = signal.signal(signal.SIGTERM, self._remember)
+            numbers = [signal.SIGTERM, *([signal.SIGINT] if RUN_DIR_VARIABLE in os.environ else [])]
+            self._previous = {number: signal.signal(number, self._remember) for number in numbers}
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._previous)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and self.requested:
+            raise KeyboardInterrupt
         self.requested = True

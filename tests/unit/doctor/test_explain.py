@@ -119,7 +119,7 @@ PRINTED = {
     "NCCL WARN Call to posix_fallocate failed : No space left on device": "nccl-shared-memory",
     "NCCL WARN Error while creating shared memory segment /dev/shm/nccl-zX1 (size 9637888), error: No space left on"
     " device (28)": "nccl-shared-memory",
-    "[rank0]: ncclSystemError: System call (e.g. socket, malloc) or external library call failed": "nccl-error",
+    "[rank0]: ncclSystemError: System call (e.g. socket, malloc) or external library call failed": "nccl-system-error",
     "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE": "nccl-timeout",
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB.": "cuda-out-of-memory",
     "RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable": "compute-mode-exclusive",
@@ -147,7 +147,7 @@ PRINTED = {
     "UCX  ERROR mlx5_0: ibv_create_cq() failed: Cannot allocate memory": "locked-memory",
     "gpu46:78367:78492 [0] transport/nvls.cc:244 NCCL WARN Cuda failure 1 'invalid argument'": "nvls-failed",
     "NVRM: Xid (PCI:0000:dc:00): 45, pid=18, name=python3, Ch 00000001 caused by previous Xid 149": "nvlink-xid",
-    "NVRM: Xid (PCI:0000:9b:00): 94, pid=1234, name=python3, Contained ECC error": "gpu-xid",
+    "NVRM: Xid (PCI:0000:9b:00): 94, pid=1234, name=python3, Contained ECC error": "xid-of-the-hardware",
     "NVRM: Xid (PCI:0018:01:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2)": "gpu-xid",
     "CUDA_ERROR_CONTAINED: Invalid access of peer GPU memory over nvlink or a hardware error": "gpu-lost",
     "nvidia-container-cli: initialization error: change root failed: no such file or directory": "toolkit-root",

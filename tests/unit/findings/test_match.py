@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from seatrial.findings import match
 from seatrial.findings.catalogue import LAYERS, entries
 from seatrial.findings.match import MAX_CHARACTERS, MAX_EVIDENCE, Matches, match_lines, match_text
 from symptoms import shown
@@ -86,7 +87,7 @@ LINES = {
     "RuntimeError: unable to write to file </torch_1_2_3>: No space left on device (28)": "shared-memory-too-small",
     "\x1b[31mRuntimeError:\x1b[0m \x1b[31mCUDA\x1b[0m out of memory": "cuda-out-of-memory",
     "OSError: [Errno 24] Zu viele offene Dateien: '/data/1.png'": "too-many-open-files",
-    "RuntimeError: mat1 and mat2 shapes cannot be multiplied (32x512 and 784x10)": "shapes-do-not-fit",
+    "RuntimeError: mat1 and mat2 shapes cannot be multiplied (32x512 and 784x10)": "linear-features",
     "_pickle.UnpicklingError: invalid load key, 'v'.": "lfs-pointer",
     "_pickle.UnpicklingError: invalid load key, '<'.": "file-damaged",
     "node5:240 [6] NCCL WARN socketPollConnect: Connect to 10.0.0.4<56849> returned 113(No route to host)": (
@@ -271,3 +272,16 @@ def test_a_long_list_of_versions_is_read_to_its_end() -> None:
     said = f"ERROR: Could not find a version that satisfies the requirement botocore==99 (from versions: {versions})"
     [found] = match_text(said, LAYERS)
     assert found.id == "package-version-missing" and "1.19.99" in (found.cause or "")
+
+
+def test_long_log_and_short_one_show_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Past the first lines one regex looks for what is looked up letter by letter before."""
+    assert min(len(start) for start in match._beginnings(LAYERS)) >= match._HEAD
+    lines = [line.encode() for line in LINES]
+    short = _shown(lines)
+    monkeypatch.setattr(match, "_FEW", 0)
+    assert _shown(lines) == short and len(short) > 10
+
+
+def _shown(lines: list[bytes]) -> list[tuple[str, list[str]]]:
+    return [(finding.id, finding.evidence) for finding in match_lines(lines)]

@@ -48,6 +48,11 @@ MIXED = [gpu(0), gpu(0, "0:0"), gpu(0, "0:1"), gpu(1)]
         ('all,"capabilities=compute,utility"', "all,capabilities=compute,utility"),
         ("driver=nvidia,count=2,capabilities=gpu", "2"),
         ("capabilities=compute,device=1", "device=1,capabilities=compute"),
+        ('"capabilities=compute,utility"', "1,capabilities=compute,utility"),
+        ("capabilities=compute,utility", "1,capabilities=compute,utility"),
+        ("capabilities=gpu", "1"),
+        ('"device=0,1",capabilities=compute', "device=0,1,capabilities=compute"),
+        ('"device=0,1","capabilities=compute,utility"', "device=0,1,capabilities=compute,utility"),
     ],
 )
 def test_requests(text: str, canonical: str) -> None:
@@ -61,7 +66,7 @@ def test_requests(text: str, canonical: str) -> None:
     ["0", "0.0", "count=0.5", "0.5,1", "", "-1", "0,", "two", "0,0", "0,x", "device=all", "all,utility", "1.5",
      "count=0", "count=1,2", "driver=amd",
      "all,capabilities=fast", "all,capabilities=utility", "none,capabilities=compute", "GPU-", "GPU-xyz", "0:", "99999",
-     "capabilities=compute", "all,options=x"],
+     "capabilities=utility", "all,options=x"],
 )  # fmt: skip
 def test_refused_requests(text: str, snapshot: SnapshotAssertion) -> None:
     with pytest.raises(GpuRequestError) as caught:

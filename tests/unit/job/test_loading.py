@@ -160,6 +160,7 @@ BAD_FILES = {
     "unknown key without a near one": "zzz = 2",
     "unknown key in a table": "[image]\nbasis = 'x'",
     "a login that would be kept": "[image]\ntorch_index = 'https://me:hunter2@e.org/whl'",
+    "requests below limits": "[kubernetes]\nrequests = {cpu = '1'}",
     "misspelled criterion": "[criteria]\nmean_utilisation = 70",
     "condition without an operator": "[criteria]\naccuracy = '0.9'",
     "percentage": "[criteria]\nmean_utilization = 170",

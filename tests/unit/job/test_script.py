@@ -332,6 +332,7 @@ def test_a_call_into_a_module_of_the_project(tmp_path: Path) -> None:
 NEEDS_RANKS = {
     "the variable": "import os\nrank = int(os.environ['LOCAL_RANK'])\n",
     "a process group": "import torch.distributed as dist\ndef main():\n    dist.init_process_group('nccl')\nmain()\n",
+    "in both branches": "if gpu:\n    dist.init_process_group('nccl')\nelse:\n    dist.init_process_group('gloo')\n",
     "by environment": "dist.init_process_group('nccl', init_method='env://')\n",
     "a device mesh": "mesh = init_device_mesh('cuda', (2,))\n",
 }

@@ -111,7 +111,6 @@ def test_refused_targets(project: Path, name: str, snapshot: SnapshotAssertion) 
     [
         ("Dockerfile.gpu", "FROM x\n", "a Dockerfile", "seatrial build --check Dockerfile.gpu"),
         ("stack.yml", "# x\nservices:\n  a: {}\n", "a Compose file", "seatrial up -f stack.yml"),
-        ("job.yaml", "apiVersion: batch/v1\n", "a Kubernetes manifest", "kubectl apply -f job.yaml"),
         ("config.yaml", "lr: 1\n", "a YAML file", "head config.yaml"),
     ],
 )
@@ -120,6 +119,16 @@ def test_a_file_of_another_kind_is_called_by_its_name(project: Path, name: str, 
     with pytest.raises(TargetError, match=f"is {kind}, not a script") as caught:
         resolve_target([name], None, None, project, RECIPES)
     assert caught.value.run == run
+
+
+def test_manifest_is_refused_as_not_supported_yet(project: Path) -> None:
+    (project / "job.yaml").write_text("apiVersion: kubeflow.org/v1\nkind: PyTorchJob\n")
+    with pytest.raises(
+        TargetError, match="is a Kubernetes manifest, and seatrial does not run manifests yet"
+    ) as caught:
+        resolve_target(["job.yaml"], None, None, project, RECIPES)
+    assert caught.value.run and "--on k8s" in caught.value.run and "kubectl apply -f job.yaml" in caught.value.run
+    assert caught.value.exit_code == 2
 
 
 @pytest.mark.parametrize(

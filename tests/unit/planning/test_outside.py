@@ -18,6 +18,7 @@ from seatrial.planning.container.outside import (
     made_by_writes,
     refuse_lost_writes,
     warn_of_lost_writes,
+    warn_of_missing_data,
     warn_of_outside,
     with_models,
 )
@@ -78,6 +79,37 @@ def test_nothing_is_missing(project: Path, source: str) -> None:
     assert warnings(project, source) == []
 
 
+def missing_data(project: Path, source: str, **job: Any) -> list[str]:
+    (project / "code" / "train.py").write_text(source)
+    return list(warn_of_missing_data(Job(project=project, target=TARGET, **job), script_facts(TARGET, project)))
+
+
+def test_data_set_in_no_mount_is_named(project: Path) -> None:
+    source = "import torchvision\ntorchvision.datasets.MNIST(root='/input/MNIST', train=True)\n"
+    [told] = missing_data(project, source)
+    assert told.startswith("code/train.py:2 reads a data set in /input/MNIST") and told.endswith(
+        "--mount DIR:/input/MNIST"
+    )
+    [told] = missing_data(project, "from torchvision import datasets\ndatasets.CIFAR10('/data')\n")
+    assert told.endswith("--data DIR")
+    folder = project.parent / "data"
+    assert missing_data(project, source, mounts=(Mount(source=folder, target="/input"),)) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "datasets.MNIST('/input', download=True)",  # it makes the folder
+        "datasets.MNIST('./data')",
+        "datasets.MNIST('/usr/share/mnist')",
+        "datasets.MNIST(folder)",
+        "shelf.MNIST('/input')",
+    ],
+)
+def test_data_set_that_is_there_or_made_is_not_named(project: Path, source: str) -> None:
+    assert missing_data(project, source) == []
+
+
 def test_what_is_mounted_is_there(project: Path) -> None:
     source = "open('../data/x.csv')"
     folder = project.parent / "data"
@@ -106,7 +138,7 @@ def lost(project: Path, source: str, *, build: bool = True, **job: Any) -> str:
         ("/output/run/m.pt", "./output:/output"),
         ("/app/models/m.pt", "./models:/app/models"),
         ("/mnt/x/m.pt", "./x:/mnt/x"),
-        ("../weights/m.pt", "../weights:/weights"),
+        ("../../weights/m.pt", "../weights:/weights"),
     ],
 )
 def test_certain_write_outside_is_refused_with_its_mount(project: Path, path: str, mount: str) -> None:
@@ -146,6 +178,19 @@ def test_write_is_not_refused_where_it_may_succeed(project: Path) -> None:
         assert lost(project, source, **job).startswith("code/train.py:1 writes /output/a")
     assert lost(project, source, build=False).startswith("code/train.py:1 writes /output/a")
     assert lost(project, source, mounts=(Mount(source=project / "inside", target="/output"),)) == ""
+
+
+def test_path_from_the_folder_of_the_script_is_not_refused(project: Path) -> None:
+    assert not lost(project, "open('../weights/m.pt', 'w')").startswith("refused")
+    assert lost(project, "open('../../weights/m.pt', 'w')").startswith("refused")
+
+
+def test_write_to_read_only_data_is_a_warning(project: Path) -> None:
+    source = "open('/data/a', 'w')"
+    assert lost(project, source).endswith("--mount ./data:/data")
+    data = DataMount(source=project / "inside", read_only=True)
+    assert lost(project, source, data=data).endswith("--data DIR:rw")
+    assert lost(project, source, data=data.model_copy(update={"read_only": False})) == ""
 
 
 def test_folder_of_this_machine_is_offered_where_there_is_one(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

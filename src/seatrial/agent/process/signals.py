@@ -51,8 +51,11 @@ def recipients(number: int, target: int, launcher: str) -> List[int]:
 
     That is each rank, and what a shell ENTRYPOINT has started. Left out are children that only forked, which have
     their parent's command line: a SIGTERM kills torch's DataLoader workers, and a script that answers SIGTERM by saving
-    would die of "DataLoader worker is killed by signal" instead.
+    would die of "DataLoader worker is killed by signal" instead. A terminal's SIGINT reaches torchrun alone, whose
+    ranks have sessions of their own: it passes one on to them, and a second would break into their saving.
     """
+    if launcher == "torchrun" and number == signal.SIGINT:
+        return [target]
     chosen = [] if launcher == "torchrun" and number not in _TORCHRUN_HANDLES else [target]
     lines = {target: proc.command_line(target)}
     for process in proc.descendants(target):

@@ -43,7 +43,8 @@ class Stopped(BaseException):
 def main(path: str) -> int:
     """Tune as the spec at ``path`` says; its exit code."""
     asked = spec.read(path)
-    signal.signal(signal.SIGTERM, _stop)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop)
     become_subreaper()
     driver = Driver(asked)
     try:
@@ -57,7 +58,8 @@ def main(path: str) -> int:
 
 
 def _stop(number: int, frame: Any) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, signal.SIG_IGN)
     raise Stopped
 
 

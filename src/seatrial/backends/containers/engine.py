@@ -121,7 +121,14 @@ class ContainerEngine(ABC):
             ended = command.run(argv, timeout_s=START_TIMEOUT_S)
             if ended.exit_code != 0:
                 raise start_error(self.name, ended.argv, ended.exit_code, ended.stderr)
-            return self._handle(self._inspect(ended.stdout.strip()), plan.run_id, run_dir)
+            return Handle(
+                backend=self.name,
+                id=ended.stdout.strip(),
+                run_id=plan.run_id,
+                run_dir=str(run_dir),
+                framed=container.labels.get(LOG_LABEL) == FRAMED_LOG,
+                engine=self.client.at or self.client.address(),
+            )
 
     def shell(self, plan: Plan, run_dir: Path) -> int:
         container, image = _container(plan)
@@ -191,6 +198,12 @@ class ContainerEngine(ABC):
     def stop(self, handle: Handle, grace_s: float) -> None:
         seconds = math.ceil(grace_s)
         self._act(handle, "stop", "-t", str(seconds), timeout_s=seconds + ANSWER_TIMEOUT_S)
+
+    def interrupt(self, handle: Handle) -> bool:
+        if not handle.framed:  # the target is the first process, to which a SIGINT without a handler does nothing
+            return False
+        self._act(handle, "kill", "--signal", "INT")
+        return True
 
     def kill(self, handle: Handle) -> None:
         self._act(handle, "kill")

@@ -58,7 +58,7 @@ class Kubernetes:
                 self.name,
                 available=False,
                 reason="there is no kubeconfig, and this is not a pod",
-                fix="kubectl config get-contexts   # KUBECONFIG names another file",
+                fix="kubectl config get-contexts   # KUBECONFIG names another file; no plan without a cluster yet",
             )
         return EngineFacts(self.name, available=True, reason=why)
 
@@ -153,6 +153,9 @@ class Kubernetes:
 
     def stop(self, handle: Handle, grace_s: float) -> None:
         self._end(handle, round(grace_s))
+
+    def interrupt(self, handle: Handle) -> bool:
+        return False
 
     def kill(self, handle: Handle) -> None:
         self._end(handle, 0)

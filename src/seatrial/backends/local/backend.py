@@ -109,6 +109,11 @@ class Local:
                 return
             time.sleep(POLL_S)
 
+    def interrupt(self, handle: Handle) -> bool:
+        if _is_running(handle):
+            os.kill(int(handle.id), signal.SIGINT)
+        return True
+
     def kill(self, handle: Handle) -> None:
         sessions: set[int] = set()
         for _ in range(KILL_ROUNDS):

@@ -36,13 +36,23 @@ _IN_A_BUILD = {
 NAME_THE_PACKAGE = "write the package that has this module into requirements.txt, or bring the module into the project"
 
 #: Lines that only repeat that a command failed.
-_REPETITION = re.compile(r"executor failed running|did not complete successfully|failed to solve|building at STEP")
+_REPETITION = re.compile(
+    r"executor failed running|did not complete successfully|failed to solve|: while running runtime: exit status"
+    r"|^The command '.*' returned a non-zero code"
+)
 
 #: BuildKit's picture of the Dockerfile around what failed, and the line that names the place.
 _FRAME = re.compile(r"\s*\d+ \|( |$)|[^\s:]+:\d+$")
 
 #: What BuildKit puts before the reason, once for each of its parts that the reason has passed.
-_PASSED_ON = re.compile(r"^(?:ERROR: |failed to build: |failed to solve: |rpc error: code = \w+ desc = )+")
+_PASSED_ON = re.compile(
+    r"^(?:(?:ERROR|Error): |failed to (?:build|solve|compute cache key): |failed to calculate checksum of ref \S+: "
+    r"|rpc error: code = \w+ desc = |building at STEP \".*\": )+"
+)
+
+#: How tools mark an error: pip, apt, git, a compiler at a line of a file, make.
+_MARKED = re.compile(r"(?:\S+: )*(?:(?:fatal )?(?i:error)|E|fatal|\*\*\*)(?:: | )")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 #: Lines that name what is done, and say nothing of how it went: all that a second build of one step gets to see.
 _HEADING = re.compile(r"(?:> )?\[[^\]]*\] |building with ")
@@ -77,7 +87,8 @@ def explain(lines: Sequence[str], *, image: ImagePlan, engine: str) -> ImageErro
     where = f"Building {image.tag} failed" + (f" while {step}" if step else "")
     cause = first_cause(lines)
     if cause is None:
-        return ImageError(f"{where}: {_last_meaningful(lines)}", run=f"{engine} info")
+        run = "seatrial plan …   # what is installed, and why" if step else f"seatrial doctor --on {engine}"
+        return ImageError(f"{where}: {last_meaningful(lines)}", run=run)
     match, said = cause
     conflict = _SIDES.search("\n".join(lines))
     known = {
@@ -169,7 +180,7 @@ def _package(lines: Sequence[str]) -> str | None:
 
 
 def _text(line: str) -> str:
-    return _PREFIX.sub("", line)
+    return _PREFIX.sub("", _COLOUR.sub("", line))
 
 
 def step_in_words(line: str) -> str | None:
@@ -179,15 +190,13 @@ def step_in_words(line: str) -> str | None:
     return None
 
 
-def _last_meaningful(lines: Sequence[str]) -> str:
+def last_meaningful(lines: Sequence[str]) -> str:
     """The last line that a tool marked as an error, else the last that is more than repetition, else the last."""
     lines = [line for line in lines if line.strip() and not _FRAME.match(line)]
     telling = [line.strip() for line in lines if not _REPETITION.search(line)]
-    marked = [line for line in telling if re.match(r"(ERROR|Error|error|E): ", line)]
-    said = marked or [line for line in telling if not _HEADING.match(line)]
-    if said:
-        return said[-1]
-    return _PASSED_ON.sub("", lines[-1].strip()) if lines else "the engine's log ends without a reason"
+    marked = [line for line in telling if _MARKED.match(line)]
+    said = marked or [line for line in telling if not _HEADING.match(line)] or lines
+    return _PASSED_ON.sub("", said[-1].strip()) if said else "the engine's log ends without a reason"
 
 
 def _sides(text: str) -> str:

@@ -11,7 +11,7 @@ from seatrial.errors import ConfigError, UsageError
 from seatrial.images.dockerfiles.build_context import context_remarks
 from seatrial.images.dockerfiles.installs import pip_installs
 from seatrial.images.dockerfiles.parts import Dockerfile, Remark, read_dockerfile
-from seatrial.images.dockerfiles.rules import bases, files, gpus, packages, refused, system
+from seatrial.images.dockerfiles.rules import bases, files, gpus, packages, pythons, refused, system
 from seatrial.system.project_files import is_there, read_bytes, read_text
 
 #: Far above what people write; some rules' time grows with lines times stages.
@@ -27,6 +27,7 @@ RULES: tuple[Rule, ...] = (
     *gpus.RULES,
     *bases.RULES,
     *packages.RULES,
+    *pythons.RULES,
     *files.RULES,
     *system.RULES,
 )

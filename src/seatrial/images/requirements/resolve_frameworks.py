@@ -15,13 +15,9 @@ from seatrial.images.requirements.requirements_files import Requirements, canoni
 from seatrial.job.plan import Choice
 from seatrial.job.script import BUILT_ON
 from seatrial.stack.constraints import Constraints
-from seatrial.stack.facts import Framework, wheels
+from seatrial.stack.facts import TORCH_VERSION, Framework, wheels
 from seatrial.stack.machine import Machine
 from seatrial.stack.resolve import PYTHONS, Conflict, Stack, resolve
-
-#: The torch that this version of seatrial is developed and tested with (constraints.txt of the repository;
-#: https://pypi.org/project/torch/2.13.0/).
-TORCH_VERSION = "2.13.0"
 
 FRAMEWORKS: tuple[Framework, ...] = ("torch", "tensorflow", "jax")
 

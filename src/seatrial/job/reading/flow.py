@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
-from seatrial.job.reading.signs import texts_of
+from seatrial.job.reading.signs import dotted, texts_of
 
 #: Errors by which a missing package shows, or a module that this Python cannot read.
 _IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "SyntaxError", "Exception", "BaseException"}
@@ -202,7 +202,12 @@ class Flow:
             return _block(node.body if self._main else node.orelse, runs)
         if _ends_with(node.test, "TYPE_CHECKING"):
             return _block(node.orelse, runs)
-        return [Seen(node.test, *runs), *_block(node.body, _PERHAPS), *_block(node.orelse, _PERHAPS)]
+        both = _called(node.body) & _called(node.orelse)
+        children = [Seen(node.test, *runs)]
+        for each in (*_block(node.body, _PERHAPS), *_block(node.orelse, _PERHAPS)):
+            in_any_case = _called([each.node]) & both
+            children.append(Seen(each.node, *runs._replace(always=False)) if in_any_case else each)
+        return children
 
     def _try(self, node: ast.Try, runs: _Runs) -> list[Seen]:
         """Imports that may fail are optional; what stands in for them is needed, unless they are there in any case."""
@@ -234,6 +239,12 @@ def statements(block: Sequence[ast.AST]) -> Iterator[ast.AST]:
         yield node
         if not isinstance(node, FunctionNode | ast.ClassDef | ast.Lambda):
             pending.extend(reversed(list(ast.iter_child_nodes(node))))
+
+
+def _called(block: Sequence[ast.AST]) -> set[str]:
+    """Names of the functions that a block's own statements call: ``init_process_group`` of ``dist.init_…("nccl")``."""
+    calls = [node.value for node in block if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
+    return {dotted(call.func).rpartition(".")[2] for call in calls} - {""}
 
 
 def _set_on_self(method: FunctionNode, name: str) -> Iterator[ast.expr]:

@@ -8,12 +8,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from seatrial.job.memory_settings import memory_note
 from seatrial.job.reading.calls import called_by, named, remember_type
 from seatrial.job.reading.flow import Seen
 from seatrial.job.reading.import_roots import ImportRoots
 from seatrial.job.reading.modules import is_folder, locate_module
 from seatrial.job.reading.parsed_modules import Import, Module, ParsedModules, Unit
-from seatrial.job.reading.signs import MOST_PARTS, TELLING, asserted_version, dotted, host_path, keras_backend, signs
+from seatrial.job.reading.signs import (
+    MOST_PARTS,
+    TELLING,
+    asserted_version,
+    assigned_variables,
+    data_root,
+    dotted,
+    host_path,
+    signs,
+)
 from seatrial.job.reading.writes import Write, Writes
 
 #: Reading ends there: it is for hints, and what a plan waits for.
@@ -30,9 +40,10 @@ class Reading:
 
     Attributes:
         needed, optional: dotted names of modules that are not the project's.
-        paths: literal path that may lie outside of the project → where.
+        paths: literal path that may lie outside of the project → where. data_roots: folders of data sets among them.
         writes: files and folders that it makes outside of the working directory.
         missing: modules of the project's packages that are needed and not there.
+        memory: variable that memory_settings knows → (value, where it is set).
         asserted: module → (the version that an ``assert`` asks for, where).
         least_python: the newest syntax in what runs in any case, ``((3, 10), "net.py:7")``.
         signs, certain_signs: kind of sign → evidence; ``certain`` where the code runs in any case.
@@ -46,7 +57,9 @@ class Reading:
     certain_signs: dict[str, str] = field(default_factory=dict)
     asserted: dict[str, tuple[str, str]] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)
+    data_roots: dict[str, str] = field(default_factory=dict)
     writes: tuple[Write, ...] = ()
+    memory: dict[str, tuple[str, str]] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     import_roots: tuple[str, ...] = ()
     least_python: tuple[tuple[int, int], str] | None = None
@@ -134,8 +147,11 @@ class ProjectReader:
                 self.writes.note_store(node.attr)
         elif isinstance(node, ast.Assign):
             remember_type(module, node)
-            if backend := keras_backend(node):
-                self.reading.signs.setdefault("keras-backend", f"{module.shown}:{node.lineno} {backend}")
+            for name, value in assigned_variables(node).items():
+                if name == "KERAS_BACKEND":
+                    self.reading.signs.setdefault("keras-backend", f"{module.shown}:{node.lineno} {value}")
+                if memory_note(name, value):
+                    self.reading.memory.setdefault(name, (value, f"{module.shown}:{node.lineno}"))
         elif isinstance(node, ast.Assert) and certain and seen.certain and (asserted := asserted_version(node)):
             self.reading.asserted.setdefault(asserted[0], (asserted[1], f"{module.shown}:{node.lineno}"))
         if (path := host_path(node)) and len(self.reading.paths) < _MOST_PATHS:
@@ -154,6 +170,8 @@ class ProjectReader:
             self._follow(module, node, needed=certain and seen.needed, always=always)
         elif isinstance(node, ast.Call):
             self.roots.extend_by_call(module, node)
+            if root := data_root(node):
+                self.reading.data_roots.setdefault(root, f"{module.shown}:{node.lineno}")
             called = dotted(node.func)
             run = list(named(module, unit, called, self.modules.at)) if called else []
             self.writes.note((module.path, unit), node, run, always=seen.always)

@@ -117,8 +117,8 @@ def signs(node: ast.AST) -> Iterator[tuple[str, str]]:
                 yield "torchrun", alias.name
 
 
-def keras_backend(node: ast.Assign) -> str | None:
-    """The value of ``os.environ["KERAS_BACKEND"] = "jax"``."""
+def assigned_variables(node: ast.Assign) -> dict[str, str]:
+    """Name → value of ``os.environ["KERAS_BACKEND"] = "jax"``."""
     value = node.value.value if isinstance(node.value, ast.Constant) else None
     names = [
         target.slice.value
@@ -127,7 +127,7 @@ def keras_backend(node: ast.Assign) -> str | None:
         and isinstance(target.slice, ast.Constant)
         and dotted(target.value).rpartition(".")[2] == "environ"
     ]
-    return value if isinstance(value, str) and "KERAS_BACKEND" in names else None
+    return {name: value for name in names if isinstance(name, str)} if isinstance(value, str) else {}
 
 
 def asserted_version(node: ast.AST) -> tuple[str, str] | None:
@@ -223,6 +223,24 @@ def _says_ranks(call: ast.Call) -> bool:
         if keyword.arg == "init_method":
             return not (isinstance(keyword.value, ast.Constant) and keyword.value.value == "env://")
     return False
+
+
+def data_root(call: ast.Call) -> str | None:
+    """Return the absolute path of ``datasets.MNIST("/input", train=True)``, or None where it is downloaded.
+
+    Source: docs.pytorch.org/vision/stable/datasets.html, "root" and "download".
+    """
+    if "datasets" not in dotted(call.func).split(".")[:-1] and dotted(call.func) not in (
+        "ImageFolder",
+        "DatasetFolder",
+    ):
+        return None
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    root = given.get("root", call.args[0] if call.args else None)
+    path = (
+        root.value if isinstance(root, ast.Constant) and _is(given.get("download", ast.Constant(False)), False) else ""
+    )
+    return path if isinstance(path, str) and path.startswith("/") else None
 
 
 def modules_of(node: ast.Import | ast.ImportFrom) -> list[str]:

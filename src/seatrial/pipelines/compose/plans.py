@@ -124,7 +124,7 @@ def select(ground: Ground, waits: Mapping[str, tuple[str, ...]], leased: Mapping
             told = error.message.removeprefix(f"--gpus {ask.request}: ")
             raise type(error)(
                 f"{place}: {name} reserves {_in_words(ask.request)}: {told}",
-                cause=error.cause,
+                cause="; ".join(filter(None, [error.cause, "up plans for this machine's GPUs, for no others yet"])),
                 run=f"{ground.file.command} --gpus none   # to try it on the CPU; or see: nvidia-smi -L",
             ) from None
     return chosen

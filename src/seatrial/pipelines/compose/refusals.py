@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from seatrial.errors import UsageError
+from seatrial.job.target import instead_of_manifest, manifest_refused
 from seatrial.pipelines.compose.client import Compose
 from seatrial.pipelines.compose.file_names import find_files, up_command
 from seatrial.pipelines.compose.keys import SERVICE_KEYS, SINCE
@@ -129,11 +130,8 @@ def _no_compose_file(key: str, compose: Compose, lines: Lines) -> UsageError:
     """A key that a Compose file does not have at its top: it may be a file of another kind."""
     file = lines.place(key).file
     if lines.has("apiVersion") and lines.has("kind"):
-        return UsageError(
-            f"{from_here(file)} is a Kubernetes manifest, not a Compose file",
-            cause="seatrial writes manifests of its own and reads none",
-            run=f"kubectl apply -f {as_typed(file)}   # or, from its script: seatrial plan --on k8s SCRIPT",
-        )
+        shown = from_here(file)
+        return UsageError(manifest_refused(shown), run=instead_of_manifest(shown))
     place = lines.place(key)
     if any(lines.has(key, each) for each in ("image", "build", "command")):
         return UsageError(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seatrial.errors import EngineError, SeatrialError
-from seatrial.images.building.build_failure import readable
+from seatrial.images.building.build_failure import failing_step, last_meaningful, readable
 from seatrial.images.building.pull import pull
 from seatrial.images.building.ready import READY
 from seatrial.job.gpus import Selection
@@ -208,9 +208,9 @@ def build_error(ended: command.Completed, file: ComposeFile, built: list[str]) -
     place = file.place(built[0], "build")
     if found:
         return EngineError(f"{place}: {found[0].message}", cause=found[0].cause, run=found[0].fix)
-    said = [line for line in ended.stdout.splitlines() if line.strip() and not line.startswith(("#", "-", ">"))]
+    reason = last_meaningful(failing_step(ended.stdout.splitlines()))
     return EngineError(
-        f"{place}: {', '.join(built)} cannot be built: {said[-1].strip() if said else ended.last_line()}",
+        f"{place}: {', '.join(built)} cannot be built: {reason}",
         run=f"docker compose -f {from_here(file.path)} build",
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from seatrial.backends.base import EngineFacts
 from seatrial.errors import EngineError
+from seatrial.findings.catalogue import by_id
 from seatrial.job.model import Job
 from seatrial.job.plan import SHM_BYTES_PER_GPU, Choice
 from seatrial.job.units import format_bytes
@@ -82,7 +83,5 @@ def refuse_unenforceable(job: Job, engine: EngineFacts) -> None:
             raise EngineError(
                 f"{engine.name.capitalize()} cannot enforce {flag} here",
                 cause="it runs rootless and the user has no cgroup controllers of that kind (cgroup v2 delegation)",
-                run="sudo mkdir -p /etc/systemd/system/user@.service.d && printf '[Service]\\nDelegate=cpu cpuset io "
-                "memory pids\\n' | sudo tee /etc/systemd/system/user@.service.d/delegate.conf && "
-                "sudo systemctl daemon-reload",
+                run=by_id("cgroup-not-delegated").fix,
             )

@@ -60,7 +60,7 @@ def refuse_lost_writes(job: Job, script: ScriptFacts, *, build: bool) -> None:
     if job.writable or not build or not any(name == each or name.endswith(f"/{each}") for each in _WITHOUT_VOLUMES):
         return
     certain = {
-        mount: write for mount, write in _lost_writes(job, script) if write.certain and not _in_image(job, write)
+        mount: write for mount, write in _lost_writes(job, script) if write.certain and not _may_succeed(job, write)
     }
     if not certain:
         return
@@ -75,9 +75,14 @@ def refuse_lost_writes(job: Job, script: ScriptFacts, *, build: bool) -> None:
 
 def warn_of_lost_writes(job: Job, script: ScriptFacts) -> Iterator[str]:
     """A sentence for each folder that the script may write to, and whose files would be lost, or could not be made."""
+    if job.data is not None and job.data.read_only:
+        into = (write for write in script.writes if inside(_in_container(job, write.path), CONTAINER_DATA))
+        yield from (
+            f"{write}, and {CONTAINER_DATA} is read-only without :rw: --data DIR:rw" for write in list(into)[:1]
+        )
     told = dict(reversed([*_lost_writes(job, script)]))
     for mount, write in list(reversed(told.items()))[:_MOST_TOLD]:
-        yield f"{write}, which the container does not keep; to keep it: --mount {shlex.quote(mount)}"
+        yield f"{write}, in no mounted folder; to have it on this machine: --mount {shlex.quote(mount)}"
 
 
 def made_by_writes(job: Job, script: ScriptFacts) -> frozenset[str]:
@@ -102,8 +107,11 @@ def _in_container(job: Job, path: str) -> str:
     return posixpath.normpath(posixpath.join(job.workdir or CONTAINER_PROJECT, path))
 
 
-def _in_image(job: Job, write: Write) -> bool:
-    """It lies in a folder that images have."""
+def _may_succeed(job: Job, write: Write) -> bool:
+    """It lies in a folder that images have, or in the project as seen from the script's own folder."""
+    beside = os.path.normpath(job.project / Path(write.where.rpartition(":")[0]).parent / write.path)
+    if write.path.startswith("../") and Path(beside).is_relative_to(job.project):
+        return True
     path = _in_container(job, write.path)
     return posixpath.dirname(path) in _EMPTY or any(inside(path, each) for each in (*_IN_IMAGES, "/root", "/home"))
 
@@ -148,6 +156,17 @@ def warn_of_outside(job: Job, script: ScriptFacts) -> Iterator[str]:
             f"{where} names {path}, which is outside of the project and so not in the container; "
             f"to have it there: --mount {shlex.quote(mount)}"
         )
+
+
+def warn_of_missing_data(job: Job, script: ScriptFacts) -> Iterator[str]:
+    """A sentence for each data set whose folder neither this machine nor a mount has."""
+    for path, where in [*script.data_roots.items()][:_MOST_TOLD]:
+        kept = [*_IN_IMAGES, CONTAINER_PROJECT, *(mount.target for mount in job.mounts)]
+        kept += [CONTAINER_DATA] if job.data else []
+        kept += [CONTAINER_MODELS] if job.models else []
+        if not os.path.exists(path) and not any(inside(path, each) for each in kept):  # noqa: PTH110  # never raises
+            option = "--data DIR" if inside(path, CONTAINER_DATA) else f"--mount {shlex.quote(f'DIR:{path}')}"
+            yield f"{where} reads a data set in {path}, which is not in the container; to have it there: {option}"
 
 
 def _is_within(target: str, others: list[str]) -> bool:

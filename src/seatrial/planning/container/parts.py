@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
+
+from seatrial.backends.base import ImageFacts, ImageStore
 from seatrial.backends.containers import injection
+from seatrial.errors import DiskError
+from seatrial.images.building.ready import ready_image
 from seatrial.images.building.wheel import write_wheel
-from seatrial.images.plan import plan_image
 from seatrial.images.recipes import recipe
-from seatrial.images.requirements.pinned_pythons import index_door
 from seatrial.job.model import Job
 from seatrial.job.plan import (
     AGENT_PYTHON_FLAGS,
@@ -28,15 +32,17 @@ from seatrial.planning.container.outside import (
     made_by_writes,
     refuse_lost_writes,
     warn_of_lost_writes,
+    warn_of_missing_data,
     warn_of_outside,
     with_models,
 )
-from seatrial.planning.container.plan import ContainerParts, plan_container
+from seatrial.planning.container.plan import ContainerParts, plan_container, unkept_folders
 from seatrial.planning.local_gpus import gpu_count, gpu_plan, selected
 from seatrial.planning.multi_host import meeting, with_network
 from seatrial.planning.ray import ray_env
 from seatrial.planning.site import Parts, Site
 from seatrial.planning.target_command import container_places, target_argv
+from seatrial.system.files import make_folder, write_atomically
 
 
 def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
@@ -54,8 +60,9 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         job, site, image, injected, command, script.ray_evidence, made_if_missing=made_by_writes(job, script)
     )
     made_container, recipe_env = made.container, dict[str, str]()
+    missing = warn_of_missing_data(job, script) if image.build else ()
     lost = warn_of_lost_writes(job, script)
-    warnings = (*injected.warnings, *made.warnings, *warn_of_outside(job, script), *lost)
+    warnings = (*injected.warnings, *made.warnings, *warn_of_outside(job, script), *missing, *lost)
     if image.python is None:
         agentless.refuse_what_needs_the_agent(job)
         env = {**made_container.env, **places.env(), "SEATRIAL_RUN_ID": site.run_id}
@@ -71,6 +78,7 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         keeps_checkpoints=job.target.kind == "recipe" and recipe(job.target.value).trains,
         evidence_dir=CONTAINER_RUN if made.companion is not None else None,  # the log is the target's own there
         secrets_dir=CONTAINER_SECRETS if job.secrets else None,
+        unkept=unkept_folders(made.container),
         meeting=meeting(job),
         env={**made.target_env, **recipe_env, **_ray_env(script, made_container, image)},
         image=image,
@@ -112,7 +120,12 @@ def planned_image(
     job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ...]
 ) -> tuple[ImagePlan, tuple[Choice, ...]]:
     """The image to build, or the ready one with what it says of itself filled in, where it is here."""
-    image, choices = plan_image(
+    if job.image.ready is not None:
+        return _ready_image(job.image.ready, job, site)
+    from seatrial.images.plan import plan_image  # what builds images takes half as long to load as all the rest
+    from seatrial.images.requirements.pinned_pythons import index_door
+
+    return plan_image(
         job,
         script=script,
         cpu_only=not gpus,
@@ -120,19 +133,31 @@ def planned_image(
         multi_gpu=gpu_count(site) > 1 or script.multi_gpu_evidence is not None,
         door=index_door(job, site.host.cache_folder, site.host.environ),
     )
-    if image.build:
-        return image, choices
+
+
+def _ready_image(tag: str, job: Job, site: Site) -> tuple[ImagePlan, tuple[Choice, ...]]:
+    """An image that is there, with what it says of itself."""
     store = site.backend.images
     assert store is not None, "a place of containers has an image store"
-    facts = store.image(image.tag)
+    image, asked = ready_image(tag)
+    facts = store.image(tag)
     if facts is None:
         what, value = IMAGE_UNKNOWN
-        unknown = Choice(what=what, value=value, reason=f"{image.tag} is not here yet; run pulls it")
-        return image.model_copy(update={"python": "python3"}), (*choices, unknown)
-    inside = {
-        "python": job.image.python or store.find_python(image.tag),
-        "entrypoint": facts.entrypoint,
-        "cmd": facts.cmd,
-        "env": facts.env,
-    }
-    return image.model_copy(update=inside), choices
+        unknown = Choice(what=what, value=value, reason=f"{tag} is not here yet; run pulls it")
+        return image.model_copy(update={"python": "python3"}), (asked, unknown)
+    python = job.image.python or _python_inside(tag, facts, store, site.host.cache_folder / "pythons")
+    inside = {"python": python, "entrypoint": facts.entrypoint, "cmd": facts.cmd, "env": facts.env}
+    return image.model_copy(update=inside), (asked,)
+
+
+def _python_inside(tag: str, facts: ImageFacts, store: ImageStore, cache: Path) -> str | None:
+    """An image's Python, found once: an ID stands for the same files for ever, and looking starts a container."""
+    kept = cache / facts.id.partition(":")[2]
+    try:
+        return kept.read_text() or None
+    except OSError:
+        found = store.find_python(tag)
+    with contextlib.suppress(DiskError):  # a cache that cannot be written is done without
+        make_folder(cache)
+        write_atomically(kept, (found or "").encode())
+    return found

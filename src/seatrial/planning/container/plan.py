@@ -189,6 +189,13 @@ def caller_in(engine: EngineFacts, uid: int, gid: int) -> tuple[str, str | None,
     return user, userns, Choice(what="user", value=f"{user} {userns or ''}".rstrip(), reason=reason)
 
 
+def unkept_folders(container: ContainerPlan) -> tuple[str, ...]:
+    """Folders that end with the container: in memory, and what is writable of the image."""
+    kept = {mount.target for mount in container.mounts}
+    memory = [folder for folder in (TMP.target, "/dev/shm") if folder not in kept]
+    return tuple(memory if container.read_only_root else ["/", *memory])
+
+
 def _mounts(
     job: Job, site: Site, injection: InjectionPlan, *, named_user: bool, made_if_missing: Collection[str]
 ) -> tuple[Mount, ...]:
@@ -293,7 +300,8 @@ def _workdir(job: Job) -> str:
 
 def _root_choice(job: Job) -> Choice:
     if job.writable:
-        return Choice(what="root file system", value="writable", reason="--writable; files written there are lost")
+        reason = "--writable; results written there are copied to the run's outputs at its end"
+        return Choice(what="root file system", value="writable", reason=reason)
     return Choice(
         what="root file system",
         value="read-only",

@@ -235,10 +235,20 @@ def _last_words(case: Case) -> set[float | None]:
 
 def stopped_by_user(case: Case) -> bool:
     """The user's own request, which is in the host's words alone."""
-    return any(
-        moment.keys.get("source") == "host" and moment.keys.get("origin") == "user"
+    return bool(_users_signals(case))
+
+
+def interrupted_by_user(case: Case) -> bool:
+    """By Ctrl-C."""
+    return signal.SIGINT in _users_signals(case)
+
+
+def _users_signals(case: Case) -> set[float | None]:
+    return {
+        moment.number("signal")
         for moment in case.evidence.all(Signal)
-    )
+        if moment.keys.get("source") == "host" and moment.keys.get("origin") == "user"
+    }
 
 
 def _was_before_the_last_start(case: Case, moment: Moment) -> bool:
@@ -324,6 +334,14 @@ def _finished(case: Case) -> str | None:
     return "Finished" if wall_s is None else f"Finished in {format_seconds(wall_s)}"
 
 
+def _killed_by_user(case: Case) -> str | None:
+    """With its agent, which tells no more of it."""
+    if case.evidence.exited is not None or signal.SIGKILL not in _users_signals(case):
+        return None
+    asked = next(m for m in case.evidence.all(Signal) if m.number("signal") == signal.SIGKILL)
+    return f"Killed by the user after {format_seconds(_run_s(case, asked))}"
+
+
 def _agent_lost(case: Case) -> str | None:
     if case.evidence.exited is not None:
         return None
@@ -356,6 +374,7 @@ CAUSES: tuple[tuple[str, Callable[[Case], str | None]], ...] = (
     ("shared-memory", _shared_memory),
     ("signal", _signal),
     ("script-error", _script_error),
+    ("stopped", _killed_by_user),
     ("agent-lost", _agent_lost),
 )
 

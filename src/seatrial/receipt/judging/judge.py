@@ -42,7 +42,7 @@ from seatrial.receipt.formatting import count
 from seatrial.receipt.judging.criteria import GPU_CONTRACT, judge_criteria
 from seatrial.receipt.judging.diagnosed import anatomy_of, diagnose_case
 from seatrial.receipt.judging.did_nothing import did_nothing, failed_quietly, went_to_background
-from seatrial.receipt.judging.exit_cause import ended_unfinished, exit_cause, stopped_by_user
+from seatrial.receipt.judging.exit_cause import ended_unfinished, exit_cause, interrupted_by_user, stopped_by_user
 from seatrial.receipt.judging.gpu_contract import not_used_finding, unused_gpus
 from seatrial.receipt.judging.header import make_header
 from seatrial.receipt.judging.judging_input import Case
@@ -51,6 +51,7 @@ from seatrial.receipt.judging.memory_held import not_held_finding
 from seatrial.receipt.judging.missing_file import missing_file
 from seatrial.receipt.judging.of_this_run import of_this_run
 from seatrial.receipt.judging.out_of_memory import out_of_memory
+from seatrial.receipt.judging.outside_files import lost_files, tell_outside
 from seatrial.receipt.judging.pasteable import pasteable
 from seatrial.receipt.judging.plots import make_plots
 from seatrial.receipt.judging.serving import serving_of
@@ -165,6 +166,7 @@ def _findings(case: Case, cause: ExitCause) -> list[Finding]:
     found += [of_this_run(finding, case.plan) for finding in case.output.findings]
     found += [not_held] if (not_held := not_held_finding(case.measurements.gpu_memory)) else []
     found += [absent] if (absent := missing_file(case, cause)) else []
+    found += [lost] if (lost := lost_files(case)) else []
     quiet = (out_of_memory, did_nothing, failed_quietly, went_to_background)
     found += [finding for look in quiet if (finding := look(case, cause))]
     if cause.id == "finished" and not case.gpus_required:
@@ -185,7 +187,7 @@ def _exit_code(case: Case, cause: ExitCause, criteria: Sequence[Criterion]) -> i
     if cause.id == "evidence-lost":
         failed = cause.target_exit_code if case.evidence.exited else case.state and case.state.exit_code
         return EXIT_TARGET_FAILED if failed else EXIT_ENGINE
-    if cause.id == "stopped" and case.evidence.exited is None:
+    if cause.id == "stopped" and (case.evidence.exited is None or interrupted_by_user(case)):
         return EXIT_INTERRUPTED
     if cause.id == "stopped" and ended_unfinished(case) and not stopped_by_user(case):
         return EXIT_TARGET_FAILED
@@ -210,6 +212,7 @@ def _warnings(case: Case, cause: ExitCause) -> tuple[str, ...]:
     kills = evidence.exited.number("oom_kills") if evidence.exited else None
     if kills and kills > 0 and evidence.exited and evidence.exited.number("exit_code") == 0:
         warnings.append(f"The kernel's OOM killer ended {count(int(kills), 'process')} of the run, which continued")
+    warnings += tell_outside(case)
     if missing := missing_lines(evidence):
         warnings.append(
             f"{count(missing, 'line')} of the agent's evidence never arrived: what they would prove is unproven"

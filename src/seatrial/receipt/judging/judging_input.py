@@ -48,8 +48,12 @@ class Case:
         """The host's folder behind /models, or None."""
         if self.plan.job.models is not None:
             return self.plan.job.models.source
+        return self.host_folder(CONTAINER_MODELS)
+
+    def host_folder(self, target: str) -> Path | None:
+        """The host's folder that is mounted right at a path of the container, or None."""
         mounts = self.plan.container.mounts if self.plan.container else ()
-        return next((mount.source for mount in mounts if mount.target == CONTAINER_MODELS), None)
+        return next((mount.source for mount in mounts if mount.target == target), None)
 
     @property
     def promises_a_model(self) -> bool:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
-from seatrial.events import MODEL_SUFFIXES, AgentStarted, ModelsSaved
+from seatrial.events import MODEL_SUFFIXES, AgentStarted, FilesOutside, ModelsSaved
+from seatrial.job.plan import CONTAINER_HOME, CONTAINER_RUN
 from seatrial.job.units import format_bytes
 from seatrial.receipt.evidence.fields import clean, number
 from seatrial.receipt.formatting import count
@@ -24,19 +25,20 @@ CLOCK_SLACK_S = 0.01
 
 
 def judge_saved_model(case: Case) -> Judgement:
-    """Look in the models folder, then in the project.
+    """Look in the models folder, then in the project, in HOME, and in what was copied out of the container.
 
     Without ``criteria.model`` the usual suffixes are looked for. A job that names neither a model nor a models
     folder, and leaves nothing, is not judged: not every script saves a model, and it did not promise one.
     """
-    started = _started_at(case)
+    started = started_at(case)
     if started is None:
         return Judgement("not judged", "the target was not started")
     patterns = case.plan.job.criteria.model
     if case.plan.cluster is not None:
         return _told_by_pods(case, patterns)
     plan = case.plan
-    folders = [folder for folder in (case.models_folder, plan.view, plan.job.project) if folder is not None]
+    looked = (case.models_folder, plan.view, plan.job.project, case.host_folder(CONTAINER_HOME), *_copied(case))
+    folders = [folder for folder in looked if folder is not None]
     found = list(dict.fromkeys(file for folder in folders for file in _candidates(folder, patterns, case.run_dir)))
     new = [(path, size) for path, size, modified in found if modified >= started - CLOCK_SLACK_S]
     saved = [(path, size) for path, size in new if size]
@@ -85,7 +87,13 @@ def _told_by_pods(case: Case, patterns: tuple[str, ...]) -> Judgement:
     return Judgement("pass", f"{clean(path)}, {format_bytes(size)}{more}, on {where}{kept}, written by this run")
 
 
-def _started_at(case: Case) -> float | None:
+def _copied(case: Case) -> list[Path]:
+    outputs = case.host_folder(CONTAINER_RUN)
+    names = [Path(str(event.keys.get("folder"))).name for event in case.evidence.all(FilesOutside)]
+    return [outputs / name for name in names if outputs is not None]
+
+
+def started_at(case: Case) -> float | None:
     """Unix time from which a file is this run's: the agent's start, since a target can be quicker than its event."""
     if case.evidence.target_started is None:
         return None

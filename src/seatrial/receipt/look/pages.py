@@ -26,6 +26,13 @@ def render_page(room: str, name: str, **values: Any) -> str:
     return _environment(room).get_template(name).render(**values)
 
 
+def compile_pages(room: str) -> None:
+    """Compile a room's templates, so that the first page of it need not wait for that."""
+    made = _environment(room)
+    for name in made.list_templates():
+        made.get_template(name)
+
+
 @lru_cache(maxsize=1)
 def style_sheet() -> str:
     """look.css."""

@@ -32,6 +32,9 @@ from seatrial.receipt.rendering.stack import can_be_stacked, draw_stack
 from seatrial.receipt.rendering.tuning import HEAD, tune_rows, tune_table
 from seatrial.receipt.telling import telling
 
+#: Whose templates these are.
+ROOM = "seatrial.receipt.rendering"
+
 #: Criteria in the order in which one looks for them; those that were not judged are folded away.
 _ORDER = ("fail", "warning", "pass")
 
@@ -49,7 +52,7 @@ def render(receipt: Receipt, *, embedded: bool = False) -> str:
     fine = [part for part in bar if part.words in (REGIONS["copy"], REGIONS["sync"])]
     plots = [plot for plot in receipt.plots if plot not in stacked]
     return render_page(
-        "seatrial.receipt.rendering",
+        ROOM,
         "receipt.html",
         receipt=receipt,
         embedded=embedded,

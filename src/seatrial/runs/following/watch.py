@@ -127,27 +127,47 @@ def request_stop(
     backend.stop(handle, grace_s + AGENT_GRACE_S)
 
 
+def _interrupt(run: Run, backend: Backend, handle: Handle, grace_s: float) -> None:
+    """SIGINT now, recorded as the user's; the agent goes on to SIGTERM and SIGKILL. SIGTERM where no SIGINT can go."""
+    run.record(Signal(signal=int(signal.SIGINT), name="SIGINT", origin="user", forwarded_to=[]))
+    if not backend.interrupt(handle):
+        backend.stop(handle, grace_s + AGENT_GRACE_S)
+
+
+def _kill(run: Run, backend: Backend, handle: Handle) -> None:
+    run.record(Signal(signal=int(signal.SIGKILL), name="SIGKILL", origin="user", forwarded_to=[]))
+    backend.kill(handle)
+
+
 @contextmanager
 def interrupt_stops(run: Run, environ: Mapping[str, str], say: Say) -> Iterator[None]:
-    """While this holds, Ctrl-C or SIGTERM once stops the run cleanly, and twice kills it."""
+    """While this holds, Ctrl-C is SIGINT to the target, pressed again SIGTERM, then SIGKILL; a SIGTERM is passed on.
+
+    A server gets SIGTERM at once, upon which it answers what it has accepted.
+    """
     handle = run.handle()
     if handle is None or threading.current_thread() is not threading.main_thread():
         yield
         return
     backend = backend_of(handle, environ)
-    presses = 0
+    job = run.plan().job
+    grace_s, sent = job.grace_s, 0
 
-    def on_interrupt(_signal: int, _frame: FrameType | None) -> None:
-        nonlocal presses
-        presses += 1
-        if presses == 1:
-            grace_s = run.plan().job.grace_s
-            does = "save" if run.plan().job.serve is None else "answer what it has accepted"
-            say(f"Stopping: the target got SIGTERM and has {grace_s:g} s to {does}. Press Ctrl-C again to kill it.")
+    def on_interrupt(number: int, _frame: FrameType | None) -> None:
+        nonlocal sent
+        if sent == 0 and number == signal.SIGINT and job.serve is None:
+            sent = signal.SIGINT
+            does = f"SIGTERM follows in {grace_s:g} s, or when you press Ctrl-C again"
+            say(f"Interrupting: SIGINT was sent to the target, as by Ctrl-C on its own terminal; {does}.")
+            threading.Thread(target=_interrupt, args=(run, backend, handle, grace_s), daemon=True).start()
+        elif sent in (0, signal.SIGINT):
+            sent = signal.SIGTERM
+            say(f"Stopping: SIGTERM was sent to the target; it is killed in {grace_s:g} s, or by another Ctrl-C.")
             threading.Thread(target=request_stop, args=(run, backend, handle, grace_s), daemon=True).start()
-        elif presses == 2:
+        elif sent == signal.SIGTERM:
+            sent = signal.SIGKILL
             say("Killing it.")
-            threading.Thread(target=backend.kill, args=(handle,), daemon=True).start()
+            threading.Thread(target=_kill, args=(run, backend, handle), daemon=True).start()
 
     with handled((signal.SIGINT, signal.SIGTERM), on_interrupt):
         yield

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 
 from seatrial.serve import connections
 from seatrial.serve.counts import KINDS
-from seatrial.serve.errors import BadInputError
-from seatrial.serve.http import bodies, infer, predict
+from seatrial.serve.decoder import Decoder, Request, is_light, read
+from seatrial.serve.errors import BadInputError, HeavyError
+from seatrial.serve.http import bodies
 from seatrial.serve.http.answers import Headers, Message, Receive, Scope, Send, encode, error, json_headers
 from seatrial.serve.http.guard import Guard
 from seatrial.serve.http.pages import pages
 from seatrial.serve.http.site import Site
 from seatrial.serve.model_link import Refusal
-from seatrial.serve.served_model import Answer, Row
+from seatrial.serve.models.bodies import MOST_INPUTS
+from seatrial.serve.served_model import Answer, Reader, Row
 
 _PREDICT, _INFER, _OTHER = range(len(KINDS))
-#: Rows of one request; more of them are several requests.
-MOST_ROWS = 256
 
 
 class App:
@@ -30,7 +31,13 @@ class App:
         self._infer_path = f"/v2/models/{site.options.name}/infer"
         self._guard = Guard(site.options)
         self._pages = pages(site)
-        self._most_rows = min(MOST_ROWS, site.options.queue)
+        self._most_rows = min(MOST_INPUTS, site.options.queue)
+        self._decoder: Decoder | None = None
+
+    def close(self) -> None:
+        """End the decoder."""
+        if self._decoder is not None:
+            self._decoder.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -65,8 +72,9 @@ class App:
         if reader is None:
             return self._link.unready()
         try:
-            request: predict.Request | infer.Request
-            request = await predict.read(reader, scope, body) if kind == _PREDICT else infer.read(reader, body)
+            request = await self._read(reader, kind == _INFER, _content_type(scope), body)
+            if isinstance(request, Refusal):
+                return request
             rows = request.rows
             if not 0 < len(rows) <= self._most_rows:
                 return self._wrong_count(len(rows))
@@ -80,6 +88,15 @@ class App:
             return Refusal(problem.status, str(problem))
         except ValueError:  # encode
             return Refusal(500, "The model's answer is not a number.")
+
+    async def _read(self, reader: Reader, as_infer: bool, content_type: bytes, body: bytes) -> Request | Refusal:
+        """Read what is small here, and what may take long in the decoder. Raises BadInputError."""
+        if is_light(reader, as_infer, content_type, len(body)):
+            with contextlib.suppress(HeavyError):
+                return read(reader, as_infer, content_type, body, inline=True)
+        if self._decoder is None:
+            self._decoder = Decoder(reader, self._site.options)
+        return await self._decoder.read(as_infer, content_type, body)
 
     async def _ask(self, rows: Sequence[Row], scope: Scope) -> list[Answer] | Refusal:
         asked = self._link.ask(rows)
@@ -116,6 +133,10 @@ class App:
 
 #: Probes ask without a token.
 _OPEN = frozenset(("/v2/health/live", "/v2/health/ready"))
+
+
+def _content_type(scope: Scope) -> bytes:
+    return next((value for name, value in scope["headers"] if name == b"content-type"), b"")
 
 
 def _headers(refusal: Refusal) -> Headers:

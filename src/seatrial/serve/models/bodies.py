@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from seatrial.serve.errors import BadInputError
+from seatrial.serve.errors import BadInputError, TooMuchError
 
 #: Inputs in one request at most.
-MOST_INPUTS = 1024
+MOST_INPUTS = 256
 #: Lists within lists are counted no further: numpy has 32 dimensions in its older versions.
 _DEEPEST = 33
 
@@ -35,8 +35,10 @@ def listed(inputs: Any, noun: str) -> list[Any]:
     """A list of inputs. Raises BadInputError."""
     if not isinstance(inputs, list):
         raise BadInputError(f'"inputs" has to be a list of {noun}s.')
-    if not 0 < len(inputs) <= MOST_INPUTS:
-        raise BadInputError(f"A request holds 1 to {MOST_INPUTS} {noun}s, not {len(inputs)}.")
+    if not inputs:
+        raise BadInputError(f"A request holds 1 to {MOST_INPUTS} {noun}s, not none.")
+    if len(inputs) > MOST_INPUTS:
+        raise TooMuchError(f"{len(inputs)} {noun}s in one request: at most {MOST_INPUTS}.")
     return inputs
 
 

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import io
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from seatrial.serve.errors import BadInputError
+from seatrial.serve.errors import BadInputError, TooMuchError
 from seatrial.serve.models.bodies import depth, inputs_of
 from seatrial.serve.models.classes import class_answer
 from seatrial.serve.served_model import Answer, Description, Row
@@ -24,6 +26,8 @@ from seatrial.serve.served_model import Answer, Description, Row
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP")
 #: An image's pixels at most: 4096 × 4096 take 50 MB as colours. A small file can claim many more.
 MOST_PIXELS = 4096 * 4096
+#: Pixels of all files of a request: 1.5 s of decoding PNG.
+MOST_REQUEST_PIXELS = 4 * MOST_PIXELS
 #: Ink, of 255: what is darker counts as background where a drawing is cut out.
 INK = 32
 
@@ -45,7 +49,12 @@ class ImageReader:
 
     def rows(self, body: Any) -> list[Row]:
         """Of ``{"input": one}``, ``{"inputs": [several]}`` or the bare numbers; a text is a file in base64."""
-        return [(self._one(image),) for image in inputs_of(body, "image", self._several)[0]]
+        images, _ = inputs_of(body, "image", self._several)
+        files = {at: _opened(_from_base64(image)) for at, image in enumerate(images) if isinstance(image, str)}
+        pixels = sum(file.width * file.height for file in files.values())
+        if pixels > MOST_REQUEST_PIXELS:
+            raise TooMuchError(f"The images have {pixels:,} pixels, and a request at most {MOST_REQUEST_PIXELS:,}.")
+        return [(self._decoded(files[at]) if at in files else self._one(each),) for at, each in enumerate(images)]
 
     def many(self, body: Any) -> bool:
         """By how deep the lists are, or that they hold files: 28×28 numbers are one image under any name."""
@@ -53,7 +62,7 @@ class ImageReader:
 
     def row_of_file(self, data: bytes, media_type: str) -> Row:
         """Of an image file in one of FORMATS; the media type is not believed."""
-        return (self._decoded(data),)
+        return (self._decoded(_opened(data)),)
 
     def answer(self, answer: Answer) -> dict[str, Any]:
         """The likeliest class, its probability, and all probabilities."""
@@ -77,8 +86,6 @@ class ImageReader:
         return deep > rank
 
     def _one(self, image: Any) -> np.ndarray:
-        if isinstance(image, str):
-            return self._decoded(_from_base64(image))
         try:
             numbers = np.asarray(image)
         except (ValueError, OverflowError):
@@ -109,9 +116,10 @@ class ImageReader:
     def _told(self) -> str:
         return "×".join(map(str, self._shape))
 
-    def _decoded(self, data: bytes) -> np.ndarray:
+    def _decoded(self, image: Image.Image) -> np.ndarray:
         height, width = self._shape[:2]
-        image = _opened(data)
+        with _readable():
+            image.load()
         colours = len(self._shape) == 3
         image = _flattened(image).convert("RGB" if colours else "L")
         if self.box is None:
@@ -150,24 +158,32 @@ def placed(figure_HW: np.ndarray, height: int, width: int, box: int) -> np.ndarr
 
 
 def _opened(data: bytes) -> Image.Image:
-    """The image, decoded. Raises BadInputError: no image, truncated, too large, or several frames."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the size is checked below, before anything is decoded
-            image = Image.open(io.BytesIO(data), formats=FORMATS)
+    """The image as its head describes it: nothing is decoded yet.
+
+    Raises BadInputError: no image, several frames; TooMuchError: more than MOST_PIXELS.
+    """
+    with _readable(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the size is checked below
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
         width, height = image.size
         if width * height > MOST_PIXELS:
-            raise BadInputError(f"The image is too large: {width}×{height} pixels, at most {MOST_PIXELS:,} are taken.")
-        if getattr(image, "n_frames", 1) > 1:
+            raise TooMuchError(f"The image is too large: {width}×{height} pixels, at most {MOST_PIXELS:,} are taken.")
+        if getattr(image, "is_animated", False):  # n_frames would look through all of them
             raise BadInputError("The image is animated: send one frame.")
-        image.load()
+    return image
+
+
+@contextlib.contextmanager
+def _readable() -> Iterator[None]:
+    """What Pillow raises for a file that is no image, or a damaged one, as BadInputError."""
+    try:
+        yield
     except BadInputError:
         raise
     except Image.DecompressionBombError as error:
-        raise BadInputError(f"The image is too large: at most {MOST_PIXELS:,} pixels are taken.") from error
+        raise TooMuchError(f"The image is too large: at most {MOST_PIXELS:,} pixels are taken.") from error
     except (OSError, ValueError, SyntaxError, EOFError, IndexError, TypeError, OverflowError, MemoryError) as error:
         raise BadInputError(f"The file cannot be read as an image: {_kinds()} are, truncated files are not.") from error
-    return image
 
 
 def _kinds() -> str:

@@ -90,6 +90,14 @@ FILES = {
         set(),
     ),
     "workers and the host's": ("services:\n  a: {image: x, ipc: host, command: python train.py --workers 4}\n", set()),
+    "a server's workers": (
+        "services:\n  a: {image: x, command: mlflow server --workers 4, ports: ['18000:5000']}\n",
+        set(),
+    ),
+    "a server of a network with workers that load data": (
+        "services:\n  a: {image: x, command: python api.py --num-workers 4, ports: ['18000:5000']}\n",
+        {(2, "shm-size")},
+    ),
     "no workers": ("services:\n  a: {image: x, command: python train.py --num-workers 0}\n", set()),
     "a framework that has them": (
         f"services:\n  a:\n    image: x\n    command: yolo train data=coco8.yaml\n    {GPU % 'count: 1'}\n",

@@ -1,6 +1,5 @@
 """One input and several are told apart by what the model takes, and odd inputs get one sentence."""
 
-import asyncio
 import base64
 import io
 import json
@@ -35,7 +34,7 @@ USER = UserReader(described("tensors", ("input", (-1,))))
 def ask(reader, body):
     """(number of rows, whether the answer is a list), as a request over HTTP."""
     data = json.dumps(body).encode()
-    request = asyncio.run(predict.read(reader, {"headers": [(b"content-type", b"application/json")]}, data))
+    request = predict.read(reader, b"application/json", data)
     return len(request.rows), request.many
 
 
@@ -122,5 +121,5 @@ def test_a_wrong_size_is_named():
 @pytest.mark.parametrize("kind", [b"text/plain", b"image/png", b"application/x-www-form-urlencoded"])
 def test_a_model_of_numbers_reads_json_alone(kind):
     with pytest.raises(MediaTypeError, match="JSON") as told:
-        asyncio.run(predict.read(VECTOR, {"headers": [(b"content-type", kind)]}, b"x=1"))
+        predict.read(VECTOR, kind, b"x=1")
     assert told.value.status == 415 and BadInputError("").status == 400

@@ -9,6 +9,7 @@ from typing import Literal
 from seatrial.images.dockerfiles.installs import installs_of
 from seatrial.images.dockerfiles.instructions import JOINT
 from seatrial.images.dockerfiles.parts import Dockerfile, Remark
+from seatrial.job.memory_settings import LIMIT, memory_note
 
 #: Values with which NVIDIA's runtime gives a container no GPU.
 #: Source: docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html
@@ -241,4 +242,19 @@ def shared_memory(file: Dockerfile) -> Iterator[Remark]:
             )
 
 
-RULES = (hidden_gpus, missing_capabilities, other_drivers_first, drivers_in_image, gpu_at_build_time, shared_memory)
+def memory_settings(file: Dockerfile) -> Iterator[Remark]:
+    """Variables that do not limit GPU memory, although tutorials set them for that."""
+    for name, setting in file.environments[-1].items():
+        if setting.lasts and (note := memory_note(name, setting.value)):
+            yield Remark(setting.line, "no-memory-limit", "hint", f"{name}={setting.value} is {note}", LIMIT)
+
+
+RULES = (
+    hidden_gpus,
+    missing_capabilities,
+    other_drivers_first,
+    drivers_in_image,
+    gpu_at_build_time,
+    shared_memory,
+    memory_settings,
+)

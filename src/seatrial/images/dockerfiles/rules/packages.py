@@ -10,7 +10,7 @@ from packaging.version import InvalidVersion, Version
 from seatrial.images.base import python_of_image
 from seatrial.images.dockerfiles.installs import Install, installs_of, pip_installs
 from seatrial.images.dockerfiles.parts import Dockerfile, Remark
-from seatrial.stack.facts import wheels
+from seatrial.stack.facts import TORCH_VERSION, wheels
 
 _FRAMEWORKS = ("torch", "tensorflow", "jax")
 
@@ -38,7 +38,7 @@ def no_pins(file: Dockerfile) -> Iterator[Remark]:
             and not _nightly(each)
         ):
             name = re.split(r"\[", wanted)[0]
-            newest = wheels("torch")[0].version if name == "torch" else "VERSION"
+            newest = TORCH_VERSION if name == "torch" else "VERSION"
             yield Remark(
                 each.line,
                 "no-pins",
@@ -167,7 +167,7 @@ def cpu_torch(file: Dockerfile) -> Iterator[Remark]:
                 "error",
                 f"{found} gives a torch without CUDA, in an image for GPUs ({file.final.image}): training "
                 "runs on the CPU",
-                f"pip install torch=={wheels('torch')[0].version} --index-url https://download.pytorch.org/whl/cu126",
+                f"pip install torch=={TORCH_VERSION} --index-url https://download.pytorch.org/whl/cu126",
             )
 
 
@@ -219,7 +219,7 @@ def unpinned_sources(file: Dockerfile) -> Iterator[Remark]:
                 "nightly-unpinned",
                 "warning",
                 f"{wanted} is whatever was built last night: the same Dockerfile gives another image tomorrow",
-                f"pip install torch=={wheels('torch')[0].version}   # or a dated build: torch==X.Y.0.devYYYYMMDD",
+                f"pip install torch=={TORCH_VERSION}   # or a dated build: torch==X.Y.0.devYYYYMMDD",
             )
         branches = [word for word in each.packages if re.search(r"git\+\w+://|git\+ssh:", word) and not _git_pin(word)]
         if branches:

@@ -67,7 +67,10 @@ def _mounts_shm(service: Service) -> bool:
 def _workers(file: ComposeFile, service: Service) -> str | None:
     """Where it shows that it uses workers, or None."""
     words = service.words
-    if match := _WORKERS_IN_WORDS.search(words) or (_TRAINERS.search(words) if gpu_ask(file, service) else None):
+    match = _WORKERS_IN_WORDS.search(words)
+    if match and match[1] == "workers" and not service.is_task:
+        match = None  # a server's own processes: gunicorn, uvicorn, mlflow server
+    if match := match or (_TRAINERS.search(words) if gpu_ask(file, service) else None):
         return match[0]
     for path in [] if service.context is None else sorted(service.context.glob("*.py"))[:_MOST_FILES]:
         if path.name in words and is_there(path):
