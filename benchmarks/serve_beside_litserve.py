@@ -88,9 +88,9 @@ def save_digits(folder):
 
 def measured(command, port, body, clients, seconds):
     """A round on a server that is started for it."""
-    from seatrial.load.address import Address
-    from seatrial.load.rounds import measure
-    from seatrial.load.wire import request
+    from http_load.address import Address
+    from http_load.rounds import measure
+    from http_load.wire import request
 
     environment = {**os.environ, "PYTHONPATH": str(HERE.parent / "src")}
     with tempfile.TemporaryFile() as log:
@@ -123,9 +123,9 @@ def measured(command, port, body, clients, seconds):
 
 def main():
     import torch
+    from http_load.table import HEAD, line
 
     from pace import slowness
-    from seatrial.load.table import HEAD, line
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--venv", type=Path, required=True)

@@ -189,10 +189,10 @@ class Server:
 
 def over_http(name, models, out, options):
     """Readiness, rounds of rising concurrency, overload with a short queue, the answer to one request, the end."""
-    from seatrial.load.address import loopback
-    from seatrial.load.rounds import measure
-    from seatrial.load.samples import samples
-    from seatrial.load.table import HEAD, line
+    from http_load.address import loopback
+    from http_load.rounds import measure
+    from http_load.samples import samples
+    from http_load.table import HEAD, line
 
     cores = len(os.sched_getaffinity(0))
     clients = max(1, cores // 4) if not options.small else 1
@@ -255,9 +255,9 @@ def watch_power(path):
 
 def overload(name, models, out, options):
     """A queue of 8 rows and 256 clients: 429 for what is too much, 2xx for the rest, and nothing else; then kill -9."""
-    from seatrial.load.address import loopback
-    from seatrial.load.rounds import measure
-    from seatrial.load.samples import samples
+    from http_load.address import loopback
+    from http_load.rounds import measure
+    from http_load.samples import samples
 
     server = Server(name, models, out / f"{name}-overload.log", 8791, "--fronts", 2, "--queue", 8)
     try:

@@ -215,22 +215,14 @@ def kernels_on_cpu(monkeypatch):
         single_channel_conv,
         sums,
         token_sums,
-        trial_adam,
-        trial_conv,
-        trial_grey,
-        trial_head,
-        trial_parts,
         whitening,
     )
-    from seatrial.train.trials import data
 
-    trials = (trial_adam, trial_conv, trial_grey, trial_head, trial_parts, data)
     layers = (filter_gradients, single_channel_conv, classifier_head, normpool, pool, sums)
     lone = (adam, classic, augment, fused, images, *layers)
     packed = (flat_adam, gelu, norm_residual, short_attention, token_sums)
     for module in (
         *lone,
-        *trials,
         *packed,
         module_kernels,
         normact,

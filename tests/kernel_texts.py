@@ -4,7 +4,6 @@ Shapes: of MNIST 28×28 and of digits 8×8, of CIFAR-10's network, of BERT-base,
 """
 
 import re
-from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -91,25 +90,6 @@ def any_model():
         yield f"layernorm-{short(given)}-{short(made)}", layernorm.source(384, given, made)
 
 
-def trials():
-    """Several trainings of mnist's network at once."""
-    import torch
-
-    from seatrial.recipes import mnist
-    from seatrial.train.kernels import trial_adam
-    from seatrial.train.trials import data, stacked
-    from seatrial.train.trials.network import TrialNetworks
-    from seatrial.train.trials.settings import Trial
-
-    build = partial(mnist.network, 28, 28, 10)
-    networks = TrialNetworks(build, [Trial(1e-3, 0.0, 1), Trial(1e-3, 0.0, 2)], torch.device("cpu"))
-    for number, text in enumerate(stacked.sources(networks, (64, 1, 28, 28))):
-        yield f"trials-{number}", text
-    pieces = tuple((each.numel(), number % 2 == 0) for number, each in enumerate(build().parameters()))
-    yield "trials-adam", trial_adam.source(pieces)
-    yield "trials-gather", f"constexpr int PIXELS = 784, NUMBERS = 1 * PIXELS;\n{data.SOURCE}"
-
-
 def data():
     """What moves and gathers images."""
     import torch
@@ -124,7 +104,7 @@ def data():
 
 
 #: Each takes some seconds to compile for one kind of GPU.
-GROUPS = (networks, cifar10, bert, any_model, trials, data)
+GROUPS = (networks, cifar10, bert, any_model, data)
 
 
 def dynamic():
@@ -137,8 +117,6 @@ def dynamic():
         filter_gradients,
         short_attention,
         single_channel_conv,
-        trial_conv,
-        trial_grey,
     )
 
     sizes = classic.Sizes(28, 28, 10)
@@ -147,9 +125,6 @@ def dynamic():
     yield from zip(names, texts, sizes.shared_bytes, strict=True)
     yield "attention_forward", short_attention.source(0.1), short_attention.FORWARD_BYTES
     yield "attention_backward", short_attention.source(0.1), short_attention.BACK_BYTES
-    layer = trial_conv.Layer(32, 64, 3, 0, 13, 13)
-    yield from ((name, layer.source(name), size) for name, size in layer.shared_bytes().items())
-    yield "grey_back", trial_grey.source(trial_grey.BACK, 32, 3, 0, 28, 28), trial_grey.shared_bytes(32, 3, 0, 28, 28)
     yield "filter_gradient", filter_gradients.source(32, 64, 3, 0), filter_gradients.shared_bytes(32, 64, 3, 11, 11)
     width, size = mnist_deep.WIDTHS_AND_KERNELS[0]
     text = single_channel_conv.source(torch.float32, width, size, size // 2)

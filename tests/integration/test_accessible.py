@@ -15,9 +15,7 @@ for needed in ("starlette", "uvicorn", "playwright"):
 from playwright.sync_api import sync_playwright  # noqa: E402
 
 from dashboard_site import CHROMIUM, a_run, serve  # noqa: E402
-from seatrial.load.rounds import Round  # noqa: E402
 from seatrial.receipt.load import load  # noqa: E402
-from seatrial.reports import load_page  # noqa: E402
 from seatrial.reports.compare import compare, to_html  # noqa: E402
 from seatrial.runs.store import RunStore  # noqa: E402
 
@@ -43,15 +41,12 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, st
     folders = [a_run(store, id, name=f"run-{id[14]}", ended=id != ids[2], stdout=b"step 1\n") for id in ids]
     first, second = (load(each) for each in folders[:2])
     (folder / "compare.html").write_text(to_html(compare(first, second)))
-    rounds = [Round(count, 90.0 * count, 2.0, 3.0, 4.0, 5.0, 100, 0, 0, 0, 50.0) for count in (1, 2)]
-    load_page.write(folder / "load", "load of a server", rounds)
     address, running, thread, _ = serve(store)
     views = {"live": "", "runs": "#/runs", "sweeps": "#/sweeps", "comparison": f"#/compare/{'/'.join(ids)}"}
     views |= {"a run": f"#/runs/{ids[0]}", "a live run": f"#/runs/{ids[2]}"}
     files = {
         "receipt": folders[0] / "receipt.html",
         "compare": folder / "compare.html",
-        "load": folder / "load" / "index.html",
     }
     yield {
         **{name: address + view for name, view in views.items()},

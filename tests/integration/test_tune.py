@@ -52,11 +52,14 @@ def tune(project: Project, script: str, *words: str, exit_code: int = 0, args: t
 def test_workers_are_found_kept_saved_and_applied_by_the_next_run(local_project: Project) -> None:
     (local_project.folder / "log.txt").write_text("of the run before")
     script = SLOW.format(length=4096, wait_s=0.002)
-    told = tune(local_project, script, "--save", "--patch", "--only", "workers", args=("--epochs", "3"))
+    told = tune(local_project, script, "--save", "--only", "workers", args=("--epochs", "3"))
     kept, whole = told["tune"]["kept"], told["tune"]["combination"]
     assert kept["workers"] >= 2 and whole["steps_per_s"] > 1.3 * whole["against"]
     assert whole["loss_difference"] <= told["tune"]["loss_band"]
-    assert f"batch_size=16, shuffle=True, num_workers={kept['workers']}" in told["printed"]
+    assert (
+        f"Give the training DataLoader num_workers={kept['workers']}."
+        in (local_project.last / "receipt.md").read_text()
+    )
     assert (local_project.folder / "log.txt").read_text() == "of the run before"
     assert not (local_project.folder / "model.pt").exists() and "farewell" not in told["printed"]
     assert f"workers = {kept['workers']}" in (local_project.folder / "seatrial.toml").read_text()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -19,17 +18,15 @@ from seatrial.job.model import Target
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-Mode = Literal["matmul", "train", "scaling", "batch", "serve"]
+Mode = Literal["matmul", "train", "scaling", "batch"]
 
 
 @app.command(context_settings={"help_option_names": ["-h", "--help"]})
 @takes_job
 def bench(
     context: typer.Context,
-    mode: Annotated[Mode, typer.Argument(help="matmul, train, scaling, batch or serve.")],
-    recipe: Annotated[
-        str | None, typer.Argument(metavar="RECIPE", help="Not for matmul; for serve a run or an address.")
-    ] = None,
+    mode: Annotated[Mode, typer.Argument(help="matmul, train, scaling or batch.")],
+    recipe: Annotated[str | None, typer.Argument(metavar="RECIPE", help="Not for matmul.")] = None,
     compare: Annotated[
         str | None,
         typer.Option(
@@ -40,11 +37,6 @@ def bench(
     repeats: Annotated[
         int, typer.Option("--repeats", min=1, help="Interleaved runs of each variant; medians are compared.")
     ] = 3,
-    clients: Annotated[
-        int, typer.Option("--clients", min=1, max=1024, help="For serve: connections of the last round.")
-    ] = 256,
-    seconds: Annotated[float, typer.Option("--seconds", min=0.2, help="For serve: of each round.")] = 2.0,
-    body: Annotated[Path | None, typer.Option("--body", metavar="FILE", help="For serve: what to send.")] = None,
     verbose: Verbose = False,
     *,
     flags: dict[str, Any],
@@ -52,15 +44,9 @@ def bench(
     """Benchmark variants of a recipe: bench train mnist --compare eager,graph --data DIR -- --epochs 2
 
     bench matmul: matmuls in every precision. bench scaling RECIPE --gpus 1,2,4: GPU counts. bench batch RECIPE:
-    batch sizes from 64 to 4096. bench serve RUN (or http://127.0.0.1:PORT): requests/s and latency of a server on this
-    machine for 1, 2, 4 … --clients connections. Arguments after -- go to the recipe. Table and plot (bench.json,
+    batch sizes from 64 to 4096. Arguments after -- go to the recipe. Table and plot (bench.json,
     bench.svg) are in the run's folder.
     """
-    if mode == "serve":
-        from seatrial.cli.bench_serve import bench_serve
-
-        project = Path(flags["project"]) if flags.get("project") else None
-        return bench_serve(recipe, clients=clients, seconds=seconds, body=body, project=project)
     ranks = _ranks(mode, flags)
     words = _words(mode, recipe, compare, repeats, ranks)
     screen = Screen(whole=verbose)

@@ -13,10 +13,8 @@ from seatrial.cli.screens.build import print_built, print_findings
 from seatrial.cli.screens.run import Screen
 from seatrial.cli.typed_job import read_allowed_job
 from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED
-from seatrial.images.building.treemap import treemap
 from seatrial.images.dockerfiles.lint import check_dockerfile
 from seatrial.runs.build_command import build_image
-from seatrial.system.files import write_atomically
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -27,9 +25,6 @@ def build(
     context: typer.Context,
     words: Words = None,
     explain: Annotated[bool, typer.Option("--explain", help="Size by package and kind; what slimming saves.")] = False,
-    picture: Annotated[
-        Path | None, typer.Option("--treemap", metavar="FILE.svg", help="A picture of the image; implies --explain.")
-    ] = None,
     lock: Annotated[bool, typer.Option("--lock", help="Write every version to seatrial.lock.")] = False,
     check: Annotated[
         Path | None, typer.Option("--check", metavar="DOCKERFILE", help="Check your own Dockerfile; builds nothing.")
@@ -47,9 +42,6 @@ def build(
         return EXIT_TARGET_FAILED if any(each.severity == "error" for each in findings) else EXIT_DONE
     job = read_allowed_job(words or [], context.obj, flags, screen, building=True)
     with screen.building() as progress:
-        built = build_image(job, dict(os.environ), progress, explain=explain or picture is not None, lock=lock)
-    if picture is not None:
-        assert built.plan.image is not None
-        write_atomically(picture, treemap(built.plan.image.tag, built.contents["packages"]).encode())
+        built = build_image(job, dict(os.environ), progress, explain=explain, lock=lock)
     print_built(built, as_json=as_json)
     return EXIT_DONE

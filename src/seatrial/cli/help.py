@@ -51,7 +51,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "exporter": ("seatrial exporter --listen 127.0.0.1:9400",),
     "k8s cleanup": ("seatrial k8s cleanup",),
     "k8s prepull": ("seatrial k8s prepull train.py",),
-    "tune": ("seatrial tune train.py --save", "seatrial tune train.py --patch -- --epochs 5"),
+    "tune": ("seatrial tune train.py --save", "seatrial tune train.py --only workers,bf16 -- --epochs 5"),
     "bench": ("seatrial bench matmul", "seatrial bench train digits --compare eager,graph"),
     "export": ("seatrial export last --to onnx",),
     "predict": ('seatrial predict spam "WINNER!! Call now"',),

@@ -78,9 +78,6 @@ def sweep(
     engine: Annotated[
         str, typer.Option("--engine", metavar="NAME", help=f"Who runs the trials: {', '.join(RUNNERS)}.")
     ] = "local",
-    fused: Annotated[
-        bool, typer.Option("--fused", help="mnist, digits, mnist-deep: train all trials as one model, in one run.")
-    ] = False,
     address: Annotated[
         str | None, typer.Option("--address", metavar="HOST:PORT", help="Of the Ray cluster's head; --engine ray.")
     ] = None,
@@ -94,13 +91,8 @@ def sweep(
 
     \b
     seatrial sweep digits --set batch_size=32,64,128 --set mixed_precision=true,false --parallel 2
-    seatrial sweep mnist --fused --set lr=0.0005,0.001,0.002 --set seed=0,1,2 --metric accuracy:max
     seatrial sweep train.py --search tpe --set lr=log:1e-5..1e-1 --trials 40 --metric accuracy:max
     """
-    if fused and engine == "ray":
-        why = "--fused trains all trials in one run, which --engine ray cannot spread"
-        raise UsageError(why, run="seatrial sweep … --fused")
-    engine = "fused" if fused else engine
     if engine not in RUNNERS:
         raise UsageError(f"There is no engine {engine!r}: {', '.join(RUNNERS)}", run="seatrial sweep --help")
     if address is not None and engine != "ray":
@@ -124,10 +116,6 @@ def sweep(
         request = make_request(typed, read_sweep(check_folder(flags.get("project") or Path.cwd())))
         job = read_allowed_job(words or [], context.obj, flags, screen)
         told, job = job.notify, job.without_notify
-        if engine == "fused":
-            from seatrial.search.fused import check
-
-            check(job, request.space, request.objective)  # before there is a study
         found = open_search(request, job, environ, screen.say)
     if engine == "ray":
         found.address = address
@@ -139,7 +127,7 @@ def sweep(
 
 #: What may stand beside --resume; all else is the study's own.
 _WITH_RESUME = (
-    "resume", "trials", "budget", "parallel", "engine", "fused", "notify", "address", "as_json", "verbose", "quiet",
+    "resume", "trials", "budget", "parallel", "engine", "notify", "address", "as_json", "verbose", "quiet",
     "project", "trust",
 )  # fmt: skip
 

@@ -29,7 +29,7 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print one screen and exit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one sample as JSON and exit.")] = False,
     log: Annotated[
-        Path | None, typer.Option("--log", metavar="FILE", help="Also write to FILE: .csv, .jsonl or .parquet.")
+        Path | None, typer.Option("--log", metavar="FILE", help="Also write to FILE: .csv or .jsonl.")
     ] = None,
     interval_s: Annotated[float, typer.Option("--interval", "-i", help="Seconds between samples.")] = 1.0,
     sort: Annotated[str, typer.Option("--sort", help=f"Sort containers by {', '.join(SORTS)}.")] = "gpu",

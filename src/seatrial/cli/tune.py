@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -42,10 +40,6 @@ def tune(
     save: Annotated[
         bool, typer.Option("--save", help="Write what is kept into seatrial.toml; later runs apply it.")
     ] = False,
-    patch: Annotated[
-        bool, typer.Option("--patch", help="Print what is kept as a diff of the project's files.")
-    ] = False,
-    apply: Annotated[bool, typer.Option("--apply", help="Apply that diff to the files, after asking.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the receipt as JSON; output goes to stderr.")] = False,
     verbose: Verbose = False,
     *,
@@ -54,7 +48,7 @@ def tune(
     """Try changes on an unmodified script and keep what is faster and trains the same: tune train.py -- --epochs 5
 
     Loader workers, pinned memory, TF32, bf16, channels_last, a fused optimizer, torch.compile, DDP's buckets: each is
-    measured in a short trial from outside. No file of the project is changed without --save or --apply.
+    measured in a short trial from outside. No file of the project is changed without --save.
     """
     asked = Tuning(steps=steps, seconds=seconds, budget_s=budget, only=_names(only), fit=fit)
     screen = Screen(json=as_json, whole=verbose)
@@ -71,10 +65,8 @@ def tune(
         return code
     if save:
         _save(found, begun[0], screen)
-    if patch or apply:
-        _patch(found, begun[0].plan.job.project, screen, wanted=apply)
-    if not (save or patch or apply):
-        screen.say("keep it: the same command with --save applies it to later runs, --patch prints it as a diff")
+    if not save:
+        screen.say("keep it: the same command with --save applies it to later runs")
     return code
 
 
@@ -91,22 +83,3 @@ def _save(found: TuneRecord, prepared: Prepared, screen: Screen) -> None:
     job, comment = prepared.plan.job, f"measured by seatrial tune, run {prepared.run.id}; --no-tune: without"
     path = save_changes(job.project, {"script": job.target.value, **found.kept}, comment)
     screen.say(f"[tune] of {path.name} has it: later runs of {job.target.value} apply it, and --no-tune leaves it out")
-
-
-def _patch(found: TuneRecord, project: Path, screen: Screen, *, wanted: bool) -> None:
-    """Print the diff; write it where that is wanted and, on a terminal, allowed."""
-    from seatrial.tuning.patch import apply, patch
-
-    made = patch(project, found.places, found.kept)
-    print(made.diff, end="")
-    for sentence in made.left_out:
-        screen.say(sentence)
-    if not wanted or not made.files:
-        return
-    names = ", ".join(change.name for change in made.files)
-    if not sys.stdin.isatty():
-        screen.say(f"{names} stays as it is: there is no terminal to ask on; seatrial tune … --patch | git apply")
-        return
-    if typer.confirm(f"Write this into {names}?", default=False, err=True):
-        apply(made)
-        screen.say(f"{names} written")

@@ -21,6 +21,24 @@ NAMES = (
     "buckets",
 )
 
+#: Key of ``[tune]`` → the sentence that makes the change in the script itself.
+BY_HAND = {
+    "workers": "Give the training DataLoader num_workers={}.",
+    "persistent_workers": "Give the training DataLoader persistent_workers=True.",
+    "pin_memory": "Give the training DataLoader pin_memory=True.",
+    "prefetch_factor": "Give the training DataLoader prefetch_factor={}.",
+    "batch_size": "Set the batch size to {}.",
+    "non_blocking": "Copy batches with .to(device, non_blocking=True).",
+    "fused_optimizer": "Give the optimizer fused=True.",
+    "bucket_cap_mb": "Give DistributedDataParallel bucket_cap_mb={}.",
+    "gradient_as_bucket_view": "Give DistributedDataParallel gradient_as_bucket_view=True.",
+    "channels_last": "After the model's .to(device), write model = model.to(memory_format=torch.channels_last).",
+    "compile": 'After the model\'s .to(device), write model.compile(mode="{}").',
+    "tf32": 'After the imports, write torch.set_float32_matmul_precision("high").',
+    "cudnn_benchmark": "After the imports, write torch.backends.cudnn.benchmark = True.",
+    "precision": 'Call the model inside `with torch.autocast("cuda", dtype=torch.bfloat16):`.',
+}
+
 
 class Changes(Table):
     """Changes that are made to a torch script from outside. Source: the table of docs/decisions/0037-tune.md."""

@@ -12,7 +12,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from functools import partial
 
 from seatrial.recipe_names import KERAS_FRAMEWORKS, framework_of
 from seatrial.train import early_start
@@ -47,8 +46,6 @@ from seatrial.train.saving.model_files import save_model
 from seatrial.train.saving.rng import seed_all
 from seatrial.train.step import Step
 from seatrial.train.trackers import open_trackers
-from seatrial.train.trials.task import Task
-from seatrial.train.trials.train import add_options, train_trials
 
 SCHEDULES: dict[str, Schedule | None] = {"constant": None, "triangle": triangle(0.2), "cosine": cosine(0.1)}
 
@@ -94,7 +91,6 @@ def parse(argv: Sequence[str], name: str) -> argparse.Namespace:
     script.add_training_options(parser, epochs=5, batch=64, learning_rate=1e-3)
     parser.add_argument("--schedule", choices=tuple(SCHEDULES), default="triangle")
     parser.add_argument("--weight-decay", type=script.not_negative, default=0.0, help="AdamW's; 0 is Adam")
-    add_options(parser)
     if name == "mnist":
         parser.add_argument("--download", action="store_true", help="fetch the files into --data first")
         parser.add_argument("--framework", choices=("torch", *KERAS_FRAMEWORKS), default="torch")
@@ -104,8 +100,6 @@ def parse(argv: Sequence[str], name: str) -> argparse.Namespace:
 def train(data: IdxFolder, arguments: argparse.Namespace, name: str) -> int:
     """Train, test after each epoch, save the model as NAME.pth and NAME.safetensors with examples; the exit code."""
     train_set, test_set = image_sets(data)
-    if arguments.fused_settings:
-        return train_trials(_task(name, train_set, test_set, SCHEDULES[arguments.schedule]), arguments)
     normalise = Normalisation.of(train_set.images_NCHW)
     with ranks() as group, closing(open_trackers(arguments.track, arguments.models, first=group.first)) as trackers:
         precision = choose_precision(arguments.precision, group.device, preferred="bf16")
@@ -160,12 +154,6 @@ def train(data: IdxFolder, arguments: argparse.Namespace, name: str) -> int:
 def optimizer(model: nn.Module, learning_rate: float, weight_decay: float) -> Optimizer:
     """Adam, or AdamW where weights decay."""
     return adamw(model, learning_rate, weight_decay) if weight_decay else adam(model, learning_rate)
-
-
-def _task(name: str, train_set: ImageSet, test_set: ImageSet, schedule: Schedule | None) -> Task:
-    height, width = train_set.images_NCHW.shape[2:]
-    build = partial(network, height, width, train_set.classes)
-    return Task(name, name, build, train_set, test_set, 5000, numbered(train_set.classes), schedule)
 
 
 def image_sets(data: IdxFolder) -> tuple[ImageSet, ImageSet]:

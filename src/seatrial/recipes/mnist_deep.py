@@ -48,8 +48,6 @@ from seatrial.train.saving.model_files import save_model
 from seatrial.train.saving.rng import seed_all
 from seatrial.train.step import Step
 from seatrial.train.trackers import open_trackers
-from seatrial.train.trials.task import Task
-from seatrial.train.trials.train import add_options, train_trials
 
 WIDTHS_AND_KERNELS = ((32, 5), (64, 5), (128, 3), (256, 3))
 DROPOUT, WEIGHT_DECAY = 0.5, 1e-4
@@ -75,7 +73,6 @@ def main(argv: Sequence[str]) -> int:
     script.add_folder_options(parser)
     script.add_training_options(parser, epochs=20, batch=128, learning_rate=1e-3)
     parser.add_argument("--weight-decay", type=script.not_negative, default=WEIGHT_DECAY)
-    add_options(parser)
     parser.add_argument("--dataset", choices=("mnist", "cifar10"), default="mnist")
     parser.add_argument("--download", action="store_true", help="fetch the files of MNIST into --data first")
     arguments = script.parse(parser, argv)
@@ -86,10 +83,6 @@ def main(argv: Sequence[str]) -> int:
     labels = CLASSES if cifar else numbered(train_set.classes)
     channels = train_set.images_NCHW.shape[1]
     augment = partial(affine, degrees=ROTATION_DEGREES, shift=SHIFT)
-    if arguments.fused_settings:
-        build = partial(network, channels, train_set.classes)
-        task = Task("mnist-deep", "trained-model", build, train_set, test_set, 1000, labels, cosine(), augment)
-        return train_trials(task, arguments)
     normalise = Normalisation.of(train_set.images_NCHW)
     with ranks() as group, closing(open_trackers(arguments.track, arguments.models, first=group.first)) as trackers:
         precision = choose_precision(arguments.precision, group.device, preferred="bf16")

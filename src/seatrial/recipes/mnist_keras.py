@@ -36,7 +36,6 @@ from seatrial.train.trackers import TRACKERS, Trackers, open_trackers
 TORCH_ONLY = {
     "--engine": 1, "--precision": 1, "--accumulation": 1, "--memory-fraction": 1, "--data-parallel": 0,
     "--every-steps": 1, "--patience": 1, "--hang": 1, "--weight-decay": 1,
-    "--fused-settings": 1, "--fused-models": 1, "--fused-metric": 1, "--fused-unless": 1, "--fused-way": 1,
 }  # fmt: skip
 SCHEDULES = ("constant", "cosine")
 WARMUP, LOGGED_STEPS, TEST_BATCH = 0.1, 100, 1000

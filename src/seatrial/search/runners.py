@@ -18,18 +18,11 @@ def _local(search: Search) -> None:
     run_trials(search)
 
 
-def _fused(search: Search) -> None:
-    from seatrial.search.fused import run_trials
-
-    run_trials(search)
-
-
 def _ray(search: Search) -> None:
     from seatrial.search.on_ray.tuner import run_trials
 
     run_trials(search)
 
 
-#: Name → runner. ``local``: each trial a run of this machine's. ``ray``: of a Ray cluster's nodes. ``fused``: many
-#: trials of a recipe as one run.
-RUNNERS: dict[str, Runner] = {"local": _local, "ray": _ray, "fused": _fused}
+#: Name → runner. ``local``: each trial a run of this machine's. ``ray``: of a Ray cluster's nodes.
+RUNNERS: dict[str, Runner] = {"local": _local, "ray": _ray}

@@ -54,7 +54,7 @@ class Trial:
 
     Attributes:
         number: from 0, in the order in which they were asked for.
-        run_id: None before its run was made. Several trials of one run (fused) have the same.
+        run_id: None before its run was made.
         begun_at, ended_at: seconds since the epoch.
         notes: what a pruner wants to know of it later; JSON.
     """

@@ -1,10 +1,9 @@
-"""Sinks: readings into a file, one row a GPU (CSV, Parquet) or one line a reading (JSON Lines)."""
+"""Sinks: readings into a file, one row a GPU (CSV) or one line a reading (JSON Lines)."""
 
 from __future__ import annotations
 
 import contextlib
 import csv
-import importlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -15,14 +14,10 @@ from seatrial.events import GPU_SAMPLE_KEYS
 from seatrial.system.files import in_the_way
 from seatrial.system.typed_path import as_typed
 
-#: Columns of CSV and Parquet. A reading without GPUs is one row with the machine's columns.
+#: Columns of CSV. A reading without GPUs is one row with the machine's columns.
 COLUMNS = (
     "t", "index", "name", "mig", *GPU_SAMPLE_KEYS, "processes", "xid", "machine_cpu_cores", "machine_memory_used_bytes",
 )  # fmt: skip
-_TEXTS = {"name", "mig", "uuid", "throttle_reasons"}
-
-#: Rows that a Parquet file takes at once: a row group each would be larger than its data.
-_ROWS = 600
 
 
 class Sink(Protocol):
@@ -34,15 +29,15 @@ class Sink(Protocol):
 
 
 def open_sink(path: Path) -> Sink:
-    """By the file's suffix: .csv, .jsonl or .parquet. An existing CSV or JSONL file is continued.
+    """By the file's suffix: .csv or .jsonl. An existing CSV or JSONL file is continued.
 
     Raises:
-        UsageError: another suffix, or Parquet without pyarrow. DiskError: the file cannot be written.
+        UsageError: another suffix. DiskError: the file cannot be written.
     """
-    kinds: dict[str, Callable[[Path], Sink]] = {".csv": _Csv, ".jsonl": _JsonLines, ".parquet": _Parquet}
+    kinds: dict[str, Callable[[Path], Sink]] = {".csv": _Csv, ".jsonl": _JsonLines}
     if path.suffix not in kinds:
         raise UsageError(
-            f"{path.name}: a log file must end in .csv, .jsonl or .parquet",
+            f"{path.name}: a log file must end in .csv or .jsonl",
             run=f"seatrial top --log {as_typed(path.with_suffix('.csv'))}",
         )
     try:
@@ -93,46 +88,6 @@ class _Csv(_JsonLines):
 
     def _put(self, reading: Mapping[str, Any]) -> None:
         self._writer.writerows(rows(reading))
-
-
-class _Parquet:
-    """Written aside and renamed at the end: half a Parquet file cannot be read at all."""
-
-    def __init__(self, path: Path) -> None:
-        try:
-            self._arrow, self._parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
-        except ImportError:
-            raise UsageError(
-                "Parquet needs pyarrow, which is not installed", run="pip install 'seatrial[parquet]'"
-            ) from None
-        self._path, self._aside = path, path.with_name(f".{path.name}.part")
-        arrow = self._arrow
-        types = {name: arrow.string() if name in _TEXTS else arrow.float64() for name in COLUMNS}
-        self._schema = arrow.schema(list(types.items()))
-        self._writer = self._parquet.ParquetWriter(self._aside, self._schema)
-        self._pending: list[dict[str, Any]] = []
-
-    def write(self, reading: Mapping[str, Any]) -> None:
-        for row in rows(reading):
-            self._pending.append({k: v if k in _TEXTS or v is None else float(v) for k, v in row.items()})
-        if len(self._pending) >= _ROWS:
-            self._flush()
-
-    def _flush(self) -> None:
-        try:
-            self._writer.write_table(self._arrow.Table.from_pylist(self._pending, schema=self._schema))
-        except OSError as error:
-            raise _disk(self._path, error) from error
-        self._pending = []
-
-    def close(self) -> None:
-        try:
-            if self._pending:
-                self._flush()
-            self._writer.close()
-            self._aside.replace(self._path)
-        except OSError as error:
-            raise _disk(self._path, error) from error
 
 
 def _disk(path: Path, error: OSError) -> DiskError:

@@ -32,7 +32,7 @@ REFUSED = {
         "--to nope: no such format; there are onnx, pt2, torchscript, safetensors",
         "seatrial export last --to onnx",
     ),
-    "bench": ("MODE is missing: matmul, train, scaling, batch or serve", "seatrial bench matmul"),
+    "bench": ("MODE is missing: matmul, train, scaling or batch", "seatrial bench matmul"),
     "prune --keep x": ("--keep: expected a whole number, got 'x'", "seatrial prune --help"),  # not --keep 0
     "plan trainx.py": ("There is no script trainx.py in PROJECT; did you mean train.py?", "seatrial plan train.py"),
     "tune": (

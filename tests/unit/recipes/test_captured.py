@@ -43,13 +43,6 @@ def test_mnist_deep(watched: list[Any], wide_data: Path, tmp_path: Path) -> None
     assert watched
 
 
-def test_trials_of_mnist(watched: list[Any], data: Path, tmp_path: Path) -> None:
-    folders = ["--data", str(data), "--models", str(tmp_path)]
-    trials = ["--fused-settings", '[{"lr": 0.001, "seed": 0}, {"lr": 0.003, "seed": 1}]']
-    assert mnist.main([*folders, "--batch", "32", "--epochs", "1", *trials]) == 0
-    assert watched
-
-
 def test_digits(watched: list[Any], tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     assert digits.main(["--models", str(tmp_path), "--epochs", "1"]) == 0

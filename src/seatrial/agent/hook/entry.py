@@ -88,10 +88,6 @@ def count_jax(jax: Any) -> None:
     part("measure_jax").count_calls(jax)
 
 
-#: What a process that waits for its trial keeps back: it rests on what the trial is.
-WAITING = (change_torch, measure_torch, dynamo_is_here, compiling_is_here, saving_is_here, fsdp_is_here)
-
-
 def part(name: str) -> Any:
     """A module of the package beside this file, which is on no path that the script sees."""
     if PACKAGE not in sys.modules:
@@ -109,7 +105,7 @@ def wanted() -> Dict[str, List[Callable[[Any], None]]]:
     found: Dict[str, List[Callable[[Any], None]]] = {}
     if "SEATRIAL_GPU_MEMORY_BYTES" in os.environ:
         found = {"torch": [limit_torch], "tensorflow": [limit_tensorflow], "jaxlib.xla_client": [limit_jax]}
-    if {"SEATRIAL_TUNE", "SEATRIAL_HOLD"} & set(os.environ):  # before torch is measured, and that is what was changed
+    if "SEATRIAL_TUNE" in os.environ:  # before torch is measured, and that is what was changed
         found.setdefault("torch", []).append(change_torch)
     if os.environ.get("SEATRIAL_MEASURE_STEPS") == "1":
         found.setdefault("torch", []).append(measure_torch)
@@ -130,27 +126,11 @@ def wanted() -> Dict[str, List[Callable[[Any], None]]]:
 
 
 class Finder(importlib.abc.MetaPathFinder):
-    """Lets the other finders find a module, and calls what is wanted of it behind the module's own code.
-
-    Attributes:
-        kept_back: what is called later, in a process that waits for its trial (wait_for_trial.py); or None.
-        hold: of such a process.
-    """
+    """Lets the other finders find a module, and calls its hooks after the module's own code."""
 
     def __init__(self, hooks: Dict[str, List[Callable[[Any], None]]]) -> None:
         self.hooks = hooks
         self.looking_for: Set[str] = set()
-        self.kept_back: Any = None
-        self.hold: Any = None
-
-    def imported(self, name: str, module: Any) -> None:
-        for hook in self.hooks[name]:
-            if self.kept_back is not None and hook in WAITING:
-                self.kept_back.append((hook, module))
-            else:
-                hook(module)
-        if name == "torch" and self.hold is not None:
-            self.hold.torch_is_here()
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name not in self.hooks or name in self.looking_for:
@@ -166,7 +146,8 @@ class Finder(importlib.abc.MetaPathFinder):
 
             def exec_module(module: Any) -> None:
                 run_module(module)
-                self.imported(name, module)
+                for hook in self.hooks[name]:
+                    hook(module)
 
             loader.exec_module = exec_module  # of this one instance: its type, which frameworks look at, stays
         return spec
@@ -194,15 +175,6 @@ def load_users_own() -> None:
         if error.name != "sitecustomize":
             raise
         sys.modules["sitecustomize"] = ours  # Python's own import still looks for it there
-
-
-def wait_for_a_trial(finder: Finder) -> None:
-    """A tune has started this process ahead."""
-    try:
-        finder.hold = part("wait_for_trial").begin(finder, os.environ["SEATRIAL_HOLD"])
-        finder.kept_back = []
-    except Exception:  # noqa: BLE001  never the script's trouble: it does not wait then
-        pass
 
 
 def without_ours(kind: Any, error: Any, trace: Any) -> None:
@@ -237,10 +209,7 @@ def outside(trace: Any) -> Any:
 
 if sys.excepthook is sys.__excepthook__ and wanted():
     sys.excepthook = without_ours
-ours = Finder(wanted())
-if os.environ.get("SEATRIAL_HOLD"):
-    wait_for_a_trial(ours)
-sys.meta_path.insert(0, ours)
+sys.meta_path.insert(0, Finder(wanted()))
 if os.environ.get("SEATRIAL_STAND_INS"):
     first = os.environ.get("SEATRIAL_STAND_INS_FIRST") == "1"
     sys.meta_path.insert(0 if first else len(sys.meta_path), StandIns(os.environ["SEATRIAL_STAND_INS"].split(",")))

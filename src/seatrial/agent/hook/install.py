@@ -24,7 +24,7 @@ _CHANGING = (
     *("changes_optimizer", "changes_parallel", "error_line", "loader_safety", "longest_first", "module_calls"),
 )
 _LIMITING = ("join_jax", "limit_jax", "limit_tensorflow")
-_TRIALS = ("wait_for_trial", "keep_files", "trial", "trial_losses")
+_TRIALS = ("keep_files", "trial", "trial_losses")
 _PARTS = _MEASURING + _CHANGING + _LIMITING + _TRIALS
 
 

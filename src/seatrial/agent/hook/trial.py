@@ -127,8 +127,6 @@ class Trial:
         return ranks(self.torch)[1] == 1 and all(changes.refused(key) for key in self.tried)
 
     def _begin(self, step: int) -> float:
-        if not ranks(self.torch)[0]:
-            _mark(".measuring")
         self._wait_for_gpu()
         self.began_step, self.began_examples = step, self.recorder.examples
         self.began_regions = self.recorder.timeline.totals()
@@ -276,15 +274,6 @@ def ranks(torch: Any) -> Any:
     except Exception:  # noqa: BLE001
         pass
     return int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
-
-
-def _mark(name: str) -> None:
-    """Tell the driver by an empty file beside the reports."""
-    try:
-        with open(os.environ.get("SEATRIAL_EVENTS", "") + name, "w", encoding="utf-8"):
-            pass
-    except OSError:
-        pass
 
 
 def _end_file() -> str:

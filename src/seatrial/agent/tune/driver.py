@@ -7,7 +7,6 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from seatrial.agent.process.target import become_subreaper
 from seatrial.agent.tune import anatomy, judging, spec, trial
-from seatrial.agent.tune.ahead import Ahead, how_many
 from seatrial.agent.tune.budget import Budget, usual_s
 from seatrial.agent.tune.candidates import BESIDE, NAMES, Candidate, candidates, in_words, with_workers
 from seatrial.agent.tune.fitting import Fitting
@@ -17,7 +16,6 @@ from seatrial.agent.tune.spec import Spec
 from seatrial.agent.tune.standing import Standing
 from seatrial.agent.tune.trial import Trial
 from seatrial.probe.cgroup import Cgroup
-from seatrial.probe.machine import Machine
 
 EXIT_CANNOT = 1
 
@@ -55,7 +53,6 @@ def main(path: str) -> int:
         say("stopped after %d trials" % driver.record.trials)
         return 128 + signal.SIGTERM
     finally:
-        driver.ahead.end()
         driver.record.seconds = driver.budget.spent_s
         driver.record.tell()
 
@@ -90,7 +87,6 @@ class Driver:
         self.seeds = 0
         self.newest: Optional[Trial] = None
         self.since_reference = 0
-        self.ahead = Ahead(asked, how_many(_cpus(), _free_bytes()))
 
     def run(self) -> int:
         limit_s = self.spec.budget_s * _FIRST_SHARE
@@ -142,7 +138,7 @@ class Driver:
         """One trial. ``tried``: keys that it is about, of which it needs one."""
         self.record.trials += 1
         say("trial %d, %.0f s left: %s" % (self.record.trials, max(0.0, self.budget.left_s), words))
-        made = trial.run(self.spec, self.record.trials, changes, seed_offset, limit_s, self.ahead, tried)
+        made = trial.run(self.spec, self.record.trials, changes, seed_offset, limit_s, tried)
         self.record.add_files(made)
         if "compile" in changes:
             self.budget.compiled_s.append(made.wall_s)
@@ -375,13 +371,3 @@ def _cpus() -> int:
     quota = Cgroup().cpu_quota_cores()
     cores = len(os.sched_getaffinity(0))
     return max(1, int(min(cores, quota) if quota else cores))
-
-
-def _free_bytes() -> Optional[int]:
-    """Memory that the container, or the machine, has left; None where nobody knows."""
-    group, machine = Cgroup(), Machine().read()
-    pairs = [
-        (group.memory_limit_bytes(), group.memory_bytes()),
-        (machine["memory_total_bytes"], machine["memory_used_bytes"]),
-    ]
-    return min((most - used for most, used in pairs if most is not None and used is not None), default=None)

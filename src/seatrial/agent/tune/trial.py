@@ -1,5 +1,6 @@
 """One trial: the script's whole command line with some changes, to its end, and what it told."""
 
+import ctypes
 import json
 import math
 import os
@@ -7,13 +8,22 @@ import re
 import signal
 import subprocess
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from seatrial.agent.tune import restore
-from seatrial.agent.tune.ahead import Ahead, Started
 from seatrial.agent.tune.lines import read
 from seatrial.agent.tune.spec import Spec
 from seatrial.probe import proc
+
+_PR_SET_PDEATHSIG = 1  # Source: prctl(2)
+
+#: Trackers in trials keep to themselves: a dozen runs of seventy steps are of no use to anybody.
+_QUIET = {
+    "WANDB_MODE": "disabled",
+    "COMET_MODE": "disabled",
+    "NEPTUNE_MODE": "debug",
+    "CLEARML_OFFLINE_MODE": "1",
+}
 
 #: Ranks, launchers and loaders of a trial that has told all get this long to leave.
 _LEAVE_S = 5.0
@@ -98,15 +108,13 @@ def run(
     changes: Dict[str, Any],
     seed_offset: int,
     limit_s: float,
-    ahead: Optional[Ahead] = None,
     tried: Sequence[str] = (),
 ) -> Trial:
     """Start it, wait, end what is left of it, put changed files back, read what it told.
 
     Args:
-        ahead: has started processes for it. tried: keys of ``changes`` that it is about; without one of them it ends.
+        tried: keys of ``changes`` that it is about; without one of them it ends.
     """
-    own = ahead or Ahead(spec, 0)
     asked: Dict[str, Any] = {
         "warmup_steps": 10,
         "steps": spec.steps,
@@ -116,13 +124,13 @@ def run(
     asked["tried"] = list(tried)
     began_s = time.monotonic()
     restored: Dict[str, Any] = {}
-    started = own.take({"SEATRIAL_TRIAL": json.dumps(asked), "SEATRIAL_TUNE": json.dumps(changes) if changes else None})
-    events, printed = started.events, started.output
+    folder = os.path.join(spec.folder, "%02d" % number)
+    events, printed = os.path.join(folder, "events.jsonl"), os.path.join(folder, "output.log")
+    process = _start(spec, folder, asked, changes)
     try:
-        code = _wait(started, began_s + limit_s, own)
+        code = _wait(process, events, began_s + limit_s)
     finally:  # also where the run is being stopped
-        _end(started.process, own.sessions)
-        own.go_on()
+        _end(process)
         restored = restore.restore(events)
     wall_s = time.monotonic() - began_s
     lines = read(events)
@@ -152,17 +160,46 @@ def run(
     )
 
 
-def _wait(started: Started, until_s: float, ahead: Ahead) -> Optional[int]:
-    """Its exit code; None where it took too long. A launcher that does not see its ranks' end is ended."""
+def _start(spec: Spec, folder: str, asked: Dict[str, Any], changes: Dict[str, Any]) -> "subprocess.Popen[bytes]":
+    """Start the script in a session of its own that dies with this process; its output goes to output.log."""
+    os.makedirs(folder, exist_ok=True)
+    env = dict(os.environ, **_QUIET)
+    env.setdefault("MLFLOW_TRACKING_URI", "file:" + os.path.join(folder, "mlruns"))
+    env["TENSORBOARD_LOGGING_DIR"] = os.path.join(folder, "tensorboard")
+    env["SEATRIAL_EVENTS"] = os.path.join(folder, "events.jsonl")
+    env["SEATRIAL_TRIAL"] = json.dumps(asked)
+    env.pop("SEATRIAL_TUNE", None)
+    if changes:
+        env["SEATRIAL_TUNE"] = json.dumps(changes)
+    libc, driver = ctypes.CDLL(None), os.getpid()
+
+    def die_with_driver() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != driver:
+            os._exit(1)
+
+    with open(os.path.join(folder, "output.log"), "wb") as output:
+        return subprocess.Popen(
+            spec.argv,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=die_with_driver,
+        )
+
+
+def _wait(process: "subprocess.Popen[bytes]", events: str, until_s: float) -> Optional[int]:
+    """Return its exit code; None if it took too long. A launcher that does not see its ranks' end is ended."""
     told_s = None
     code = None
     while True:
-        code = started.process.poll()
+        code = process.poll()
         now_s = time.monotonic()
         if code is not None or now_s >= until_s:
             break
-        ahead.look(started)
-        if told_s is None and _has_told(started.events):
+        if told_s is None and _has_told(events):
             told_s = now_s
         if told_s is not None and now_s - told_s >= _LEAVE_S:
             code = 0
@@ -171,12 +208,11 @@ def _wait(started: Started, until_s: float, ahead: Ahead) -> Optional[int]:
     return code
 
 
-def _end(process: "subprocess.Popen[bytes]", spared: Set[int]) -> None:
-    """All that the trial has left: below this process, which inherits orphans, nothing else is but the sessions of
-    ``spared``."""
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """End everything that the trial left: all processes below this one, which inherits orphans."""
     until_s = time.monotonic() + _LEAVE_S
     while time.monotonic() < until_s:
-        pids = [each.pid for each in proc.descendants(os.getpid()) if _session(each.pid) not in spared]
+        pids = [each.pid for each in proc.descendants(os.getpid())]
         for pid in pids:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -187,13 +223,6 @@ def _end(process: "subprocess.Popen[bytes]", spared: Set[int]) -> None:
         if not pids:
             return
         time.sleep(0.02)
-
-
-def _session(pid: int) -> int:
-    try:
-        return os.getsid(pid)
-    except OSError:  # it is gone
-        return 0
 
 
 def _reap() -> None:

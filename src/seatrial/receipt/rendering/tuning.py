@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from seatrial.findings.labels import FIX
-from seatrial.job.tuning import changes_in_words
+from seatrial.job.tuning import BY_HAND, changes_in_words
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.formatting import count, figure, percent
 from seatrial.receipt.model import Receipt, TriedChange, TuneRecord
@@ -53,11 +53,9 @@ def tune_rows(receipt: Receipt) -> list[Row]:
     if tune.loss_band is not None:
         share = f", {percent(100 * tune.loss_band / tune.loss_level)} of a loss" if tune.loss_level else ""
         rows.append(Row("two seeds", f"losses of the script as it is differ by up to {figure(tune.loss_band)}{share}"))
-    where: dict[str, list[str]] = {}
-    for key, places in tune.places.items():
-        if key in tune.kept:
-            where.setdefault(", ".join(places), []).append(key)
-    rows += [Row("at", f"{places}: {', '.join(keys)}") for places, keys in where.items()]
+    for key, value in tune.kept.items():
+        places = ", ".join(tune.places.get(key, ()))
+        rows.append(Row("by hand", f"{places}: {BY_HAND[key].format(value)}" if places else BY_HAND[key].format(value)))
     reasons: dict[str, list[str]] = {}
     for name, why in tune.not_tried.items():
         reasons.setdefault(why, []).append(name)

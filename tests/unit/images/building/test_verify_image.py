@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from seatrial.images.building.treemap import treemap
 from seatrial.images.building.verify_image import _SCRIPT, _gpu_options, judge
 from seatrial.job.plan import ContainerPlan, ImagePlan, Mount
 from seatrial.stack.machine import parse_target
@@ -99,12 +97,3 @@ def test_the_way_in_for_gpus_is_the_runs_own() -> None:
 @pytest.mark.parametrize("target", ["l4", "a100", "b200"])  # same major; exact; PTX of an older one
 def test_code_that_fits_is_enough(target: str) -> None:
     assert judge(SHOWN, IMAGE, parse_target(target)).wrong == ()
-
-
-def test_a_treemap_has_an_area_for_each_byte() -> None:
-    svg = treemap("an <image>", {"torch": 600_000_000, "nvidia/cudnn": 300_000_000, "six": 1000})
-    assert "an &lt;image&gt;" in svg
-    assert svg.count("<rect") == 4  # the ground, two packages, and what is too small to see
-    areas = [float(w) * float(h) for w, h in re.findall(r'width="([\d.]+)" height="([\d.]+)" fill="#(?!fff)', svg)]
-    assert areas[0] / areas[1] == pytest.approx(2, rel=0.01)
-    assert "http" not in svg.replace("http://www.w3.org/2000/svg", "")

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from seatrial.errors import UsageError
 
-EXAMPLE = "seatrial bench serve http://127.0.0.1:8000"
+EXAMPLE = "http://127.0.0.1:8000"
 
 
 class Address(NamedTuple):

@@ -10,9 +10,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+from http_load.address import Address
+from http_load.wire import request
 from seatrial.errors import SeatrialError, UsageError
-from seatrial.load.address import Address
-from seatrial.load.wire import request
 
 #: Different requests that are sent in turn, so that nothing is measured that remembers the last one.
 SAMPLES = 64
@@ -49,7 +49,7 @@ def of_file(address: Address, path: Path, token: str = "") -> list[bytes]:
     try:
         body = path.read_bytes()
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}", run="seatrial bench serve RUN --body FILE") from error
+        raise UsageError(f"cannot read {path}: {error.strerror}", run="ls -l") from error
     media_type = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
     return [request(address, "POST", "/predict", body, media_type, token)]
 
@@ -92,7 +92,7 @@ def _get(address: Address, path: str, token: str) -> str:
     finally:
         connection.close()
     if answer.status in (401, 403):
-        raise NoServerError(f"{address} wants a token", run="SEATRIAL_SERVE_TOKEN=… seatrial bench serve RUN")
+        raise NoServerError(f"{address} wants a token", run="export SEATRIAL_SERVE_TOKEN=…")
     if answer.status != 200:
         raise NoServerError(f"{address}{path} answers {answer.status}", run="seatrial serve digits")
     return text

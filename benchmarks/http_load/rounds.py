@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from seatrial.load.address import Address
-from seatrial.load.driving import Share, drive
+from http_load.address import Address
+from http_load.driving import Share, drive
 
 #: Not counted, before each round: connections are accepted, and batches find their size.
 WARM_S = 0.3

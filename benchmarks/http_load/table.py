@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from seatrial.load.rounds import Round
+from http_load.rounds import Round
 
 HEAD = (
     f"{'clients':>7} {'requests/s':>11} {'p50 ms':>8} {'p95 ms':>8} {'p99 ms':>8} {'refused':>8} {'errors':>7} "

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from seatrial.load.address import Address
-from seatrial.load.wire import answered
+from http_load.address import Address
+from http_load.wire import answered
 
 CONNECT_TIMEOUT_S = 5.0
 #: Connections that break are opened again; after so many in one round the server is not there.

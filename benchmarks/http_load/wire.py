@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from seatrial.load.address import Address
+from http_load.address import Address
 
 _END = b"\r\n\r\n"
 _LENGTH = b"\r\ncontent-length:"

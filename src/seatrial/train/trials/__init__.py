@@ -1,1 +1,0 @@
-"""Several settings of one recipe trained as one model: parameters, batches and optimizer with a leading trial."""

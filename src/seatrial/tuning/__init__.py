@@ -1,1 +1,0 @@
-"""What `seatrial tune` has measured, written into the user's own files."""
