@@ -30,10 +30,7 @@ def of_this_run(finding: Finding, plan: Plan) -> Finding:
 
 def _without_a_gpu(finding: Finding) -> Finding:
     """No GPU was asked for, or none was there: nothing is wrong with the installed torch."""
-    known = by_id("gpu-taken-for-granted")
-    if any("deserialize" in line for line in finding.evidence):
-        return known.finding(finding.evidence, fix='in the script: torch.load(…, map_location="cpu")')
-    return known.finding(finding.evidence)
+    return by_id("gpu-taken-for-granted").finding(finding.evidence)
 
 
 def _with_each_argument(finding: Finding, plan: Plan) -> Finding:

@@ -68,7 +68,7 @@ START = {
     "podman-mount": (UsageError, "does not exist: /nonexistent", "ls -ld"),
     "podman-program": (ImageError, "cannot run nosuch", "podman run --rm -it --entrypoint sh"),
     "podman-network": (UsageError, "no network named nosuchnet", "podman network ls"),
-    "podman-keep-id": (EngineUnavailableError, "no subordinate user IDs to map", "usermod --add-subuids"),
+    "podman-keep-id": (EngineUnavailableError, "too few subordinate user IDs to map", "usermod --add-subuids"),
     "podman-limits": (EngineError, "limits of open files", "--ulimit nofile=4096:4096"),
     "podman-workdir": (CommandError, 'workdir "/workspace" does not exist', "seatrial doctor --on podman"),
 }
@@ -88,8 +88,8 @@ def test_recorded_start_errors(key):
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ("docker-pull", "the registry cannot be reached"),
-        ("podman-pull", "the registry cannot be reached"),
+        ("docker-pull", "is not resolved"),
+        ("podman-pull", "is not resolved"),
         ("podman-pull-short-name", "does not know which registry"),
     ],
 )

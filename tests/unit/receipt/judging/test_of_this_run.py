@@ -30,8 +30,8 @@ def _plan(project: Path, *arguments: str, gpu_mode: str = "none") -> Plan:
         (NO_CUDA, "none", "gpu-taken-for-granted", "torch.cuda.is_available()"),
         (NO_CUDA, "auto-cpu", "gpu-taken-for-granted", "torch.cuda.is_available()"),
         (NO_CUDA, "required", "torch-cpu-only", "pip install"),
-        (SAVED_ON_A_GPU, "none", "gpu-taken-for-granted", 'map_location="cpu"'),
-        (SAVED_ON_A_GPU, "required", "no-cuda-device", "--gpus 1"),
+        (SAVED_ON_A_GPU, "none", "checkpoint-of-a-gpu", 'map_location="cpu"'),
+        (SAVED_ON_A_GPU, "required", "checkpoint-of-a-gpu", "--gpus 1"),
     ],
 )
 def test_a_run_on_the_cpu_blames_no_installed_torch(
