@@ -27,7 +27,7 @@ FOLDERS: Candidate = (":folders", "")
 FIXED: dict[str, tuple[Candidate, ...]] = {
     "BACKEND": tuple((name, "") for name in ("auto", "docker", "podman", "local", "k8s")),
     "ENGINE": tuple((name, "") for name in ("auto", "docker", "podman", "local")),
-    "LEVEL": (("none", ""), ("files", ""), ("unused", ""), ("arch", "")),
+    "LEVEL": (("auto", ""), ("none", ""), ("files", ""), ("unused", ""), ("arch", "")),
     "KIND": tuple((name, "") for name in ("auto", "job", "pytorchjob", "trainjob", "jobset")),
     "FORMAT": tuple((name, "") for name in ("onnx", "pt2", "torchscript", "safetensors")),
     "FORM": (("docker", ""), ("compose", "")),

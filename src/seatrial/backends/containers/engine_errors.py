@@ -52,8 +52,6 @@ ERRORS: dict[str, type[SeatrialError]] = {
 ADDRESS_VARIABLES = {"docker": "DOCKER_HOST", "podman": "CONTAINER_HOST"}
 #: What may be wrong with the place that a variable names; other entries are of the client or of what it asks for.
 OF_ADDRESS = ("engine-down", "engine-permission")
-#: An option that the client does not take; everything else is refused by the engine.
-_USAGE = re.compile(r"^Usage:|unknown flag: |invalid argument ", re.MULTILINE)
 _LOGIN = re.compile(r"(?<=://)[^/@\s]*@")
 
 
@@ -64,7 +62,7 @@ def start_error(engine: str, argv: Sequence[str], exit_code: int, stderr: str) -
         argv=argv,
         exit_code_of_command=exit_code,
         stderr=stderr,
-        run=f"{engine} container run --help" if _USAGE.search(stderr) else f"seatrial doctor --on {engine}",
+        run=f"seatrial doctor --on {engine}",
     )
 
 
