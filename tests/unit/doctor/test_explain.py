@@ -371,7 +371,7 @@ class Endless(io.RawIOBase):
 @pytest.mark.parametrize("filler", [b"x" * 64, b"\xff\xfe\x00" * 21 + b"\n"], ids=["one line", "no UTF-8"])
 def test_memory_stays_bounded(filler: bytes) -> None:
     stream = io.BufferedReader(Endless(6 << 20, filler), 1 << 16)
-    explain_stream(io.BytesIO((filler.rstrip(b"\n") + b"\n") * 2000))  # what is compiled once does not count
+    explain_stream(io.BytesIO((filler.rstrip(b"\n") + b"\n") * 25_000))  # what is compiled once does not count
     tracemalloc.start()
     found = explain_stream(stream)
     _, peak = tracemalloc.get_traced_memory()

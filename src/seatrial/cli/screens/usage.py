@@ -15,7 +15,6 @@ from typing import Any
 
 from seatrial.cli.completing import FIXED
 from seatrial.cli.words import options_of
-from seatrial.job.target import instead_of_manifest, manifest_refused
 
 #: (message, cause, command).
 Told = tuple[str, str | None, str | None]
@@ -63,6 +62,8 @@ def usage_problem(error: Exception, argv: Sequence[str]) -> Told | None:
 
 def _no_option(option: str, error: Exception, argv: Sequence[str]) -> Told | None:
     if option in ("-f", "--filename") and argv[0] in ("run", "plan") and list(argv[1:-1]) == [option]:
+        from seatrial.job.target import instead_of_manifest, manifest_refused  # loads pydantic
+
         return manifest_refused(argv[-1]), None, instead_of_manifest(argv[-1])
     if option == "--target" and argv[0] == "up":
         return "--target is not supported by up yet: it plans for this machine", None, "seatrial up --plan --gpus none"
