@@ -232,7 +232,7 @@ class TestJax:
                 "jax-no-gpu",
             ),
             ({"GRAPH": "NOT_FOUND: Couldn't find a suitable version of ptxas. The following"}, "xla-no-ptxas"),
-            ({"GRAPH": "FAILED_PRECONDITION: DNN library initialization failed. Look at the"}, "cudnn-not-found"),
+            ({"GRAPH": "FAILED_PRECONDITION: DNN library initialization failed. Look at the"}, "cudnn-not-started"),
             (
                 {
                     "DEVICES": "Unable to initialize backend 'cuda': Unable to use CUDA because of the following "
