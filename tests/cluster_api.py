@@ -13,16 +13,23 @@ from urllib.parse import unquote, urlsplit
 
 import yaml
 
-from seatrial.backends.kubernetes.client import Cluster
-
 #: An answer that is a refusal.
 FORBIDDEN, MISSING = 403, 404
 _WORDS = {FORBIDDEN: "Forbidden", MISSING: "NotFound"}
 
 
 @contextmanager
-def cluster_api(folder: Path, answers: Mapping[str, Any]) -> Iterator[tuple[Cluster, list[str]]]:
-    """A cluster whose API has these answers, and the requests that it was sent.
+def cluster_api(folder: Path, answers: Mapping[str, Any]) -> Iterator[tuple[Any, list[str]]]:
+    """Yield a ``Cluster`` whose API has these answers, and the requests that it receives."""
+    from seatrial.backends.kubernetes.client import Cluster
+
+    with api_server(folder, answers) as (kubeconfig, asked):
+        yield Cluster({"KUBECONFIG": str(kubeconfig)}), asked
+
+
+@contextmanager
+def api_server(folder: Path, answers: Mapping[str, Any]) -> Iterator[tuple[Path, list[str]]]:
+    """Yield the path of a kubeconfig for a server with these answers, and the requests that it receives.
 
     Args:
         answers: path, or path and query, or ``METHOD path`` → object, or a status. Anything else is not found.
@@ -65,7 +72,7 @@ def cluster_api(folder: Path, answers: Mapping[str, Any]) -> Iterator[tuple[Clus
     kubeconfig = folder / "kubeconfig"
     kubeconfig.write_text(yaml.safe_dump(config))
     try:
-        yield Cluster({"KUBECONFIG": str(kubeconfig)}), asked
+        yield kubeconfig, asked
     finally:
         server.shutdown()
         server.server_close()
