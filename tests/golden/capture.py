@@ -92,7 +92,7 @@ class Capture:
             "NO_COLOR": "1",
         }
         prefix = Path(python).parent.parent
-        self._texts = {str(folder): "ROOT", str(prefix): "PYTHON", socket.gethostname(): "HOST"}
+        self._texts = {str(folder): "ROOT", str(prefix): "PYTHON"}
 
     def run(self, words: Sequence[str], cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run one command line; fail on a traceback of ours."""
@@ -172,6 +172,7 @@ class Capture:
                 value = value.replace(old, new)
             for pattern, new in _MASKS:
                 value = pattern.sub(new, value)
+            value = re.sub(rf"\b{re.escape(socket.gethostname())}\b", "HOST", value)
             return value.splitlines() if "\n" in value else value
         if isinstance(value, list):
             return [self.masked(each, room) for each in value]
