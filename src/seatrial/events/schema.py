@@ -251,17 +251,32 @@ def never_started(cause: str, exit_code: Optional[int]) -> TargetExited:
 MODEL_SUFFIXES = (".pt", ".pth", ".safetensors", ".ckpt", ".h5", ".keras", ".onnx", ".pkl", ".joblib")
 
 
-#: Those of what else a run is started for.
-_RESULT_SUFFIXES = (
-    *MODEL_SUFFIXES,
-    *(".bin", ".pb", ".tar", ".npy", ".npz", ".csv", ".tsv", ".parquet", ".feather", ".json", ".jsonl", ".txt"),
-    *(".png", ".jpg", ".jpeg", ".gif", ".svg", ".pdf", ".mp4"),
+#: Files that programs leave for themselves: locks, process IDs, sources and what is compiled from them.
+_NOISE_SUFFIXES = (
+    *(
+        ".lock",
+        ".pid",
+        ".sock",
+        ".tmp",
+        ".part",
+        ".swp",
+        ".py",
+        ".pyc",
+        ".pyi",
+        ".c",
+        ".cc",
+        ".cpp",
+        ".cu",
+        ".h",
+        ".hpp",
+    ),
+    *(".o", ".a", ".so", ".cubin", ".ptx", ".ttir", ".ttgir", ".llir", ".source", ".best_config", ".whl", ".egg"),
 )
 
 
 def is_result(name: str) -> bool:
-    """Whether a file of this name may be what a run was for: a model, an array, a table, a picture, TensorBoard's."""
-    return name.lower().endswith(_RESULT_SUFFIXES) or ".tfevents." in name
+    """Return whether a file of this name may be what a run was for: all but what programs leave for themselves."""
+    return not name.lower().endswith(_NOISE_SUFFIXES)
 
 
 class FilesOutside(Event, type="files.outside"):

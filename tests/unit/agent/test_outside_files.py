@@ -31,8 +31,24 @@ def names(files: list[dict[str, object]]) -> list[str]:
 
 def test_only_results_count(folders: tuple[Path, Path]) -> None:
     unkept, run = folders
-    made = ["m.pt", "a.npy", "t.csv", "p.png", "events.out.tfevents.1.host", "tmpabcd1234/best.ckpt"]
-    noise = ["x.lock", "sock", ".hidden/m.pt", "__pycache__/m.npy", "torchinductor_me/k.json", "tmpabcd1234/x.json"]
+    made = [
+        "m.pt",
+        "a.npy",
+        "t.csv",
+        "model",
+        "saved/variables.data-00000-of-00001",
+        "run.log",
+        "tmpabcd1234/best.ckpt",
+    ]
+    noise = [
+        "x.lock",
+        "k.cubin",
+        "main.cpp",
+        ".hidden/m.pt",
+        "__pycache__/m.npy",
+        "torchinductor_me/k.json",
+        "tmpabcd1234/x.json",
+    ]
     for name in (*made, *noise):
         (unkept / name).parent.mkdir(exist_ok=True)
         (unkept / name).write_text("x")
