@@ -21,8 +21,9 @@ def recorded(name):
 
 
 @pytest.fixture
-def engine_that(tmp_path):
-    """Makes a stand-in for an engine's program with the given shell script."""
+def engine_that(tmp_path, monkeypatch):
+    """Makes a stand-in for an engine's program with the given shell script, where no engine is chosen."""
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
 
     def make(script):
         program = tmp_path / "engine"

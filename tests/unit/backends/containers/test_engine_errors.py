@@ -186,7 +186,7 @@ Usage:  docker container run [OPTIONS] IMAGE [COMMAND] [ARG...]
 Run 'docker container run --help' for more information"""
     error = start_error("docker", ["docker"], 125, said)
     assert error.message.endswith('invalid argument "nofoo" for "--ulimit" flag: invalid ulimit argument: nofoo')
-    assert error.run == "docker container run --help"
+    assert error.run == "seatrial doctor --on docker"
 
 
 def test_every_error_names_an_entry_of_the_catalogue():
