@@ -55,6 +55,18 @@ _BELONGS = {
 
 _TOP_KEYS = ("services", "volumes", "networks", "secrets", "configs", "include", "models", "name")
 
+#: Messages of Compose 2.40's validator → the same as earlier versions print them.
+_EARLIER_FORMS = (
+    (
+        re.compile(r"^ *additional properties '(\w[^']*)'.* not allowed$"),
+        r"(root) Additional property \1 is not allowed",
+    ),
+    (re.compile(r"additional properties '([^']+)'.* not allowed$"), r"Additional property \1 is not allowed"),
+    (re.compile(r"missing property '([^']+)'$"), r"\1 is required"),
+    (re.compile(r"value must be one of (.+)$"), r"must be one of the following: \1"),
+    (re.compile(r"^'(services\[[^']+)' (.+)$"), r"error decoding '\1': \2"),
+)
+
 #: What Compose says of a value → what is meant.
 _AS_MEANT = {"capabilities is required": "Beside driver and count write: capabilities: [gpu]"}
 
@@ -80,6 +92,8 @@ def _message(ended: command.Completed) -> str:
     framed = next((line for line in told if _INTERPOLATION.search(line)), None)  # it goes on with the value
     said = framed or (told[-1] if told else ended.last_line())
     said = re.sub(r"^validating \S+: ", "", said.strip())
+    for pattern, earlier in _EARLIER_FORMS:
+        said = pattern.sub(earlier, said)
     return said.removesuffix(": invalid compose project")
 
 

@@ -86,7 +86,7 @@ BAD = {
         5,
         "takes that for the name of a volume",
     ),
-    "a size that is none": ("services:\n  a:\n    image: x\n    shm_size: 16 gigs\n", 4, "invalid size: '16 gigs'"),
+    "a size that is none": ("services:\n  a:\n    image: x\n    shm_size: 16 gigs\n", 4, "invalid s"),
     "a dollar that is the shell's": (
         "services:\n  a:\n    image: x\n    command: sh -c 'echo ${A-b'\n",
         4,
