@@ -1,6 +1,6 @@
 """A Dockerfile's text as instructions: continued lines, comments in them, here-documents, `# escape=`.
 
-Read as BuildKit's parser does. docs/decisions/0002 says why no library reads it.
+Read as BuildKit's parser does. docs/decisions.md, 0002 says why no library reads it.
 """
 
 from __future__ import annotations
