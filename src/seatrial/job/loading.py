@@ -23,6 +23,7 @@ from seatrial.job.config import ConfigFile, MlflowTable, ServicesTable, StageTab
 from seatrial.job.keys import Table, typed_keys
 from seatrial.job.model import Criteria, ImageOptions, Job, Target, WatchOptions
 from seatrial.job.notify import Notify, from_flags
+from seatrial.job.retired import replaced_key
 from seatrial.job.sweep_table import SweepTable
 from seatrial.job.target import resolve_target
 from seatrial.job.tuning import Changes
@@ -218,6 +219,8 @@ class _Source:
         near = [] if location[-1] in known else difflib.get_close_matches(location[-1], known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         if detail["type"] == "extra_forbidden":
+            if sentence := replaced_key(key):
+                return f"{self._key(key)} was removed: {sentence}"
             if key in ("kubernetes.requests", "kubernetes.limits", "kubernetes.resources"):
                 return f"{self._key(key)}: requests below limits are not supported yet; cpus and memory set both"
             return f"{self._key(key)}: unknown key{hint or '; known here: ' + ', '.join(known)}"
