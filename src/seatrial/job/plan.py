@@ -24,8 +24,6 @@ CONTAINER_PROJECT = "/workspace"
 CONTAINER_SOURCE = "/seatrial/project"
 CONTAINER_DATA = "/data"
 CONTAINER_MODELS = "/models"
-#: Event files for TensorBoard, where that is up.
-CONTAINER_EVENTS = "/seatrial/tensorboard"
 CONTAINER_HOME = "/home/seatrial"
 CONTAINER_RUN = "/seatrial/run"
 CONTAINER_AGENT = "/seatrial/agent.pyz"

@@ -104,11 +104,6 @@ class Run:
         return self.place / "outputs"
 
     @property
-    def events_folder(self) -> Path:
-        """What the target writes for TensorBoard, where that is up: beside the others', for one page over all."""
-        return self.place.parents[1] / "tensorboard" / self.id
-
-    @property
     def checkpoints(self) -> Path:
         return (self.outputs if self.recorded else self.place) / "checkpoints"
 

@@ -1,4 +1,4 @@
-"""A user's own Dockerfile as its rules see it, and what a rule says."""
+"""Represent a Dockerfile for the rules: stages, environments, commands; and a remark."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Literal
 
-from seatrial.images.dockerfiles.instructions import JOINT, Instruction, read_instructions
-from seatrial.images.dockerfiles.shell import Command, commands_of, options_and_rest
+from seatrial.images.lint.commands import Command, commands_of, options_and_rest
+from seatrial.images.lint.instructions import JOINT, Instruction, read_instructions
 
 #: A value that grows beyond this is left as it is written: ``ARG A=$A$A`` doubles with every line.
 _MOST_CHARACTERS = 4000
@@ -21,30 +20,28 @@ _PAIR = re.compile(r"([A-Za-z_][\w.-]*)=((?:\"(?:[^\"\\]|\\.)*\"|'[^']*'|\\.|[^\
 
 @dataclass(frozen=True)
 class Remark:
-    """One thing found. ``line`` counts from 1; ``file`` is None for the Dockerfile itself."""
+    """Hold one finding; ``line`` counts from 1."""
 
     line: int
     id: str
     severity: Literal["error", "warning", "hint"]
     message: str
     fix: str
-    file: Path | None = None
 
     def to_dict(self) -> dict[str, object]:
-        found = {name: getattr(self, name) for name in ("line", "id", "severity", "message", "fix")}
-        return {**found, "file": str(self.file)} if self.file else found
+        return {name: getattr(self, name) for name in ("line", "id", "severity", "message", "fix")}
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One FROM.
+    """Hold one FROM.
 
     Attributes:
-        image: what it starts from, through earlier stages, variables filled in.
+        image: the image that it starts from, through earlier stages, variables filled in.
         name: after AS, in small letters; "" without.
         line: of the FROM.
         number: counted from 0.
-        parent: number of the stage that it starts from; None for an image.
+        parent: number of the stage that it starts from; None if it starts from an image.
     """
 
     image: str
@@ -56,7 +53,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Setting:
-    """A variable of a stage's environment: ENV's outlive the build, ARG's do not."""
+    """Hold a variable of a stage; ENV's outlive the build, ARG's do not."""
 
     value: str
     line: int
@@ -65,11 +62,11 @@ class Setting:
 
 @dataclass(frozen=True)
 class Dockerfile:
-    """The file as the rules see it.
+    """Hold the parsed file.
 
     Attributes:
-        environments: of each stage when it ends, what it starts with included.
-        requirements: lines of the requirement files beside it that pip is given, by name.
+        environments: of each stage at its end, inherited variables included.
+        requirements: lines of the requirement files beside it that pip reads, by name.
     """
 
     instructions: tuple[Instruction, ...]
@@ -83,7 +80,7 @@ class Dockerfile:
 
     @cached_property
     def chain(self) -> tuple[int, ...]:
-        """The final stage and those it starts from, the first one first."""
+        """List the final stage and those it starts from, the first one first."""
         found: list[int] = []
         number: int | None = self.final.number
         while number is not None:
@@ -93,7 +90,7 @@ class Dockerfile:
 
     @cached_property
     def shipped(self) -> frozenset[int]:
-        """The chain, and stages that something is copied from into it."""
+        """Return the chain, and the stages that it copies from."""
         names = {stage.name: stage.number for stage in self.stages if stage.name}
         found: set[int] = set()
         waiting = [self.final.number]
@@ -112,7 +109,7 @@ class Dockerfile:
 
     @cached_property
     def commands(self) -> tuple[Command, ...]:
-        """Of every RUN, variables filled in as far as they are known."""
+        """Return the commands of every RUN, with known variables filled in."""
         return tuple(command for each in self.of("RUN") for command in self.commands_of(each))
 
     def commands_of(self, each: Instruction) -> list[Command]:
@@ -123,13 +120,13 @@ class Dockerfile:
         return (each for each in self.instructions if each.name == name)
 
     def lasting(self, name: str) -> Setting | None:
-        """A variable of the final image, as far as the file sets it."""
+        """Return a variable of the final image; None if the file does not set it."""
         setting = self.environments[-1].get(name)
         return setting if setting and setting.lasts else None
 
 
 def read_dockerfile(text: str) -> Dockerfile:
-    """Instructions, stages and their environments; variables are filled in where the file gives them a value."""
+    """Parse instructions, stages and their environments; variables are filled in where the file sets them."""
     instructions: list[Instruction] = []
     stages: list[Stage] = []
     environments: list[dict[str, Setting]] = []
@@ -151,7 +148,7 @@ def read_dockerfile(text: str) -> Dockerfile:
 
 
 def pairs_of(value: str) -> list[tuple[str, str]]:
-    """``A=b C="d e"``, and the old form ``A b c``."""
+    """Split ``A=b C="d e"``, and the old form ``A b c``."""
     if not re.match(r"[A-Za-z_][\w.-]*=", value):
         name, _, rest = value.partition(" ")
         return [(name, rest.strip())] if name else []
@@ -174,7 +171,7 @@ def _inherited(environment: dict[str, Setting]) -> dict[str, Setting]:
 
 
 def _declare(each: Instruction, known: dict[str, Setting], outside: dict[str, Setting]) -> None:
-    """``ARG A=b C``: without a value it is the one from before the first FROM; an ENV of that name stands before it."""
+    """Record ``ARG A=b C``: without a value the one above the first FROM counts; an ENV of that name wins."""
     given: list[tuple[str, str | None]] = [(name, _unquoted(text)) for name, text in _PAIR.findall(each.value)]
     for name, value in given or [(word, None) for word in each.value.split()]:
         if (before := known.get(name)) and before.lasts:
@@ -209,6 +206,6 @@ def _unquoted(text: str) -> str:
 
 
 def _lines_before(each: Instruction, name: str) -> int:
-    """Joints before a name in the instruction: its line, counted from the instruction's."""
+    """Count the line joints before a name in the instruction."""
     found = re.search(rf"(?:^|[\s{JOINT}]){re.escape(name)}[=\s]", each.raw)
     return each.raw[: found.end()].count(JOINT) if found else 0

@@ -1,4 +1,4 @@
-"""Python packages: without a version, from the wrong index, twice, or from files that are not there yet."""
+"""Check frameworks: without a version, without CUDA, twice, or without a wheel for the base's Python."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from packaging.version import InvalidVersion, Version
 
 from seatrial.images.base import python_of_image
-from seatrial.images.dockerfiles.installs import Install, installs_of, pip_installs
-from seatrial.images.dockerfiles.parts import Dockerfile, Remark
+from seatrial.images.lint.commands import Install, installs_of, pip_installs
+from seatrial.images.lint.dockerfile import Dockerfile, Remark
 from seatrial.stack.facts import TORCH_VERSION, wheels
 
 _FRAMEWORKS = ("torch", "tensorflow", "jax")
@@ -24,11 +24,10 @@ _CPU_SOURCE = re.compile(r"/whl/(?:nightly/)?cpu(?:[/\s\"']|$)")
 #: A JAX with CUDA: its extra, its plug-in, a jaxlib that was built for it, or NVIDIA's own image.
 _WITH_CUDA = re.compile(r"^jax(?:lib)?\[cuda|^jax-cuda|^jaxlib==[\d.]+\+cuda|jax_cuda_releases")
 _WITH_JAX = re.compile(r"(?:nvcr\.io/nvidia|ghcr\.io/nvidia)/jax\b")
-_BRANCHES = ("main", "master", "develop", "dev", "HEAD")
 
 
 def no_pins(file: Dockerfile) -> Iterator[Remark]:
-    """A package without a version is another one next month."""
+    """Find frameworks without a version, nightly builds included."""
     for each in pip_installs(file.commands):
         wanted = each.package(*_FRAMEWORKS)
         if (
@@ -46,15 +45,18 @@ def no_pins(file: Dockerfile) -> Iterator[Remark]:
                 f"{wanted} has no pinned version: the same Dockerfile can give a different image later",
                 f'pip install "{wanted}=={newest}"   # or -r requirements.txt with versions',
             )
-    for stage in file.stages:
-        named = stage.parent is None and stage.image != "scratch" and "nvidia/cuda" not in stage.image  # dead-tag
-        if named and re.fullmatch(r"(?:[\w.-]+(?::\d+)?/)?[\w./-]+(:latest)?", stage.image):
-            bare = stage.image.removesuffix(":latest")
-            yield Remark(stage.line, "no-pins", "warning", f"{stage.image} has no version tag", f"FROM {bare}:VERSION")
+        if wanted and _nightly(each) and not re.search(r"==|\$", wanted):
+            yield Remark(
+                each.line,
+                "nightly-unpinned",
+                "warning",
+                f"{wanted} is whatever was built last night: the same Dockerfile gives another image tomorrow",
+                f"pip install torch=={TORCH_VERSION}   # or a dated build: torch==X.Y.0.devYYYYMMDD",
+            )
 
 
 def python_too_new(file: Dockerfile) -> Iterator[Remark]:
-    """The pinned torch has no wheel for the base's Python."""
+    """Find a pinned torch that has no wheel for the base's Python."""
     for each in pip_installs(file.commands):
         image = file.stages[each.command.stage].image if each.command.stage >= 0 else ""
         python = python_of_image(image)
@@ -77,26 +79,8 @@ def python_too_new(file: Dockerfile) -> Iterator[Remark]:
             )
 
 
-def pip_cache_left(file: Dockerfile) -> Iterator[Remark]:
-    """pip keeps every wheel it downloaded: gigabytes for a framework."""
-    off = any("PIP_NO_CACHE_DIR" in each.value for each in file.instructions)
-    for each in file.of("RUN"):
-        kept = re.search(r"--no-cache|--mount=type=cache|cache purge|\.cache", each.value)
-        if off or kept or each.stage not in file.chain:
-            continue
-        first = next((one for one in pip_installs(tuple(file.commands_of(each))) if one.tool == "pip"), None)
-        if first:
-            yield Remark(
-                first.line,
-                "pip-cache",
-                "warning",
-                "pip's download cache stays in the layer",
-                "RUN --mount=type=cache,target=/root/.cache/pip pip install …",
-            )
-
-
 def torch_twice(file: Dockerfile) -> Iterator[Remark]:
-    """A second torch: of the base, of an earlier RUN, of conda."""
+    """Find a second torch: of the base, of an earlier RUN, of conda."""
     base = _WITH_TORCH.match(file.final.image)
     before, tool = (f"the base {file.final.image}", "pip") if base else ("", "")
     release = base["release"] if base else None
@@ -121,7 +105,7 @@ def torch_twice(file: Dockerfile) -> Iterator[Remark]:
 
 
 def _torch_of(each: Install, file: Dockerfile) -> tuple[str | None, str]:
-    """(the requirement of torch that a command installs, where it stands)."""
+    """Return the requirement of torch that a command installs, and its place; (None, "") if there is none."""
     if each.tool == "conda":
         return (each.package("pytorch", "pytorch-gpu") if each.action in ("install", "create") else None), "here"
     if each.tool not in ("pip", "uv") or each.action not in ("install", "add"):
@@ -145,7 +129,7 @@ def _same_release(one: str, other: str) -> bool:
 
 
 def cpu_torch(file: Dockerfile) -> Iterator[Remark]:
-    """torch without CUDA in an image for GPUs: everything runs, on the CPU."""
+    """Find a torch without CUDA in an image for GPUs, where everything runs on the CPU."""
     if not _is_for_gpus(file):
         return
     for each in installs_of(file.commands):
@@ -172,7 +156,7 @@ def cpu_torch(file: Dockerfile) -> Iterator[Remark]:
 
 
 def cpu_tensorflow_or_jax(file: Dockerfile) -> Iterator[Remark]:
-    """TensorFlow's or JAX's build without CUDA in an image for GPUs, where nothing else brings one with it."""
+    """Find TensorFlow or JAX without CUDA in an image for GPUs, if nothing else brings one with CUDA."""
     shipped = [each for each in pip_installs(file.commands) if each.command.stage in file.shipped]
     if not _is_for_gpus(file) or _WITH_JAX.match(file.final.image):
         return
@@ -195,7 +179,7 @@ def cpu_tensorflow_or_jax(file: Dockerfile) -> Iterator[Remark]:
 
 
 def _is_for_gpus(file: Dockerfile) -> bool:
-    """By its base, or by the variable that NVIDIA's toolkit reads."""
+    """Return True if its base, or the variable that NVIDIA's toolkit reads, names GPUs."""
     visible = file.lasting("NVIDIA_VISIBLE_DEVICES")
     named = visible and visible.value not in ("", "void", "none")
     return bool(_FOR_GPUS.search(file.final.image) or named)
@@ -209,69 +193,4 @@ def _nightly(each: Install) -> bool:
     return any("/whl/nightly" in source for source in each.sources)
 
 
-def unpinned_sources(file: Dockerfile) -> Iterator[Remark]:
-    """Nightly builds and git branches: what they give changes from day to day."""
-    for each in pip_installs(file.commands):
-        wanted = each.package("torch")
-        if _nightly(each) and wanted and not re.search(r"==|\$", wanted):
-            yield Remark(
-                each.line,
-                "nightly-unpinned",
-                "warning",
-                f"{wanted} is whatever was built last night: the same Dockerfile gives another image tomorrow",
-                f"pip install torch=={TORCH_VERSION}   # or a dated build: torch==X.Y.0.devYYYYMMDD",
-            )
-        branches = [word for word in each.packages if re.search(r"git\+\w+://|git\+ssh:", word) and not _git_pin(word)]
-        if branches:
-            more = f" and {len(branches) - 1} more" if len(branches) > 1 else ""
-            source = branches[0].partition("#")[0].strip().removesuffix("@main").removesuffix("@master")
-            yield Remark(
-                each.line,
-                "git-unpinned",
-                "warning",
-                f"{branches[0]}{more} is the newest commit of a branch: the same Dockerfile gives another "
-                "image tomorrow",
-                f'pip install "{source}@COMMIT"',
-            )
-    yield from _unpinned_clones(file)
-
-
-def _unpinned_clones(file: Dockerfile) -> Iterator[Remark]:
-    for at, command in enumerate(file.commands):
-        words = command.words
-        if words[:1] != ("git",) or "clone" not in words[1:4] or command.stage not in file.shipped:
-            continue
-        options = {name: words[i + 1] for i, name in enumerate(words[:-1]) if name in ("-b", "--branch", "--revision")}
-        options |= {
-            word.partition("=")[0]: word.partition("=")[2]
-            for word in words
-            if word.startswith(("--branch=", "--revision="))
-        }
-        if options and not set(options.values()) & set(_BRANCHES):
-            continue
-        later = (one for one in file.commands[at + 1 :] if one.stage == command.stage and one.words[:1] == ("git",))
-        if any(_checks_out(one.words) for one in later):
-            continue
-        yield Remark(
-            command.line,
-            "git-unpinned",
-            "warning",
-            "git clone takes the newest commit of a branch: the same Dockerfile gives another image "
-            "tomorrow, and a cached layer "
-            "keeps an old one",
-            "git clone … && git -C FOLDER checkout COMMIT",
-        )
-
-
-def _git_pin(word: str) -> bool:
-    """A ref behind the repository's path, other than a branch that moves."""
-    ref = re.search(r"\.(?:git)?[^@\s]*/[^@\s]*@([^#\s]+)", word.partition("git+")[2])
-    return bool(ref) and ref[1] not in _BRANCHES if ref else False
-
-
-def _checks_out(words: tuple[str, ...]) -> bool:
-    named = [word for word in words[1:] if not word.startswith("-") and word not in (".", *_BRANCHES)]
-    return any(verb in named[:3] and named[-1] != verb for verb in ("checkout", "reset", "switch"))
-
-
-RULES = (no_pins, python_too_new, pip_cache_left, torch_twice, cpu_torch, cpu_tensorflow_or_jax, unpinned_sources)
+RULES = (no_pins, python_too_new, torch_twice, cpu_torch, cpu_tensorflow_or_jax)

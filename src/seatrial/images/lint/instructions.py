@@ -1,6 +1,6 @@
-"""A Dockerfile's text as instructions: continued lines, comments in them, here-documents, `# escape=`.
+"""Split a Dockerfile into instructions: continued lines, comments in them, here-documents, `# escape=`.
 
-Read as BuildKit's parser does. docs/decisions.md, 0002 says why no library reads it.
+Follows BuildKit's parser. docs/decisions.md, 0002, gives the reason why no library reads it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ _WITH_HEREDOC = ("RUN", "COPY", "ADD")
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction.
+    """Hold one instruction.
 
     Attributes:
         name: in capitals; of ``ONBUILD RUN x`` it is ``ONBUILD``.
-        raw: what stands behind the name, with JOINT where lines were joined.
+        raw: the text behind the name, with JOINT where lines were joined.
         line: where it begins, counted from 1.
         stage: number of the FROM above it, -1 before the first.
         heredoc: the bodies of its here-documents, one behind the other; "" without.
         heredoc_line: where the first body begins.
-        unended: the name of a here-document whose last line is missing.
     """
 
     name: str
@@ -42,17 +41,16 @@ class Instruction:
     stage: int = -1
     heredoc: str = ""
     heredoc_line: int = 0
-    unended: str = ""
 
     @property
     def value(self) -> str:
-        """What stands behind the name, here-documents included."""
+        """Return the text behind the name, here-documents included."""
         text = self.raw.replace(JOINT, "").strip()
         return f"{text}\n{self.heredoc}" if self.heredoc else text
 
 
 def read_instructions(text: str) -> Iterator[Instruction]:
-    """In the order of the file. Text that is no Dockerfile gives instructions with odd names."""
+    """Return the instructions in order. Text that is not a Dockerfile gives instructions with odd names."""
     lines = text.removeprefix("\ufeff").splitlines()
     escape = _escape(lines)
     number = 0
@@ -74,19 +72,17 @@ def read_instructions(text: str) -> Iterator[Instruction]:
                 break
         logical = JOINT.join(parts)
         name, rest = _split_name(logical)
-        heredoc, body_line, unended = [], number + 1, ""
+        heredoc, body_line = [], number + 1
         if name in _WITH_HEREDOC:
             words = _WORD.findall(rest.replace(JOINT, " ")) if "<<" in rest else []
             for found in filter(None, map(_HEREDOC.match, words)):
                 body, number = _body(lines, number, found["name"], strip_tabs=bool(found["dash"]))
                 heredoc += body
-                last = lines[number - 1].lstrip("\t") if found["dash"] else lines[number - 1]
-                unended = unended or ("" if last == found["name"] and number >= body_line else found["name"])
-        yield Instruction(name, rest, first + 1, heredoc="\n".join(heredoc), heredoc_line=body_line, unended=unended)
+        yield Instruction(name, rest, first + 1, heredoc="\n".join(heredoc), heredoc_line=body_line)
 
 
 def _escape(lines: list[str]) -> str:
-    """The escape character: a backslash, or what a directive at the top says."""
+    """Return the escape character: a backslash, or the one that a directive at the top names."""
     for line in lines:
         directive = _DIRECTIVE.match(line.strip())
         if not directive:
@@ -104,7 +100,7 @@ def _split_name(logical: str) -> tuple[str, str]:
 
 
 def _body(lines: list[str], number: int, name: str, *, strip_tabs: bool) -> tuple[list[str], int]:
-    """The lines up to the one that is the name alone, and the number of the line behind it."""
+    """Return the lines above the one that is the name alone, and the number of the line below it."""
     for end in range(number, len(lines)):
         if (lines[end].lstrip("\t") if strip_tabs else lines[end]) == name:
             return lines[number:end], end + 1

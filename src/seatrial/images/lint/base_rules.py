@@ -1,4 +1,4 @@
-"""The base image: tags that are gone, CUDA that is there twice or of another version, no Python."""
+"""Check the base image: tags that do not exist, CUDA installed twice or of another version, no Python, root."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterator
 from typing import Literal
 
-from seatrial.images.dockerfiles.installs import pip_installs
-from seatrial.images.dockerfiles.parts import Dockerfile, Remark, Stage
+from seatrial.images.lint.commands import pip_installs
+from seatrial.images.lint.dockerfile import Dockerfile, Remark, Stage
 from seatrial.stack.facts import CudaImage, cuda_images
 
 _CUDA_IMAGE = re.compile(
     r"(?P<host>docker\.io/|nvcr\.io/)?nvidia/cuda(?::|$)(?P<cuda>\d+\.\d+(?:\.\d+)?)?-?(?P<rest>[a-z0-9.-]*)"
 )
 _VARIANT = re.compile(r"whl/(?:nightly/)?cu(?P<digits>\d{3})|torch==[\d.]+\+cu(?P<local>\d{3})")
-#: What an image can have pip from, a script of the user's included; yum's and dnf's Python comes with it.
+#: Commands that can install pip, a user's script included; yum's and dnf's Python comes with it.
 _BRINGS_PIP = re.compile(
     r"\b(?:yum|dnf)\b|-pip\b|get-pip|ensurepip|-m pip\b|easy_install|\.sh\b|make install|\bADD\b|jupyter"
 )
@@ -22,7 +22,7 @@ _CPU_BUILD = re.compile(r"/whl/cpu|torch==[\d.]+\+cpu")
 
 
 def cuda_twice(file: Dockerfile) -> Iterator[Remark]:
-    """pip's wheels bring their own CUDA: on a base that has it, it is there twice."""
+    """Find wheels that bring their own CUDA to a base that has one."""
     base = _CUDA_IMAGE.match(file.final.image)
     if not base or not re.search("runtime|devel", base["rest"]):
         return
@@ -49,7 +49,7 @@ def cuda_twice(file: Dockerfile) -> Iterator[Remark]:
 
 
 def devel_at_run_time(file: Dockerfile) -> Iterator[Remark]:
-    """The compiler and the headers of CUDA are 5 GB that no training run reads."""
+    """Find a devel image as the final stage: CUDA's compiler and headers are 5 GB that no run reads."""
     if (base := _CUDA_IMAGE.match(file.final.image)) and "devel" in base["rest"]:
         yield Remark(
             file.final.line,
@@ -61,7 +61,7 @@ def devel_at_run_time(file: Dockerfile) -> Iterator[Remark]:
 
 
 def variant_against_base(file: Dockerfile) -> Iterator[Remark]:
-    """The CUDA of the base's tag and of torch's build differ."""
+    """Find a build of torch for another CUDA than that of the base's tag."""
     for each in pip_installs(file.commands):
         if each.command.stage < 0 or each.command.sometimes:
             continue
@@ -84,7 +84,7 @@ def variant_against_base(file: Dockerfile) -> Iterator[Remark]:
 
 
 def wrong_cudnn_infix(file: Dockerfile) -> Iterator[Remark]:
-    """cudnn8 up to 12.2.2, cudnn9 in 12.3.2, plain cudnn from 12.4.1 on."""
+    """Find a wrong cuDNN in a tag: cudnn8 up to 12.2.2, cudnn9 in 12.3.2, plain cudnn from 12.4.1 on."""
     for stage in file.stages:
         base = _on_docker_hub(stage)
         image = _release(base["cuda"]) if base else None
@@ -130,7 +130,7 @@ def dead_tags(file: Dockerfile) -> Iterator[Remark]:
 
 
 def _nearest(cuda: str | None, ubuntu: re.Match[str] | None, flavour: str) -> str:
-    """Of a release that is gone: the newest of the next major one on the same Ubuntu, whose Python it has."""
+    """Replace a removed release by the newest of the next major one on the same Ubuntu."""
     later = [
         each for each in cuda_images() if ubuntu and cuda and ubuntu[1] in each.ubuntu and _key(each.cuda) > _key(cuda)
     ]
@@ -143,7 +143,7 @@ def _key(cuda: str) -> tuple[int, ...]:
 
 
 def _old_release(stage: Stage, cuda: str, newest: CudaImage) -> Remark:
-    """A patch release that was followed by another: the tag is there as long as NVIDIA keeps it."""
+    """Report a patch release that was followed by another: NVIDIA removes such tags some day."""
     ubuntu = re.search(r"ubuntu(\d\d\.\d\d)", stage.image)
     built = not ubuntu or ubuntu[1] in newest.ubuntu
     return Remark(
@@ -171,7 +171,7 @@ def _newer_than_known(cuda: str | None) -> bool:
 
 
 def python_missing(file: Dockerfile) -> Iterator[Remark]:
-    """nvidia/cuda, ubuntu and debian images have no python; even with python3 installed there is no `python`."""
+    """Find calls of a python or pip that nvidia/cuda, ubuntu and debian images do not have."""
     bare = re.match(r"(?:docker\.io/)?(?:nvidia/cuda|ubuntu|(?:library/)?debian)[:@]?", file.final.image)
     if not bare:
         return
@@ -203,7 +203,24 @@ def python_missing(file: Dockerfile) -> Iterator[Remark]:
             return
 
 
-RULES = (cuda_twice, devel_at_run_time, variant_against_base, wrong_cudnn_infix, dead_tags, python_missing)
+def runs_as_root(file: Dockerfile) -> Iterator[Remark]:
+    """Find a final image without USER, whose files in mounted folders belong to root."""
+    users = [each for each in file.of("USER") if each.stage in file.chain]
+    if not users or users[-1].value.split(":")[0] in ("root", "0"):
+        line = users[-1].line if users else file.instructions[-1].line
+        message = "it runs as root: files in mounted folders will belong to root"
+        yield Remark(line, "root", "warning", message, "USER 1000:1000")
+
+
+RULES = (
+    cuda_twice,
+    devel_at_run_time,
+    variant_against_base,
+    wrong_cudnn_infix,
+    dead_tags,
+    python_missing,
+    runs_as_root,
+)
 
 
 def _release(cuda: str | None) -> CudaImage | None:

@@ -1,4 +1,4 @@
-"""What hides the GPUs from a container, or puts another driver before the host's."""
+"""Find what hides the GPUs from a container, or puts another driver before the host's."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Literal
 
-from seatrial.images.dockerfiles.installs import installs_of
-from seatrial.images.dockerfiles.instructions import JOINT
-from seatrial.images.dockerfiles.parts import Dockerfile, Remark
+from seatrial.images.lint.commands import installs_of
+from seatrial.images.lint.dockerfile import Dockerfile, Remark
+from seatrial.images.lint.instructions import JOINT
 from seatrial.job.memory_settings import LIMIT, memory_note
 
 #: Values with which NVIDIA's runtime gives a container no GPU.
@@ -34,7 +34,7 @@ _GPU_CHECK = re.compile(
 
 
 def hidden_gpus(file: Dockerfile) -> Iterator[Remark]:
-    """Variables in the image that give the container no GPU, or always the same one."""
+    """Find variables of the image that give the container no GPU, or always the same one."""
     visible = file.lasting("NVIDIA_VISIBLE_DEVICES")
     if visible and visible.value.strip().lower() in _NO_GPU:
         yield Remark(
@@ -73,33 +73,33 @@ def hidden_gpus(file: Dockerfile) -> Iterator[Remark]:
 
 
 def missing_capabilities(file: Dockerfile) -> Iterator[Remark]:
-    """The driver's libraries that the runtime mounts are those that the image asks for."""
-    asked = file.lasting("NVIDIA_DRIVER_CAPABILITIES")
-    names = {name.strip() for name in asked.value.split(",")} if asked else set()
-    if not asked or not asked.value.strip() or "all" in names or "$" in asked.value:
+    """Check the capabilities: the runtime mounts only those of the driver's libraries that the image requests."""
+    requested = file.lasting("NVIDIA_DRIVER_CAPABILITIES")
+    names = {name.strip() for name in requested.value.split(",")} if requested else set()
+    if not requested or not requested.value.strip() or "all" in names or "$" in requested.value:
         return
     if "compute" not in names:
         others = "".join(f",{name}" for name in sorted(names - {"utility", ""}))
         yield Remark(
-            asked.line,
+            requested.line,
             "no-compute",
             "error",
-            f"NVIDIA_DRIVER_CAPABILITIES is {asked.value}: libcuda is not mounted, and CUDA finds no GPU",
+            f"NVIDIA_DRIVER_CAPABILITIES is {requested.value}: libcuda is not mounted, and CUDA finds no GPU",
             f"ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility{others}",
         )
     elif "utility" not in names:
         yield Remark(
-            asked.line,
+            requested.line,
             "no-utility",
             "warning",
-            f"NVIDIA_DRIVER_CAPABILITIES is {asked.value}: without utility there is no nvidia-smi, and no "
+            f"NVIDIA_DRIVER_CAPABILITIES is {requested.value}: without utility there is no nvidia-smi, and no "
             "GPU can be watched",
-            f"ENV NVIDIA_DRIVER_CAPABILITIES=utility,{asked.value}",
+            f"ENV NVIDIA_DRIVER_CAPABILITIES=utility,{requested.value}",
         )
 
 
 def other_drivers_first(file: Dockerfile) -> Iterator[Remark]:
-    """LD_LIBRARY_PATH and the loader's configuration must not lead to a libcuda of the image."""
+    """Find a libcuda of the image in LD_LIBRARY_PATH or in the loader's configuration."""
     path = file.lasting("LD_LIBRARY_PATH")
     for found in _FOREIGN.finditer(path.value) if path else ():
         folder, line = found[0], _line_of(file, found[0])
@@ -124,7 +124,7 @@ def other_drivers_first(file: Dockerfile) -> Iterator[Remark]:
 
 
 def _linked_stubs(file: Dockerfile) -> Iterator[Remark]:
-    """A stub that is linked or copied to where the loader looks."""
+    """Find a stub that is linked or copied to a folder of the loader."""
     removed = " ".join(command.text for command in file.commands if command.words[:1] in (("rm",), ("unlink",)))
     for command in file.commands:
         words = [word for word in command.words[1:] if not word.startswith("-")]
@@ -146,7 +146,7 @@ def _stubs(line: int, seen: str, fix: str) -> Remark:
 
 
 def _line_of(file: Dockerfile, folder: str) -> int:
-    """The ENV that brings a folder in."""
+    """Return the line of the ENV that adds a folder."""
     for each in file.of("ENV"):
         at = each.raw.find(folder.strip("/").rpartition("/")[2], max(0, each.raw.find("LD_LIBRARY_PATH")))
         if each.stage in file.chain and at >= 0 and "LD_LIBRARY_PATH" in each.value:
@@ -156,7 +156,7 @@ def _line_of(file: Dockerfile, folder: str) -> int:
 
 
 def _removed_again(file: Dockerfile) -> set[tuple[int, str]]:
-    """(line, package) of what the RUN that installs it removes, too: its layer has nothing of it."""
+    """Return (line, package) of packages that the RUN that installs them removes as well."""
     found = set()
     for run in file.of("RUN"):
         installs = list(installs_of(tuple(file.commands_of(run))))
@@ -166,7 +166,7 @@ def _removed_again(file: Dockerfile) -> set[tuple[int, str]]:
 
 
 def drivers_in_image(file: Dockerfile) -> Iterator[Remark]:
-    """The driver belongs to the host: its libraries are mounted, and its kernel module runs there."""
+    """Find packages of the driver, which belongs to the host: the runtime mounts its libraries."""
     removed = _removed_again(file)
     for each in installs_of(file.commands):
         if each.command.stage not in file.chain or each.action not in ("install", "groupinstall", "module"):
@@ -209,8 +209,22 @@ def drivers_in_image(file: Dockerfile) -> Iterator[Remark]:
             )
 
 
+def revoked_keys(file: Dockerfile) -> Iterator[Remark]:
+    """Find NVIDIA's repository key of before April 2022."""
+    for command in file.commands:
+        # NVIDIA's repository for machine learning is still signed with the old key.
+        if "7fa2af80.pub" in command.text and "machine-learning" not in command.text:
+            yield Remark(
+                command.line,
+                "apt-key",
+                "error",
+                "NVIDIA changed this key in April 2022: apt rejects the packages",
+                "install cuda-keyring_1.1-1_all.deb, or use a base that has what you need",
+            )
+
+
 def gpu_at_build_time(file: Dockerfile) -> Iterator[Remark]:
-    """There is no GPU while an image is built."""
+    """Find checks for a GPU in a build, which has none."""
     for command in file.commands:
         if command.words[:1] in (("echo",), ("printf",), ("cat",), ("sed",), ("ln",), ("touch",), ("which",)):
             continue
@@ -228,7 +242,7 @@ def gpu_at_build_time(file: Dockerfile) -> Iterator[Remark]:
 
 
 def shared_memory(file: Dockerfile) -> Iterator[Remark]:
-    """An image cannot make /dev/shm larger; that is the engine's when the container starts."""
+    """Find attempts to enlarge /dev/shm, whose size the engine sets when the container starts."""
     for command in file.commands:
         if re.search(r"mount\b.*/dev/shm|shmmax", command.text) or (
             "/etc/fstab" in command.text and "/dev/shm" in command.text
@@ -243,7 +257,7 @@ def shared_memory(file: Dockerfile) -> Iterator[Remark]:
 
 
 def memory_settings(file: Dockerfile) -> Iterator[Remark]:
-    """Variables that do not limit GPU memory, although tutorials set them for that."""
+    """Find variables that do not limit GPU memory, although tutorials set them for that."""
     for name, setting in file.environments[-1].items():
         if setting.lasts and (note := memory_note(name, setting.value)):
             yield Remark(setting.line, "no-memory-limit", "hint", f"{name}={setting.value} is {note}", LIMIT)
@@ -254,6 +268,7 @@ RULES = (
     missing_capabilities,
     other_drivers_first,
     drivers_in_image,
+    revoked_keys,
     gpu_at_build_time,
     shared_memory,
     memory_settings,

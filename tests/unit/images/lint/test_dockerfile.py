@@ -1,12 +1,12 @@
-"""A Dockerfile's text as instructions and commands: every form that BuildKit reads, and the lines they stand on."""
+"""Instructions and commands of a Dockerfile: every form that BuildKit reads, with its line."""
 
 from __future__ import annotations
 
 import pytest
 
-from seatrial.images.dockerfiles.installs import pip_installs
-from seatrial.images.dockerfiles.instructions import read_instructions
-from seatrial.images.dockerfiles.parts import Dockerfile, read_dockerfile
+from seatrial.images.lint.commands import pip_installs
+from seatrial.images.lint.dockerfile import read_dockerfile
+from seatrial.images.lint.instructions import read_instructions
 
 
 def rows(text: str) -> list[tuple[str, str, int]]:
@@ -65,12 +65,8 @@ def test_commands(run: str, expected: list[tuple[str, int, bool]]) -> None:
     assert commands(run) == expected
 
 
-def image(text: str) -> Dockerfile:
-    return read_dockerfile(text)
-
-
 def test_variables_are_filled_in() -> None:
-    file = image(
+    file = read_dockerfile(
         'ARG CUDA=12.4.1 OS="ubuntu22.04"\nARG BASE=nvidia/cuda:${CUDA}-base-$OS\n'
         "FROM --platform=linux/amd64 ${BASE} AS Build\n"
         "ARG CUDA\nENV A=$CUDA B=${NONE:-x} C=${CUDA:+yes} D=\\$A\nENV OLD form of it\nRUN echo ${A} $NONE\n"
@@ -85,17 +81,19 @@ def test_variables_are_filled_in() -> None:
 
 
 def test_variables_that_double_stay_small() -> None:
-    file = image("FROM a\nENV A=xx\n" + "ENV A=$A$A\n" * 100)
+    file = read_dockerfile("FROM a\nENV A=xx\n" + "ENV A=$A$A\n" * 100)
     assert len(file.environments[0]["A"].value) <= 4000
 
 
-def test_what_is_copied_from_a_stage_is_shipped() -> None:
-    file = image("FROM a AS one\nFROM b AS two\nFROM c AS three\nFROM d\nCOPY --from=Two /x /x\nCOPY --from=0 /y /y\n")
+def test_stage_that_is_copied_from_is_shipped() -> None:
+    file = read_dockerfile(
+        "FROM a AS one\nFROM b AS two\nFROM c AS three\nFROM d\nCOPY --from=Two /x /x\nCOPY --from=0 /y /y\n"
+    )
     assert file.shipped == {0, 1, 3} and file.chain == (3,)
 
 
-def test_what_pip_installs() -> None:
-    file = image(
+def test_installs_have_packages_files_and_sources() -> None:
+    file = read_dockerfile(
         "FROM a\nRUN python3.11 -m pip --no-cache-dir install -U 'torch>=2' x[y]==1 -r a.txt --requirement=b.txt "
         "--index-url https://i/cpu -f https://j 2>&1 | tee log && uv pip install --system z && pip uninstall q\n"
     )

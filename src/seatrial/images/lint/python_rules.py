@@ -1,4 +1,4 @@
-"""Two Pythons in one image: the distribution's, which python3 and pip3 are, and one that apt installs beside it."""
+"""Find two Pythons in one image: the distribution's python3, and one that apt installs beside it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from seatrial.images.base import python3_of_distribution, python_of_image
-from seatrial.images.dockerfiles.installs import Install, installs_of
-from seatrial.images.dockerfiles.parts import Dockerfile, Remark
-from seatrial.images.dockerfiles.shell import Command, commands_of
+from seatrial.images.lint.commands import Command, Install, commands_of, installs_of
+from seatrial.images.lint.dockerfile import Dockerfile, Remark
 
 _APT = ("apt-get", "apt", "aptitude")
 #: Packages that bring an interpreter: https://packages.ubuntu.com/source/jammy/python3.11.
@@ -21,10 +20,10 @@ _PIP, _PYTHON = ("pip", "pip3", "/usr/bin/pip3"), ("python3", "/usr/bin/python3"
 
 @dataclass
 class _Pythons:
-    """The Pythons of one stage.
+    """Hold the Pythons of one stage.
 
     Attributes:
-        default: version of the distribution's python3; None once something else stands for python3 or pip3.
+        default: version of the distribution's python3; None if something else is python3 or pip3.
         beside: version → line that installs it. filled: version → line that installs packages for it.
     """
 
@@ -34,7 +33,7 @@ class _Pythons:
 
 
 def other_python(file: Dockerfile) -> Iterator[Remark]:
-    """pip3 or python3 where the image was given another Python, of which they are not."""
+    """Find pip3 and python3 of the distribution in an image that installs another Python."""
     stages: list[_Pythons] = []
     for stage in file.stages:
         if stage.parent is None:
@@ -51,7 +50,7 @@ def other_python(file: Dockerfile) -> Iterator[Remark]:
 
 
 def _remark_on(command: Command, pythons: _Pythons, image: str) -> Remark | None:
-    """The remark on one command, which is also noted in ``pythons``."""
+    """Record a command in ``pythons``; return its remark, or None if it has none."""
     assert pythons.default is not None
     if _stands_in(command):
         pythons.default = None
@@ -86,7 +85,7 @@ def _is_the_distributions(install: Install) -> bool:
 
 
 def _stands_in(command: Command) -> bool:
-    """Whether python3 or pip3 is another one afterwards: linked, of an environment, or pip's own of a version."""
+    """Return True if python3 or pip3 is another one afterwards: linked, in an environment, or a pip of a version."""
     words, text = command.words, command.text
     if words[:1] == ("update-alternatives",) or words[:1] == ("ln",):
         return bool(re.search(r"/(?:python3|pip3?)(?:\s|$)", text))
@@ -99,7 +98,7 @@ def _stands_in(command: Command) -> bool:
 
 
 def _starts(file: Dockerfile, pythons: _Pythons) -> Iterator[Remark]:
-    """CMD and ENTRYPOINT that start python3, where the packages are another's."""
+    """Find CMD and ENTRYPOINT that start python3 while the packages belong to another Python."""
     default = pythons.default
     if default is None or not pythons.filled or default in pythons.filled:
         return

@@ -1,4 +1,7 @@
-"""A user's own Dockerfile, checked for what goes wrong on GPUs. Nothing is built."""
+"""Check a user's own Dockerfile for what goes wrong on GPUs; nothing is built.
+
+General rules are hadolint's and ``docker build --check``'s.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from seatrial.errors import ConfigError, UsageError
-from seatrial.images.dockerfiles.build_context import context_remarks
-from seatrial.images.dockerfiles.installs import pip_installs
-from seatrial.images.dockerfiles.parts import Dockerfile, Remark, read_dockerfile
-from seatrial.images.dockerfiles.rules import bases, files, gpus, packages, pythons, refused, system
+from seatrial.images.lint import base_rules, gpu_rules, package_rules, python_rules
+from seatrial.images.lint.commands import pip_installs
+from seatrial.images.lint.dockerfile import Dockerfile, Remark, read_dockerfile
 from seatrial.system.project_files import is_there, read_bytes, read_text
 
 #: Far above what people write; some rules' time grows with lines times stages.
@@ -22,19 +24,11 @@ _MOST_FILES = 10
 
 Rule = Callable[[Dockerfile], Iterator[Remark]]
 
-RULES: tuple[Rule, ...] = (
-    *refused.RULES,
-    *gpus.RULES,
-    *bases.RULES,
-    *packages.RULES,
-    *pythons.RULES,
-    *files.RULES,
-    *system.RULES,
-)
+RULES: tuple[Rule, ...] = (*gpu_rules.RULES, *base_rules.RULES, *package_rules.RULES, *python_rules.RULES)
 
 
 def check_dockerfile(path: Path) -> list[Remark]:
-    """Every remark, in the order of lines. Raises UsageError for a file that is no Dockerfile."""
+    """Return every remark, in the order of lines. Raises UsageError for a file that is not a Dockerfile."""
     if not is_there(path):
         raise UsageError(f"there is no file {path}", run=f"ls {path.parent}")
     text = read_bytes(path, inside=None, limit_bytes=_MAX_BYTES, refusal=UsageError).decode("utf-8", "replace")
@@ -53,12 +47,11 @@ def check_dockerfile(path: Path) -> list[Remark]:
     if len(file.stages) > _MOST_STAGES:
         raise UsageError(f"{path} has more than {_MOST_STAGES} stages", run=f"grep -c FROM {path}")
     file = replace(file, requirements=_requirements(file, path.parent))
-    remarks = [*(remark for rule in RULES for remark in rule(file)), *context_remarks(file, path)]
-    return sorted(set(remarks), key=lambda remark: (remark.line, remark.id))
+    return sorted({remark for rule in RULES for remark in rule(file)}, key=lambda remark: (remark.line, remark.id))
 
 
 def _requirements(file: Dockerfile, folder: Path) -> dict[str, tuple[str, ...]]:
-    """Lines of the files beside the Dockerfile that pip gets with ``-r``, by the name in the command."""
+    """Read the files beside the Dockerfile that pip reads with ``-r``; lines by the name in the command."""
     found: dict[str, tuple[str, ...]] = {}
     for name in dict.fromkeys(name for each in pip_installs(file.commands) for name in each.files):
         for place in (folder / name.lstrip("/"), folder / Path(name).name):
