@@ -199,7 +199,11 @@ def _unknown_verb(word: str, rest: list[str]) -> int:
     import shlex
 
     from seatrial.findings.labels import FIX
+    from seatrial.job.retired import replaced_command
 
+    if replacement := replaced_command([word, *rest]):
+        print(f"error: The command {word} was removed\n  {FIX}: {replacement}", file=sys.stderr)
+        return 2
     near = difflib.get_close_matches(word, [*VERBS, *_OTHER_WORDS], n=1)
     near = [_OTHER_WORDS.get(each, each) for each in near]
     meant, hint = (

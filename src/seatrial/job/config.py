@@ -80,7 +80,7 @@ def file_keys() -> list[str]:
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema of seatrial.toml, for editors; kept in docs/reference/seatrial.schema.json."""
+    """JSON Schema of seatrial.toml, for editors; ``seatrial init --schema`` prints it."""
     schema = ConfigFile.model_json_schema(mode="validation")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -23,6 +23,7 @@ from seatrial.job.config import ConfigFile, file_keys
 from seatrial.job.keys import Table, typed_keys
 from seatrial.job.model import Criteria, ImageOptions, Job, Target, WatchOptions
 from seatrial.job.notify import Notify, from_flags
+from seatrial.job.retired import replaced_key
 from seatrial.job.sweep_table import SweepTable
 from seatrial.job.target import resolve_target
 from seatrial.job.tuning import Changes
@@ -52,19 +53,6 @@ _EXPECTED = {
 
 #: Mistakes of one file that are told at once.
 _MOST_PROBLEMS = 8
-
-#: Tables of earlier versions → the replacement, and a command.
-_RETIRED = {
-    "stages": (
-        "[stages] is not read any more: services of a Compose file run in order by "
-        "depends_on: {OTHER: {condition: service_completed_successfully}} (examples/pipeline)",
-        "seatrial up -f compose.yaml",
-    ),
-    "services": (
-        "[services] is not read any more: TensorBoard and MLflow are services of a Compose file (examples/trackers)",
-        "seatrial up -f compose.yaml",
-    ),
-}
 
 #: Keys of the file whose flag is spelled otherwise.
 _FLAGS = {
@@ -168,9 +156,6 @@ class _Source:
         """What is set, validated, under the names that a Job has for it: values as in a Job, tables as dicts."""
         if not isinstance(self.table, dict):
             raise ConfigError(f"{self.where.rstrip('.')}: expected a table, got {shown(self.table)}", run=self.run)
-        for key, (sentence, run) in _RETIRED.items():
-            if key in self.table:
-                raise ConfigError(f"{self.where}{sentence}", run=run)
         try:
             config = ConfigFile.model_validate(
                 volumes_apart(self.table), context={"base": self.base}, by_alias=True, by_name=False
@@ -203,6 +188,8 @@ class _Source:
         near = [] if location[-1] in known else difflib.get_close_matches(location[-1], known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         if detail["type"] == "extra_forbidden":
+            if sentence := replaced_key(key):
+                return f"{self._key(key)} was removed: {sentence}"
             if key in ("kubernetes.requests", "kubernetes.limits", "kubernetes.resources"):
                 return f"{self._key(key)}: requests below limits are not supported yet; cpus and memory set both"
             return f"{self._key(key)}: unknown key{hint or '; known here: ' + ', '.join(known)}"
