@@ -54,19 +54,6 @@ _EXPECTED = {
 #: Mistakes of one file that are told at once.
 _MOST_PROBLEMS = 8
 
-#: Tables of earlier versions → the replacement, and a command.
-_RETIRED = {
-    "stages": (
-        "[stages] is not read any more: services of a Compose file run in order by "
-        "depends_on: {OTHER: {condition: service_completed_successfully}} (examples/pipeline)",
-        "seatrial up -f compose.yaml",
-    ),
-    "services": (
-        "[services] is not read any more: TensorBoard and MLflow are services of a Compose file (examples/trackers)",
-        "seatrial up -f compose.yaml",
-    ),
-}
-
 #: Keys of the file whose flag is spelled otherwise.
 _FLAGS = {
     "image.ready": "image",
@@ -169,9 +156,6 @@ class _Source:
         """What is set, validated, under the names that a Job has for it: values as in a Job, tables as dicts."""
         if not isinstance(self.table, dict):
             raise ConfigError(f"{self.where.rstrip('.')}: expected a table, got {shown(self.table)}", run=self.run)
-        for key, (sentence, run) in _RETIRED.items():
-            if key in self.table:
-                raise ConfigError(f"{self.where}{sentence}", run=run)
         try:
             config = ConfigFile.model_validate(
                 volumes_apart(self.table), context={"base": self.base}, by_alias=True, by_name=False
