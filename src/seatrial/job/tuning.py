@@ -41,7 +41,7 @@ BY_HAND = {
 
 
 class Changes(Table):
-    """Changes that are made to a torch script from outside. Source: the table of docs/decisions/0037-tune.md."""
+    """Changes that are made to a torch script from outside. Source: the table of docs/decisions.md, 0037."""
 
     script: str | None = Field(default=None, description="The one script that the changes are for; default: any.")
     workers: Annotated[int, Field(ge=0, le=512)] | None = Field(default=None, description="DataLoader's num_workers.")

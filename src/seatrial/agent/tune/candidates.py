@@ -7,7 +7,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from seatrial.agent.tune.anatomy import Anatomy
 
-#: Words of ``--only`` → keys of SEATRIAL_TUNE (docs/decisions/0037-tune.md) that they stand for.
+#: Words of ``--only`` → keys of SEATRIAL_TUNE (docs/decisions.md, 0037) that they stand for.
 NAMES: Dict[str, Tuple[str, ...]] = {
     "workers": ("workers", "persistent_workers", "prefetch_factor"),
     "pin_memory": ("pin_memory", "non_blocking"),
