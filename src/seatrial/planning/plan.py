@@ -48,7 +48,7 @@ def _process_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
 
 
 def _cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
-    from seatrial.planning.cluster.parts import cluster_parts
+    from seatrial.planning.pods import cluster_parts
 
     return cluster_parts(job, site, script)
 

@@ -46,7 +46,7 @@ from seatrial.system.files import make_folder
 from seatrial.system.state import state_folder
 
 if TYPE_CHECKING:
-    from seatrial.backends.kubernetes.manifests.names import Manifest
+    from seatrial.backends.kubernetes.pod import Manifest
 
 Say = Callable[[str], None]
 
@@ -106,7 +106,7 @@ def plan_only(job: Job, environ: Mapping[str, str]) -> Plan:
 
 def manifests(plan: Plan, environ: Mapping[str, str]) -> list[Manifest]:
     """What a cluster is given. Raises UsageError for what it would not take."""
-    from seatrial.backends.kubernetes.manifests.of_run import cluster_manifests
+    from seatrial.backends.kubernetes.manifests import cluster_manifests
 
     return cluster_manifests(plan, agent_archive.build(state_folder(environ) / AGENT))
 
@@ -298,7 +298,7 @@ def _survey(job: Job, environ: Mapping[str, str]) -> _Ground:
 
 
 def _survey_cluster(job: Job, host: HostFacts, *, offline: bool) -> ClusterSite:
-    from seatrial.planning.cluster.survey import survey_cluster  # what speaks to clusters takes 80 ms to load
+    from seatrial.planning.pods import survey_cluster  # what speaks to clusters takes 80 ms to load
 
     return survey_cluster(job, host, offline=offline)
 

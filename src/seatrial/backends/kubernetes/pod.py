@@ -1,34 +1,37 @@
-"""The pod every kind shares: limits, volumes, shared memory, security, places on GPU pools."""
+"""The pod that every kind of workload shares: names, limits, volumes, shared memory, security, GPUs."""
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Mapping
 from typing import Any
 
 from seatrial.backends.containers.home import home_env
-from seatrial.backends.kubernetes.manifests.claim import pod_claims
-from seatrial.backends.kubernetes.manifests.names import Manifest, code_name, config_name, secret_name
 from seatrial.job.cluster import POD_CONFIG, ClusterPlan, PodMount, Volume
 from seatrial.job.plan import CONTAINER_HOME, CONTAINER_RUN, CONTAINER_SECRETS
 
-#: Files of ours that end at a path of their own; subPath mounts, since they lie in folders of the image.
+MANAGED_BY = "app.kubernetes.io/managed-by"
+RUN_LABEL = "seatrial.run"
+
+#: Name of a pod's GPU claim, and of the one request in it.
+_CLAIM = "gpus"
+
+Manifest = dict[str, Any]
+
+#: Files that are mounted by subPath, since they lie in folders of the image.
 _FILES = {"passwd": "/etc/passwd", "group": "/etc/group"}
 
-#: GPU pools are tainted so that nothing else lands there. Source: GKE and AKS docs on GPU node pools.
+#: The taint that keeps other pods off GPU pools. Source: GKE and AKS docs on GPU node pools.
 GPU_TAINT = "nvidia.com/gpu"
 
-#: Requested for each GPU (once without any) where the job says nothing: torch imported and a small batch.
+#: Requested for each GPU (once without any) where the job sets none: torch imported and a small batch.
 LEAST_CPUS = 1
 LEAST_MEMORY_GIB = 1
 
 
-def pod_spec(cluster: ClusterPlan, container: str, **env: str) -> Manifest:
-    """A pod spec without restartPolicy.
+def pod_spec(cluster: ClusterPlan, container: str) -> Manifest:
+    """Return a pod's spec without restartPolicy.
 
     Args:
-        container: the container's name, which operators insist on.
-        env: further variables.
+        container: the container's name, which operators prescribe.
     """
     volumes, mounts = _volumes(cluster)
     spec: Manifest = {
@@ -43,8 +46,8 @@ def pod_spec(cluster: ClusterPlan, container: str, **env: str) -> Manifest:
                 "imagePullPolicy": "IfNotPresent",
                 "command": list(cluster.command),
                 "workingDir": cluster.workdir,
-                "env": environment(cluster, **env),
-                "resources": resources(cluster),
+                "env": _environment(cluster),
+                "resources": _resources(cluster),
                 "securityContext": container_security(cluster),
                 "volumeMounts": mounts,
             }
@@ -53,7 +56,7 @@ def pod_spec(cluster: ClusterPlan, container: str, **env: str) -> Manifest:
     }
     further = {
         "nodeSelector": cluster.node_selector,
-        "tolerations": tolerations(cluster),
+        "tolerations": _tolerations(cluster),
         "priorityClassName": cluster.priority_class,
         "runtimeClassName": cluster.runtime_class,
         "serviceAccountName": cluster.service_account,
@@ -63,22 +66,20 @@ def pod_spec(cluster: ClusterPlan, container: str, **env: str) -> Manifest:
     return {**spec, **{key: value for key, value in further.items() if value}}
 
 
-def environment(cluster: ClusterPlan, **env: str) -> list[Manifest]:
-    """The container's variables, sorted, so that a manifest of the same plan is the same text."""
-    variables = {**home_env("seatrial"), "PYTHONUNBUFFERED": "1", **cluster.env, **env}
-    if cluster.gpus == 0:
-        variables["NVIDIA_VISIBLE_DEVICES"] = (
-            "void"  # a node's default runtime would show every GPU to an image of CUDA
-        )
+def _environment(cluster: ClusterPlan) -> list[Manifest]:
+    """Return the container's variables, sorted, so that manifests of the same plan are the same text."""
+    variables = {**home_env("seatrial"), "PYTHONUNBUFFERED": "1", **cluster.env}
+    if cluster.gpus == 0:  # a node's default runtime would show every GPU to a CUDA image
+        variables["NVIDIA_VISIBLE_DEVICES"] = "void"
     return [{"name": name, "value": value} for name, value in sorted(variables.items())]
 
 
-def resources(cluster: ClusterPlan) -> Manifest:
-    """Requests equal to limits: such a pod is the last to be evicted, and GPUs allow nothing else.
+def _resources(cluster: ClusterPlan) -> Manifest:
+    """Return requests equal to limits: such a pod is the last to be evicted, and GPUs allow nothing else.
 
-    CPU and memory that nobody asked for are requested without a limit: a scheduler that knows nothing of a pod puts
-    it onto a full node, and a limit that nobody chose would kill it. A size of /dev/shm that was asked for is memory
-    that will be needed.
+    CPU and memory that the job leaves open are requested without a limit: a scheduler puts a pod without requests onto
+    a full node, and a limit that the user did not choose would kill it. A requested size of /dev/shm is memory that
+    will be needed.
     """
     limits: dict[str, str] = {}
     if cluster.cpus is not None:
@@ -96,7 +97,7 @@ def resources(cluster: ClusterPlan) -> Manifest:
 
 
 def pod_security(cluster: ClusterPlan) -> Manifest:
-    """fsGroup makes volumes writable for a user who is not root."""
+    """Return the pod's security context; fsGroup makes volumes writable for a user who is not root."""
     return {
         "runAsNonRoot": True,
         "runAsUser": cluster.uid,
@@ -115,8 +116,8 @@ def container_security(cluster: ClusterPlan) -> Manifest:
     }
 
 
-def tolerations(cluster: ClusterPlan) -> list[Manifest]:
-    """Those asked for; and, for a pod with GPUs, the taint that GPU pools carry."""
+def _tolerations(cluster: ClusterPlan) -> list[Manifest]:
+    """Return the job's tolerations and, for a pod with GPUs, one of the taint that GPU pools carry."""
     wanted = []
     for toleration in cluster.tolerations:
         entry: Manifest = {"key": toleration.key, "operator": "Exists" if toleration.value is None else "Equal"}
@@ -130,45 +131,31 @@ def tolerations(cluster: ClusterPlan) -> list[Manifest]:
     return wanted
 
 
-def config_maps(cluster: ClusterPlan, binaries: Mapping[str, bytes], plan: str) -> list[Manifest]:
-    """The agent, its plan and a name for the pod's user; and the code, where that is a ConfigMap.
-
-    Args:
-        binaries: file name in POD_CONFIG → content.
-    """
-    user = f"seatrial:x:{cluster.uid}:{cluster.uid}::{CONTAINER_HOME}:/bin/sh"
-    texts = {
-        "plan.json": plan,
-        "passwd": f"root:x:0:0:root:/root:/bin/sh\n{user}\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n",
-        "group": f"root:x:0:\nseatrial:x:{cluster.uid}:\nnogroup:x:65534:\n",
-    }
-    binary = {name: base64.b64encode(content).decode() for name, content in binaries.items()}
-    maps = [_config_map(cluster, config_name(cluster), texts) | {"binaryData": binary}]
-    if cluster.code == "configmap":
-        maps.append(
-            _config_map(cluster, code_name(cluster), {_key(path): text for path, text in cluster.files.items()})
-        )
-    return maps
+def object_name(cluster: ClusterPlan, part: str) -> str:
+    """The name of what a workload brings along: its ``config``, ``code``, ``secrets`` or ``gpus``."""
+    return f"{cluster.name}-{part}"
 
 
-def _config_map(cluster: ClusterPlan, name: str, texts: dict[str, str]) -> Manifest:
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": name, "namespace": cluster.namespace, "labels": dict(cluster.labels)},
-        "data": texts,
-    }
+def selector(run_id: str) -> str:
+    """Label selector of everything of one run."""
+    return f"{RUN_LABEL}={run_id}"
 
 
-def _key(path: str) -> str:
-    """A ConfigMap's key of a path: letters, digits, ``-``, ``_`` and ``.`` alone."""
+def config_key(path: str) -> str:
+    """A ConfigMap's key for a path: letters, digits, ``-``, ``_`` and ``.`` only."""
     return "".join(character if character.isalnum() or character in "-_." else "_" for character in path)
 
 
+def pod_claims(cluster: ClusterPlan) -> list[Manifest]:
+    """A pod's ``resourceClaims``; [] for GPUs of a device plugin."""
+    named = {"name": _CLAIM, "resourceClaimTemplateName": object_name(cluster, "gpus")}
+    return [named] if cluster.claim else []
+
+
 def _volumes(cluster: ClusterPlan) -> tuple[list[Manifest], list[Manifest]]:
-    """(volumes, volumeMounts)."""
+    """Return the pod's volumes and its container's volumeMounts."""
     volumes: list[Manifest] = [
-        {"name": "config", "configMap": {"name": config_name(cluster), "defaultMode": 0o444}},
+        {"name": "config", "configMap": {"name": object_name(cluster, "config"), "defaultMode": 0o444}},
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(cluster.shm_bytes)}},
         {"name": "scratch", "emptyDir": {}},
     ]
@@ -182,18 +169,20 @@ def _volumes(cluster: ClusterPlan) -> tuple[list[Manifest], list[Manifest]]:
     if cluster.run_mount is None and not cluster.run_in_models:
         mounts.append({"name": "scratch", "mountPath": CONTAINER_RUN, "subPath": "run"})
     if cluster.secrets:
-        volumes.append({"name": "secrets", "secret": {"secretName": secret_name(cluster), "defaultMode": 0o440}})
+        volumes.append(
+            {"name": "secrets", "secret": {"secretName": object_name(cluster, "secrets"), "defaultMode": 0o440}}
+        )
         mounts.append({"name": "secrets", "mountPath": CONTAINER_SECRETS, "readOnly": True})
     if cluster.code == "configmap":
-        volumes.append({"name": "code", "configMap": {"name": code_name(cluster), "defaultMode": 0o444}})
+        volumes.append({"name": "code", "configMap": {"name": object_name(cluster, "code"), "defaultMode": 0o444}})
         mounts.append({"name": "scratch", "mountPath": cluster.workdir, "subPath": "project"})
         mounts += [
-            {"name": "code", "mountPath": f"{cluster.workdir}/{path}", "subPath": _key(path), "readOnly": True}
+            {"name": "code", "mountPath": f"{cluster.workdir}/{path}", "subPath": config_key(path), "readOnly": True}
             for path in cluster.files
         ]
-    named: dict[Volume, str] = {}
+    named: dict[tuple[str, str], str] = {}
     for mount in (*cluster.mounts, *([cluster.run_mount] if cluster.run_mount else [])):
-        source = mount.volume.model_copy(update={"path": ""})
+        source = (mount.volume.kind, mount.volume.value)
         if source not in named:
             named[source] = f"volume-{len(named)}"
             volumes.append({"name": named[source], **_source(mount.volume)})

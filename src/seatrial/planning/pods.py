@@ -1,20 +1,18 @@
-"""What a cluster's pods need: the workload's kind, the code's way in, volumes, variables. Pure but for the image."""
+"""Plan the pods of a run on a cluster: their workload, contents and variables."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from seatrial.backends.containers.env_file import read_env_file
-from seatrial.backends.kubernetes.manifests.names import MANAGED_BY, RUN_LABEL, addresses, node_variable, rendezvous
-from seatrial.backends.kubernetes.manifests.render import MAX_CONFIG_MAP_BYTES
-from seatrial.backends.kubernetes.survey import ClusterFacts
-from seatrial.errors import UsageError
-from seatrial.images.building.code_layer import with_code
-from seatrial.job.cluster import POD_CONFIG, ClusterPlan, CodeWay, Kind, Volume
+from seatrial.backends.kubernetes.manifests import KINDS, addresses, rendezvous
+from seatrial.backends.kubernetes.pod import MANAGED_BY, RUN_LABEL
+from seatrial.backends.kubernetes.survey import ClusterFacts, survey
+from seatrial.errors import EngineUnavailableError, UsageError
+from seatrial.job.cluster import POD_CONFIG, ClusterPlan, Kind, Volume
 from seatrial.job.model import Job
 from seatrial.job.plan import (
     AGENT_GRACE_S,
@@ -29,20 +27,16 @@ from seatrial.job.plan import (
 )
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
-from seatrial.planning.cluster.claims import pod_resource
-from seatrial.planning.cluster.gpus import PodGpus, pod_gpus
-from seatrial.planning.cluster.image import cluster_image
-from seatrial.planning.cluster.kind import kind_warnings, queue_warnings, workload_kind
-from seatrial.planning.cluster.machine import gpu_memory_warnings
-from seatrial.planning.cluster.volumes import Volumes, volume_warnings, volumes_of
 from seatrial.planning.container.env import without_steering
 from seatrial.planning.container.limits import shm_limit, shm_warnings
+from seatrial.planning.host import HostFacts
 from seatrial.planning.launcher import restarts
+from seatrial.planning.pod_contents import Code, Volumes, cluster_image, project_code, volume_warnings, volumes_of
+from seatrial.planning.pod_gpus import PodGpus, gpu_memory_warnings, pod_gpus, pod_resource
 from seatrial.planning.ray import ray_env
 from seatrial.planning.secrets import without_secrets
-from seatrial.planning.site import Meeting, Parts, Site
+from seatrial.planning.site import ClusterSite, Meeting, Parts, Site
 from seatrial.planning.target_command import Places, target_argv
-from seatrial.system.typed_path import as_typed
 
 #: The pod's user where the submitter is root: no image needs one, and clusters refuse root.
 DEFAULT_UID = 1000
@@ -57,9 +51,9 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     _refuse_folders(job)
     facts = site.cluster.facts
     gpus = pod_gpus(job, facts)
-    kind, kind_choice = workload_kind(job, _with_names(job, script, facts), claims=gpus.claim is not None)
+    kind = job.kubernetes.kind
     image, image_choices = cluster_image(job, script, gpus.facts, site.host.environ, site.host.cache_folder)
-    image, code = _code(job, script, image)
+    image, code = project_code(job, script, image)
     if image.build and job.kubernetes.registry:
         tag = f"{job.kubernetes.registry}/{image.tag.removeprefix('seatrial/')}"
         image = image.model_copy(update={"tag": tag})
@@ -97,7 +91,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         cluster=cluster,
         choices=(
             site.cluster.seen,
-            kind_choice,
+            Choice(what="kind", value=kind, reason=f"[kubernetes] kind, {KINDS[kind].api_kind}"),
             gpus.choice,
             code.choice,
             shm_choice,
@@ -107,8 +101,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         warnings=(
             *gpus.warnings,
             *gpu_memory_warnings(job, gpus.facts),
-            *kind_warnings(kind, facts, job.kubernetes.runtime),
-            *queue_warnings(job.kubernetes.queue, facts),
+            *_workload_warnings(job, facts),
             *facts.unread,
             *_image_warnings(job, image),
             *volume_warnings(volumes.models, job.kubernetes.data, None if facts.nodes is None else len(facts.nodes)),
@@ -131,7 +124,6 @@ def _pods(
     return ClusterPlan(
         name=f"seatrial-{run_id}",
         kind=kind,
-        indexed=facts.indexed,
         disruptions_free=facts.disruptions_free,
         context=facts.context,
         namespace=facts.namespace,
@@ -177,19 +169,52 @@ class _Contents:
     """What is inside of each pod."""
 
     image: ImagePlan
-    code: _Code
+    code: Code
     volumes: Volumes
     places: Places
     env: dict[str, str]
     shm_bytes: int
 
 
-def _with_names(job: Job, script: ScriptFacts, facts: ClusterFacts) -> ClusterFacts:
-    """The cluster without PyTorchJob, where nobody asks for one: it gives a name to the first pod alone, and each of
-    several workers of TensorFlow needs one."""
-    if job.nodes == 1 or job.kubernetes.kind != "auto" or not script.workers_evidence:
-        return facts
-    return replace(facts, operators=tuple(each for each in facts.operators if each != "pytorchjob"))
+def survey_cluster(job: Job, host: HostFacts, *, offline: bool = False) -> ClusterSite:
+    """Read the cluster's facts.
+
+    Args:
+        offline: nothing will be submitted: the plan is made for a current version where no cluster answers.
+
+    Raises SeatrialError: no cluster answers, or it refuses.
+    """
+    from seatrial.backends.kubernetes.client import Cluster  # kr8s takes 80 ms to load
+
+    options = job.kubernetes
+    try:
+        facts, seen = survey(Cluster(host.environ, options.context, options.namespace), pod_resource(job)), "read now"
+    except EngineUnavailableError as error:
+        if not offline:
+            raise
+        unread = f"No cluster answers ({error.message}): rendered for Kubernetes 1.26 and later"
+        facts = ClusterFacts(namespace=options.namespace or "default", context=options.context, unread=(unread,))
+        seen = "none responds"
+    value = f"Kubernetes {facts.git_version}, namespace {facts.namespace}"
+    return ClusterSite(facts, Choice(what="cluster", value=value, reason=seen))
+
+
+def _workload_warnings(job: Job, facts: ClusterFacts) -> Iterator[str]:
+    options = job.kubernetes
+    if job.nodes > 1 and options.kind != "pytorchjob" and not facts.indexed:
+        yield (
+            f"Kubernetes {facts.git_version} has no Indexed Jobs (1.24 and later do), so its pods do not learn which "
+            "node of the run they are, and the run fails at its start"
+        )
+    if options.kind == "trainjob":
+        yield (
+            f"The runtime {options.runtime} starts again what failed, 6 times unless it sets another limit, and a "
+            "TrainJob cannot change that: a failure is reported late, and in a new pod without a volume the script "
+            "runs again; --kind job, or [kubernetes] runtime: one whose podFailurePolicy has FailJob for every exit "
+            "code but 137 and 143"
+        )
+    if options.queue is not None and not facts.kueue and facts.git_version != "unknown":
+        yield f"The cluster has no Kueue, so --queue {options.queue} does nothing there: the run starts at once"
 
 
 def _meeting(job: Job, cluster: ClusterPlan) -> Meeting:
@@ -198,19 +223,10 @@ def _meeting(job: Job, cluster: ClusterPlan) -> Meeting:
     return Meeting(
         job.nodes,
         cluster.min_nodes,
-        rank_variable=node_variable(cluster),
+        rank_variable=KINDS[cluster.kind].rank_variable,
         rendezvous=rendezvous(cluster),
         workers=addresses(cluster),
     )
-
-
-@dataclass(frozen=True)
-class _Code:
-    """How the project's code gets into the pod; ``files`` are those of a ConfigMap."""
-
-    way: CodeWay
-    choice: Choice
-    files: dict[str, str]
 
 
 def _refuse_folders(job: Job) -> None:
@@ -226,51 +242,6 @@ def _refuse_folders(job: Job) -> None:
         raise UsageError(
             f"min_nodes is {job.kubernetes.min_nodes}, more than the {job.nodes} nodes", run="seatrial run … --nodes N"
         )
-
-
-def _code(job: Job, script: ScriptFacts, image: ImagePlan) -> tuple[ImagePlan, _Code]:
-    """The image, with a layer of the code where that is its way, and the way."""
-    if job.target.kind in ("recipe", "image"):
-        choice = Choice(what="code", value="in the image", reason=f"the target is a {job.target.kind}")
-        return image, _Code("none", choice, {})
-    path = job.project / job.target.value
-    alone = job.target.kind == "script" and len(script.files) <= 1
-    way = job.kubernetes.code
-    if way == "auto":
-        obstacles = {
-            "more than one file": not alone,
-            "a registry is named": job.kubernetes.registry is not None,
-            "too large for a ConfigMap": alone and path.is_file() and path.stat().st_size >= MAX_CONFIG_MAP_BYTES,
-        }
-        why_not = [name for name, is_so in obstacles.items() if is_so]
-        way, reason = ("image", why_not[0]) if why_not else ("configmap", "a single script")
-    else:
-        reason = f"[kubernetes] code = {way!r}"
-    if way == "image":
-        folders = [volume for volume in (job.project / "data", job.project / "models") if volume.is_dir()]
-        layered = with_code(image, job.project, folders)
-        return layered, _Code("image", Choice(what="code", value="in the image", reason=reason), {})
-    if job.target.kind != "script":
-        raise UsageError("Only a script can go into a ConfigMap", run='seatrial run … with [kubernetes] code = "image"')
-    text = _text_of(path)
-    name = job.target.value if not job.target.value.startswith("/") else Path(job.target.value).name
-    if len(text.encode()) >= MAX_CONFIG_MAP_BYTES:
-        raise UsageError(
-            f"{name} has {format_bytes(len(text.encode()))}, but a ConfigMap must be under 1 MiB",
-            cause="[kubernetes] code = 'configmap'",
-            run='seatrial run … with [kubernetes] code = "image" and registry = "ghcr.io/me"',
-        )
-    size = format_bytes(len(text.encode()))
-    return image, _Code("configmap", Choice(what="code", value=f"ConfigMap, {size}", reason=reason), {name: text})
-
-
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise UsageError(
-            f"{path.name} is not UTF-8, so it cannot go into a ConfigMap", run=f"file {as_typed(path)}"
-        ) from None
 
 
 def _env(job: Job, places: Places, environ: Mapping[str, str]) -> dict[str, str]:
