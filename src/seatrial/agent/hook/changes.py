@@ -53,6 +53,11 @@ def begin(torch: Any, text: str) -> None:
         return
     changes = Changes(torch, wanted)
     _BEGUN[:] = [changes]
+    if not hasattr(sys.modules["torch.optim.optimizer"], "register_optimizer_step_pre_hook"):
+        for key in changes.wanted:
+            changes.refuse(key, "torch %s is older than 2.0" % torch.__version__)
+        changes.tell()
+        return
     for room in (Loaders, Copies, Backend, Optimizers, Parallel, Models):
         changes.place(room)
 

@@ -20,7 +20,7 @@ _MEASURING = (
     *("measure_torch", "memory_limit", "optimizer_steps", "recorder", "report", "timeline", "windows", "wrapping"),
 )
 _CHANGING = (
-    *("call_sites", "changes", "changes_backend", "changes_copies", "changes_hooks", "changes_loader", "changes_model"),
+    *("call_sites", "changes", "changes_backend", "changes_copies", "changes_loader", "changes_model"),
     *("changes_optimizer", "changes_parallel", "error_line", "loader_safety", "longest_first", "module_calls"),
 )
 _LIMITING = ("join_jax", "limit_jax", "limit_tensorflow")
