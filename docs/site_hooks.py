@@ -1,17 +1,19 @@
-"""While the site is built: a list of decisions, a small search index, no files for debuggers."""
+"""Hooks of the site: pages that are generated, a small search index, no files for debuggers."""
 
 from __future__ import annotations
 
 import html
+import importlib.util
 import re
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-#: Folders that the search leaves out: a third of the index, and records rather than answers.
-UNSEARCHED = ("decisions/", "receipts/")
+#: Pages that the search leaves out: records rather than answers.
+UNSEARCHED = ("decisions.md", "receipts/")
 
-FOLDER = Path(__file__).parent / "decisions"
-EXAMPLES = Path(__file__).parent.parent / "examples"
+HERE = Path(__file__).parent
+EXAMPLES = HERE.parent / "examples"
 
 _RECORDED = re.compile(r"^<!-- recorded (\S+): (.*) -->$", re.MULTILINE)
 _NOT_RUN = re.compile(r"^<!-- not run: (.*) -->$", re.MULTILINE)
@@ -24,24 +26,21 @@ _CODE = re.compile(r'<div class="highlight">(?=<pre>(.*?)</pre>)', re.DOTALL)
 _TAG = re.compile(r"<[^>]*>")
 
 
-def text() -> str:
-    lines = [
-        "# Decisions",
-        "",
-        "Why it is built this way: what was decided, from what, and the alternative that lost.",
-        "",
-    ]
-    for page in sorted(FOLDER.glob("[0-9]*.md")):
-        title = page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-        lines.append(f"- [{title}]({page.name})")
-    return "\n".join(lines) + "\n"
+def generator() -> ModuleType:
+    """Load reference/generate.py, which no package holds."""
+    spec = importlib.util.spec_from_file_location("generate_reference", HERE / "reference" / "generate.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Called by MkDocs, which is imported nowhere else."""
+    """Add the pages that are not in docs/. MkDocs calls this, and is imported nowhere else."""
     from mkdocs.structure.files import File
 
-    files.append(File.generated(config, "decisions/index.md", content=text()))
+    for name, text in generator().PAGES.items():
+        files.append(File.generated(config, f"reference/{name}", content=text()))
     for page in EXAMPLES.glob("*/README.md"):
         content = page.read_text(encoding="utf-8").replace("](../../docs/", "](../../")
         files.append(File.generated(config, f"examples/{page.parent.name}/README.md", content=content))

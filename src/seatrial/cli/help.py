@@ -32,7 +32,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "new": ("seatrial new digit-reader",),
     "init": ("seatrial init", "seatrial init train.py", "seatrial init --devcontainer --target h100"),
     "shell": ("seatrial shell train.py --gpus all",),
-    "up": ("seatrial up", "seatrial up -f compose.yaml", "seatrial up tensorboard"),
+    "up": ("seatrial up", "seatrial up -f compose.yaml", "seatrial up --plan"),
     "down": ("seatrial down", "seatrial down last"),
     "runs ls": ("seatrial runs ls --status failed --since 2d", "seatrial runs ls --watch"),
     "runs show": ("seatrial runs show last",),

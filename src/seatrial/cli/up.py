@@ -1,4 +1,4 @@
-"""``seatrial up``: bring up a Compose file, the stages of seatrial.toml, or trackers."""
+"""``seatrial up``: bring up a Compose file, the stages of seatrial.toml."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 def up(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME…", help="Stages, Compose services, or tensorboard and mlflow; default: all."),
+        typer.Argument(metavar="NAME…", help="Stages or Compose services; default: all."),
     ] = None,
     files: Annotated[
         list[Path] | None,
@@ -46,9 +46,6 @@ def up(
     backend: Annotated[
         str | None, typer.Option("--on", metavar="BACKEND", help="auto, docker, podman or local.")
     ] = None,
-    port: Annotated[
-        int | None, typer.Option("--port", min=1024, max=65535, help="Port of a tracker's page on this machine.")
-    ] = None,
     notify: Annotated[
         list[str] | None,
         typer.Option("--notify", metavar="WHERE", help="When all has ended: desktop, a command, or a URL."),
@@ -64,12 +61,11 @@ def up(
         Path | None, typer.Option("--project", "-C", metavar="DIR", help="The project folder; default: here.")
     ] = None,
 ) -> int:
-    """Run a Compose file as it is, or the stages of seatrial.toml, or trackers; ends with one receipt for all.
+    """Run a Compose file as it is, or the stages of seatrial.toml; ends with one receipt for all.
 
     \b
     seatrial up                        what the folder has: compose.yaml or [stages]
     seatrial up --force train          run the stage train again, and what depends on it if its outputs change
-    seatrial up tensorboard            TensorBoard over this project's runs
     """
     request = UpRequest(
         project=check_folder(project or Path.cwd()).absolute(),
@@ -87,7 +83,6 @@ def up(
         gpus=gpus,
         backend=backend,
         as_json=as_json,
-        port=port,
         notify=tuple(notify or ()),
     )
     kind, request = meant(request)

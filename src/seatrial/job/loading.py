@@ -19,10 +19,11 @@ from pydantic_core import ErrorDetails
 from seatrial.errors import ConfigError, DataError, TargetError
 from seatrial.job.asks import Ask, notify_asks, project_asks
 from seatrial.job.cluster_config import ClusterOptions, volumes_apart
-from seatrial.job.config import ConfigFile, MlflowTable, ServicesTable, StageTable, TensorBoardTable, file_keys
+from seatrial.job.config import ConfigFile, StageTable, file_keys
 from seatrial.job.keys import Table, typed_keys
 from seatrial.job.model import Criteria, ImageOptions, Job, Target, WatchOptions
 from seatrial.job.notify import Notify, from_flags
+from seatrial.job.retired import replaced_key
 from seatrial.job.sweep_table import SweepTable
 from seatrial.job.target import resolve_target
 from seatrial.job.tuning import Changes
@@ -38,9 +39,6 @@ _TABLES: dict[str, type[Table]] = {
     "notify": Notify,
     "kubernetes": ClusterOptions,
     "tune": Changes,
-    "services": ServicesTable,
-    "services.tensorboard": TensorBoardTable,
-    "services.mlflow": MlflowTable,
     "sweep": SweepTable,
 }
 
@@ -55,6 +53,14 @@ _EXPECTED = {
 
 #: Mistakes of one file that are told at once.
 _MOST_PROBLEMS = 8
+
+#: Tables of earlier versions → the replacement, and a command.
+_RETIRED = {
+    "services": (
+        "[services] is not read any more: TensorBoard and MLflow are services of a Compose file (examples/trackers)",
+        "seatrial up -f compose.yaml",
+    ),
+}
 
 #: Keys of the file whose flag is spelled otherwise.
 _FLAGS = {
@@ -120,14 +126,6 @@ def read_stages(project: Path, flags: Mapping[str, Any]) -> tuple[dict[str, dict
     return stages, _Source("", "seatrial up --help", Path.cwd(), _given(flags)).read()
 
 
-def read_services(project: Path) -> tuple[ServicesTable, ImageOptions, tuple[Ask, ...]]:
-    """(the trackers of the file, where images' packages come from, what the file asks for that). Raises ConfigError."""
-    config = _file_source(project).read()
-    sources = {key: value for key, value in config.get("image", {}).items() if key in _SOURCES}
-    asks = project_asks({"image": sources}, project, lambda backend: False)
-    return ServicesTable(**config.get("services", {})), ImageOptions(**sources), asks
-
-
 def read_sweep(project: Path) -> SweepTable:
     """[sweep] of the project's file; empty where it has none. Raises ConfigError."""
     return SweepTable(**_file_source(project).read().get("sweep", {}))
@@ -186,6 +184,9 @@ class _Source:
         """What is set, validated, under the names that a Job has for it: values as in a Job, tables as dicts."""
         if not isinstance(self.table, dict):
             raise ConfigError(f"{self.where.rstrip('.')}: expected a table, got {shown(self.table)}", run=self.run)
+        for key, (sentence, run) in _RETIRED.items():
+            if key in self.table:
+                raise ConfigError(f"{self.where}{sentence}", run=run)
         try:
             config = ConfigFile.model_validate(
                 volumes_apart(self.table), context={"base": self.base}, by_alias=True, by_name=False
@@ -218,6 +219,8 @@ class _Source:
         near = [] if location[-1] in known else difflib.get_close_matches(location[-1], known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         if detail["type"] == "extra_forbidden":
+            if sentence := replaced_key(key):
+                return f"{self._key(key)} was removed: {sentence}"
             if key in ("kubernetes.requests", "kubernetes.limits", "kubernetes.resources"):
                 return f"{self._key(key)}: requests below limits are not supported yet; cpus and memory set both"
             return f"{self._key(key)}: unknown key{hint or '; known here: ' + ', '.join(known)}"
@@ -295,11 +298,8 @@ def _environment(items: Collection[str]) -> dict[str, str]:
     return {name: value or "" for name, value in values.items() if value is not None or not name.isidentifier()}
 
 
-#: Of [image]: what holds for every image that is built.
-_SOURCES = ("ca_bundle", "index_url", "find_links", "build_network")
-
 #: Tables that describe no run. Keys that a stage does not take from outside: they are another run's.
-_PIPELINES, _OWN = ("stages", "services", "sweep"), ("name", "target", "module", "args", "resume")
+_PIPELINES, _OWN = ("stages", "sweep"), ("name", "target", "module", "args", "resume")
 
 #: Tables of which a flag sets one key; of every other (``data`` is one, too) it replaces the whole.
 _MERGED = ("env", "image", "criteria", "metrics", "kubernetes", "node_selector")

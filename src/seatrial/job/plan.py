@@ -24,8 +24,6 @@ CONTAINER_PROJECT = "/workspace"
 CONTAINER_SOURCE = "/seatrial/project"
 CONTAINER_DATA = "/data"
 CONTAINER_MODELS = "/models"
-#: Event files for TensorBoard, where that is up.
-CONTAINER_EVENTS = "/seatrial/tensorboard"
 CONTAINER_HOME = "/home/seatrial"
 CONTAINER_RUN = "/seatrial/run"
 CONTAINER_AGENT = "/seatrial/agent.pyz"
@@ -200,7 +198,7 @@ class AgentPlan(Frozen):
         stand_ins: packages that are laid beside a Python which lacks them (seatrial.compat), by name: ``horovod``.
         measure_steps: a hook beside the target's Python measures the steps of a torch script (seatrial.agent.hook).
         tune: of ``seatrial tune``: fields of agent.tune.spec.Spec; the driver runs in the script's place.
-        changes: made to the script from outside, as docs/decisions/0037-tune.md has them.
+        changes: made to the script from outside, as docs/decisions.md, 0037 has them.
         hang_after_s: silence after which the watchdog speaks of a hang; None: never.
         alert_command, alert_webhook: what the watchdog's findings are sent to, besides the events. The webhook is the
             name of a file in ``secrets_dir`` with its URL.
@@ -209,7 +207,7 @@ class AgentPlan(Frozen):
         input: the named pipe that the caller's input comes through (seatrial.input_frames); None: there is no input.
         host_sampled: the agent runs beside a container without Python (companion): checks only.
         pod_restarts: in a pod of a cluster, how often another takes the place of one that was lost without a word; None
-            elsewhere. A request to end that comes from outside is no end of a pod's run (docs/decisions/0031).
+            elsewhere. A request to end that comes from outside is no end of a pod's run (docs/decisions.md, 0031).
         unkept: folders whose files end with the container: results there are copied into ``run_dir``.
     """
 

@@ -69,7 +69,7 @@ def page(chain: Chain) -> str:
 
 def headline(chain: Chain) -> str:
     """``churn: 3 stages``."""
-    what = {"stages": "stage", "compose": "service", "trackers": "tracker"}[chain.kind]
+    what = {"stages": "stage", "compose": "service"}[chain.kind]
     return f"{chain.name or chain.project}: {count(len(chain.links), what)}"
 
 

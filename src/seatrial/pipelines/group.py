@@ -26,7 +26,7 @@ from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
 from seatrial.system.near import did_you_mean
 
-Kind = Literal["stages", "compose", "trackers"]
+Kind = Literal["stages", "compose"]
 
 #: task: ends by itself. service: runs until it is stopped.
 Role = Literal["task", "service"]
@@ -51,7 +51,7 @@ _SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class Member:
-    """One stage, Compose service or tracker.
+    """One stage or Compose service.
 
     Attributes:
         needs: members that must be done before.

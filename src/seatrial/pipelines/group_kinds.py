@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -13,18 +13,18 @@ from seatrial.errors import UsageError
 from seatrial.job.loading import project_table
 from seatrial.pipelines.compose.file_names import COMPOSE_FILES
 from seatrial.pipelines.group import Group, GroupStore, Kind
-from seatrial.runs.services import TRACKERS
-from seatrial.system.near import nearest
 from seatrial.system.typed_path import as_typed
 
 if TYPE_CHECKING:
     from seatrial.pipelines.request import Front, UpRequest
 
+#: Names that an earlier version brought up itself.
+TRACKERS = ("tensorboard", "mlflow")
+
 #: Kind of group → the module with its ``up`` and ``down``, imported when it is asked for.
 ROOMS: dict[Kind, str] = {
     "stages": "seatrial.pipelines.stages.verbs",
     "compose": "seatrial.pipelines.compose.verbs",
-    "trackers": "seatrial.pipelines.trackers.verbs",
 }
 
 
@@ -58,17 +58,6 @@ def meant(request: UpRequest) -> tuple[Kind, UpRequest]:
     if not request.project.is_dir():
         there = next(parent for parent in request.project.parents if parent.is_dir())
         raise UsageError(f"There is no project folder {request.project}", run=f"ls {as_typed(there)}")
-    trackers = [name for name in request.names if name in TRACKERS]
-    if trackers and len(trackers) == len(request.names):
-        return "trackers", request
-    if trackers:
-        other = next(name for name in request.names if name not in TRACKERS)
-        if meant_trackers(request.names) is not None:
-            raise _misspelt(other, request.names)
-        raise UsageError(
-            f'Trackers ({trackers[0]}) and "{other}" cannot be brought up by one command',
-            run=f"seatrial up {' '.join(trackers)} && seatrial up {other}",
-        )
     table = project_table(request.project)
     if request.stages:
         if not table.get("stages"):
@@ -86,40 +75,21 @@ def meant(request: UpRequest) -> tuple[Kind, UpRequest]:
         )
     if found:
         return "compose", replace(request, file=found[0])
-    if stages := table.get("stages"):
-        for name in request.names:
-            if name not in stages and nearest(name, stages) is None and nearest(name, TRACKERS):
-                raise _misspelt(name, [name])
+    if table.get("stages"):
         return "stages", request
-    if request.names and meant_trackers(request.names) is not None:
-        raise _misspelt(request.names[0], request.names)
-    if table.get("services"):
-        if request.names:
-            raise UsageError(
-                f'There is no tracker "{request.names[0]}"; there are {" and ".join(TRACKERS)}',
-                run=f"seatrial up {TRACKERS[0]}",
-            )
-        return "trackers", request
+    trackers = [name for name in request.names if name in TRACKERS]
+    if trackers:
+        raise UsageError(
+            f"seatrial up {trackers[0]} is retired: TensorBoard and MLflow are services of a Compose file",
+            cause="examples/trackers has such a file",
+            run="seatrial up -f compose.yaml",
+        )
     if request.names and request.names[0].endswith((".yaml", ".yml")):
         file = Path(request.names[0])
         if not file.is_file():
             raise UsageError(f"There is no file {file}", run=f"ls {as_typed(file.parent)}")
         raise UsageError(f"{file} is a file: --file names it", run=f"seatrial up -f {as_typed(file)}")
     raise _nothing(request.project, table)
-
-
-def meant_trackers(names: Sequence[str]) -> list[str] | None:
-    """The trackers' names that are most like these; None where one of them is like none."""
-    near = [nearest(name, TRACKERS) for name in names]
-    return [each for each in near if each] if all(near) else None
-
-
-def _misspelt(name: str, names: Sequence[str]) -> UsageError:
-    near = meant_trackers([name]) or [name]
-    return UsageError(
-        f'There is no tracker "{name}"; did you mean {near[0]}?',
-        run=f"seatrial up {' '.join(dict.fromkeys(meant_trackers(names) or near))}",
-    )
 
 
 def only_stages(project: Path) -> bool:
@@ -135,5 +105,5 @@ def _nothing(project: Path, table: Mapping[str, Any]) -> UsageError:
     return UsageError(
         f"Nothing to bring up: {project} has no Compose file, and no [stages] in seatrial.toml",
         cause="Its seatrial.toml describes one run" if describes_a_run else None,
-        run="seatrial run" if describes_a_run else "seatrial up -f compose.yaml   # or: seatrial up tensorboard",
+        run="seatrial run" if describes_a_run else "seatrial up -f compose.yaml",
     )

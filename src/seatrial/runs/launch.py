@@ -33,12 +33,12 @@ from seatrial.planning.plan import make_plan, select_gpus, with_defaults
 from seatrial.planning.site import ClusterSite
 from seatrial.runs import without_agent
 from seatrial.runs.liveness import leases
+from seatrial.runs.mlflow import Tracked, tracked
 from seatrial.runs.resume import has_checkpoint, resumed
 from seatrial.runs.run import Run
 from seatrial.runs.run_site import AGENT, run_site
 from seatrial.runs.serving import refuse_taken_port, warnings_of
 from seatrial.runs.store import RunStore, new_run_id
-from seatrial.runs.tracked import Tracked, tracked
 from seatrial.runs.view import VIEW, in_view, make_view
 from seatrial.system import agent_archive
 from seatrial.system.caller import Caller
@@ -80,10 +80,7 @@ class _Ground:
     engine: EngineFacts
     why_backend: Choice
     tracked: Tracked
-
-    @property
-    def environ(self) -> Mapping[str, str]:
-        return self.tracked.environ
+    environ: Mapping[str, str]
 
 
 def plan_only(job: Job, environ: Mapping[str, str]) -> Plan:
@@ -144,10 +141,6 @@ def prepare(
         )
     refuse_taken_port(job, RunStore(job.project, environ))
     ground = _survey(job, environ)
-    if ground.tracked.asked is not None:
-        from seatrial.runs import mlflow_server
-
-        mlflow_server.require(ground.tracked.asked, ground.environ)
     store = RunStore(job.project, environ)
     if job.name is not None and (earlier := store.unfinalised(job.name)) is not None:
         from seatrial.runs.finalise import finalise  # rare, and it loads all that judges
@@ -304,7 +297,7 @@ def _survey(job: Job, environ: Mapping[str, str]) -> _Ground:
     backend, engine, why = table.choose(job.backend, environ, gpus_wanted=bool(host.gpus) and job.gpus.kind != "none")
     script = _with_keras(job, script, environ, inherits=backend.place == "process")
     made = tracked(with_defaults(job, backend.place), backend, environ)
-    return _Ground(made.job, script, host, backend, engine, why, made)
+    return _Ground(made.job, script, host, backend, engine, why, made, environ)
 
 
 def _survey_cluster(job: Job, host: HostFacts, *, offline: bool) -> ClusterSite:
@@ -355,7 +348,6 @@ def _plan(
         view=view,
         cluster=_survey_cluster(job, ground.host, offline=offline) if on_a_cluster else None,
         caller=caller,
-        events=run.events_folder if ground.tracked.events else None,
     )
     plan = make_plan(job, site, ground.script, interactive=interactive)
     warnings = plan.warnings if on_a_cluster else (*plan.warnings, *_nothing_to_resume(job.resume, earlier))

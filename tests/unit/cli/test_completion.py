@@ -72,7 +72,7 @@ def test_values() -> None:
     assert values("run", "--image", "") == [] and values("run", "--notify", "d") == ["desktop", ":files"]
     assert values("exporter", "--print-config", "") == ["prometheus", "grafana"]
     assert values("bench", "ma") == ["matmul"] and values("bench", "train", "dig") == ["digits", ":files"]
-    assert values("up", "t") == ["tensorboard"] and values("predict", "") == ["spam"]
+    assert values("predict", "") == ["spam"]
     assert values("runs", "cp", "last:model.pt", "") == [":folders"]
 
 

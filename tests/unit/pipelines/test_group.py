@@ -62,7 +62,7 @@ def test_a_file_that_is_none_is_no_group(store: GroupStore, text: bytes) -> None
 
 
 def test_a_key_of_a_later_version_is_passed_over(store: GroupStore) -> None:
-    group = store.create("trackers", (Member("mlflow", "service"),))
+    group = store.create("compose", (Member("mlflow", "service"),))
     path = store.folder(group.id) / "group.json"
     path.write_text(path.read_text().replace('"role"', '"later": [1], "role"').replace('"kind"', '"new": 1, "kind"'))
     assert store.read(group.id) == group

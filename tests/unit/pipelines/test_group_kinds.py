@@ -36,10 +36,11 @@ def test_stages_are_found(tmp_path: Path, table: str) -> None:
     assert kind(tmp_path) == "stages"
 
 
-def test_trackers_by_name_and_by_the_file(tmp_path: Path) -> None:
-    assert kind(tmp_path, "tensorboard") == kind(tmp_path, "mlflow", "tensorboard") == "trackers"
-    (tmp_path / "seatrial.toml").write_text("[services.mlflow]\n")
-    assert kind(tmp_path) == "trackers"
+def test_retired_tracker_names_its_replacement_and_a_service_of_that_name_counts(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"seatrial up mlflow is retired: .* services of a Compose file"):
+        kind(tmp_path, "mlflow")
+    (tmp_path / "compose.yaml").write_text("services: {mlflow: {image: x}}\n")
+    assert kind(tmp_path, "mlflow") == "compose"
 
 
 def test_both_are_a_question(tmp_path: Path) -> None:
@@ -63,43 +64,9 @@ def test_nothing_is_told_with_the_next_command(tmp_path: Path) -> None:
     assert raised.value.run == "seatrial run"
 
 
-def test_a_tracker_beside_a_stage_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be brought up by one command"):
-        kind(tmp_path, "tensorboard", "train")
-
-
 def test_a_file_that_is_not_there_and_one_that_is_no_toml(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="There is no file"):
         kind(tmp_path, file=tmp_path / "other.yaml")
     (tmp_path / "seatrial.toml").write_text("[stages\n")
     with pytest.raises(ConfigError, match=r"seatrial\.toml"):
         kind(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("names", "fix"),
-    [
-        (["tensorbord"], "seatrial up tensorboard"),
-        (["MLFlow"], "seatrial up mlflow"),
-        (["tensorboard", "mlfow"], "seatrial up tensorboard mlflow"),
-        (["mlfow", "tensorbaord"], "seatrial up mlflow tensorboard"),
-    ],
-)
-def test_a_misspelt_tracker(tmp_path: Path, names: list[str], fix: str) -> None:
-    with pytest.raises(UsageError, match="did you mean") as raised:
-        kind(tmp_path, *names)
-    assert raised.value.run == fix
-
-
-def test_a_misspelt_tracker_beside_stages(tmp_path: Path) -> None:
-    (tmp_path / "seatrial.toml").write_text('[stages.mlflow-log]\ntarget = "train.py"\n')
-    with pytest.raises(UsageError, match="did you mean tensorboard"):
-        kind(tmp_path, "tensorbord")
-    assert kind(tmp_path, "mlflow-logs") == "stages"  # nearest to a stage, which says so itself
-    assert kind(tmp_path, "tran") == "stages"
-
-
-def test_services_of_the_file_are_no_licence_for_any_name(tmp_path: Path) -> None:
-    (tmp_path / "seatrial.toml").write_text("[services.mlflow]\n")
-    with pytest.raises(UsageError, match='no tracker "train"; there are tensorboard and mlflow'):
-        kind(tmp_path, "train")

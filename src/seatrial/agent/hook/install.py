@@ -38,7 +38,7 @@ def install(
     """Put the hook into a new ``folder`` and at the front of the target's PYTHONPATH. Raises OSError.
 
     Args:
-        changes: that the script is to be run with, as decisions/0037-tune.md has them.
+        changes: that the script is to be run with, as docs/decisions.md, 0037 has them.
     """
     package = os.path.join(folder, _FOLDER)
     os.makedirs(package, exist_ok=True)

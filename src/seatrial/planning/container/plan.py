@@ -24,7 +24,6 @@ from seatrial.job.plan import (
     COMPANION_FOLDER,
     CONTAINER_AGENT,
     CONTAINER_DATA,
-    CONTAINER_EVENTS,
     CONTAINER_MODELS,
     CONTAINER_PLAN,
     CONTAINER_PROJECT,
@@ -243,8 +242,6 @@ def _agent_mounts(site: Site) -> list[Mount]:
         Mount(source=site.agent_archive, target=CONTAINER_AGENT, read_only=True),
         Mount(source=site.record / "agent.json", target=CONTAINER_PLAN, read_only=True),
     ]
-    if site.events is not None:
-        mounts.append(Mount(source=site.events, target=CONTAINER_EVENTS))
     if site.secrets_folder:  # writable: the agent deletes each secret once it has read it
         mounts.append(Mount(source=site.secrets_folder, target=CONTAINER_SECRETS))
     if site.resumed and site.resumed.mount:
