@@ -125,7 +125,7 @@ def _input(stage: Stage, job: Job, path: str, digests: Digests) -> Digest:
 def _code(job: Job, facts: ScriptFacts, digests: Digests) -> dict[str, str]:
     """Of a recipe its own file, and our version for all under it."""
     if job.target.kind == "recipe":
-        source = source_of(job.target.value, job.target.args)
+        source = source_of(job.target.value)
         return {job.target.value: hashlib.sha256(source.read_bytes()).hexdigest(), "seatrial": seatrial.__version__}
     found = ((file, digests.of(job.project, file)) for file in facts.files)
     return {file: digest.digest for file, digest in found if digest is not None}
