@@ -39,6 +39,7 @@ from seatrial.runs.run import Run
 from seatrial.runs.run_site import AGENT, run_site
 from seatrial.runs.serving import refuse_taken_port, warnings_of
 from seatrial.runs.store import RunStore, new_run_id
+from seatrial.runs.trained_model import WEIGHTS, of_recipe
 from seatrial.system import agent_archive
 from seatrial.system.caller import Caller
 from seatrial.system.desktop import nothing_to_show_on
@@ -138,6 +139,7 @@ def prepare(
             folder=None if job.data is None else job.data.source,
             mounted=any(mount.target == "/data" for mount in job.mounts),
         )
+        _require_model(job)
     refuse_taken_port(job, RunStore(job.project, environ))
     ground = _survey(job, environ)
     store = RunStore(job.project, environ)
@@ -301,6 +303,13 @@ def _survey_cluster(job: Job, host: HostFacts, *, offline: bool) -> ClusterSite:
     from seatrial.planning.pods import survey_cluster  # what speaks to clusters takes 80 ms to load
 
     return survey_cluster(job, host, offline=offline)
+
+
+def _require_model(job: Job) -> None:
+    """Check that the model that ``run predict -- RECIPE …`` opens has been trained. Raises DataError."""
+    recipe = job.target.args[0] if job.target.args else ""
+    if job.target.kind == "recipe" and job.target.value == "predict" and recipe in WEIGHTS and job.backend != "k8s":
+        of_recipe(recipe, job.models.source if job.models else job.project / "models")
 
 
 def _with_keras(job: Job, script: ScriptFacts, environ: Mapping[str, str], *, inherits: bool) -> ScriptFacts:

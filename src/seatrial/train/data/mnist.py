@@ -1,4 +1,6 @@
-"""IDX, the format of the original MNIST files: a magic number, the sizes, then unsigned bytes.
+"""Read MNIST's files, and others in their format, IDX: a magic number, the sizes, then unsigned bytes.
+
+Imports no framework: files are read while one is imported.
 
 Source: the format's description on Yann LeCun's MNIST page (http://yann.lecun.com/exdb/mnist/): two zero bytes,
 the element type (8 = unsigned byte), the number of dimensions, each size as a big-endian 32-bit integer, data.
@@ -16,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from seatrial.train.data.download import RemoteFile
 from seatrial.train.errors import DataError
 
 Bytes = npt.NDArray[np.uint8]
@@ -27,6 +30,19 @@ _FIRST_BYTES = 65536
 _MOST_PACKED, _MUCH_BYTES = 100, 64 * 2**20
 #: Where the official downloads and torchvision's ``MNIST(root)`` put the files, below the folder given.
 LAYOUTS = (".", "mnist", "raw", "MNIST/raw")
+
+#: Public mirrors of the original files, as torchvision 0.27 (datasets/mnist.py) and TensorFlow Datasets name them.
+MIRRORS = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+)
+#: SHA-256 of files whose MD5 are the ones torchvision publishes (f68b3c2d…, d53e105e…, 9fb629c4…, ec29112d…).
+FILES = (
+    RemoteFile("train-images-idx3-ubyte.gz", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+    RemoteFile("train-labels-idx1-ubyte.gz", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+    RemoteFile("t10k-images-idx3-ubyte.gz", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+    RemoteFile("t10k-labels-idx1-ubyte.gz", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
+)
 
 
 @dataclass(frozen=True)

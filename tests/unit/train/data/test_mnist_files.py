@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from seatrial.train.data.idx import read_folder, read_idx
+from seatrial.train.data.mnist import read_folder, read_idx
 from seatrial.train.errors import DataError
 
 
