@@ -22,7 +22,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "new": ("new", "Make a project: a script that trains, a data loader with tests, seatrial.toml."),
     "init": ("init", "Write seatrial.toml from what was found in the project, with the reasons."),
     "shell": ("shell", "Open an interactive shell in the same container."),
-    "up": ("up", "Run a Compose file, or the stages of seatrial.toml; one receipt for all."),
+    "up": ("up", "Run a Compose file; one receipt for all."),
     "down": ("down", "Stop what up started."),
     "runs": ("runs", "List, inspect and control runs: ls, show, logs, attach, exec, stop, rm."),
     "open": ("open", "Open a run's receipt in the browser."),
