@@ -6,8 +6,8 @@ import hashlib
 from importlib import resources
 
 from seatrial.images.base import DEFAULT_BASE
-from seatrial.images.dockerfiles.write import CA_SECRET, VENV_PYTHON, WHEELS, ImageContents, render
-from seatrial.images.layers.split import PACKAGES_FOLDER, REQUIREMENTS, TOOLS, digest_of, program
+from seatrial.images.dockerfile.layers import PACKAGES_FOLDER, REQUIREMENTS, TOOLS, digest_of, program
+from seatrial.images.dockerfile.render import CA_SECRET, VENV_PYTHON, WHEELS, ImageContents, render
 from seatrial.images.sources import ca_bundle, digest_of_sources, pip_conf, wheels_of
 from seatrial.job.model import Job
 from seatrial.job.plan import ImagePlan

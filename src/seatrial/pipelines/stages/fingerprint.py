@@ -11,7 +11,7 @@ from typing import Any
 
 import seatrial
 from seatrial.errors import DataError, SeatrialError
-from seatrial.images.requirements.conda_environment import ENVIRONMENT_FILES
+from seatrial.images.requirements.other_formats import ENVIRONMENT_FILES
 from seatrial.job.model import Job
 from seatrial.job.script import ScriptFacts, source_facts
 from seatrial.pipelines.stages.digests import Digest, Digests

@@ -13,7 +13,7 @@ from seatrial.backends.containers.engine import ContainerEngine
 from seatrial.backends.containers.engine_errors import last_line, start_error
 from seatrial.backends.containers.mount_sources import check_sources, make_folder_inside
 from seatrial.errors import EngineError, UsageError
-from seatrial.images.dockerfiles.write import VENV_PYTHON
+from seatrial.images.dockerfile.render import VENV_PYTHON
 from seatrial.job.plan import ContainerPlan, Mount, Tmpfs
 from seatrial.planning.container.masks import masks
 from seatrial.planning.container.plan import TMP, caller_in

@@ -15,8 +15,8 @@ from seatrial.backends import table
 from seatrial.backends.base import EngineFacts
 from seatrial.backends.containers.engine import ContainerEngine
 from seatrial.errors import EXIT_DONE, EngineError, EngineUnavailableError, SeatrialError, UsageError
-from seatrial.images.building.build import build
-from seatrial.images.origin import origin_labels
+from seatrial.images.build.build import build
+from seatrial.images.dockerfile.context import origin_labels
 from seatrial.images.sources import pip_conf
 from seatrial.images.trackers import tracker_image
 from seatrial.job.config import ServicesTable

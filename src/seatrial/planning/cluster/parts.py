@@ -13,7 +13,7 @@ from seatrial.backends.kubernetes.manifests.names import MANAGED_BY, RUN_LABEL, 
 from seatrial.backends.kubernetes.manifests.render import MAX_CONFIG_MAP_BYTES
 from seatrial.backends.kubernetes.survey import ClusterFacts
 from seatrial.errors import UsageError
-from seatrial.images.building.code_layer import with_code
+from seatrial.images.dockerfile.context import with_code
 from seatrial.job.cluster import POD_CONFIG, ClusterPlan, CodeWay, Kind, Volume
 from seatrial.job.model import Job
 from seatrial.job.plan import (
