@@ -1,6 +1,6 @@
 """Split a Dockerfile into instructions: continued lines, comments in them, here-documents, `# escape=`.
 
-Follows BuildKit's parser. docs/decisions/0002 gives the reason why no library reads it.
+Follows BuildKit's parser. docs/decisions.md, 0002, gives the reason why no library reads it.
 """
 
 from __future__ import annotations
