@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from seatrial.events import HostLaunched
 from seatrial.findings.catalogue import entries
-from seatrial.images.image_size import python_mount
+from seatrial.images.build.size import python_mount
 from seatrial.job.condition import holds
 from seatrial.job.model import Criteria
 from seatrial.job.plan import Gpu
