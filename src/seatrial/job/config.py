@@ -35,15 +35,6 @@
     desktop = true
     webhook = "https://chat.example.org/hook"   # and command = "…", on this machine
 
-    [stages.preprocess]              # seatrial up: each a run; what stands outside of stages holds for all of them
-    target = "preprocess.py"
-    gpus = "none"
-    outputs = ["processed"]
-
-    [stages.train]
-    target = "train.py"
-    needs = ["preprocess"]
-
     [sweep]                          # seatrial sweep
     search = "tpe"
     trials = 40
@@ -63,25 +54,12 @@ from typing import Any
 from pydantic import ConfigDict, Field
 
 from seatrial.job.cluster_config import Nodes
-from seatrial.job.keys import Listed, Name, ProjectPath, typed_keys
+from seatrial.job.keys import Listed, typed_keys
 from seatrial.job.model import Requests
 from seatrial.job.sweep_table import SweepTable
 
 #: What a file begins with: in the schema, and where all keys are listed.
 _FIRST = ("name", "target", "module", "args", "on", "gpus", "nodes")
-
-
-class StageTable(Requests):
-    """One stage: a run of its own, with what the file says outside of stages unless it says otherwise."""
-
-    target: str | None = Field(default=None, description="Script (a path) or recipe to run.")
-    module: str | None = Field(default=None, description="Module to run, as for python -m.")
-    args: Listed[str] = Field(default=(), description="Arguments of the target.")
-    needs: Listed[Name] = Field(default=(), description="Stages that must have ended well before.")
-    inputs: Listed[ProjectPath] = Field(default=(), description="Files and folders of the project that it reads.")
-    outputs: Listed[ProjectPath] = Field(default=(), description="Files and folders of the project that it writes.")
-    serve: Name | None = Field(default=None, description="The stage whose model is served.")
-    port: int | None = Field(default=None, description="Port of a served model.")
 
 
 class ConfigFile(Requests):
@@ -93,7 +71,6 @@ class ConfigFile(Requests):
     module: str | None = Field(default=None, description="Module to run, as for python -m.")
     args: Listed[str] = Field(default=(), description="Arguments of the target; replaced by arguments after --.")
     nodes: Nodes = Field(default=1, description="Number of nodes (machines or pods), or a list of host names.")
-    stages: dict[Name, StageTable] = Field(default={}, description="Stages of a pipeline, for seatrial up.")
     sweep: SweepTable = Field(default=SweepTable(), description="What seatrial sweep searches.")
 
 

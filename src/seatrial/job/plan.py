@@ -10,7 +10,7 @@ import shlex
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from seatrial.job.cluster import ClusterPlan
 from seatrial.job.model import Job
@@ -20,8 +20,6 @@ SCHEMA_VERSION = 1
 
 #: Where things are inside a container. The local backend uses host paths instead.
 CONTAINER_PROJECT = "/workspace"
-#: The project itself, where CONTAINER_PROJECT is a view of it (runs/view.py).
-CONTAINER_SOURCE = "/seatrial/project"
 CONTAINER_DATA = "/data"
 CONTAINER_MODELS = "/models"
 CONTAINER_HOME = "/home/seatrial"
@@ -339,7 +337,6 @@ class Plan(Frozen):
         companion: a second container for the GPU checks when ``image.python`` is None.
         python: interpreter of the local backend, which runs agent and target. venv: where it must be made first.
         injection: how the GPUs get in.
-        view: the folder that stands for the project while the run goes on, in the run's place.
         warnings: sentences printed before the start and kept in the receipt.
     """
 
@@ -356,7 +353,6 @@ class Plan(Frozen):
     cluster: ClusterPlan | None = None
     companion: ContainerPlan | None = None
     companion_image: str | None = None
-    view: Path | None = None
     python: str | None = None
     venv: VenvPlan | None = None
     agent: AgentPlan
@@ -364,6 +360,16 @@ class Plan(Frozen):
     warnings: tuple[str, ...] = ()
     git_commit: str | None = None
     driver_version: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_stages(cls, data: Any) -> Any:
+        """Drop what a plan of 0.1 has for its stages; such runs may still end under this version."""
+        if isinstance(data, dict):
+            data = {key: value for key, value in data.items() if key != "view"}
+            if isinstance(job := data.get("job"), dict):
+                data["job"] = {key: value for key, value in job.items() if key != "outputs"}
+        return data
 
     @property
     def target_line(self) -> str:

@@ -59,23 +59,18 @@ def container_places(job: Job, *, resumes: bool) -> Places:
     )
 
 
-def local_places(job: Job, outputs: Path, resume_from: Path | None, view: Path | None = None) -> Places:
-    """Raises UsageError when the working directory asked for is not there.
-
-    Args:
-        view: the folder that stands for the project.
-    """
-    root = view or job.project
+def local_places(job: Job, outputs: Path, resume_from: Path | None) -> Places:
+    """Raises UsageError when the working directory asked for is not there."""
     project = job.project / (job.workdir or "")
     if not project.is_dir():
         raise UsageError(f"--workdir {job.workdir}: there is no folder {project}", run=f"ls {as_typed(job.project)}")
     return Places(
-        project=str(root / (job.workdir or "")),
+        project=str(project),
         run=str(outputs),
         data=str(job.data.source) if job.data else None,
         models=str(job.models.source) if job.models else None,
         resume=str(resume_from) if resume_from else None,
-        scripts=f"{root}/" if job.workdir else "",
+        scripts=f"{job.project}/" if job.workdir else "",
     )
 
 
@@ -92,7 +87,7 @@ def target_argv(target: Target, image: ImagePlan | None, python: str, places: Pl
     behind_python = {
         "script": [places.scripts + target.value],
         "module": ["-m", target.value],
-        "recipe": ["-m", module_of(target.value, target.args), *_recipe_arguments(target, places)],
+        "recipe": ["-m", module_of(target.value), *_recipe_arguments(target, places)],
     }[target.kind]
     return [*entrypoint, python, *behind_python, *target.args], len(entrypoint) + 1
 
