@@ -1,7 +1,7 @@
-"""Recorder: steps of one training process, what their time went into, and the lines that tell it.
+"""Count and time the steps of one training process, and report what their time went into.
 
-It knows no framework: measure_torch.py calls it where something begins or ends. What is called in every step is kept
-short: a line of Python that was not in the CPU's caches costs some microseconds on a slow core.
+It knows no framework: the framework files call it where something begins or ends. The code of every step is kept short:
+a line of Python that was not in the CPU's caches costs some microseconds on a slow core.
 """
 
 import atexit
@@ -13,7 +13,74 @@ from time import perf_counter
 from typing import Any, Callable, Dict, List, Optional
 
 from . import report
-from .timeline import Timeline
+
+#: What a training step's wall time is made of, as the thread that steps sees it. ``other`` is Python and the forward
+#: pass, and all that is told apart in windows only: ``sync``, ``copy``, ``forward``, ``backward``, ``optimizer``.
+REGIONS = (
+    *("data", "copy", "sync", "forward", "backward", "optimizer", "communication", "checkpoint", "evaluation"),
+    "other",
+)
+
+
+class Timeline:
+    """Seconds by region.
+
+    Args:
+        clock: seconds, monotonic.
+
+    Attributes:
+        spent: region → seconds so far, up to the last change.
+        current: the region of now.
+    """
+
+    __slots__ = ("_clock", "_outer", "current", "since_s", "spent")
+
+    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+        self._clock = clock
+        self.spent: Dict[str, float] = dict.fromkeys(REGIONS, 0.0)
+        self._outer: List[str] = []
+        self.current = "other"
+        self.since_s = clock()
+
+    def enter(self, region: str) -> None:
+        """What comes belongs to ``region``, until ``leave``."""
+        now_s = self._clock()
+        current = self.current
+        self._outer.append(current)
+        self.spent[current] += now_s - self.since_s
+        self.current, self.since_s = region, now_s
+
+    def leave(self) -> None:
+        """Back to what was before the last ``enter``."""
+        self.become(self._outer.pop() if self._outer else "other")
+
+    def become(self, region: str) -> None:
+        """The current region is another from now on."""
+        now_s = self._clock()
+        self.spent[self.current] += now_s - self.since_s
+        self.current, self.since_s = region, now_s
+
+    def shift(self, region: str, seconds: float) -> None:
+        """So much of the current region's time was ``region``'s."""
+        self.spent[self.current] -= seconds
+        self.spent[region] += seconds
+
+    def totals(self) -> Dict[str, float]:
+        """A copy of ``spent``, up to now."""
+        self.become(self.current)
+        return self.spent.copy()
+
+    def move_to_evaluation(self, before: Dict[str, float]) -> None:
+        """All since ``before`` was evaluation; the sum stays."""
+        self.move_between(before, self.totals())
+
+    def move_between(self, before: Dict[str, float], after: Dict[str, float]) -> None:
+        """All between these two totals was evaluation."""
+        for region in REGIONS:
+            moved = after[region] - before[region]
+            self.spent[region] -= moved
+            self.spent["evaluation"] += moved
+
 
 #: A line tells of at least so much time. All numbers in it are since the first step, so a lost line loses nothing.
 LINE_EVERY_S = 1.0

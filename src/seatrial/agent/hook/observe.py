@@ -1,4 +1,4 @@
-"""Putting a wrapper in a function's place."""
+"""Put wrappers in the place of functions: the one way in which the hook looks at a framework."""
 
 import functools
 from typing import Any, Callable

@@ -1,4 +1,4 @@
-"""Loaders: what a script waits for its batches, how many examples they have, and which loaders it trains on."""
+"""Measure torch's DataLoaders: each batch's wait, its examples, and which loaders are used for training."""
 
 import weakref
 from collections.abc import Mapping
@@ -6,9 +6,9 @@ from threading import get_ident
 from time import perf_counter
 from typing import Any, Callable, Dict, List
 
-from .recorder import Recorder
-from .windows import Windows
-from .wrapping import wrap
+from .observe import wrap
+from .steps import Recorder
+from .torch_windows import Windows
 
 
 class Loaders:

@@ -1,12 +1,12 @@
-"""Communication: waiting for other ranks, in collectives that a script calls, in DDP and in both kinds of FSDP."""
+"""Measure the wait for other ranks: in collectives that a script calls, in DDP and in both kinds of FSDP."""
 
 import functools
 import weakref
 from typing import Any, Callable, Dict, List, Tuple
 
 from . import report
-from .recorder import Recorder
-from .windows import Windows
+from .steps import Recorder
+from .torch_windows import Windows
 
 _COLLECTIVES = (
     "barrier", "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tensor", "reduce_scatter",

@@ -1,6 +1,6 @@
-"""Becomes sitecustomize.py for the target: each framework gets what the run wants of it, once the script imports it.
+"""Become sitecustomize.py of the target: each framework gets its part of the hook once the script imports it.
 
-It must never be noticed: an error in here ends what it does, not the script, and the evidence says so.
+It must never be noticed: an error in here ends the hook's work, not the script, and the evidence has it.
 """
 
 import importlib
@@ -14,13 +14,13 @@ from typing import Any, Callable, Dict, List, Set
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = "seatrial_hook"
 FOLDER = PACKAGE + "_like_importlib_bootstrap"  # see install.py
-#: Modules that hold what FSDP waits in; see communication.py.
+#: Modules that hold what FSDP waits in; see torch_distributed.py.
 FSDP = (
     "torch.distributed.fsdp._runtime_utils",
     "torch.distributed.fsdp._fully_shard._fsdp_param_group",
     "torch.distributed._composable.fsdp._fsdp_param_group",
 )
-#: Modules of Keras 3, tf.keras 2 and TensorFlow in which a step can be seen; see measure_keras.py.
+#: Modules of Keras 3, tf.keras 2 and TensorFlow in which a step can be seen; see keras_steps.py.
 KERAS = (
     "keras.src.callbacks",
     "keras.src.optimizers.base_optimizer",
@@ -36,15 +36,15 @@ def limit_torch(torch: Any) -> None:
 
 
 def limit_tensorflow(tensorflow: Any) -> None:
-    part("limit_tensorflow").begin(tensorflow)
+    part("memory_limit").limit_tensorflow(tensorflow)
 
 
 def limit_jax(xla_client: Any) -> None:
-    part("limit_jax").begin(xla_client)
+    part("memory_limit").limit_jax(xla_client)
 
 
 def join_jax(distributed: Any) -> None:
-    part("join_jax").begin(distributed)
+    part("jax_steps").join_jax(distributed)
 
 
 def change_torch(torch: Any) -> None:
@@ -53,7 +53,7 @@ def change_torch(torch: Any) -> None:
 
 
 def skip_safetensors(safetensors: Any) -> None:
-    part("keep_files").skip_safetensors(safetensors)
+    part("undo_journal").skip_safetensors(safetensors)
 
 
 def measure_torch(torch: Any) -> None:
@@ -77,11 +77,11 @@ def fsdp_is_here(module: Any) -> None:
 
 
 def keras_is_here(module: Any) -> None:
-    part("measure_keras").keras_is_here(module)
+    part("keras_steps").keras_is_here(module)
 
 
 def jax_is_here(monitoring: Any) -> None:
-    part("measure_jax").jax_is_here(monitoring)
+    part("jax_steps").jax_is_here(monitoring)
 
 
 def part(name: str) -> Any:

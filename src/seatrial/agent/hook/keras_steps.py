@@ -1,7 +1,7 @@
-"""Steps of Keras and TensorFlow: ``fit`` by its list of callbacks, own loops by the optimizer or by the tf.function.
+"""Measure steps of Keras and TensorFlow: ``fit`` by its list of callbacks, own loops by the optimizer or tf.function.
 
-No callback is added: Keras looks at what its callbacks override, and is faster where none looks at batches. The list's
-own methods are wrapped, in Keras 3 (each backend) and in tf.keras 2.13 and later.
+No callback is added: Keras looks at what its callbacks override, and is faster if none looks at batches. The list's own
+methods are wrapped, in Keras 3 (each backend) and in tf.keras 2.13 and later.
 """
 
 import functools
@@ -10,8 +10,8 @@ import sys
 from threading import get_ident
 from typing import Any, Callable, Dict, List
 
-from . import recorder as recorders
 from . import report
+from .steps import Recorder, shared
 
 #: The one of this process, once it is there.
 _BEGUN: Dict[str, "KerasSteps"] = {}
@@ -19,7 +19,7 @@ _BEGUN: Dict[str, "KerasSteps"] = {}
 
 def keras_is_here(module: Any) -> None:
     """``module`` has CallbackList, or an optimizer that applies gradients, or tf.function's class."""
-    recorder = recorders.shared()
+    recorder = shared()
     try:
         _BEGUN.setdefault("keras", KerasSteps(recorder)).place(module)
     except Exception as error:  # noqa: BLE001  never the script's trouble
@@ -29,7 +29,7 @@ def keras_is_here(module: Any) -> None:
 class KerasSteps:
     """What is wrapped, and the recorder that it calls."""
 
-    def __init__(self, recorder: recorders.Recorder) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.fitting = False
         self.fetching = False
