@@ -160,7 +160,7 @@ def _link(group: Group, member: Member, store: RunStore, written: Mapping[str, t
 
 def _verdict(member: Member, run: Run | None) -> tuple[str, str | None, tuple[str, ...]]:
     """(words, level, findings) of a member's own receipt, or of its state."""
-    from seatrial.receipt.load import load
+    from seatrial.receipt.store import load
 
     if run is None or member.state in ("skipped", "waiting"):
         return member.why or member.state, None, ()

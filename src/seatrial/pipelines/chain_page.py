@@ -14,8 +14,7 @@ from seatrial.job.units import format_bytes, format_seconds
 from seatrial.pipelines.chain import Chain, Link, Piece, counts, is_good, missed_criteria, page_folder
 from seatrial.pipelines.chain_picture import draw
 from seatrial.receipt.formatting import count
-from seatrial.receipt.look.chip import OTHER, STATES, Chip
-from seatrial.receipt.look.pages import render_page
+from seatrial.receipt.render.pages import OTHER, STATES, Chip, render_page
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
 from seatrial.system.names import Names

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from seatrial.job.plan import Plan
-from seatrial.receipt.load import HTML_NAME, JSON_NAME, MARKDOWN_NAME
-from seatrial.receipt.model import Receipt, TrackerPage
+from seatrial.receipt.model import Receipt
+from seatrial.receipt.sections.what_ran import TrackerPage
+from seatrial.receipt.store import HTML_NAME, JSON_NAME, MARKDOWN_NAME
 from seatrial.runs.mlflow_login import login_of
 from seatrial.runs.mlflow_server import OUTCOME_TAG, Found, MlflowServer
 from seatrial.runs.run import Run
