@@ -250,7 +250,7 @@ def judge_saved_model(run: RunEvidence) -> Judgement:
     plan, patterns = run.plan, run.plan.job.criteria.model
     if plan.cluster is not None:
         return _saved_in_pods(run, patterns)
-    looked = (run.models_folder, plan.view, plan.job.project, run.home_folder, *_copied(run))
+    looked = (run.models_folder, plan.job.project, run.home_folder, *_copied(run))
     folders = [folder for folder in looked if folder is not None]
     found = list(dict.fromkeys(file for folder in folders for file in _candidates(folder, patterns, run.run_dir)))
     new = [(path, size) for path, size, modified in found if modified >= started - CLOCK_SLACK_S]

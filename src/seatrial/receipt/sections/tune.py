@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import Field
 
+from seatrial.common.contract.tunables import TUNABLES, in_words
 from seatrial.findings.labels import FIX
-from seatrial.job.tuning import BY_HAND, changes_in_words
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.fields import items, mapping, number, text, whole
 from seatrial.receipt.formatting import count, figure, percent
@@ -138,10 +138,11 @@ class Tune(Section):
             share = f", {percent(100 * tune.loss_band / tune.loss_level)} of a loss" if tune.loss_level else ""
             differ = f"losses of the script as it is differ by up to {figure(tune.loss_band)}{share}"
             rows.append(Row("two seeds", differ))
+        by_hand = {each.key: each.by_hand for each in TUNABLES}
         for key, value in tune.kept.items():
             places = ", ".join(tune.places.get(key, ()))
-            by_hand = BY_HAND[key].format(value)
-            rows.append(Row("by hand", f"{places}: {by_hand}" if places else by_hand))
+            sentence = by_hand[key].format(value)
+            rows.append(Row("by hand", f"{places}: {sentence}" if places else sentence))
         reasons: dict[str, list[str]] = {}
         for name, why in tune.not_tried.items():
             reasons.setdefault(why, []).append(name)
@@ -162,7 +163,7 @@ def with_result(cause: ExitCause, tune: TuneRecord | None) -> ExitCause:
     found = "nothing that was tried makes the script faster and trains the same"
     whole = tune.combination
     if tune.kept and whole is not None and whole.steps_per_s and whole.against:
-        found = f"{whole.steps_per_s / whole.against:.2f} times as fast with {changes_in_words(tune.kept)}"
+        found = f"{whole.steps_per_s / whole.against:.2f} times as fast with {in_words(tune.kept)}"
     return cause.model_copy(update={"words": f"{cause.words}: {found}"})
 
 
@@ -170,7 +171,7 @@ def changes_in_receipt(changes: ChangesRecord | None) -> str | None:
     """Return the changes that the run made to the script; None if none were requested."""
     if changes is None:
         return None
-    parts = [f"{changes_in_words(changes.applied)} (from outside, by [tune])"] if changes.applied else []
+    parts = [f"{in_words(changes.applied)} (from outside, by [tune])"] if changes.applied else []
     parts += [f"{key} was not applied: {why}" for key, why in changes.refused.items()]
     silent = [key for key in changes.asked if key not in changes.applied and key not in changes.refused]
     parts += [f"{', '.join(silent)}: nothing in the script took it"] if silent else []
@@ -216,7 +217,7 @@ def _result(tune: TuneRecord) -> str:
     if tune.combination is not None and tune.combination.name == "fit":
         return tune.combination.why
     if tune.combination is not None and tune.kept:
-        return f"{changes_in_words(tune.kept)}: {tune.combination.why}"
+        return f"{in_words(tune.kept)}: {tune.combination.why}"
     if not tune.done:
         return "the tune ended before it was done; nothing is kept"
     return "nothing that was tried makes the script faster beyond the noise and trains the same"
