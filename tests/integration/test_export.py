@@ -12,8 +12,6 @@ from cli_project import Project
 
 pytest.importorskip("torch")
 
-TRAIN = '[stages.train]\ntarget = "digits"\nargs = ["--epochs", "1"]\noutputs = ["models"]\n'
-
 
 def save_digits(folder: Path) -> None:
     """As the recipe saves it, untrained."""
@@ -86,19 +84,3 @@ def test_digits_to_every_format_in_a_container(docker_project: Project) -> None:
     weights.write_bytes(before[:-5])
     told = project.cli("export", "digits", *options, exit_code=1, timeout_s=900)
     assert "is truncated, damaged or no safetensors file" in told.stdout + told.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.docker
-def test_a_stage_in_a_container(docker_project: Project) -> None:
-    project = docker_project
-    stage = '[stages.onnx]\ntarget = "export:onnx"\nneeds = ["train"]\n'
-    config = (project.folder / "seatrial.toml").read_text()
-    project.write("seatrial.toml", f'gpus = "none"\non = "docker"\n{config}\n{TRAIN}{stage}')
-    told = project.cli("up", timeout_s=900)
-    assert "onnx: done, wrote exports/digits.onnx" in told.stderr
-    assert card(project, "exports/digits.json")["format"] == "onnx"
-    again = project.cli("up", timeout_s=300)
-    assert "onnx: unchanged" in again.stderr and "nothing to do" in again.stderr
-    compose = project.cli("plan", "--as", "compose").stdout
-    assert "seatrial.export" in compose and "condition: service_completed_successfully" in compose

@@ -22,7 +22,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "new": ("new", "Make a project: a script that trains, a data loader with tests, seatrial.toml."),
     "init": ("init", "Write seatrial.toml from what was found in the project, with the reasons."),
     "shell": ("shell", "Open an interactive shell in the same container."),
-    "up": ("up", "Run a Compose file, the stages of seatrial.toml, or trackers; one receipt for all."),
+    "up": ("up", "Run a Compose file; one receipt for all."),
     "down": ("down", "Stop what up started."),
     "runs": ("runs", "List, inspect and control runs: ls, show, logs, attach, exec, stop, rm."),
     "open": ("open", "Open a run's receipt in the browser."),
@@ -33,7 +33,6 @@ VERBS: dict[str, tuple[str, str]] = {
     "dashboard": ("dashboard", "A web page: live GPUs, runs, curves, receipts, comparison."),
     "exporter": ("exporter", "Export GPU, container and run metrics to Prometheus."),
     "sweep": ("sweep", "Run a job with several settings and compare them."),
-    "k8s": ("k8s", "Kubernetes clusters: cleanup of what seatrial created, prepull of images."),
     "tune": ("tune", "Try changes on an unmodified script; keep what is faster and trains the same."),
     "bench": ("bench", "Benchmark variants of a recipe side by side: bench train mnist --compare eager,graph."),
     "export": ("export", "Export a trained model to another format and prove that it computes the same."),
@@ -199,7 +198,11 @@ def _unknown_verb(word: str, rest: list[str]) -> int:
     import shlex
 
     from seatrial.findings.labels import FIX
+    from seatrial.job.retired import replaced_command
 
+    if replacement := replaced_command([word, *rest]):
+        print(f"error: The command {word} was removed\n  {FIX}: {replacement}", file=sys.stderr)
+        return 2
     near = difflib.get_close_matches(word, [*VERBS, *_OTHER_WORDS], n=1)
     near = [_OTHER_WORDS.get(each, each) for each in near]
     meant, hint = (

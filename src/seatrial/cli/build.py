@@ -13,7 +13,7 @@ from seatrial.cli.screens.build import print_built, print_findings
 from seatrial.cli.screens.run import Screen
 from seatrial.cli.typed_job import read_allowed_job
 from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED
-from seatrial.images.dockerfiles.lint import check_dockerfile
+from seatrial.images.lint.check import check_dockerfile
 from seatrial.runs.build_command import build_image
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -62,7 +62,6 @@ _OF_ARGUMENTS = {
     "bench mode": ("matmul", "train", "scaling", "batch", "serve"),
     "predict model": ("spam",),
     "completion SHELL": ("bash", "zsh", "fish"),
-    "up NAME…": ("tensorboard", "mlflow"),
 }
 
 

@@ -1,4 +1,4 @@
-"""``seatrial up``: bring up a Compose file, the stages of seatrial.toml, or trackers."""
+"""``seatrial up``: bring up a Compose file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from seatrial.cli.screens.front import front
 from seatrial.cli.typed import check_folder, name
-from seatrial.pipelines.group_kinds import meant, room
+from seatrial.pipelines.compose import verbs
 from seatrial.pipelines.request import UpRequest
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -20,7 +20,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 def up(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME…", help="Stages, Compose services, or tensorboard and mlflow; default: all."),
+        typer.Argument(metavar="NAME…", help="Services of the Compose file; default: all."),
     ] = None,
     files: Annotated[
         list[Path] | None,
@@ -30,11 +30,7 @@ def up(
         list[str] | None,
         typer.Option("--profile", metavar="NAME", help="A profile of the Compose file; can be repeated."),
     ] = None,
-    stages: Annotated[bool, typer.Option("--stages", help="The stages, where a Compose file is there too.")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Show what would be done; change nothing.")] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Run the named stages (default: all) even if nothing has changed.")
-    ] = False,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Run in the background.")] = False,
     as_written: Annotated[
         bool, typer.Option("--as-written", help="Add no waiting to the order in the Compose file.")
@@ -43,12 +39,7 @@ def up(
     gpus: Annotated[
         str | None, typer.Option("--gpus", metavar="REQUEST", help="For all, instead of what the file says: none.")
     ] = None,
-    backend: Annotated[
-        str | None, typer.Option("--on", metavar="BACKEND", help="auto, docker, podman or local.")
-    ] = None,
-    port: Annotated[
-        int | None, typer.Option("--port", min=1024, max=65535, help="Port of a tracker's page on this machine.")
-    ] = None,
+    backend: Annotated[str | None, typer.Option("--on", metavar="BACKEND", help="auto, docker or podman.")] = None,
     notify: Annotated[
         list[str] | None,
         typer.Option("--notify", metavar="WHERE", help="When all has ended: desktop, a command, or a URL."),
@@ -64,33 +55,26 @@ def up(
         Path | None, typer.Option("--project", "-C", metavar="DIR", help="The project folder; default: here.")
     ] = None,
 ) -> int:
-    """Run a Compose file as it is, or the stages of seatrial.toml, or trackers; ends with one receipt for all.
+    """Run a Compose file as it is; ends with one receipt for all.
 
     \b
-    seatrial up                        what the folder has: compose.yaml or [stages]
-    seatrial up --force train          run the stage train again, and what depends on it if its outputs change
-    seatrial up tensorboard            TensorBoard over this project's runs
+    seatrial up                        every service of compose.yaml
+    seatrial up train -f gpu.yaml      one service, and what it depends on
     """
     request = UpRequest(
         project=check_folder(project or Path.cwd()).absolute(),
         names=tuple(names or ()),
-        file=files[0] if files else None,
         files=tuple(files or ()),
         profiles=tuple(profiles or ()),
-        stages=stages,
         name=group,
         plan_only=plan,
         detach=detach,
-        force=force,
         as_written=as_written,
         fix=fix,
         gpus=gpus,
         backend=backend,
         as_json=as_json,
-        port=port,
         notify=tuple(notify or ()),
     )
-    kind, request = meant(request)
-    return room(kind).up(
-        request, front(trust=trust, as_json=as_json, whole=verbose, quiet=quiet and not verbose), dict(os.environ)
-    )
+    console = front(trust=trust, as_json=as_json, whole=verbose, quiet=quiet and not verbose)
+    return verbs.up(request, console, dict(os.environ))

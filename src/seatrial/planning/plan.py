@@ -47,7 +47,7 @@ def _process_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
 
 
 def _cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
-    from seatrial.planning.cluster.parts import cluster_parts
+    from seatrial.planning.pods import cluster_parts
 
     return cluster_parts(job, site, script)
 
@@ -123,7 +123,6 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
         cluster=parts.cluster,
         companion=parts.companion,
         companion_image=job.image.base if parts.companion else None,
-        view=site.view,
         python=parts.python,
         venv=parts.venv,
         agent=_agent(job, site, script, parts, "none" if interactive else launcher, interactive=interactive).model_copy(

@@ -17,7 +17,7 @@ import pytest
 
 from pace import slowness
 from seatrial.backends import table
-from seatrial.backends.kubernetes.manifests.render import WORKLOADS
+from seatrial.backends.kubernetes.manifests import WORKLOADS
 from seatrial.cli import VERBS
 from seatrial.cli.completing import FIXED, RECIPES, complete
 from seatrial.cli.screens import runs_table
@@ -72,7 +72,7 @@ def test_values() -> None:
     assert values("run", "--image", "") == [] and values("run", "--notify", "d") == ["desktop", ":files"]
     assert values("exporter", "--print-config", "") == ["prometheus", "grafana"]
     assert values("bench", "ma") == ["matmul"] and values("bench", "train", "dig") == ["digits", ":files"]
-    assert values("up", "t") == ["tensorboard"] and values("predict", "") == ["spam"]
+    assert values("predict", "") == ["spam"]
     assert values("runs", "cp", "last:model.pt", "") == [":folders"]
 
 

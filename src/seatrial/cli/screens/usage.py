@@ -15,6 +15,7 @@ from typing import Any
 
 from seatrial.cli.completing import FIXED
 from seatrial.cli.words import options_of
+from seatrial.job.retired import replaced_option
 
 #: (message, cause, command).
 Told = tuple[str, str | None, str | None]
@@ -61,6 +62,9 @@ def usage_problem(error: Exception, argv: Sequence[str]) -> Told | None:
 
 
 def _no_option(option: str, error: Exception, argv: Sequence[str]) -> Told | None:
+    command = getattr(getattr(error, "ctx", None), "command_path", "").removeprefix("seatrial ")
+    if sentence := replaced_option(command, option):
+        return f"{option} was removed: {sentence}", None, f"seatrial {command} --help"
     if option in ("-f", "--filename") and argv[0] in ("run", "plan") and list(argv[1:-1]) == [option]:
         from seatrial.job.target import instead_of_manifest, manifest_refused  # loads pydantic
 

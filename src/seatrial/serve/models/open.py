@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 #: Rows of a batch at most where nobody has said: (on a GPU, elsewhere). Elsewhere 64 images no longer fit into a core's
-#: cache: an image of digits took 290 µs and not 138 (docs/serving-speed.md).
+#: cache: an image of digits took 290 µs and not 138 (docs/benchmarks.md).
 IMAGES_AT_ONCE, TEXTS_AT_ONCE, ROWS_AT_ONCE = (256, 32), (128, 32), (64, 32)
 
 
