@@ -1,27 +1,82 @@
-"""Test of any model on any map-style data set: means over all examples of all ranks.
-
-Shapes: B rows of a batch.
-"""
+"""Evaluate a model: losses and metrics over a test set, with every module's mode kept."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils.data import DataLoader, Subset
 
 from seatrial.train.data import examples_of
 from seatrial.train.data.batches import Transform, _transformed
 from seatrial.train.data.examples_of import map_tensors, moved, tensors_of
+from seatrial.train.distributed import Ranks
 from seatrial.train.errors import InputError
 from seatrial.train.memory import RESIDENT_SHARE, free_for_data
-from seatrial.train.modes import evaluating
+from seatrial.train.precision import Precision
 
 if TYPE_CHECKING:
     from seatrial.train.distributed import Ranks
     from seatrial.train.precision import Precision
+
+
+@contextmanager
+def modes_kept(model: nn.Module) -> Iterator[None]:
+    """Afterwards each module is in the mode that it was in: one that a fine-tuning keeps in evaluation stays there."""
+    before = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Within, the whole model evaluates."""
+    with modes_kept(model):
+        model.eval()
+        yield
+
+
+#: (model, inputs) → logits [B, classes].
+Predict = Callable[[nn.Module, Any], Tensor]
+
+
+def plain(model: nn.Module, inputs: Any) -> Tensor:
+    """Logits of a model that takes its inputs as they are."""
+    logits: Tensor = model(inputs)
+    return logits
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    batches: Iterable[tuple[Any, Tensor]],
+    ranks: Ranks,
+    precision: Precision,
+    predict: Predict = plain,
+) -> dict[str, float]:
+    """``test_loss`` (mean over all examples of all ranks) and ``accuracy`` (0 to 1).
+
+    Args:
+        batches: this rank's share of the set; shares may be of different sizes.
+    """
+    sums = torch.zeros(3, dtype=torch.double, device=ranks.device)  # loss, correct, examples
+    with evaluating(model):
+        for inputs, labels_B in batches:
+            with precision.autocast():
+                logits = predict(model, inputs)
+            sums[0] += F.cross_entropy(logits.float(), labels_B, reduction="sum")
+            sums[1] += (logits.argmax(1) == labels_B).sum()
+            sums[2] += len(labels_B)
+    loss, correct, examples = ranks.sum(sums).tolist()
+    return {"test_loss": loss / examples, "accuracy": correct / examples}
+
 
 #: (model, *batch) → name → numbers [B] of each row, or their mean. ``test_loss`` picks the best checkpoint.
 Score = Callable[..., Mapping[str, Any]]

@@ -1,4 +1,4 @@
-"""State and objects from one rank to all: parameters, an optimizer's state, anything that can be pickled."""
+"""Send parameters, an optimizer's state and pickled objects from one rank to all."""
 
 import io
 import pickle
@@ -6,10 +6,8 @@ from typing import Any, Iterable, List, Mapping, Optional, Tuple, Union
 
 import torch
 
-from .basics import rank
-from .exchanges import allgather, broadcast_, broadcast_async_
-from .operations import Handle, synchronize
-from .process_sets import ProcessSet, global_process_set
+from .ops import allgather, broadcast_, broadcast_async_, synchronize
+from .world import ProcessSet, global_process_set, rank
 
 try:
     import cloudpickle
@@ -24,9 +22,9 @@ def broadcast_parameters(
     root_rank: int,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """The root's tensors into those of all ranks: ``model.state_dict()`` or ``model.named_parameters()``.
+    """Copy the root's tensors to all ranks: of ``model.state_dict()`` or ``model.named_parameters()``.
 
-    What is no tensor is passed over. Raises ValueError for anything else than these two.
+    Other values are skipped. Raises ValueError for anything else than these two.
     """
     if isinstance(params, Mapping):
         pairs = sorted(params.items())
@@ -35,22 +33,21 @@ def broadcast_parameters(
             pairs = [(name, each) for name, each in params]
         except (TypeError, ValueError):
             raise ValueError("broadcast_parameters takes a state_dict or pairs of a name and a tensor") from None
-    handles: List[Handle] = [
-        broadcast_async_(each, root_rank, process_set=process_set) for _, each in pairs if torch.is_tensor(each)
-    ]
+    tensors = [each for _, each in pairs if torch.is_tensor(each)]
+    handles = [broadcast_async_(each, root_rank, process_set=process_set) for each in tensors]
     for handle in handles:
         synchronize(handle)
 
 
 class _Place:
-    """Where a tensor stands in the root's state."""
+    """The place of a tensor in the root's state."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.shape, self.dtype, self.on_gpu = tuple(tensor.shape), tensor.dtype, tensor.is_cuda
 
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, model: Any = None) -> None:
-    """The root's state and settings (learning rate …) into the optimizers of all ranks, in place.
+    """Copy the root's state and settings (learning rate …) to the optimizers of all ranks, in place.
 
     Raises ValueError for LBFGS, whose state is not that of its parameters.
     """
@@ -81,7 +78,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
 
 
 def _without_tensors(value: Any, tensors: List[torch.Tensor]) -> Any:
-    """The same with places for tensors, which are put into ``tensors`` in their order."""
+    """Replace tensors by places, and append them to ``tensors`` in their order."""
     if torch.is_tensor(value):
         tensors.append(value)
         return _Place(value)
@@ -93,7 +90,7 @@ def _without_tensors(value: Any, tensors: List[torch.Tensor]) -> Any:
 
 
 def _with_tensors(value: Any, device: torch.device, root_rank: int) -> Any:
-    """The other way round: tensors are received in the same order."""
+    """Replace places by tensors, received in the same order."""
     if isinstance(value, _Place):
         where = device if value.on_gpu else torch.device("cpu")
         return broadcast_(torch.empty(value.shape, dtype=value.dtype, device=where), root_rank)
@@ -107,7 +104,7 @@ def _with_tensors(value: Any, device: torch.device, root_rank: int) -> Any:
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: Optional[str] = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """The root's object on every rank, pickled on its way."""
+    """Return the root's object on every rank; it is pickled for the transfer."""
     sends = rank() == root_rank
     data = _bytes(obj) if sends else torch.empty(0, dtype=torch.uint8)
     size = broadcast_(torch.tensor([data.numel()]), root_rank, process_set=process_set)
@@ -118,7 +115,7 @@ def broadcast_object(
 
 
 def allgather_object(obj: Any, name: Optional[str] = None, process_set: ProcessSet = global_process_set) -> List[Any]:
-    """The ranks' objects, in their order."""
+    """Return the ranks' objects, in their order."""
     data = _bytes(obj)
     sizes = allgather(torch.tensor([data.numel()]), process_set=process_set).tolist()
     gathered = allgather(data, process_set=process_set)

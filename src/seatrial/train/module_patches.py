@@ -19,12 +19,11 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 from torch.nn import functional as F
 
-from seatrial.train.autocast_layers import AutocastLayers
+from seatrial.train.autocast_weights import AutocastLayers
 from seatrial.train.kernels import normact
 from seatrial.train.kernels.nvrtc import REALS, usable
 from seatrial.train.layer_norms import LayerNorms
-from seatrial.train.replaced_forward import running_by
-from seatrial.train.traced_code import Unreadable, hooked, read, settings_of
+from seatrial.train.traced_code import Unreadable, hooked, read, running_by, settings_of
 
 _SUMS = (operator.add, operator.iadd, torch.add)
 

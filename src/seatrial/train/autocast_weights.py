@@ -1,15 +1,12 @@
-"""Convolutions and linear layers of any module under bf16 autocast, with their weights cast by one launch for all.
+"""Work on a second stream of the GPU, beside what the first one does, for steps of one process alone.
 
-Autocast casts every weight where it is used, and its gradient back: two small kernels a layer and step. Here one launch
-copies all weights into bf16; the gradient of a matrix is made in fp32 at once, of which autocast rounds away half. What
-comes forward is autocast's to the bit. The layers stay as they are: while a step runs, their ``forward`` is another,
-and it does what the layer's own does wherever it does not know better.
-Shapes: N rows, I inputs, O outputs.
+A step whose kernels wait for one another leaves multiprocessors idle: at the end of each product of matrices, and where
+one moves bytes the arithmetic. In a graph, kernels of the first stream go before those of the second (engine.Graphed).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,8 +15,133 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seatrial.train.kernels.nvrtc import refuse_second_derivatives
-from seatrial.train.replaced_forward import running_by
-from seatrial.train.second_stream import SecondStream
+from seatrial.train.traced_code import running_by
+
+
+class Beside:
+    """A second stream; where it is off (a CPU, several ranks), what would go there is done at once."""
+
+    def __init__(self, device: torch.device, *, on: bool = True) -> None:
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" and on else None  # type: ignore[no-untyped-call]
+        self._begun: list[tuple[torch.cuda.Event, tuple[Tensor, ...]]] = []
+
+    @property
+    def on(self) -> bool:
+        """Whether there is a second stream."""
+        return self._stream is not None
+
+    @contextmanager
+    def running(self, *used: Tensor) -> Iterator[None]:
+        """What is queued within runs after all that was queued before, beside what follows.
+
+        Args:
+            used: tensors that must live until it has run.
+        """
+        if self._stream is None:
+            yield
+            return
+        self._stream.wait_stream(torch.cuda.current_stream())
+        try:
+            with torch.cuda.stream(self._stream):
+                yield
+        finally:
+            self._begun.append((self.event(), used))
+
+    def event(self) -> torch.cuda.Event:
+        """What says that all of the second stream so far is done."""
+        assert self._stream is not None
+        event: torch.cuda.Event = self._stream.record_event()
+        return event
+
+    def wait(self, but: int = 0) -> None:
+        """The first stream waits for all that was begun but the last so many."""
+        ended = len(self._begun) - but
+        if ended > 0:
+            self._begun[ended - 1][0].wait()
+            del self._begun[:ended]
+
+    def forget(self) -> None:
+        """What was begun was part of a step that failed: its memory is given up when it has run, a capture can end."""
+        if self._begun and self._stream is not None:
+            torch.cuda.current_stream().wait_stream(self._stream)
+        self._begun = []
+
+
+class SecondStream:
+    """A second stream, on within ``backward``."""
+
+    def __init__(self) -> None:
+        #: Weights whose gradient autograd would copy (and so read at once): it lies otherwise in memory.
+        self.refused: set[Tensor] = set()
+        self._alone: set[Tensor] = set()
+        self._beside: Beside | None = None
+        self._made: dict[Tensor, int] = {}
+
+    @contextmanager
+    def backward(self, loss: Tensor, weights: Iterable[Tensor]) -> Iterator[None]:
+        """Around one backward pass from ``loss``; at its end the first stream waits for the second.
+
+        Raises:
+            RuntimeError: a gradient was read before it was there; that weight is in ``refused`` from now on.
+        """
+        counts = uses(loss)
+        self._alone = {
+            weight
+            for weight in weights
+            if counts.get(weight) == 1 and weight.grad is None and weight not in self.refused and not watched(weight)
+        }
+        try:
+            yield
+        finally:
+            self._alone = set()
+            if self._beside is not None:
+                self._beside.wait()
+            made, self._made = self._made, {}
+        early = {weight for weight, place in made.items() if weight.grad is None or weight.grad.data_ptr() != place}
+        self.refused |= early
+        if early:
+            raise EarlyError(f"gradients of {len(early)} weights were copied before they were made")
+
+    def takes(self, weight: Tensor) -> bool:
+        """Whether this weight's gradient may be made on the second stream."""
+        return weight in self._alone
+
+    def run(self, weight: Tensor, work: Callable[[], Tensor], *inputs: Tensor) -> Tensor:
+        """What ``work`` makes of the inputs; where the weight is taken, on the second stream."""
+        if not self.takes(weight):
+            return work()
+        self._beside = self._beside or Beside(weight.device)
+        with self._beside.running(*inputs):
+            made = work()
+        self._made[weight] = made.data_ptr()
+        return made
+
+
+class EarlyError(RuntimeError):
+    """A gradient was read before it was there."""
+
+
+def uses(loss: Tensor) -> dict[Tensor, int]:
+    """How many gradients each leaf of a loss gets, to be added to one."""
+    counts: dict[Tensor, int] = {}
+    seen: set[Any] = {loss.grad_fn}
+    waiting = [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        for following, _ in node.next_functions if node is not None else ():
+            leaf = getattr(following, "variable", None)
+            if leaf is not None:
+                counts[leaf] = counts.get(leaf, 0) + 1
+            elif following is not None and following not in seen:
+                seen.add(following)
+                waiting.append(following)
+    return counts
+
+
+def watched(weight: Tensor) -> bool:
+    """Whether somebody's hook gets the gradient."""
+    return bool(weight._backward_hooks) or bool(getattr(weight, "_post_accumulate_grad_hooks", None))
+
 
 COPY = torch.bfloat16
 
