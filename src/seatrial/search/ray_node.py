@@ -1,4 +1,4 @@
-"""One trial on a node of the cluster: a process of its own, which a Ray worker starts and talks to in lines of JSON.
+"""One trial on a node of a Ray cluster: a process of its own, which a Ray worker starts and talks to in lines of JSON.
 
 It is no child of the worker: when that is killed, with its searcher or by Ray, the pipe closes, and the run is stopped
 as by ``seatrial runs stop``, with a receipt. So no GPU stays with a trial that nobody follows.
@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,13 +22,9 @@ from seatrial.job.plan import Gpu
 from seatrial.planning.host import read_host
 from seatrial.runs.finalise import finalise
 from seatrial.runs.liveness import leases
-from seatrial.runs.run import Run
-from seatrial.runs.store import RunStore
-from seatrial.search.grid import Grid
-from seatrial.search.leftover_processes import leftover_processes
-from seatrial.search.local import ending_as_read, follow_trial, start_trial
-from seatrial.search.objective import Objective
-from seatrial.search.on_ray.gathering import pack_run
+from seatrial.runs.run import COPIED, Run
+from seatrial.search.request import Objective
+from seatrial.search.runner import ending_as_read, follow_trial, leftover_processes, start_trial
 from seatrial.search.search import Search
 from seatrial.search.space import Space
 from seatrial.search.trial import Trial
@@ -39,44 +35,38 @@ GONE = ("search", "its searcher, or its worker of Ray, has gone")
 
 @dataclass
 class Wire:
-    """What a study is to a trial that is followed elsewhere: everything said of it goes to the searcher.
-
-    Attributes:
-        told: key → value of what the searcher's study knew when the trial began.
-    """
+    """Stands for the study where a trial is followed elsewhere: everything about it goes to the searcher."""
 
     out: IO[str]
-    told: Mapping[str, str | None] = field(default_factory=dict)
+    series: str | None = None
 
     def send(self, kind: str, **keys: Any) -> None:
-        """A line; nobody may be there any more to read it."""
+        """Send a line; nobody may be there any more to read it."""
         try:
             self.out.write(json.dumps({"kind": kind, **keys}) + "\n")
             self.out.flush()
         except (BrokenPipeError, ValueError):
             pass
 
-    def say(self, line: str) -> None:
-        self.send("say", line=line)
-
     def begin(self, number: int, run_id: str) -> None:
         self.send("begin", run_id=run_id)
 
-    def report(self, number: int, step: int, value: float) -> None:
+    def report(self, number: int, step: int, value: float) -> bool:
         self.send("report", step=step, value=value)
+        return False
 
     def again(self, number: int) -> None:
-        """Its run never began: carry_out says so, with the problem if there is one."""
+        """Its run never began: carry_out sends that, with the problem if there is one."""
 
     def get(self, key: str) -> str | None:
-        return self.told.get(key)
+        return self.series
 
     def trials(self) -> list[Trial]:
         return []
 
 
 class NodeSearch(Search):
-    """A search as one trial sees it: the searcher says when it is to end, and why."""
+    """A search as one trial sees it: the searcher decides when it is to end, and why."""
 
     stop: tuple[str, str | None] | None = None
 
@@ -99,7 +89,7 @@ class NodeSearch(Search):
         return self.stop
 
     def end_by(self, origin: str, why: str | None) -> None:
-        """From another thread: the trial is to end."""
+        """End the trial; called from another thread."""
         if origin == "kill":
             self.killed.set()
             return
@@ -108,7 +98,7 @@ class NodeSearch(Search):
 
 
 def request_of(ids: list[str], asked: GpuRequest, gpus: tuple[Gpu, ...]) -> GpuRequest:
-    """Exactly the GPUs that Ray gave to this trial, by UUID.
+    """Return a request for exactly the GPUs that Ray gave to this trial, by UUID.
 
     Args:
         ids: as Ray counts them: NVML's indices, or UUIDs where its node was started with those.
@@ -133,14 +123,15 @@ def request_of(ids: list[str], asked: GpuRequest, gpus: tuple[Gpu, ...]) -> GpuR
 
 
 def job_on_node(order: Mapping[str, Any], environ: Mapping[str, str]) -> Job:
-    """The trial's job: in this node's copy of the project, on the GPUs that Ray gave it."""
+    """Return the trial's job: in this node's folder of the project, on the GPUs that Ray gave it."""
     job = Job.model_validate_json(order["job"], strict=False)
     project = Path(order["project"])
     update: dict[str, Any] = {"project": project}
     if job.gpus.kind != "none":
         update["gpus"] = request_of(order["gpus"], job.gpus, read_host(environ).gpus)
-    if order["gather"]:
-        update["models"] = DataMount(source=project.parent / "models" / f"{order['number']}", read_only=False)
+    if order["copied"]:
+        models = project / ".seatrial" / "models" / f"{order['number']}"
+        update["models"] = DataMount(source=models, read_only=False)
         if job.data is not None and job.data.source.is_relative_to(job.project):
             inside = project / job.data.source.relative_to(job.project)
             update["data"] = job.data.model_copy(update={"source": inside})
@@ -148,25 +139,22 @@ def job_on_node(order: Mapping[str, Any], environ: Mapping[str, str]) -> Job:
 
 
 def carry_out(order: Mapping[str, Any], wire: Wire, commands: IO[str], environ: Mapping[str, str]) -> None:
-    """The trial from start to end; every outcome is sent."""
-    pattern = order["objective"]
-    objective = None if pattern is None else Objective(*pattern)
+    """Run the trial from start to end; every outcome is sent."""
+    objective = None if order["objective"] is None else Objective(*order["objective"])
     trial = Trial(order["number"], order["settings"], "running")
     try:
         search = NodeSearch(
             study=wire,  # type: ignore[arg-type]  # what a trial needs of a study
             space=Space(()),
             objective=objective,
-            engine=Grid(),
-            pruner=None,
             job=job_on_node(order, environ),
             environ=environ,
-            say=wire.say,
+            say=lambda line: wire.send("say", line=line),
         )
         threading.Thread(target=_listen, args=(commands, search), daemon=True).start()
         run = start_trial(search, trial)
         if run is not None:
-            _to_the_end(search, trial, run, wire, gather=order["gather"])
+            _to_the_end(search, trial, run, wire, copied=order["copied"])
         elif search.problem is not None:
             _send_problem(wire, search.problem)
         else:
@@ -175,7 +163,7 @@ def carry_out(order: Mapping[str, Any], wire: Wire, commands: IO[str], environ: 
         _send_problem(wire, error)
 
 
-def _to_the_end(search: NodeSearch, trial: Trial, run: Run, wire: Wire, *, gather: bool) -> None:
+def _to_the_end(search: NodeSearch, trial: Trial, run: Run, wire: Wire, *, copied: bool) -> None:
     gpus = run.plan().gpus
     reading, state = follow_trial(search, trial, run, just_started=True)
     receipt = finalise(run, search.environ, ended=state)
@@ -184,25 +172,16 @@ def _to_the_end(search: NodeSearch, trial: Trial, run: Run, wire: Wire, *, gathe
     if receipt is None:
         wire.send("again")
         return
-    ending = ending_as_read(receipt, search.objective, reading)
-    archive = pack_run(run, search.job.models.source if search.job.models else None) if gather else None
-    wire.send("end", run_id=run.id, ending=asdict(ending), archive=None if archive is None else str(archive))
-    if archive is not None:
-        commands_closed.wait()  # the worker has taken it
-        archive.unlink(missing_ok=True)
-        RunStore(search.job.project, search.environ).remove(run)
-
-
-#: Nobody sends commands any more.
-commands_closed = threading.Event()
+    names = (*COPIED, "plan.json", "summary.json") if copied else ()
+    files = {name: (run.folder / name).read_text() for name in names}
+    wire.send("end", run_id=run.id, ending=asdict(ending_as_read(receipt, search.objective, reading)), files=files)
 
 
 def _listen(commands: IO[str], search: NodeSearch) -> None:
-    """{"origin": …, "why": …} a line; the end of the pipe is the end of whoever wanted the trial."""
+    """Read {"origin": …, "why": …} lines; the end of the pipe is the end of whoever wanted the trial."""
     for line in commands:
         command = json.loads(line)
         search.end_by(command["origin"], command.get("why"))
-    commands_closed.set()
     search.end_by(*GONE)
 
 
@@ -219,10 +198,9 @@ def main() -> None:
     for descriptor in (1, 2):
         os.dup2(null, descriptor)
     line = sys.stdin.readline()
-    if not line:  # no further trial
-        return
-    order = json.loads(line)
-    carry_out(order, Wire(out, order["told"]), sys.stdin, dict(os.environ))
+    if line:
+        order = json.loads(line)
+        carry_out(order, Wire(out, order["series"]), sys.stdin, dict(os.environ))
 
 
 if __name__ == "__main__":

@@ -11,9 +11,8 @@ from seatrial.cli.screens.search import SearchScreen
 from seatrial.errors import EngineUnavailableError
 from seatrial.job.model import Job, Target
 from seatrial.job.notify import Notify
-from seatrial.search.opening import open_search, place_of
 from seatrial.search.request import Request
-from seatrial.search.search import Search
+from seatrial.search.search import Search, open_search, place_of
 from seatrial.search.space import parse_space
 from seatrial.search.trial import Ending
 

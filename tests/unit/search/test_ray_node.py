@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import subprocess
 import sys
 import time
@@ -15,13 +14,11 @@ import pytest
 
 from cli_project import environment
 from planning_sites import GPUS
-from seatrial.errors import GpuContractError, UntrustedPathError
+from seatrial.errors import GpuContractError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import DataMount, Job, Target
 from seatrial.runs.store import RunStore
-from seatrial.search.on_ray.gathering import pack_run, unpack_run
-from seatrial.search.on_ray.node_run import Wire, job_on_node, request_of
-from seatrial.search.on_ray.project import make_mark, pack_project, unpack_project
+from seatrial.search.ray_node import Wire, job_on_node, request_of
 
 
 def test_rays_numbers_become_uuids() -> None:
@@ -54,84 +51,19 @@ def test_a_shipped_trial_has_folders_of_the_copy(tmp_path: Path) -> None:
         models=DataMount(source=tmp_path / "models", read_only=False),
     )
     copy = tmp_path / "cache" / "copy"
-    order = {"job": job.model_dump_json(), "project": str(copy), "gather": True, "gpus": [], "number": 4}
+    order = {"job": job.model_dump_json(), "project": str(copy), "copied": True, "gpus": [], "number": 4}
     on_node = job_on_node(order, {})
     assert on_node.project == copy
     assert on_node.data is not None
     assert on_node.data.source == copy / "data"
     assert on_node.models is not None
-    assert on_node.models.source == copy.parent / "models" / "4", "trials side by side do not mix their models"
-
-
-def test_the_same_files_are_one_copy(tmp_path: Path) -> None:
-    project, environ = tmp_path / "project", {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    for name in ("train.py", "package/net.py", ".git/HEAD", ".seatrial/runs/x", "__pycache__/a.pyc"):
-        (project / name).parent.mkdir(parents=True, exist_ok=True)
-        (project / name).write_text(name)
-    (project / "link.py").symlink_to("train.py")
-    (project / "dangling").symlink_to("/nowhere")
-    (project / "train.py").chmod(0o755)
-    packed = pack_project(project)
-    os.utime(project / "train.py", (1, 1))
-    assert pack_project(project) == packed
-    copy = unpack_project(packed, "project", environ)
-    found = {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()}
-    assert found == {"train.py", "package/net.py", "link.py"}
-    assert os.access(copy / "train.py", os.X_OK)
-    assert unpack_project(packed, "project", environ) == copy
-
-
-def test_the_searchers_disk_is_known_by_its_mark(tmp_path: Path) -> None:
-    environ = {"SEATRIAL_STATE": str(tmp_path / "state")}
-    (tmp_path / "project").mkdir()
-    mark = make_mark(tmp_path / "project", environ)
-    assert mark.is_seen()
-    Path(mark.path).write_text("another machine's")
-    assert not mark.is_seen()
-    Path(mark.path).unlink()
-    assert not mark.is_seen()
-
-
-def test_a_run_travels_as_plain_files(tmp_path: Path) -> None:
-    there = RunStore(tmp_path / "there", {"SEATRIAL_STATE": str(tmp_path / "a")}).run("20261122-000000-aaaa")
-    here = RunStore(tmp_path / "here", {"SEATRIAL_STATE": str(tmp_path / "b")}).run("20261122-000000-aaaa")
-    for path in (there.folder / "receipt.json", there.place / "outputs" / "checkpoints" / "1.pt"):
-        path.parent.mkdir(parents=True)
-        path.write_text(path.name)
-    (there.place / "home").mkdir()
-    (there.place / "home" / "cache").write_text("stays")
-    (there.place / "outputs" / "shadow").symlink_to("/etc/shadow")
-    os.mkfifo(there.place / "outputs" / "pipe")
-    models = tmp_path / "models"
-    models.mkdir()
-    (models / "model.safetensors").write_text("weights")
-    archive = pack_run(there, models)
-    unpack_run(archive, here)
-    archive.unlink()
-    assert (here.folder / "receipt.json").read_text() == "receipt.json"
-    files = sorted(str(path.relative_to(here.place)) for path in here.place.rglob("*") if not path.is_dir())
-    assert files == ["models/model.safetensors", "outputs/checkpoints/1.pt"]
-
-
-@pytest.mark.parametrize("name", ["record/../../evil", "/etc/evil", "elsewhere/evil", "place//etc/evil"])
-def test_an_archive_that_reaches_out_is_refused(tmp_path: Path, name: str) -> None:
-    import tarfile
-
-    run = RunStore(tmp_path / "here", {"SEATRIAL_STATE": str(tmp_path / "b")}).run("20261122-000000-aaaa")
-    archive = tmp_path / "evil.tar"
-    with tarfile.open(archive, "w") as tar:
-        info = tarfile.TarInfo(name)
-        info.size = 4
-        tar.addfile(info, io.BytesIO(b"evil"))
-    with pytest.raises(UntrustedPathError, match="no plain file of a run"):
-        unpack_run(archive, run)
-    assert not list(tmp_path.rglob("evil"))
+    assert on_node.models.source == copy / ".seatrial" / "models" / "4", "trials side by side do not mix their models"
 
 
 def test_nobody_listens_any_more() -> None:
     closed = io.StringIO()
     closed.close()
-    Wire(closed).say("to the wall")
+    Wire(closed).send("say", line="to the wall")
 
 
 def start(tmp_path: Path, script: str) -> tuple[subprocess.Popen[str], Path]:
@@ -149,15 +81,15 @@ def start(tmp_path: Path, script: str) -> tuple[subprocess.Popen[str], Path]:
     order: dict[str, Any] = {
         "job": job.model_dump_json(),
         "project": str(project),
-        "gather": False,
+        "copied": False,
         "gpus": [],
         "number": 0,
         "settings": {"lr": "1"},
         "objective": ["loss", "min", r"loss ([\d.]+)"],
-        "told": {},
+        "series": None,
     }
     process = subprocess.Popen(
-        [sys.executable, "-m", "seatrial.search.on_ray.node_run"],
+        [sys.executable, "-m", "seatrial.search.ray_node"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=environment(tmp_path),

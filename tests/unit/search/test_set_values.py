@@ -8,7 +8,7 @@ import pytest
 
 from seatrial.errors import UsageError
 from seatrial.job.model import Job, Target
-from seatrial.search.settings import check_switches, varied, ways_in
+from seatrial.search.set_values import check_switches, varied, ways_in
 from seatrial.search.space import parse_space
 
 

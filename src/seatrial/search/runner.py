@@ -1,11 +1,14 @@
-"""local: each trial a run of this machine's, some at a time."""
+"""Run the trials of a search as runs of this machine, some at a time."""
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from queue import Empty, Queue
 
 from seatrial.backends.base import State
@@ -13,6 +16,9 @@ from seatrial.backends.remembered import remembering
 from seatrial.errors import DiskError, GpusHeldError, ImageError, SeatrialError
 from seatrial.images.build.progress import Telling
 from seatrial.job.model import Job
+from seatrial.job.plan import Gpu
+from seatrial.job.units import format_bytes
+from seatrial.probe.nvml import ComputeProcess, NvmlError, compute_processes
 from seatrial.receipt.model import Receipt
 from seatrial.runs import launch
 from seatrial.runs.adopt import handle_of
@@ -23,10 +29,8 @@ from seatrial.runs.launch import Prepared
 from seatrial.runs.liveness import backend_of
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore
-from seatrial.search.endings import ending_of, problem_of, series_of, unreported
-from seatrial.search.leftover_processes import leftover_processes
-from seatrial.search.objective import Objective
-from seatrial.search.reading import Reading
+from seatrial.search.metrics import Reading, ending_of, problem_of, series_of, unreported
+from seatrial.search.request import Objective
 from seatrial.search.search import Say, Search
 from seatrial.search.trial import Ending, Trial
 
@@ -41,6 +45,10 @@ _INTERRUPT_S = 0.5
 
 #: GPUs are chosen, and an image is built, by one at a time.
 _STARTING = threading.Lock()
+
+#: The driver frees a killed process's memory within so long; what is there later is left behind.
+_LEFT_S = 10.0
+_LEFT_INTERVAL_S = 0.25
 
 
 def run_trials(search: Search) -> None:
@@ -59,7 +67,7 @@ def run_trials(search: Search) -> None:
                 with suppress(Empty):
                     freed.get(timeout=_LOOK_S)
                     busy -= 1
-                search.look()
+                search.tick()
                 for future in [future for future in running if future.done()]:
                     running.remove(future)
                     future.result()
@@ -270,7 +278,7 @@ def tell(search: Search, trial: Trial, ending: Ending) -> None:
         ending = Ending(**{**vars(ending), "state": "failed", "outcome": f"reported no {objective.metric}"})
     search.study.tell(trial.number, ending)
     trials = search.study.trials()
-    now = trials[trial.number]
+    now = search.study.trial(trial.number)
     value = f"{objective.metric} {now.value:.4g}, " if objective is not None and now.value is not None else ""
     search.say(f"trial {now.number} ({now.label}): {value}{ending.outcome}")
     if objective is None:
@@ -291,3 +299,40 @@ def _last_line(search: Search, trial: Trial) -> str:
     except OSError:
         return ""
     return lines[-1][:200] if lines else ""
+
+
+def leftover_processes(run: Run, gpus: Sequence[Gpu], hurry: threading.Event) -> str | None:
+    """What an ended run has left on its GPUs, in words with the command that shows it; None: nothing.
+
+    Args:
+        hurry: set: do not wait for the driver.
+    """
+    deadline = time.monotonic() + _LEFT_S
+    while found := [(gpu, process) for gpu in gpus for process in _listed(gpu.uuid) if _belongs(process.pid, run)]:
+        if time.monotonic() >= deadline or hurry.is_set():
+            gpu, process = found[0]
+            held = f" with {format_bytes(process.memory_bytes)}" if process.memory_bytes else ""
+            who = f"process {process.pid} of the ended run is still on GPU {gpu.mig or gpu.index}{held}"
+            return f"{who}; see nvidia-smi, then kill {process.pid}"
+        hurry.wait(_LEFT_INTERVAL_S)
+    return None
+
+
+def _belongs(pid: int, run: Run) -> bool:
+    """By its container's ID in its cgroup, or by the run's ID in its environment, which a process of ours inherits."""
+    handle = run.handle()
+    for name in ("cgroup", "environ"):
+        try:
+            told = Path(f"/proc/{pid}/{name}").read_bytes()
+        except OSError:  # gone, or another user's
+            continue
+        if run.id.encode() in told or (handle is not None and len(handle.id) == 64 and os.fsencode(handle.id) in told):
+            return True
+    return False
+
+
+def _listed(uuid: str) -> list[ComputeProcess]:
+    try:
+        return compute_processes(uuid)
+    except NvmlError:
+        return []

@@ -13,8 +13,7 @@ import pytest
 from seatrial.errors import ImageError
 from seatrial.images.build.progress import CACHED, READY
 from seatrial.job.model import Job, Target
-from seatrial.search import local
-from seatrial.search.engines import ENGINES
+from seatrial.search import runner
 from seatrial.search.search import Say, Search
 from seatrial.search.space import parse_space
 from seatrial.search.study import Definition, Study
@@ -27,13 +26,13 @@ def search(tmp_path: Path) -> Search:
     study = Study.create(tmp_path / "study.sqlite", Definition("s", "t", ("lr=1",), "grid", None))
     job = Job(project=tmp_path, target=Target(kind="script", value="train.py"))
     said: list[str] = []
-    return Search(study, parse_space(["lr=1"]), None, ENGINES["grid"](0), None, job, dict(os.environ), said.append)
+    return Search(study, parse_space(["lr=1"]), None, job, dict(os.environ), said.append)
 
 
 def started(monkeypatch: pytest.MonkeyPatch, search: Search, build: Callable[[Callable[[str], None]], None]) -> bool:
     """Start a trial's run whose build is ``build``."""
-    monkeypatch.setattr(local.launch, "start", lambda prepared, environ, progress: build(progress))
-    return local.start_run(search, SimpleNamespace())  # type: ignore[arg-type]
+    monkeypatch.setattr(runner.launch, "start", lambda prepared, environ, progress: build(progress))
+    return runner.start_run(search, SimpleNamespace())  # type: ignore[arg-type]
 
 
 def test_the_build_is_shown_where_the_command_line_shows_builds(
@@ -84,7 +83,7 @@ def test_a_build_that_fails_by_itself_is_one(monkeypatch: pytest.MonkeyPatch, se
     def build(progress: Callable[[str], None]) -> None:
         raise ImageError("no such package")
 
-    monkeypatch.setattr(local, "_INTERRUPT_S", 0.01)
+    monkeypatch.setattr(runner, "_INTERRUPT_S", 0.01)
     with pytest.raises(ImageError):
         started(monkeypatch, search, build)
 
@@ -101,8 +100,8 @@ def test_a_pull_ends_with_the_search_as_well(monkeypatch: pytest.MonkeyPatch, se
             tell("1: Pulling from train")
             raise AssertionError("it went on")
 
-    monkeypatch.setattr(local.launch, "prepare", pulled)
+    monkeypatch.setattr(runner.launch, "prepare", pulled)
     trial = search.ask()
-    assert trial is not None and local.start_trial(search, trial) is None
+    assert trial is not None and runner.start_trial(search, trial) is None
     assert said == ["pulling registry.test/train:1"]
     assert search.problem is None and [one.state for one in search.study.trials()] == ["waiting"]
