@@ -27,8 +27,7 @@ class Container:
 
 def containers(backend: ContainerEngine, project: str) -> dict[str, Container]:
     """Service → its container, the last that was made. Raises EngineUnavailableError."""
-    label_of = '{{.Label "%s"}}' if backend.name == "docker" else '{{index .Labels "%s"}}'
-    labels = "\t".join(label_of % label for label in (_SERVICE_LABEL, _ONE_OFF_LABEL))
+    labels = "\t".join(backend.dialect.label_form % label for label in (_SERVICE_LABEL, _ONE_OFF_LABEL))
     form = "{{.ID}}\t" + labels + "\t{{.State}}\t{{.Status}}"
     words = ("--all", "--no-trunc", "--filter", f"label={COMPOSE_LABEL}={project}", "--format", form)
     ended = backend.client.ask("ps", *words)

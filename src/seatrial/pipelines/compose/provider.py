@@ -43,7 +43,7 @@ _INSTALL = "sudo apt-get install docker-compose-plugin   # Debian: docker-compos
 
 def compose_of(backend: ContainerEngine, environ: Mapping[str, str]) -> Compose:
     """Compose over no files yet. Raises EngineUnavailableError: Podman is meant, and there is no docker-compose."""
-    if backend.name != "podman":
+    if backend.dialect.compose:
         return Compose((*backend.client.call, "compose"), (), environ)
     program = docker_compose(environ)
     if program is None:

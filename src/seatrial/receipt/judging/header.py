@@ -54,7 +54,7 @@ def make_header(case: Case, now: float) -> Header:
 
 def _earlier_starts(case: Case) -> tuple[int | None, ...]:
     """Of one container: a Compose file may tell its engine to start it again. Pods are told in the timeline."""
-    if case.plan.cluster is not None or case.plan.agent.nodes > 1:
+    if not case.plan.on_this_host or case.plan.agent.nodes > 1:
         return ()
     ends: list[int | None] = []
     for moment in case.evidence.moments:
@@ -68,7 +68,7 @@ def _earlier_starts(case: Case) -> tuple[int | None, ...]:
 
 def _host(case: Case, launched: Moment | None, agent: Moment | None) -> str | None:
     """The machine; on a cluster the nodes that ran the pods, in the order of their ranks."""
-    if case.plan.cluster is not None:
+    if not case.plan.on_this_host:
         pods = {pod.number("node"): pod.text("host") for pod in case.evidence.all(HostPod)}
         hosts = [host for _, host in sorted(pods.items(), key=lambda item: item[0] or 0) if host]
         return ", ".join(dict.fromkeys(hosts)) or None

@@ -34,7 +34,7 @@ def judge_saved_model(case: Case) -> Judgement:
     if started is None:
         return Judgement("not judged", "the target was not started")
     patterns = case.plan.job.criteria.model
-    if case.plan.cluster is not None:
+    if not case.plan.on_this_host:
         return _told_by_pods(case, patterns)
     plan = case.plan
     looked = (case.models_folder, plan.job.project, case.host_folder(CONTAINER_HOME), *_copied(case))
