@@ -28,6 +28,8 @@ OPTIONS: dict[str, str] = {
     "sweep --fused": "sweep --parallel N runs the trials as runs of their own",
     "tune --apply": "tune --save keeps the changes, and the receipt shows the line to write for each",
     "tune --patch": "tune --save keeps the changes, and the receipt shows the line to write for each",
+    "up --as-written": "up keeps the order of the file; only the short form of depends_on waits for a task to end",
+    "up --fix": "up --plan prints each problem with its line and what to write",
     "up --force": "seatrial up runs every service",
     "up --port": "TensorBoard and MLflow are services of a Compose file, which publishes their ports",
     "up --stages": "services of a Compose file run in order by depends_on; seatrial up -f FILE",
