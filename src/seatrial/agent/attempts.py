@@ -8,9 +8,9 @@ import os
 import time
 from typing import Callable, List, Optional, Tuple
 
+from seatrial.agent import signals
+from seatrial.agent.journal import Journal
 from seatrial.agent.plan import Plan
-from seatrial.agent.process import signals
-from seatrial.agent.streams.journal import Journal
 
 #: Before torchrun is started again: the store of an attempt that is ending should be gone by then.
 PAUSE_S = 3.0

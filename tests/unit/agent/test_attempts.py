@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from seatrial.agent import attempts
+from seatrial.agent.journal import Journal
 from seatrial.agent.plan import Plan
-from seatrial.agent.streams.journal import Journal
 
 
 def _run(tmp_path: Path, codes, monkeypatch: pytest.MonkeyPatch, asked=False, **keys):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.agent.plan import Plan
-from seatrial.agent.process.command_line import command
+from seatrial.agent.target import command
 from seatrial.job.model import Job, Target
 from seatrial.job.script import script_facts
 from seatrial.planning.launcher import choose_launcher, with_rank

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from seatrial.findings.cut_down import ARCHITECTURES
+from seatrial.findings.gpu_missing import ARCHITECTURES
 from seatrial.images.layers.in_image import FRAMEWORK_LIST
 from seatrial.images.layers.split import (
     CONSTRAINTS,

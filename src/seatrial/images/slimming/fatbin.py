@@ -12,7 +12,7 @@ import struct
 from collections import namedtuple
 from collections.abc import Iterable
 
-from seatrial.findings.device_code import runs_on
+from seatrial.findings.gpu_missing import runs_on
 from seatrial.images.slimming.elf import Data
 
 MAGIC = struct.pack("<IHH", 0xBA55ED50, 1, 16)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
-from seatrial.findings.labels import FIX
+from seatrial.findings.finding import FIX
 from seatrial.job.plan import Plan
 from seatrial.pipelines.compose.remark import Remark
 from seatrial.pipelines.compose.start import Planned

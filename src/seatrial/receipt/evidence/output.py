@@ -10,8 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from seatrial.findings.finding import Finding
-from seatrial.findings.lines import STEERS, without_steering
-from seatrial.findings.match import match_lines
+from seatrial.findings.match import STEERS, match_lines, without_steering
 from seatrial.receipt.evidence.fields import clean
 
 #: The agent's names for the two streams, in the run folder.

@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from seatrial.findings.labels import CAUSE, FIX
+from seatrial.findings.finding import CAUSE, FIX
 from seatrial.receipt.look.chip import LEVELS, VERDICTS
 from seatrial.receipt.look.svg import draw, legend
 from seatrial.receipt.plot import Plot

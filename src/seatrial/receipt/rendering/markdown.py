@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from seatrial.findings.labels import CAUSE, FIX
+from seatrial.findings.finding import CAUSE, FIX
 from seatrial.receipt.model import Criterion, FindingRecord, Receipt
 from seatrial.receipt.rendering.anatomy import anatomy_rows
 from seatrial.receipt.rendering.rows import (

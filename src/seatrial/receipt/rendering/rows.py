@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from seatrial.findings.labels import FIX
+from seatrial.findings.finding import FIX
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.formatting import count, energy, energy_short, figure, gpu_names, metric_figure, percent, rate
 from seatrial.receipt.model import (

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from seatrial.findings.labels import CAUSE, FIX
+from seatrial.findings.finding import CAUSE, FIX
 from seatrial.receipt.model import Criterion, FindingRecord, Receipt
 from seatrial.receipt.rendering.anatomy import anatomy_rows
 from seatrial.receipt.rendering.rows import (

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from seatrial.common.contract.tunables import TUNABLES, in_words
-from seatrial.findings.labels import FIX
+from seatrial.findings.finding import FIX
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.formatting import count, figure, percent
 from seatrial.receipt.model import Receipt, TriedChange, TuneRecord

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
-from seatrial.findings.labels import FIX
+from seatrial.findings.finding import FIX
 from seatrial.job.units import format_seconds
 from seatrial.receipt.formatting import percent
 from seatrial.receipt.model import Receipt

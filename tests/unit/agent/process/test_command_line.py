@@ -3,7 +3,7 @@
 import pytest
 
 from seatrial.agent.plan import Plan
-from seatrial.agent.process.command_line import command, interpreter
+from seatrial.agent.target import command, interpreter
 
 
 def plan(argv, script, **keys):

@@ -1,7 +1,7 @@
 """The target's variables."""
 
 from seatrial.agent.plan import Plan
-from seatrial.agent.process.environment import target_environment
+from seatrial.agent.target import target_environment
 
 
 def plan(**keys):
