@@ -15,11 +15,8 @@ FOLDER = "stand_ins"
 
 FILES = {
     "horovod": (
-        *("__init__", "keras", "mxnet", "ray", "refused", "runner", "spark", "tensorflow", "torch/__init__"),
-        *("torch/basics", "torch/buckets", "torch/compression", "torch/differentiable", "torch/elastic"),
-        *("torch/exchanges", "torch/functions", "torch/joining", "torch/mpi_ops", "torch/operations"),
-        *("torch/optimizer", "torch/process_sets", "torch/reducer", "torch/reductions", "torch/sync_batch_norm"),
-        "torch/world",
+        *("__init__", "torch/__init__", "torch/joining", "torch/ops", "torch/optimizer", "torch/state"),
+        *("torch/sync_batch_norm", "torch/world"),
     )
 }
 
