@@ -17,7 +17,8 @@ import seatrial
 from seatrial.agent import target
 from seatrial.agent.isolation import PR_SET_DUMPABLE
 from seatrial.agent.journal import Journal, say
-from seatrial.agent.plan import Gpu, Plan
+from seatrial.agent.plan import Gpu
+from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.events import GpuCheck, GpuKernel
 from seatrial.findings.finding import Finding, in_one_line
 from seatrial.findings.gpu_missing import ARCHITECTURES, cut_down, explain_missing
@@ -28,7 +29,7 @@ from seatrial.probe.programs import read_program
 
 
 def explain(
-    plan: Plan,
+    plan: AgentPlan,
     env: Dict[str, str],
     seen: Dict[str, Any],
     inventory: Inventory,
@@ -107,7 +108,7 @@ class FrameworkCheck:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: AgentPlan,
         env: Dict[str, str],
         visible: Sequence[str],
         gpus: Sequence[Gpu],
@@ -291,14 +292,14 @@ class CheckError(Exception):
     """A check could not even run; the text is one sentence."""
 
 
-def check(plan: Plan, env: Dict[str, str], journal: Journal) -> Outcome:
+def check(plan: AgentPlan, env: Dict[str, str], journal: Journal) -> Outcome:
     """See and try the GPUs in children that run with the target's environment; write down what they found.
 
     A broken contract has one finding, about the first GPU that failed: the others mostly fail of the same.
     """
     seen = _see(plan, env)
     if plan.gpu_count is not None:
-        plan = plan._replace(gpus=_counted(plan.gpu_count, seen["visible"]))
+        plan = plan._replace(gpus=tuple(_counted(plan.gpu_count, seen["visible"])))
     inventory = nvml.inventory()
     expected = [gpu.uuid for gpu in plan.gpus]
     visible = [gpu["uuid"] for gpu in seen["visible"]]
@@ -335,7 +336,7 @@ def check(plan: Plan, env: Dict[str, str], journal: Journal) -> Outcome:
     return Outcome(finding, extra, plan.gpus)
 
 
-def _before_the_target(plan: Plan, inventory: nvml.Inventory) -> bool:
+def _before_the_target(plan: AgentPlan, inventory: nvml.Inventory) -> bool:
     """Whether the framework's trial cannot run beside the target: nothing follows, a person would be typing into it, or
     a GPU takes one process at a time."""
     modes = {gpu.uuid: gpu.compute_mode for gpu in inventory.gpus}
@@ -382,7 +383,7 @@ def _write_kernels(kernels: List[Dict[str, Any]], journal: Journal) -> Optional[
     return next((kernel for kernel in kernels if not kernel["ok"]), None)
 
 
-def _see(plan: Plan, env: Dict[str, str]) -> Dict[str, Any]:
+def _see(plan: AgentPlan, env: Dict[str, str]) -> Dict[str, Any]:
     """probe.cuda.check in a child, with the plan's spelling of UUIDs: CUDA gives 16 bytes for GPU- and MIG- alike."""
     # The archive, or the folder of the package. -I: modules of the user's folder must not stand in for Python's own.
     root = os.path.dirname(os.path.dirname(os.path.abspath(seatrial.__file__)))

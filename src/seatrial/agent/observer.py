@@ -7,7 +7,8 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 from seatrial.agent.alerts import Alerts
 from seatrial.agent.journal import Journal
 from seatrial.agent.output import Activity, Reports
-from seatrial.agent.plan import Gpu, Plan
+from seatrial.agent.plan import Gpu
+from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.events import GpuContext, Sample
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
@@ -185,7 +186,7 @@ class Observer(threading.Thread):
     """
 
     def __init__(
-        self, plan: Plan, sampler: Sampler, target: int, journal: Journal, reports: Reports, activity: Activity
+        self, plan: AgentPlan, sampler: Sampler, target: int, journal: Journal, reports: Reports, activity: Activity
     ) -> None:
         super().__init__(name="observer", daemon=True)
         self._interval_s = plan.sample_interval_s

@@ -11,10 +11,11 @@ from seatrial.agent.gpu_check import FrameworkCheck
 from seatrial.agent.journal import Journal, Redactor, say
 from seatrial.agent.observer import Observer
 from seatrial.agent.output import Activity, Reports
-from seatrial.agent.plan import Plan, events_file
+from seatrial.agent.plan import events_file
 from seatrial.agent.target import Target, become_subreaper
 from seatrial.agent.terminal import Input, Standard, open_streams
 from seatrial.agent.tune import spec as tune
+from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.events import AgentFinished, ModelsSaved, Signal, TargetExited, TargetStarted, never_started
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
@@ -72,7 +73,7 @@ class Run:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: AgentPlan,
         env: Dict[str, str],
         journal: Journal,
         secrets: List[bytes],

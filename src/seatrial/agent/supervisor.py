@@ -9,15 +9,16 @@ import seatrial
 from seatrial.agent import attempts, gpu_check, isolation, signals
 from seatrial.agent.hook import install
 from seatrial.agent.journal import Journal, encode, say, take
-from seatrial.agent.plan import Plan, make_folder
+from seatrial.agent.plan import make_folder
 from seatrial.agent.run_loop import EXIT_GPU_CONTRACT, Run
 from seatrial.agent.target import interpreter, target_environment
+from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.events import AgentFinished, AgentStarted, Signal, never_started
 from seatrial.probe import nvml
 from seatrial.probe.container import Cgroup
 
 
-def supervise(plan: Plan, journal: Journal, alterable: Optional[str]) -> int:
+def supervise(plan: AgentPlan, journal: Journal, alterable: Optional[str]) -> int:
     """Run the plan; the agent's exit code: the target's own, 128 + signal, 3 (GPU contract) or 124 (time-out).
 
     In a pod, 143 says that it was asked to end and its run has not ended (attempts.exit_code).
@@ -43,7 +44,7 @@ def supervise(plan: Plan, journal: Journal, alterable: Optional[str]) -> int:
             journal.write(AgentFinished(exit_code=code, energy_j={}))
             return code
         if outcome.gpus:
-            plan = plan._replace(gpus=list(outcome.gpus))
+            plan = plan._replace(gpus=tuple(outcome.gpus))
         plan = _with_its_own_horovod(plan, env, journal)
         hooked = plan.measure_steps or plan.changes or plan.stand_ins or plan.workers
         if plan.gpu_memory_bytes is not None or hooked:
@@ -84,7 +85,7 @@ def _write_started(journal: Journal, cgroup: Cgroup, alterable: Optional[str]) -
     )
 
 
-def _with_its_own_horovod(plan: Plan, env: Dict[str, str], journal: Journal) -> Plan:
+def _with_its_own_horovod(plan: AgentPlan, env: Dict[str, str], journal: Journal) -> AgentPlan:
     """A Horovod that is installed is used, by its own launcher: torchrun's ranks would each train alone with it.
 
     Across nodes its launcher would need SSH between them: there ours is used in any case.
@@ -96,10 +97,10 @@ def _with_its_own_horovod(plan: Plan, env: Dict[str, str], journal: Journal) -> 
         return plan
     journal.note("Horovod itself is installed here and is used")
     launcher = "horovodrun" if plan.launcher == "torchrun" and plan.processes > 1 else "none"
-    return plan._replace(stand_ins=[], launcher=launcher)
+    return plan._replace(stand_ins=(), launcher=launcher)
 
 
-def _check(plan: Plan, env: Dict[str, str], journal: Journal) -> Optional[gpu_check.Outcome]:
+def _check(plan: AgentPlan, env: Dict[str, str], journal: Journal) -> Optional[gpu_check.Outcome]:
     """The contract's outcome, or None when it is broken: then all is written down and nothing may start."""
     if plan.gpu_mode != "required":
         return gpu_check.Outcome(None, [])

@@ -7,15 +7,16 @@ import signal
 import subprocess
 from typing import Dict, List, Mapping
 
-from seatrial.agent.plan import Plan, events_file
+from seatrial.agent.plan import events_file
 from seatrial.agent.terminal import Standard
+from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.events import EVENTS_VARIABLE
 
 #: Read by the hook, too.
 ADDRESS, COUNT, NUMBER = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 
 
-def variables(plan: Plan) -> Dict[str, str]:
+def variables(plan: AgentPlan) -> Dict[str, str]:
     """TF_CONFIG and JAX's; {} on one node, and where another launcher tells the ranks."""
     if not plan.workers or plan.node_rank is None:
         return {}
@@ -52,7 +53,7 @@ OPERATORS_VARIABLES = (
 )
 
 
-def target_environment(plan: Plan, base: Mapping[str, str], secrets: Mapping[str, str]) -> Dict[str, str]:
+def target_environment(plan: AgentPlan, base: Mapping[str, str], secrets: Mapping[str, str]) -> Dict[str, str]:
     """Variables for the target and for the checks that stand in for it."""
     env = dict(base)
     if plan.launcher == "torchrun":
@@ -87,7 +88,7 @@ def target_environment(plan: Plan, base: Mapping[str, str], secrets: Mapping[str
 MEETING_TIMEOUT_S = 600
 
 
-def command(plan: Plan) -> List[str]:
+def command(plan: AgentPlan) -> List[str]:
     """argv to run. What stands before the script (ENTRYPOINT, python and its flags) stays in front.
 
     Horovod's own launcher is given the interpreter again, since it starts any program.
@@ -102,7 +103,7 @@ def command(plan: Plan) -> List[str]:
     return list(plan.argv[: plan.script]) + torchrun + list(plan.argv[plan.script :])
 
 
-def _meeting(plan: Plan) -> List[str]:
+def _meeting(plan: AgentPlan) -> List[str]:
     """How the ranks find each other. c10d at node 0: whoever is lost may come back; static ranks could not.
 
     Several nodes start torchrun again (attempts.py) where one would let it restart its ranks: its rendezvous takes a
@@ -117,7 +118,7 @@ def _meeting(plan: Plan) -> List[str]:
     return meeting + ["--rdzv-id", plan.rendezvous_id or plan.run_id] + settings
 
 
-def interpreter(plan: Plan) -> str:
+def interpreter(plan: AgentPlan) -> str:
     """The Python that runs the target, for checks that must see its packages.
 
     A wrapper by another name counts where the plan says that a script stands behind it.

@@ -7,7 +7,7 @@ import struct
 import subprocess
 from typing import Callable, List, Optional, Tuple
 
-from seatrial.agent.plan import Plan, Terminal
+from seatrial.common.contract.agent_plan import AgentPlan, Terminal
 from seatrial.input_frames import Decoder, NotOursError
 
 #: What a terminal reads as the end of its input, Ctrl-D.
@@ -43,7 +43,7 @@ class Standard:
             _resize(descriptor, lines, columns)
 
 
-def open_streams(plan: Plan, say: Callable[[str], None]) -> Standard:
+def open_streams(plan: AgentPlan, say: Callable[[str], None]) -> Standard:
     """What the plan asks for; where the system gives no terminal, pipes, and a sentence.
 
     Raises OSError.

@@ -1,35 +1,11 @@
 """Explain why an expected GPU is missing, unusable, or has no device code in the image."""
 
-import re
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from seatrial.findings.catalogue import by_id
+from seatrial.findings.device_code import runs_on
 from seatrial.findings.finding import GENERATE_CDI, REGISTER_ON_NODE, REGISTER_RUNTIME, Finding
 from seatrial.findings.match import match_text
-
-_NAME = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
-
-
-def runs_on(code: str, capability: str) -> bool:
-    """Whether ``sm_90a`` or ``compute_90`` runs on a compute capability, ``9.0``. A name that is none runs nowhere."""
-    match = _NAME.fullmatch(code)
-    if match is None:
-        return False
-    kind, suffix = match.group(1), match.group(4)
-    made_for = int(match.group(2)), int(match.group(3))
-    major, _, minor = capability.partition(".")
-    device = int(major), int(minor)
-    if suffix == "a":
-        return made_for == device
-    if kind == "compute" and not suffix:
-        return made_for <= device
-    return made_for[0] == device[0] and made_for[1] <= device[1]
-
-
-def covers(codes: Iterable[str], capability: str) -> bool:
-    """Whether any of them does."""
-    return any(runs_on(code, capability) for code in codes)
-
 
 #: Environment variable of such an image: the compute capabilities that it keeps code for, ``8.0 9.0``.
 ARCHITECTURES = "SEATRIAL_ARCHITECTURES"

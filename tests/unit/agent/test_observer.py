@@ -13,7 +13,8 @@ from seatrial.agent import observer
 from seatrial.agent.journal import Journal
 from seatrial.agent.observer import Observer
 from seatrial.agent.output import Activity, Reports
-from seatrial.agent.plan import Gpu, Plan
+from seatrial.agent.plan import Gpu
+from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.probe import processes
 from seatrial.probe.sampler import Sampler
 
@@ -28,7 +29,7 @@ def target():
 
 def observe(tmp_path, target, gpus, seconds=0.6, interval_s=0.1, until=lambda read: True):
     """What was written in so many seconds, and until ``until`` says that it is enough (a busy machine takes longer)."""
-    plan = Plan(
+    plan = AgentPlan(
         run_id="r",
         argv=[],
         workdir="/",

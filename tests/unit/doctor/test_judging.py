@@ -13,7 +13,7 @@ from seatrial.doctor import report
 from seatrial.doctor.checks.image import meets
 from seatrial.doctor.examine import examine
 from seatrial.doctor.facts import install
-from seatrial.findings.gpu_missing import covers
+from seatrial.findings.device_code import covers
 
 H200, RTX = ["NVIDIA H200"], ["NVIDIA GeForce RTX 5090"]
 #: As nvidia/cuda:12.8 sets it.

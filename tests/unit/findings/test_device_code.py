@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seatrial.findings import gpu_missing
-from seatrial.findings.gpu_missing import covers, runs_on
+from seatrial.findings.device_code import covers, runs_on
 from seatrial.images.slim.program.device_code import CUBIN, PTX, Entry, never_loaded
 
 majors, minors = st.integers(2, 30), st.integers(0, 9)

@@ -10,7 +10,7 @@ from typing import Any
 
 from seatrial.backends.base import ImageStore
 from seatrial.errors import ImageError
-from seatrial.findings.gpu_missing import covers
+from seatrial.findings.device_code import covers
 from seatrial.images.slim.options import slimmer_bytes
 from seatrial.job.plan import (
     CONTAINER_DATA,

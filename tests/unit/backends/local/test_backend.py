@@ -58,8 +58,8 @@ def launch(tmp_path, monkeypatch):
         plan = a_plan(backend="local", image=None, container=None)
         plan = plan.model_copy(
             update={
-                "agent": plan.agent.model_copy(
-                    update={
+                "agent": plan.agent._replace(
+                    **{
                         "run_dir": str(tmp_path / "outputs"),
                         "evidence_dir": str(tmp_path),
                         "workdir": str(tmp_path),

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from seatrial.findings.gpu_missing import runs_on
+from seatrial.findings.device_code import runs_on
 from seatrial.images.slim.program.compact import compact
 from seatrial.images.slim.program.elf import Data, mapped
 from seatrial.images.slim.program.files import libraries
