@@ -9,12 +9,13 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from seatrial.backends.base import Planner, Traits
+from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.errors import GpuContractError, UsageError
 from seatrial.images.recipes import recipe
 from seatrial.job.gpus import Selection, select
 from seatrial.job.memory_settings import memory_note
 from seatrial.job.model import DataMount, Job
-from seatrial.job.plan import AgentPlan, Check, Choice, Plan
+from seatrial.job.plan import Check, Choice, Plan
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
 from seatrial.planning.horovod import horovod_parts, refuse_first
@@ -125,8 +126,8 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
         companion_image=job.image.base if parts.companion else None,
         python=parts.python,
         venv=parts.venv,
-        agent=_agent(job, site, script, parts, "none" if interactive else launcher, interactive=interactive).model_copy(
-            update={"terminal": streams.terminal, "input": streams.input, "stand_ins": horovod.stand_ins}
+        agent=_agent(job, site, script, parts, "none" if interactive else launcher, interactive=interactive)._replace(
+            terminal=streams.terminal, input=streams.input, stand_ins=horovod.stand_ins
         ),
         choices=(
             *(site.selection.choices if site.selection else ()),

@@ -4,7 +4,7 @@ import os
 import signal
 from typing import Any, List
 
-from seatrial.probe import proc
+from seatrial.probe import processes
 
 #: Passed on to the target. SIGKILL and SIGSTOP cannot be caught; the others are about this process itself.
 FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
@@ -57,9 +57,9 @@ def recipients(number: int, target: int, launcher: str) -> List[int]:
     if launcher == "torchrun" and number == signal.SIGINT:
         return [target]
     chosen = [] if launcher == "torchrun" and number not in _TORCHRUN_HANDLES else [target]
-    lines = {target: proc.command_line(target)}
-    for process in proc.descendants(target):
-        lines[process.pid] = proc.command_line(process.pid)
+    lines = {target: processes.command_line(target)}
+    for process in processes.descendants(target):
+        lines[process.pid] = processes.command_line(process.pid)
         if lines[process.pid] != lines.get(process.parent):
             chosen.append(process.pid)
     return chosen
@@ -67,7 +67,7 @@ def recipients(number: int, target: int, launcher: str) -> List[int]:
 
 def ignores(pid: int, number: int) -> bool:
     """Whether a process has set this signal to be ignored: then it goes on as if none had come."""
-    return bool(proc.ignored_signals(pid) >> (number - 1) & 1)
+    return bool(processes.ignored_signals(pid) >> (number - 1) & 1)
 
 
 def send(pids: List[int], number: int) -> List[int]:

@@ -1,4 +1,4 @@
-"""The target while it runs: one loop over its output, signals, ended children and the clock."""
+"""Watch the target while it runs: one loop over its output, signals, ended children and the clock."""
 
 import os
 import selectors
@@ -6,26 +6,35 @@ import signal
 import time
 from typing import Dict, List, Optional, Set
 
-from seatrial.agent import attempts, outside_files, saved_models, shared_memory
-from seatrial.agent.activity import Activity
-from seatrial.agent.contract import check
-from seatrial.agent.contract.trial import Trial
+from seatrial.agent import attempts, gpu_check, isolation, journal, output, saved_files, signals, target
+from seatrial.agent.gpu_check import FrameworkCheck
+from seatrial.agent.journal import Journal, Redactor, say
 from seatrial.agent.observer import Observer
-from seatrial.agent.plan import Plan, events_file
-from seatrial.agent.process import command_line, guard, signals
-from seatrial.agent.process.input import Input
-from seatrial.agent.process.standard import Standard, open_streams
-from seatrial.agent.process.target import Target, become_subreaper
-from seatrial.agent.streams import output, redaction
-from seatrial.agent.streams.journal import Journal, say
-from seatrial.agent.streams.redaction import Redactor
-from seatrial.agent.streams.reports import Reports
+from seatrial.agent.output import Activity, Reports
+from seatrial.agent.plan import events_file
+from seatrial.agent.target import Target, become_subreaper
+from seatrial.agent.terminal import Input, Standard, open_streams
 from seatrial.agent.tune import spec as tune
+from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.events import AgentFinished, ModelsSaved, Signal, TargetExited, TargetStarted, never_started
+from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
-from seatrial.probe import proc
-from seatrial.probe.cgroup import Cgroup
+from seatrial.probe import container, processes
+from seatrial.probe.container import Cgroup
 from seatrial.probe.sampler import Sampler
+
+#: A write that finds no room fills what is left first, to the page; other ends leave more than this.
+_FULL = 0.95
+
+
+def exhausted() -> Optional[Finding]:
+    """The finding when /dev/shm is full now, else None. Ask before what the target left behind is cleaned up."""
+    memory = container.read()
+    if memory is None or memory.used_bytes < _FULL * memory.total_bytes:
+        return None
+    used = "/dev/shm had %d of %d bytes in use when the target ended" % (memory.used_bytes, memory.total_bytes)
+    return by_id("shared-memory-too-small").finding([used])
+
 
 EXIT_GPU_CONTRACT = 3
 EXIT_TIMEOUT = 124  # as timeout(1) has it
@@ -64,11 +73,11 @@ class Run:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: AgentPlan,
         env: Dict[str, str],
         journal: Journal,
         secrets: List[bytes],
-        trial: Optional[Trial],
+        trial: Optional[FrameworkCheck],
     ) -> None:
         self._plan, self._env, self._journal = plan, env, journal
         self._secrets, self._trial = secrets, trial
@@ -103,11 +112,11 @@ class Run:
         energy_before_j = sampler.energy_j()
         oom_kills_before = self._cgroup.oom_kills()
         if os.getpid() != 1:
-            self._guard = guard.start(self._plan.run_id)
+            self._guard = isolation.start(self._plan.run_id)
         wakeup = signals.collect()
         self._selector.register(wakeup, selectors.EVENT_READ)
         started_s = time.monotonic()
-        argv = command_line.command(self._plan)
+        argv = target.command(self._plan)
         argv = argv if self._plan.tune is None else tune.command(tune.of(self._plan, argv))
         if self._trial is not None:
             self._trial.start()
@@ -133,14 +142,14 @@ class Run:
         energy_after_j = sampler.energy_j() if stopped else {}
         self._reports.finish()
         self._journal.tell_refused()
-        redaction.blot(events_file(self._plan), self._secrets)
+        journal.blot(events_file(self._plan), self._secrets)
         code = self._write_exited(ended_s - started_s, oom_kills_before)
         energy_j = _difference(energy_before_j, energy_after_j)
         contexts = list(observer.contexts) if stopped else None  # one that hangs in NVML may have missed some
         began = time.time() - (time.monotonic() - started_s)
         if self._plan.unkept:
             limit_s = _COPY_WHEN_STOPPED_S if self._stops else _COPY_S
-            outside = outside_files.keep(self._plan.unkept, self._plan.run_dir, began - saved_models.SLACK_S, limit_s)
+            outside = saved_files.keep(self._plan.unkept, self._plan.run_dir, began - saved_files.SLACK_S, limit_s)
             if outside is not None:
                 self._journal.write(outside)
         if self._plan.evidence_dir is None:  # the host cannot see the volumes of a pod
@@ -152,7 +161,7 @@ class Run:
     def _tell_saved(self, started: float) -> None:
         folder = self._env.get("SEATRIAL_MODELS_DIR")
         if folder is not None:
-            self._journal.write(ModelsSaved(files=saved_models.models(folder, started)))
+            self._journal.write(ModelsSaved(files=saved_files.models(folder, started)))
 
     def _cannot_run(self, program: str, error: OSError) -> int:
         code = EXIT_NOT_FOUND if isinstance(error, FileNotFoundError) else EXIT_CANNOT_RUN
@@ -220,7 +229,7 @@ class Run:
         if trial.running:
             return
         self._trial = None
-        self._contract_broken = not check.passed(trial, self._journal)
+        self._contract_broken = not gpu_check.passed(trial, self._journal)
         if self._contract_broken and self._status is None:
             self._forward(signal.SIGTERM, "agent")
             grace_end_s = time.monotonic() + min(LEFTOVER_GRACE_S, self._plan.grace_s)
@@ -283,7 +292,7 @@ class Run:
             if pid == self._target.pid:
                 self._status = status
                 self._max_rss_bytes = usage.ru_maxrss * 1024  # Linux counts KiB
-                self._exhausted = shared_memory.exhausted() if status else None
+                self._exhausted = exhausted() if status else None
                 self._target.ended(status)
 
     def _stop(self, number: int, origin: str) -> None:
@@ -328,7 +337,7 @@ class Run:
     def _leftovers(self) -> List[int]:
         """Everything below us but the guard and the trial: as subreaper we inherit what loses its parent."""
         ours = (self._guard, self._trial.pid if self._trial else None)
-        return [process.pid for process in proc.descendants(os.getpid()) if process.pid not in ours]
+        return [process.pid for process in processes.descendants(os.getpid()) if process.pid not in ours]
 
     def _end_leftovers(self, wakeup: int) -> None:
         """The run ends with its target: what is left is asked, then made to go; its last output is kept."""

@@ -11,8 +11,8 @@ import subprocess
 import threading
 from typing import Any, Callable, Dict, Optional
 
-from seatrial.agent.process.signals import FORWARDED
-from seatrial.agent.streams.journal import Journal
+from seatrial.agent.journal import Journal
+from seatrial.agent.signals import FORWARDED
 from seatrial.findings.finding import Finding
 
 ALERT_TIMEOUT_S = 20.0

@@ -1,15 +1,39 @@
-"""Why GPUs that were asked for are missing or unusable, from what the agent sees inside the container.
-
-The links of the chain are looked at in the order in which CUDA needs them (device nodes, libraries, driver, CUDA,
-framework, kernel), and the first broken one is the cause: what is behind it fails only because of it.
-"""
+"""Explain why an expected GPU is missing, unusable, or has no device code in the image."""
 
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from seatrial.findings.catalogue import by_id
-from seatrial.findings.commands import GENERATE_CDI, REGISTER_ON_NODE, REGISTER_RUNTIME
-from seatrial.findings.finding import Finding
+from seatrial.findings.device_code import runs_on
+from seatrial.findings.finding import GENERATE_CDI, REGISTER_ON_NODE, REGISTER_RUNTIME, Finding
 from seatrial.findings.match import match_text
+
+#: Environment variable of such an image: the compute capabilities that it keeps code for, ``8.0 9.0``.
+ARCHITECTURES = "SEATRIAL_ARCHITECTURES"
+
+
+def keeps_code_for(kept: Sequence[str], capability: str) -> bool:
+    """Whether machine code that was kept for these compute capabilities runs on another."""
+    return any(runs_on("sm_" + cc.replace(".", ""), capability) for cc in kept)
+
+
+def cut_down(kept: str, gpus: Sequence[Dict[str, Any]]) -> Optional[Finding]:
+    """The finding for the first GPU that the image has no code for, or None.
+
+    Args:
+        kept: value of ARCHITECTURES; "" for an image that has everything.
+        gpus: ``uuid``, ``name`` and ``compute_capability`` of the plan's GPUs, as CUDA shows them.
+    """
+    for gpu in gpus if kept else ():
+        capability = gpu.get("compute_capability")
+        if capability and not keeps_code_for(kept.split(), capability):
+            name = gpu.get("name") or gpu["uuid"]
+            message = "The image has device code for compute capability %s only, and %s is %s"
+            return by_id("image-cut-down").finding(
+                ["%s=%s" % (ARCHITECTURES, kept), "%s has compute capability %s" % (gpu["uuid"], capability)],
+                message=message % (", ".join(kept.split()), name, capability),
+            )
+    return None
+
 
 #: cuInit's results that name their cause. Source: docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html
 CU_INIT_CAUSES = {
