@@ -39,9 +39,9 @@ def card(project: Project, path: str) -> dict[str, Any]:
 
 def test_a_process_of_this_machine(local_project: Project) -> None:
     save_digits(local_project.folder / "models")
-    told = local_project.cli("export", "digits", "--to", "torchscript", "--on", "local")
+    told = local_project.cli("export", "digits", "--to", "safetensors", "--on", "local")
     assert "Exported model agrees" in told.stdout + told.stderr
-    assert local_project.receipt()["header"]["target"].startswith("export digits --to torchscript")
+    assert local_project.receipt()["header"]["target"].startswith("export digits --to safetensors")
     assert criterion(local_project, "export-agrees")["verdict"] == "pass"
     assert card(local_project, "exports/digits.json")["largest_difference"] <= 1e-4
 
@@ -69,7 +69,7 @@ def test_what_cannot_be_meant(local_project: Project, words: tuple[str, ...], sa
 def test_digits_to_every_format_in_a_container(docker_project: Project) -> None:
     project = docker_project
     project.cli("run", "digits", "--on", "docker", "--gpus", "none", "--", "--epochs", "2", timeout_s=900)
-    for to in ("onnx", "pt2", "torchscript", "safetensors"):
+    for to in ("onnx", "pt2", "safetensors"):
         project.cli("export", "last", "--to", to, "--out", f"made/{to}/", "--on", "docker", timeout_s=900)
         assert criterion(project, "export-agrees")["verdict"] == "pass"
         assert (project.folder / f"made/{to}/digits.{to}").stat().st_size > 800_000

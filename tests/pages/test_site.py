@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -74,6 +75,18 @@ def test_links_lead_to_files_and_headings() -> None:
                 lost.append(f"{page.relative_to(ROOT)}: {link}")
     assert not lost
     assert seen > 100
+
+
+def test_every_measurement_has_its_machine_and_is_shown() -> None:
+    shown = "".join(page.read_text(encoding="utf-8") for page in pages())
+    results = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
+    assert results
+    for path in results:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        assert all(result[key] for key in ("title", "machine", "versions", "date", "command")), path.name
+        assert all(len(row) == len(result["columns"]) for row in result["rows"]), path.name
+        assert f"benchmarks/results/{path.name})" in shown, f"no page links {path.name}"
+        assert hooks().measured(path).count("\n|") == len(result["rows"]) + 1
 
 
 def listed(nav: list[object] | dict[str, object] | str) -> set[str]:

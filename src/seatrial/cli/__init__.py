@@ -33,7 +33,6 @@ VERBS: dict[str, tuple[str, str]] = {
     "dashboard": ("dashboard", "A web page: live GPUs, runs, curves, receipts, comparison."),
     "exporter": ("exporter", "Export GPU, container and run metrics to Prometheus."),
     "sweep": ("sweep", "Run a job with several settings and compare them."),
-    "k8s": ("k8s", "Kubernetes clusters: cleanup of what seatrial created, prepull of images."),
     "tune": ("tune", "Try changes on an unmodified script; keep what is faster and trains the same."),
     "bench": ("bench", "Benchmark variants of a recipe side by side: bench train mnist --compare eager,graph."),
     "export": ("export", "Export a trained model to another format and prove that it computes the same."),

@@ -31,7 +31,7 @@ def bench(
         str | None,
         typer.Option(
             "--compare",
-            help="For train: cpu,gpu  eager,compile,graph  fp32,tf32,bf16,fp16  dp,ddp  torch,tensorflow,jax",
+            help="For train: cpu,gpu  eager,compile,graph  fp32,tf32,bf16,fp16  dp,ddp",
         ),
     ] = None,
     repeats: Annotated[
@@ -44,8 +44,8 @@ def bench(
     """Benchmark variants of a recipe: bench train mnist --compare eager,graph --data DIR -- --epochs 2
 
     bench matmul: matmuls in every precision. bench scaling RECIPE --gpus 1,2,4: GPU counts. bench batch RECIPE:
-    batch sizes from 64 to 4096. Arguments after -- go to the recipe. Table and plot (bench.json,
-    bench.svg) are in the run's folder.
+    batch sizes from 64 to 4096. Arguments after -- go to the recipe. The table is also in the run's
+    folder, as bench.json.
     """
     ranks = _ranks(mode, flags)
     words = _words(mode, recipe, compare, repeats, ranks)

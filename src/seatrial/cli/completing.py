@@ -29,7 +29,7 @@ FIXED: dict[str, tuple[Candidate, ...]] = {
     "ENGINE": tuple((name, "") for name in ("auto", "docker", "podman", "local")),
     "LEVEL": (("auto", ""), ("none", ""), ("files", ""), ("unused", ""), ("arch", "")),
     "KIND": tuple((name, "") for name in ("auto", "job", "pytorchjob", "trainjob", "jobset")),
-    "FORMAT": tuple((name, "") for name in ("onnx", "pt2", "torchscript", "safetensors")),
+    "FORMAT": tuple((name, "") for name in ("onnx", "pt2", "safetensors")),
     "FORM": (("docker", ""), ("compose", "")),
     "MACHINE": tuple((name, "") for name in ("h100", "h200", "a100", "l4", "t4")),
     "STATUS": tuple((name, "") for name in STATUSES),
@@ -55,7 +55,7 @@ _OF_OPTIONS: dict[str, tuple[Candidate, ...]] = {
 _NAMED, _LISTED = 200, 20
 
 #: Recipes that ``run`` takes; the table with what they need imports the planner. A test compares.
-RECIPES = ("cifar10", "digits", "matmul", "mnist", "mnist-deep", "spam")
+RECIPES = ("bench", "cifar10", "digits", "matmul", "mnist", "mnist-deep", "predict", "spam")
 
 #: Command and argument → what it may be.
 _OF_ARGUMENTS = {

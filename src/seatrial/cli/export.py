@@ -28,7 +28,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 def export(
     context: typer.Context,
     reference: Annotated[str, typer.Argument(metavar="RUN|RECIPE|FILE", help="A run's ID or name, last, or a file.")],
-    to: Annotated[str, typer.Option("--to", help="onnx, pt2, torchscript or safetensors.", metavar="FORMAT")],
+    to: Annotated[str, typer.Option("--to", help="onnx, pt2 or safetensors.", metavar="FORMAT")],
     out: Annotated[str | None, typer.Option("--out", help="Default: exports/NAME.onnx and so on.")] = None,
     factory: Annotated[
         str | None,
@@ -46,7 +46,7 @@ def export(
 ) -> int:
     """Export a trained model, compared with the original on real inputs: export last --to onnx
 
-    Of a recipe, a .pt2 or TorchScript file, or weights with --model module:factory. Beyond the tolerance it fails and
+    Of a recipe, a .pt2 file, or weights with --model module:factory. Beyond the tolerance it fails and
     writes nothing. A card (.json) and examples are written beside it.
     """
     check_format(to)

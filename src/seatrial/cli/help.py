@@ -49,8 +49,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "cdi generate": ("seatrial cdi generate",),
     "dashboard": ("seatrial dashboard",),
     "exporter": ("seatrial exporter --listen 127.0.0.1:9400",),
-    "k8s cleanup": ("seatrial k8s cleanup",),
-    "k8s prepull": ("seatrial k8s prepull train.py",),
     "tune": ("seatrial tune train.py --save", "seatrial tune train.py --only workers,bf16 -- --epochs 5"),
     "bench": ("seatrial bench matmul", "seatrial bench train digits --compare eager,graph"),
     "export": ("seatrial export last --to onnx",),

@@ -15,7 +15,7 @@ from seatrial.cli.job_flags import Words, takes_job
 from seatrial.errors import EXIT_DONE, UsageError
 
 if TYPE_CHECKING:
-    from seatrial.backends.kubernetes.manifests.names import Manifest
+    from seatrial.backends.kubernetes.pod import Manifest
     from seatrial.job.plan import Plan
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -57,7 +57,7 @@ def plan(
         raise UsageError("Only a Kubernetes run has manifests", run="seatrial plan … --on k8s --manifests")
     rendered = launch.manifests(made, environ) if made.cluster is not None else []
     if manifests:
-        from seatrial.backends.kubernetes.manifests.yaml_text import as_yaml
+        from seatrial.backends.kubernetes.manifests import as_yaml
 
         print(as_yaml(rendered), end="")
     else:

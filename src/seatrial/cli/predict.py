@@ -42,7 +42,7 @@ def predict(
     models = job.models or DataMount(source=job.project / "models", read_only=True)
     if not (models.source / model / "config.json").is_file():
         raise UsageError(f"There is no trained {model} model in {models.source}", run=f"seatrial run {model}")
-    target = Target(kind="recipe", value=f"predict-{model}")
+    target = Target(kind="recipe", value="predict", args=(model,))
 
     def hand_over(prepared: Prepared) -> None:
         (prepared.run.outputs / "input.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -12,10 +12,11 @@ from seatrial.cli.screens.run import Screen
 from seatrial.cli.session import carry_out
 from seatrial.cli.typed import Verbose
 from seatrial.cli.typed_job import read_allowed_job
+from seatrial.common.contract.tunables import GROUPS
 from seatrial.errors import EXIT_DONE, UsageError
-from seatrial.job.tuning import NAMES, Tuning
-from seatrial.receipt.load import load
-from seatrial.receipt.model import TuneRecord
+from seatrial.job.tuning import Tuning
+from seatrial.receipt.sections.tune import TuneRecord
+from seatrial.receipt.store import load
 from seatrial.runs.launch import Prepared
 from seatrial.runs.tuned_file import save_changes
 from seatrial.runs.tuning_job import tuning_job
@@ -32,7 +33,7 @@ def tune(
     seconds: Annotated[float, typer.Option("--seconds", min=1, help="Of a trial's steps, at most.")] = 20.0,
     budget: Annotated[float, typer.Option("--budget", help="Seconds for all trials.")] = 180.0,
     only: Annotated[
-        str | None, typer.Option("--only", metavar="NAMES", help=f"Try these only: {', '.join(NAMES)}.")
+        str | None, typer.Option("--only", metavar="NAMES", help=f"Try these only: {', '.join(GROUPS)}.")
     ] = None,
     fit: Annotated[
         bool, typer.Option("--fit", help="Look for the largest and the fastest batch, in place of changes.")
@@ -74,8 +75,8 @@ def _names(only: str | None) -> tuple[str, ...]:
     """Raises UsageError for a name that is none."""
     names = tuple(name.strip() for name in (only or "").split(",") if name.strip())
     for name in names:
-        if name not in NAMES:
-            raise UsageError(f"--only {name}: known are {', '.join(NAMES)}", run="seatrial tune … --only workers,bf16")
+        if name not in GROUPS:
+            raise UsageError(f"--only {name}: known are {', '.join(GROUPS)}", run="seatrial tune … --only workers,bf16")
     return names
 
 

@@ -177,7 +177,7 @@ def _link(group: Group, member: Member, store: RunStore) -> Link:
 
 def _verdict(member: Member, run: Run | None) -> tuple[str, str | None, tuple[str, ...]]:
     """Return (words, level, findings) of a member's own receipt, or of its state."""
-    from seatrial.receipt.load import load
+    from seatrial.receipt.store import load
 
     if run is None or member.state in ("skipped", "waiting"):
         return member.why or member.state, None, ()
@@ -251,7 +251,7 @@ def markdown(chain: Chain) -> str:
 
 def html(chain: Chain) -> str:
     """Return the page."""
-    from seatrial.receipt.look.pages import render_page
+    from seatrial.receipt.render.pages import render_page
 
     tiles = [("wall time", format_seconds(chain.wall_s))] if chain.wall_s is not None else []
     tiles.append(("GPU time", format_seconds(chain.gpu_s) if chain.gpu_s else "none"))
@@ -260,7 +260,7 @@ def html(chain: Chain) -> str:
 
 
 def _row(link: Link) -> dict[str, Any]:
-    from seatrial.receipt.look.chip import OTHER, STATES
+    from seatrial.receipt.render.pages import OTHER, STATES
 
     facts = {
         "wall time": _seconds(link),

@@ -18,9 +18,9 @@ from seatrial.compose.read import ComposeFile, profiles_in
 from seatrial.compose.request import Console, UpRequest
 from seatrial.compose.warnings import ComposeWarning, short_form
 from seatrial.errors import EngineError, SeatrialError
-from seatrial.images.building.build_failure import failing_step, last_meaningful, readable
-from seatrial.images.building.pull import pull
-from seatrial.images.building.ready import READY
+from seatrial.images.build.build import pull
+from seatrial.images.build.failure import failing_step, last_meaningful, readable
+from seatrial.images.build.progress import READY
 from seatrial.job.gpus import Selection
 from seatrial.job.plan import COMPANION_FOLDER, Plan
 from seatrial.job.units import format_seconds

@@ -15,6 +15,8 @@ COMMANDS: dict[str, str] = {
     "down": "seatrial runs stop GROUP",
     "exporter": "seatrial dashboard --metrics-only",
     "k8s": "seatrial doctor --on k8s",
+    "k8s cleanup": "kubectl delete job,jobset,pytorchjob,trainjob -l app.kubernetes.io/managed-by=seatrial",
+    "k8s prepull": "kubectl apply -f puller.yaml   # a DaemonSet of the image",
     "new": "seatrial init NAME",
     "predict": "seatrial run predict -- MODEL INPUT…",
     "prune": "seatrial runs prune",

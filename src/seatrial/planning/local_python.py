@@ -9,7 +9,7 @@ from pathlib import Path
 
 from seatrial.backends.local.venv import venv_interpreter
 from seatrial.errors import CommandError
-from seatrial.images.building.wheel import write_wheel
+from seatrial.images.dockerfile.context import write_wheel
 from seatrial.images.plan import factory_facts, plan_packages
 from seatrial.images.recipes import recipe_requirements, serving_requirements
 from seatrial.images.sources import pip_conf
@@ -90,7 +90,7 @@ def _needed(job: Job, script: ScriptFacts, *, gpus: bool) -> tuple[str, ...]:
     if job.target.kind != "recipe":
         return script.imports
     factory = factory_facts(job)
-    return (*recipe_requirements(job.target, gpus=gpus), *(factory.imports if factory is not None else ()))
+    return (*recipe_requirements(job.target), *(factory.imports if factory is not None else ()))
 
 
 def candidates(environ: Mapping[str, str]) -> list[Path]:

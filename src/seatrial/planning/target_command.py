@@ -87,7 +87,7 @@ def target_argv(target: Target, image: ImagePlan | None, python: str, places: Pl
     behind_python = {
         "script": [places.scripts + target.value],
         "module": ["-m", target.value],
-        "recipe": ["-m", module_of(target.value, target.args), *_recipe_arguments(target, places)],
+        "recipe": ["-m", module_of(target.value), *_recipe_arguments(target, places)],
     }[target.kind]
     return [*entrypoint, python, *behind_python, *target.args], len(entrypoint) + 1
 

@@ -29,7 +29,7 @@ from typing import Any, cast
 
 from seatrial.train import early_start
 from seatrial.train.command_line import data_folder
-from seatrial.train.data.cifar10_files import read_records
+from seatrial.train.data.cifar10 import read_records
 
 if __name__ == "__main__":
     early_start.begin((read_records, data_folder(sys.argv[1:])))
@@ -44,7 +44,7 @@ from seatrial.train.data.crops import AlternatingCrops
 from seatrial.train.data.images import ImageSet, Normalisation, TestImages
 from seatrial.train.distributed import Ranks, ranks
 from seatrial.train.errors import EXIT_TERMINATED, InputError
-from seatrial.train.evaluate import evaluate
+from seatrial.train.evaluation import evaluate
 from seatrial.train.kernels import crops, muon, normpool, pooled_head, pooled_norm, sums, whitening
 from seatrial.train.kernels.nvrtc import FORMATS, build, usable
 from seatrial.train.kernels.pooled_norm import norm_act

@@ -16,9 +16,9 @@ from seatrial.errors import GpuContractError, SeatrialError
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.cut_down import ARCHITECTURES, covers
 from seatrial.findings.finding import Finding
-from seatrial.images.building.ready import CACHED
-from seatrial.images.image_size import image_bytes_of
-from seatrial.images.origin import origin_labels
+from seatrial.images.build.progress import CACHED
+from seatrial.images.build.size import image_bytes_of
+from seatrial.images.dockerfile.context import origin_labels
 from seatrial.images.recipes import require_data
 from seatrial.images.sources import pip_conf
 from seatrial.job.gpus import Selection
@@ -39,6 +39,7 @@ from seatrial.runs.run import Run
 from seatrial.runs.run_site import AGENT, run_site
 from seatrial.runs.serving import refuse_taken_port, warnings_of
 from seatrial.runs.store import RunStore, new_run_id
+from seatrial.runs.trained_model import WEIGHTS, of_recipe
 from seatrial.system import agent_archive
 from seatrial.system.caller import Caller
 from seatrial.system.desktop import nothing_to_show_on
@@ -46,7 +47,7 @@ from seatrial.system.files import make_folder
 from seatrial.system.state import state_folder
 
 if TYPE_CHECKING:
-    from seatrial.backends.kubernetes.manifests.names import Manifest
+    from seatrial.backends.kubernetes.pod import Manifest
 
 Say = Callable[[str], None]
 
@@ -106,7 +107,7 @@ def plan_only(job: Job, environ: Mapping[str, str]) -> Plan:
 
 def manifests(plan: Plan, environ: Mapping[str, str]) -> list[Manifest]:
     """What a cluster is given. Raises UsageError for what it would not take."""
-    from seatrial.backends.kubernetes.manifests.of_run import cluster_manifests
+    from seatrial.backends.kubernetes.manifests import cluster_manifests
 
     return cluster_manifests(plan, agent_archive.build(state_folder(environ) / AGENT))
 
@@ -138,6 +139,7 @@ def prepare(
             folder=None if job.data is None else job.data.source,
             mounted=any(mount.target == "/data" for mount in job.mounts),
         )
+        _require_model(job)
     refuse_taken_port(job, RunStore(job.project, environ))
     ground = _survey(job, environ)
     store = RunStore(job.project, environ)
@@ -175,7 +177,7 @@ def _make_present(plan: Plan, backend: Backend, building: Building) -> None:
     assert image is not None and store is not None, "only a ready image of a store can be unknown"
     if store.image(image.tag) is not None:
         return
-    from seatrial.images.building.pull import pull  # most images are here
+    from seatrial.images.build.build import pull  # most images are here
 
     with building() as tell:
         pull(store, image.tag, tell)
@@ -238,7 +240,7 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
         return
     store = prepared.backend.images
     if plan.image is not None and plan.image.build:
-        from seatrial.images.building.build import build  # 10 ms that a plan need not wait for
+        from seatrial.images.build.build import build  # 10 ms that a plan need not wait for
 
         assert store is not None, "a plan with an image to build is for a backend with a store"
         pip = pip_conf(plan.job.image)
@@ -247,7 +249,7 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
     elif plan.image is not None:
         image_bytes_of(plan, store, environ)  # counted before the run, not beside it
     if plan.companion_image is not None and store is not None and store.image(plan.companion_image) is None:
-        from seatrial.images.building.pull import pull  # as the build's
+        from seatrial.images.build.build import pull  # as the build's
 
         pull(store, plan.companion_image, say)
     if plan.venv is not None:
@@ -298,9 +300,16 @@ def _survey(job: Job, environ: Mapping[str, str]) -> _Ground:
 
 
 def _survey_cluster(job: Job, host: HostFacts, *, offline: bool) -> ClusterSite:
-    from seatrial.planning.cluster.survey import survey_cluster  # what speaks to clusters takes 80 ms to load
+    from seatrial.planning.pods import survey_cluster  # what speaks to clusters takes 80 ms to load
 
     return survey_cluster(job, host, offline=offline)
+
+
+def _require_model(job: Job) -> None:
+    """Check that the model that ``run predict -- RECIPE …`` opens has been trained. Raises DataError."""
+    recipe = job.target.args[0] if job.target.args else ""
+    if job.target.kind == "recipe" and job.target.value == "predict" and recipe in WEIGHTS and job.backend != "k8s":
+        of_recipe(recipe, job.models.source if job.models else job.project / "models")
 
 
 def _with_keras(job: Job, script: ScriptFacts, environ: Mapping[str, str], *, inherits: bool) -> ScriptFacts:

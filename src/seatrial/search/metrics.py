@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from seatrial import events
 from seatrial.errors import SeatrialError, TrialsFailError, UsageError
 from seatrial.events import Step
-from seatrial.receipt.evidence.fields import number, text
-from seatrial.receipt.evidence.steps import PHASES
+from seatrial.receipt.fields import number, text
 from seatrial.receipt.model import Receipt
+from seatrial.receipt.reported import PHASES
 from seatrial.runs.following.output import Stream
 from seatrial.runs.run import Run
 from seatrial.search.request import Objective

@@ -22,7 +22,7 @@ from seatrial.system.names import Names
 
 if TYPE_CHECKING:
     from seatrial.job.notify import Notify
-    from seatrial.receipt.plot import Plot
+    from seatrial.receipt.section import Plot
     from seatrial.runs.notify import Ended
 
 PAGE, RESULTS = "index.html", "results.json"
@@ -187,8 +187,7 @@ def _clean(trial: Trial, names: Names) -> Trial:
 
 def page(search: Search, trials: Sequence[Trial], names: Names, links: Links = BESIDE) -> str:
     """Return the HTML. It runs no script and loads nothing, as a receipt."""
-    from seatrial.receipt.look.chip import STATES
-    from seatrial.receipt.look.pages import render_page
+    from seatrial.receipt.render.pages import STATES, render_page
 
     definition, objective = search.study.definition, search.objective
     shown, best = columns(trials, objective), best_of(trials, objective)
@@ -217,7 +216,7 @@ def page(search: Search, trials: Sequence[Trial], names: Names, links: Links = B
 
 def history(trials: Sequence[Trial], objective: Objective) -> tuple[Plot, tuple[str, ...]] | None:
     """Return the plot of each trial's value and of the best so far, with its lines' classes; None for a single one."""
-    from seatrial.receipt.plot import Line, Plot
+    from seatrial.receipt.section import Line, Plot
 
     ended = [trial for trial in trials if trial.value is not None and trial.ending is not None]
     done = [trial for trial in ended if trial.state == "done"]
@@ -274,7 +273,7 @@ def _tiles(best: Trial | None, objective: Objective | None) -> list[tuple[str, s
 def _row(
     trial: Trial, trials: Sequence[Trial], shown: Sequence[Column], settings: Sequence[str], best: Trial | None
 ) -> dict[str, Any]:
-    from seatrial.receipt.look.chip import OTHER, STATES
+    from seatrial.receipt.render.pages import OTHER, STATES
 
     return {
         "number": trial.number,

@@ -17,7 +17,7 @@ import pytest
 
 from pace import slowness
 from seatrial.backends import table
-from seatrial.backends.kubernetes.manifests.render import WORKLOADS
+from seatrial.backends.kubernetes.manifests import WORKLOADS
 from seatrial.cli import VERBS
 from seatrial.cli.completing import FIXED, RECIPES, complete
 from seatrial.cli.screens import runs_table

@@ -27,9 +27,9 @@ REFUSED = {
     "completion tcsh": ("SHELL: expected bash, zsh or fish, got 'tcsh'", "seatrial completion bash"),
     "completion": ("SHELL is missing: bash, zsh or fish", "seatrial completion bash"),
     "predict digits": ("MODEL: expected spam, got 'digits'", "seatrial predict spam"),
-    "export x": ("--to is missing: onnx, pt2, torchscript or safetensors", "seatrial export x --to onnx"),
+    "export x": ("--to is missing: onnx, pt2 or safetensors", "seatrial export x --to onnx"),
     "export x --to nope": (
-        "--to nope: no such format; there are onnx, pt2, torchscript, safetensors",
+        "--to nope: no such format; there are onnx, pt2, safetensors",
         "seatrial export last --to onnx",
     ),
     "bench": ("MODE is missing: matmul, train, scaling or batch", "seatrial bench matmul"),

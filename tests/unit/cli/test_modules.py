@@ -120,5 +120,5 @@ def test_a_receipt_that_is_there_is_shown_without_what_judges(project: tuple[Pat
     assert code == 0
     code, loaded = modules(["runs", "show"], *project)
     assert code == 0 and "seatrial.receipt.model" in loaded
-    judges = {"seatrial.receipt.judging.judge", "seatrial.job.plan", "seatrial.backends.base"}
+    judges = {"seatrial.receipt.judge", "seatrial.job.plan", "seatrial.backends.base"}
     assert not (HEAVY - {"seatrial.receipt.model"} | judges) & loaded

@@ -21,7 +21,7 @@ from seatrial.runs.run import Run
 from seatrial.system.typed_path import as_typed
 
 if TYPE_CHECKING:
-    from seatrial.backends.kubernetes.manifests.names import Manifest
+    from seatrial.backends.kubernetes.pod import Manifest
     from seatrial.cli.screens.live_line import LiveLine
     from seatrial.job.plan import Plan
     from seatrial.receipt.model import Receipt
@@ -82,7 +82,7 @@ class Screen:
             yield lambda line: None
             return
         from seatrial.cli.screens.live_line import LiveLine
-        from seatrial.images.building.telling import Telling
+        from seatrial.images.build.progress import Telling
 
         shown = self._live
         live = shown or LiveLine()
@@ -179,9 +179,9 @@ class Screen:
         if self._quiet and receipt.outcome.level != "bad":
             return
         with importing():
-            from seatrial.receipt.rendering import terminal, verdict  # a plan shows no receipt, and is asked for often
+            from seatrial.receipt.render import terminal  # a plan shows no receipt, and is asked for often
 
-        show = terminal.render if self._whole else verdict.render
+        show = terminal.render if self._whole else terminal.render_verdict
         if self._whole or not error_follows:
             console = self._err if self._answer_only else self._out
             self._end_line(console)
@@ -230,7 +230,7 @@ class Screen:
     def manifests(self, rendered: list[Manifest]) -> None:
         """What a cluster will be given, to read, where all is shown; binary data left out."""
         if self._whole:
-            from seatrial.backends.kubernetes.manifests.yaml_text import as_yaml
+            from seatrial.backends.kubernetes.manifests import as_yaml
 
             self._out.print(Text(f"\n{as_yaml(rendered, whole=False)}", style="dim"), soft_wrap=True)
         self._out.print("\nmanifests: seatrial plan … --manifests > run.yaml; kubectl create -f run.yaml")
