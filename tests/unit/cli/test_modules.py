@@ -58,7 +58,7 @@ def modules(words: list[str], folder: Path, environ: Mapping[str, str]) -> tuple
 def test_a_plan(project: tuple[Path, dict[str, str]]) -> None:
     code, loaded = modules(["plan", "train.py", "--on", "local"], *project)
     assert code == 0
-    assert not (HEAVY | {"yaml", "seatrial.pipelines.request"}) & loaded
+    assert not (HEAVY | {"yaml", "seatrial.compose.request"}) & loaded
     ours = {name for name in loaded if name.startswith("seatrial.")}
     assert len(ours) <= 220, "205 on 2026-11-23"
     assert len(loaded) <= 640, "549 on 2026-11-23"

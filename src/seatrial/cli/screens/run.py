@@ -82,7 +82,7 @@ class Screen:
             yield lambda line: None
             return
         from seatrial.cli.screens.live_line import LiveLine
-        from seatrial.images.building.telling import Telling
+        from seatrial.images.build.progress import Telling
 
         shown = self._live
         live = shown or LiveLine()

@@ -186,7 +186,7 @@ def _clean_output(run: RunEvidence) -> Judgement:
 
 
 def _image_size(run: RunEvidence) -> Judgement:
-    from seatrial.images.image_size import python_mount
+    from seatrial.images.build.size import python_mount
 
     limit, size = run.plan.job.criteria.max_image_bytes, run.image_bytes
     if run.plan.on_the_host:
