@@ -20,7 +20,7 @@ PACKAGE = Path(seatrial.__file__).parent
 #: Of kinds that are no Python, one each: a rule that left a kind out would be seen.
 KINDS = (
     "receipt/render/templates/receipt.html", "stack/tables/torch.json", "serve/static/page.js",
-    "dashboard/static/icon.svg", "telemetry/prometheus.yml",
+    "monitor/static/icon.svg", "monitor/prometheus.yml",
     "agent/__main__.py", "recipes/digits.py", "py.typed", "cli/words.json", "cli/shells/seatrial.fish",
 )  # fmt: skip
 
