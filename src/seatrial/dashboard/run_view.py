@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from seatrial.findings.labels import CAUSE, FIX
+from seatrial.findings.finding import CAUSE, FIX
 from seatrial.job.units import format_seconds
 from seatrial.receipt.formatting import figure, rate
 from seatrial.receipt.model import Receipt

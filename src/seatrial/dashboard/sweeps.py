@@ -10,9 +10,8 @@ from seatrial.errors import RunNotFoundError, SeatrialError
 from seatrial.receipt.formatting import figure
 from seatrial.receipt.render.pages import STATES
 from seatrial.runs.store import RunStore
-from seatrial.search.opening import find_study, looked_at, studies_of
-from seatrial.search.page import Links, page
-from seatrial.search.standing import best_of, in_words
+from seatrial.search.results import Links, best_of, page, summary_line
+from seatrial.search.search import find_study, looked_at, studies_of
 from seatrial.search.study import Study
 from seatrial.system.names import Names
 
@@ -50,7 +49,7 @@ def _line(key: str, store: RunStore, study: Study) -> dict[str, Any]:
     return {
         **line,
         "title": definition.title,
-        "standing": in_words(trials, objective, definition.trials, None),
+        "standing": summary_line(trials, objective, definition.trials, None),
         "best": None if best is None or objective is None else f"{objective.metric} {figure(best.value or 0.0)}",
         "chip": {"colour": STATES[state].colour, "words": f"{STATES[state].mark}{state}"},
     }

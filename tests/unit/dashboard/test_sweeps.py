@@ -1,7 +1,6 @@
 """Sweeps on the dashboard: how each stands, and a page whose links lead to the runs' views."""
 
-import contextlib
-import sqlite3
+import os
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,7 @@ from seatrial.dashboard.projects import Projects
 from seatrial.dashboard.sweeps import sweep_page, sweeps
 from seatrial.errors import RunNotFoundError
 from seatrial.job.model import Job, Target
-from seatrial.runs.launching_process import LaunchingProcess
 from seatrial.runs.store import RunStore
-from seatrial.search.owner import Owner, this_host
 from seatrial.search.study import FILE, Definition, Study
 from seatrial.search.trial import Ending
 from seatrial.system.names import Names
@@ -32,7 +29,7 @@ def projects(tmp_path: Path) -> Projects:
     definition = Definition("s", "<i>train.py</i>", ("lr=0.1,0.2",), "grid", "loss:min", trials=2, job=job)
     study = Study.create(folder / FILE, definition)
     for number, value in enumerate((0.5, 0.25)):
-        study.ask(lambda _, number=number: {"lr": ("0.1", "0.2")[number]})
+        study.ask()
         study.begin(number, f"20261122-00000{number}-test")
         study.tell(number, Ending("done", value, "passed", 0, {"seconds": 2.0}, {"loss": value}))
     study.put("ended", "complete")
@@ -67,14 +64,12 @@ def test_a_sweep_that_was_killed_does_not_run_for_ever(projects: Projects) -> No
     ((key, store),) = projects.all().items()
     study = Study(store.record / "sweeps" / "s" / FILE)
     study.put("ended", None)
-    study.ask(lambda _: {"lr": "0.3"})
+    study.ask(settings={"lr": "0.2"})
     assert [line["chip"]["words"] for line in sweeps(projects)] == ["● running"]
     assert "sweep --resume" not in sweep_page(projects, key, "s", {}, Names())
-    with contextlib.closing(sqlite3.connect(study.path)) as file:  # as a process that is gone
-        gone = Owner(process=LaunchingProcess(pid=2**22 + 1, started_ticks=1), host=this_host()).model_dump_json()
-        file.execute("update trials set owner = ? where state = 'running'", [gone])
-        file.execute("update searchers set owner = ?", [gone])
-        file.commit()
+    study.path.write_bytes(
+        study.path.read_bytes().replace(b"%d/" % os.getpid(), b"%d/" % (2**22 + 1))
+    )  # one that is gone
     (line,) = sweeps(projects)
     assert line["chip"]["words"] == "! stopped" and "1 not followed" in line["standing"]
     page = sweep_page(projects, key, "s", {}, Names())

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from fakes import FakeGpu, FakeNvml
 from seatrial.errors import DiskError, UsageError
-from seatrial.probe.attribution import Owner
+from seatrial.probe.machine import Owner
 from seatrial.telemetry import reading as reading_module
 from seatrial.telemetry.engines import Named, Names
 from seatrial.telemetry.history import History
