@@ -1,23 +1,21 @@
-"""Which package indexes a build will ask: the project's own words first, then pip's configuration, then PyPI."""
+"""Find the package indexes of a build: the project's own lines first, then pip's configuration, then PyPI."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 from seatrial.images.requirements.pip_format import Requirements
 from seatrial.job.model import ImageOptions
-from seatrial.stack.facts import torch_index
-from seatrial.system.package_source import Source
+from seatrial.system.without_login import without_login
 
-#: What pip asks where nobody names another. Source: pip's --index-url.
+#: The index of pip's without any setting. Source: pip's --index-url.
 PYPI = "https://pypi.org/simple"
-
-#: Packages with builds of their own on PyTorch's index.
-OF_TORCH = ("torch", "torchvision", "torchaudio")
 
 #: Sections of a configuration file that `pip install` reads, the stronger one last.
 _SECTIONS = ("global", "install")
@@ -26,6 +24,19 @@ _LONG = {"-i": "index-url", "-f": "find-links"}
 
 #: Indexes that are asked for one project.
 _MOST_SOURCES = 8
+
+
+@dataclass(frozen=True)
+class Source:
+    """Hold where packages come from: an ``index`` with a page a project, or one page of ``links`` to files."""
+
+    url: str = field(repr=False)
+    kind: Literal["index", "links"] = "index"
+
+    @property
+    def shown(self) -> str:
+        """Return the address without a login and a query."""
+        return urlsplit(without_login(self.url))._replace(query="", fragment="").geturl()
 
 
 def index_sources(options: ImageOptions, found: Requirements, environ: Mapping[str, str]) -> tuple[Source, ...]:
@@ -48,12 +59,6 @@ def index_sources(options: ImageOptions, found: Requirements, environ: Mapping[s
         links.append(options.find_links)
     urls += [Source(url, "links") for url in links if "://" in url]
     return tuple(dict.fromkeys(source for source in urls if _is_address(source.url)))[:_MOST_SOURCES]
-
-
-def torch_sources(local: str, mirror: str | None) -> tuple[Source, ...]:
-    """PyTorch's index of one build, ``cu113``, or what stands in for it."""
-    own = torch_index(local)
-    return (Source(f"{mirror.rstrip('/')}/{local}" if mirror else own),)
 
 
 def pip_configuration(environ: Mapping[str, str]) -> dict[str, list[str]]:

@@ -7,7 +7,7 @@ from packaging.specifiers import SpecifierSet
 
 from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.requirements.pip_format import Needs, Requirements
-from seatrial.images.requirements.resolve_frameworks import TORCH_VERSION, Resolved, resolve_frameworks
+from seatrial.images.resolve.framework import TORCH_VERSION, Resolved, resolve_frameworks
 from seatrial.stack.machine import Machine, parse_target
 
 #: Source: https://pytorch.org/get-started/locally/ (pip, Linux, CPU).
