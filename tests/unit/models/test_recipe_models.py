@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
 
+from seatrial.models.recipe_models import read_saved  # noqa: E402
 from seatrial.recipes import cifar10, mnist, mnist_deep, spam  # noqa: E402
-from seatrial.recipes.saved import read_saved  # noqa: E402
 from seatrial.train.data.images import ImageSet, Normalisation  # noqa: E402
 from seatrial.train.data.texts import TextSet  # noqa: E402
 from seatrial.train.errors import InputError, ModelFileError  # noqa: E402

@@ -14,11 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seatrial.export.checkpoints import read_states
-from seatrial.export.factory import make_network
-from seatrial.export.fitting import fitted, usual_first
-from seatrial.export.original import Flat, Original, drawn, keywords_of, outputs_of
-from seatrial.recipes.saved import WEIGHTS, Saved, read_saved
+from seatrial.models.factory import make_network
+from seatrial.models.model import Flat, Original, drawn, keywords_of, outputs_of
+from seatrial.models.recipe_models import WEIGHTS, Saved, read_saved
+from seatrial.models.state_dicts import fitted, read_states, usual_first
 from seatrial.train import script
 from seatrial.train.errors import CheckpointError, InputError, ModelFileError, first_line
 from seatrial.train.saving.checkpoint import load_model
