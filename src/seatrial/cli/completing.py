@@ -178,7 +178,7 @@ def _information(path: Path) -> tuple[str, str]:
 
 def run_words() -> Iterator[Candidate]:
     """``last``, names, also of stages, and IDs of this project's runs, newest first; as many IDs as fit a screen."""
-    from seatrial.pipelines.find import newest_members
+    from seatrial.compose.output import newest_members
     from seatrial.runs.nearest import store_of
     from seatrial.runs.run import run_name
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from seatrial.errors import EXIT_DONE, UsageError
-from seatrial.receipt.without_names import FIXED
+from seatrial.receipt.store import FIXED
 from seatrial.runs.nearest import store_of
 from seatrial.system import names
 from seatrial.system.address import is_loopback, parse_address, url

@@ -10,8 +10,8 @@ import typer
 
 from seatrial.cli.screens.front import front
 from seatrial.cli.typed import reference
+from seatrial.compose.commands import down as bring_down
 from seatrial.errors import EXIT_DONE
-from seatrial.pipelines.down import down as bring_down
 from seatrial.runs.nearest import store_of
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)

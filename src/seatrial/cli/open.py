@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from seatrial.cli.typed import Reference
+from seatrial.compose.output import find_run
 from seatrial.errors import EXIT_DONE, UsageError
-from seatrial.pipelines.find import find_run
 from seatrial.runs.nearest import store_of
 from seatrial.system.typed_path import as_typed
 

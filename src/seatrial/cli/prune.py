@@ -13,9 +13,9 @@ from typing import Annotated
 import typer
 
 from seatrial.backends.base import Freed
+from seatrial.compose.group import GroupStore
 from seatrial.errors import EXIT_DONE
 from seatrial.job.units import format_bytes
-from seatrial.pipelines.group import GroupStore
 from seatrial.runs import run_actions
 from seatrial.runs.free_images import free_images
 from seatrial.runs.store import RunStore

@@ -18,10 +18,10 @@ import typer
 from seatrial.cli import typed
 from seatrial.cli.importing import importing
 from seatrial.cli.typed import Reference
+from seatrial.compose import listing
+from seatrial.compose.group import Group, GroupStore
+from seatrial.compose.output import find_run
 from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, UsageError
-from seatrial.pipelines import listing
-from seatrial.pipelines.find import find_run
-from seatrial.pipelines.group import Group, GroupStore
 from seatrial.runs.nearest import store_of
 from seatrial.runs.store import RunStore
 from seatrial.system.typed_path import from_here
@@ -56,11 +56,11 @@ def _group(store: RunStore, reference: str) -> Group | None:
 
 def _show_group(store: RunStore, group: Group, *, as_json: bool) -> int:
     from seatrial.cli.screens.front import front
-    from seatrial.pipelines.compose import verbs
-    from seatrial.pipelines.receipt import show_receipt
+    from seatrial.compose.commands import refresh
+    from seatrial.compose.receipt import show_receipt
     from seatrial.runs.notified import notes
 
-    group = verbs.refresh(GroupStore(store), group, os.environ)
+    group = refresh(GroupStore(store), group, os.environ)
     person = front(as_json=as_json)
     show_receipt(group, store, person, os.environ, as_json=as_json)
     for note in [] if as_json else notes(GroupStore(store).folder(group.id)):
@@ -160,7 +160,7 @@ def logs(
     store = _store(project)
     if (group := _group(store, reference)) is not None:
         from seatrial.cli.screens.front import front
-        from seatrial.pipelines.group_logs import follow_group
+        from seatrial.compose.output import follow_group
 
         follow_group(GroupStore(store), group, front(), os.environ, until_end=following, tail=tail)
         return EXIT_DONE
@@ -268,7 +268,7 @@ def stop(
     store = _store(project)
     if (group := _group(store, reference)) is not None:
         from seatrial.cli.screens.front import front
-        from seatrial.pipelines.down import down
+        from seatrial.compose.commands import down
 
         down(store, group.id, front(), os.environ)
         return EXIT_DONE

@@ -15,8 +15,8 @@ from seatrial.cli.typed_job import read_allowed_job
 from seatrial.common.contract.tunables import GROUPS
 from seatrial.errors import EXIT_DONE, UsageError
 from seatrial.job.tuning import Tuning
-from seatrial.receipt.load import load
-from seatrial.receipt.model import TuneRecord
+from seatrial.receipt.sections.tune import TuneRecord
+from seatrial.receipt.store import load
 from seatrial.runs.launch import Prepared
 from seatrial.runs.tuned_file import save_changes
 from seatrial.runs.tuning_job import tuning_job

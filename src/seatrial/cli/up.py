@@ -10,8 +10,8 @@ import typer
 
 from seatrial.cli.screens.front import front
 from seatrial.cli.typed import check_folder, name
-from seatrial.pipelines.compose import verbs
-from seatrial.pipelines.request import UpRequest
+from seatrial.compose.commands import up as bring_up
+from seatrial.compose.request import UpRequest
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -32,10 +32,6 @@ def up(
     ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Show what would be done; change nothing.")] = False,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Run in the background.")] = False,
-    as_written: Annotated[
-        bool, typer.Option("--as-written", help="Add no waiting to the order in the Compose file.")
-    ] = False,
-    fix: Annotated[bool, typer.Option("--fix", help="Write a mended copy of the Compose file.")] = False,
     gpus: Annotated[
         str | None, typer.Option("--gpus", metavar="REQUEST", help="For all, instead of what the file says: none.")
     ] = None,
@@ -69,12 +65,10 @@ def up(
         name=group,
         plan_only=plan,
         detach=detach,
-        as_written=as_written,
-        fix=fix,
         gpus=gpus,
         backend=backend,
         as_json=as_json,
         notify=tuple(notify or ()),
     )
     console = front(trust=trust, as_json=as_json, whole=verbose, quiet=quiet and not verbose)
-    return verbs.up(request, console, dict(os.environ))
+    return bring_up(request, console, dict(os.environ))
