@@ -21,7 +21,7 @@ from seatrial.export.compare import TOLERANCES, Difference, DisagreesError, comp
 from seatrial.export.formats import FORMATS, OPSET, PROGRAM_OPSET, run_original
 from seatrial.models.model import Original
 from seatrial.models.open import open_model
-from seatrial.train import script
+from seatrial.train import options
 from seatrial.train.errors import DiskFullError, InputError, TrainError, first_line
 from seatrial.train.saving.examples import Examples, examples_path, save_examples
 from seatrial.train.saving.model_card import DATATYPES, ModelCard, TensorCard, card_path, save_card
@@ -56,7 +56,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--to", required=True, choices=tuple(FORMATS))
     parser.add_argument("--out", required=True, type=Path, metavar="PATH")
     parser.add_argument("--model-factory", metavar="MODULE:FACTORY", help="makes the network that weights belong to")
-    parser.add_argument("--tolerance", type=script.positive_float, metavar="X", help="of the largest difference")
+    parser.add_argument("--tolerance", type=options.positive_float, metavar="X", help="of the largest difference")
     parser.add_argument("--input-shape", type=_shape, action="append", default=[], metavar="N,N", help="of one row")
     return parser.parse_args(argv)
 
@@ -193,4 +193,4 @@ def _shape(text: str) -> tuple[int, ...]:
 
 
 if __name__ == "__main__":
-    script.run(main)
+    options.run(main)

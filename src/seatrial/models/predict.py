@@ -23,9 +23,9 @@ from torch import Tensor
 from seatrial.models.open import open_model
 from seatrial.models.recipe_models import WEIGHTS, read_saved
 from seatrial.recipes.spam import LONGEST
-from seatrial.train import script
+from seatrial.train import options
 from seatrial.train.errors import DataError, InputError, ModelFileError, first_line
-from seatrial.train.normalisation import Normalisation
+from seatrial.train.saving.examples import Normalisation
 
 BATCH = 64
 #: Inputs as typed → what the network takes.
@@ -37,9 +37,9 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="seatrial run predict --", description="Ask a trained model.")
     parser.add_argument("model", help=f"the recipe that trained it ({', '.join(WEIGHTS)}), or a file")
     parser.add_argument("inputs", nargs="*", metavar="INPUT", help="a text or an image file; default: lines of stdin")
-    parser.add_argument("--models", type=Path, default=script.default_folder("models"), metavar="DIR")
+    parser.add_argument("--models", type=Path, default=options.default_folder("models"), metavar="DIR")
     arguments = parser.parse_intermixed_args(argv)
-    inputs = [line for line in arguments.inputs or script.input_lines() if line.strip()]
+    inputs = [line for line in arguments.inputs or options.input_lines() if line.strip()]
     if not inputs:
         raise InputError("no input", fix=f"seatrial run predict -- {arguments.model} INPUT…")
     network, reader, labels = _opened(arguments.model, arguments.models)
@@ -113,4 +113,4 @@ def _image_reader(normalise: Normalisation, shape: Sequence[int], device: torch.
 
 
 if __name__ == "__main__":
-    script.run(main)
+    options.run(main)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import threading
@@ -16,10 +17,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from seatrial.train.command_line import RUN_DIR_VARIABLE
 from seatrial.train.distributed import Ranks
 from seatrial.train.engine import Engine, choose_engine
 from seatrial.train.errors import CheckpointError, InputError
+from seatrial.train.options import RUN_DIR_VARIABLE
 from seatrial.train.progress import Epoch, EpochProgress, print_first, read_losses, report_end
 from seatrial.train.saving import rng
 from seatrial.train.saving.checkpoint import CheckpointWriter, checkpoints, load_model, load_newest, written_by
@@ -115,6 +116,21 @@ class Settings:
     test_every: int = 1
     save_every: int = 1
     hang_s: float | None = None
+
+    @classmethod
+    def from_arguments(cls, arguments: argparse.Namespace) -> Settings:
+        """Take the settings from a recipe's command line."""
+        return cls(
+            epochs=arguments.epochs,
+            seed=arguments.seed,
+            engine="eager" if arguments.data_parallel else arguments.engine,  # its replicas cannot be captured
+            checkpoints=arguments.checkpoints,
+            keep=arguments.keep,
+            every_steps=arguments.every_steps,
+            resume=arguments.resume,
+            patience=arguments.patience,
+            hang_s=arguments.hang,
+        )
 
 
 @dataclass

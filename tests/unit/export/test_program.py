@@ -20,10 +20,10 @@ from seatrial.export.formats import FORMATS  # noqa: E402
 from seatrial.models.model import Original  # noqa: E402
 from seatrial.models.open import open_model  # noqa: E402
 from seatrial.recipes import mnist  # noqa: E402
-from seatrial.train.data.images import Normalisation  # noqa: E402
 from seatrial.train.errors import InputError, ModelFileError, TrainError  # noqa: E402
 from seatrial.train.saving.examples import (  # noqa: E402
     Examples,
+    Normalisation,
     image_examples,
     numbered,
     read_examples,

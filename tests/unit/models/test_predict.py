@@ -9,9 +9,13 @@ Image = pytest.importorskip("PIL.Image")
 
 from seatrial.models import predict  # noqa: E402
 from seatrial.recipes import mnist  # noqa: E402
-from seatrial.train.data.images import Normalisation  # noqa: E402
 from seatrial.train.errors import DataError, ModelFileError  # noqa: E402
-from seatrial.train.saving.examples import image_examples, numbered, save_examples  # noqa: E402
+from seatrial.train.saving.examples import (  # noqa: E402
+    Normalisation,
+    image_examples,
+    numbered,
+    save_examples,
+)
 from seatrial.train.saving.model_files import save_model  # noqa: E402
 
 pytestmark = pytest.mark.torch
