@@ -7,10 +7,15 @@ import pytest
 torch = pytest.importorskip("torch")
 Image = pytest.importorskip("PIL.Image")
 
-from seatrial.recipes import mnist, predict  # noqa: E402
-from seatrial.train.data.images import Normalisation  # noqa: E402
+from seatrial.models import predict  # noqa: E402
+from seatrial.recipes import mnist  # noqa: E402
 from seatrial.train.errors import DataError, ModelFileError  # noqa: E402
-from seatrial.train.saving.examples import image_examples, numbered, save_examples  # noqa: E402
+from seatrial.train.saving.examples import (  # noqa: E402
+    Normalisation,
+    image_examples,
+    numbered,
+    save_examples,
+)
 from seatrial.train.saving.model_files import save_model  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -35,6 +40,20 @@ def test_image_gets_the_answer_of_the_saved_example(models: Path, capsys: pytest
     expected = read_examples(models / "digits.examples.safetensors").outputs["logits"][0].softmax(0)
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert lines == [[str(int(expected.argmax())), f"{float(expected.max()):.4f}", image]] * 2
+
+
+def test_exported_file_gives_the_same_answer_as_the_recipes_model(
+    models: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from seatrial.export.__main__ import main as export
+
+    monkeypatch.setenv("SEATRIAL_MODELS_DIR", str(models))
+    assert export(["--model", "digits", "--to", "pt2", "--out", str(models / "d.pt2")]) == 0
+    capsys.readouterr()
+    for model in ("digits", str(models / "d.pt2")):
+        assert predict.main([model, str(models / "0.png"), "--models", str(models)]) == 0
+    first, second = (line.split("\t")[:2] for line in capsys.readouterr().out.splitlines())
+    assert first == second
 
 
 def test_file_that_is_no_image_is_refused(models: Path) -> None:

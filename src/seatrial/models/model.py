@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from seatrial.train.errors import InputError
-from seatrial.train.normalisation import Normalisation
+from seatrial.train.saving.examples import Normalisation
 
 #: Rows that are drawn where no real inputs are there.
 DRAWN = 16

@@ -11,13 +11,14 @@ torch = pytest.importorskip("torch")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
 
+from seatrial.models.recipe_models import read_saved  # noqa: E402
 from seatrial.recipes import cifar10, mnist, mnist_deep, spam  # noqa: E402
-from seatrial.recipes.saved import read_saved  # noqa: E402
-from seatrial.train.data.images import ImageSet, Normalisation  # noqa: E402
+from seatrial.train.data.images import ImageSet  # noqa: E402
 from seatrial.train.data.texts import TextSet  # noqa: E402
 from seatrial.train.errors import InputError, ModelFileError  # noqa: E402
 from seatrial.train.saving.examples import (  # noqa: E402
     Examples,
+    Normalisation,
     examples_path,
     image_examples,
     numbered,

@@ -17,8 +17,11 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
 
-from seatrial.export.checkpoints import read_states  # noqa: E402
-from seatrial.export.fitting import fitted, usual_first  # noqa: E402
+from seatrial.models.state_dicts import (  # noqa: E402
+    fitted,
+    read_states,
+    usual_first,
+)
 from seatrial.train.errors import ModelFileError  # noqa: E402
 
 pytestmark = pytest.mark.torch

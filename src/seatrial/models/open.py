@@ -14,12 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from seatrial.export.checkpoints import read_states
-from seatrial.export.factory import make_network
-from seatrial.export.fitting import fitted, usual_first
-from seatrial.export.original import Flat, Original, drawn, keywords_of, outputs_of
-from seatrial.recipes.saved import WEIGHTS, Saved, read_saved
-from seatrial.train import script
+from seatrial.models.factory import make_network
+from seatrial.models.model import Flat, Original, drawn, keywords_of, outputs_of
+from seatrial.models.recipe_models import WEIGHTS, Saved, read_saved
+from seatrial.models.state_dicts import fitted, read_states, usual_first
+from seatrial.train import options
 from seatrial.train.errors import CheckpointError, InputError, ModelFileError, first_line
 from seatrial.train.saving.checkpoint import load_model
 from seatrial.train.saving.examples import Examples, examples_path, read_examples
@@ -38,8 +37,8 @@ def open_model(spec: str, factory: str | None = None, shapes: Shapes = ()) -> Or
     Raises ModelFileError, InputError: one sentence.
     """
     if spec in WEIGHTS and factory is None and not Path(spec).is_file():
-        return _of_recipe(read_saved(script.default_folder("models"), spec))
-    path = next((each for each in (script.default_folder("models") / spec, Path(spec)) if each.is_file()), Path(spec))
+        return _of_recipe(read_saved(options.default_folder("models"), spec))
+    path = next((each for each in (options.default_folder("models") / spec, Path(spec)) if each.is_file()), Path(spec))
     if not path.is_file():
         raise ModelFileError(f"there is no file {path}", fix=f"a recipe's name ({', '.join(WEIGHTS)}) or a file")
     if path.suffix == ".onnx":
