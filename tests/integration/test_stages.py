@@ -288,12 +288,12 @@ def test_ctrl_c_and_down_stop_all_and_keep_what_is_complete(local_project: Proje
     refused = up(project, exit_code=2).stderr
     assert f"Another seatrial up (process {running.pid}) runs this project's stages" in refused
     if way == "down":
-        assert "is down" in project.cli("down").stderr
+        assert "is down" in project.cli("runs", "stop", "--all").stderr
     else:
         running.send_signal(signal.SIGINT)
     assert "train: stopped" in running.communicate(timeout=60)[1] and running.returncode == 130
     assert states(project) == {"preprocess": "done", "train": "stopped"}
-    assert "nothing of this project is up" in project.cli("down").stderr
+    assert "nothing of this project is up" in project.cli("runs", "stop", "--all").stderr
 
 
 @pytest.mark.slow
@@ -308,7 +308,7 @@ def test_a_group_in_the_background_from_start_to_prune(local_project: Project) -
     assert "[✓] nightly: 2 stages: done" in project.cli("runs", "show", group[-4:]).stdout
     shown = json.loads(project.cli("runs", "show", "nightly", "--json").stdout)
     assert [link["state"] for link in shown["links"]] == ["done", "done"]
-    project.cli("prune")
+    project.cli("runs", "prune")
     assert not groups(project) and not list((project.folder / ".seatrial/pipelines").iterdir())
     assert "nothing to do" in up(project).stderr, "results hold without the runs that made them"
 

@@ -92,7 +92,7 @@ def up(docker_project: Project) -> Iterator[dict[str, dict[str, str]]]:
         )
         told |= {each["name"]: each for each in json.loads(brought.stdout)}
     yield told
-    docker_project.cli("down", timeout_s=120)
+    docker_project.cli("runs", "stop", timeout_s=120)
 
 
 @pytest.fixture
@@ -203,11 +203,11 @@ def test_up_again_finds_it_and_down_leaves_nothing_running(
     silent = docker_project.cli("run", "--on", "docker", "--gpus", "none", "--trust", "train.py", exit_code=5).stderr
     assert "does not answer" in silent and "seatrial up mlflow" in silent
     assert json.loads(docker_project.cli("up", "mlflow", "--json", "--trust").stdout) == [up["mlflow"]]
-    docker_project.cli("down", "mlflow")
-    docker_project.cli("down", "tensorboard")
+    docker_project.cli("runs", "stop", "mlflow")
+    docker_project.cli("runs", "stop", "tensorboard")
     assert exit_code(["docker", "container", "inspect", name]) != 0
     assert exit_code(["docker", "network", "inspect", f"seatrial-{_digest(docker_project)}"]) != 0
-    assert "nothing of this project is up" in docker_project.cli("down").stderr
+    assert "nothing of this project is up" in docker_project.cli("runs", "stop", "--all").stderr
 
 
 def exit_code(argv: list[str]) -> int:

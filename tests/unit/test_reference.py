@@ -26,7 +26,6 @@ def generator() -> ModuleType:
         "findings.md",
         "checks.md",
         "events.md",
-        "seatrial.1",
         "cli.md",
         "receipt.md",
         "python.md",
@@ -37,8 +36,3 @@ def generator() -> ModuleType:
 def test_page_is_current(name: str) -> None:
     current = (REFERENCE / name).read_text(encoding="utf-8")
     assert current == generator().PAGES[name](), "run: python docs/reference/generate.py"
-
-
-def test_what_is_packaged_is_current() -> None:
-    for path, text in generator().PACKAGED.items():
-        assert path.read_text(encoding="utf-8") == text(), "run: python docs/reference/generate.py"

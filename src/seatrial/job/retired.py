@@ -15,6 +15,7 @@ COMMANDS: dict[str, str] = {
     "down": "seatrial runs stop GROUP",
     "exporter": "seatrial dashboard --metrics-only",
     "k8s": "seatrial doctor --on k8s",
+    "k8s cleanup": "kubectl delete jobs,services,configmaps,secrets -l app.kubernetes.io/managed-by=seatrial",
     "new": "seatrial init NAME",
     "predict": "seatrial run predict -- MODEL INPUT…",
     "prune": "seatrial runs prune",

@@ -3,7 +3,7 @@
 python -m seatrial.recipes.predict_spam --models DIR "WINNER!! Call now to claim your prize"
 python -m seatrial.recipes.predict_spam --models DIR < messages.txt
 
-``seatrial predict spam`` hands standard input over as the file input.txt of the run's folder.
+``seatrial run predict -- spam`` passes each line of standard input as an argument.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
     texts = arguments.texts or script.input_lines()
     texts = [text for text in texts if text.strip()]
     if not texts:
-        raise InputError("no input text", fix='seatrial predict spam "text…"')
+        raise InputError("no input text", fix='seatrial run predict -- spam "text…"')
     for text, (label, probability) in zip(texts, predict(arguments.models / "spam", texts), strict=True):
         print(f"{label}\t{probability:.4f}\t{text}", flush=True)
     return 0

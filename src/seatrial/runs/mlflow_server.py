@@ -153,11 +153,11 @@ def silent(service: Service, error: Exception) -> EngineError:
     if service.ours:
         return EngineError(
             f"MLflow at {service.url} does not answer: {why}",
-            run="seatrial up mlflow   # or without it: seatrial down mlflow",
+            run="seatrial up mlflow   # or without it: seatrial runs stop mlflow",
         )
     return EngineError(
         f"The MLflow server {service.url} (MLFLOW_TRACKING_URI) does not answer: {why}",
-        run="env -u MLFLOW_TRACKING_URI seatrial up mlflow   # one of your own; without any: seatrial down mlflow",
+        run="env -u MLFLOW_TRACKING_URI seatrial up mlflow   # one of your own; without any: seatrial runs stop mlflow",
     )
 
 

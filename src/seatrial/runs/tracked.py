@@ -119,7 +119,7 @@ def _with_recipe(made: Tracked, name: str, backend: Backend) -> Tracked:
     chosen = Choice(
         what="tracker",
         value=f"--track {name}",
-        reason=f"{name} is up (seatrial down {name}); adds {', '.join(TRACKER_REQUIREMENTS[name])} to the image",
+        reason=f"{name} is up (seatrial runs stop {name}); adds {', '.join(TRACKER_REQUIREMENTS[name])} to the image",
     )
     with_flag = target.model_copy(update={"args": (*target.args, "--track", name)})
     return replace(made.changed(target=with_flag), choices=(*made.choices, chosen))

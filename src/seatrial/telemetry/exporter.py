@@ -1,4 +1,4 @@
-"""``seatrial exporter``: readings served to Prometheus. Scrapes get the last reading; only the clock makes new ones.
+"""``dashboard --metrics-only``: readings served to Prometheus. Scrapes get the last one; only the clock makes new ones.
 
 A reading that fails, or does not end, is not replaced by the one before: its series are left out, as Prometheus wants
 it of a value that is not known any more (they then end in its graphs, and alerts on ``absent()`` fire).

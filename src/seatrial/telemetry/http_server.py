@@ -15,7 +15,7 @@ from seatrial.system.address import cannot_listen, is_loopback, names_this_machi
 from seatrial.telemetry.exporter import Exporter
 from seatrial.telemetry.metrics import CONTENT_TYPE
 
-_INDEX = b"<!doctype html><title>seatrial exporter</title><a href=/metrics>metrics</a>\n"
+_INDEX = b"<!doctype html><title>seatrial metrics</title><a href=/metrics>metrics</a>\n"
 
 #: A client that sends nothing, or reads nothing, is cut off after this, so that it cannot hold a thread for ever.
 CLIENT_TIMEOUT_S = 10.0
@@ -49,7 +49,7 @@ class Server(ThreadingHTTPServer):
         try:
             super().__init__((host, port), _Handler)
         except OSError as error:
-            raise cannot_listen("exporter", host, port, error) from error
+            raise cannot_listen("dashboard --metrics-only", host, port, error) from error
 
     def get_request(self) -> tuple[socket.socket, Any]:
         """A connection. Without a free descriptor there is none for a moment, instead of a loop that burns a core."""
@@ -78,7 +78,7 @@ class Server(ThreadingHTTPServer):
         """A client that hung up is no news; anything else is a line, and never a traceback."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
-            sys.stderr.write(f"seatrial exporter: a request failed: {type(error).__name__}: {error}\n")
+            sys.stderr.write(f"seatrial metrics: a request failed: {type(error).__name__}: {error}\n")
 
 
 def _hang_up(connection: socket.socket) -> None:

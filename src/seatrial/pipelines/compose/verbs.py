@@ -206,7 +206,7 @@ def _detach(request: UpRequest, store: GroupStore, group: Group, front: Front) -
     argv += [word for name in request.profiles for word in ("--profile", name)]
     spawn_detached([*argv, *request.names], output=store.folder(group.id) / "watch.log")
     front.show(group.id)
-    front.say(f"{group.name} is up in the background; seatrial runs ls shows it, seatrial down ends it")
+    front.say(f"{group.name} is up in the background; seatrial runs ls shows it, seatrial runs stop --all ends it")
     return EXIT_DONE
 
 

@@ -102,7 +102,7 @@ class StageRecords:
                 file.seek(0)
                 raise NameInUseError(
                     f"Another seatrial up (process {file.read(20).strip() or '?'}) runs this project's stages",
-                    run="seatrial runs ls   # shows its group; seatrial down ends it",
+                    run="seatrial runs ls   # shows its group; seatrial runs stop --all ends it",
                 ) from None
             file.truncate(0)
             file.write(str(os.getpid()))

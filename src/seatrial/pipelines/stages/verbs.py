@@ -213,4 +213,4 @@ def down(store: GroupStore, group: Group, front: Front, environ: Mapping[str, st
                     front.say(f"{member.name}: stopping {run.id}")
                     run_actions.stop(run, environ)
         if member.state not in ENDED:
-            store.change(group, member.name, state="stopped", why="seatrial down")
+            store.change(group, member.name, state="stopped", why="seatrial runs stop --all")

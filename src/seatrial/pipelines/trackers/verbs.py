@@ -152,7 +152,7 @@ def _still_up(service: Service, request: UpRequest, environ: Mapping[str, str]) 
     if asked or request.backend not in (None, "auto", service.engine):
         raise UsageError(
             f"The tracker {service.name} is up already: {service.url} in {service.engine}",
-            run=f"seatrial down {service.name}",
+            run=f"seatrial runs stop {service.name}",
         )
     return service
 
@@ -273,7 +273,7 @@ def _wait(service: Service, engine: ContainerEngine) -> None:
 
 
 def _note(groups: GroupStore, service: Service) -> None:
-    """A group of the tracker's name: ``seatrial down NAME`` and ``runs ls`` know it by that."""
+    """A group of the tracker's name: ``seatrial runs stop NAME`` and ``runs ls`` know it by that."""
     for group in groups.all():
         if group.kind == "trackers" and group.name == service.name:
             groups.remove(group)
