@@ -345,8 +345,8 @@ def mnist_step(
     import torch
 
     from seatrial.recipes.mnist import image_sets, network
-    from seatrial.train.data.idx import read_folder
     from seatrial.train.data.images import Normalisation, ResidentImages
+    from seatrial.train.data.mnist import read_folder
     from seatrial.train.data.streaming import StreamedImages
     from seatrial.train.distributed import Ranks
     from seatrial.train.engine import choose_engine

@@ -2,7 +2,7 @@
 
     python benchmarks/hook_calls.py
 
-A loop keeps them in the CPU's caches; in a real step they cost two to five times as much (docs/decisions/0036).
+A loop keeps them in the CPU's caches; in a real step they cost two to five times as much (docs/decisions.md, 0036).
 """
 
 from __future__ import annotations

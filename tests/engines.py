@@ -28,6 +28,8 @@ default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
 netns = "host"
 """
 
+#: Where the test cluster's kubelet looks for Docker, whatever DOCKER_HOST says.
+NODE_ENDPOINT = "unix:///var/run/docker.sock"
 
 SHARED = Path(__file__).parents[2] / "shared" / "k8s"
 
@@ -168,8 +170,23 @@ def local_project(request: pytest.FixtureRequest) -> Iterator[Project]:
 
 
 @pytest.fixture(scope="session")
-def kubeconfig(tmp_path_factory: pytest.TempPathFactory, docker_backend: object) -> Iterator[Path]:
-    """Of a cluster started for this session, or of the one that SEATRIAL_TEST_KUBECONFIG names."""
+def node_docker() -> Docker:
+    """Return the Docker engine that runs the test cluster's pods; the terminal may be set to another one."""
+    node = Docker(["docker", "--host", NODE_ENDPOINT])
+    if reason := _why_not(node):
+        pytest.skip(reason)
+    return node
+
+
+@pytest.fixture(scope="session")
+def cluster_environ(environ: dict[str, str], kubeconfig: Path) -> dict[str, str]:
+    """Return the environment of a command line that is set to the test cluster and its node's engine."""
+    return {**environ, "KUBECONFIG": str(kubeconfig), "DOCKER_HOST": NODE_ENDPOINT}
+
+
+@pytest.fixture(scope="session")
+def kubeconfig(tmp_path_factory: pytest.TempPathFactory, node_docker: Docker) -> Iterator[Path]:
+    """Yield the kubeconfig of a cluster started for this session, or the file that SEATRIAL_TEST_KUBECONFIG names."""
     if given := os.environ.get("SEATRIAL_TEST_KUBECONFIG"):
         yield Path(given)
         return
@@ -177,16 +194,17 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory, docker_backend: object)
     if not script.exists():
         pytest.skip("no script beside the repository starts a cluster")
     folder = tmp_path_factory.mktemp("cluster") / "k8s"
+    environ = {**os.environ, "DOCKER_HOST": NODE_ENDPOINT}
     try:
-        started = subprocess.run([script, "up", folder], capture_output=True, text=True, timeout=240)
+        started = subprocess.run([script, "up", folder], env=environ, capture_output=True, text=True, timeout=240)
         why_not = started.stderr.strip()[-300:] if started.returncode else None
     except subprocess.TimeoutExpired:
         why_not = "it did not start within 240 s"
     if why_not is not None:
-        subprocess.run([script, "down", folder], capture_output=True, timeout=120)
+        subprocess.run([script, "down", folder], env=environ, capture_output=True, timeout=120)
         pytest.skip(f"no cluster: {why_not}")
     yield folder / "kubeconfig"
-    subprocess.run([script, "down", folder], capture_output=True, timeout=120)
+    subprocess.run([script, "down", folder], env=environ, capture_output=True, timeout=120)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,7 @@
-"""Writes the reference pages that come from code: `python docs/reference/generate.py`. A test keeps them current."""
+"""Generates the reference pages from the code while the site is built (docs/site_hooks.py). None is committed.
+
+``python docs/reference/generate.py FOLDER`` writes the pages into FOLDER, to read them without the site.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import ast
 import inspect
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import NoneType
@@ -25,8 +29,6 @@ from seatrial.findings.known import Known
 from seatrial.job.config import json_schema
 from seatrial.receipt.model import SCHEMA_VERSION, Receipt
 from seatrial.receipt.numbers import Series
-
-HERE = Path(__file__).parent
 
 
 def schema_text() -> str:
@@ -202,15 +204,20 @@ def _toml_lines() -> Iterator[str]:
     yield "The keys of a project's file. Generated from [its schema](seatrial.schema.json), which editors read, too."
     yield from ("", "## The job", "")
     yield from _keys(schema["properties"])
-    for name, key in schema["properties"].items():
-        for inner in (key, *key.get("anyOf", ()), key.get("additionalProperties") or {}):
-            table = (
-                schema["$defs"].get(str(inner.get("$ref", "")).rpartition("/")[2]) if isinstance(inner, dict) else None
-            )
+    yield from _tables("", schema["properties"], schema["$defs"])
+
+
+def _tables(above: str, properties: Mapping[str, Any], tables: Mapping[str, Any]) -> Iterator[str]:
+    """Each table below these keys, and the tables in it."""
+    for name, key in properties.items():
+        many = [key.get("additionalProperties"), *key.get("patternProperties", {}).values()]
+        for inner in (key, *key.get("anyOf", ()), *many):
+            table = tables.get(str(inner.get("$ref", "")).rpartition("/")[2]) if isinstance(inner, dict) else None
             if table and table.get("properties"):
-                more = ".NAME" if inner is key.get("additionalProperties") else ""
-                yield from ("", f"## [{name}{more}]", "", _prose(table.get("description", "")), "")
+                named = f"{above}{name}" + (".NAME" if inner in many else "")
+                yield from ("", f"## [{named}]", "", _prose(table.get("description", "")), "")
                 yield from _keys(table["properties"])
+                yield from _tables(f"{named}.", table["properties"], tables)
 
 
 def _keys(properties: Mapping[str, Any]) -> Iterator[str]:
@@ -370,18 +377,21 @@ def _doc(object: object) -> Iterator[str]:
             yield from ("", _prose(part))
 
 
+#: File → the function that generates it.
 PAGES = {
+    "cli.md": cli_text,
+    "seatrial-toml.md": toml_text,
     "python.md": python_text,
     "train.md": train_text,
     "receipt.md": receipt_text,
-    "cli.md": cli_text,
-    "seatrial-toml.md": toml_text,
-    "seatrial.schema.json": schema_text,
     "findings.md": findings_text,
     "checks.md": checks_text,
     "events.md": events_text,
+    "seatrial.schema.json": schema_text,
 }
 
 if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
     for name, text in PAGES.items():
-        (HERE / name).write_text(text(), encoding="utf-8")
+        (folder / name).write_text(text(), encoding="utf-8")

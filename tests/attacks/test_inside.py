@@ -131,7 +131,7 @@ def tried(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """The project after the run, and name → what came of each attack."""
     environ, engine = dict(request.getfixturevalue("environ")), ()
     if request.param == "k8s":
-        environ["KUBECONFIG"] = str(request.getfixturevalue("kubeconfig"))
+        environ = dict(request.getfixturevalue("cluster_environ"))
     else:
         engine = request.getfixturevalue(f"{request.param}_backend").call
         environ[f"SEATRIAL_{request.param.upper()}"] = shlex.join(engine)

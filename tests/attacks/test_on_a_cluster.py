@@ -22,8 +22,8 @@ WAITS = "import time; print('ready', flush=True); time.sleep(120)"
 
 
 @pytest.fixture
-def project(tmp_path: Path, environ: dict[str, str], kubeconfig: Path) -> Iterator[Project]:
-    made = Project(tmp_path / "project", "k8s", {**environ, "KUBECONFIG": str(kubeconfig)})
+def project(tmp_path: Path, cluster_environ: dict[str, str]) -> Iterator[Project]:
+    made = Project(tmp_path / "project", "k8s", cluster_environ)
     made.write("seatrial.toml", READY)
     yield made
     made.clean()

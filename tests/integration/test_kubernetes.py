@@ -15,7 +15,7 @@ import yaml
 
 from cli_project import Project
 from seatrial.backends.kubernetes.client import Cluster
-from seatrial.backends.kubernetes.manifests.render import RESOURCES
+from seatrial.backends.kubernetes.manifests import RESOURCES
 from seatrial.errors import SeatrialError
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.docker, pytest.mark.xdist_group("kubernetes")]
@@ -27,8 +27,8 @@ NODE = "/api/v1/nodes/test-node"
 
 
 @pytest.fixture
-def project(tmp_path: Path, environ: dict[str, str], kubeconfig: Path) -> Iterator[Project]:
-    made = Project(tmp_path / "project", "k8s", {**environ, "KUBECONFIG": str(kubeconfig)})
+def project(tmp_path: Path, cluster_environ: dict[str, str]) -> Iterator[Project]:
+    made = Project(tmp_path / "project", "k8s", cluster_environ)
     made.write("seatrial.toml", f'[image]\nready = "{IMAGE}"\n[kubernetes]\nkind = "job"\nuid = 1234\n')
     yield made
     made.clean()

@@ -27,8 +27,8 @@ ANSWERS = (
 
 
 @pytest.fixture
-def project(tmp_path: Path, environ: dict[str, str], kubeconfig: Path) -> Iterator[Project]:
-    made = Project(tmp_path / "project", "k8s", {**environ, "KUBECONFIG": str(kubeconfig)})
+def project(tmp_path: Path, cluster_environ: dict[str, str]) -> Iterator[Project]:
+    made = Project(tmp_path / "project", "k8s", cluster_environ)
     made.write("seatrial.toml", f'[image]\nready = "{IMAGE}"\n[kubernetes]\nkind = "job"\nuid = 1234\n')
     yield made
     made.clean()

@@ -16,6 +16,7 @@ import pytest
 
 from cli_project import Project
 from fake_driver import compile_driver
+from seatrial.backends.containers.docker import Docker
 from seatrial.backends.kubernetes.client import Cluster
 
 pytestmark = [
@@ -57,7 +58,7 @@ xla_client.make_c_api_client("cuda", {"memory_fraction": fraction, "allocator": 
 
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory, docker_backend: object) -> Iterator[str]:
+def image(tmp_path_factory: pytest.TempPathFactory, node_docker: Docker) -> Iterator[str]:
     site = tmp_path_factory.mktemp("site")
     for name, text in (("jax", JAX), ("jax/_src", ""), ("jaxlib", "")):
         (site / name).mkdir()
@@ -66,14 +67,14 @@ def image(tmp_path_factory: pytest.TempPathFactory, docker_backend: object) -> I
     (site / "jaxlib" / "xla_client.py").write_text(CLIENT)
     compile_driver(site)
     (site / "Dockerfile").write_text(DOCKERFILE)
-    subprocess.run(["docker", "build", "-q", "-t", TAG, site], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([*node_docker.call, "build", "-q", "-t", TAG, site], check=True, stdout=subprocess.DEVNULL)
     yield TAG
-    subprocess.run(["docker", "image", "rm", "-f", TAG], check=False, stdout=subprocess.DEVNULL)
+    subprocess.run([*node_docker.call, "image", "rm", "-f", TAG], check=False, stdout=subprocess.DEVNULL)
 
 
 @pytest.fixture
-def project(tmp_path: Path, environ: dict[str, str], kubeconfig: Path, image: str) -> Iterator[Project]:
-    made = Project(tmp_path / "project", "k8s", {**environ, "KUBECONFIG": str(kubeconfig)})
+def project(tmp_path: Path, cluster_environ: dict[str, str], image: str) -> Iterator[Project]:
+    made = Project(tmp_path / "project", "k8s", cluster_environ)
     made.write("seatrial.toml", f'[image]\nready = "{image}"\n[kubernetes]\nkind = "job"\nuid = 1234\n')
     yield made
     made.clean()

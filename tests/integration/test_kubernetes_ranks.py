@@ -18,12 +18,12 @@ PODS = "/api/v1/namespaces/default/pods"
 
 
 @pytest.fixture
-def project(tmp_path: Path, environ: dict[str, str], kubeconfig: Path) -> Iterator[Project]:
+def project(tmp_path: Path, cluster_environ: dict[str, str]) -> Iterator[Project]:
     """The recipe's own image, models on a folder of the node, pods of another user than whoever made it."""
     models = tmp_path / "models"
     models.mkdir()
     models.chmod(0o777)
-    made = Project(tmp_path / "project", "k8s", {**environ, "KUBECONFIG": str(kubeconfig)})
+    made = Project(tmp_path / "project", "k8s", cluster_environ)
     made.write("seatrial.toml", f'{CONFIG}[kubernetes]\nkind = "job"\nuid = 1234\nmodels = "hostpath:{models}"\n')
     yield made
     made.clean()

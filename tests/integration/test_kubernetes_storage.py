@@ -24,8 +24,8 @@ VOLUMES, CLAIMS = "/api/v1/persistentvolumes", "/api/v1/namespaces/default/persi
 
 
 @pytest.fixture
-def project(tmp_path: Path, environ: dict[str, str], kubeconfig: Path) -> Iterator[Project]:
-    made = Project(tmp_path / "project", "k8s", {**environ, "KUBECONFIG": str(kubeconfig)})
+def project(tmp_path: Path, cluster_environ: dict[str, str]) -> Iterator[Project]:
+    made = Project(tmp_path / "project", "k8s", cluster_environ)
     yield made
     made.clean()
 
@@ -75,7 +75,7 @@ def test_settings_are_compared_and_models_fetched_from_a_claim(
 
 
 @pytest.mark.slow
-def test_a_project_goes_through_a_registry(project: Project, registry: str, docker_backend: Docker) -> None:
+def test_a_project_goes_through_a_registry(project: Project, registry: str, node_docker: Docker) -> None:
     project.write("seatrial.toml", f'{CONFIG}ready = "{IMAGE}"\n{CLUSTER}registry = "{registry}/me"\n')
     project.write("helper.py", "WORD = 'packed'\n")
     project.write("train.py", "import helper\nprint(helper.WORD)\n")
@@ -93,19 +93,19 @@ def test_a_project_goes_through_a_registry(project: Project, registry: str, dock
             assert image["digest"] == answer.headers["Docker-Content-Digest"]
     finally:
         tag = project.receipt()["header"]["image"]["tag"]
-        subprocess.run([*docker_backend.call, "image", "rm", "--force", tag], capture_output=True)
+        subprocess.run([*node_docker.call, "image", "rm", "--force", tag], capture_output=True)
 
 
 @pytest.mark.slow
-def test_a_registry_that_is_not_there(project: Project, docker_backend: Docker) -> None:
+def test_a_registry_that_is_not_there(project: Project, node_docker: Docker) -> None:
     project.write("seatrial.toml", f'{CONFIG}ready = "{IMAGE}"\n{CLUSTER}registry = "127.0.0.1:1/me"\n')
     project.write("helper.py", "")
     project.write("train.py", "import helper\n")
     ended = project.run("train.py", "--gpus", "none", exit_code=None)
     assert ended.returncode == 5 and "cannot be pushed" in ended.stderr and "docker login 127.0.0.1:1" in ended.stderr
-    listing = [*docker_backend.call, "images", "--quiet", "--filter", "reference=127.0.0.1:1/*/*"]
+    listing = [*node_docker.call, "images", "--quiet", "--filter", "reference=127.0.0.1:1/*/*"]
     for image in subprocess.run(listing, capture_output=True, text=True).stdout.split():
-        subprocess.run([*docker_backend.call, "image", "rm", "--force", image], capture_output=True)
+        subprocess.run([*node_docker.call, "image", "rm", "--force", image], capture_output=True)
 
 
 #: Counts to six, a second each, and goes on from what it has saved; answers SIGTERM by saving and an exit code of 0.

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from cli_project import CONFIG, Project
-from engines import IMAGE
+from engines import IMAGE, NODE_ENDPOINT
 from seatrial.backends.containers.docker import Docker
 from seatrial.backends.kubernetes.client import Cluster
 
@@ -38,7 +38,7 @@ SUBNET = "77"
 
 @pytest.fixture(scope="module")
 def second_node(
-    kubeconfig: Path, cluster: Cluster, docker_backend: Docker, tmp_path_factory: pytest.TempPathFactory
+    kubeconfig: Path, cluster: Cluster, node_docker: Docker, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SimpleNamespace]:
     """``up(images)`` starts it; ``kill()`` takes its power; ``add(image)`` copies one more from the first's engine."""
     kubelet, dns = kubeconfig.parent / "bin" / "kubelet", _dns(kubeconfig.parent)
@@ -47,7 +47,8 @@ def second_node(
     folder = tmp_path_factory.mktemp("second") / "node"
 
     def script(verb: str, *words: object) -> None:
-        subprocess.run([SCRIPT, verb, folder, *map(str, words)], check=True, timeout=240)
+        environ = {**os.environ, "DOCKER_HOST": NODE_ENDPOINT}
+        subprocess.run([SCRIPT, verb, folder, *map(str, words)], env=environ, check=True, timeout=240)
 
     def up() -> None:
         if not folder.exists():
@@ -64,7 +65,7 @@ def second_node(
     def add(image: str) -> None:
         engine = ["docker", "--host", f"unix://{folder}/docker.sock"]
         if subprocess.run([*engine, "image", "inspect", image], capture_output=True).returncode != 0:
-            saved = subprocess.Popen([*docker_backend.call, "save", image], stdout=subprocess.PIPE)
+            saved = subprocess.Popen([*node_docker.call, "save", image], stdout=subprocess.PIPE)
             subprocess.run([*engine, "load"], stdin=saved.stdout, check=True, capture_output=True, timeout=300)
 
     yield SimpleNamespace(up=up, kill=lambda: script("kill"), add=add)
@@ -94,11 +95,9 @@ def is_ready(cluster: Cluster, name: str) -> bool:
 
 
 @pytest.fixture
-def project(
-    tmp_path: Path, environ: dict[str, str], kubeconfig: Path, second_node: SimpleNamespace
-) -> Iterator[Project]:
+def project(tmp_path: Path, cluster_environ: dict[str, str], second_node: SimpleNamespace) -> Iterator[Project]:
     second_node.up()
-    made = Project(tmp_path / "project", "k8s", {**environ, "KUBECONFIG": str(kubeconfig)})
+    made = Project(tmp_path / "project", "k8s", cluster_environ)
     made.write("seatrial.toml", f'[image]\nready = "{IMAGE}"\n{CLUSTER}')
     made.write("train.py", "print('it ran')\n")
     yield made

@@ -31,8 +31,8 @@ def namespace(cluster: Cluster) -> Iterator[None]:
 
 
 @pytest.fixture
-def project(tmp_path: Path, environ: dict[str, str], kubeconfig: Path, namespace: None) -> Iterator[Project]:
-    made = Project(tmp_path / "project", "k8s", {**environ, "KUBECONFIG": str(kubeconfig)})
+def project(tmp_path: Path, cluster_environ: dict[str, str], namespace: None) -> Iterator[Project]:
+    made = Project(tmp_path / "project", "k8s", cluster_environ)
     lines = f'[image]\nready = "{IMAGE}"\n[kubernetes]\nkind = "job"\nuid = 1234\nnamespace = "{NAMESPACE}"\n'
     made.write("seatrial.toml", lines)
     made.write("train.py", "print('it ran')\n")

@@ -66,8 +66,8 @@ def site(package: str) -> str:
 
 
 @pytest.fixture
-def project(tmp_path: Path, environ: dict[str, str], kubeconfig: Path) -> Iterator[Project]:
-    made = Project(tmp_path / "project", "k8s", {**environ, "KUBECONFIG": str(kubeconfig)})
+def project(tmp_path: Path, cluster_environ: dict[str, str]) -> Iterator[Project]:
+    made = Project(tmp_path / "project", "k8s", cluster_environ)
     yield made
     made.clean()
 

@@ -245,38 +245,19 @@ def test_a_sweep_that_breaks_off_is_told(
     )
 
 
-def test_the_end_of_an_up_is_told_once_and_names_the_stage_that_failed(project: Project, server: Server) -> None:
-    project.write("train.py", TRIAL)
-    project.write(
-        "seatrial.toml",
-        f"""\
-on = "local"
-gpus = "none"
-[notify]
-webhook = "{server.url}/all"
-[stages.first]
-target = "train.py"
-args = ["1"]
-notify = {{ webhook = "{server.url}/own" }}
-[stages.second]
-target = "train.py"
-args = ["0"]
-needs = ["first"]
-""",
-    )
-    project.cli("up", "--trust", exit_code=1)
-    until(lambda: len(server.posted) == 2, "both")
-    told = dict(server.posted)
-    assert told["/own"]["kind"] == "run" and told["/own"]["target"] == "train.py -- 1"
-    everything = told["/all"]
-    assert (everything["kind"], everything["outcome"], everything["exit_code"]) == ("stages", "failed", 1)
-    assert everything["text"].startswith("seatrial: up: told: 2 stages: failed in ")
-    assert "1 done, 1 failed; second: " in everything["text"]
-    project.cli("up", "-d", "--trust", "--notify", f"{server.url}/typed")  # the first stage holds, and tells nothing
-    until(lambda: server.posted[2:], "the detached one's")
-    assert server.posted[2][0] == "/typed" and "1 unchanged, 1 failed" in server.posted[2][1]["text"]
-    refused = project.cli("up", "tensorboard", "--notify", server.url, exit_code=2).stderr
-    assert "mean nothing for a tracker" in refused
+@pytest.mark.docker
+@pytest.mark.slow
+def test_the_end_of_an_up_is_posted_once_and_names_the_service_that_failed(
+    docker_project: Project, server: Server
+) -> None:
+    project = docker_project
+    image = "{image: python:3.11-slim-bookworm, command: python -c 'raise SystemExit(%d)'}"
+    project.write("compose.yaml", f"services:\n  first: {image % 0}\n  second: {image % 1}\n")
+    project.cli("up", "--trust", "--notify", f"{server.url}/all", exit_code=1, timeout_s=200)
+    until(lambda: server.posted, "the post")
+    posted = dict(server.posted)["/all"]
+    assert (posted["kind"], posted["outcome"], posted["exit_code"]) == ("compose", "failed", 1)
+    assert ": 2 services: failed in " in posted["text"] and "1 done, 1 failed; second: " in posted["text"]
 
 
 def test_a_tune_tells_its_end_as_a_run_does(project: Project, server: Server) -> None:

@@ -6,6 +6,7 @@ The commands of each README are run by test_pages.py.
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import json
 import os
 import shutil
@@ -108,6 +109,19 @@ def test_mnist_reads_idx_files_and_saves_its_best_epoch(mnist: Path, tmp_path: P
     assert f"data: MNIST from {mnist}" in said
     weights = torch.load(tmp_path / "out" / "mnist_cnn.pth", weights_only=True)
     assert weights["classifier.1.weight"].shape == (128, 1600)
+
+
+@pytest.mark.slow  # Keras and a framework take 5 to 10 s to start
+@pytest.mark.parametrize("framework", ["jax", "tensorflow", "torch"])
+def test_keras_mnist_trains_on_each_framework(mnist: Path, tmp_path: Path, framework: str) -> None:
+    for needed in ("keras", framework):
+        if importlib.util.find_spec(needed) is None:
+            pytest.skip(f"{needed} is not installed here")
+    words = ("--data", str(mnist), "--models", str(tmp_path / "out"), "--epochs", "1")
+    shown = printed("keras-mnist", "train.py", *words, KERAS_BACKEND=framework, SEATRIAL_EVENTS=tmp_path / "events")
+    assert f"data: MNIST from {mnist}" in shown and f"on {framework}" in shown
+    assert (tmp_path / "out" / "mnist.keras").is_file()
+    assert json.loads((tmp_path / "events").read_text())["epoch"] == 1
 
 
 def test_pipeline_hands_over_from_step_to_step(mnist: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "shell": ("run:shell", "", "A shell in the container that run would start."),
     "build": ("plan:build", "", "Build and verify the image, or check a Dockerfile."),
     "init": ("plan:init", "", "Write seatrial.toml, or make a project: init NAME."),
-    "up": ("up:up", "", "A Compose file, stages or trackers; one receipt for all."),
+    "up": ("up:up", "", "A Compose file as it is; one receipt for all."),
     "runs": ("runs:runs", "Look", "ls, show, logs, attach, exec, stop, compare, rm, prune."),
     "open": ("runs:open_receipt", "", "A run's receipt in the browser."),
     "top": ("monitor:top", "", "GPUs, containers and runs on this machine, live."),

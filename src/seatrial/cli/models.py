@@ -19,7 +19,7 @@ from seatrial.errors import UsageError
 @command(examples=("seatrial export last --to onnx",))
 @takes_job
 @argument("reference", metavar="RUN|RECIPE|FILE", help="A run's ID or name, last, or a file.")
-@option("--to", required=True, metavar="FORMAT", help="onnx, pt2, torchscript or safetensors.")
+@option("--to", required=True, metavar="FORMAT", help="onnx, pt2 or safetensors.")
 @option("--out", metavar="TEXT", help="Default: exports/NAME.onnx and so on.")
 @option("factory", "--model", metavar="MODULE:FACTORY", help="Makes the network that a file of weights belongs to.")
 @option("--tolerance", metavar="N", type=float, help="Largest difference allowed; default 1e-4 for fp32.")
@@ -37,7 +37,7 @@ def export(
 ) -> int:
     """Export a trained model, compared with the original on real inputs: export last --to onnx
 
-    Of a recipe, a .pt2 or TorchScript file, or weights with --model module:factory. Beyond the tolerance it fails and
+    Of a recipe, a .pt2 file, or weights with --model module:factory. Beyond the tolerance it fails and
     writes nothing. A card (.json) and examples are written beside it.
     """
     with importing():

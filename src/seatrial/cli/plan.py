@@ -11,11 +11,10 @@ import click
 
 from seatrial.cli.options import AS_JSON, WORDS, argument, command, option, takes_job, target_arguments
 from seatrial.cli.root import importing
-from seatrial.cli.typed import check_folder
 from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, UsageError
 
 if TYPE_CHECKING:
-    from seatrial.backends.kubernetes.manifests.names import Manifest
+    from seatrial.backends.kubernetes.pod import Manifest
     from seatrial.job.plan import Plan
 
 
@@ -35,17 +34,13 @@ if TYPE_CHECKING:
 def plan(
     words: tuple[str, ...], as_json: bool, manifests: bool, form: str | None, verbose: bool, flags: dict[str, Any]
 ) -> int:
-    """Show what run would do and why; changes nothing. In a project of stages: what up would do."""
+    """Show what run would do and why; changes nothing."""
     with importing():
         from seatrial.cli.typed_job import read_job
-        from seatrial.pipelines.group_kinds import only_stages
         from seatrial.planning import multi_host, secrets
         from seatrial.runs import launch
 
     environ = dict(os.environ)
-    project = check_folder(flags.get("project") or Path.cwd()).absolute()
-    if not words and not flags.get("module") and not flags.get("image", {}).get("ready") and only_stages(project):
-        return _plan_stages(project, flags, form, environ, as_json=as_json)
     job = multi_host.join(read_job(list(words), target_arguments(), flags), None, environ)
     secrets.check_secrets(job, environ)
     made = launch.plan_only(job, environ)
@@ -58,7 +53,7 @@ def plan(
         raise UsageError("Only a Kubernetes run has manifests", run="seatrial plan … --on k8s --manifests")
     rendered = launch.manifests(made, environ) if made.cluster is not None else []
     if manifests:
-        from seatrial.backends.kubernetes.manifests.yaml_text import as_yaml
+        from seatrial.backends.kubernetes.manifests import as_yaml
 
         print(as_yaml(rendered), end="")
     else:
@@ -83,24 +78,6 @@ def _show(
     screen.plan(made, [], asks)
     if not as_json:
         screen.manifests(rendered)
-
-
-def _plan_stages(
-    project: Path, flags: dict[str, Any], form: str | None, environ: dict[str, str], *, as_json: bool
-) -> int:
-    from seatrial.cli.screens.front import front
-    from seatrial.pipelines.request import UpRequest
-    from seatrial.pipelines.stages.compose import stages_as_compose
-    from seatrial.pipelines.stages.verbs import graph_of, up
-
-    gpus, backend = flags.get("gpus"), flags.get("on")
-    request = UpRequest(project, gpus=gpus, backend=backend, plan_only=True, as_json=as_json)
-    if form == "docker":
-        raise UsageError("Stages have an order, which docker run cannot say", run="seatrial plan --as compose")
-    if form is None:
-        return up(request, front(as_json=as_json), environ)
-    print(stages_as_compose(graph_of(request), request, environ), end="")
-    return EXIT_DONE
 
 
 @command(examples=("seatrial build train.py --explain", "seatrial build --check Dockerfile"))
@@ -130,7 +107,7 @@ def build(
         from seatrial.cli.screens.build import print_built, print_findings
         from seatrial.cli.screens.run import Screen
         from seatrial.cli.typed_job import read_allowed_job
-        from seatrial.images.dockerfiles.lint import check_dockerfile
+        from seatrial.images.lint.check import check_dockerfile
         from seatrial.runs.build_command import build_image
 
     screen = Screen(json=as_json, whole=verbose)

@@ -69,14 +69,14 @@ def _group(store: RunStore, reference: str) -> RunGroup | None:
 
 def _show_group(store: RunStore, group: RunGroup, *, as_json: bool) -> int:
     from seatrial.cli.screens.front import front
-    from seatrial.pipelines.chain_show import show_chain
+    from seatrial.pipelines.compose import verbs
     from seatrial.pipelines.group import GroupStore
-    from seatrial.pipelines.group_kinds import room
+    from seatrial.pipelines.receipt import show_receipt
     from seatrial.runs.notified import notes
 
-    group = room(group.kind).refresh(GroupStore(store), group, os.environ)
+    group = verbs.refresh(GroupStore(store), group, os.environ)
     person = front(as_json=as_json)
-    show_chain(group, store, person, os.environ, as_json=as_json)
+    show_receipt(group, store, person, os.environ, as_json=as_json)
     for note in [] if as_json else notes(GroupStore(store).folder(group.id)):
         person.say(f"notified {note}")
     return EXIT_TARGET_FAILED if group.state in ("failed", "stopped") else EXIT_DONE

@@ -74,12 +74,12 @@ def tune(
 
 def _names(only: str | None) -> tuple[str, ...]:
     """Return the names in ``--only``. Raises UsageError for an unknown one."""
-    from seatrial.job.tuning import NAMES
+    from seatrial.common.contract.tunables import GROUPS
 
     names = tuple(name.strip() for name in (only or "").split(",") if name.strip())
     for name in names:
-        if name not in NAMES:
-            raise UsageError(f"--only {name}: known are {', '.join(NAMES)}", run="seatrial tune … --only workers,bf16")
+        if name not in GROUPS:
+            raise UsageError(f"--only {name}: known are {', '.join(GROUPS)}", run="seatrial tune … --only workers,bf16")
     return names
 
 

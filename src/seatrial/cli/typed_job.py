@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from seatrial.backends import table
 from seatrial.cli.typed import check_folder
 from seatrial.errors import TargetError, UsageError
-from seatrial.images.recipes import RECIPES, TOOLS
+from seatrial.images.recipes import RECIPES
 from seatrial.job.loading import load_job
-from seatrial.job.model import Criteria, DataMount, Job, Target
+from seatrial.job.model import Criteria, Job
 from seatrial.job.reading.modules import is_file
 from seatrial.runs.nearest import store_of
 from seatrial.runs.resume import run_to_resume
@@ -41,8 +40,6 @@ def read_job(words: list[str], target_arguments: list[str], flags: dict[str, Any
     if words:
         flags["target"] = words[0]
     flags["args"] = target_arguments
-    if words == ["predict"]:
-        return _prediction(project, flags, leave_out)
     if resume is None:
         return _load(project, flags, leave_out)
     anew = bool({"target", "module", "image"} & flags.keys())
@@ -77,29 +74,7 @@ def _load(project: Path, flags: Mapping[str, Any], leave_out: Collection[str] = 
     def runs_here(backend: str) -> bool:
         return table.place(backend) == "process"
 
-    recipes = (*RECIPES, "bench")
-    return load_job(project, flags, recipes=recipes, without_container=runs_here, leave_out=leave_out)
-
-
-def _prediction(project: Path, flags: dict[str, Any], leave_out: Collection[str]) -> Job:
-    """Return the job of ``run predict -- MODEL INPUT…``; without an input each line of standard input is one.
-
-    Raises UsageError without a trained model of that name.
-    """
-    model, *inputs = flags["args"] or [""]
-    if f"predict-{model}" not in TOOLS:
-        known = ", ".join(name.removeprefix("predict-") for name in TOOLS if name.startswith("predict-"))
-        raise UsageError(f"predict needs a model: {known}", run='seatrial run predict -- spam "text…"')
-    inputs = inputs or ([] if sys.stdin.isatty() else sys.stdin.read().splitlines())
-    inputs = [text for text in inputs if text.strip()]
-    if not inputs:
-        raise UsageError("No input text", run=f'seatrial run predict -- {model} "text…"')
-    job = _load(project, {**flags, "target": "spam", "args": inputs}, leave_out)
-    models = job.models or DataMount(source=job.project / "models", read_only=True)
-    if not (models.source / model / "config.json").is_file():
-        raise UsageError(f"There is no trained {model} model in {models.source}", run=f"seatrial run {model}")
-    target = Target(kind="recipe", value=f"predict-{model}", args=tuple(inputs))
-    return job.model_copy(update={"target": target, "models": models})
+    return load_job(project, flags, recipes=RECIPES, without_container=runs_here, leave_out=leave_out)
 
 
 def _again(earlier: Job, flags: dict[str, Any]) -> Job:

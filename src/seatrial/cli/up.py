@@ -1,4 +1,4 @@
-"""``seatrial up``: bring up a Compose file, the stages of seatrial.toml, or trackers."""
+"""``seatrial up``: bring up a Compose file."""
 
 from __future__ import annotations
 
@@ -16,15 +16,12 @@ from seatrial.cli.typed import GroupName, check_folder
 @argument("names", nargs=-1, metavar="NAME…", help="Stages, Compose services, or tensorboard and mlflow; default: all.")
 @option("files", "--file", "-f", metavar="FILE", multiple=True, help="A Compose file; can be repeated.")
 @option("profiles", "--profile", metavar="NAME", multiple=True, help="A profile of the Compose file; can be repeated.")
-@option("--stages", is_flag=True, help="The stages, where a Compose file is there too.")
 @option("--plan", is_flag=True, help="Show what would be done; change nothing.")
-@option("--force", is_flag=True, help="Run the named stages (default: all) even if nothing has changed.")
 @option("--detach", "-d", is_flag=True, help="Run in the background.")
 @option("--as-written", is_flag=True, help="Add no waiting to the order in the Compose file.")
 @option("--fix", is_flag=True, help="Write a mended copy of the Compose file.")
 @option("--gpus", metavar="REQUEST", help="For all, in place of the file's own requests: none.")
-@option("backend", "--on", metavar="BACKEND", help="auto, docker, podman or local.")
-@option("--port", metavar="N", type=click.IntRange(1024, 65535), help="Port of a tracker's page on this machine.")
+@option("backend", "--on", metavar="BACKEND", help="auto, docker or podman.")
 @option("--notify", metavar="COMMAND", multiple=True, help="A command to run here when all has ended.")
 @option("group", "--name", metavar="TEXT", type=GroupName(), help="A name for the group.")
 @AS_JSON
@@ -36,15 +33,12 @@ def up(
     names: tuple[str, ...],
     files: tuple[str, ...],
     profiles: tuple[str, ...],
-    stages: bool,
     plan: bool,
-    force: bool,
     detach: bool,
     as_written: bool,
     fix: bool,
     gpus: str | None,
     backend: str | None,
-    port: int | None,
     notify: tuple[str, ...],
     group: str | None,
     as_json: bool,
@@ -53,40 +47,34 @@ def up(
     trust: bool,
     project: Path | None,
 ) -> int:
-    """Run a Compose file as it is, or the stages of seatrial.toml, or trackers; ends with one receipt for all.
+    """Run a Compose file as it is; ends with one receipt for all.
 
     \b
-    seatrial up                        the folder's compose.yaml or [stages]
-    seatrial up --force train          run the stage train again, and what depends on it if its outputs change
-    seatrial up tensorboard            TensorBoard over this project's runs
+    seatrial up                        every service of compose.yaml
+    seatrial up train -f gpu.yaml      one service, and the services it depends on
+    seatrial up --plan                 what would be done
     seatrial runs stop GROUP           stop it
     """
     with importing():
         from seatrial.cli.screens.front import front
-        from seatrial.pipelines.group_kinds import meant, room
+        from seatrial.pipelines.compose import verbs
         from seatrial.pipelines.request import UpRequest
 
     paths = tuple(Path(file) for file in files)
     request = UpRequest(
         project=check_folder(project or Path.cwd()).absolute(),
         names=names,
-        file=paths[0] if paths else None,
         files=paths,
         profiles=profiles,
-        stages=stages,
         name=group,
         plan_only=plan,
         detach=detach,
-        force=force,
         as_written=as_written,
         fix=fix,
         gpus=gpus,
         backend=backend,
         as_json=as_json,
-        port=port,
         notify=notify,
     )
-    kind, request = meant(request)
-    return room(kind).up(
-        request, front(trust=trust, as_json=as_json, whole=verbose, quiet=quiet and not verbose), dict(os.environ)
-    )
+    person = front(trust=trust, as_json=as_json, whole=verbose, quiet=quiet and not verbose)
+    return verbs.up(request, person, dict(os.environ))

@@ -1,7 +1,7 @@
 """Every threshold of the diagnosis, with the measurement it comes from.
 
 Percentages are means over the training window. "To confirm" marks those that rest on documentation or arithmetic until
-benchmarks/diagnosis.py has run on the GPU named; docs/diagnosis-measured.md has what it found.
+benchmarks/diagnosis.py has run on the GPU named; docs/benchmarks.md has what it found.
 """
 
 #: Fewer samples than this say nothing of a mean.

@@ -8,7 +8,7 @@ from 1 at its start; ``node`` tells whose they are in a run of several. ``_chain
 before it (EvidenceLog).
 
 Readers skip what they do not know; writers never change the meaning of a key. A key with a default here is left out of
-the line where the writer does not give it. docs/reference/events.md is made from these classes.
+the line where the writer does not give it. docs/reference/generate.py makes the events page from these classes.
 """
 
 from typing import TYPE_CHECKING, Any, Callable, ClassVar, Dict, List, Optional, Type

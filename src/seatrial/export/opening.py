@@ -1,6 +1,6 @@
-"""SPEC → Original: a recipe's saved model, a .pt2 or TorchScript file, or weights with the factory of their network.
+"""SPEC → Original: a recipe's saved model, a .pt2 file, or weights with the factory of their network.
 
-A .pt2 or TorchScript file is a program: opening it here is running it, in the container. Weights are only read.
+A .pt2 file is a program: opening it here is running it, in the container. Weights are only read.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ def open_model(spec: str, factory: str | None = None, shapes: Shapes = ()) -> Or
     if any(name.endswith(("archive_format", "serialized_exported_program.json")) for name in names):
         return _of_program(path)
     if any("/code/" in name for name in names):
-        return _of_torchscript(path, shapes)
+        raise ModelFileError(
+            f"{path} is TorchScript, which is not read any more",
+            fix="save model.state_dict(), then: seatrial export WEIGHTS --to pt2 --model module:factory",
+        )
     return _of_weights(path, read_states(path), factory, shapes)
 
 
@@ -130,16 +133,6 @@ def _of_weights(
     return _of_user(path, network, given or _inputs(path, network, shapes, factory), given=bool(given))
 
 
-def _of_torchscript(path: Path, shapes: Shapes) -> Original:
-    try:
-        module = torch.jit.load(path, map_location="cpu").eval()  # type: ignore[no-untyped-call]
-    except Exception as error:  # as above
-        raise ModelFileError(
-            f"{path} cannot be loaded as TorchScript: {first_line(error)}", fix="save it anew"
-        ) from error
-    return _of_user(path, module, _inputs(path, module, shapes, None), given=False)
-
-
 def _of_program(path: Path) -> Original:
     try:
         program = torch.export.load(path)
@@ -176,8 +169,7 @@ def _of_user(
 ) -> Original:
     """A network with inputs: run once, so that its outputs have names."""
     examples = _examples(path)
-    scripted = isinstance(network, torch.jit.ScriptModule)
-    keywords = () if scripted or state is not None else keywords_of(network, [*inputs])
+    keywords = () if state is not None else keywords_of(network, [*inputs])
     try:
         with torch.no_grad():
             outputs = outputs_of(Flat(network, keywords).call(*inputs.values()))
@@ -191,7 +183,7 @@ def _of_user(
     own = {name: each.detach() for name, each in (state or network.state_dict()).items()}
     digest = weights_digest(own)
     same = examples is not None and examples.weights == digest  # else their inputs alone are of use
-    plain = scripted or (set(outputs) == {"output"} and not keywords)
+    plain = set(outputs) == {"output"} and not keywords
     named = tuple(outputs)
     if examples and len(examples.outputs) == len(outputs) and {*examples.outputs} != {*outputs}:
         named = tuple(examples.outputs)

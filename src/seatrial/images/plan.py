@@ -326,7 +326,7 @@ def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False) -> Needs:
         listed = {canonical_name(line) for line in needs.requirements.lines}
         needs = needs.plus(Requirements(lines=tuple(name for name in own if name not in listed)))
     elif job.target.kind == "recipe":
-        found = Requirements(lines=serving or recipe_requirements(job.target, gpus=gpus))
+        found = Requirements(lines=serving or recipe_requirements(job.target))
         name = f"the recipe {job.target.value}" if job.serve is None else f"the server of {job.serve.model}"
         needs = Needs(found, name, f"{name} uses them", imports=script.imports)
     else:

@@ -186,7 +186,7 @@ def _starts_no_collective(job: Job, requirements: Sequence[str]) -> bool:
 
 def _sources(job: Job) -> list[Path]:
     if job.target.kind == "recipe":
-        return [source_of(job.target.value, job.target.args)]
+        return [source_of(job.target.value)]
     hidden = {"venv", ".venv", "node_modules", "site-packages", ".git", ".seatrial"}
     found = (path for path in sorted(job.project.rglob("*.py")) if not hidden & set(path.parts))
     return [path for path, _ in zip(found, range(_MOST_FILES + 1), strict=False)]

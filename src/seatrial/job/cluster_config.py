@@ -1,7 +1,7 @@
 """ClusterOptions: the ``[kubernetes]`` table of seatrial.toml.
 
     [kubernetes]
-    kind = "auto"                             # auto, job, pytorchjob, trainjob, jobset
+    kind = "job"                              # job, jobset, pytorchjob, trainjob
     namespace = "team-a"
     data = "pvc:mnist"                        # pvc:NAME[/FOLDER], hostpath:/FOLDER, emptydir
     models = "pvc:models/alice"
@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic import WithJsonSchema as Schema
 
-from seatrial.job.cluster import Toleration, Volume
+from seatrial.job.cluster import Kind, Toleration, Volume
 from seatrial.job.keys import TEXT, Listed, Table, matching, read_duration, typed
 from seatrial.system.shown import shown
 
@@ -145,9 +145,7 @@ Nodes = Annotated[
 class ClusterOptions(Table):
     """Where and how a run is placed on a cluster."""
 
-    kind: Literal["auto", "job", "pytorchjob", "trainjob", "jobset"] = Field(
-        default="auto", description="Workload kind; auto picks by the cluster's CRDs."
-    )
+    kind: Kind = Field(default="job", description="Workload kind: an Indexed Job, or what an operator runs.")
     runtime: ObjectName = Field(default="torch-distributed", description="ClusterTrainingRuntime of a TrainJob.")
     context: str | None = Field(default=None, description="Kubeconfig context; the current one by default.")
     namespace: ObjectName | None = Field(default=None, description="Namespace; the context's by default.")
@@ -158,10 +156,7 @@ class ClusterOptions(Table):
         default=None, description="Host and namespace that built images are pushed to: HOST[:PORT]/NAMESPACE."
     )
     gpu_resource: str = Field(default="nvidia.com/gpu", description="Resource name of a GPU or MIG slice.")
-    gpu_claims: bool | None = Field(
-        default=None,
-        description="Claim GPUs by Dynamic Resource Allocation; by default only where no node has gpu_resource.",
-    )
+    gpu_claims: bool = Field(default=False, description="Claim GPUs by Dynamic Resource Allocation.")
     node_selector: dict[str, str] = Field(default={}, description="Node labels that the pods require.")
     tolerations: Listed[TolerationText] = Field(default=(), description="Tolerated taints: KEY[=VALUE][:EFFECT].")
     priority_class: ObjectName | None = Field(default=None, description="PriorityClass of the pods.")

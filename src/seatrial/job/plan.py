@@ -10,7 +10,7 @@ import shlex
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from seatrial.job.cluster import ClusterPlan
 from seatrial.job.model import Job
@@ -20,12 +20,8 @@ SCHEMA_VERSION = 1
 
 #: Where things are inside a container. The local backend uses host paths instead.
 CONTAINER_PROJECT = "/workspace"
-#: The project itself, where CONTAINER_PROJECT is a view of it (runs/view.py).
-CONTAINER_SOURCE = "/seatrial/project"
 CONTAINER_DATA = "/data"
 CONTAINER_MODELS = "/models"
-#: Event files for TensorBoard, where that is up.
-CONTAINER_EVENTS = "/seatrial/tensorboard"
 CONTAINER_HOME = "/home/seatrial"
 CONTAINER_RUN = "/seatrial/run"
 CONTAINER_AGENT = "/seatrial/agent.pyz"
@@ -200,7 +196,7 @@ class AgentPlan(Frozen):
         stand_ins: packages that are laid beside a Python which lacks them (seatrial.compat), by name: ``horovod``.
         measure_steps: a hook beside the target's Python measures the steps of a torch script (seatrial.agent.hook).
         tune: of ``seatrial tune``: fields of agent.tune.spec.Spec; the driver runs in the script's place.
-        changes: made to the script from outside, as docs/decisions/0037-tune.md has them.
+        changes: made to the script from outside, as docs/decisions.md, 0037 has them.
         hang_after_s: silence after which the watchdog speaks of a hang; None: never.
         alert_command, alert_webhook: what the watchdog's findings are sent to, besides the events. The webhook is the
             name of a file in ``secrets_dir`` with its URL.
@@ -209,7 +205,7 @@ class AgentPlan(Frozen):
         input: the named pipe that the caller's input comes through (seatrial.input_frames); None: there is no input.
         host_sampled: the agent runs beside a container without Python (companion): checks only.
         pod_restarts: in a pod of a cluster, how often another takes the place of one that was lost without a word; None
-            elsewhere. A request to end that comes from outside is no end of a pod's run (docs/decisions/0031).
+            elsewhere. A request to end that comes from outside is no end of a pod's run (docs/decisions.md, 0031).
         unkept: folders whose files end with the container: results there are copied into ``run_dir``.
     """
 
@@ -341,7 +337,6 @@ class Plan(Frozen):
         companion: a second container for the GPU checks when ``image.python`` is None.
         python: interpreter of the local backend, which runs agent and target. venv: where it must be made first.
         injection: how the GPUs get in.
-        view: the folder that stands for the project while the run goes on, in the run's place.
         warnings: sentences printed before the start and kept in the receipt.
     """
 
@@ -358,7 +353,6 @@ class Plan(Frozen):
     cluster: ClusterPlan | None = None
     companion: ContainerPlan | None = None
     companion_image: str | None = None
-    view: Path | None = None
     python: str | None = None
     venv: VenvPlan | None = None
     agent: AgentPlan
@@ -366,6 +360,16 @@ class Plan(Frozen):
     warnings: tuple[str, ...] = ()
     git_commit: str | None = None
     driver_version: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_stages(cls, data: Any) -> Any:
+        """Drop what a plan of 0.1 has for its stages; such runs may still end under this version."""
+        if isinstance(data, dict):
+            data = {key: value for key, value in data.items() if key != "view"}
+            if isinstance(job := data.get("job"), dict):
+                data["job"] = {key: value for key, value in job.items() if key != "outputs"}
+        return data
 
     @property
     def target_line(self) -> str:

@@ -27,11 +27,17 @@ OPTIONS: dict[str, str] = {
     "sweep --fused": "sweep --parallel N runs the trials as runs of their own",
     "tune --apply": "tune --save keeps the changes, and the receipt shows the line to write for each",
     "tune --patch": "tune --save keeps the changes, and the receipt shows the line to write for each",
+    "up --force": "seatrial up runs every service",
+    "up --port": "TensorBoard and MLflow are services of a Compose file, which publishes their ports",
+    "up --stages": "services of a Compose file run in order by depends_on; seatrial up -f FILE",
 }
 
 #: Key of seatrial.toml, ``table.key`` or a whole table → the sentence that names the replacement. Keys of a stage or a
 #: service are written with ``*`` for its name: ``stages.*.serve``.
-KEYS: dict[str, str] = {}
+KEYS: dict[str, str] = {
+    "services": "TensorBoard and MLflow are services of a Compose file; examples/trackers has one",
+    "stages": "Compose services run in order: depends_on: {OTHER: {condition: service_completed_successfully}}",
+}
 
 
 def replaced_command(words: list[str]) -> str | None:

@@ -1,1 +1,1 @@
-"""Pipelines: groups of runs and services from a Compose file, from stages of seatrial.toml, or trackers."""
+"""up: the services of a Compose file as a group of runs."""

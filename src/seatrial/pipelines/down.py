@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from seatrial.pipelines.compose import verbs
 from seatrial.pipelines.group import ENDED, GroupStore
-from seatrial.pipelines.group_kinds import room
 from seatrial.pipelines.request import Front
 from seatrial.runs.store import RunStore
 
@@ -16,10 +16,10 @@ def down(runs: RunStore, reference: str | None, front: Front, environ: Mapping[s
     groups = store.all() if reference is None else [store.find(reference)]
     stopped = 0
     for group in groups:
-        now = room(group.kind).refresh(store, group, environ)
+        now = verbs.refresh(store, group, environ)
         if all(member.state in ENDED for member in now.members) and reference is None:
             continue
-        room(group.kind).down(store, now, front, environ)
+        verbs.down(store, now, front, environ)
         front.say(f"{now.name or now.id} is down")
         stopped += 1
     if not stopped:

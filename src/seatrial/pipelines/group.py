@@ -26,23 +26,23 @@ from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
 from seatrial.system.near import did_you_mean
 
-Kind = Literal["stages", "compose", "trackers"]
-
 #: task: ends by itself. service: runs until it is stopped.
 Role = Literal["task", "service"]
 
-#: waiting: for others, or for a GPU. unchanged: not run again, its result still holds. skipped: what it needs failed.
-State = Literal["waiting", "running", "done", "unchanged", "failed", "stopped", "skipped"]
+#: waiting: for others, or for a GPU. skipped: what it needs failed.
+State = Literal["waiting", "running", "done", "failed", "stopped", "skipped"]
 
 #: States from which a member does not go on by itself.
-ENDED: frozenset[State] = frozenset({"done", "unchanged", "failed", "stopped", "skipped"})
-GOOD: frozenset[State] = frozenset({"done", "unchanged"})
+ENDED: frozenset[State] = frozenset({"done", "failed", "stopped", "skipped"})
 
 #: Of a whole group; interrupted: nobody looks after it and it is not complete.
 GroupState = Literal["running", "done", "failed", "stopped", "interrupted"]
 
 #: In a project: chained receipts, for people.
 PAGES = (".seatrial", "pipelines")
+
+#: Of the records; groups of kinds that earlier versions had are not read, their runs stand for themselves.
+KIND = "compose"
 
 _FILE = "group.json"
 _MOST_BYTES = 8 << 20
@@ -51,12 +51,12 @@ _SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class Member:
-    """One stage, Compose service or tracker.
+    """One Compose service.
 
     Attributes:
         needs: members that must be done before.
-        run: ID of the run that it is, or whose result stands for it; None: none yet, or it is not one of ours.
-        why: the state's reason in words, e.g. why it was not run again.
+        run: ID of the run that it is; None: none yet, or it is not one of ours.
+        why: the state's reason in words.
         started_at, ended_at: seconds since the epoch.
         gpus: how many it holds or held.
         details: what the kind of group keeps of it, as JSON has it.
@@ -90,7 +90,6 @@ class Group:
     """
 
     id: str
-    kind: Kind
     members: tuple[Member, ...]
     name: str | None = None
     created_at: float = 0.0
@@ -117,7 +116,7 @@ class Group:
         """Of the members' states, as far as they have been written down."""
         states = {member.state for member in self.members}
         live = any(member.state == "running" for member in self.members)
-        if states <= GOOD:
+        if states <= {"done"}:
             return "done"
         if live or self.looked_after:
             return "running"
@@ -154,11 +153,9 @@ class GroupStore:
         """The record of a group, where its kind may keep files of its own."""
         return self.root / group_id
 
-    def create(
-        self, kind: Kind, members: tuple[Member, ...], *, name: str | None = None, details: Mapping[str, Any] = {}
-    ) -> Group:
+    def create(self, members: tuple[Member, ...], *, name: str | None = None, details: Mapping[str, Any] = {}) -> Group:
         """A new group, looked after by this process. Raises DiskError."""
-        group = Group(new_run_id(), kind, members, name, time.time(), this_process(), dict(details))
+        group = Group(new_run_id(), members, name, time.time(), this_process(), dict(details))
         try:
             self.folder(group.id).mkdir(mode=0o700, parents=True)
         except OSError as error:
@@ -245,14 +242,11 @@ class GroupStore:
             for group in self.all()
             if not group.looked_after
             and all(member.ended for member in group.members)
-            and not any(
-                member.run and member.state != "unchanged" and self.runs.run(member.run).folder.exists()
-                for member in group.members
-            )
+            and not any(member.run and self.runs.run(member.run).folder.exists() for member in group.members)
         ]
 
     def _write(self, group: Group) -> None:
-        text = json.dumps({"schema_version": _SCHEMA_VERSION, **asdict(group)}, indent=1)
+        text = json.dumps({"schema_version": _SCHEMA_VERSION, "kind": KIND, **asdict(group)}, indent=1)
         write_atomically(self.folder(group.id) / _FILE, text.encode("utf-8", "surrogateescape"), mode=0o600)
 
 
@@ -293,7 +287,7 @@ def _from_json(loaded: Any, group_id: str) -> Group:
     """Raises KeyError, TypeError or ValueError for what is no group of this version."""
     if not isinstance(loaded, dict):
         raise TypeError(group_id)
-    if loaded.pop("schema_version") != _SCHEMA_VERSION or loaded["id"] != group_id:
+    if loaded.pop("schema_version") != _SCHEMA_VERSION or loaded["id"] != group_id or loaded.pop("kind") != KIND:
         raise ValueError(group_id)
     known = {each.name for each in fields(Member)}
     members = tuple(

@@ -25,7 +25,7 @@ def follow_group(
     followers: dict[str, threading.Thread] = {}
     while True:
         for member in group.members:
-            if member.run is None or member.state == "unchanged" or member.name in followers:
+            if member.run is None or member.name in followers:
                 continue
             arguments = (store, member.run, member.name, lines, environ, until_end, tail)
             followers[member.name] = threading.Thread(target=_follow, args=arguments, daemon=True)

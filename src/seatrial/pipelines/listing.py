@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from seatrial.pipelines.group import Group, GroupStore, Member
+from seatrial.pipelines.group import KIND, Group, GroupStore, Member
 from seatrial.runs.listing import Line, line_of
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore
@@ -37,7 +37,7 @@ def listed(store: RunStore, environ: Mapping[str, str], *, limit: int | None = N
     """The newest ``limit`` runs and groups (None: all), newest first; below a group all its members."""
     groups = GroupStore(store)
     found = {group.id: group for group in groups.all()}
-    owners = {member.run: group.id for group in found.values() for member in group.members if _own(member)}
+    owners = {member.run: group.id for group in found.values() for member in group.members if member.run is not None}
     ids = store.ids()  # of thousands, of which a screen shows twenty: only those are looked into
     tops = sorted([*found, *(run_id for run_id in ids if run_id not in owners)], reverse=True)[:limit]
     lines: list[Listed] = []
@@ -58,19 +58,14 @@ def as_json(lines: list[Listed]) -> list[dict[str, Any]]:
     ]
 
 
-def _own(member: Member) -> bool:
-    """The run was started by its group, and not found unchanged by it."""
-    return member.run is not None and member.state != "unchanged"
-
-
 def _group(groups: GroupStore, group: Group, ids: Mapping[str, bool], environ: Mapping[str, str]) -> list[Listed]:
     if any(member.state == "running" for member in group.members):
-        from seatrial.pipelines.group_kinds import room  # a group that lives; most have ended
+        from seatrial.pipelines.compose import verbs  # a group that lives; most have ended
 
-        group = room(group.kind).refresh(groups, group, environ)
+        group = verbs.refresh(groups, group, environ)
     lines = []
     for member in group.members:
-        run = _run_of(groups.runs, member.run, ids) if _own(member) else None
+        run = _run_of(groups.runs, member.run, ids)
         line = line_of(run, environ) if run else _without_run(member)
         lines.append(Listed(line, group.id, member.name))
     return [Listed(_head(group), group.id), *lines]
@@ -89,7 +84,7 @@ def _head(group: Group) -> MemberLine:
     return MemberLine(
         id=group.id,
         name=group.name,
-        target=f"{group.kind}: {count}",
+        target=f"{KIND}: {count}",
         backend="",
         gpus=sum(member.gpus for member in group.members),
         status=f"interrupted: {outcome}" if group.state == "interrupted" else group.state,

@@ -1,4 +1,4 @@
-"""What ``seatrial up`` was asked, and who asked: the same for stages, Compose files and trackers."""
+"""The command line of ``seatrial up``, and the person in front of it."""
 
 from __future__ import annotations
 
@@ -16,27 +16,20 @@ class UpRequest:
     """The command line of ``seatrial up``.
 
     Attributes:
-        names: stages, services or trackers; () for all.
-        file: the Compose file named by ``-f``, or found; None: stages or trackers.
-        files: all that ``-f`` named, the first of which is ``file``; () where it was found.
+        names: services; () for all.
+        files: named by ``-f``; () if the project's own is looked for.
         profiles: of the Compose file, beside those in COMPOSE_PROFILES.
-        stages: the stages are meant, whatever else is there.
         plan_only: print what would happen and change nothing.
-        force: run what is named (or all) even where nothing has changed.
         as_written: add no condition to the order that the Compose file has. fix: write a mended copy of it.
-        port: of a tracker, on this machine.
         gpus, backend: in place of what the file says for each member.
         notify: whom to tell of the end, in place of what the file says; as typed.
     """
 
     project: Path
     names: tuple[str, ...] = ()
-    file: Path | None = None
-    stages: bool = False
     name: str | None = None
     plan_only: bool = False
     detach: bool = False
-    force: bool = False
     as_written: bool = False
     fix: bool = False
     gpus: str | None = None
@@ -44,7 +37,6 @@ class UpRequest:
     as_json: bool = False
     files: tuple[Path, ...] = ()
     profiles: tuple[str, ...] = ()
-    port: int | None = None
     notify: tuple[str, ...] = ()
 
 

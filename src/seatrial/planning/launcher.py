@@ -10,7 +10,6 @@ from seatrial.job.model import Job
 from seatrial.job.plan import Choice
 from seatrial.job.reading.signs import RANK_OPTIONS
 from seatrial.job.script import ScriptFacts
-from seatrial.recipe_names import frameworks_of, is_keras
 
 Launcher = Literal["torchrun", "none"]
 
@@ -75,8 +74,6 @@ def _chosen(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher, str]:
         how = "JAX_COORDINATOR_ADDRESS" if script.framework == "jax" else "TF_CONFIG"
         told = f", which are told of each other by {how}" if job.nodes > 1 else ""
         return "none", f"one process on each node{told}: {script.workers_evidence}"
-    if job.target.kind == "recipe" and gpus > 1 and is_keras(job.target.value, job.target.args):
-        return "none", f"{job.target.value} drives all GPUs from one process with {' and '.join(_frameworks(job))}"
     several = max(1, gpus) * job.nodes > 1
     if several and script.torchrun_evidence and not script.one_process_evidence:
         return "torchrun", f"the script joins a process group: {script.torchrun_evidence}"
@@ -88,10 +85,6 @@ def _chosen(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher, str]:
     return "none", script.one_process_evidence or no_sign
 
 
-def _frameworks(job: Job) -> tuple[str, ...]:
-    return frameworks_of(job.target.value, job.target.args)
-
-
 def _value(chosen: Launcher, nodes: int, gpus: int) -> str:
     if chosen == "none":
         return "none"
@@ -101,8 +94,7 @@ def _value(chosen: Launcher, nodes: int, gpus: int) -> str:
 
 def has_a_rank_per_gpu(job: Job) -> bool:
     """Whether the target is a recipe that runs under torchrun on several GPUs; bench starts its own."""
-    target = job.target
-    return target.kind == "recipe" and recipe(target.value).ranks and not is_keras(target.value, target.args)
+    return job.target.kind == "recipe" and recipe(job.target.value).ranks
 
 
 def with_rank(argv: tuple[str, ...], job: Job, script: ScriptFacts, launcher: Launcher) -> tuple[str, ...]:

@@ -90,7 +90,7 @@ def _needed(job: Job, script: ScriptFacts, *, gpus: bool) -> tuple[str, ...]:
     if job.target.kind != "recipe":
         return script.imports
     factory = factory_facts(job)
-    return (*recipe_requirements(job.target, gpus=gpus), *(factory.imports if factory is not None else ()))
+    return (*recipe_requirements(job.target), *(factory.imports if factory is not None else ()))
 
 
 def candidates(environ: Mapping[str, str]) -> list[Path]:

@@ -125,7 +125,7 @@ def instructions(job: Job, words: Sequence[str], script: ScriptFacts | None = No
         lines.append(f"  {host}:  " + shlex.join(["seatrial", *before, "--rank-of", str(rank), *behind]))
     processes = {"count": str(job.gpus.count), "none": "1"}.get(job.gpus.kind, "gpu")
     target = {"script": [job.target.value], "module": ["-m", job.target.value]}.get(
-        job.target.kind, ["-m", module_of(job.target.value, job.target.args)]
+        job.target.kind, ["-m", module_of(job.target.value)]
     )
     torchrun = ["torchrun", "--nnodes", str(job.nodes), "--nproc-per-node", processes, "--rdzv-backend", "c10d"]
     torchrun += ["--rdzv-endpoint", f"{job.hosts[0]}:{PORT}", "--rdzv-id", rendezvous_id(job)]

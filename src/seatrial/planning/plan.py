@@ -28,7 +28,6 @@ from seatrial.planning.site import Parts, Site
 from seatrial.planning.streams import choose_streams
 from seatrial.planning.target_command import Places
 from seatrial.planning.tf_config import refuse_half_set
-from seatrial.recipe_names import is_keras
 
 
 def _container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
@@ -48,7 +47,7 @@ def _process_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
 
 
 def _cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
-    from seatrial.planning.cluster.parts import cluster_parts
+    from seatrial.planning.pods import cluster_parts
 
     return cluster_parts(job, site, script)
 
@@ -62,12 +61,13 @@ PARTS: Mapping[PlaceKind, Callable[[Job, Site, ScriptFacts], Parts]] = {
 
 
 def with_defaults(job: Job, place: PlaceKind) -> Job:
-    """Recipes save their models to ./models unless told otherwise; scripts save where they please."""
+    """Return the job with ./models as the models folder of a recipe that saves or opens a model there."""
     job = with_server(job, place) if job.serve is not None else with_env_flags(job)
-    trains = job.target.kind == "recipe" and recipe(job.target.value).trains
-    if trains and job.models is None and place != "cluster":
-        return job.model_copy(update={"models": DataMount(source=job.project / "models", read_only=False)})
-    return job
+    known = recipe(job.target.value) if job.target.kind == "recipe" else None
+    if known is None or job.models is not None or place == "cluster" or not (known.trains or known.opens):
+        return job
+    models = DataMount(source=job.project / "models", read_only=known.opens)
+    return job.model_copy(update={"models": models})
 
 
 def select_gpus(job: Job, script: ScriptFacts, host: HostFacts, leased: Mapping[str, str]) -> Selection:
@@ -123,7 +123,6 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
         cluster=parts.cluster,
         companion=parts.companion,
         companion_image=job.image.base if parts.companion else None,
-        view=site.view,
         python=parts.python,
         venv=parts.venv,
         agent=_agent(job, site, script, parts, "none" if interactive else launcher, interactive=interactive).model_copy(
@@ -249,7 +248,7 @@ def _check(job: Job, script: ScriptFacts, gpus: int) -> Check:
         return "none"
     if job.serve is not None and job.serve.suffix == ".onnx":  # an image without torch
         return "driver"
-    if job.target.kind == "recipe" and not is_keras(job.target.value, job.target.args):
+    if job.target.kind == "recipe":
         return "torch"
     if script.framework != "torch" and not script.needs_framework:
         return "driver"

@@ -83,8 +83,6 @@ class Site:
             where a scheduler picks them.
         another: the machine that the plan is made for, where it is not this one.
         cluster: what the cluster has; None on this machine.
-        view: the folder that stands for the project, so that outputs stay apart (runs/view.py); None: the project.
-        events: the folder that the target writes for TensorBoard, where that is up.
         caller: whose input and terminal the target may get; None: nobody's, it runs detached.
         service: the container is another's, and this is what it is like; None: it is all ours.
     """
@@ -103,10 +101,8 @@ class Site:
     selection: Selection | None = None
     another: AnotherMachine | None = None
     cluster: ClusterSite | None = None
-    view: Path | None = None
     caller: Caller | None = None
     service: ServiceSite | None = None
-    events: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What of the caller's a target gets: terminals like theirs, and their standard input (docs/decisions/0028)."""
+"""What of the caller's a target gets: terminals like theirs, and their standard input (docs/decisions.md, 0028)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outcome: a receipt's headline, the same wherever a run is named. docs/decisions/0038-headline.md has the reasons."""
+"""Outcome: a receipt's headline, the same wherever a run is named. docs/decisions.md, 0038 has the reasons."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from typing import Any, cast
 
 from seatrial.train import early_start
 from seatrial.train.command_line import data_folder
-from seatrial.train.data.cifar10_files import read_records
+from seatrial.train.data.cifar10 import read_records
 
 if __name__ == "__main__":
     early_start.begin((read_records, data_folder(sys.argv[1:])))

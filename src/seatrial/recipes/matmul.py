@@ -50,7 +50,6 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--sizes", type=script.positive, nargs="+", default=[1024, 4096, 8192, 16384])
     parser.add_argument("--kinds", choices=KINDS, nargs="+", default=list(KINDS))
     parser.add_argument("--json", type=Path, default=script.result_file("bench.json"), metavar="FILE")
-    parser.add_argument("--plot", type=Path, default=script.result_file("bench.svg"), metavar="FILE.svg")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
     torch.manual_seed(arguments.seed)
@@ -82,8 +81,6 @@ def main(argv: Sequence[str]) -> int:
         print(text, flush=True)
     if arguments.json and rank == 0:
         write_text(arguments.json, json.dumps({"chip": chip or "cpu", "table": [asdict(line) for line in table]}))
-    if arguments.plot and rank == 0:
-        write_text(arguments.plot, plot(table, chip or "CPU"))
     return 0
 
 
@@ -156,15 +153,6 @@ def classic_lines(table: list[Measured]) -> list[str]:
             best = max((line for line in of_kind if line.size == largest), key=lambda line: line.tflops)
             lines.append(f"{name}: {best.milliseconds / 1e3:.6f} s for {largest}×{largest} ({best.tflops:.2f} TFLOP/s)")
     return lines
-
-
-def plot(table: list[Measured], chip: str) -> str:
-    """TFLOP/s over size, both logarithmic, as SVG."""
-    from seatrial.train.plot import line_chart
-
-    kinds = dict.fromkeys(line.kind for line in table)
-    series = {kind: [(line.size, line.tflops) for line in table if line.kind == kind] for kind in kinds}
-    return line_chart(series, title=f"Matrix products on {chip}", x="n (n×n)", y="TFLOP/s")
 
 
 if __name__ == "__main__":

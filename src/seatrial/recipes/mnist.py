@@ -2,7 +2,6 @@
 
     python -m seatrial.recipes.mnist --data DIR --models DIR --epochs 5
 
-With ``--framework tensorflow`` or ``jax`` the same network trains in Keras 3: mnist_keras.py.
 Batch 64, Adam at 1e-3, five epochs: about 99 % test accuracy. Shapes: N images, C channels, H and W pixels.
 """
 
@@ -13,20 +12,16 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 
-from seatrial.recipe_names import KERAS_FRAMEWORKS, framework_of
 from seatrial.train import early_start
 from seatrial.train.command_line import data_folder
-from seatrial.train.data.idx import Bytes, IdxFolder, read_folder
+from seatrial.train.data.mnist import FILES, MIRRORS, Bytes, IdxFolder, read_folder
 
-if __name__ == "__main__" and framework_of(sys.argv[1:]) not in KERAS_FRAMEWORKS:
+if __name__ == "__main__":
     early_start.begin((read_folder, data_folder(sys.argv[1:])))
 
 import torch
 from torch import nn
 
-from seatrial.recipes import mnist_keras
-from seatrial.recipes.mnist_files import FILES as FILES  # for mnist-deep
-from seatrial.recipes.mnist_files import MIRRORS as MIRRORS
 from seatrial.train import script
 from seatrial.train.data.download import fetch
 from seatrial.train.data.images import ImageSet, Normalisation, TestImages
@@ -76,8 +71,6 @@ def _pooled(pixels: int) -> int:
 
 def main(argv: Sequence[str]) -> int:
     """The command line; returns the exit code."""
-    if framework_of(argv) in KERAS_FRAMEWORKS:
-        return mnist_keras.main(argv)
     arguments = parse(argv, "mnist")
     if arguments.download:
         fetch(FILES, MIRRORS, arguments.data)
@@ -93,7 +86,6 @@ def parse(argv: Sequence[str], name: str) -> argparse.Namespace:
     parser.add_argument("--weight-decay", type=script.not_negative, default=0.0, help="AdamW's; 0 is Adam")
     if name == "mnist":
         parser.add_argument("--download", action="store_true", help="fetch the files into --data first")
-        parser.add_argument("--framework", choices=("torch", *KERAS_FRAMEWORKS), default="torch")
     return script.parse(parser, argv)
 
 

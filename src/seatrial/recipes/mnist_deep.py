@@ -24,13 +24,13 @@ if __name__ == "__main__":
 import torch
 from torch import nn
 
-from seatrial.recipes.mnist import FILES, MIRRORS, image_sets
+from seatrial.recipes.mnist import image_sets
 from seatrial.train import script
+from seatrial.train.data import cifar10
 from seatrial.train.data.augment import affine
-from seatrial.train.data.cifar10 import CLASSES, read_cifar10
 from seatrial.train.data.download import fetch
-from seatrial.train.data.idx import read_folder
 from seatrial.train.data.images import Normalisation, TestImages
+from seatrial.train.data.mnist import FILES, MIRRORS, read_folder
 from seatrial.train.data.streaming import training_images
 from seatrial.train.distributed import Ranks, ranks
 from seatrial.train.errors import EXIT_TERMINATED
@@ -79,8 +79,10 @@ def main(argv: Sequence[str]) -> int:
     if arguments.download:
         fetch(FILES, MIRRORS, arguments.data)
     cifar = arguments.dataset == "cifar10"
-    train_set, test_set = read_cifar10(arguments.data) if cifar else image_sets(read_folder(arguments.data))
-    labels = CLASSES if cifar else numbered(train_set.classes)
+    train_set, test_set = (
+        cifar10.image_sets(cifar10.read_records(arguments.data)) if cifar else image_sets(read_folder(arguments.data))
+    )
+    labels = cifar10.CLASSES if cifar else numbered(train_set.classes)
     channels = train_set.images_NCHW.shape[1]
     augment = partial(affine, degrees=ROTATION_DEGREES, shift=SHIFT)
     normalise = Normalisation.of(train_set.images_NCHW)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from seatrial.backends import table
 from seatrial.backends.base import ImageStore
-from seatrial.backends.kubernetes.manifests.of_run import RECIPES
+from seatrial.backends.kubernetes.manifests import RECIPES
 from seatrial.errors import EngineUnavailableError
 from seatrial.images.building.wheel import wheel_bytes
 from seatrial.images.sources import pip_conf

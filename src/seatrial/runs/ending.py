@@ -16,16 +16,18 @@ from seatrial.job.plan import Plan
 from seatrial.planning import secrets
 from seatrial.receipt.judging.judge import judge
 from seatrial.receipt.load import JSON_NAME
-from seatrial.receipt.model import Receipt
+from seatrial.receipt.model import Receipt, TrackerPage
 from seatrial.receipt.telling import telling
 from seatrial.receipt.write import write_receipt
-from seatrial.runs import notify, tracker_pages, without_agent
+from seatrial.runs import notify, without_agent
 from seatrial.runs.adopt import handle_of
 from seatrial.runs.discovered_gpus import with_discovered_gpus
 from seatrial.runs.liveness import backend_of, leases, state_of
+from seatrial.runs.mlflow import URI
 from seatrial.runs.run import Run, run_name
 from seatrial.system.files import write_atomically
 from seatrial.system.typed_path import as_typed
+from seatrial.system.without_login import without_login
 
 
 def end(
@@ -81,8 +83,9 @@ def _end(
         image=image,
         chain=follow_chain(str(run.events_path)) if run.events_path.exists() else None,
     )
-    stands = tracker_pages.standing(run, plan, environ)
-    receipt = tracker_pages.with_pages(receipt, stands)
+    if plan.job.env.get(URI, "").startswith(("http://", "https://")):
+        page = TrackerPage(name="MLflow", url=without_login(plan.job.env[URI]))
+        receipt = receipt.model_copy(update={"pages": (page,)})
     try:
         write_receipt(run.folder, receipt)
         leases(environ).release(run.id)
@@ -98,7 +101,6 @@ def _end(
             run=f"df -h {as_typed(run.folder)}; seatrial runs show {run.id}",
         ) from error
     run.show_receipt()
-    tracker_pages.hand_over(run, receipt, stands)
     notify.begin(run.folder, notify.ended_run(run, receipt), environ)
     return receipt
 

@@ -13,7 +13,7 @@ from seatrial.runs.trained_model import TrainedModel
 from seatrial.system.typed_path import as_typed
 
 #: Format → what its files end in. Source: FORMATS in export/formats.py; a test compares.
-SUFFIXES = {"onnx": ".onnx", "pt2": ".pt2", "torchscript": ".torchscript", "safetensors": ".safetensors"}
+SUFFIXES = {"onnx": ".onnx", "pt2": ".pt2", "safetensors": ".safetensors"}
 
 #: Where exported models go, below the project.
 FOLDER = "exports"
@@ -36,6 +36,12 @@ class Asked:
 
 def check_format(to: str) -> None:
     """Raises UsageError."""
+    if to == "torchscript":
+        raise UsageError(
+            "--to torchscript is not written any more",
+            cause="torch has deprecated TorchScript; a .pt2 file also carries its network",
+            run="seatrial export last --to pt2",
+        )
     if to not in SUFFIXES:
         raise UsageError(
             f"--to {to}: no such format; there are {', '.join(SUFFIXES)}", run="seatrial export last --to onnx"

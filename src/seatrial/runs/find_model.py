@@ -42,7 +42,7 @@ def find_model(word: str, project: Path, models: Path, store: RunStore, verb: Ve
         return of_file(path, verb)
     if word in WEIGHTS and (models / WEIGHTS[word]).is_file():
         return of_recipe(word, models)
-    from seatrial.runs.resume import run_to_resume  # all of planning, which a stage need not load
+    from seatrial.runs.resume import run_to_resume  # all of planning
 
     try:
         run = run_to_resume(store, word)  # last: the newest that trains
@@ -73,8 +73,6 @@ def of_run(run: Run, verb: Verb) -> TrainedModel:
     if target.kind == "recipe" and target.value == "export":
         return replace(of_file(project / plan.job.criteria.model[0], verb), of_run=run.id)
     folder = plan.job.models.source if plan.job.models else project / "models"
-    if plan.view is not None and folder.is_relative_to(plan.view):  # a stage's: its outputs are in the project
-        folder = project / folder.relative_to(plan.view)
     if target.kind == "recipe":
         if target.value not in WEIGHTS:
             raise UsageError(

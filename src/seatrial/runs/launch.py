@@ -33,13 +33,13 @@ from seatrial.planning.plan import make_plan, select_gpus, with_defaults
 from seatrial.planning.site import ClusterSite
 from seatrial.runs import without_agent
 from seatrial.runs.liveness import leases
+from seatrial.runs.mlflow import Tracked, tracked
 from seatrial.runs.resume import has_checkpoint, resumed
 from seatrial.runs.run import Run
 from seatrial.runs.run_site import AGENT, run_site
 from seatrial.runs.serving import refuse_taken_port, warnings_of
 from seatrial.runs.store import RunStore, new_run_id
-from seatrial.runs.tracked import Tracked, tracked
-from seatrial.runs.view import VIEW, in_view, make_view
+from seatrial.runs.trained_model import WEIGHTS, of_recipe
 from seatrial.system import agent_archive
 from seatrial.system.caller import Caller
 from seatrial.system.desktop import nothing_to_show_on
@@ -47,7 +47,7 @@ from seatrial.system.files import make_folder
 from seatrial.system.state import state_folder
 
 if TYPE_CHECKING:
-    from seatrial.backends.kubernetes.manifests.names import Manifest
+    from seatrial.backends.kubernetes.pod import Manifest
 
 Say = Callable[[str], None]
 
@@ -80,10 +80,7 @@ class _Ground:
     engine: EngineFacts
     why_backend: Choice
     tracked: Tracked
-
-    @property
-    def environ(self) -> Mapping[str, str]:
-        return self.tracked.environ
+    environ: Mapping[str, str]
 
 
 def plan_only(job: Job, environ: Mapping[str, str]) -> Plan:
@@ -110,7 +107,7 @@ def plan_only(job: Job, environ: Mapping[str, str]) -> Plan:
 
 def manifests(plan: Plan, environ: Mapping[str, str]) -> list[Manifest]:
     """What a cluster is given. Raises UsageError for what it would not take."""
-    from seatrial.backends.kubernetes.manifests.of_run import cluster_manifests
+    from seatrial.backends.kubernetes.manifests import cluster_manifests
 
     return cluster_manifests(plan, agent_archive.build(state_folder(environ) / AGENT))
 
@@ -142,12 +139,9 @@ def prepare(
             folder=None if job.data is None else job.data.source,
             mounted=any(mount.target == "/data" for mount in job.mounts),
         )
+        _require_model(job)
     refuse_taken_port(job, RunStore(job.project, environ))
     ground = _survey(job, environ)
-    if ground.tracked.asked is not None:
-        from seatrial.runs import mlflow_server
-
-        mlflow_server.require(ground.tracked.asked, ground.environ)
     store = RunStore(job.project, environ)
     if job.name is not None and (earlier := store.unfinalised(job.name)) is not None:
         from seatrial.runs.finalise import finalise  # rare, and it loads all that judges
@@ -262,8 +256,6 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
         from seatrial.runs.venv import make_venv  # pip is needed by few runs
 
         make_venv(plan, say)
-    if plan.view is not None:
-        make_view(plan)
     if plan.companion is not None:
         make_folder(prepared.run.folder / COMPANION_FOLDER)
     if plan.agent.input is not None:
@@ -304,13 +296,25 @@ def _survey(job: Job, environ: Mapping[str, str]) -> _Ground:
     backend, engine, why = table.choose(job.backend, environ, gpus_wanted=bool(host.gpus) and job.gpus.kind != "none")
     script = _with_keras(job, script, environ, inherits=backend.place == "process")
     made = tracked(with_defaults(job, backend.place), backend, environ)
-    return _Ground(made.job, script, host, backend, engine, why, made)
+    return _Ground(made.job, script, host, backend, engine, why, made, environ)
 
 
 def _survey_cluster(job: Job, host: HostFacts, *, offline: bool) -> ClusterSite:
-    from seatrial.planning.cluster.survey import survey_cluster  # what speaks to clusters takes 80 ms to load
+    from seatrial.planning.pods import survey_cluster  # what speaks to clusters takes 80 ms to load
 
     return survey_cluster(job, host, offline=offline)
+
+
+def _require_model(job: Job) -> None:
+    """Check that ``run predict -- RECIPE …`` names a model that was trained. Raises UsageError, DataError."""
+    if job.target.kind != "recipe" or job.target.value != "predict" or job.target.args[:1] in (("-h",), ("--help",)):
+        return
+    recipe = job.target.args[0] if job.target.args else ""
+    if recipe not in WEIGHTS:
+        known = ", ".join(WEIGHTS)
+        raise UsageError(f"A prediction needs one of the models {known}", run='seatrial run predict -- spam "text…"')
+    if job.backend != "k8s":
+        of_recipe(recipe, job.models.source if job.models else job.project / "models")
 
 
 def _with_keras(job: Job, script: ScriptFacts, environ: Mapping[str, str], *, inherits: bool) -> ScriptFacts:
@@ -336,13 +340,6 @@ def _plan(
     caller: Caller | None = None,
 ) -> Plan:
     job, on_a_cluster = ground.tracked.for_run(run.id), ground.backend.place == "cluster"
-    if job.outputs and on_a_cluster:
-        raise UsageError(
-            f"Outputs of a stage are files here, and {ground.backend.name} runs elsewhere",
-            run="seatrial up --on docker",
-        )
-    view = run.place / VIEW if job.outputs else None
-    job = job if view is None else in_view(job, view)
     earlier = RunStore(job.project, environ).find(job.resume) if job.resume else None
     if earlier is not None and on_a_cluster:  # by its full ID, which names its folder on the volume
         job = job.model_copy(update={"resume": earlier.id})
@@ -352,10 +349,8 @@ def _plan(
         resumed=resumed(earlier, on_a_volume=on_a_cluster) if earlier else None,
         selection=selection,
         another=another,
-        view=view,
         cluster=_survey_cluster(job, ground.host, offline=offline) if on_a_cluster else None,
         caller=caller,
-        events=run.events_folder if ground.tracked.events else None,
     )
     plan = make_plan(job, site, ground.script, interactive=interactive)
     warnings = plan.warnings if on_a_cluster else (*plan.warnings, *_nothing_to_resume(job.resume, earlier))

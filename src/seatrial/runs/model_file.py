@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 
 from seatrial.errors import DataError, UsageError
-from seatrial.runs.trained_model import SERVE, TrainedModel, Verb
+from seatrial.runs.trained_model import SERVE, TrainedModel, Verb, torchscript_error
 from seatrial.system.typed_path import as_typed, from_here
 
 #: Of safetensors: 8 bytes with the header's length, the header in JSON, the tensors. Source: its format page.
@@ -66,7 +66,7 @@ def _whole_zip(path: Path) -> bool:
 
 
 def _is_pickle(path: Path) -> bool:
-    """torch.save writes data.pkl; TorchScript has constants.pkl beside it, and its reader runs no pickled code."""
+    """Return True for what torch.save wrote. Raises UsageError for TorchScript."""
     if not zipfile.is_zipfile(path):
         return True
     try:
@@ -74,4 +74,6 @@ def _is_pickle(path: Path) -> bool:
             names = {name.rpartition("/")[2] for name in archive.namelist()}
     except zipfile.BadZipFile:
         return False
-    return "data.pkl" in names and "constants.pkl" not in names
+    if "constants.pkl" in names and "data.pkl" in names:
+        raise torchscript_error(path)
+    return "data.pkl" in names

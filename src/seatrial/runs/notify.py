@@ -40,7 +40,7 @@ class Ended:
     """What is told: no path, no address, no name of a person or machine.
 
     Attributes:
-        kind: run, sweep, stages or compose. id: what ``seatrial`` finds it by.
+        kind: run, sweep or compose. id: what ``seatrial`` finds it by.
         outcome: of a run as its receipt has it; else done, unmet, failed, stopped or interrupted.
         exit_code: of the command; None: it was killed, and somebody else found out.
         text: the sentence that a person reads.

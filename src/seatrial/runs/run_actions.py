@@ -48,7 +48,7 @@ def copy_models(run: Run, path: str, destination: Path, environ: Mapping[str, st
         folder = plan.job.models.source if plan.job.models else plan.job.project
         raise UsageError(f"Files saved by run {run.id} already exist here", run=f"ls {as_typed(folder)}")
     from seatrial.backends.kubernetes.client import Cluster  # of no use to runs on this machine
-    from seatrial.backends.kubernetes.copy import fetch
+    from seatrial.backends.kubernetes.objects import fetch
 
     cluster = Cluster(environ, plan.cluster.context, plan.cluster.namespace)
     return fetch(cluster, plan.cluster, path, destination)

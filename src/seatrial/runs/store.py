@@ -26,9 +26,6 @@ from seatrial.system.near import nearest
 from seatrial.system.state import state_folder
 from seatrial.system.typed_path import as_typed, from_here
 
-#: Beside the runs' places: what containers write for TensorBoard, a folder each.
-EVENTS_FOLDER = (".seatrial", "tensorboard")
-
 #: What stays with the record, with a link to it in the project.
 LINKED = ("stdout.log", "stderr.log", "events.jsonl")
 
@@ -211,9 +208,8 @@ class RunStore:
                 run=f"ls -la {as_typed(run.place)}   # yours? then: rm -r {as_typed(run.place)}",
             )
         try:
-            for folder in (PLACE_FOLDER, EVENTS_FOLDER):
-                with contextlib.suppress(FileNotFoundError), nofollow.folder(self.project, *folder) as places:
-                    nofollow.remove_tree(places, run.id)
+            with contextlib.suppress(FileNotFoundError), nofollow.folder(self.project, *PLACE_FOLDER) as places:
+                nofollow.remove_tree(places, run.id)
             with nofollow.folder(self.root) as records:
                 nofollow.remove_tree(records, run.id)
         except OSError as error:

@@ -10,21 +10,21 @@ from typing import Literal
 
 from seatrial.errors import DataError, UsageError
 from seatrial.images.recipes import RECIPES
-from seatrial.recipe_names import KERAS_RECIPES
 from seatrial.system.typed_path import as_typed, from_here
 
 #: Recipe → the weights that it saves, below the models folder.
 WEIGHTS = {name: recipe.weights for name, recipe in RECIPES.items() if recipe.weights is not None}
 
 #: Files that carry their network. Weights need theirs beside them.
-PROGRAMS = (".pt2", ".onnx", ".torchscript")
+PROGRAMS = (".pt2", ".onnx")
 
 #: Inputs and outputs that recipes keep beside a model's weights. Source: train/saving/examples.py.
 _BESIDE = ".examples.safetensors"
 _PICKLES = (".pkl", ".pickle", ".joblib")
+_TORCHSCRIPT = (".torchscript", ".ts")
 
-#: What torch.save writes is called, ``model.pt`` apart, which may be TorchScript. ``model_best.pth.tar`` is usual, too.
-_CHECKPOINTS = (".pth", ".ckpt", ".th", ".pth.tar", ".pt.tar", ".bin")
+#: Suffixes of what torch.save writes. ``model_best.pth.tar`` is usual, too.
+_CHECKPOINTS = (".pth", ".pt", ".ckpt", ".th", ".pth.tar", ".pt.tar", ".bin")
 
 
 @dataclass(frozen=True)
@@ -55,21 +55,21 @@ EXPORT = Verb(
     "export",
     "seatrial export last --to onnx",
     "exported",
-    (".pt2", ".torchscript", ".ts", ".pt", ".safetensors", *_CHECKPOINTS),
+    (".pt2", ".safetensors", *_CHECKPOINTS),
     (".bin",),
-    ((".pt2",), (".torchscript",), (".safetensors",)),
+    ((".pt2",), (".safetensors",)),
 )
 SERVE = Verb(
     "serve",
     "seatrial serve last",
     "served",
-    (".pt2", ".onnx", ".torchscript", ".ts", ".pt", ".safetensors"),
+    (".pt2", ".onnx", ".safetensors"),
     (),
     (PROGRAMS, (".safetensors",)),
 )
 
 #: What the name of a model's file ends in, whether or not a command reads it; other words name runs.
-FILES = tuple(dict.fromkeys((*EXPORT.suffixes, *SERVE.suffixes, *_PICKLES)))
+FILES = tuple(dict.fromkeys((*EXPORT.suffixes, *SERVE.suffixes, *_PICKLES, *_TORCHSCRIPT)))
 
 
 @dataclass(frozen=True)
@@ -109,10 +109,8 @@ def of_recipe(name: str, models: Path) -> TrainedModel:
     path = models / WEIGHTS[name]
     if path.is_file():
         return TrainedModel("recipe", name, name, models, (path,))
-    older, keras = path.with_suffix(".pth"), models / "trained-model.keras"
+    older = path.with_suffix(".pth")
     cause = f"{older.name} there is a pickle of an older version, which is not read" if older.is_file() else None
-    if cause is None and name in KERAS_RECIPES and keras.is_file():
-        cause = f"{keras.name} there is a model of Keras, which is neither exported nor served"
     raise DataError(f"There is no trained {name} model in {from_here(models)}", cause=cause, run=f"seatrial run {name}")
 
 
@@ -136,9 +134,11 @@ def _check_suffix(path: Path, verb: Verb) -> None:
     if suffix in _PICKLES:
         raise UsageError(
             f"{from_here(path)} is a pickle: loading one can run any code of whoever wrote it, so it is refused",
-            cause="safetensors, .pt2, TorchScript, and a state dict of tensors alone can be loaded",
+            cause="safetensors, .pt2, and a state dict of tensors alone can be loaded",
             run="python -c 'torch.save(model.state_dict(), \"model.pth\")'   # in the training script",
         )
+    if suffix in _TORCHSCRIPT:
+        raise torchscript_error(path)
     if path.name.lower().endswith(verb.suffixes):
         return
     if verb is SERVE and path.name.lower().endswith(_CHECKPOINTS):
@@ -152,6 +152,15 @@ def _check_suffix(path: Path, verb: Verb) -> None:
         f"{from_here(path)} is no model that can be {verb.done}: expected {', '.join(verb.suffixes)}",
         cause="a class of your own is served as file.py:Class" if code else None,
         run=f"seatrial serve {as_typed(path)}:Model" if code else verb.example,
+    )
+
+
+def torchscript_error(path: Path) -> UsageError:
+    """Return the refusal of a TorchScript file, which older versions read."""
+    return UsageError(
+        f"{from_here(path)} is TorchScript, which is not read any more",
+        cause="torch has deprecated it; a .pt2 file also carries its network",
+        run="seatrial export WEIGHTS --to pt2 --model net:make_model   # make_model() in net.py makes the network",
     )
 
 

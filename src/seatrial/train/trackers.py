@@ -57,8 +57,9 @@ class Trackers:
 
 
 class TensorBoardTracker:
-    """Writes scalars for TensorBoard into $TENSORBOARD_LOGGING_DIR, which ``seatrial up tensorboard`` shows, or into
-    a folder beside the models: ``tensorboard --logdir FOLDER``. Seen within two seconds.
+    """Write scalars for TensorBoard into $TENSORBOARD_LOGGING_DIR, or into a folder beside the models.
+
+    ``tensorboard --logdir FOLDER`` shows them within two seconds.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from pace import slowness
 from seatrial.backends import table
-from seatrial.backends.kubernetes.manifests.render import WORKLOADS
+from seatrial.backends.kubernetes.manifests import KINDS
 from seatrial.cli import VERBS
 from seatrial.cli.options import RECIPES, VALUES, complete
 from seatrial.cli.screens import runs_table
@@ -68,7 +68,6 @@ def test_values() -> None:
     assert values("run", "train.py", "--", "-") == [":files"]
     assert values("run", "--data=pic") == [":folders"] and values("run", "--env-file=") == [":files"]
     assert values("run", "--image", "") == []
-    assert values("up", "t") == ["tensorboard"]
     assert values("runs", "cp", "last:model.pt", "") == [":folders"]
 
 
@@ -80,13 +79,13 @@ def test_behind_the_target_there_is_no_second_one() -> None:
 def test_values_are_those_that_the_verbs_take() -> None:
     fixed = VALUES
     assert fixed["BACKEND"] == ("auto", *table.BACKENDS) and fixed["ENGINE"] == ("auto", *table.ON_THIS_MACHINE, "k8s")
-    assert fixed["LEVEL"] == get_args(SlimLevel) and set(fixed["KIND"]) == {"auto", *WORKLOADS}
+    assert fixed["LEVEL"] == get_args(SlimLevel) and set(fixed["KIND"]) == set(KINDS)
     assert fixed["STATUS"] == runs_table.STATUSES
     assert all(parse_target(name) for name in fixed["MACHINE"])
 
 
 def test_recipes_are_those_of_the_table() -> None:
-    assert set(RECIPES) == {*recipes.RECIPES, "bench", "predict"}
+    assert set(RECIPES) == set(recipes.RECIPES)
 
 
 def test_gpus_are_those_of_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

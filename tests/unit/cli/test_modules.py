@@ -1,4 +1,4 @@
-"""What a verb imports before it acts: counted, since seconds differ from machine to machine (decisions/0050)."""
+"""What a verb imports before it acts, counted: seconds differ between machines (docs/decisions.md, 0050)."""
 
 from __future__ import annotations
 

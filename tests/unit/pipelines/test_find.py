@@ -30,9 +30,9 @@ def run_of(store: RunStore, name: str | None = None, *, ago_s: float = 0.0) -> s
 def test_a_stage_is_found_in_the_newest_group_that_has_it(project: RunStore) -> None:
     groups = GroupStore(project)
     older, newer = run_of(project, ago_s=90), run_of(project, ago_s=50)
-    groups.create("stages", (Member("train", state="done", run=older), Member("old", state="done", run=older)))
+    groups.create((Member("train", state="done", run=older), Member("old", state="done", run=older)))
     time.sleep(1.1)  # groups' IDs tell seconds
-    groups.create("stages", (Member("train", state="unchanged", run=newer),))
+    groups.create((Member("train", state="done", run=newer),))
     assert find_run(project, "train").id == newer and find_run(project, "old").id == older
     assert ("train", newer) in complete(["runs", "show"], "")
     own = run_of(project, "train")
@@ -41,7 +41,7 @@ def test_a_stage_is_found_in_the_newest_group_that_has_it(project: RunStore) -> 
 
 def test_every_verb_finds_a_stage(project: RunStore, capsys: pytest.CaptureFixture[str]) -> None:
     run = run_of(project)
-    GroupStore(project).create("stages", (Member("train", state="failed", run=run),))
+    GroupStore(project).create((Member("train", state="failed", run=run),))
     for words in (["show"], ["verify"], ["exec", "--", "true"], ["stop"], ["logs"], ["attach"]):
         _main(["runs", words[0], "train", *words[1:]])
         err = capsys.readouterr().err
@@ -53,7 +53,7 @@ def test_every_verb_finds_a_stage(project: RunStore, capsys: pytest.CaptureFixtu
 
 
 def test_a_stage_without_a_run_says_why(project: RunStore) -> None:
-    group = GroupStore(project).create("stages", (Member("export", state="skipped", why="train failed"),))
+    group = GroupStore(project).create((Member("export", state="skipped", why="train failed"),))
     with pytest.raises(RunNotFoundError) as told:
         find_run(project, "export")
     assert str(told.value) == f'"export" of group {group.id} has no run; it is skipped: train failed'

@@ -33,26 +33,24 @@ def test_members_stand_under_their_group_between_other_runs(
 ) -> None:
     now = time.time()
     older, own = ended_run(project, "old.py", at=now - 90), ended_run(project, "train.py", at=now - 50)
-    reused = ended_run(project, "preprocess.py", at=now - 80)
     groups = GroupStore(project)
     members = (
-        Member("preprocess", state="unchanged", run=reused, why="same code, inputs and arguments"),
         Member("train", state="done", run=own, target="train.py"),
         Member("export", state="skipped", why="train failed", target="export.py"),
     )
-    group = groups.create("stages", members, name="churn")
+    group = groups.create(members, name="churn")
     lines = listed(project, os.environ)
-    assert [each.line.id for each in lines] == [group.id, reused, own, "", reused, older]
-    assert [each.member for each in lines] == [None, "preprocess", "train", "export", None, None]
-    assert [(each["id"], each["member"]) for each in as_json(lines)] == [(own, "train"), (reused, None), (older, None)]
-    assert len(listed(project, os.environ, limit=1)) == 4  # the group, whole
+    assert [each.line.id for each in lines] == [group.id, own, "", older]
+    assert [each.member for each in lines] == [None, "train", "export", None]
+    assert [(each["id"], each["member"]) for each in as_json(lines)] == [(own, "train"), (older, None)]
+    assert len(listed(project, os.environ, limit=1)) == 3  # the group, whole
     assert _main(["runs", "ls"]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert "churn" in out[1] and "stages: 3 members" in out[1]
-    assert out[2].startswith("  2") and out[2].endswith("unchanged: same code, inputs and arguments")
-    assert out[4].endswith("skipped: train failed")
+    assert "churn" in out[1] and "compose: 2 members" in out[1]
+    assert out[2].startswith("  2")
+    assert out[3].endswith("skipped: train failed")
 
 
 def test_a_group_whose_run_is_gone_is_still_listed(project: RunStore) -> None:
-    GroupStore(project).create("stages", (Member("train", state="done", run="20260101-000000-gone"),))
+    GroupStore(project).create((Member("train", state="done", run="20260101-000000-gone"),))
     assert [each.line.status for each in listed(project, os.environ)] == ["done", "done"]

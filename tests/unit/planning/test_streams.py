@@ -1,4 +1,4 @@
-"""Who gets what of the caller's: docs/decisions/0028-terminal.md as a table."""
+"""Who gets what of the caller's: docs/decisions.md, 0028 as a table."""
 
 from __future__ import annotations
 

@@ -9,8 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from seatrial.recipes import cifar10  # noqa: E402
-from seatrial.train.data.cifar10 import read_cifar10  # noqa: E402
-from seatrial.train.data.cifar10_files import MD5  # noqa: E402
+from seatrial.train.data.cifar10 import MD5, read_records  # noqa: E402
 from seatrial.train.data.images import ImageSet, Normalisation  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
 from seatrial.train.engine import choose_engine, epochs_of, longest_runs  # noqa: E402
@@ -149,15 +148,15 @@ def test_whitening_gives_uncorrelated_channels() -> None:
 
 def test_files_are_checked(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"lacks data_batch_1\.bin"):
-        read_cifar10(tmp_path)
+        read_records(tmp_path)
     for name in MD5:
         (tmp_path / name).write_bytes(bytes(3073 * 10_000))
     with pytest.raises(DataError, match="differs from the published data_batch_1"):
-        read_cifar10(tmp_path)
+        read_records(tmp_path)
     (tmp_path / "data_batch_1.bin").write_bytes(bytes(100))
     with pytest.raises(DataError, match="expected 30730000 bytes, got 100"):
-        read_cifar10(tmp_path)
+        read_records(tmp_path)
     (tmp_path / "data_batch_1.bin").unlink()
     (tmp_path / "data_batch_1.bin.xz").write_bytes(lzma.compress(bytes(100))[:-20])
     with pytest.raises(DataError, match=r"data_batch_1\.bin\.xz"):
-        read_cifar10(tmp_path)
+        read_records(tmp_path)

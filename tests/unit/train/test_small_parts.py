@@ -9,6 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from seatrial.train.plot import bar_chart, line_chart  # noqa: E402
+
 from seatrial.images.recipes import TRACKER_REQUIREMENTS, recipe_requirements  # noqa: E402
 from seatrial.job.model import Target  # noqa: E402
 from seatrial.train import memory  # noqa: E402
@@ -21,7 +23,6 @@ from seatrial.train.memory import cap  # noqa: E402
 from seatrial.train.optim.muon import orthogonalised  # noqa: E402
 from seatrial.train.optim.schedules import cosine, staircase, triangle  # noqa: E402
 from seatrial.train.peaks import peak_tflops  # noqa: E402
-from seatrial.train.plot import bar_chart, line_chart  # noqa: E402
 from seatrial.train.precision import choose_precision  # noqa: E402
 from seatrial.train.trackers import TRACKERS, open_trackers  # noqa: E402
 

@@ -1,6 +1,6 @@
 """The trial of the target's framework: a matrix product on each GPU of the plan, in a child of the agent's own.
 
-It runs while the target does its imports (docs/decisions/0017): importing torch or TensorFlow takes seconds. What the
+It runs while the target imports (docs/decisions.md, 0017), since importing torch or TensorFlow takes seconds. What the
 target did counts only once the trial has passed; where it fails, the target is stopped. Being of the target's user, it
 shuts itself off (shield.py) before the target starts: else that could write the answer for it.
 """

@@ -5,6 +5,7 @@ report ``tuned`` behind the first optimizer step, and again when it has changed.
 not the script's.
 """
 
+import importlib
 import json
 import os
 import sys
@@ -23,23 +24,8 @@ from .error_line import in_short
 #: Lines told for one key, at most.
 _MOST_PLACES = 8
 
-#: Refused with this where nothing else was said up to the first step.
-_NOTHING_SEEN = {
-    "workers": "no DataLoader was iterated for training",
-    "persistent_workers": "no DataLoader was iterated for training",
-    "pin_memory": "no DataLoader was iterated for training",
-    "prefetch_factor": "no DataLoader was iterated for training",
-    "batch_size": "no DataLoader was iterated for training",
-    "non_blocking": "no tensor in pinned memory was copied to the GPU",
-    "tf32": "no training step was seen",
-    "cudnn_benchmark": "no training step was seen",
-    "precision": "no module was called for training",
-    "channels_last": "no module was called for training",
-    "compile": "no module was called for training",
-    "fused_optimizer": "no optimizer of torch has stepped",
-    "bucket_cap_mb": "the script makes no DistributedDataParallel",
-    "gradient_as_bucket_view": "the script makes no DistributedDataParallel",
-}
+#: The one list of changes, which install.py copies beside this file (seatrial.common.contract.tunables).
+_TUNABLES = __package__ + ".tunables"
 
 
 def begin(torch: Any, text: str) -> None:
@@ -53,6 +39,11 @@ def begin(torch: Any, text: str) -> None:
         return
     changes = Changes(torch, wanted)
     _BEGUN[:] = [changes]
+    if not hasattr(sys.modules["torch.optim.optimizer"], "register_optimizer_step_pre_hook"):
+        for key in changes.wanted:
+            changes.refuse(key, "torch %s is older than 2.0" % torch.__version__)
+        changes.tell()
+        return
     for room in (Loaders, Copies, Backend, Optimizers, Parallel, Models):
         changes.place(room)
 
@@ -92,6 +83,7 @@ class Changes:
     def __init__(self, torch: Any, wanted: Dict[str, Any]) -> None:
         self.torch = torch
         self.wanted = {key: value for key, value in wanted.items() if value not in (None, False)}
+        self._not_seen = {each.key: each.not_seen for each in importlib.import_module(_TUNABLES).TUNABLES}
         self.where = CallSites()
         self.refused: Dict[str, str] = {}
         self._applied: Dict[str, Any] = {}
@@ -108,7 +100,7 @@ class Changes:
         if main and self.where.own(main):
             self.hint("main", "%s:1" % self.where.named(main))
         for key in self.wanted:
-            if key not in _NOTHING_SEEN:
+            if key not in self._not_seen:
                 self.refuse(key, "no such change")
 
     def place(self, room: Any) -> None:
@@ -166,7 +158,7 @@ class Changes:
         if not self._stepped:
             for key in self.wanted:
                 if key not in self.refused and key not in self.pending:
-                    self.refuse(key, _NOTHING_SEEN[key])
+                    self.refuse(key, self._not_seen[key])
             self._stepped = True
         if self._changed:
             self.tell()

@@ -83,16 +83,12 @@ class Loaders:
             return loader._get_iterator()
         if before is None:
             return iterate(loader)
-        restore = loader_safety.generators(self._torch, loader)
         try:
             iterator = iterate(loader)
-        except Exception as error:  # noqa: BLE001  workers could not be started
-            self._as_before(loader, before, error)
-            restore()
-            return iterate(loader)
-        loader_safety.guard_first_batch(
-            iterator, lambda error: self._instead(loader, before or {}, error, restore, iterate)
-        )
+        except Exception as error:
+            self._report_failure(error)
+            raise
+        loader_safety.watch_first_batch(iterator, self._report_failure)
         return iterator
 
     # what is changed
@@ -192,21 +188,11 @@ class Loaders:
                 sampler.sampler = LongestFirst(sampler.sampler, loader.dataset, examples)
             restore()
 
-    # what must not go wrong
-
-    def _as_before(self, loader: Any, before: Dict[str, Any], error: BaseException) -> None:
-        for name, value in before.items():
-            object.__setattr__(loader, name, value)
-        self._kept.pop(loader, None)
-        loader._iterator = None
+    def _report_failure(self, error: BaseException) -> None:
+        """Name the changes with which the loader failed, at its start or at its first batch."""
         for key in self.KEYS[:4]:
             self._changes.take_back(key, "the loader failed with it: %s" % in_short(error))
-
-    def _instead(self, loader: Any, before: Dict[str, Any], error: BaseException, restore: Any, iterate: Any) -> Any:
-        """The first batch failed: the iterator that the script would have had, from where it would have begun."""
-        self._as_before(loader, before, error)
-        restore()
-        return iterate(loader)
+        self._changes.tell()
 
     def _apart_from_a_running_pass(self, loader: Any) -> bool:
         """Workers that stay are one iterator's. A script that has two passes at once, or changes its dataset between

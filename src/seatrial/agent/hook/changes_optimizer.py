@@ -2,10 +2,9 @@
 
 import importlib
 import inspect
+import sys
 import weakref
 from typing import Any, Optional
-
-from .changes_hooks import on_steps
 
 #: Those of torch that know ``fused`` in one version or another; whether this version does is asked of the optimizer.
 _KNOWN = ("Adam", "AdamW", "SGD", "Adagrad")
@@ -25,7 +24,19 @@ class Optimizers:
     def place(self) -> None:
         if "fused_optimizer" in self._changes.wanted:
             self._remember_places()
-        on_steps(self._torch, self._before, self._after)
+        optimizer: Any = sys.modules["torch.optim.optimizer"]
+        compiling = getattr(getattr(self._torch, "compiler", None), "is_compiling", lambda: False)
+
+        def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if not compiling():
+                self._before(optimizer)
+
+        def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if not compiling():
+                self._after(optimizer)
+
+        optimizer.register_optimizer_step_pre_hook(before_step)
+        optimizer.register_optimizer_step_post_hook(after_step)
 
     def _remember_places(self) -> None:
         base = self._torch.optim.Optimizer

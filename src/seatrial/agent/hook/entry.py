@@ -84,10 +84,6 @@ def jax_is_here(monitoring: Any) -> None:
     part("measure_jax").jax_is_here(monitoring)
 
 
-def count_jax(jax: Any) -> None:
-    part("measure_jax").count_calls(jax)
-
-
 def part(name: str) -> Any:
     """A module of the package beside this file, which is on no path that the script sees."""
     if PACKAGE not in sys.modules:
@@ -117,7 +113,6 @@ def wanted() -> Dict[str, List[Callable[[Any], None]]]:
         for keras in KERAS:
             found[keras] = [keras_is_here]
         found["jax._src.monitoring"] = [jax_is_here]
-        found["jax"] = [count_jax]
         if os.environ.get("SEATRIAL_TRIAL"):
             found["safetensors.torch"].append(skip_safetensors)
     if "JAX_PROCESS_ID" in os.environ:

@@ -20,7 +20,7 @@ _MEASURING = (
     *("measure_torch", "memory_limit", "optimizer_steps", "recorder", "report", "timeline", "windows", "wrapping"),
 )
 _CHANGING = (
-    *("call_sites", "changes", "changes_backend", "changes_copies", "changes_hooks", "changes_loader", "changes_model"),
+    *("call_sites", "changes", "changes_backend", "changes_copies", "changes_loader", "changes_model"),
     *("changes_optimizer", "changes_parallel", "error_line", "loader_safety", "longest_first", "module_calls"),
 )
 _LIMITING = ("join_jax", "limit_jax", "limit_tensorflow")
@@ -38,13 +38,14 @@ def install(
     """Put the hook into a new ``folder`` and at the front of the target's PYTHONPATH. Raises OSError.
 
     Args:
-        changes: that the script is to be run with, as decisions/0037-tune.md has them.
+        changes: that the script is to be run with, as docs/decisions.md, 0037 has them.
     """
     package = os.path.join(folder, _FOLDER)
     os.makedirs(package, exist_ok=True)
     _copy("entry", os.path.join(folder, "sitecustomize.py"))
     for part in _PARTS:
         _copy(part, os.path.join(package, part + ".py"))
+    _copy("tunables", os.path.join(package, "tunables.py"), "seatrial.common.contract")
     if limit_bytes is not None:
         env[LIMIT_VARIABLE] = str(limit_bytes)
     if changes:
@@ -54,8 +55,8 @@ def install(
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, env.get("PYTHONPATH")]))
 
 
-def _copy(part: str, path: str) -> None:
-    text = pkgutil.get_data("seatrial.agent.hook", part + ".py")
+def _copy(part: str, path: str, package: str = "seatrial.agent.hook") -> None:
+    text = pkgutil.get_data(package, part + ".py")
     if text is None:
         raise OSError(2, "the archive lacks the hook's %s.py" % part)
     with open(path, "wb") as file:

@@ -1,4 +1,4 @@
-"""What keeps a changed DataLoader from failing, or from changing training: reasons against, and ways back."""
+"""What keeps a changed DataLoader from failing, or from changing training."""
 
 import io
 import multiprocessing
@@ -78,10 +78,9 @@ def generators(torch: Any, loader: Any) -> Callable[[], None]:
     return restore
 
 
-def guard_first_batch(iterator: Any, instead: Callable[[BaseException], Any]) -> None:
-    """Where ``iterator`` fails at its first batch, another goes on behind it: ``instead`` makes it."""
-    following = getattr(iterator, "_next_data", None)
-    if following is None:
+def watch_first_batch(iterator: Any, failed: Callable[[BaseException], None]) -> None:
+    """Call ``failed`` with the error if ``iterator`` fails at its first batch."""
+    if not hasattr(iterator, "_next_data"):
         return
     reference = weakref.ref(iterator)  # no circle: workers end with the last reference to their iterator
     kind = type(iterator)
@@ -93,12 +92,9 @@ def guard_first_batch(iterator: Any, instead: Callable[[BaseException], Any]) ->
             return kind._next_data(current)
         except StopIteration:
             raise
-        except Exception as error:  # noqa: BLE001  a worker tells any error of the script's
-            other = instead(error)
-            if hasattr(current, "_shutdown_workers"):
-                current._shutdown_workers()
-            current._next_data = other._next_data
-            return current._next_data()
+        except Exception as error:
+            failed(error)
+            raise
 
     iterator._next_data = first
 

@@ -11,11 +11,8 @@ from typing import Any, Callable, Dict, Optional, Tuple
 
 from .error_line import in_short
 
-#: Calls in which any error makes it step back and call again without its changes.
-_PROVING_CALLS = 3
-
-#: Where errors of torch.compile come from, in later calls: another shape or mode is compiled anew.
-_COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx", "triton", "torch.utils._sympy")
+#: Calls that are looked at closely, and whose errors are put down to a change.
+_FIRST_CALLS = 3
 
 
 class ModuleCalls:
@@ -40,7 +37,7 @@ class ModuleCalls:
         self._compiled: Any = None
         self._inner: Optional[ModuleCalls] = None
         self._copies_outputs = False
-        self._to_prove = _PROVING_CALLS
+        self._first_calls = _FIRST_CALLS
 
     def needed(self) -> bool:
         """Whether there is anything to do around calls."""
@@ -84,11 +81,15 @@ class ModuleCalls:
             torch, mode = self._torch, self._changes.wanted["compile"]
             if not hasattr(torch, "compile"):
                 raise RuntimeError("torch %s has no torch.compile" % torch.__version__)
+            # What cannot be compiled runs as it is. Source: torch/_dynamo/config.py, 2.0 and later.
+            importlib.import_module("torch._dynamo.config").suppress_errors = True  # type: ignore[attr-defined]
             self._compiled = torch.compile(self._to_trace(module), mode=mode)
             self._copies_outputs = mode == "reduce-overhead"
-            self._to_prove = _PROVING_CALLS
+            self._first_calls = _FIRST_CALLS
         except Exception as error:  # noqa: BLE001
-            self._give_up_compiling(error)
+            self._compiled = None
+            self._changes.pending.discard("compile")
+            self._changes.take_back("compile", "torch.compile failed: %s" % in_short(error))
 
     def _to_trace(self, module: Any) -> Any:
         """What torch.compile is given: of a class of torch's own, nn.Sequential say, it passes over the call and all in
@@ -104,28 +105,28 @@ class ModuleCalls:
         return wrap(call)
 
     def call(self, module: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
-        if self._to_prove:
-            return self._prove(module, args, kwargs)
-        return self._run(module, args, kwargs)
+        if not self._first_calls:
+            return self._run(module, args, kwargs)
+        self._first_calls -= 1
+        try:
+            result = self._watched(module, args, kwargs)
+        except Exception as error:
+            self._report_failure(error)
+            raise
+        if self._compiled is not None:
+            self._changes.pending.discard("compile")
+            self._changes.apply("compile")
+        self._hint(args, result)
+        return result
 
-    def _prove(self, module: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
-        """A call that may fail for what is done around it: then it is done again with less."""
-        torch = self._torch
-        self._to_prove -= 1
-        while True:
-            restore = _random_states(torch)
-            try:
-                result = self._watched(module, args, kwargs)
-            except Exception as error:
-                if not self._step_back(error):
-                    raise
-                restore()
-                continue
-            if self._compiled is not None:
-                self._changes.pending.discard("compile")
-                self._changes.apply("compile")
-            self._hint(args, result)
-            return result
+    def _report_failure(self, error: BaseException) -> None:
+        """Name the changes with which the model's call failed."""
+        made = {"compile": self._compiled, "precision": self.autocast, "channels_last": self.channels_last}
+        for key, value in made.items():
+            if value:
+                self._changes.pending.discard(key)
+                self._changes.take_back(key, "the model's call failed with it: %s" % in_short(error))
+        self._changes.tell()
 
     def _hint(self, args: Any, result: Any) -> None:
         tensor = self._torch.Tensor
@@ -160,25 +161,6 @@ class ModuleCalls:
                 self.autocast = None
                 self._changes.take_back("precision", "the script autocasts to %s itself" % str(seen[-1])[6:])
 
-    def _step_back(self, error: BaseException) -> bool:
-        """Undo one change after an error. False when there is none left."""
-        if self._compiled is not None:
-            self._give_up_compiling(error)
-        elif self.autocast is not None:
-            self.autocast = None
-            self._changes.take_back("precision", "the model fails in bf16: %s" % in_short(error))
-        elif self.channels_last:
-            self.channels_last = False
-            self._changes.take_back("channels_last", "the model fails with it: %s" % in_short(error))
-        else:
-            return False
-        return True
-
-    def _give_up_compiling(self, error: BaseException) -> None:
-        self._compiled = None
-        self._changes.pending.discard("compile")
-        self._changes.take_back("compile", "torch.compile failed: %s" % in_short(error))
-
     def _run(self, module: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
         torch = self._torch
         if self.channels_last:
@@ -193,13 +175,7 @@ class ModuleCalls:
     def _forward(self, module: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
         if self._compiled is None:
             return self._kind.__call__(module, *args, **kwargs)
-        try:
-            result = self._compiled(*args, **kwargs)
-        except Exception as error:
-            if self._to_prove or not type(error).__module__.startswith(_COMPILERS):
-                raise
-            self._give_up_compiling(error)
-            return self._kind.__call__(module, *args, **kwargs)
+        result = self._compiled(*args, **kwargs)
         if self._copies_outputs:  # the next replay of its CUDA graph overwrites them
             return each_tensor(self._torch, result, lambda t: t.clone() if t.is_cuda else t)
         return result
@@ -231,17 +207,3 @@ def each_tensor(torch: Any, value: Any, change: Callable[[Any], Any]) -> Any:
             return value
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value
-
-
-def _random_states(torch: Any) -> Callable[[], None]:
-    """What puts torch's generators back to where they are now, so that dropout draws the same again."""
-    host = torch.get_rng_state()
-    on_gpu = torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing()
-    device = torch.cuda.get_rng_state() if on_gpu else None
-
-    def restore() -> None:
-        torch.set_rng_state(host)
-        if device is not None:
-            torch.cuda.set_rng_state(device)
-
-    return restore

@@ -1,6 +1,5 @@
-"""OptimizerSteps: where a training step ends, from torch 1.13 on: eager, compiled, with a closure, in a CUDA graph."""
+"""Report where a training step ends: eager, compiled, with a closure, in a CUDA graph."""
 
-import functools
 import sys
 from threading import get_ident
 from typing import Any, Callable
@@ -21,10 +20,7 @@ end_graph = no_break
 
 
 class OptimizerSteps:
-    """Tells the recorder of each optimizer's step.
-
-    torch 2.0 and later have hooks for all optimizers. Before, and where torch.compile takes them away (up to 2.4:
-    ``TorchPatcher.patch`` in torch/_dynamo/eval_frame.py), the class's ``step`` is wrapped.
+    """Reports the step of every optimizer to the recorder, through the hooks that torch 2.0 and later have.
 
     Attributes:
         capturing: a CUDA graph is being captured: its steps are counted in ``captured_steps``, and happen when it is
@@ -45,17 +41,8 @@ class OptimizerSteps:
 
     def place(self, optimizer: Any) -> None:
         """``optimizer`` is the module torch.optim.optimizer. The hook before steps is placed in windows only."""
-        if hasattr(optimizer, "register_optimizer_step_post_hook"):
-            optimizer.register_optimizer_step_post_hook(self._after)
-            self._place_before = lambda: optimizer.register_optimizer_step_pre_hook(self._before)
-            return
-        place_profiler = optimizer.Optimizer._hook_for_profile
-
-        def _hook_for_profile(made: Any) -> None:
-            place_profiler(made)
-            self._wrap_step(type(made))
-
-        optimizer.Optimizer._hook_for_profile = _hook_for_profile
+        optimizer.register_optimizer_step_post_hook(self._after)
+        self._place_before = lambda: optimizer.register_optimizer_step_pre_hook(self._before)
 
     def window(self, opens: bool) -> None:
         """A window opens or closes."""
@@ -88,30 +75,9 @@ class OptimizerSteps:
                 step = vars(optimizer).get("step") if isinstance(optimizer, type) else None
                 if step is None:
                     continue
-                if getattr(step, "hooked", False) and not _goes_through(step, "wrapper"):
-                    self._wrap_step(optimizer)
                 optimizer._seatrial_ends_graph = _goes_through(step, "_use_grad")
 
         patcher.patch = staticmethod(patch_and_wrap)
-
-    def _wrap_step(self, optimizer: Any) -> None:
-        original = optimizer.step
-        if getattr(original, "_seatrial_step", False):
-            return
-        before, after, compiling = self._before, self._after, self._compiling
-
-        @functools.wraps(original)
-        def step(*args: Any, **kwargs: Any) -> Any:
-            if compiling():
-                return original(*args, **kwargs)
-            before(args[0], args, kwargs)
-            result = original(*args, **kwargs)
-            after(args[0], args, kwargs)
-            return result
-
-        marked: Any = step
-        marked.hooked = marked._seatrial_step = True
-        optimizer.step = step
 
     def _before_step(self) -> Any:
         recorder, compiling, windows = self.recorder, self._compiling, self.windows

@@ -6,28 +6,12 @@ Asked again after each change that was kept: a script that waits for data no lon
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from seatrial.agent.tune.anatomy import Anatomy
-
-#: Words of ``--only`` → keys of SEATRIAL_TUNE (docs/decisions/0037-tune.md) that they stand for.
-NAMES: Dict[str, Tuple[str, ...]] = {
-    "workers": ("workers", "persistent_workers", "prefetch_factor"),
-    "pin_memory": ("pin_memory", "non_blocking"),
-    "tf32": ("tf32",),
-    "cudnn_benchmark": ("cudnn_benchmark",),
-    "bf16": ("precision",),
-    "channels_last": ("channels_last",),
-    "fused_optimizer": ("fused_optimizer",),
-    "compile": ("compile",),
-    "buckets": ("bucket_cap_mb", "gradient_as_bucket_view"),
-}
-
-#: Numbers change in these only by the order of sums, or not at all: they need no losses to be kept.
-NEUTRAL = ("workers", "pin_memory", "cudnn_benchmark", "channels_last", "fused_optimizer", "buckets")
+from seatrial.common.contract.tunables import BUNDLED, GROUPS
 
 #: Between the names of what is tried in one trial.
 BESIDE = "+"
 
-#: What may be tried together; and the trials that each change needs alone: one, and a second one where it is close.
-_CHEAP = ("bf16", "tf32", "channels_last", "cudnn_benchmark", "fused_optimizer", "pin_memory")
+#: Trials that each change needs alone: one, and a second one where it is close.
 _TRIALS_EACH = 2.5
 
 #: Below this share of the step a thing is not worth a trial: it could win no more than is told from noise.
@@ -53,7 +37,7 @@ _LAUNCH_BOUND = 0.5
 class Candidate(NamedTuple):
     """Attributes:
 
-    name: of NAMES. changes: on top of what is kept. share: of the step's time that it can take away.
+    name: of GROUPS. changes: on top of what is kept. share: of the step's time that it can take away.
     slow: its trial compiles first.
     """
 
@@ -62,19 +46,9 @@ class Candidate(NamedTuple):
     share: float
     slow: bool = False
 
-    @property
-    def words(self) -> str:
-        """``workers=8 persistent_workers``."""
-        return in_words(self.changes)
-
-
-def in_words(changes: Dict[str, Any]) -> str:
-    told = [key if value is True else "%s=%s" % (key, value) for key, value in sorted(changes.items())]
-    return ", ".join(told) or "as it is"
-
 
 class Way(NamedTuple):
-    """One of NAMES: its candidates, or why it cannot be done, or why it is not worth a trial."""
+    """One of GROUPS: its candidates, or why it cannot be done, or why it is not worth a trial."""
 
     name: str
     able: List[Candidate]
@@ -113,7 +87,7 @@ def candidates(
         if only and way.name not in only:
             continue
         reason = way.cannot or (None if way.name in only else way.not_worth)
-        was_tried = any(set(each) & set(NAMES[way.name]) for each in tried)
+        was_tried = any(set(each) & set(GROUPS[way.name]) for each in tried)
         if reason is None:
             untried = [each for each in way.able if each.changes not in tried]
             able += [each for each in untried if not each.changes.items() <= kept.items()]
@@ -129,7 +103,7 @@ def candidates(
 
 def _together(able: Sequence[Candidate]) -> Optional[Candidate]:
     """All that changes arithmetic, copies or the optimizer at once; None where that is one thing, or none."""
-    members = [each for each in able if each.name in _CHEAP]
+    members = [each for each in able if each.name in BUNDLED]
     if len(members) < 2:
         return None
     left, changes = 1.0, {}

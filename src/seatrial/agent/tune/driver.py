@@ -8,13 +8,14 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 from seatrial.agent.process.target import become_subreaper
 from seatrial.agent.tune import anatomy, judging, spec, trial
 from seatrial.agent.tune.budget import Budget, usual_s
-from seatrial.agent.tune.candidates import BESIDE, NAMES, Candidate, candidates, in_words, with_workers
+from seatrial.agent.tune.candidates import BESIDE, Candidate, candidates, with_workers
 from seatrial.agent.tune.fitting import Fitting
 from seatrial.agent.tune.record import Record, Row, tell
 from seatrial.agent.tune.refusal import last_line, refusal
 from seatrial.agent.tune.spec import Spec
 from seatrial.agent.tune.standing import Standing
 from seatrial.agent.tune.trial import Trial
+from seatrial.common.contract.tunables import GROUPS, in_words
 from seatrial.probe.cgroup import Cgroup
 
 EXIT_CANNOT = 1
@@ -219,7 +220,7 @@ class Driver:
         if row.verdict in ("slower", "no-faster"):
             self.no_faster.append(candidate.changes)
             if row.verdict == "no-faster" and BESIDE in candidate.name:  # then none of it alone
-                alone = [NAMES[name] for name in candidate.name.split(BESIDE) if name != "workers"]
+                alone = [GROUPS[name] for name in candidate.name.split(BESIDE) if name != "workers"]
                 parts = [{key: candidate.changes[key] for key in keys if key in candidate.changes} for keys in alone]
                 self.tried += parts
                 self.no_faster += parts

@@ -5,10 +5,10 @@ import os
 import time
 from typing import Any, Dict, List, NamedTuple, Optional
 
-from seatrial.agent.tune.candidates import in_words
 from seatrial.agent.tune.judging import Rates
 from seatrial.agent.tune.refusal import Refusal
 from seatrial.agent.tune.trial import Trial
+from seatrial.common.contract.tunables import in_words
 from seatrial.events import EVENTS_VARIABLE
 
 #: The key of the driver's lines in $SEATRIAL_EVENTS.
@@ -48,7 +48,7 @@ class Row(NamedTuple):
     places: Dict[str, Any] = {}  # noqa: RUF012
 
     def as_dict(self) -> Dict[str, Any]:
-        told: Dict[str, Any] = dict(self._asdict(), rates=None, words=in_words(self.changes))
+        told: Dict[str, Any] = dict(self._asdict(), rates=None, words=in_words(self.changes) or "as it is")
         del told["rates"]
         if self.rates is not None:
             told.update(

@@ -3,8 +3,9 @@
 from typing import Any, Dict, List, Optional, Tuple
 
 from seatrial.agent.tune import judging
-from seatrial.agent.tune.candidates import BESIDE, NEUTRAL
+from seatrial.agent.tune.candidates import BESIDE
 from seatrial.agent.tune.trial import Trial
+from seatrial.common.contract.tunables import NEUTRAL
 
 #: Examples in a step may differ by so much between trials: the last batch of a pass is smaller.
 _SAME_BATCH = 0.1

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from seatrial.backends.containers.mount_sources import make_folder_inside
 from seatrial.backends.containers.user_mounts import inside
 from seatrial.errors import DiskError
-from seatrial.job.plan import CONTAINER_EVENTS, CONTAINER_HOME, CONTAINER_MODELS, ContainerPlan, Mount
+from seatrial.job.plan import CONTAINER_HOME, CONTAINER_MODELS, ContainerPlan, Mount
 from seatrial.system.files import write_atomically
 from seatrial.system.typed_path import as_typed
 
@@ -35,7 +35,7 @@ CACHE_VARIABLES = {
 }
 
 #: Targets of mounts whose folders on the host are made.
-_MADE = (CONTAINER_HOME, CACHE, CONTAINER_MODELS, CONTAINER_EVENTS)
+_MADE = (CONTAINER_HOME, CACHE, CONTAINER_MODELS)
 
 PASSWD = "/etc/passwd"
 GROUP = "/etc/group"

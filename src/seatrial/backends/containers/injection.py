@@ -1,4 +1,4 @@
-"""How the GPUs get into a container: one strategy, chosen from facts (docs/decisions/0005-injection.md).
+"""How the GPUs get into a container: one strategy, chosen from facts (docs/decisions.md, 0005).
 
 nvidia-runtime   Docker whose NVIDIA hook or runtime is there: ``--gpus '"device=GPU-…"'``
 cdi              the engine resolves the devices' CDI names: ``--device nvidia.com/gpu=GPU-…``

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from seatrial.findings.labels import FIX
-from seatrial.images.dockerfiles.parts import Remark
+from seatrial.images.lint.dockerfile import Remark
 from seatrial.runs.build_command import Built
 
 _ROWS = 14
@@ -94,7 +94,7 @@ def print_findings(path: Path, findings: Sequence[Remark], *, as_json: bool) -> 
     out = Console(highlight=False, soft_wrap=True)
     for each in findings:
         colour = {"error": "red", "warning": "yellow"}.get(each.severity, "cyan")
-        place = Text(f"{each.file or path}:{each.line}: ")
+        place = Text(f"{path}:{each.line}: ")
         out.print(place.append(each.severity, style=f"bold {colour}").append(f" {each.message}"))
         out.print(Text(f"    {FIX}: {each.fix}", style="dim"))
     out.print(f"{path}: {len(findings) or 'no'} remark{'s' * (len(findings) != 1)}")

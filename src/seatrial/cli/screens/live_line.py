@@ -2,7 +2,7 @@
 
 It never stands where the target draws. It is shown only while the cursor is at the beginning of a line, below one that
 the target has finished, taken away before the next byte of the target's, and not shown at all while a progress bar or a
-screen of the target's own is there. docs/decisions/0038-headline.md says what lost.
+screen of the target's own is there. docs/decisions.md, 0038 says what lost.
 """
 
 from __future__ import annotations

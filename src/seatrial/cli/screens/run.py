@@ -21,7 +21,7 @@ from seatrial.runs.run import Run
 from seatrial.system.typed_path import as_typed
 
 if TYPE_CHECKING:
-    from seatrial.backends.kubernetes.manifests.names import Manifest
+    from seatrial.backends.kubernetes.pod import Manifest
     from seatrial.cli.screens.live_line import LiveLine
     from seatrial.job.plan import Plan
     from seatrial.receipt.model import Receipt
@@ -230,7 +230,7 @@ class Screen:
     def manifests(self, rendered: list[Manifest]) -> None:
         """What a cluster will be given, to read, where all is shown; binary data left out."""
         if self._whole:
-            from seatrial.backends.kubernetes.manifests.yaml_text import as_yaml
+            from seatrial.backends.kubernetes.manifests import as_yaml
 
             self._out.print(Text(f"\n{as_yaml(rendered, whole=False)}", style="dim"), soft_wrap=True)
         self._out.print("\nmanifests: seatrial plan … --manifests > run.yaml; kubectl create -f run.yaml")

@@ -3,7 +3,7 @@
 A library is mapped segment by segment, each from its own place in the file. So a page that holds only zeros needs no
 place in the file: the segment is cut in two around it, and the first part's memory size is stretched over the gap,
 which the loader then fills with zeros, as it does for .bss. Addresses stay, so no relocation and no pointer changes.
-What is mapped nowhere (symbol tables, debug information) is left out altogether. docs/decisions/0012-slimming.md.
+What is mapped nowhere (symbol tables, debug information) is left out altogether. docs/decisions.md, 0012.
 """
 
 from __future__ import annotations

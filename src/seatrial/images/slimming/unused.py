@@ -17,7 +17,7 @@ from seatrial.images.slimming.versions import versions
 #: Feature → names of the libraries that only it uses. What torch calls each for: aten/src/ATen/cuda, native/cuda and
 #: torch/csrc/distributed of pytorch 2.13; which functions of them it refers to is read from its undefined symbols.
 #: TensorFlow and JAX open them by name, and look up functions by a list of names that stands in their own libraries
-#: (docs/decisions/0045-slimming-xla.md).
+#: (docs/decisions.md, 0045).
 FEATURES: dict[str, tuple[str, ...]] = {
     "fft": ("libcufft.so.*",),
     "sparse": ("libcusparse.so.*",),

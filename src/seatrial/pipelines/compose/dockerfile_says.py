@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from seatrial.errors import SeatrialError, UsageError
-from seatrial.images.dockerfiles.parts import Dockerfile, read_dockerfile
+from seatrial.images.lint.dockerfile import Dockerfile, read_dockerfile
 from seatrial.pipelines.compose.service import ImageSays, Service
 from seatrial.system.project_files import is_there, read_bytes
 

@@ -15,7 +15,6 @@ from seatrial.pipelines.compose.client import Compose
 from seatrial.pipelines.compose.file_names import find_files, up_command
 from seatrial.pipelines.compose.keys import SERVICE_KEYS, SINCE
 from seatrial.pipelines.compose.lines import Lines, Place, read_document
-from seatrial.runs.services import TRACKERS
 from seatrial.system import command
 from seatrial.system.near import did_you_mean, nearest
 from seatrial.system.typed_path import as_typed, from_here
@@ -108,13 +107,11 @@ def _extended(match: re.Match[str], compose: Compose, lines: Lines) -> UsageErro
 def _no_such_service(match: re.Match[str], compose: Compose, lines: Lines) -> UsageError:
     """A name of the command line."""
     services = _services(lines)
-    near = nearest(match["name"], [*services, *TRACKERS])
+    near = nearest(match["name"], services)
     meant = f"did you mean {near}?" if near else f"there are {', '.join(services)}"
     return UsageError(
         f'{from_here(compose.files[0])} has no service "{match["name"]}"; {meant}',
-        run=f"seatrial up {near}"
-        if near in TRACKERS
-        else up_command(compose.files, compose.environ, [near or services[0]]),
+        run=up_command(compose.files, compose.environ, [near or services[0]]),
     )
 
 

@@ -154,7 +154,7 @@ def _new_group(ground: Ground, request: UpRequest, store: GroupStore) -> Group:
         "backend": ground.backend.name,
         "engine": ground.engine.address and ground.engine.address.model_dump(),
     }
-    return store.create("compose", members, name=request.name or file.name, details=details)
+    return store.create(members, name=request.name or file.name, details=details)
 
 
 def _new_run(store: RunStore, name: str, environ: Mapping[str, str]) -> Run:

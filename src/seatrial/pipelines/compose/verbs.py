@@ -11,10 +11,9 @@ from seatrial.backends import table
 from seatrial.backends.containers.engine import ContainerEngine
 from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, EngineUnavailableError, SeatrialError, UsageError
 from seatrial.images.recipes import RECIPES
-from seatrial.job.loading import load_job
+from seatrial.job.loading import load_job, read_file
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import EngineAddress
-from seatrial.pipelines.chain_show import show_chain
 from seatrial.pipelines.compose import start as starting
 from seatrial.pipelines.compose.client import Compose
 from seatrial.pipelines.compose.containers import containers
@@ -28,9 +27,9 @@ from seatrial.pipelines.compose.remark import Remark
 from seatrial.pipelines.compose.rules.ports import is_taken, published
 from seatrial.pipelines.compose.shown import plan_text, remark_lines
 from seatrial.pipelines.compose.watch import Watch, exit_code
-from seatrial.pipelines.end_notification import request_notify
 from seatrial.pipelines.group import Group, GroupStore
 from seatrial.pipelines.group import refresh as refresh_runs
+from seatrial.pipelines.receipt import request_notify, show_receipt
 from seatrial.pipelines.request import Front, UpRequest
 from seatrial.planning.host import read_host
 from seatrial.runs.store import RunStore
@@ -74,7 +73,7 @@ def up(request: UpRequest, front: Front, environ: Mapping[str, str]) -> int:
     group = Watch(store, group, compose, backend, front, environ, again=again).to_the_end()
     group = store.change_group(group, launcher=None)
     code = exit_code(group)
-    show_chain(group, store.runs, front, environ, as_json=request.as_json, exit_code=code)
+    show_receipt(group, store.runs, front, environ, as_json=request.as_json, exit_code=code)
     return code
 
 
@@ -106,12 +105,31 @@ def refresh(store: GroupStore, group: Group, environ: Mapping[str, str]) -> Grou
     return group
 
 
+def _no_file(request: UpRequest) -> UsageError:
+    if not request.project.is_dir():
+        there = next(parent for parent in request.project.parents if parent.is_dir())
+        return UsageError(f"There is no project folder {request.project}", run=f"ls {as_typed(there)}")
+    if tracker := next((name for name in request.names if name in ("tensorboard", "mlflow")), None):
+        return UsageError(
+            f"seatrial up {tracker} is retired: TensorBoard and MLflow are services of a Compose file",
+            cause="examples/trackers has such a file",
+            run="seatrial up -f compose.yaml",
+        )
+    file = next((Path(name) for name in request.names if name.endswith((".yaml", ".yml"))), None)
+    if file is not None and file.is_file():
+        return UsageError(f"{file} is a file: --file names it", run=f"seatrial up -f {as_typed(file)}")
+    if {"target", "module"} & set(read_file(request.project)):
+        cause = "its seatrial.toml describes one run"
+        return UsageError(f"There is no Compose file in {from_here(request.project)}", cause=cause, run="seatrial run")
+    return UsageError(f"There is no Compose file in {from_here(request.project)}", run="seatrial up -f FILE")
+
+
 def _ground(request: UpRequest, environ: Mapping[str, str]) -> Ground:
     """Everything that is read before anything is decided. Raises SeatrialError."""
     backend = _engine(request.backend or "auto", environ)
     files = request.files or find_files(request.project, environ)
     if not files:
-        raise UsageError(f"There is no Compose file in {from_here(request.project)}", run="seatrial up -f FILE")
+        raise _no_file(request)
     facts = backend.facts()
     if not facts.available:
         raise EngineUnavailableError(facts.reason[:1].upper() + facts.reason[1:], run=facts.fix)
@@ -179,7 +197,7 @@ def _refuse(ground: Ground, remarks: list[Remark]) -> None:
 def _living(store: GroupStore, file: ComposeFile) -> Group | None:
     """The group of this file that has not ended, whoever looked after it; dead ones are closed on the way."""
     for group in reversed(store.all()):
-        if group.kind != "compose" or group.details.get("project") != file.name:
+        if group.details.get("project") != file.name:
             continue
         if all(member.ended for member in group.members):
             return None

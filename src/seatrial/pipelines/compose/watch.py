@@ -18,7 +18,7 @@ from seatrial.findings.finding import Finding
 from seatrial.pipelines.compose.client import Compose
 from seatrial.pipelines.compose.containers import Container, containers
 from seatrial.pipelines.compose.start import LOG, hand_over, launch
-from seatrial.pipelines.group import ENDED, GOOD, Group, GroupStore, Member, ended, this_process
+from seatrial.pipelines.group import ENDED, Group, GroupStore, Member, ended, this_process
 from seatrial.pipelines.lines import Lines
 from seatrial.pipelines.request import Front
 from seatrial.runs import without_agent
@@ -224,7 +224,7 @@ class Watch:
 
     def _failed_needs(self, member: Member) -> list[str]:
         states = {name: self._group.member(name) for name in member.needs}
-        return [name for name, each in states.items() if each.ended and each.state not in GOOD]
+        return [name for name, each in states.items() if each.ended and each.state != "done"]
 
     # ------------------------------------------------------------------- ending
 

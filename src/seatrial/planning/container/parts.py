@@ -53,7 +53,7 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     job, models_choices = with_models(job, script)
     refuse_lost_writes(job, script, build=image.build)
     injected = way_in(job, site)
-    places = container_places(job, resumes=site.resumed is not None, events=site.events is not None)
+    places = container_places(job, resumes=site.resumed is not None)
     argv, script_index = target_argv(job.target, image, image.python or "python3", places)
     command = (image.python, *AGENT_PYTHON_FLAGS, CONTAINER_AGENT, CONTAINER_PLAN) if image.python else argv
     made = plan_container(

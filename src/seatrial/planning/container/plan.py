@@ -24,13 +24,11 @@ from seatrial.job.plan import (
     COMPANION_FOLDER,
     CONTAINER_AGENT,
     CONTAINER_DATA,
-    CONTAINER_EVENTS,
     CONTAINER_MODELS,
     CONTAINER_PLAN,
     CONTAINER_PROJECT,
     CONTAINER_RUN,
     CONTAINER_SECRETS,
-    CONTAINER_SOURCE,
     FRAMED_LOG,
     LOG_LABEL,
     NAME_LABEL,
@@ -201,7 +199,7 @@ def _mounts(
 ) -> tuple[Mount, ...]:
     """Ours, the driver's and the user's, parents first."""
     ours = [
-        *_job_mounts(job, site.host.state_folder, site.view),
+        *_job_mounts(job, site.host.state_folder),
         *home_mounts(site.record, site.place, site.project_cache, named_user=named_user),
         *_agent_mounts(site),
         *injection.mounts,
@@ -226,10 +224,8 @@ def container_labels(job: Job, site: Site, image: ImagePlan) -> dict[str, str]:
     }
 
 
-def _job_mounts(job: Job, state: Path, view: Path | None) -> list[Mount]:
+def _job_mounts(job: Job, state: Path) -> list[Mount]:
     mounts = [Mount(source=job.project, target=CONTAINER_PROJECT)]
-    if view is not None:
-        mounts = [Mount(source=view, target=CONTAINER_PROJECT), Mount(source=job.project, target=CONTAINER_SOURCE)]
     for flag, folder, target in (("--data", job.data, CONTAINER_DATA), ("--models", job.models, CONTAINER_MODELS)):
         if folder:
             source = real_source(folder.source, job.project, flag, state=state)
@@ -243,8 +239,6 @@ def _agent_mounts(site: Site) -> list[Mount]:
         Mount(source=site.agent_archive, target=CONTAINER_AGENT, read_only=True),
         Mount(source=site.record / "agent.json", target=CONTAINER_PLAN, read_only=True),
     ]
-    if site.events is not None:
-        mounts.append(Mount(source=site.events, target=CONTAINER_EVENTS))
     if site.secrets_folder:  # writable: the agent deletes each secret once it has read it
         mounts.append(Mount(source=site.secrets_folder, target=CONTAINER_SECRETS))
     if site.resumed and site.resumed.mount:

@@ -37,7 +37,7 @@ def judge_saved_model(case: Case) -> Judgement:
     if case.plan.cluster is not None:
         return _told_by_pods(case, patterns)
     plan = case.plan
-    looked = (case.models_folder, plan.view, plan.job.project, case.host_folder(CONTAINER_HOME), *_copied(case))
+    looked = (case.models_folder, plan.job.project, case.host_folder(CONTAINER_HOME), *_copied(case))
     folders = [folder for folder in looked if folder is not None]
     found = list(dict.fromkeys(file for folder in folders for file in _candidates(folder, patterns, case.run_dir)))
     new = [(path, size) for path, size, modified in found if modified >= started - CLOCK_SLACK_S]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from seatrial.job.tuning import changes_in_words
+from seatrial.common.contract.tunables import in_words
 from seatrial.receipt.model import ExitCause, TuneRecord
 
 
@@ -17,5 +17,5 @@ def with_result(cause: ExitCause, tune: TuneRecord | None) -> ExitCause:
     found = "nothing that was tried makes the script faster and trains the same"
     whole = tune.combination
     if tune.kept and whole is not None and whole.steps_per_s and whole.against:
-        found = f"{whole.steps_per_s / whole.against:.2f} times as fast with {changes_in_words(tune.kept)}"
+        found = f"{whole.steps_per_s / whole.against:.2f} times as fast with {in_words(tune.kept)}"
     return cause.model_copy(update={"words": f"{cause.words}: {found}"})

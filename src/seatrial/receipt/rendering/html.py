@@ -1,6 +1,6 @@
 """The receipt as one HTML file: no script, nothing loaded, light or dark as the reader's system is.
 
-Everything a run printed or named is escaped; docs/decisions/0004-receipt-plots.md says why the plots are drawn here.
+Everything a run printed or named is escaped; docs/decisions.md, 0004 says why the plots are drawn here.
 """
 
 from __future__ import annotations

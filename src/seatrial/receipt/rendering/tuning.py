@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from seatrial.common.contract.tunables import TUNABLES, in_words
 from seatrial.findings.labels import FIX
-from seatrial.job.tuning import BY_HAND, changes_in_words
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.formatting import count, figure, percent
 from seatrial.receipt.model import Receipt, TriedChange, TuneRecord
@@ -53,9 +53,10 @@ def tune_rows(receipt: Receipt) -> list[Row]:
     if tune.loss_band is not None:
         share = f", {percent(100 * tune.loss_band / tune.loss_level)} of a loss" if tune.loss_level else ""
         rows.append(Row("two seeds", f"losses of the script as it is differ by up to {figure(tune.loss_band)}{share}"))
+    by_hand = {each.key: each.by_hand for each in TUNABLES}
     for key, value in tune.kept.items():
         places = ", ".join(tune.places.get(key, ()))
-        rows.append(Row("by hand", f"{places}: {BY_HAND[key].format(value)}" if places else BY_HAND[key].format(value)))
+        rows.append(Row("by hand", f"{places}: {by_hand[key].format(value)}" if places else by_hand[key].format(value)))
     reasons: dict[str, list[str]] = {}
     for name, why in tune.not_tried.items():
         reasons.setdefault(why, []).append(name)
@@ -70,7 +71,7 @@ def changes_row(receipt: Receipt) -> Row | None:
     changes = receipt.changes
     if changes is None:
         return None
-    told = [f"{changes_in_words(changes.applied)} (from outside, by [tune])"] if changes.applied else []
+    told = [f"{in_words(changes.applied)} (from outside, by [tune])"] if changes.applied else []
     told += [f"{key} was not applied: {why}" for key, why in changes.refused.items()]
     silent = [key for key in changes.asked if key not in changes.applied and key not in changes.refused]
     told += [f"{', '.join(silent)}: nothing in the script took it"] if silent else []
@@ -131,7 +132,7 @@ def _result(tune: TuneRecord) -> str:
     if tune.combination is not None and tune.combination.name == "fit":
         return tune.combination.why
     if tune.combination is not None and tune.kept:
-        return f"{changes_in_words(tune.kept)}: {tune.combination.why}"
+        return f"{in_words(tune.kept)}: {tune.combination.why}"
     if not tune.done:
         return "the tune ended before it was done; nothing is kept"
     return "nothing that was tried makes the script faster beyond the noise and trains the same"

@@ -55,7 +55,7 @@ class ModelCard:
     """What the card says.
 
     Attributes:
-        format: ``onnx``, ``pt2``, ``torchscript`` or ``safetensors``. file: its name; sha256: of its bytes.
+        format: ``onnx``, ``pt2`` or ``safetensors``. file: its name; sha256: of its bytes.
         kind: what a request holds: ``image``, ``text`` or ``tensors``.
         recipe: which trained it; "" for a model of the user's.
         inputs, outputs: in the order in which the model takes and gives them.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from seatrial.agent.tune.anatomy import Anatomy
-from seatrial.agent.tune.candidates import NAMES, candidates
+from seatrial.agent.tune.candidates import candidates
+from seatrial.common.contract.tunables import GROUPS
 
 CPU = Anatomy(
     data=0.0,
@@ -41,6 +42,6 @@ CPU = Anatomy(
 )
 def test_why_no_fused_optimizer_is_tried(device: str, share: float, said: str | None) -> None:
     found = CPU._replace(device=device, optimizer=share)
-    tried, left = candidates(found, {}, [], 4, NAMES if said is None else ())
+    tried, left = candidates(found, {}, [], 4, GROUPS if said is None else ())
     assert left.get("fused_optimizer") == said
     assert ("fused_optimizer" in [each.name for each in tried]) == (said is None)

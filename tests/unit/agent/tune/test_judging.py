@@ -1,7 +1,6 @@
 import pytest
 
 from seatrial.agent.tune import judging
-from seatrial.agent.tune.candidates import NAMES
 from seatrial.agent.tune.refusal import last_line
 from tune_worlds import World
 
@@ -54,9 +53,3 @@ def test_the_last_words_of_a_failure_are_its_exception():
     torchrun = "Traceback …\nValueError: bad shape\n[rank0] exiting\nE1122 failed (exitcode: 1)\n"
     assert last_line(torchrun) == "ValueError: bad shape"
     assert last_line("Killed\n") == "Killed" and last_line("") == "it printed nothing"
-
-
-def test_the_command_line_knows_the_names():
-    from seatrial.job.tuning import NAMES as TYPED
-
-    assert tuple(NAMES) == TYPED

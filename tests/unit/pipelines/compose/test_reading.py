@@ -175,7 +175,7 @@ def test_advice_names_the_files_that_were_given(tmp_path: Path, monkeypatch) -> 
 def test_a_service_that_is_not_there_is_answered_with_the_one_that_is_meant(read, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = "services:\n  prepare: {image: x}\n  train: {image: x, profiles: [gpu]}\n"
-    for name, run in (("traim", "train"), ("zzzzzz", "prepare"), ("mlfow", "mlflow")):
+    for name, run in (("traim", "train"), ("zzzzzz", "prepare")):
         with pytest.raises(UsageError, match=f'compose.yaml has no service "{name}"') as caught:
             read(text, name)
         assert caught.value.run == f"seatrial up {run}"
