@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from cluster_api import cluster_api, version
-
 #: Runs a verb up to its end, or up to the engine's first call for a container, and prints the modules loaded by then.
 PROBE = """
 import json, sys
@@ -62,20 +60,6 @@ def test_a_plan(project: tuple[Path, dict[str, str]]) -> None:
     ours = {name for name in loaded if name.startswith("seatrial.")}
     assert len(ours) <= 220, "205 on 2026-11-23"
     assert len(loaded) <= 640, "549 on 2026-11-23"
-
-
-def test_a_plan_for_a_cluster_that_is_remembered(project: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
-    folder, environ = project
-    node = {"metadata": {"name": "a", "labels": {}}, "spec": {}, "status": {"capacity": {"nvidia.com/gpu": "8"}}}
-    plan = ["plan", "train.py", "--on", "k8s", "--manifests"]
-    with cluster_api(tmp_path, {"/version": version(33), "/api/v1/nodes": {"items": [node]}}):
-        environ = {**environ, "KUBECONFIG": str(tmp_path / "kubeconfig")}
-        code, asking = modules(plan, folder, environ)
-    assert code == 0 and asking >= SPEAKS_TO_CLUSTERS
-    code, loaded = modules(plan, folder, environ)  # the API server is gone
-    assert code == 0 and not (HEAVY | OF_THIS_MACHINE | {"rich"}) & loaded and "yaml" in loaded
-    code, loaded = modules(plan[:-1], folder, environ)
-    assert code == 0 and not (HEAVY | OF_THIS_MACHINE | {"yaml"}) & loaded and "rich" in loaded
 
 
 def test_completion_loads_no_command_line(project: tuple[Path, dict[str, str]]) -> None:
