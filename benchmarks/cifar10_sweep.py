@@ -22,7 +22,7 @@ from seatrial.train.data.crops import AlternatingCrops
 from seatrial.train.data.images import ImageSet, Normalisation, TestImages
 from seatrial.train.distributed import Ranks
 from seatrial.train.engine import choose_engine
-from seatrial.train.evaluate import evaluate
+from seatrial.train.evaluation import evaluate
 from seatrial.train.precision import choose_precision
 from seatrial.train.saving.rng import seed_all
 from seatrial.train.step import Step

@@ -148,7 +148,7 @@ def from_seeds(data, seeds, batch, rate, epochs):
 
     from seatrial.recipes.mnist import network
     from seatrial.train.data.images import TestImages
-    from seatrial.train.evaluate import evaluate
+    from seatrial.train.evaluation import evaluate
     from seatrial.train.saving.rng import seed_all
 
     step, engine, _ = mnist_step(data, "graph", "bf16", batch=batch, rate=rate, epochs=epochs, schedule=True)
@@ -392,7 +392,7 @@ def mnist_outcome(data, engine, precision, *, epochs=1, steps=None, **options):
     import torch
 
     from seatrial.train.data.images import TestImages
-    from seatrial.train.evaluate import evaluate
+    from seatrial.train.evaluation import evaluate
     from seatrial.train.loop import Settings, fit
     from seatrial.train.trackers import Trackers
 

@@ -99,8 +99,8 @@ def check(arguments):
     from seatrial.train.kernels import dropout
     from seatrial.train.optim.optimizer import adamw
     from seatrial.train.packed.bert import PackedBert
-    from seatrial.train.packed.optimizer import FlatAdamW
     from seatrial.train.packed.texts import PackedTexts
+    from seatrial.train.packed.weights import FlatAdamW
     from seatrial.train.precision import Precision
 
     here, cpu = lone(), Ranks(0, 1, torch.device("cpu"))
@@ -201,8 +201,8 @@ def speed(arguments):
     from seatrial.train.engine import choose_engine
     from seatrial.train.optim.schedules import triangle
     from seatrial.train.packed.bert import PackedBert
-    from seatrial.train.packed.optimizer import FlatAdamW
     from seatrial.train.packed.texts import PackedTexts
+    from seatrial.train.packed.weights import FlatAdamW
     from seatrial.train.precision import choose_precision
     from seatrial.train.step import Step
 
@@ -385,8 +385,8 @@ def small_steps(arguments):
 
     from seatrial.train.data.texts import TextSet
     from seatrial.train.packed.bert import PackedBert
-    from seatrial.train.packed.optimizer import FlatAdamW
     from seatrial.train.packed.texts import PackedTexts
+    from seatrial.train.packed.weights import FlatAdamW
 
     here = lone()
     lengths = [1, 2, 16, 17, 31, 33, 40, 64, 65, 100, 128, 5, 9, 12, 3, 20]

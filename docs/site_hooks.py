@@ -59,7 +59,7 @@ def on_files(files: Any, config: Any) -> Any:
 def receipt_page(path: Path) -> str:
     """Render a recorded receipt as Markdown."""
     from seatrial.receipt.model import Receipt
-    from seatrial.receipt.rendering import markdown
+    from seatrial.receipt.render import markdown
 
     return markdown.render(Receipt.model_validate_json(path.read_bytes()))
 

@@ -14,7 +14,7 @@ from fakes import FakeGpu, FakeNvml, a_plan
 from seatrial.dashboard import server
 from seatrial.dashboard.feed import Feed
 from seatrial.dashboard.projects import Projects
-from seatrial.receipt.write import write_receipt
+from seatrial.receipt.store import write_receipt
 from seatrial.reports.view import provisional
 from seatrial.runs.run import Run
 from seatrial.system import names

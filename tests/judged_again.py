@@ -11,7 +11,7 @@ from typing import Any
 
 from seatrial.backends.base import State
 from seatrial.job.plan import Gpu, Plan
-from seatrial.receipt.judging.judge import judge
+from seatrial.receipt.judge import judge
 
 #: Lies idle beside a script that never comes to it.
 H200 = Gpu(

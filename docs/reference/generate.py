@@ -27,8 +27,7 @@ from seatrial.events import schema
 from seatrial.findings.catalogue import LAYERS, entries
 from seatrial.findings.known import Known
 from seatrial.job.config import json_schema
-from seatrial.receipt.model import SCHEMA_VERSION, Receipt
-from seatrial.receipt.numbers import Series
+from seatrial.receipt.model import SCHEMA_VERSION, Receipt, Series
 
 
 def schema_text() -> str:

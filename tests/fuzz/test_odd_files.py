@@ -11,7 +11,7 @@ import pytest
 from fakes import load_job
 from fuzz.attack import one_case
 from seatrial.errors import ConfigError, TargetError
-from seatrial.images.building.code_layer import with_code
+from seatrial.images.dockerfile.context import with_code
 from seatrial.images.lint.check import check_dockerfile
 from seatrial.images.plan import plan_image
 from seatrial.job.plan import ImagePlan

@@ -21,7 +21,7 @@ from seatrial.train import script
 from seatrial.train.data.images import ImageSet, Normalisation, ResidentImages, TestImages
 from seatrial.train.distributed import ranks
 from seatrial.train.errors import EXIT_TERMINATED
-from seatrial.train.evaluate import evaluate
+from seatrial.train.evaluation import evaluate
 from seatrial.train.loop import Settings, fit
 from seatrial.train.optim.optimizer import adam
 from seatrial.train.precision import Precision

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from seatrial.agent.hook import install as hook
+from seatrial.agent.hook import install
 
 pytestmark = [
     pytest.mark.slow,
@@ -32,7 +32,7 @@ print("done")
 def run(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     env = {**os.environ, "SEATRIAL_EVENTS": str(tmp_path / "events.jsonl"), "JAX_PLATFORMS": "cpu"}
-    hook.install(str(tmp_path / "hooks"), env, None, measure_steps=True)
+    install.install(str(tmp_path / "hooks"), env, None, measure_steps=True)
     ended = subprocess.run(
         [sys.executable, "train.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
     )

@@ -19,7 +19,7 @@ PACKAGE = Path(seatrial.__file__).parent
 
 #: Of kinds that are no Python, one each: a rule that left a kind out would be seen.
 KINDS = (
-    "receipt/rendering/templates/receipt.html", "stack/tables/torch.json", "serve/static/page.js",
+    "receipt/render/templates/receipt.html", "stack/tables/torch.json", "serve/static/page.js",
     "dashboard/static/icon.svg", "telemetry/prometheus.yml",
     "agent/__main__.py", "recipes/digits.py", "py.typed", "cli/shells/seatrial.fish",
 )  # fmt: skip

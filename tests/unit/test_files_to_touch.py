@@ -25,12 +25,34 @@ CHECK = """def _odd(machine: Machine) -> Verdict:
 
 """
 
-CRITERION = """def _lucky(case: Case, cause: ExitCause) -> Judgement:
-    wanted = case.plan.job.criteria.lucky_digit
-    return Judgement("pass" if wanted in case.plan.run_id else "fail", f"wanted {wanted}")
+CRITERION = """def _lucky(run: RunEvidence) -> Judgement:
+    wanted = run.plan.job.criteria.lucky_digit
+    return Judgement("pass" if wanted in run.plan.run_id else "fail", f"wanted {wanted}")
 
 
 """
+
+SECTION = '''"""The age of the run's events."""
+
+from seatrial.receipt.section import Criterion, Record, Row, Rows, Section
+
+
+class AgeRecord(Record):
+    lines: int
+
+
+class Age(Section):
+    title = "Age"
+
+    def read(self, run):
+        return {"age": AgeRecord(lines=len(run.evidence.moments))}
+
+    def judge(self, run):
+        return [Criterion(id="of-age", title="Of age", verdict="pass", evidence="it has events", asked=False)]
+
+    def blocks(self, receipt):
+        return [Rows([Row("events", f"{receipt.age.lines} of any age")])]
+'''
 
 
 def test_a_verb_is_its_file_and_a_row(tmp_path: Path) -> None:
@@ -54,12 +76,32 @@ def test_a_check_is_its_function_and_a_row_of_its_family(tmp_path: Path) -> None
     assert len(tree.touched) == 1
 
 
+def test_a_receipt_section_is_its_file_and_a_line(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    tree.add("receipt/sections/age.py", SECTION)
+    model = "receipt/model.py"
+    tree.put(
+        model, "from seatrial.receipt.sections.age import Age, AgeRecord\n", before="from seatrial.receipt.sections."
+    )
+    tree.put(model, "    Age(),\n", after="SECTIONS:")
+    tree.put(model, "    age: AgeRecord | None = None\n", after="    tune: TuneRecord")
+    project = tree.project()
+    project.write("train.py", "print('ready')\n")
+    shown = project.run("train.py", "--gpus", "none", "--verbose").stdout
+    assert "\nAge\n" in shown and "[✓] Of age" in shown
+    receipt = project.receipt()
+    words = f"{receipt['age']['lines']} of any age"
+    place = next(project.folder.rglob("receipt.json")).parent
+    assert all(words in (place / f"receipt.{kind}").read_text() for kind in ("md", "html")) and words in shown
+    assert len(tree.touched) == 2
+
+
 def test_a_criterion_is_its_option_and_a_row(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     tree.put("job/model.py", '    lucky_digit: str = "2"\n', after="    metrics:")
-    tree.put("receipt/judging/criteria.py", CRITERION, before="#: ID, title and judge")
-    row = '    ("lucky", "A lucky run", _lucky),\n'
-    tree.put("receipt/judging/criteria.py", row, after="CRITERIA:")
+    tree.put("receipt/sections/criteria.py", CRITERION, before="def as_criterion")
+    row = '            as_criterion(run, "lucky", "A lucky run", _lucky),\n'
+    tree.put("receipt/sections/criteria.py", row, after="        criteria = [")
     project = tree.project()
     project.write("train.py", "print('ready')\n")
     project.run("train.py", "--gpus", "none")

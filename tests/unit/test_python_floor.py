@@ -21,7 +21,7 @@ CARRIED = [
         "compat",
         "probe",
         "findings",
-        "images/slimming",
+        "images/slim/program",
     )
 ]
 

@@ -8,8 +8,7 @@ from typing import Dict, Optional, Tuple
 import seatrial
 from seatrial.agent import attempts
 from seatrial.agent.contract import check
-from seatrial.agent.hook import install as hook
-from seatrial.agent.hook import stand_ins
+from seatrial.agent.hook import install
 from seatrial.agent.plan import Plan, make_folder
 from seatrial.agent.process import light_import, signals
 from seatrial.agent.process.command_line import interpreter
@@ -52,9 +51,9 @@ def supervise(plan: Plan, journal: Journal, alterable: Optional[str]) -> int:
         plan = _with_its_own_horovod(plan, env, journal)
         hooked = plan.measure_steps or plan.changes or plan.stand_ins or plan.workers
         if plan.gpu_memory_bytes is not None or hooked:
-            hook.install(hooks, env, plan.gpu_memory_bytes, plan.measure_steps, plan.changes)
+            install.install(hooks, env, plan.gpu_memory_bytes, plan.measure_steps, plan.changes)
 
-        stand_ins.place(plan.stand_ins, hooks, env, first=plan.launcher == "torchrun")
+        install.place(plan.stand_ins, hooks, env, first=plan.launcher == "torchrun")
 
         def once() -> Tuple[int, bool]:
             trial = outcome.trial if outcome.trial and not outcome.trial.started else None
@@ -70,7 +69,7 @@ def supervise(plan: Plan, journal: Journal, alterable: Optional[str]) -> int:
         journal.write(AgentFinished(exit_code=code, energy_j={}))
         return code
     finally:
-        hook.remove(hooks)
+        install.remove(hooks)
 
 
 def _write_started(journal: Journal, cgroup: Cgroup, alterable: Optional[str]) -> None:
@@ -94,7 +93,7 @@ def _with_its_own_horovod(plan: Plan, env: Dict[str, str], journal: Journal) -> 
 
     Across nodes its launcher would need SSH between them: there ours is used in any case.
     """
-    if "horovod" not in plan.stand_ins or not stand_ins.installed("horovod", interpreter(plan), env, plan.workdir):
+    if "horovod" not in plan.stand_ins or not install.installed("horovod", interpreter(plan), env, plan.workdir):
         return plan
     if plan.nodes > 1:
         journal.note("Horovod is installed, and seatrial's stand-in is used: between nodes torchrun starts the ranks")

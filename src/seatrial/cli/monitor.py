@@ -119,7 +119,7 @@ def dashboard(
         raise UsageError(
             f"The dashboard needs {error.name}, which is not installed", run="pip install 'seatrial[dashboard]'"
         ) from error
-    from seatrial.receipt.without_names import FIXED
+    from seatrial.receipt.store import FIXED
     from seatrial.runs.nearest import store_of
     from seatrial.system import names
     from seatrial.system.address import is_loopback, parse_address, url

@@ -265,7 +265,7 @@ def _information(path: Path) -> tuple[str, str]:
 
 def run_words() -> Iterator[tuple[str, str]]:
     """Yield ``last``, the names and the newest IDs of this project's runs."""
-    from seatrial.pipelines.find import newest_members
+    from seatrial.compose.output import newest_members
     from seatrial.runs.nearest import store_of
     from seatrial.runs.run import run_name
 

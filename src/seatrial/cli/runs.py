@@ -24,8 +24,8 @@ from seatrial.system.typed_path import as_typed, from_here
 
 if TYPE_CHECKING:
     from seatrial.backends.base import Freed
-    from seatrial.pipelines.group import Group as RunGroup
-    from seatrial.pipelines.listing import Listed
+    from seatrial.compose.group import Group as RunGroup
+    from seatrial.compose.listing import Listed
     from seatrial.runs.run import Run
     from seatrial.runs.run_actions import Pruned
     from seatrial.runs.store import RunStore
@@ -55,26 +55,26 @@ def _store(project: Path | None) -> RunStore:
 
 
 def _find(store: RunStore, reference: str) -> Run:
-    from seatrial.pipelines.find import find_run
+    from seatrial.compose.output import find_run
 
     return find_run(store, reference)
 
 
 def _group(store: RunStore, reference: str) -> RunGroup | None:
     """Return the group of that name; None if it is a run. A run of the same name is found by its ID."""
-    from seatrial.pipelines.group import GroupStore
+    from seatrial.compose.group import GroupStore
 
     return None if reference == "last" else GroupStore(store).look_up(reference)
 
 
 def _show_group(store: RunStore, group: RunGroup, *, as_json: bool) -> int:
     from seatrial.cli.screens.front import front
-    from seatrial.pipelines.compose import verbs
-    from seatrial.pipelines.group import GroupStore
-    from seatrial.pipelines.receipt import show_receipt
+    from seatrial.compose.commands import refresh
+    from seatrial.compose.group import GroupStore
+    from seatrial.compose.receipt import show_receipt
     from seatrial.runs.notified import notes
 
-    group = verbs.refresh(GroupStore(store), group, os.environ)
+    group = refresh(GroupStore(store), group, os.environ)
     person = front(as_json=as_json)
     show_receipt(group, store, person, os.environ, as_json=as_json)
     for note in [] if as_json else notes(GroupStore(store).folder(group.id)):
@@ -92,7 +92,7 @@ def _show_group(store: RunStore, group: RunGroup, *, as_json: bool) -> int:
 def list_(limit: int, status: str | None, since: str | None, watch: bool, as_json: bool, project: Path | None) -> int:
     """List runs, newest first; those of seatrial up under their group."""
     from seatrial.cli.screens import runs_table
-    from seatrial.pipelines import listing
+    from seatrial.compose import listing
 
     if watch and as_json:
         raise UsageError("--watch and --json exclude each other", run="seatrial runs ls --watch")
@@ -169,8 +169,8 @@ def logs(reference: str, following: bool, tail: int | None, rank: int | None, pr
     store = _store(project)
     if (group := _group(store, reference)) is not None:
         from seatrial.cli.screens.front import front
-        from seatrial.pipelines.group import GroupStore
-        from seatrial.pipelines.group_logs import follow_group
+        from seatrial.compose.group import GroupStore
+        from seatrial.compose.output import follow_group
 
         follow_group(GroupStore(store), group, front(), os.environ, until_end=following, tail=tail)
         return EXIT_DONE
@@ -289,7 +289,7 @@ def stop(
     group = None if reference is None else _group(store, reference)
     if reference is None or group is not None:
         from seatrial.cli.screens.front import front
-        from seatrial.pipelines.down import down
+        from seatrial.compose.commands import down
 
         down(store, None if group is None else group.id, front(), os.environ)
         return EXIT_DONE
@@ -378,7 +378,7 @@ def prune(keep: int, dry_run: bool, everything: bool, yes: bool, as_json: bool, 
 
 def _prune(folder: Path, keep: int, *, everything: bool, dry_run: bool) -> tuple[Pruned, Mapping[str, Freed]]:
     """Delete runs, groups without runs, and images."""
-    from seatrial.pipelines.group import GroupStore
+    from seatrial.compose.group import GroupStore
     from seatrial.runs import run_actions
     from seatrial.runs.free_images import free_images
     from seatrial.runs.store import RunStore

@@ -13,7 +13,7 @@ from seatrial.errors import EXIT_DONE, UsageError
 
 if TYPE_CHECKING:
     from seatrial.cli.screens.run import Screen
-    from seatrial.receipt.model import TuneRecord
+    from seatrial.receipt.sections.tune import TuneRecord
     from seatrial.runs.launch import Prepared
 
 
@@ -50,7 +50,7 @@ def tune(
         from seatrial.cli.session import carry_out
         from seatrial.cli.typed_job import read_allowed_job
         from seatrial.job.tuning import Tuning
-        from seatrial.receipt.load import load
+        from seatrial.receipt.store import load
         from seatrial.runs.tuning_job import tuning_job
 
     asked = Tuning(steps=steps, seconds=seconds, budget_s=budget, only=_names(only), fit=fit)

@@ -18,8 +18,6 @@ from seatrial.cli.typed import GroupName, check_folder
 @option("profiles", "--profile", metavar="NAME", multiple=True, help="A profile of the Compose file; can be repeated.")
 @option("--plan", is_flag=True, help="Show what would be done; change nothing.")
 @option("--detach", "-d", is_flag=True, help="Run in the background.")
-@option("--as-written", is_flag=True, help="Add no waiting to the order in the Compose file.")
-@option("--fix", is_flag=True, help="Write a mended copy of the Compose file.")
 @option("--gpus", metavar="REQUEST", help="For all, in place of the file's own requests: none.")
 @option("backend", "--on", metavar="BACKEND", help="auto, docker or podman.")
 @option("--notify", metavar="COMMAND", multiple=True, help="A command to run here when all has ended.")
@@ -35,8 +33,6 @@ def up(
     profiles: tuple[str, ...],
     plan: bool,
     detach: bool,
-    as_written: bool,
-    fix: bool,
     gpus: str | None,
     backend: str | None,
     notify: tuple[str, ...],
@@ -57,8 +53,8 @@ def up(
     """
     with importing():
         from seatrial.cli.screens.front import front
-        from seatrial.pipelines.compose import verbs
-        from seatrial.pipelines.request import UpRequest
+        from seatrial.compose import commands
+        from seatrial.compose.request import UpRequest
 
     paths = tuple(Path(file) for file in files)
     request = UpRequest(
@@ -69,12 +65,10 @@ def up(
         name=group,
         plan_only=plan,
         detach=detach,
-        as_written=as_written,
-        fix=fix,
         gpus=gpus,
         backend=backend,
         as_json=as_json,
         notify=notify,
     )
     person = front(trust=trust, as_json=as_json, whole=verbose, quiet=quiet and not verbose)
-    return verbs.up(request, person, dict(os.environ))
+    return commands.up(request, person, dict(os.environ))

@@ -19,8 +19,8 @@ from seatrial.dashboard.run_view import run_view
 from seatrial.dashboard.sweeps import sweep_page, sweeps
 from seatrial.errors import RunNotFoundError, SeatrialError
 from seatrial.receipt.model import Receipt
-from seatrial.receipt.rendering import html
-from seatrial.receipt.without_names import FIXED, scrubbed
+from seatrial.receipt.render import html
+from seatrial.receipt.store import FIXED, scrubbed
 from seatrial.reports.compare import compare, to_json
 from seatrial.reports.view import Receipts, read_log
 from seatrial.runs.following.live import look

@@ -13,11 +13,11 @@ from typing import Any
 from seatrial.dashboard.projects import Projects
 from seatrial.errors import SeatrialError, UntrustedPathError
 from seatrial.job.units import format_seconds
-from seatrial.receipt.evidence.fields import number
+from seatrial.receipt.fields import number
 from seatrial.receipt.formatting import figure
-from seatrial.receipt.load import JSON_NAME, MOST_BYTES
-from seatrial.receipt.look.chip import LEVELS, STATES
-from seatrial.receipt.telling import telling
+from seatrial.receipt.render.pages import LEVELS, STATES
+from seatrial.receipt.reported import headline_metrics
+from seatrial.receipt.store import JSON_NAME, MOST_BYTES
 from seatrial.runs.following.live import look
 from seatrial.runs.listing import started_at
 from seatrial.runs.run import Run, run_name
@@ -132,7 +132,7 @@ def _line_of(run: Run) -> Line:
     except SeatrialError as error:
         return _line(run, target="?", ended=False, outcome=error.message)
     now = look(run, plan.gpus[0].name if plan.gpus else "")
-    loss_name, accuracy_name = telling(now.latest)
+    loss_name, accuracy_name = headline_metrics(now.latest)
     begun = started_at(run.id)
     return _line(
         run,
@@ -162,7 +162,7 @@ def _numbers(run: Run, summary: Mapping[str, Any]) -> tuple[float | None, float 
         last = {each["name"]: each["last"] for each in receipt["measurements"]["metrics"]}
     except (FileNotFoundError, UntrustedPathError, ValueError, KeyError, TypeError, RecursionError):
         return None, None
-    loss, accuracy = telling(last)
+    loss, accuracy = headline_metrics(last)
     return number(last.get(loss)), number(last.get(accuracy))
 
 

@@ -9,13 +9,13 @@ from typing import Any
 from seatrial.findings.labels import CAUSE, FIX
 from seatrial.job.units import format_seconds
 from seatrial.receipt.formatting import figure, rate
-from seatrial.receipt.look.chip import LEVELS, STATES
-from seatrial.receipt.look.svg import legend
-from seatrial.receipt.model import STEPS_PLOT, Plot, Receipt
-from seatrial.receipt.rendering.html import tiles
-from seatrial.receipt.rendering.in_window import values_in_window, window_words
-from seatrial.receipt.rendering.rows import headline, wanted
-from seatrial.receipt.rendering.stack import can_be_stacked
+from seatrial.receipt.model import Receipt
+from seatrial.receipt.render.pages import LEVELS, STATES
+from seatrial.receipt.render.svg import legend
+from seatrial.receipt.section import Plot
+from seatrial.receipt.sections.curves import values_in_window, window_note
+from seatrial.receipt.sections.steps import stacked_plot
+from seatrial.receipt.summary import headline, tiles
 from seatrial.runs.following.live import Live
 from seatrial.runs.listing import started_at
 from seatrial.runs.run import Run, run_name
@@ -32,6 +32,7 @@ def run_view(run: Run, receipt: Receipt, now: Live) -> dict[str, Any]:
     if not ended and now.diagnosis is not None:
         bound = now.diagnosis.words
     measured = receipt.measurements
+    stacked = stacked_plot(receipt)  # it is part of the embedded receipt
     return {
         "id": run.id,
         "name": run_name(run),
@@ -40,7 +41,7 @@ def run_view(run: Run, receipt: Receipt, now: Live) -> dict[str, Any]:
         "chip": {"colour": chip.colour, "words": f"{chip.mark}{receipt.outcome.badge if ended else 'running'}"},
         "words": receipt.outcome.words.partition("; not met: ")[0] if ended else _so_far(run),
         "unmet": [
-            ": ".join(filter(None, (c.title, c.measured))) + (f", {wanted(c)}" if c.expected else "")
+            ": ".join(filter(None, (c.title, c.measured))) + (f", {c.wanted}" if c.expected else "")
             for c in receipt.criteria
             if ended and c.weight == "fail"
         ],
@@ -49,10 +50,10 @@ def run_view(run: Run, receipt: Receipt, now: Live) -> dict[str, Any]:
         "bound_by": bound,
         "warnings": list(receipt.warnings),
         "found": [] if ended else list(_found(receipt)),
-        "tiles": [list(row) for row in (tiles(receipt) if ended else _live_tiles(receipt, now))],
-        "plots": [_plot(receipt, plot) for plot in receipt.plots if not _in_the_receipt(plot)],
+        "tiles": [[row.label, row.value] for row in tiles(receipt)] + ([] if ended else _live_tiles(receipt, now)),
+        "plots": [_plot(receipt, plot) for plot in receipt.plots if plot is not stacked],
         "window": [measured.window_start_s, measured.window_s] if measured.window_s is not None else None,
-        "shade": window_words(receipt) if any(plot.x == "seconds" for plot in receipt.plots) else "",
+        "shade": window_note(receipt) if any(plot.x == "seconds" for plot in receipt.plots) else "",
     }
 
 
@@ -65,25 +66,18 @@ def _found(receipt: Receipt) -> Iterator[tuple[str, str]]:
         yield FIX, f"{advice.change} ({advice.gain})"
 
 
-def _in_the_receipt(plot: Plot) -> bool:
-    """Where the time went is drawn there, one part on the other."""
-    return plot.id == STEPS_PLOT and can_be_stacked(plot)
-
-
 def _so_far(run: Run) -> str:
     began = started_at(run.id)
     return "" if began is None else f"Started {format_seconds(round(max(1.0, time.time() - began)))} ago"
 
 
-def _live_tiles(receipt: Receipt, now: Live) -> Iterator[tuple[str, str]]:
-    """Its position and rate now, behind what the receipt would show."""
-    shown = tiles(receipt)
-    yield from shown
-    known = {label for label, _ in shown}
-    for name, words in _PROGRESS:
-        label = name.replace("_per_s", "/s")
-        if name in now.numbers and label not in known:
-            yield label, words(now.numbers[name])
+def _live_tiles(receipt: Receipt, now: Live) -> list[list[str]]:
+    """Return position and rate now, which the receipt's own tiles do not show."""
+    known = {tile.label for tile in tiles(receipt)}
+    labels = [(name, name.replace("_per_s", "/s"), words) for name, words in _PROGRESS]
+    return [
+        [label, words(now.numbers[name])] for name, label, words in labels if name in now.numbers and label not in known
+    ]
 
 
 def _plot(receipt: Receipt, plot: Plot) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from seatrial.dashboard.feed import Feed
 from seatrial.dashboard.guard import Guard
 from seatrial.dashboard.projects import Projects
 from seatrial.errors import SeatrialError
-from seatrial.receipt.look.pages import style_sheet
+from seatrial.receipt.render.pages import style_sheet
 from seatrial.runs.finalise import finalise
 from seatrial.system.address import cannot_listen
 from seatrial.system.names import Names

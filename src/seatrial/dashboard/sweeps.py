@@ -8,7 +8,7 @@ from typing import Any
 from seatrial.dashboard.projects import Projects
 from seatrial.errors import RunNotFoundError, SeatrialError
 from seatrial.receipt.formatting import figure
-from seatrial.receipt.look.chip import STATES
+from seatrial.receipt.render.pages import STATES
 from seatrial.runs.store import RunStore
 from seatrial.search.opening import find_study, looked_at, studies_of
 from seatrial.search.page import Links, page

@@ -9,7 +9,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from seatrial.errors import ConfigError
-from seatrial.images.requirements.requirements_files import Requirements, canonical_name
+from seatrial.images.requirements.pip_format import Requirements, canonical_name
 from seatrial.job.model import Flavour, ImageOptions
 from seatrial.job.plan import Choice
 from seatrial.stack.facts import CudaImage, cuda_images, table

@@ -23,27 +23,26 @@ from seatrial.images.base import (
     slim_base,
     ubuntu_pythons,
 )
-from seatrial.images.building.ready import ready_image
-from seatrial.images.building.space import disk_choice, size_choice
-from seatrial.images.building.wheel import WHEEL_NAME, wheel_bytes
-from seatrial.images.dockerfiles.plain import render_plain
-from seatrial.images.dockerfiles.write import (
+from seatrial.images.build.build import ready_image
+from seatrial.images.build.size import disk_choice, size_choice
+from seatrial.images.dockerfile.context import WHEEL_NAME, wheel_bytes
+from seatrial.images.dockerfile.layers import CONSTRAINTS, TOOLS, digest_of, program, split
+from seatrial.images.dockerfile.render import (
     CA_SECRET,
     VENV_PYTHON,
     WHEELS,
     ImageContents,
     render,
+    render_plain,
 )
-from seatrial.images.layers.split import CONSTRAINTS, TOOLS, digest_of, program, split
-from seatrial.images.needs import Needs
-from seatrial.images.project import project_needs
 from seatrial.images.recipes import recipe_requirements, serving_requirements
-from seatrial.images.requirements.code_conflicts import check_code
+from seatrial.images.requirements.adjust import system_packages
 from seatrial.images.requirements.pinned_pythons import IndexDoor, PinnedPythons, pinned_pythons
-from seatrial.images.requirements.requirements_files import Requirements, canonical_name, checked_requirement
+from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, checked_requirement
+from seatrial.images.requirements.project import project_needs
+from seatrial.images.requirements.removed_apis import check_code
 from seatrial.images.requirements.resolve_frameworks import Resolved, resolve_frameworks
-from seatrial.images.requirements.system_packages import system_packages
-from seatrial.images.slim import Slimming, slimmer_bytes, slimming_for
+from seatrial.images.slim.options import Slimming, slimmer_bytes, slimming_for
 from seatrial.images.sources import ca_bundle, digest_of_sources, has_own_sources, pip_conf, wheels_of
 from seatrial.job.model import Flavour, Job, Target
 from seatrial.job.plan import Choice, ImagePlan

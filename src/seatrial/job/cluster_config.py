@@ -20,7 +20,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from pydantic import WithJsonSchema as Schema
 
 from seatrial.job.cluster import Kind, Toleration, Volume
@@ -142,10 +142,17 @@ Nodes = Annotated[
 ]
 
 
+def _stored(old: Any, new: Any) -> BeforeValidator:
+    """Read a value that plans of earlier versions contain; in seatrial.toml it is refused."""
+    return BeforeValidator(lambda value, info: new if info.context is None and value == old else value)
+
+
 class ClusterOptions(Table):
     """Where and how a run is placed on a cluster."""
 
-    kind: Kind = Field(default="job", description="Workload kind: an Indexed Job, or what an operator runs.")
+    kind: Annotated[Kind, _stored("auto", "job")] = Field(
+        default="job", description="Workload kind: an Indexed Job, or what an operator runs."
+    )
     runtime: ObjectName = Field(default="torch-distributed", description="ClusterTrainingRuntime of a TrainJob.")
     context: str | None = Field(default=None, description="Kubeconfig context; the current one by default.")
     namespace: ObjectName | None = Field(default=None, description="Namespace; the context's by default.")
@@ -156,7 +163,9 @@ class ClusterOptions(Table):
         default=None, description="Host and namespace that built images are pushed to: HOST[:PORT]/NAMESPACE."
     )
     gpu_resource: str = Field(default="nvidia.com/gpu", description="Resource name of a GPU or MIG slice.")
-    gpu_claims: bool = Field(default=False, description="Claim GPUs by Dynamic Resource Allocation.")
+    gpu_claims: Annotated[bool, _stored(None, False)] = Field(
+        default=False, description="Claim GPUs by Dynamic Resource Allocation."
+    )
     node_selector: dict[str, str] = Field(default={}, description="Node labels that the pods require.")
     tolerations: Listed[TolerationText] = Field(default=(), description="Tolerated taints: KEY[=VALUE][:EFFECT].")
     priority_class: ObjectName | None = Field(default=None, description="PriorityClass of the pods.")

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import DiskError, UsageError
-from seatrial.images.building.build import write_context
-from seatrial.images.dockerfiles.write import VENV_PYTHON
+from seatrial.images.build.build import write_context
+from seatrial.images.dockerfile.render import VENV_PYTHON
 from seatrial.job.plan import CONTAINER_PROJECT, Plan
 from seatrial.planning.secrets import targets_secrets
 from seatrial.system.files import in_the_way

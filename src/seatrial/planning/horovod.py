@@ -7,7 +7,7 @@ from pathlib import Path
 
 from seatrial.backends.base import PlaceKind
 from seatrial.errors import TargetError
-from seatrial.images.requirements.requirements_files import canonical_name
+from seatrial.images.requirements.pip_format import canonical_name
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
 from seatrial.job.script import HOROVOD, ScriptFacts

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from seatrial.backends.local.venv import venv_interpreter
 from seatrial.errors import CommandError
-from seatrial.images.building.wheel import write_wheel
+from seatrial.images.dockerfile.context import write_wheel
 from seatrial.images.plan import factory_facts, plan_packages
 from seatrial.images.recipes import recipe_requirements, serving_requirements
 from seatrial.images.sources import pip_conf

@@ -11,7 +11,7 @@ from seatrial.backends.base import ImageFacts
 from seatrial.backends.kubernetes.manifests import MAX_CONFIG_MAP_BYTES
 from seatrial.backends.kubernetes.survey import ClusterFacts
 from seatrial.errors import ImageError, SeatrialError, UsageError
-from seatrial.images.building.code_layer import with_code
+from seatrial.images.dockerfile.context import with_code
 from seatrial.images.plan import plan_image
 from seatrial.images.requirements.pinned_pythons import index_door
 from seatrial.job.cluster import CodeWay, Kind, PodMount, Volume

@@ -53,6 +53,11 @@ def quote(line: str) -> str:
     return sentence if len(sentence) <= MAX_QUOTE else sentence[: MAX_QUOTE - 1] + "…"
 
 
+def join(*parts: str | None) -> str | None:
+    """Join the known parts by commas; None if there are none."""
+    return ", ".join(part for part in parts if part) or None
+
+
 def count(number: int, noun: str) -> str:
     """``1 GPU``, ``2 GPUs``, ``2 processes``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}{'es' if noun.endswith('s') else 's'}"

@@ -1,4 +1,4 @@
-"""Outcome: a receipt's headline, the same wherever a run is named. docs/decisions.md, 0038 has the reasons."""
+"""How a run ended: its exit cause, the end of its logs, and the headline that is the same wherever a run is named."""
 
 from __future__ import annotations
 
@@ -9,14 +9,31 @@ from typing import Literal
 from pydantic import computed_field
 
 from seatrial.errors import EXIT_CRITERIA, EXIT_DONE
-from seatrial.receipt.criterion import Criterion
 from seatrial.receipt.formatting import count
-from seatrial.receipt.record import Record
+from seatrial.receipt.section import Criterion, Record
 
 OutcomeId = Literal[
     "running", "pruned", "stopped", "failed", "unmet", "in-doubt", "cpu", "cpu-fallback", "unproven", "passed"
 ]
 Level = Literal["good", "warning", "bad", "none"]
+
+
+class ExitCause(Record):
+    """Why the run ended: a stable ID (exit_cause.py has the table) and one sentence."""
+
+    id: str
+    words: str
+    target_exit_code: int | None = None
+    target_signal: int | None = None
+
+
+class LogEnd(Record):
+    """The end of a failed run's output: its last traceback, and the last lines of both streams."""
+
+    traceback: tuple[str, ...] = ()
+    stderr: tuple[str, ...] = ()
+    stdout: tuple[str, ...] = ()
+
 
 _LEVELS: dict[OutcomeId, Level] = {
     "running": "none",

@@ -44,7 +44,7 @@ from seatrial.train.data.crops import AlternatingCrops
 from seatrial.train.data.images import ImageSet, Normalisation, TestImages
 from seatrial.train.distributed import Ranks, ranks
 from seatrial.train.errors import EXIT_TERMINATED, InputError
-from seatrial.train.evaluate import evaluate
+from seatrial.train.evaluation import evaluate
 from seatrial.train.kernels import crops, muon, normpool, pooled_head, pooled_norm, sums, whitening
 from seatrial.train.kernels.nvrtc import FORMATS, build, usable
 from seatrial.train.kernels.pooled_norm import norm_act

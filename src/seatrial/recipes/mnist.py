@@ -28,7 +28,7 @@ from seatrial.train.data.images import ImageSet, Normalisation, TestImages
 from seatrial.train.data.streaming import training_images
 from seatrial.train.distributed import ranks
 from seatrial.train.errors import EXIT_TERMINATED, InputError
-from seatrial.train.evaluate import evaluate
+from seatrial.train.evaluation import evaluate
 from seatrial.train.fused import cross_entropy, logits, prepare
 from seatrial.train.kernels.pool import MaxPool2x2
 from seatrial.train.loop import fit

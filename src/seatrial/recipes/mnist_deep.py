@@ -34,7 +34,7 @@ from seatrial.train.data.mnist import FILES, MIRRORS, read_folder
 from seatrial.train.data.streaming import training_images
 from seatrial.train.distributed import Ranks, ranks
 from seatrial.train.errors import EXIT_TERMINATED
-from seatrial.train.evaluate import evaluate
+from seatrial.train.evaluation import evaluate
 from seatrial.train.fused import cross_entropy, prepare
 from seatrial.train.kernels.pool import MaxPool2x2
 from seatrial.train.loop import Outcome, fit

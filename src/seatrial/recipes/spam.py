@@ -29,15 +29,15 @@ from seatrial.train import script
 from seatrial.train.data.texts import TestTexts, Texts, TextSet
 from seatrial.train.distributed import Ranks, ranks
 from seatrial.train.errors import EXIT_TERMINATED, DataError, InputError, first_line
-from seatrial.train.evaluate import evaluate
+from seatrial.train.evaluation import evaluate
 from seatrial.train.gradient_checkpointing import recomputed
 from seatrial.train.loop import fit
 from seatrial.train.memory import cap, summary
 from seatrial.train.optim.optimizer import adamw
 from seatrial.train.optim.schedules import triangle
 from seatrial.train.packed.bert import PackedBert, takes
-from seatrial.train.packed.optimizer import FlatAdamW
 from seatrial.train.packed.texts import PackedTests, PackedTexts
+from seatrial.train.packed.weights import FlatAdamW
 from seatrial.train.precision import Precision, choose_precision
 from seatrial.train.saving.examples import EXAMPLES, Examples, outputs_on_cpu, save_examples
 from seatrial.train.saving.model_files import weights_digest

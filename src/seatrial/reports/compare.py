@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from seatrial.errors import UsageError
-from seatrial.receipt.look.pages import render_page
-from seatrial.receipt.look.svg import COLOURS
-from seatrial.receipt.model import STEPS_PLOT, Line, Plot, Receipt
-from seatrial.receipt.rendering.rows import device
+from seatrial.receipt.model import Receipt
+from seatrial.receipt.render.pages import render_page
+from seatrial.receipt.render.svg import COLOURS
+from seatrial.receipt.section import STEPS_PLOT, Line, Plot
+from seatrial.receipt.sections.what_ran import device_in_words
 from seatrial.reports.readings import Reading, readings, stem
 from seatrial.system.files import write_atomically
 
@@ -107,7 +108,7 @@ def _facts(runs: Sequence[Receipt]) -> tuple[Row, ...]:
         ("bound by", lambda r: r.diagnosis.cause if r.diagnosis else None, True),
         ("commit", lambda r: r.header.git_commit, False),
         ("backend", lambda r: r.header.backend, False),
-        ("GPUs", lambda r: ", ".join(gpu.name for gpu in r.header.gpus) or device(r), False),
+        ("GPUs", lambda r: ", ".join(gpu.name for gpu in r.header.gpus) or device_in_words(r.header), False),
         ("driver", lambda r: r.header.driver, False),
         ("framework", lambda r: r.header.framework, False),
         ("Python", lambda r: r.header.python, False),

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from seatrial.receipt.formatting import figure
-from seatrial.receipt.model import Line, Plot
+from seatrial.receipt.section import Line, Plot
 from seatrial.reports.compare import Comparison, Overlay, Row
 
 #: Widest and narrowest a curve is drawn.

@@ -9,8 +9,9 @@ from statistics import fmean
 
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.formatting import energy_short, metric_figure, percent, rate
-from seatrial.receipt.judging.measurements import HIGHER_IS_BETTER, LOWER_IS_BETTER
-from seatrial.receipt.model import GpuUse, Metric, Receipt, StepAnatomy
+from seatrial.receipt.model import Receipt
+from seatrial.receipt.sections.measured import HIGHER_IS_BETTER, LOWER_IS_BETTER, GpuUse, Metric
+from seatrial.receipt.sections.steps import StepAnatomy
 
 Read = Callable[[Receipt], float | None]
 Words = Callable[[float], str]

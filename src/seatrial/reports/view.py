@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.backends.base import State
-from seatrial.receipt.evidence.output import Output
-from seatrial.receipt.judging.judge import judge
-from seatrial.receipt.load import load
+from seatrial.receipt.fields import clean_line
+from seatrial.receipt.judge import judge
+from seatrial.receipt.logs import Output
 from seatrial.receipt.model import Receipt
+from seatrial.receipt.store import load
 from seatrial.runs.following.output import Stream
 from seatrial.runs.run import Run
 from seatrial.system.nofollow import open_regular
@@ -22,11 +22,6 @@ PROVISIONAL_S, PROVISIONAL_TIMES = 5.0, 10.0
 
 #: Most that is read of a log at once.
 MAX_PIECE_BYTES = 256 * 1024
-
-#: Escape sequences, then control characters other than line end and tab. A carriage return begins a line anew.
-_ESCAPES = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
-)
 
 
 @dataclass(frozen=True)
@@ -101,4 +96,4 @@ def read_log(run: Run, stream: Stream, start: int | None, end: int | None) -> Pi
     except FileNotFoundError:
         return Piece("", 0, 0, 0)
     text = data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
-    return Piece(_ESCAPES.sub("", text), start, start + len(data), size)
+    return Piece(clean_line(text), start, start + len(data), size)

@@ -14,11 +14,11 @@ from seatrial.errors import DiskError
 from seatrial.events import AgentFinished, HostState, follow_chain, of_type
 from seatrial.job.plan import Plan
 from seatrial.planning import secrets
-from seatrial.receipt.judging.judge import judge
-from seatrial.receipt.load import JSON_NAME
-from seatrial.receipt.model import Receipt, TrackerPage
-from seatrial.receipt.telling import telling
-from seatrial.receipt.write import write_receipt
+from seatrial.receipt.judge import judge
+from seatrial.receipt.model import Receipt
+from seatrial.receipt.reported import headline_metrics
+from seatrial.receipt.sections.what_ran import TrackerPage
+from seatrial.receipt.store import JSON_NAME, write_receipt
 from seatrial.runs import notify, without_agent
 from seatrial.runs.adopt import handle_of
 from seatrial.runs.discovered_gpus import with_discovered_gpus
@@ -130,7 +130,7 @@ def _told_state(run: Run) -> State | None:
 def _summary(run: Run, plan: Plan, receipt: Receipt) -> dict[str, Any]:
     """What listings show, so that thousands of receipts need not be parsed."""
     last = {metric.name: metric.last for metric in receipt.measurements.metrics}
-    loss, accuracy = telling(last)
+    loss, accuracy = headline_metrics(last)
     return {
         "id": run.id,
         "name": run_name(run),

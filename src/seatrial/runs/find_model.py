@@ -145,6 +145,6 @@ def _written_since(run: Run, receipt: Receipt, found: TrainedModel, verb: Verb) 
 
 
 def _receipt(run: Run) -> Receipt:
-    from seatrial.receipt.load import load  # 35 ms, for words that mean runs alone
+    from seatrial.receipt.store import load  # 35 ms, for words that mean runs alone
 
     return load(run.folder)

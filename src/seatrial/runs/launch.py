@@ -16,9 +16,9 @@ from seatrial.errors import GpuContractError, SeatrialError, UsageError
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.cut_down import ARCHITECTURES, covers
 from seatrial.findings.finding import Finding
-from seatrial.images.building.ready import CACHED
-from seatrial.images.image_size import image_bytes_of
-from seatrial.images.origin import origin_labels
+from seatrial.images.build.progress import CACHED
+from seatrial.images.build.size import image_bytes_of
+from seatrial.images.dockerfile.context import origin_labels
 from seatrial.images.recipes import require_data
 from seatrial.images.sources import pip_conf
 from seatrial.job.gpus import Selection
@@ -177,7 +177,7 @@ def _make_present(plan: Plan, backend: Backend, building: Building) -> None:
     assert image is not None and store is not None, "only a ready image of a store can be unknown"
     if store.image(image.tag) is not None:
         return
-    from seatrial.images.building.pull import pull  # most images are here
+    from seatrial.images.build.build import pull  # most images are here
 
     with building() as tell:
         pull(store, image.tag, tell)
@@ -240,7 +240,7 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
         return
     store = prepared.backend.images
     if plan.image is not None and plan.image.build:
-        from seatrial.images.building.build import build  # 10 ms that a plan need not wait for
+        from seatrial.images.build.build import build  # 10 ms that a plan need not wait for
 
         assert store is not None, "a plan with an image to build is for a backend with a store"
         pip = pip_conf(plan.job.image)
@@ -249,7 +249,7 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
     elif plan.image is not None:
         image_bytes_of(plan, store, environ)  # counted before the run, not beside it
     if plan.companion_image is not None and store is not None and store.image(plan.companion_image) is None:
-        from seatrial.images.building.pull import pull  # as the build's
+        from seatrial.images.build.build import pull  # as the build's
 
         pull(store, plan.companion_image, say)
     if plan.venv is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from seatrial import events
 from seatrial.errors import EngineUnavailableError, SeatrialError
-from seatrial.receipt.evidence.fields import number, text, whole
+from seatrial.receipt.fields import number, text, whole
 from seatrial.runs.run import Run, run_name
 
 if TYPE_CHECKING:

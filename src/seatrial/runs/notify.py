@@ -17,8 +17,8 @@ from typing import Any
 
 from seatrial.errors import SeatrialError
 from seatrial.job.notify import Notify, host_of, program_of
-from seatrial.receipt.load import JSON_NAME
 from seatrial.receipt.model import Receipt
+from seatrial.receipt.store import JSON_NAME
 from seatrial.runs.notified import NOTES
 from seatrial.runs.run import Run, run_name
 from seatrial.system import command, nofollow

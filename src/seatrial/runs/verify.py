@@ -8,7 +8,7 @@ from pathlib import Path
 
 from seatrial.errors import UsageError
 from seatrial.events import follow_chain
-from seatrial.receipt.load import JSON_NAME, load
+from seatrial.receipt.store import JSON_NAME, load
 from seatrial.runs.run import Run
 
 

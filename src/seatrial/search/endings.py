@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from seatrial.errors import SeatrialError, TrialsFailError, UsageError
-from seatrial.receipt.evidence.steps import PHASES
 from seatrial.receipt.model import Receipt
+from seatrial.receipt.reported import PHASES
 from seatrial.search.objective import Objective
 from seatrial.search.trial import Ending, State, Trial
 

@@ -11,7 +11,7 @@ from queue import Empty, Queue
 from seatrial.backends.base import State
 from seatrial.backends.remembered import remembering
 from seatrial.errors import DiskError, GpusHeldError, ImageError, SeatrialError
-from seatrial.images.building.telling import Telling
+from seatrial.images.build.progress import Telling
 from seatrial.job.model import Job
 from seatrial.receipt.model import Receipt
 from seatrial.runs import launch

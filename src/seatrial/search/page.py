@@ -16,8 +16,7 @@ from markupsafe import Markup
 
 from seatrial.job.units import format_seconds
 from seatrial.receipt.formatting import figure
-from seatrial.receipt.look.chip import OTHER, STATES
-from seatrial.receipt.look.pages import render_page
+from seatrial.receipt.render.pages import OTHER, STATES, render_page
 from seatrial.search import coordinates
 from seatrial.search.columns import Column, best_in, columns
 from seatrial.search.importance import FEWEST, importances

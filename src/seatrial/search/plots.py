@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from seatrial.receipt.evidence.series import thin
-from seatrial.receipt.plot import Line, Plot
+from seatrial.receipt.reported import thin
+from seatrial.receipt.section import Line, Plot
 from seatrial.search.objective import Objective
 from seatrial.search.trial import Trial
 

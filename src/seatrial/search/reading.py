@@ -7,8 +7,8 @@ import re
 
 from seatrial import events
 from seatrial.events import Step
-from seatrial.receipt.evidence.fields import number, text
-from seatrial.receipt.evidence.steps import PHASES
+from seatrial.receipt.fields import number, text
+from seatrial.receipt.reported import PHASES
 from seatrial.runs.following.output import Stream
 from seatrial.runs.run import Run
 from seatrial.search.objective import Objective

@@ -10,10 +10,9 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from seatrial.job.plan import Choice
-from seatrial.stack.constraints import Constraints
 from seatrial.stack.facts import Wheel, cuda_of_driver, minimum_driver, torch_index, wheels
 from seatrial.stack.machine import Machine
-from seatrial.stack.rules import Candidate, Violation, violations
+from seatrial.stack.rules import Candidate, Constraints, Violation, violations
 
 #: Pythons to choose from where nothing fixes one, best first. 3.11 first: every framework of the last three years has
 #: wheels for it (tables/*.json), and the official slim image is the smallest of those it is the newest of.

@@ -19,9 +19,8 @@ from seatrial.train import loop
 from seatrial.train.command_line import RESUME_DIR_VARIABLE, RUN_DIR_VARIABLE
 from seatrial.train.distributed import Ranks
 from seatrial.train.errors import EXIT_TERMINATED, InputError
-from seatrial.train.modes import modes_kept
+from seatrial.train.evaluation import Test, modes_kept
 from seatrial.train.saving.checkpoint import checkpoints as found_in
-from seatrial.train.score import Test
 from seatrial.train.step import Step
 from seatrial.train.trackers import open_trackers
 

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from seatrial.train.data import images
 from seatrial.train.kernels import classic, classifier_head, filter_gradients, normpool, single_channel_conv, sums
 from seatrial.train.kernels.nvrtc import REALS, build, unavailable, usable
-from seatrial.train.module_kernels import ModuleKernels
+from seatrial.train.module_patches import ModuleKernels
 from seatrial.train.precision import Precision
 
 

@@ -16,8 +16,7 @@ from torch.fx import Node
 
 from seatrial.train.kernels import layernorm
 from seatrial.train.kernels.nvrtc import REALS, usable
-from seatrial.train.replaced_forward import running_by
-from seatrial.train.traced_code import Unreadable, hooked, read, settings_of
+from seatrial.train.traced_code import Unreadable, hooked, read, running_by, settings_of
 
 #: Modules within modules that are read for who gets a result.
 DEEP = 3

@@ -1,19 +1,23 @@
-"""The training loop, on one page: epochs of steps, a test after each, checkpoints, and the ways a training ends."""
+"""Why a training ends before its last epoch: no better validation loss for some epochs, or a SIGTERM."""
 
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from seatrial.train.command_line import RUN_DIR_VARIABLE
 from seatrial.train.distributed import Ranks
 from seatrial.train.engine import Engine, choose_engine
 from seatrial.train.epoch_progress import EpochProgress, log_losses
@@ -22,9 +26,64 @@ from seatrial.train.memory import peak
 from seatrial.train.saving import rng
 from seatrial.train.saving.checkpoint import CheckpointWriter, checkpoints, load_model, load_newest, written_by
 from seatrial.train.step import Step
-from seatrial.train.stopping import EarlyStopping, StopRequest
 from seatrial.train.trackers import Trackers
 from seatrial.train.watchdog import Watchdog
+
+
+@dataclass
+class EarlyStopping:
+    """Remembers the best validation loss.
+
+    Attributes:
+        patience: tests without improvement after which to stop; None never stops.
+        least_improvement: a loss counts as better when it is lower by more than this.
+    """
+
+    patience: int | None = None
+    least_improvement: float = 0.0
+    best: float = float("inf")
+    waited: int = 0
+
+    def better(self, loss: float) -> bool:
+        """Take an epoch's validation loss; whether it is the best so far."""
+        if loss < self.best - self.least_improvement:
+            self.best, self.waited = loss, 0
+            return True
+        self.waited += 1
+        return False
+
+    @property
+    def stop(self) -> bool:
+        """Whether patience is at its end."""
+        return self.patience is not None and self.waited >= self.patience
+
+
+class StopRequest:
+    """Remembers a SIGTERM, so that the loop ends at a step's end and saves. Use as a context manager.
+
+    Within a run also the first SIGINT, which ``seatrial run`` sends on Ctrl-C; elsewhere that is a notebook's.
+    Only the main thread of a process gets signals: in another one nothing is remembered.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._previous: dict[signal.Signals, signal._HANDLER] = {}
+
+    def __enter__(self) -> StopRequest:
+        if threading.current_thread() is threading.main_thread():
+            numbers = [signal.SIGTERM, *([signal.SIGINT] if RUN_DIR_VARIABLE in os.environ else [])]
+            self._previous = {number: signal.signal(number, self._remember) for number in numbers}
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+
 
 #: Steps queued between two looks at SIGTERM. The ranks agree on stopping there, 0.2 ms over Gloo on one host. On
 #: a CPU a step may take a second, and whoever sent the signal waits 30.

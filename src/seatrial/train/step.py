@@ -1,10 +1,8 @@
-"""One optimizer step: load, forward, backward, reduce, clip, update, count. Device operations only: it can be captured.
-
-The host never waits for the device here. The loss of every step is kept on the device and read once an epoch.
-"""
+"""Recovery from out-of-memory errors: the micro-batch is halved, accumulation doubles, the batch stays what it was."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -12,22 +10,44 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from seatrial.train.checks import Loss, check_numbers, check_parts, trained_on
 from seatrial.train.compiled_blocks import CompiledBlocks
 from seatrial.train.data.shards import Shape, Span
 from seatrial.train.distributed import GradientReducer, Gradients, Ranks, here
-from seatrial.train.errors import InputError
-from seatrial.train.given import check_numbers, check_parts
-from seatrial.train.losses import Loss, trained_on
-from seatrial.train.oom import MicroBatch
+from seatrial.train.errors import InputError, TrainError
 from seatrial.train.optim import torch_optimizers
-from seatrial.train.optim.average import Average
-from seatrial.train.optim.optimizer import Optimizer
+from seatrial.train.optim.optimizer import Average, Optimizer
 from seatrial.train.optim.schedules import Schedule, by_group, table
 from seatrial.train.precision import Precision, choose_precision
 from seatrial.train.saving.rng import rng_state, set_rng_state
 
 if TYPE_CHECKING:
-    from seatrial.train.module_kernels import ModuleKernels
+    from seatrial.train.module_patches import ModuleKernels
+
+
+class MicroBatch:
+    """Rows that go through the network at once; a batch is made of as many as it takes."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+    def halve(self, device: torch.device, announce: bool) -> None:
+        """Take half as many rows from now on and give the memory of the failed attempt back.
+
+        Raises:
+            TrainError: it was one row already.
+        """
+        if self.rows == 1:
+            raise TrainError(
+                "out of memory even with micro-batches of 1 row",
+                fix="a smaller model, --precision bf16, or more free memory: nvidia-smi shows what else uses the GPU",
+            )
+        old, self.rows = self.rows, -(-self.rows // 2)
+        gc.collect()  # the traceback of the failed attempt may still hold its activations
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        if announce:
+            print(f"out of memory with micro-batches of {old} rows: continuing with {self.rows}", flush=True)
 
 
 class Source(Protocol):

@@ -1,15 +1,31 @@
-"""A module's own code, read by torch.fx with every module that it calls as a black box."""
+"""Read a module's own code by torch.fx, and run modules by another ``forward`` for a while."""
 
 from __future__ import annotations
 
 import inspect
 import random
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 from torch.fx import Graph, Tracer
+
+
+@contextmanager
+def running_by(pairs: Iterable[tuple[nn.Module, Callable[..., Any]]]) -> Iterator[None]:
+    """Within, each module runs by the function beside it."""
+    kept = list(pairs)
+    for module, forward in kept:
+        module.__dict__["forward"] = forward
+    try:
+        yield
+    finally:
+        for module, _ in kept:
+            module.__dict__.pop("forward", None)
+
 
 _PLAIN = (bool, int, float, str, type(None))
 

@@ -56,7 +56,7 @@ def modules(words: list[str], folder: Path, environ: Mapping[str, str]) -> tuple
 def test_a_plan(project: tuple[Path, dict[str, str]]) -> None:
     code, loaded = modules(["plan", "train.py", "--on", "local"], *project)
     assert code == 0
-    assert not (HEAVY | {"yaml", "seatrial.pipelines.request"}) & loaded
+    assert not (HEAVY | {"yaml", "seatrial.compose.request"}) & loaded
     ours = {name for name in loaded if name.startswith("seatrial.")}
     assert len(ours) <= 220, "205 on 2026-11-23"
     assert len(loaded) <= 640, "549 on 2026-11-23"
@@ -103,5 +103,5 @@ def test_a_receipt_that_is_there_is_shown_without_what_judges(project: tuple[Pat
     assert code == 0
     code, loaded = modules(["runs", "show"], *project)
     assert code == 0 and "seatrial.receipt.model" in loaded
-    judges = {"seatrial.receipt.judging.judge", "seatrial.job.plan", "seatrial.backends.base"}
+    judges = {"seatrial.receipt.judge", "seatrial.job.plan", "seatrial.backends.base"}
     assert not (HEAVY - {"seatrial.receipt.model"} | judges) & loaded

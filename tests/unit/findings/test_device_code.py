@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from seatrial.findings import cut_down
 from seatrial.findings.device_code import covers, runs_on
-from seatrial.images.slimming.fatbin import CUBIN, PTX, Entry, never_loaded
+from seatrial.images.slim.program.device_code import CUBIN, PTX, Entry, never_loaded
 
 majors, minors = st.integers(2, 30), st.integers(0, 9)
 versions = st.tuples(majors, minors)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.images.origin import origin_labels, public_url
+from seatrial.images.dockerfile.context import origin_labels, public_url
 from seatrial.job.model import Job, Target
 
 SCRIPT, RECIPE = Target(kind="script", value="train.py"), Target(kind="recipe", value="mnist")

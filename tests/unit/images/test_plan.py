@@ -10,10 +10,10 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from seatrial.errors import ConfigError, GpuContractError, TargetError, UsageError
-from seatrial.images import slim
 from seatrial.images.plan import plan_image, plan_packages
 from seatrial.images.recipes import RECIPES, TOOLS
 from seatrial.images.requirements.resolve_frameworks import Resolved
+from seatrial.images.slim import options
 from seatrial.images.sources import pip_conf
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import Choice, ImagePlan
@@ -265,7 +265,7 @@ def test_auto_leaves_out_what_the_job_cannot_call(
 
 def test_auto_proves_nothing_of_more_source_than_is_read(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "more.py").write_text("")
-    monkeypatch.setattr(slim, "_MOST_FILES", 1)
+    monkeypatch.setattr(options, "_MOST_FILES", 1)
     assert "--unused none " in str(planned(project, built_for="h100")[0].dockerfile)
 
 
@@ -306,7 +306,7 @@ def test_slimming_tensorflow_and_jax(project: Path, framework: str, line: str, k
 def test_slimming_reads_the_source_of_every_recipe(project: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Path] = []
     monkeypatch.setattr(
-        slim, "read_sources", lambda paths, *_: [read.append(path) or path.read_text() for path in paths]
+        options, "read_sources", lambda paths, *_: [read.append(path) or path.read_text() for path in paths]
     )
     plan, _ = planned(project, target=Target(kind="recipe", value=name), slim="unused", built_for="h100")
     assert "--level unused" in str(plan.dockerfile) and [path.is_file() for path in read] == [True]

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from seatrial.errors import ConfigError
-from seatrial.images.needs import Needs
-from seatrial.images.project import LOCK, project_needs
-from seatrial.images.requirements.packages import packages_of_imports
+from seatrial.images.requirements.imports import packages_of_imports
+from seatrial.images.requirements.pip_format import Needs
+from seatrial.images.requirements.project import LOCK, project_needs
 from seatrial.job.script import ScriptFacts
 
 
@@ -436,7 +436,7 @@ def test_a_folder_that_poetry_names_is_never_asked_of_an_index(tmp_path: Path) -
         '[tool.poetry.dependencies]\ntabulate = "^0.9"\ncore-lib = { path = "../core", develop = true }\n'
     )
     needs = needs_of(project, "core_lib", "tabulate")
-    assert needs.requirements.lines == ("tabulate (>=0.9,<0.10)",)
+    assert needs.requirements.lines == ("tabulate<0.10,>=0.9",)
     assert needs.warnings[0].endswith(
         "from a folder outside of the project, and not from an index: that folder is not there"
     )
@@ -475,7 +475,7 @@ dev = [{ include-group = "train" }, "pytest"]
         "Poetry 2": (
             '[project]\ndependencies = ["click"]\n'
             '[tool.poetry.group.train.dependencies]\ntorch = "2.5.1"\nhumanize = "<4.9"\n',
-            ("click", "torch (==2.5.1)", "humanize (<4.9)"),
+            ("click", "torch==2.5.1", "humanize<4.9"),
         ),
         "nothing of them is imported": ('[dependency-groups]\ndev = ["ruff"]\n', ("humanize", "torch")),
     }.values(),

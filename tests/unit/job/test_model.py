@@ -34,6 +34,7 @@ def test_a_job_is_written_as_before() -> None:
     recorded = json.loads(RECORDED)
     assert recorded["mounts"][1].endswith(":/more:rw")
     recorded["mounts"][1] = recorded["mounts"][1].removesuffix(":rw")  # read-write is what a mount is without a word
+    assert recorded["kubernetes"].pop("kind") == "auto" and written["kubernetes"].pop("kind") == "job"
     assert written["kubernetes"].pop("queue") is None  # newer than the recording
     for key in ("runtime", "gpu_claims"):
         written["kubernetes"].pop(key)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from planning_sites import a_site
-from seatrial.images.project import project_needs
+from seatrial.images.requirements.project import project_needs
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import Plan
 from seatrial.job.script import ScriptFacts, script_facts

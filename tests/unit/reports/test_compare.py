@@ -7,16 +7,12 @@ import pytest
 from rich.console import Console
 
 from seatrial.errors import UsageError
-from seatrial.receipt.model import (
-    DiagnosisRecord,
-    ExitCause,
-    Header,
-    Line,
-    Measurements,
-    Metric,
-    Plot,
-    Receipt,
-)
+from seatrial.receipt.model import Receipt
+from seatrial.receipt.outcome import ExitCause
+from seatrial.receipt.section import Line, Plot
+from seatrial.receipt.sections.measured import Measurements, Metric
+from seatrial.receipt.sections.steps import DiagnosisRecord
+from seatrial.receipt.sections.what_ran import Header
 from seatrial.reports import compare_terminal
 from seatrial.reports.compare import compare, to_html, to_json
 

@@ -7,7 +7,7 @@ import pytest
 
 from seatrial import cli
 from seatrial.cli.screens import runs_table
-from seatrial.pipelines import listing
+from seatrial.compose import listing
 from seatrial.runs.listing import Line, line_of
 from seatrial.runs.store import RunStore
 

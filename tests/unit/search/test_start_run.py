@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from seatrial.errors import ImageError
-from seatrial.images.building.ready import CACHED, READY
+from seatrial.images.build.progress import CACHED, READY
 from seatrial.job.model import Job, Target
 from seatrial.search import local
 from seatrial.search.engines import ENGINES

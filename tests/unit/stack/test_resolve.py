@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from seatrial.stack.constraints import Constraints
 from seatrial.stack.facts import Framework, Wheel, gpu_models, table, wheels
 from seatrial.stack.machine import Machine, TargetGpu, parse_target
 from seatrial.stack.resolve import PYTHONS, Conflict, Stack, resolve
+from seatrial.stack.rules import Constraints
 
 H100 = parse_target("h100")
 FRAMEWORKS: tuple[Framework, ...] = ("torch", "tensorflow", "jax")

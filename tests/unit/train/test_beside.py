@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from seatrial.train.beside import Beside  # noqa: E402
+from seatrial.train.autocast_weights import Beside  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

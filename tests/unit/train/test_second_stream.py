@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from seatrial.train.second_stream import SecondStream, uses, watched  # noqa: E402
+from seatrial.train.autocast_weights import SecondStream, uses, watched  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

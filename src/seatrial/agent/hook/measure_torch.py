@@ -1,7 +1,7 @@
-"""Steps of an unmodified torch script: optimizers, loaders, backward passes, collectives, checkpoints, graphs.
+"""Measure steps of an unmodified torch script: a table of the functions that are looked at, and their wrappers.
 
-What is patched costs some hundred nanoseconds a call and changes no number: it looks at the clock, and at shapes.
-Copies and synchronisations, which are many small calls, and the GPU's own time are measured in windows (windows.py).
+A wrapper costs some hundred nanoseconds a call and changes no number: it looks at the clock, and at shapes. Copies and
+synchronisations, which are many small calls, and the GPU's own time are measured in windows (torch_windows.py).
 """
 
 import importlib.util
@@ -13,13 +13,12 @@ from threading import get_ident
 from time import perf_counter
 from typing import Any, Callable, Dict, Iterator, List
 
-from .communication import Communication
-from .hand_steps import HandSteps
-from .loaders import Loaders
-from .optimizer_steps import OptimizerSteps, compiling_check
-from .recorder import NEVER, SHORTEST_EVALUATION_S, Recorder, age_s, shared
-from .windows import Windows
-from .wrapping import wrap
+from .observe import wrap
+from .steps import NEVER, SHORTEST_EVALUATION_S, Recorder, age_s, shared
+from .torch_distributed import Communication
+from .torch_loader import Loaders
+from .torch_steps import HandSteps, OptimizerSteps, compiling_check
+from .torch_windows import Windows
 
 _BEGUN: Dict[str, "Measuring"] = {}
 

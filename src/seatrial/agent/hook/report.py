@@ -1,10 +1,19 @@
-"""What the hook tells: lines of $SEATRIAL_EVENTS, each with one key of ours that the agent passes on as it is."""
+"""Append lines to $SEATRIAL_EVENTS, each with one key of ours that the agent passes on as it is."""
 
 import json
 import math
 import os
 import time
 from typing import Any, Dict, List
+
+
+def in_short(error: BaseException) -> str:
+    """An error's line that says most, for a reason: its first; a worker's error ends with what it was."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    if lines[0].startswith("Caught ") and len(lines) > 1:
+        return lines[-1][:200]
+    return ("%s: %s" % (type(error).__name__, lines[0]))[:200]
+
 
 #: Of this process, where RANK does not say it: ranks that a script has started itself.
 _RANK: List[int] = []

@@ -211,7 +211,7 @@ def _arithmetic(found: Anatomy, kept: Dict[str, Any]) -> Tuple[Way, ...]:
 
 
 def _fused(found: Anatomy) -> Way:
-    if found.optimizer_name.startswith("none"):  # hook/hand_steps.py
+    if found.optimizer_name.startswith("none"):  # hook/torch_steps.py
         return Way("fused_optimizer", [], "the script has no optimizer")
     if found.optimizer_name not in _FUSED:
         return Way("fused_optimizer", [], "%s has no fused form" % (found.optimizer_name or "its optimizer"))

@@ -1,4 +1,4 @@
-"""Putting back what a trial changed: the hook's journal (hook/keep_files.py), from its end to its beginning."""
+"""Putting back what a trial changed: the hook's journal (hook/undo_journal.py), from its end to its beginning."""
 
 import os
 import shutil

@@ -15,11 +15,11 @@ from seatrial.backends.base import Freed
 from seatrial.backends.containers.client import EngineClient
 
 #: Label of each image that a Dockerfile of ours makes, and the comment at the end of each of its steps
-#: (images/dockerfiles/write.py).
+#: (images/dockerfile/render.py).
 BUILT_LABEL = "seatrial.built=true"
 STEP_MARK = "# seatrial"
 
-#: A build gets a name with this in it until it is finished (images/building/build.py).
+#: A build gets a name with this in it until it is finished (images/build/build.py).
 _UNFINISHED = "-unfinished-"
 
 #: An engine that is asked for its disk use adds up every layer; Docker took 9 s for 40 GB on a slow disk.

@@ -351,6 +351,7 @@ class Cluster:
         try:
             import httpx
             import kr8s.asyncio
+            import yaml
         except ImportError as error:
             raise EngineUnavailableError(
                 "Kubernetes needs the package kr8s", run="python -m pip install 'seatrial[k8s]'"
@@ -372,7 +373,12 @@ class Cluster:
             raise _refused(error) from error
         except (httpx.TransportError, kr8s.APITimeoutError) as error:
             raise unreachable("the kubeconfig's address", str(error)) from error
-        except (OSError, LookupError, httpx.InvalidURL) as error:  # a certificate, a program that gives a token
+        except (
+            OSError,
+            LookupError,
+            httpx.InvalidURL,
+            yaml.YAMLError,
+        ) as error:  # a certificate, a program that gives a token
             raise no_cluster(f"the kubeconfig's credentials or address cannot be used: {error}") from error
         api.timeout = ANSWER_TIMEOUT_S
         self._signed_in = api

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 
 from seatrial.cli.screens.run import Screen
+from seatrial.compose.request import Console
 from seatrial.job.model import Job
-from seatrial.pipelines.request import Front
 
 
-def front(*, trust: bool = False, as_json: bool = False, whole: bool = False, quiet: bool = False) -> Front:
+def front(*, trust: bool = False, as_json: bool = False, whole: bool = False, quiet: bool = False) -> Console:
     """This terminal.
 
     Args:
@@ -24,7 +24,7 @@ def front(*, trust: bool = False, as_json: bool = False, whole: bool = False, qu
 
         require_consent(job, os.environ, screen, trust=trust)
 
-    return Front(
+    return Console(
         say=screen.say,
         building=screen.building,
         write=screen.write,

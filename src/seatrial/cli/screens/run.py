@@ -82,7 +82,7 @@ class Screen:
             yield lambda line: None
             return
         from seatrial.cli.screens.live_line import LiveLine
-        from seatrial.images.building.telling import Telling
+        from seatrial.images.build.progress import Telling
 
         shown = self._live
         live = shown or LiveLine()
@@ -179,9 +179,9 @@ class Screen:
         if self._quiet and receipt.outcome.level != "bad":
             return
         with importing():
-            from seatrial.receipt.rendering import terminal, verdict  # a plan shows no receipt, and is asked for often
+            from seatrial.receipt.render import terminal  # a plan shows no receipt, and is asked for often
 
-        show = terminal.render if self._whole else verdict.render
+        show = terminal.render if self._whole else terminal.render_verdict
         if self._whole or not error_follows:
             console = self._err if self._answer_only else self._out
             self._end_line(console)

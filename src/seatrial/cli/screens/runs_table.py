@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from seatrial.compose.listing import Listed
 from seatrial.job.units import format_seconds
-from seatrial.pipelines.listing import Listed
 from seatrial.runs.listing import started_at
 
 #: Columns of a terminal from which on every column is shown.

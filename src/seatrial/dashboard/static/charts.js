@@ -1,4 +1,4 @@
-// Charts as receipts have them (receipt/look/svg.py): the same classes, sizes of their own, and values where one points.
+// Charts as receipts have them (receipt/render/svg.py): the same classes, sizes of their own, and values where one points.
 import { make } from "./parts.js";
 
 const NS = "http://www.w3.org/2000/svg";

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from seatrial.images.requirements.requirements_files import Requirements
+from seatrial.images.requirements.pip_format import Requirements
 from seatrial.job.model import ImageOptions
 from seatrial.stack.facts import torch_index
 from seatrial.system.package_source import Source

@@ -10,10 +10,10 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from seatrial.errors import ConfigError
+from seatrial.images.requirements.imports import elsewhere
 from seatrial.images.requirements.index_sources import OF_TORCH, index_sources, torch_sources
-from seatrial.images.requirements.packages import elsewhere
 from seatrial.images.requirements.pins import Pin, Way, has_wheel, pins_of, size_bytes, ways
-from seatrial.images.requirements.requirements_files import Requirements
+from seatrial.images.requirements.pip_format import Requirements
 from seatrial.job.model import ImageOptions, Job
 from seatrial.job.plan import Choice
 from seatrial.stack.facts import Framework, wheels

@@ -14,7 +14,7 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from seatrial.images.requirements.requirements_files import Requirements, parsed
+from seatrial.images.requirements.pip_format import Requirements, parsed
 from seatrial.stack.python_ranges import brought, known_range
 from seatrial.stack.resolve import PYTHONS
 from seatrial.system.package_index import Answer

@@ -10,14 +10,13 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from seatrial.errors import ConfigError, StackError
-from seatrial.images.needs import Needs
-from seatrial.images.requirements.requirements_files import Requirements, canonical_name, parsed
+from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
 from seatrial.job.plan import Choice
 from seatrial.job.script import BUILT_ON
-from seatrial.stack.constraints import Constraints
 from seatrial.stack.facts import TORCH_VERSION, Framework, wheels
 from seatrial.stack.machine import Machine
 from seatrial.stack.resolve import PYTHONS, Conflict, Stack, resolve
+from seatrial.stack.rules import Constraints
 
 FRAMEWORKS: tuple[Framework, ...] = ("torch", "tensorflow", "jax")
 

@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
-from seatrial.images.requirements.requirements_files import canonical_name, checked_requirement, parsed
+from seatrial.images.requirements.pip_format import canonical_name, checked_requirement, parsed
 from seatrial.system import toml_file
 from seatrial.system.project_files import is_there, read_text
 

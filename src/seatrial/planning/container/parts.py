@@ -8,8 +8,8 @@ from pathlib import Path
 from seatrial.backends.base import ImageFacts, ImageStore
 from seatrial.backends.containers import injection
 from seatrial.errors import DiskError
-from seatrial.images.building.ready import ready_image
-from seatrial.images.building.wheel import write_wheel
+from seatrial.images.build.build import ready_image
+from seatrial.images.dockerfile.context import write_wheel
 from seatrial.images.recipes import recipe
 from seatrial.job.model import Job
 from seatrial.job.plan import (

@@ -1,7 +1,7 @@
 """What is added to a container that Compose makes: the agent, the GPUs' way in, labels, and nothing else.
 
 User, network, volumes, limits and root file system stay the file's business, so the plan's ContainerPlan holds only
-what the override adds (pipelines/compose/override.py).
+what the override adds (compose/override.py).
 """
 
 from __future__ import annotations

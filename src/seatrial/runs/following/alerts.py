@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from seatrial import events
-from seatrial.receipt.evidence.fields import clean
+from seatrial.receipt.fields import clean
 from seatrial.runs.run import Run
 
 _FINDING = events.mark(events.Found)

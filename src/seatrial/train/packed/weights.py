@@ -19,10 +19,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from seatrial.train.beside import Beside
+from seatrial.train.autocast_weights import Beside
 from seatrial.train.distributed import BUCKET_BYTES, Ranks
 from seatrial.train.kernels import flat_adam
 from seatrial.train.kernels.flat_adam import Rule
+from seatrial.train.optim.optimizer import Optimizer
 
 #: Elements that each parameter begins at a multiple of: 16 bytes of bf16, what a thread reads at once.
 ALIGNED = 8
@@ -226,3 +227,30 @@ class FlatWeights:
             piece.div_(self.ranks.world)
         kind = dist.ReduceOp.AVG if piece.is_cuda else dist.ReduceOp.SUM
         self._waiting.append(dist.all_reduce(piece, kind, async_op=True))
+
+
+class FlatAdamW(Optimizer):
+    """AdamW as ``optim.optimizer.adamw`` has it: matrices and embeddings decay, what has one dimension does not."""
+
+    def __init__(self, weights: FlatWeights, learning_rate: float) -> None:
+        rate, rule = torch.tensor(learning_rate, device=weights.flat.device), weights.rule
+        parameters = [weights.words, *weights.parameters]
+        groups = [
+            {"params": [each for each in parameters if each.ndim > 1], "weight_decay": rule.decay},
+            {"params": [each for each in parameters if each.ndim <= 1], "weight_decay": 0.0},
+        ]
+        super().__init__(groups, {"lr": rate, "betas": rule.betas, "eps": rule.epsilon})
+        self._weights = weights
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Update every parameter, and the copy for the products."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self._slots(parameter)
+        self._weights.done.add_(1)
+        self._weights.update(self.param_groups[0]["lr"])
+
+    def _fresh(self, parameter: Tensor) -> dict[str, Any]:
+        first, second = self._weights.state_of(parameter)  # type: ignore[arg-type]
+        return {"step": self._weights.done, "exp_avg": first, "exp_avg_sq": second}

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from seatrial.agent.hook import install as hook
+from seatrial.agent.hook import install
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch")
@@ -90,7 +90,7 @@ def run(folder, script, changes, code=0, **variables):
     env = {"PATH": os.environ["PATH"], "HOME": str(folder), "SEATRIAL_EVENTS": str(events), **variables}
     if changes is not None:
         env["SEATRIAL_TUNE"] = changes if isinstance(changes, str) else json.dumps(changes)
-    hook.install(str(folder / "hooks"), env, None, measure_steps=True)
+    install.install(str(folder / "hooks"), env, None, measure_steps=True)
     ended = subprocess.run([sys.executable, "train.py"], env=env, capture_output=True, text=True, cwd=folder)
     assert ended.returncode == code, ended.stderr
     lines = [json.loads(line) for line in events.read_text().splitlines()] if events.exists() else []

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from hooked_script import PREAMBLE, last, run
-from seatrial.agent.hook import install as hook
+from seatrial.agent.hook import install
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch")
@@ -130,7 +130,7 @@ for x, y in DataLoader(Warns(), batch_size=16):
         (tmp_path / "train.py").write_text(PREAMBLE + body)
         env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SEATRIAL_EVENTS": str(tmp_path / "events.jsonl")}
         if measured:
-            hook.install(str(tmp_path / "hooks"), env, None, measure_steps=True)
+            install.install(str(tmp_path / "hooks"), env, None, measure_steps=True)
         ended = subprocess.run([sys.executable, "train.py"], env=env, capture_output=True, text=True, cwd=tmp_path)
         assert ended.returncode == 1 and "ValueError: the last one" in ended.stderr
         outputs.append(ended.stderr)

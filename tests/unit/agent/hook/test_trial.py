@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.agent.hook import install as hook
+from seatrial.agent.hook import install
 from seatrial.agent.tune import restore
 
 pytestmark = pytest.mark.torch
@@ -44,7 +44,7 @@ def trial(tmp_path, script, *, prefix=(), seed_offset=0, seconds=0.4, asked=True
     events = folder / "events.jsonl"
     events.unlink(missing_ok=True)
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SEATRIAL_EVENTS": str(events)}
-    hook.install(str(tmp_path / "hooks"), env, None, measure_steps=True)
+    install.install(str(tmp_path / "hooks"), env, None, measure_steps=True)
     if asked:
         env["SEATRIAL_TRIAL"] = json.dumps(
             {"warmup_steps": 10, "steps": 20, "seconds": seconds, "seed_offset": seed_offset, "tried": tried}
@@ -277,7 +277,7 @@ compile = torch.compile
 torch.compile = lambda call, mode: compile(call, backend="eager")
 """
     told = "print(dict(counters['stats']), dict(counters['graph_break']), flush=True)"
-    monkeypatch.setattr(hook, "install", _with_changes(hook.install, {"compile": "default"}))
+    monkeypatch.setattr(install, "install", _with_changes(install.install, {"compile": "default"}))
     # Its time is over long after its steps are, however busy the machine: it ends behind them.
     ended, [one] = trial(tmp_path, breaks + loop(more=told), seconds=80.0)
     assert ended.returncode == 0 and one["ended"] == "steps" and one["steps"] >= 20, ended.stderr

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from seatrial.errors import ConfigError
-from seatrial.images.project import project_needs
-from seatrial.images.requirements.inline_script import read_inline
+from seatrial.images.requirements.other_formats import read_inline
+from seatrial.images.requirements.project import project_needs
 from seatrial.job.script import ScriptFacts
 
 SCRIPT = """#!/usr/bin/env -S uv run --script

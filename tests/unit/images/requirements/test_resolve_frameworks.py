@@ -6,8 +6,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from seatrial.errors import ConfigError, GpuContractError
-from seatrial.images.needs import Needs
-from seatrial.images.requirements.requirements_files import Requirements
+from seatrial.images.requirements.pip_format import Needs, Requirements
 from seatrial.images.requirements.resolve_frameworks import TORCH_VERSION, Resolved, resolve_frameworks
 from seatrial.stack.machine import Machine, parse_target
 

@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seatrial.receipt.evidence.clock import MAX_GAP_S, on_one_clock
-from seatrial.receipt.evidence.series import MAX_POINTS, thin
-from seatrial.receipt.evidence.steps import read_steps
-from seatrial.receipt.look.svg import _ticks
+from seatrial.receipt.clock import MAX_GAP_S, on_one_clock
+from seatrial.receipt.render.svg import _ticks
+from seatrial.receipt.reported import MAX_POINTS, read_steps, thin
 
 
 def agent(t):

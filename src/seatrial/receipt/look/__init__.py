@@ -1,1 +1,0 @@
-"""What every page shares: one style sheet, one frame, one drawing of charts (docs/decisions.md, 0049)."""
