@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from seatrial.backends import table
-from seatrial.backends.containers.user_mounts import checked_mount, parse_mount
+from seatrial.backends.containers.mounts import checked_mount, parse_mount
 from seatrial.cli.screens.live_line import LiveLine
 from seatrial.doctor import report, terminal
 from seatrial.doctor.chain import CHAIN, HOST, Layer, with_third_party

@@ -11,7 +11,7 @@ import typer
 
 from seatrial.cli.screens.run import Screen
 from seatrial.errors import EXIT_DONE
-from seatrial.planning.project_file import FILE, project_file, write_project_file
+from seatrial.planning.new_project import FILE, project_file, write_project_file
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -54,8 +54,8 @@ def init(
 def _devcontainer(folder: Path, script: str | None, machine: str | None, *, show: bool) -> int:
     from seatrial.cli.typed_job import read_job
     from seatrial.job.loading import project_table
-    from seatrial.planning.devcontainer import FOLDER, devcontainer, write_devcontainer
-    from seatrial.planning.project_file import find_script
+    from seatrial.planning.new_project import find_script
+    from seatrial.planning.portable import FOLDER, devcontainer, write_devcontainer
     from seatrial.runs.launch import plan_only
 
     flags: dict[str, Any] = {"project": folder}

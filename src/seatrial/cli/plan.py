@@ -49,7 +49,7 @@ def plan(
     secrets.check_secrets(job, environ)
     made = launch.plan_only(job, environ)
     if form is not None:
-        from seatrial.planning.equivalent import as_compose, as_docker
+        from seatrial.planning.portable import as_compose, as_docker
 
         print({"docker": as_docker, "compose": as_compose}[form](made), end="")
         return EXIT_DONE

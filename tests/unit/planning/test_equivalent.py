@@ -11,7 +11,7 @@ import yaml
 from fakes import a_container, a_plan
 from seatrial.errors import UsageError
 from seatrial.job.plan import AgentPlan, Gpu, Mount, Plan
-from seatrial.planning.equivalent import as_compose, as_docker
+from seatrial.planning.portable import as_compose, as_docker
 
 GPU = Gpu(index=0, uuid="GPU-1", name="NVIDIA H200", memory_bytes=1, compute_capability="9.0")
 
