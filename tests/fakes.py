@@ -14,10 +14,11 @@ from typing import Any
 
 from seatrial.backends import table
 from seatrial.backends.base import OF_CONTAINERS, Backend, EngineFacts, Handle, ImageFacts, State
+from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.errors import EngineUnavailableError, GpuContractError, ImageError, SeatrialError
 from seatrial.job import loading
 from seatrial.job.model import Job, Target
-from seatrial.job.plan import AgentPlan, ContainerPlan, EngineAddress, ImagePlan, Plan
+from seatrial.job.plan import ContainerPlan, EngineAddress, ImagePlan, Plan
 from seatrial.system.command import Completed
 
 

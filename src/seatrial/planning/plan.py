@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from seatrial.backends.base import Planner, Traits
+from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.errors import GpuContractError, UsageError
 from seatrial.images.recipes import recipe
 from seatrial.job.gpus import Selection, select
 from seatrial.job.memory_settings import memory_note
 from seatrial.job.model import DataMount, Job
-from seatrial.job.plan import AgentPlan, Check, Choice, Plan
+from seatrial.job.plan import Check, Choice, Plan
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
 from seatrial.planning.defaults import env_flag_changes, server_changes

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from seatrial.common.contract.agent_plan import Terminal
 from seatrial.errors import UsageError
 from seatrial.input_frames import PIPE
-from seatrial.job.plan import CONTAINER_INPUT, ContainerPlan, Mount, Terminal
+from seatrial.job.plan import CONTAINER_INPUT, ContainerPlan, Mount
 from seatrial.job.script import ScriptFacts
 from seatrial.planning.launcher import Launcher
 from seatrial.planning.site import Parts, Site

@@ -14,8 +14,8 @@ from seatrial.backends.base import Backend, EngineFacts
 from seatrial.backends.containers.env_file import proxies_with_login, read_env_file
 from seatrial.errors import GpuContractError, SeatrialError
 from seatrial.findings.catalogue import by_id
-from seatrial.findings.cut_down import ARCHITECTURES, covers
 from seatrial.findings.finding import Finding
+from seatrial.findings.gpu_missing import ARCHITECTURES, keeps_code_for
 from seatrial.images.build.progress import CACHED
 from seatrial.images.build.size import image_bytes_of
 from seatrial.images.dockerfile.context import origin_labels
@@ -188,7 +188,7 @@ def _refuse_cut_down_image(plan: Plan) -> None:
     image = plan.image
     kept = image.architectures or tuple(image.env.get(ARCHITECTURES, "").split()) if image else ()
     for gpu in plan.gpus if kept else ():
-        if not covers(kept, gpu.compute_capability or "0.0"):
+        if not keeps_code_for(kept, gpu.compute_capability or "0.0"):
             known = by_id("image-cut-down")
             raise GpuContractError(
                 f"The image has device code for {', '.join(kept)} only, but {gpu.name} is {gpu.compute_capability}",

@@ -11,7 +11,7 @@ from seatrial.backends import table
 from seatrial.backends.base import Backend, Handle, State
 from seatrial.errors import EngineUnavailableError, SeatrialError
 from seatrial.job.plan import EngineAddress
-from seatrial.probe import proc
+from seatrial.probe import processes
 from seatrial.runs.leases import Lease, Leases, default_folder
 from seatrial.system.state import state_folder
 
@@ -37,7 +37,7 @@ def leases(environ: Mapping[str, str]) -> Leases:
         if traits is None or not traits.on_this_host:
             return False
         if not traits.isolates:
-            process = proc.read(int(handle.id)) if handle.id.isdigit() else None
+            process = processes.read(int(handle.id)) if handle.id.isdigit() else None
             return process is not None and str(process.started_ticks) == handle.started and process.state != "Z"
         if not _CONTAINER_ID.fullmatch(handle.id):
             return False

@@ -11,7 +11,7 @@ from seatrial.backends.base import EngineFacts
 from seatrial.backends.containers.cdi import read_specs
 from seatrial.backends.containers.client import Dialect
 from seatrial.backends.containers.engine import ContainerEngine
-from seatrial.findings.commands import INSTALL_DOCKER
+from seatrial.findings.finding import INSTALL_DOCKER
 
 #: dockerd looks for this program on its own PATH, and offers ``--gpus`` when it is there.
 #: Source: moby daemon/nvidia_linux.go.

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from seatrial.backends.base import EngineFacts
 from seatrial.errors import GpuContractError
-from seatrial.findings.commands import GENERATE_CDI
+from seatrial.findings.finding import GENERATE_CDI
 from seatrial.job.plan import Gpu, Injection, Mount
 from seatrial.probe.driver_files import DeviceNode, DriverFiles
 

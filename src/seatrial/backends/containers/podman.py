@@ -14,9 +14,9 @@ from seatrial.backends.containers.engine import ContainerEngine
 from seatrial.backends.containers.log import K8sFile, OpenLog
 from seatrial.backends.containers.run_options import RunOptions
 from seatrial.errors import GpuContractError, SeatrialError
-from seatrial.findings.commands import ADD_SUBIDS, GENERATE_CDI
+from seatrial.findings.finding import ADD_SUBIDS, GENERATE_CDI
 from seatrial.job.plan import ContainerPlan
-from seatrial.probe import proc
+from seatrial.probe import processes
 from seatrial.system import command
 
 #: Facts of every Podman. Source: podman-run(1).
@@ -84,7 +84,7 @@ class Podman(ContainerEngine):
             return lambda follow: command.piped(in_the_end if follow else logs)
 
         def goes_on() -> bool:
-            return bool(writer) and proc.read(int(writer)) is not None
+            return bool(writer) and processes.read(int(writer)) is not None
 
         return lambda follow: K8sFile(path, goes_on if follow else None)
 
