@@ -83,7 +83,7 @@ def test_many_forgeries_are_counted_and_do_not_fill_the_log(pen):
     journal, written = pen
     for _ in range(500):
         journal.report(FORGED)
-    journal.tell_refused()
+    journal.report_refusals()
     read = written()
     assert len(read) == 21
     assert read[-1]["claims"] == {"gpu.context": 500} and read[-1]["total"] is True
@@ -92,7 +92,7 @@ def test_many_forgeries_are_counted_and_do_not_fill_the_log(pen):
 def test_few_are_not_told_twice(pen):
     journal, written = pen
     journal.report(FORGED)
-    journal.tell_refused()
+    journal.report_refusals()
     assert len(written()) == 1
 
 

@@ -57,7 +57,7 @@ def test_no_more_trials_than_there_is_time_for():
     "seen, why",
     [
         (Seen(None, None, out_of_memory=True), "it runs out of memory as it is"),
-        (Seen(None, 3.0), "its memory was not told"),
+        (Seen(None, 3.0), "its memory was not reported"),
         (Seen(None, None, why="no DataLoader was iterated for training"), "no DataLoader was iterated for training"),
     ],
 )
