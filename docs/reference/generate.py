@@ -16,8 +16,6 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from seatrial.receipt.model import SCHEMA_VERSION, Receipt, Series
-
 from seatrial import api, train
 from seatrial.api.doctor import Examination
 from seatrial.cli import VERBS, words
@@ -27,6 +25,7 @@ from seatrial.events import schema
 from seatrial.findings.catalogue import LAYERS, entries
 from seatrial.findings.known import Known
 from seatrial.job.config import json_schema
+from seatrial.receipt.model import SCHEMA_VERSION, Receipt, Series
 
 
 def schema_text() -> str:
@@ -137,8 +136,8 @@ def _table(types: Mapping[str, str], words: Mapping[str, str]) -> Iterator[str]:
     yield "| key | type | |" if typed else "| key | |"
     yield "|---|---|---|" if typed else "|---|---|"
     for key, type in types.items():
-        said = " ".join(words.get(key, "").split()).removesuffix(".")
-        yield f"| `{key}` | {type} | {said} |" if typed else f"| `{key}` | {said} |"
+        text = " ".join(words.get(key, "").split()).removesuffix(".")
+        yield f"| `{key}` | {type} | {text} |" if typed else f"| `{key}` | {text} |"
 
 
 def cli_text() -> str:
@@ -149,7 +148,7 @@ def cli_text() -> str:
 def _cli_lines() -> Iterator[str]:
     yield "# Commands"
     yield ""
-    yield "Generated from the verbs themselves; `man seatrial` and `seatrial VERB --help` say the same."
+    yield "Generated from the verbs themselves; `man seatrial` and `seatrial VERB --help` print the same."
     yield "What is typed for what: [Verb by verb](../how-to/index.md)."
     for name, command in words.read(VERBS).items():
         shown = " ".join(["seatrial", name, *(argument["metavar"] for argument in command["arguments"])])
@@ -168,7 +167,7 @@ def _names(option: Mapping[str, Any]) -> str:
 
 
 def _prose(text: str) -> str:
-    """Paragraphs of help: what stands between brackets is no HTML."""
+    """Return paragraphs of help with angle brackets escaped."""
     return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n")).replace("<", "&lt;").replace("``", "`")
 
 

@@ -11,9 +11,8 @@ import urllib.request
 
 import pytest
 
+from seatrial.monitor.reading import Names, Reader
 from seatrial.probe import machine
-from seatrial.telemetry.engines import Names
-from seatrial.telemetry.reading import Reader
 
 IMAGE = "python:3.11-slim-bookworm"
 WORK = "data = bytearray(60_000_000)\nopen('/dev/shm/x', 'wb').write(b'x' * 5_000_000)\nwhile True: pass"

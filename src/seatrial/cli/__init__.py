@@ -31,7 +31,6 @@ VERBS: dict[str, tuple[str, str]] = {
     "explain": ("explain", "Explain an error or a log, and print the command that fixes it."),
     "cdi": ("cdi", "Write a CDI spec for this machine's GPUs, or check the existing ones."),
     "dashboard": ("dashboard", "A web page: live GPUs, runs, curves, receipts, comparison."),
-    "exporter": ("exporter", "Export GPU, container and run metrics to Prometheus."),
     "sweep": ("sweep", "Run a job with several settings and compare them."),
     "tune": ("tune", "Try changes on an unmodified script; keep what is faster and trains the same."),
     "bench": ("bench", "Benchmark variants of a recipe side by side: bench train mnist --compare eager,graph."),

@@ -47,7 +47,7 @@ FIXED: dict[str, tuple[Candidate, ...]] = {
 
 #: Options whose word for a value means something else than above, or nothing: command and option → what it takes.
 _OF_OPTIONS: dict[str, tuple[Candidate, ...]] = {
-    "exporter --print-config": (("prometheus", ""), ("grafana", "")),
+    "dashboard --print-config": (("prometheus", ""), ("grafana", "")),
     "top --sort": (("gpu", ""), ("cpu", ""), ("memory", ""), ("name", "")),
 }
 

@@ -217,12 +217,11 @@ def compare(
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write a page with plots.")] = None,
     project: Project = None,
 ) -> int:
-    """Runs side by side: what differs, what was measured against the first, and their curves."""
+    """Runs side by side: what differs, what was measured against the first; --html adds their curves."""
     from rich.console import Console
 
-    from seatrial.reports import compare as comparison
-    from seatrial.reports import compare_terminal
-    from seatrial.reports.view import Receipts
+    from seatrial.monitor import compare as comparison
+    from seatrial.monitor.run_view import Receipts
     from seatrial.runs.finalise import finalise
 
     store, receipts = _store(project), Receipts()
@@ -237,7 +236,7 @@ def compare(
     if as_json:
         print(json.dumps(comparison.to_json(found), indent=1))
     else:
-        compare_terminal.render(found, Console(highlight=False))
+        comparison.print_table(found, Console(highlight=False))
     return EXIT_DONE
 
 

@@ -13,13 +13,12 @@ import typer
 from rich.console import Console
 
 from seatrial.errors import EXIT_DONE, UsageError
+from seatrial.monitor import top as view
+from seatrial.monitor.reading import Names, Reader
+from seatrial.monitor.top import open_sink
+from seatrial.monitor.top_screen import SORTS, Options
 from seatrial.runs.following.live import live_runs
 from seatrial.runs.nearest import store_of
-from seatrial.telemetry import top as view
-from seatrial.telemetry.engines import Names
-from seatrial.telemetry.reading import Reader
-from seatrial.telemetry.screen import SORTS, Options
-from seatrial.telemetry.sink import open_sink
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 

@@ -325,6 +325,11 @@ class Plan(Frozen):
         return len(self.gpus) if count is None else count * self.agent.nodes
 
     @property
+    def on_this_host(self) -> bool:
+        """Its containers or processes are on this machine; else a cluster places its pods and picks their GPUs."""
+        return self.cluster is None
+
+    @property
     def on_the_host(self) -> bool:
         """A process of this machine: no container and no pod around it."""
         return self.image is None

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from seatrial import events
-from seatrial.backends.base import EngineFacts, Handle, PlaceKind, State, this_machine
+from seatrial.backends.base import OF_PROCESSES, EngineFacts, Handle, State, this_machine
 from seatrial.errors import EngineError, EngineUnavailableError
 from seatrial.job.plan import AGENT_PYTHON_FLAGS, EngineAddress, Plan
 from seatrial.probe import processes
@@ -29,7 +29,7 @@ class Local:
     """No engine at all. The agent still checks, samples and records; nothing isolates or limits the target."""
 
     name = "local"
-    place: PlaceKind = "process"
+    traits = OF_PROCESSES
     images = None
 
     def __init__(self, at: EngineAddress | None = None) -> None:
