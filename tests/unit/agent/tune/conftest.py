@@ -21,7 +21,7 @@ def tuned(tmp_path, monkeypatch, capsys):
         tuner = driver.Driver(Spec(argv=["python", "train.py"], folder=str(tmp_path), **{"gpus": 1, **options}))
         code = tuner.run()
         tuner.record.report()
-        told = [json.loads(line) for line in events.read_text().splitlines()]
-        return code, [line["tune"] for line in told if "tune" in line][-1], capsys.readouterr().out
+        reported = [json.loads(line) for line in events.read_text().splitlines()]
+        return code, [line["tune"] for line in reported if "tune" in line][-1], capsys.readouterr().out
 
     return tuned
