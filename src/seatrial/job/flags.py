@@ -1,22 +1,14 @@
-"""The flags that describe a Job, one table for every command that takes one. typed_job.py makes the Job of them."""
+"""The options that describe a Job: one table for every command that takes one."""
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
-
-import typer
-
-Words = Annotated[
-    list[str] | None, typer.Argument(metavar="TARGET", help="Script or recipe name; omit with -m or --image.")
-]
+from typing import Any, NamedTuple
 
 
 class Flag(NamedTuple):
-    """A flag of every command that takes a job.
+    """An option of every command that takes a job.
 
     Attributes:
         key: where its value belongs in seatrial.toml; OWN are no keys of the file.
@@ -32,19 +24,13 @@ class Flag(NamedTuple):
 
     @property
     def group(self) -> str | None:
-        """Under which heading of the help it is; None: beside the verb's own options."""
+        """The heading in the help; None for the command's own options."""
         return next((title for title, keys in _GROUPS.items() if self.key in keys), None)
 
     @property
-    def parameter(self) -> inspect.Parameter:
-        """As typer reads it from a command's signature."""
-        option = typer.Option(*self.names.split(), help=self.help, metavar=self.metavar, rich_help_panel=self.group)
-        return inspect.Parameter(
-            self.key.replace(".", "_"),
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[self.kind | None, option],
-        )
+    def parameter(self) -> str:
+        """The name of the parameter of the command's function."""
+        return self.key.replace(".", "_")
 
 
 #: In the order of --help.
@@ -90,7 +76,7 @@ FLAGS = (
     Flag("gpu_memory", "--gpu-memory", "Limit memory per GPU (torch, TensorFlow, JAX).", metavar="SIZE"),
     Flag("writable", "--writable", "Make the root filesystem writable.", kind=bool),
     # Kubernetes (--on k8s)
-    Flag("kubernetes.kind", "--kind", "auto, job, pytorchjob, trainjob or jobset.", metavar="KIND"),
+    Flag("kubernetes.kind", "--kind", "job, jobset, pytorchjob or trainjob.", metavar="KIND"),
     Flag("kubernetes.namespace", "--namespace", "Default: the context's.", metavar="NAME"),
     Flag("kubernetes.context", "--context", "Of the kubeconfig.", metavar="NAME"),
     Flag("kubernetes.queue", "--queue", "Kueue's LocalQueue to wait in.", metavar="NAME"),
@@ -110,7 +96,7 @@ FLAGS = (
 )
 
 
-#: Headings of the help, in the order of help.GROUPS.
+#: Headings of the help, in their order.
 _GROUPS: dict[str, tuple[str, ...]] = {
     "Target": ("module", "image.ready", "image.target", "image.slim", "on"),
     "GPUs": ("gpus", "gpu_memory", "nodes", "restarts", "launcher"),
@@ -123,7 +109,9 @@ _GROUPS: dict[str, tuple[str, ...]] = {
     "Limits and criteria": ("timeout", "grace", "strict", "no_criteria", "notify", "with_names", "no_hook", "no_tune",),
 }  # fmt: skip
 
-#: What is only typed.
+GROUPS = tuple(_GROUPS)
+
+#: Options that are no keys of the file.
 OWN = ("no_criteria", "trust", "project")
 
 _OF_A_SCRIPT = ("module", "image.ready", "nodes", "restarts", "launcher", "no_hook", "no_tune")
@@ -157,40 +145,19 @@ _OF_A_JOB = ("kubernetes.kind", "kubernetes.queue", "kubernetes.require_capacity
 WITHOUT: dict[str, tuple[str, ...]] = {
     "build": ("name", *_OF_A_RUN, *_OF_A_CONTAINER, *_OF_A_JOB),
     "shell": (*_OF_A_RUN, *_OF_A_JOB),
-    "predict": (*_OF_A_SCRIPT, "publish", "notify"),
-    "bench": ("module", "image.ready", "launcher", "notify", "no_hook", "no_tune"),
     "export": (*_OF_A_SCRIPT, "publish", "notify"),
-    "serve": ("module", "nodes", "restarts", "launcher", "no_hook", "no_tune"),
+    "serve": ("kubernetes.queue", "module", "nodes", "restarts", "launcher", "no_hook", "no_tune"),
     "tune": ("no_tune", "restarts"),
 }
 
 
-def takes_job(command: Callable[..., int]) -> Callable[..., int]:
-    """Give a command FLAGS, those it is WITHOUT apart, beside its own parameters.
-
-    It receives those given as the mapping ``flags``, shaped as seatrial.toml is.
-    """
-    usable = [flag for flag in FLAGS if flag.key not in WITHOUT.get(command.__name__, ())]
-    by_parameter = {flag.parameter.name: flag for flag in usable}
-
-    @functools.wraps(command)
-    def with_flags(**arguments: Any) -> int:
-        given = {flag.key: arguments.pop(name) for name, flag in by_parameter.items()}
-        return command(flags=_in_tables(given), **arguments)
-
-    own = [value for key, value in inspect.signature(command, eval_str=True).parameters.items() if key != "flags"]
-    keyword_only = [value.replace(kind=inspect.Parameter.KEYWORD_ONLY) for value in own]
-    parameters = [*keyword_only, *(flag.parameter for flag in usable)]
-    with_flags.__signature__ = inspect.Signature(parameters, return_annotation=int)  # type: ignore[attr-defined]
-    with_flags.__annotations__ = {value.name: value.annotation for value in parameters}
-    return with_flags
-
-
-def _in_tables(given: Mapping[str, Any]) -> dict[str, Any]:
-    """``{"image.ready": "x"}`` → ``{"image": {"ready": "x"}}``, without the flags that were not given."""
+def in_tables(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn ``{"image.ready": "x"}`` into ``{"image": {"ready": "x"}}``, without options that were not typed."""
     flags: dict[str, Any] = {}
     for key, value in given.items():
-        if value is not None:
+        if value not in (None, False, ()):
             *tables, last = key.split(".")
-            (flags.setdefault(tables[0], {}) if tables else flags)[last] = value
+            (flags.setdefault(tables[0], {}) if tables else flags)[last] = (
+                list(value) if isinstance(value, tuple) else value
+            )
     return flags
