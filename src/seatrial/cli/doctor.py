@@ -73,7 +73,7 @@ def doctor(
         raise UsageError("--json and --report both print", run="seatrial doctor --json --report report.md")
     if as_json and fix:
         raise UsageError("--fix asks and shows what it changes, --json prints one object", run="seatrial doctor --fix")
-    if on not in (places := ("auto", *table.ON_THIS_MACHINE)):
+    if on not in (places := ("auto", *table.on_this_host())):
         raise UsageError(f"There is no engine {on!r}: choose from {', '.join(places)}", run="seatrial doctor --help")
     if report_file is not None and str(report_file) != "-":
         require_writable(report_file)

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -25,17 +25,33 @@ from seatrial.job.keys import read_duration
 from seatrial.job.loading import read_notify, read_sweep
 from seatrial.job.notify import Notify
 from seatrial.runs.following.watch import handled
-from seatrial.search import page
-from seatrial.search.end_notification import tell_end
-from seatrial.search.opening import open_search, resume_search
+from seatrial.search import results
 from seatrial.search.request import Flags, make_request, parse_parallel
-from seatrial.search.runners import RUNNERS
-from seatrial.search.search import Search
-from seatrial.search.standing import best_of
+from seatrial.search.results import best_of, notify_end
+from seatrial.search.search import Search, open_search, resume_search
 from seatrial.search.trial import Trial
 from seatrial.system.desktop import nothing_to_show_on
 from seatrial.system.names import Names, names_of
 from seatrial.system.typed_path import as_typed
+
+
+def _local(search: Search) -> None:
+    from seatrial.search import runner
+
+    runner.run_trials(search)
+
+
+def _ray(search: Search) -> None:
+    from seatrial.search.ray_cluster import require_ray
+
+    require_ray()
+    from seatrial.search import ray_tuner
+
+    ray_tuner.run_trials(search)
+
+
+#: Behind --engine: trials as runs of this machine, or of a Ray cluster's nodes.
+RUNNERS: dict[str, Callable[[Search], None]] = {"local": _local, "ray": _ray}
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -152,18 +168,18 @@ def _refuse_more(context: typer.Context, study: str) -> None:
 def _carry_out(search: Search, engine: str, screen: SearchScreen, told: Notify, *, as_json: bool) -> int:
     """Run it, then table, page and exit code; what ended it early is raised behind them. ``told``: of its end."""
     began_s, name = time.monotonic(), search.study.definition.name
-    screen.say(f"study {name}: {search.what()}")
+    screen.say(f"study {name}: {search.summary()}")
     job = search.job
     names = Names() if job.with_names else names_of(search.environ, secrets=job.secrets)
 
     def tick() -> None:
         screen.show(search)
-        page.refresh(search, names)
+        results.refresh(search, names)
 
     def tell(code: int) -> None:
         try:
             trials, seconds = search.study.trials(), time.monotonic() - began_s
-            tell_end(search, trials, told, names, search.environ, exit_code=code, seconds=seconds)
+            notify_end(search, trials, told, names, search.environ, exit_code=code, seconds=seconds)
         except SeatrialError as error:  # the sweep itself has come to what it has come to
             screen.say(f"warning: nobody was told of the end: {error.message}")
 
@@ -177,7 +193,7 @@ def _carry_out(search: Search, engine: str, screen: SearchScreen, told: Notify, 
         with suppress(SeatrialError):  # the error may be that the study cannot be written
             search.leave(error)
             screen.say(f"go on: seatrial sweep --resume {name}")
-            page.write(search, names)
+            results.write(search, names)
         tell(error.exit_code)
         raise
     screen.close()
@@ -187,7 +203,7 @@ def _carry_out(search: Search, engine: str, screen: SearchScreen, told: Notify, 
     else:
         print_table(trials, search.objective)
     _summary(search, trials, screen)
-    screen.say(f"page: {as_typed(page.write(search, names))}")
+    screen.say(f"page: {as_typed(results.write(search, names))}")
     code = _exit_code(search, trials)
     tell(code)
     if search.problem is not None:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from seatrial.errors import EngineError
-from seatrial.probe import attribution, machine, nvml, proc, shm
-from seatrial.probe.attribution import Owner
-from seatrial.probe.cgroup import Cgroup
+from seatrial.probe import container, machine, nvml, processes
+from seatrial.probe.container import Cgroup
+from seatrial.probe.machine import Owner
 from seatrial.probe.sampler import COUNTER_INTERVAL_S, Sampler
 from seatrial.system import command
 from seatrial.system.client_call import client_call
@@ -26,7 +26,7 @@ _SELDOM = ("energy_j", "ecc_corrected", "ecc_uncorrected")
 #: A view that is looked at wants GPM values as often as people look.
 GPM_INTERVAL_S = 1.0
 
-#: Marks the processes of a run on the local backend (agent/process/environment.py).
+#: Marks the processes of a run on the local backend (agent/target.py).
 _RUN_VARIABLE = b"SEATRIAL_RUN_ID="
 
 
@@ -46,7 +46,7 @@ class Reader:
         self._xids: dict[str, int] = {}
         self._slow: dict[str, dict[str, Any]] = {}
         self._service_due_s = float("-inf")
-        self._attribution = attribution.Attribution()
+        self._attribution = machine.Attribution()
         self._sampler = self._open()
 
     def _open(self) -> Sampler:
@@ -104,8 +104,8 @@ class Reader:
             slow.update(self._sampler.service(gpu.uuid) if service_due else {})
             about = {"index": gpu.index, "name": gpu.name, "mig": gpu.mig, "pci_bus_id": gpu.pci_bus_id}
             listed = self._sampler.processes(gpu.uuid)
-            processes = [_process(p.pid, p.memory_bytes, p.share_pct) for p in listed or []]
-            read.append({**about, **values, **slow, "xid": self._xids.get(gpu.uuid), "processes": processes})
+            users = [_process(p.pid, p.memory_bytes, p.share_pct) for p in listed or []]
+            read.append({**about, **values, **slow, "xid": self._xids.get(gpu.uuid), "processes": users})
         return read
 
     def _containers(self, found: Mapping[Owner, Sequence[int]], gpus: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -118,7 +118,7 @@ class Reader:
         self, owner: Owner, pids: Sequence[int], gpus: Sequence[dict[str, Any]], named: Named | None
     ) -> dict[str, Any]:
         cgroup = Cgroup(str(pids[0]))
-        shared = shm.read(f"/proc/{pids[0]}/root/dev/shm")
+        shared = container.read(f"/proc/{pids[0]}/root/dev/shm")
         members = set(pids)
         used = [(gpu, p) for gpu in gpus for p in gpu["processes"] if p["pid"] in members]
         labels = named.labels if named else {}
@@ -168,9 +168,9 @@ def unread(reason: str) -> dict[str, Any]:
 
 
 def _process(pid: int, memory_bytes: int | None, share_pct: float | None) -> dict[str, Any]:
-    owner = attribution.owner(pid)
-    command = proc.command_line(pid).replace(b"\0", b" ").decode("utf-8", "replace").strip()
-    marks = [entry for entry in proc.environment(pid) if entry.startswith(_RUN_VARIABLE)]
+    owner = machine.owner(pid)
+    command = processes.command_line(pid).replace(b"\0", b" ").decode("utf-8", "replace").strip()
+    marks = [entry for entry in processes.environment(pid) if entry.startswith(_RUN_VARIABLE)]
     return {
         "pid": pid,
         "memory_bytes": memory_bytes,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.backends.base import State
-from seatrial.findings.labels import CAUSE, FIX
+from seatrial.findings.finding import CAUSE, FIX
 from seatrial.job.units import format_seconds
 from seatrial.receipt.fields import clean_line
 from seatrial.receipt.formatting import figure, rate

@@ -20,7 +20,7 @@ from seatrial.monitor import reading as reading_module
 from seatrial.monitor.reading import Named, Names, Reader
 from seatrial.monitor.top import COLUMNS, open_sink
 from seatrial.monitor.top_screen import SORTS, History, Options, render
-from seatrial.probe.attribution import Owner
+from seatrial.probe.machine import Owner
 
 NO_ENGINES = {"SEATRIAL_DOCKER": "/no/docker", "SEATRIAL_PODMAN": "/no/podman"}
 RUN = {"id": "20261121-000000-abcd", "name": "base", "target": "train.py", "bound_by": "launch-bound",
