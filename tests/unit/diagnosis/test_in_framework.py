@@ -8,7 +8,7 @@ import re
 import pytest
 
 from seatrial.diagnosis import advice
-from seatrial.diagnosis.advice import ADVICE, in_framework
+from seatrial.diagnosis.advice import ADVICE, elsewhere, in_framework
 from seatrial.diagnosis.diagnosis import Advice
 from seatrial.diagnosis.signals import Signals, signals
 
