@@ -142,7 +142,7 @@ class Steps(Section):
             for part in first.parts
         ]
         rows += [Row("waits at", wait) for wait in first.waits]
-        rows += [Row(f"rank {rank.rank}", _beside(rank)) for rank in others]
+        rows += [Row(f"rank {rank.rank}", _other_rank(rank)) for rank in others]
         facts = [f"{name.replace('_', ' ')} {first.facts[name]}" for name in _FACTS if name in first.facts]
         if facts:
             rows.append(Row("training", "; ".join(facts)))
@@ -196,7 +196,7 @@ def _rates(anatomy: StepAnatomy) -> str:
     return ", ".join(parts)
 
 
-def _beside(anatomy: StepAnatomy) -> str:
+def _other_rank(anatomy: StepAnatomy) -> str:
     parts = sorted(anatomy.parts, key=lambda part: -part.share)[:3]
     return f"{_rates(anatomy)}; " + ", ".join(f"{part.words} {percent(100 * part.share)}" for part in parts)
 
