@@ -41,7 +41,7 @@ _KEYS = {"model", "optimizer", "epoch", "rng"}
 PROCESS_BYTES = 64 * 2**20
 #: Share of the memory that is free where the training computes that one more waiting copy may take.
 WAITING_SHARE = 0.25
-#: Copies in the host's memory where the device has room for the others: one is filled while another is written.
+#: Copies in the host's memory while the device can hold the others: one is filled while another is written.
 HOST_COPIES = 2
 
 
@@ -49,7 +49,7 @@ class CheckpointWriter:
     """Saves checkpoints into one folder, the last ``keep`` of them and the best.
 
     ``save`` copies the tensors where they are (on the GPU: a device-side copy, milliseconds) and returns; a thread
-    brings them to the host, beside the training's own kernels. It also writes them where they are few; a large state
+    brings them to the host while the training's kernels run. It also writes them where they are few; a large state
     another process writes, for a thread that writes a gigabyte takes Python from the training. What waits for thread or
     process stays where it was copied; of more than ``keep`` the oldest, which would be deleted at once, is never
     written. Where the memory does not hold one more copy of a large state, training waits.
@@ -153,11 +153,11 @@ class CheckpointWriter:
             self._queue = HostQueue(self.keep, self._write, self._fail)
         held = self._queue.room(size, HOST_COPIES if has_room(state) else self.keep + 1)
         try:
-            told = self._host.fill(held, state, ready)
+            layout = self._host.fill(held, state, ready)
         except BaseException:
             self._queue.give_back(held)
             raise
-        self._queue.give(QueuedCheckpoint(global_step, held, told, best))
+        self._queue.give(QueuedCheckpoint(global_step, held, layout, best))
 
     def _write(self, global_step: int, write: Callable[[Path], object], best: bool) -> None:
         path = self._free(self.folder / f"checkpoint-{global_step:010d}.pt")
@@ -192,7 +192,7 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def numbered(folder: Path) -> list[Path]:
-    """Return the files of a folder that are named as checkpoints are, whoever wrote them; highest step first."""
+    """Return the files of a folder that are named as checkpoints are, of any training; highest step first."""
     return sorted((path for path in folder.glob("checkpoint-*.pt") if _NAME.fullmatch(path.name)), key=_number)[::-1]
 
 
@@ -239,7 +239,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def _plain_archive(path: Path) -> bool:
-    """As torch.save writes it: a zip file of entries that are not packed, so that none is larger than the file."""
+    """Return True for a zip file as torch.save writes it, of entries that are not packed and so not larger than it."""
     with path.open("rb") as file:
         if file.read(4) != b"PK\3\4":
             return False
@@ -317,7 +317,7 @@ def snapshot(value: Any) -> Any:
 
 
 def has_room(state: Mapping[str, Any]) -> bool:
-    """Whether one more copy of a state may wait where its tensors are: what is free there is the training's."""
+    """Return True if one more copy of a state may wait where its tensors are, beyond what the training needs."""
     return all(size <= free_bytes(device) * WAITING_SHARE for device, size in arena.sizes_of(state).items())
 
 
@@ -359,13 +359,13 @@ class HostCopies:
                 to.copy_(tensor)
 
         try:
-            told = arena.fill(held, value, copy)
+            layout = arena.fill(held, value, copy)
             if self._staging is not None:
                 self._staging.finish()
         except BaseException:
             self._staging = None  # what is in its pieces must not come into the next checkpoint
             raise
-        return told
+        return layout
 
     def _stream(self, device: torch.device, ready: torch.cuda.Event | None) -> torch.cuda.Stream:
         if device not in self._streams:

@@ -22,11 +22,11 @@ FREE_BESIDE = 2
 
 @dataclass(frozen=True)
 class QueuedCheckpoint:
-    """One whose tensors are in an arena; ``told`` is what ``arena.fill`` gave."""
+    """One whose tensors are in an arena; ``layout`` is what ``arena.fill`` gave."""
 
     global_step: int
     held: arena.Arena
-    told: Any
+    layout: Any
     best: bool
 
 
@@ -35,7 +35,7 @@ class HostQueue:
 
     Args:
         write: (global step, (path) → None that writes the file, best).
-        fail: is told what a write raised.
+        fail: called with the error of a write.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class HostQueue:
                 if self._made == 0 or (self._made < most and free > (1 + FREE_BESIDE) * size_bytes):
                     self._made += 1
                     break
-                if not self.drop(newer=1):  # the one that asks for room
+                if not self.drop(newer=1):  # the one that needs the memory
                     self._changed.wait()
         try:
             return arena.Arena(size_bytes)
@@ -132,10 +132,10 @@ class HostQueue:
     def _to_disk(self, waiting: QueuedCheckpoint, path: Path) -> None:
         if self._process is not None:
             try:
-                self._process.write(path, waiting.held, waiting.told)
+                self._process.write(path, waiting.held, waiting.layout)
                 return
             except ProcessLookupError:  # killed, for memory perhaps: then here
                 self._process.close()
                 self._process = None
-        state = arena.read(waiting.held.memory, waiting.told)
+        state = arena.read(waiting.held.memory, waiting.layout)
         write_file(path, lambda file: torch.save(state, file))
