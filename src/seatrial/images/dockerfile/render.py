@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from seatrial.findings.cut_down import ARCHITECTURES
+from seatrial.findings.gpu_missing import ARCHITECTURES
 from seatrial.images.dockerfile.layer_program import FRAMEWORK_LIST
 from seatrial.images.dockerfile.layers import (
     CONSTRAINTS,
@@ -41,9 +41,9 @@ WHEELS = "wheels"
 _TOOLS_AT, _FILES_AT, _CACHE_AT = "/mnt", "/media", "/srv"
 _TOOLS_MOUNT = f"type=bind,source={TOOLS},target={_TOOLS_AT}"
 
-#: One cache of ours for all our builds, which `seatrial prune --all` can name.
+#: One cache of ours for all our builds, which `seatrial runs prune --all` can name.
 PIP_CACHE_ID = "seatrial-pip"
-#: At the end of each step, where the shell reads a comment: by it `seatrial prune` knows our steps in a build cache.
+#: At the end of each step, where the shell reads a comment: by it `runs prune` knows our steps in a build cache.
 OURS = "  # seatrial"
 
 _PIP_SETTINGS = (
