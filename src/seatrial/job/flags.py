@@ -84,7 +84,7 @@ FLAGS = (
     # limits and criteria
     Flag("timeout", "--timeout", "Stop the target after this long, e.g. 2h.", metavar="TIME"),
     Flag("grace", "--grace", "Between SIGTERM and SIGKILL; default 30s.", metavar="TIME"),
-    Flag("notify", "--notify", "When it has ended: desktop, a command, or a URL.", kind=list[str], metavar="WHERE"),
+    Flag("notify", "--notify", "A command to run here when it has ended.", kind=list[str], metavar="COMMAND"),
     Flag("no_hook", "--no-hook", "Do not measure the script's steps from inside.", kind=bool),
     Flag("no_tune", "--no-tune", "Leave out the changes of [tune] in the project's file.", kind=bool),
     Flag("strict", "--strict", "Exit with 4 if criteria are not met, defaults included.", kind=bool),

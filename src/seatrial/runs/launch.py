@@ -42,7 +42,6 @@ from seatrial.runs.store import RunStore, new_run_id
 from seatrial.runs.trained_model import WEIGHTS, of_recipe
 from seatrial.system import agent_archive
 from seatrial.system.caller import Caller
-from seatrial.system.desktop import nothing_to_show_on
 from seatrial.system.files import make_folder
 from seatrial.system.state import state_folder
 
@@ -355,7 +354,7 @@ def _plan(
     plan = make_plan(job, site, ground.script, interactive=interactive)
     warnings = plan.warnings if on_a_cluster else (*plan.warnings, *_nothing_to_resume(job.resume, earlier))
     choices = (ground.why_backend, *plan.choices, *ground.tracked.choices, *_told_at_the_end(job))
-    more = (*ground.tracked.warnings, *warnings_of(plan.job), *nothing_to_show_on(job.notify.desktop, environ))
+    more = (*ground.tracked.warnings, *warnings_of(plan.job))
     return plan.model_copy(update={"choices": choices, "warnings": (*warnings, *more)})
 
 
