@@ -138,8 +138,8 @@ def _table(types: Mapping[str, str], words: Mapping[str, str]) -> Iterator[str]:
     yield "| key | type | |" if typed else "| key | |"
     yield "|---|---|---|" if typed else "|---|---|"
     for key, type in types.items():
-        said = " ".join(words.get(key, "").split()).removesuffix(".")
-        yield f"| `{key}` | {type} | {said} |" if typed else f"| `{key}` | {said} |"
+        text = " ".join(words.get(key, "").split()).removesuffix(".")
+        yield f"| `{key}` | {type} | {text} |" if typed else f"| `{key}` | {text} |"
 
 
 def cli_text() -> str:
@@ -183,7 +183,7 @@ def _row(option: click.Option, context: click.Context) -> tuple[str, str]:
 
 
 def _prose(text: str) -> str:
-    """Paragraphs of help: what stands between brackets is no HTML."""
+    """Return paragraphs of help with angle brackets escaped."""
     return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n")).replace("<", "&lt;").replace("``", "`")
 
 

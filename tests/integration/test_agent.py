@@ -12,9 +12,9 @@ import pytest
 from agent_process import FLOOR, Agent
 from pace import slowness
 from seatrial import events, frames
-from seatrial.agent.process import guard
+from seatrial.agent import isolation
 from seatrial.backends.collected import Sink
-from seatrial.probe import proc
+from seatrial.probe import processes
 
 both = pytest.mark.parametrize(
     "python",
@@ -26,7 +26,7 @@ both = pytest.mark.parametrize(
 
 
 def gone(pid):
-    process = proc.read(pid)
+    process = processes.read(pid)
     return process is None or process.state == "Z"
 
 
@@ -238,7 +238,7 @@ time.sleep(60)
     process.kill()
     process.communicate()
     agent.wait_for(lambda: all(gone(pid) for pid in pids))
-    agent.wait_for(lambda: not guard.find_run(agent.plan["run_id"]))
+    agent.wait_for(lambda: not isolation.find_run(agent.plan["run_id"]))
 
 
 def test_kill_9_of_the_target_is_told(tmp_path):
@@ -458,9 +458,9 @@ def test_the_agent_is_light(tmp_path):
     agent = Agent(tmp_path, "import time; time.sleep(60)", sample_interval_s=1.0)
     process = agent.start()
     agent.wait_for(lambda: len(agent.events("sample")) >= 2)  # by then all is imported
-    before = proc.read(process.pid)
+    before = processes.read(process.pid)
     time.sleep(4)
-    after = proc.read(process.pid)
+    after = processes.read(process.pid)
     process.terminate()
     process.communicate(timeout=20)
     assert after.cpu_seconds - before.cpu_seconds <= 4 * 0.02 * slowness()

@@ -14,10 +14,10 @@ import pytest
 
 from cli_project import Project
 from seatrial import cli
+from seatrial.cli.sweep import RUNNERS
 from seatrial.errors import DiskError
 from seatrial.runs import notify
 from seatrial.runs.notify import NOTES
-from seatrial.search.runners import RUNNERS
 from seatrial.search.search import Search
 
 #: For so long that nobody waits for it, and for a time that no other process sleeps.

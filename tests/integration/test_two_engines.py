@@ -12,8 +12,8 @@ import pytest
 from cli_project import Project, environment
 from engines import IMAGE
 from seatrial.backends.containers.docker import Docker
-from seatrial.dashboard.projects import Projects
-from seatrial.dashboard.server import Housekeeping
+from seatrial.monitor.app import Housekeeping
+from seatrial.monitor.run_list import Projects
 from seatrial.runs.launching_process import LaunchingProcess
 from seatrial.runs.store import RunStore
 

@@ -1,4 +1,4 @@
-"""What is published: the wheel has every file of the package, its metadata says what is so, and versions agree."""
+"""The wheel has every file of the package, correct metadata, and one version."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import seatrial
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(seatrial.__file__).parent
 
-#: Of kinds that are no Python, one each: a rule that left a kind out would be seen.
+#: One file of each kind besides Python, so that a rule that omits a kind fails.
 KINDS = (
     "receipt/render/templates/receipt.html", "stack/tables/torch.json", "serve/static/page.js",
-    "dashboard/static/icon.svg", "telemetry/prometheus.yml",
+    "monitor/static/icon.svg", "monitor/prometheus.yml",
     "agent/__main__.py", "recipes/digits.py", "py.typed", "cli/shells/seatrial.fish",
 )  # fmt: skip
 
@@ -29,7 +29,7 @@ KINDS = (
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]:
     backend = pytest.importorskip("hatchling.build")
     if not (ROOT / "pyproject.toml").exists():
-        pytest.skip("the tests are beside no checkout")
+        pytest.skip("the tests are not in a checkout")
     folder, before = tmp_path_factory.mktemp("dist"), Path.cwd()
     os.chdir(ROOT)
     try:

@@ -2,11 +2,9 @@
 
 import sys
 
-from seatrial.agent import plan
-from seatrial.agent.process import shield
-from seatrial.agent.streams import redaction
-from seatrial.agent.streams.journal import Journal, say
-from seatrial.agent.streams.pass_through import STALL_S
+from seatrial.agent import isolation, plan
+from seatrial.agent.framed_output import STALL_S
+from seatrial.agent.journal import Journal, say, take
 from seatrial.agent.supervisor import supervise
 from seatrial.agent.tune import spec as tune
 
@@ -32,10 +30,10 @@ def main() -> int:
     try:
         alterable = None if run.host_sampled else "agent and target are processes of one user"
         if run.evidence_dir is None:
-            alterable = shield.close()
+            alterable = isolation.close()
         journal = Journal(run.evidence_dir, repeats=run.pod_restarts is not None)
         if run.alert_webhook is not None:
-            taken = redaction.take([run.alert_webhook], run.secrets_dir)
+            taken = take([run.alert_webhook], run.secrets_dir)
             run = run._replace(alert_webhook=taken[run.alert_webhook])
         code = supervise(run, journal, alterable)
         journal.flush(STALL_S)

@@ -8,9 +8,9 @@ import os
 import time
 from typing import Callable, List, Optional, Tuple
 
-from seatrial.agent.plan import Plan
-from seatrial.agent.process import signals
-from seatrial.agent.streams.journal import Journal
+from seatrial.agent import signals
+from seatrial.agent.journal import Journal
+from seatrial.common.contract.agent_plan import AgentPlan
 
 #: Before torchrun is started again: the store of an attempt that is ending should be gone by then.
 PAUSE_S = 3.0
@@ -44,7 +44,7 @@ def lost_pods(run_dir: str) -> int:
     return max(0, words.count(_BEGUN) - words.count(_ENDED))
 
 
-def exit_code(plan: Plan, code: int, stopped: bool) -> int:
+def exit_code(plan: AgentPlan, code: int, stopped: bool) -> int:
     """The agent's exit code for the target's. In a pod it also tells the controller whether the run has ended.
 
     Args:
@@ -57,12 +57,12 @@ def exit_code(plan: Plan, code: int, stopped: bool) -> int:
     return EXIT_FAILED if code >= _LEAST_RETRYABLE else code
 
 
-def allowed(plan: Plan) -> int:
+def allowed(plan: AgentPlan) -> int:
     """Failures after which it is not started again. One node alone has no peer to lose: its script has failed."""
     return 1 + plan.restarts if plan.nodes > 1 else 1
 
 
-def run_again(plan: Plan, journal: Journal, once: Callable[[], Tuple[int, bool]]) -> int:
+def run_again(plan: AgentPlan, journal: Journal, once: Callable[[], Tuple[int, bool]]) -> int:
     """Run the target until it ends well, is asked to end, or has failed too often; its exit code.
 
     Args:
@@ -88,7 +88,7 @@ def run_again(plan: Plan, journal: Journal, once: Callable[[], Tuple[int, bool]]
         _append(plan, _PODS, _ENDED)
 
 
-def _attempts(plan: Plan, journal: Journal, once: Callable[[], Tuple[int, bool]], failed: int) -> int:
+def _attempts(plan: AgentPlan, journal: Journal, once: Callable[[], Tuple[int, bool]], failed: int) -> int:
     while True:
         code, final = once()
         if code == 0 or final:
@@ -115,7 +115,7 @@ def _words(run_dir: str, name: str) -> List[bytes]:
         os.close(descriptor)
 
 
-def _append(plan: Plan, name: str, word: bytes) -> None:
+def _append(plan: AgentPlan, name: str, word: bytes) -> None:
     descriptor = _open(os.path.join(plan.run_dir, name), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     if descriptor is None:
         return

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from seatrial.backends.base import Backend, EngineFacts, PlaceKind
+from seatrial.backends.base import Backend, EngineFacts, Traits
 from seatrial.backends.remembered import remembered
 from seatrial.errors import EngineUnavailableError, UsageError
 from seatrial.job.plan import Choice, EngineAddress
@@ -54,10 +54,6 @@ BACKENDS: dict[str, Callable[[Mapping[str, str]], Backend]] = {
     "k8s": _kubernetes,
 }
 
-#: A cluster is asked for by name: nobody should find a run there that was meant for this machine.
-NEVER_AUTO = ("k8s",)
-ON_THIS_MACHINE = tuple(name for name in BACKENDS if name not in NEVER_AUTO)
-
 
 def engine(name: str, environ: Mapping[str, str]) -> ContainerEngine:
     """One of ENGINES, called as the environment says."""
@@ -78,9 +74,29 @@ def backend(name: str, environ: Mapping[str, str], at: EngineAddress | None = No
     return made if at is None else made.bound_to(at)
 
 
-def place(name: str) -> PlaceKind | None:
-    """What kind of place a backend is; None for ``auto`` and for a name that is none. Asks no engine."""
-    return BACKENDS[name]({}).place if name in BACKENDS else None
+def traits(name: str) -> Traits | None:
+    """Return the traits of a backend; None for ``auto`` and unknown names. Asks no engine."""
+    return BACKENDS[name]({}).traits if name in BACKENDS else None
+
+
+def isolates(name: str) -> bool:
+    """Return whether a backend runs the target apart from this machine's files; True for ``auto`` and unknown names."""
+    known = traits(name)
+    return known is None or known.isolates
+
+
+def is_elsewhere(name: str) -> bool:
+    """Return whether a backend's runs are on other machines; False for ``auto`` and unknown names."""
+    known = traits(name)
+    return known is not None and not known.on_this_host
+
+
+def on_this_host() -> list[str]:
+    """Return the names of the backends on this machine, in the order in which ``auto`` tries them.
+
+    A cluster is chosen by name: no run that was meant for this machine ends up there.
+    """
+    return [name for name in BACKENDS if not is_elsewhere(name)]  # a test may have added one
 
 
 def choose(
@@ -98,7 +114,7 @@ def choose(
         why = Choice(what="backend", value=requested, reason=f"asked for; {facts.reason}")
         return _bound(chosen, facts), facts, why
     passed_over: list[str] = []
-    for name in [name for name in BACKENDS if name not in NEVER_AUTO]:  # a test may have added one
+    for name in on_this_host():
         candidate = backend(name, environ)
         facts = _facts(candidate, environ)
         obstacle = _obstacle(facts, gpus_wanted)

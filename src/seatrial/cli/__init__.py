@@ -184,7 +184,7 @@ def _unknown_verb(word: str, rest: list[str]) -> int:
     import difflib
     import shlex
 
-    from seatrial.findings.labels import FIX
+    from seatrial.findings.finding import FIX
     from seatrial.job.retired import replaced_command
 
     if replacement := replaced_command([word, *rest]):

@@ -6,7 +6,6 @@ import os
 import secrets
 import signal
 import sys
-import threading
 from importlib import resources
 from pathlib import Path
 from types import FrameType
@@ -42,13 +41,12 @@ def top(once: bool, as_json: bool, log: Path | None, interval_s: float, sort: st
     with importing():
         from rich.console import Console
 
+        from seatrial.monitor import top as view
+        from seatrial.monitor.reading import Names, Reader
+        from seatrial.monitor.top import open_sink
+        from seatrial.monitor.top_screen import SORTS, Options
         from seatrial.runs.following.live import live_runs
         from seatrial.runs.nearest import store_of
-        from seatrial.telemetry import top as view
-        from seatrial.telemetry.engines import Names
-        from seatrial.telemetry.reading import Reader
-        from seatrial.telemetry.screen import SORTS, Options
-        from seatrial.telemetry.sink import open_sink
 
     if sort not in SORTS:
         raise UsageError(f'There is no column "{sort}"', run=f"seatrial top --sort {next(iter(SORTS))}")
@@ -101,78 +99,65 @@ def dashboard(
     """A web page: live GPUs, runs with logs, curves and receipts, runs side by side.
 
     Beyond this machine (--listen 0.0.0.0:8765) a token is required: the printed one, or SEATRIAL_DASHBOARD_TOKEN.
-    There it shows one project, unless --all-projects is given. --metrics-only has dcgm-exporter's names and
-    seatrial_*, and no token.
+    There it shows one project, unless --all-projects is given. --metrics-only needs no token, no DCGM and no root.
     """
     if print_config is not None:
         return _print_config(print_config)
-    if metrics_only:
-        _check_interval(interval_s, 0.1, 3600, "seatrial dashboard --metrics-only -i 1")
-        return _serve_metrics(listen or "127.0.0.1:9400", interval_s, project or Path())
-    _check_interval(interval_s, 0.2, 60, "seatrial dashboard -i 1")
     try:
         with importing():
-            from seatrial.dashboard import server
-            from seatrial.dashboard.feed import Feed
-            from seatrial.dashboard.projects import Projects
+            from seatrial.monitor.api import Api
+            from seatrial.monitor.app import Housekeeping, dashboard_app, metrics_app
+            from seatrial.monitor.feed import Feed
+            from seatrial.monitor.prometheus import Exposition
+            from seatrial.monitor.run_list import Projects
+            from seatrial.web import server
     except ImportError as error:
         raise UsageError(
             f"The dashboard needs {error.name}, which is not installed", run="pip install 'seatrial[dashboard]'"
         ) from error
+    from seatrial.monitor.reading import Names, Reader
     from seatrial.receipt.store import FIXED
+    from seatrial.runs.following.live import live_runs
     from seatrial.runs.nearest import store_of
     from seatrial.system import names
     from seatrial.system.address import is_loopback, parse_address, url
-    from seatrial.telemetry.engines import Names
-    from seatrial.telemetry.reading import Reader
 
-    host, port = parse_address(listen or "127.0.0.1:8765", "dashboard", 8765)
-    token = os.environ.get(TOKEN_VARIABLE) or (None if is_loopback(host) else secrets.token_urlsafe(24))
-    shows_all = (is_loopback(host) and project is None) if all_projects is None else all_projects
-    projects = Projects(store_of(project), os.environ if shows_all else None)
-    reader = Reader(Names(os.environ))
-    shown = names.Names() if with_names else names.names_of(os.environ)
-    feed = Feed(
-        lambda: shown.scrub(reader.read(), keep=FIXED),
-        interval_s=interval_s,
-        tend=server.Housekeeping(projects, dict(os.environ)),
-    )
-    made = server.make_app(projects, feed, token, shown)
-    sock = server.listen(host, port)
-    address = url(host, sock.getsockname()[1]) + (f"?token={token}" if token else "")
-    print(f"seatrial dashboard: {address}", file=sys.stderr, flush=True)
-    server.serve(made, sock, feed)
-    return EXIT_DONE
+    verb, port = ("dashboard --metrics-only", 9400) if metrics_only else ("dashboard", 8765)
+    _check_interval(interval_s, *((0.1, 3600) if metrics_only else (0.2, 60)), f"seatrial {verb} -i 1")
+    host, port = parse_address(listen or f"127.0.0.1:{port}", verb, port)
+    store, local = store_of(project), is_loopback(host)
+    token = os.environ.get(TOKEN_VARIABLE) or (None if local or metrics_only else secrets.token_urlsafe(24))
+    reader = Reader(Names(os.environ), service=True)
+    if metrics_only:
+        exposition = Exposition(lambda: live_runs(store), interval_s=interval_s)
+        feed = Feed(reader.read, interval_s=interval_s, on_reading=exposition.renew)
+        made = metrics_app(feed, exposition, token, any_host=not local)
+    else:
+        shows_all = (local and project is None) if all_projects is None else all_projects
+        projects = Projects(store, os.environ if shows_all else None)
+        shown = names.Names() if with_names else names.names_of(os.environ)
+        exposition = Exposition(lambda: live_runs(store), interval_s=interval_s, hostname=None if with_names else "")
+        feed = Feed(
+            lambda: shown.scrub(reader.read(), keep=FIXED),
+            interval_s=interval_s,
+            on_reading=exposition.renew,
+            tend=Housekeeping(projects, dict(os.environ)),
+        )
+        made = dashboard_app(Api(projects, feed, shown), feed, exposition, token)
+    sock = server.listen(verb, host, port)
+    address = url(host, sock.getsockname()[1]) + ("metrics" if metrics_only else f"?token={token}" if token else "")
 
+    def announce() -> None:
+        print(f"seatrial dashboard: {address}", file=sys.stderr, flush=True)
 
-def _serve_metrics(listen: str, interval_s: float, project: Path) -> int:
-    with importing():
-        from seatrial.runs.following.live import live_runs
-        from seatrial.runs.nearest import store_of
-        from seatrial.system.address import parse_address, url
-        from seatrial.telemetry.engines import Names
-        from seatrial.telemetry.exporter import Exporter
-        from seatrial.telemetry.http_server import Server
-        from seatrial.telemetry.reading import Reader
-
-    host, port = parse_address(listen, "dashboard --metrics-only", 9400)
-    reader, store = Reader(Names(os.environ), service=True), store_of(project)
-    readings = Exporter(reader.read, lambda: live_runs(store), interval_s=interval_s)
-    server = Server(host, port, readings)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: threading.Thread(target=server.shutdown, daemon=True).start())
-    readings.start()
-    print(f"seatrial metrics: {url(host, server.server_address[1])}metrics", file=sys.stderr, flush=True)
-    server.serve_forever(poll_interval=0.2)
-    server.server_close()
-    readings.stop()
+    server.Server(made, announce, feed.stop).serve_on(sock)
     return EXIT_DONE
 
 
 def _print_config(kind: str) -> int:
     if kind not in _CONFIGS:
         raise UsageError(f'There is no configuration "{kind}"', run="seatrial dashboard --print-config grafana")
-    print(resources.files("seatrial.telemetry").joinpath(_CONFIGS[kind]).read_text(encoding="utf-8"), end="")
+    print(resources.files("seatrial.monitor").joinpath(_CONFIGS[kind]).read_text(encoding="utf-8"), end="")
     return EXIT_DONE
 
 

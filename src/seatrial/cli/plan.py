@@ -49,9 +49,9 @@ def plan(
 
         print({"docker": as_docker, "compose": as_compose}[form](made), end="")
         return EXIT_DONE
-    if made.cluster is None and manifests:
+    if made.on_this_host and manifests:
         raise UsageError("Only a Kubernetes run has manifests", run="seatrial plan … --on k8s --manifests")
-    rendered = launch.manifests(made, environ) if made.cluster is not None else []
+    rendered = launch.manifests(made, environ) if not made.on_this_host else []
     if manifests:
         from seatrial.backends.kubernetes.manifests import as_yaml
 
@@ -70,7 +70,7 @@ def _show(
         from seatrial.cli.screens.run import Screen  # with rich, which YAML and Compose files do without
 
     screen = Screen(json=as_json, whole=verbose)
-    if made.cluster is None:
+    if made.on_this_host:
         backend = table.backend(made.backend, environ)
         built = bool(made.image and made.image.build and backend.images and backend.images.image(made.image.tag))
         screen.plan(made, backend.compile(made), asks, built=built)

@@ -230,12 +230,11 @@ def verify(reference: str, project: Path | None) -> int:
 @option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Also write a page with plots.")
 @_PROJECT
 def compare(references: tuple[str, ...], as_json: bool, html: Path | None, project: Path | None) -> int:
-    """Runs side by side: what differs, what was measured against the first, and their curves."""
+    """Runs side by side: what differs, what was measured against the first; --html adds their curves."""
     from rich.console import Console
 
-    from seatrial.reports import compare as comparison
-    from seatrial.reports import compare_terminal
-    from seatrial.reports.view import Receipts
+    from seatrial.monitor import compare as comparison
+    from seatrial.monitor.run_view import Receipts
     from seatrial.runs.finalise import finalise
 
     store, receipts = _store(project), Receipts()
@@ -250,7 +249,7 @@ def compare(references: tuple[str, ...], as_json: bool, html: Path | None, proje
     if as_json:
         print(json.dumps(comparison.to_json(found), indent=1))
     else:
-        compare_terminal.render(found, Console(highlight=False))
+        comparison.print_table(found, Console(highlight=False))
     return EXIT_DONE
 
 

@@ -77,7 +77,7 @@ def carry_out(
                 prepared.run, screen.write, environ, say=screen.say, between_looks=show, log_interval_s=looks_s
             )
     exit_code = _receipt(prepared, environ, screen, ended=ended)
-    if exit_code == EXIT_GPU_CONTRACT and prepared.plan.cluster is None:  # its GPUs are not of this host
+    if exit_code == EXIT_GPU_CONTRACT and prepared.plan.on_this_host:  # its GPUs are not of this host
         from seatrial.doctor.examine import second_opinion
 
         screen.say(second_opinion(environ, in_container=prepared.plan.container is not None))

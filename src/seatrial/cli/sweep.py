@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -24,6 +24,25 @@ if TYPE_CHECKING:
     from seatrial.job.notify import Notify
     from seatrial.search.search import Search
     from seatrial.search.trial import Trial
+
+
+def _local(search: Search) -> None:
+    from seatrial.search import runner
+
+    runner.run_trials(search)
+
+
+def _ray(search: Search) -> None:
+    from seatrial.search.ray_cluster import require_ray
+
+    require_ray()
+    from seatrial.search import ray_tuner
+
+    ray_tuner.run_trials(search)
+
+
+#: Behind --engine: trials as runs of this machine, or of a Ray cluster's nodes.
+RUNNERS: dict[str, Callable[[Search], None]] = {"local": _local, "ray": _ray}
 
 
 @command()
@@ -82,9 +101,8 @@ def sweep(
         from seatrial.cli.screens.search import SearchScreen
         from seatrial.cli.typed_job import read_allowed_job
         from seatrial.job.loading import read_notify, read_sweep
-        from seatrial.search.opening import open_search, resume_search
         from seatrial.search.request import Flags, make_request, parse_parallel
-        from seatrial.search.runners import RUNNERS
+        from seatrial.search.search import open_search, resume_search
 
     if engine not in RUNNERS:
         raise UsageError(f"There is no engine {engine!r}: {', '.join(RUNNERS)}", run="seatrial sweep --help")
@@ -144,25 +162,24 @@ def _refuse_more(study: str) -> None:
 def _carry_out(search: Search, engine: str, screen: SearchScreen, told: Notify, *, as_json: bool) -> int:
     """Run it, then table, page and exit code; what ended it early is raised behind them. ``told``: of its end."""
     from seatrial.cli.screens.trials_table import print_table
-    from seatrial.search import page
-    from seatrial.search.end_notification import tell_end
-    from seatrial.search.runners import RUNNERS
+    from seatrial.search import results
+    from seatrial.search.results import notify_end
     from seatrial.system.names import Names, names_of
     from seatrial.system.typed_path import as_typed
 
     began_s, name = time.monotonic(), search.study.definition.name
-    screen.say(f"study {name}: {search.what()}")
+    screen.say(f"study {name}: {search.summary()}")
     job = search.job
     names = Names() if job.with_names else names_of(search.environ, secrets=job.secrets)
 
     def tick() -> None:
         screen.show(search)
-        page.refresh(search, names)
+        results.refresh(search, names)
 
     def tell(code: int) -> None:
         try:
             trials, seconds = search.study.trials(), time.monotonic() - began_s
-            tell_end(search, trials, told, names, search.environ, exit_code=code, seconds=seconds)
+            notify_end(search, trials, told, names, search.environ, exit_code=code, seconds=seconds)
         except SeatrialError as error:  # the sweep itself has come to what it has come to
             screen.say(f"warning: nobody was told of the end: {error.message}")
 
@@ -176,7 +193,7 @@ def _carry_out(search: Search, engine: str, screen: SearchScreen, told: Notify, 
         with suppress(SeatrialError):  # the error may be that the study cannot be written
             search.leave(error)
             screen.say(f"go on: seatrial sweep --resume {name}")
-            page.write(search, names)
+            results.write(search, names)
         tell(error.exit_code)
         raise
     screen.close()
@@ -186,7 +203,7 @@ def _carry_out(search: Search, engine: str, screen: SearchScreen, told: Notify, 
     else:
         print_table(trials, search.objective)
     _summary(search, trials, screen)
-    screen.say(f"page: {as_typed(page.write(search, names))}")
+    screen.say(f"page: {as_typed(results.write(search, names))}")
     code = _exit_code(search, trials)
     tell(code)
     if search.problem is not None:
@@ -202,7 +219,7 @@ def _carry_out(search: Search, engine: str, screen: SearchScreen, told: Notify, 
 
 
 def _summary(search: Search, trials: list[Trial], screen: SearchScreen) -> None:
-    from seatrial.search.standing import best_of
+    from seatrial.search.results import best_of
 
     best = best_of(trials, search.objective)
     if best is not None and search.objective is not None:
@@ -213,7 +230,7 @@ def _summary(search: Search, trials: list[Trial], screen: SearchScreen) -> None:
 
 def _exit_code(search: Search, trials: list[Trial]) -> int:
     """Without an objective each trial counts; with one, that there is a best."""
-    from seatrial.search.standing import best_of
+    from seatrial.search.results import best_of
 
     if search.problem is not None:
         return search.problem.exit_code

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from seatrial.errors import DiskError, RunNotFoundError, SeatrialError, UntrustedPathError
-from seatrial.probe import proc
+from seatrial.probe import processes
 from seatrial.runs.store import RunStore, is_run_id, new_run_id
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
@@ -108,7 +108,7 @@ class Group:
         """Its command line lives."""
         if self.launcher is None:
             return False
-        process = proc.read(self.launcher[0])
+        process = processes.read(self.launcher[0])
         return process is not None and process.started_ticks == self.launcher[1] and process.state != "Z"
 
     @property
@@ -133,7 +133,7 @@ class Group:
 
 def this_process() -> tuple[int, int]:
     """For ``Group.launcher``: this command line."""
-    me = proc.read(os.getpid())
+    me = processes.read(os.getpid())
     assert me is not None
     return me.pid, me.started_ticks
 

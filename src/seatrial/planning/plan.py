@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, get_args
 
-from seatrial.backends.base import PlaceKind
+from seatrial.backends.base import Planner, Traits
+from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.errors import GpuContractError, UsageError
 from seatrial.images.recipes import recipe
 from seatrial.job.gpus import Selection, select
 from seatrial.job.memory_settings import memory_note
 from seatrial.job.model import DataMount, Job
-from seatrial.job.plan import AgentPlan, Check, Choice, Plan
+from seatrial.job.plan import Check, Choice, Plan
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
 from seatrial.planning.horovod import horovod_parts, refuse_first
@@ -52,19 +53,19 @@ def _cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     return cluster_parts(job, site, script)
 
 
-#: What each kind of place has to be planned. A plan loads one.
-PARTS: Mapping[PlaceKind, Callable[[Job, Site, ScriptFacts], Parts]] = {
+#: The parts of planning; a plan loads one.
+PARTS: Mapping[Planner, Callable[[Job, Site, ScriptFacts], Parts]] = {
     "container": _container_parts,
     "process": _process_parts,
-    "cluster": _cluster_parts,
+    "pods": _cluster_parts,
 }
 
 
-def with_defaults(job: Job, place: PlaceKind) -> Job:
+def with_defaults(job: Job, traits: Traits) -> Job:
     """Return the job with ./models as the models folder of a recipe that saves or opens a model there."""
-    job = with_server(job, place) if job.serve is not None else with_env_flags(job)
+    job = with_server(job, traits) if job.serve is not None else with_env_flags(job)
     known = recipe(job.target.value) if job.target.kind == "recipe" else None
-    if known is None or job.models is not None or place == "cluster" or not (known.trains or known.opens):
+    if known is None or job.models is not None or not traits.on_this_host or not (known.trains or known.opens):
         return job
     models = DataMount(source=job.project / "models", read_only=known.opens)
     return job.model_copy(update={"models": models})
@@ -94,12 +95,12 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
     Raises:
         SeatrialError: something named in the job is not there or cannot be done on this backend.
     """
-    refuse_options(job, site.backend.place, site.backend.name)
-    refuse_first(job, script, site.backend.place)
-    refuse_half_set(job, script, site.host.environ, inherits=site.backend.place == "process")
+    refuse_options(job, site.backend.traits, site.backend.name)
+    refuse_first(job, script, site.backend.traits)
+    refuse_half_set(job, script, site.host.environ, inherits=not site.backend.traits.isolates)
     if interactive:  # nobody knows what will be typed
         script = replace(script, writes=tuple(replace(write, certain=False) for write in script.writes))
-    parts = PARTS[site.backend.place](job, site, script)
+    parts = PARTS[site.backend.traits.planner](job, site, script)
     horovod = horovod_parts(job, script, parts)
     script = script if horovod.starts_ranks else script.without_horovod
     launcher, launcher_choice = choose_launcher(job, script, parts.gpus.count)
@@ -125,8 +126,8 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
         companion_image=job.image.base if parts.companion else None,
         python=parts.python,
         venv=parts.venv,
-        agent=_agent(job, site, script, parts, "none" if interactive else launcher, interactive=interactive).model_copy(
-            update={"terminal": streams.terminal, "input": streams.input, "stand_ins": horovod.stand_ins}
+        agent=_agent(job, site, script, parts, "none" if interactive else launcher, interactive=interactive)._replace(
+            terminal=streams.terminal, input=streams.input, stand_ins=horovod.stand_ins
         ),
         choices=(
             *(site.selection.choices if site.selection else ()),

@@ -10,8 +10,8 @@ import re
 import sys
 from typing import Any, Dict, List, Optional
 
-from seatrial.probe import cuda, nvml, shm
-from seatrial.probe.cgroup import Cgroup
+from seatrial.probe import container, cuda, nvml
+from seatrial.probe.container import Cgroup
 
 #: Variables that decide what CUDA and the engines do; nothing else of the environment leaves the container.
 VARIABLES = (
@@ -58,7 +58,7 @@ def facts(gpus: bool = True) -> Dict[str, Any]:
         "torch": _torch_build(),
         "memory_limit_bytes": Cgroup().memory_limit_bytes(),
     }
-    space = shm.read()
+    space = container.read()
     result["shm_bytes"] = space.total_bytes if space else None
     result["shm_stale"] = sorted(os.path.basename(path) for path in glob.glob("/dev/shm/nccl-*"))
     if gpus:

@@ -6,8 +6,7 @@ from typing import Any, Dict, List, Optional, Sequence, Set
 from seatrial.events import GPU_SAMPLE_KEYS
 from seatrial.probe import nvml
 from seatrial.probe.container import Container
-from seatrial.probe.gpu import Gpu, GpuProcess
-from seatrial.probe.xid import XidWatch
+from seatrial.probe.gpu import Gpu, GpuProcess, XidWatch
 
 #: Reading energy and ECC takes 5.8 ms of CPU (measured on an H200, driver 580.159.04: benchmarks/sample_cost.py).
 COUNTER_INTERVAL_S = 30.0

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from seatrial.errors import UntrustedPathError
 from seatrial.findings.finding import Finding
-from seatrial.findings.lines import STEERS, without_steering
-from seatrial.findings.match import match_lines
+from seatrial.findings.match import STEERS, match_lines, without_steering
 from seatrial.receipt.fields import clean, clean_line
 from seatrial.receipt.outcome import LogEnd
 from seatrial.system.nofollow import open_regular

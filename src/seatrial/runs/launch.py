@@ -14,8 +14,8 @@ from seatrial.backends.base import Backend, EngineFacts
 from seatrial.backends.containers.env_file import proxies_with_login, read_env_file
 from seatrial.errors import GpuContractError, SeatrialError, UsageError
 from seatrial.findings.catalogue import by_id
-from seatrial.findings.cut_down import ARCHITECTURES, covers
 from seatrial.findings.finding import Finding
+from seatrial.findings.gpu_missing import ARCHITECTURES, keeps_code_for
 from seatrial.images.build.progress import CACHED
 from seatrial.images.build.size import image_bytes_of
 from seatrial.images.dockerfile.context import origin_labels
@@ -90,7 +90,7 @@ def plan_only(job: Job, environ: Mapping[str, str]) -> Plan:
     ground = _survey(job, environ)
     run = RunStore(job.project, environ).run(new_run_id())
     selection, another = None, None
-    if ground.backend.place != "cluster":
+    if ground.backend.traits.on_this_host:
         another = another_machine(ground.job, ground.host)
         selection = (
             another.selection()
@@ -187,7 +187,7 @@ def _refuse_cut_down_image(plan: Plan) -> None:
     image = plan.image
     kept = image.architectures or tuple(image.env.get(ARCHITECTURES, "").split()) if image else ()
     for gpu in plan.gpus if kept else ():
-        if not covers(kept, gpu.compute_capability or "0.0"):
+        if not keeps_code_for(kept, gpu.compute_capability or "0.0"):
             known = by_id("image-cut-down")
             raise GpuContractError(
                 f"The image has device code for {', '.join(kept)} only, but {gpu.name} is {gpu.compute_capability}",
@@ -232,7 +232,7 @@ def start(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
 def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
     """Everything that must be there before the start: image or venv, output folders, secrets."""
     plan = prepared.plan
-    if plan.cluster is not None:
+    if not plan.on_this_host:
         from seatrial.runs.cluster_ready import make_image_ready
 
         make_image_ready(plan, prepared.run.folder, environ, say)
@@ -272,7 +272,7 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
 
 def _select_and_lease(ground: _Ground, run: Run, environ: Mapping[str, str]) -> Selection | None:
     """Choose and take under one lock: two runs started together get different GPUs. A cluster chooses itself."""
-    if ground.backend.place == "cluster":
+    if not ground.backend.traits.on_this_host:
         return None
     if not ground.host.gpus:
         refuse_without_gpu(ground.job, ground.host)
@@ -293,8 +293,8 @@ def _survey(job: Job, environ: Mapping[str, str]) -> _Ground:
     script = source_facts(job)  # first: a script that does not parse needs no engine
     host = read_host(environ)
     backend, engine, why = table.choose(job.backend, environ, gpus_wanted=bool(host.gpus) and job.gpus.kind != "none")
-    script = _with_keras(job, script, environ, inherits=backend.place == "process")
-    made = tracked(with_defaults(job, backend.place), backend, environ)
+    script = _with_keras(job, script, environ, inherits=not backend.traits.isolates)
+    made = tracked(with_defaults(job, backend.traits), backend, environ)
     return _Ground(made.job, script, host, backend, engine, why, made, environ)
 
 
@@ -312,7 +312,7 @@ def _require_model(job: Job) -> None:
     if recipe not in WEIGHTS:
         known = ", ".join(WEIGHTS)
         raise UsageError(f"A prediction needs one of the models {known}", run='seatrial run predict -- spam "text…"')
-    if job.backend != "k8s":
+    if not table.is_elsewhere(job.backend):
         of_recipe(recipe, job.models.source if job.models else job.project / "models")
 
 
@@ -338,7 +338,7 @@ def _plan(
     offline: bool = False,
     caller: Caller | None = None,
 ) -> Plan:
-    job, on_a_cluster = ground.tracked.for_run(run.id), ground.backend.place == "cluster"
+    job, on_a_cluster = ground.tracked.for_run(run.id), not ground.backend.traits.on_this_host
     earlier = RunStore(job.project, environ).find(job.resume) if job.resume else None
     if earlier is not None and on_a_cluster:  # by its full ID, which names its folder on the volume
         job = job.model_copy(update={"resume": earlier.id})

@@ -11,9 +11,6 @@ from seatrial.search.space import Settings
 #: the search's time was over. ``not followed``: its searcher has gone while it runs; shown, never stored.
 State = Literal["waiting", "running", "done", "pruned", "failed", "stopped", "not followed"]
 
-#: Its run is over, and what it came to is known.
-ENDED: tuple[State, ...] = ("done", "pruned", "failed", "stopped")
-
 
 @dataclass(frozen=True)
 class Report:
@@ -56,7 +53,6 @@ class Trial:
         number: from 0, in the order in which they were asked for.
         run_id: None before its run was made.
         begun_at, ended_at: seconds since the epoch.
-        notes: what a pruner wants to know of it later; JSON.
     """
 
     number: int
@@ -66,7 +62,6 @@ class Trial:
     begun_at: float | None = None
     ended_at: float | None = None
     reports: tuple[Report, ...] = ()
-    notes: dict[str, Any] = field(default_factory=dict)
     ending: Ending | None = None
 
     @property

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from seatrial.agent import attempts
-from seatrial.agent.plan import Plan
-from seatrial.agent.streams.journal import Journal
+from seatrial.agent.journal import Journal
+from seatrial.common.contract.agent_plan import AgentPlan
 
 
 def _run(tmp_path: Path, codes, monkeypatch: pytest.MonkeyPatch, asked=False, **keys):
@@ -19,7 +19,7 @@ def _run(tmp_path: Path, codes, monkeypatch: pytest.MonkeyPatch, asked=False, **
     def once():
         return left.pop(0), asked
 
-    plan = Plan(run_id="r", argv=["t"], workdir="/", run_dir=str(tmp_path), **keys)
+    plan = AgentPlan(run_id="r", argv=["t"], workdir="/", run_dir=str(tmp_path), **keys)
     return attempts.run_again(plan, journal, once), left
 
 
@@ -119,7 +119,7 @@ def test_a_record_of_pods_that_is_none_stops_nothing(tmp_path, monkeypatch, text
     ],
 )
 def test_what_a_pod_tells_its_controller(code, stopped, pod_restarts, told):
-    plan = Plan(run_id="r", argv=["t"], workdir="/", run_dir="/", pod_restarts=pod_restarts)
+    plan = AgentPlan(run_id="r", argv=["t"], workdir="/", run_dir="/", pod_restarts=pod_restarts)
     assert attempts.exit_code(plan, code, stopped) == told
 
 

@@ -10,12 +10,12 @@ import pytest
 from fakes import FakeGpu, FakeNvml
 from seatrial import events
 from seatrial.agent import observer
-from seatrial.agent.activity import Activity
+from seatrial.agent.journal import Journal
 from seatrial.agent.observer import Observer
-from seatrial.agent.plan import Gpu, Plan
-from seatrial.agent.streams.journal import Journal
-from seatrial.agent.streams.reports import Reports
-from seatrial.probe import proc
+from seatrial.agent.output import Activity, Reports
+from seatrial.agent.plan import Gpu
+from seatrial.common.contract.agent_plan import AgentPlan
+from seatrial.probe import processes
 from seatrial.probe.sampler import Sampler
 
 
@@ -29,7 +29,7 @@ def target():
 
 def observe(tmp_path, target, gpus, seconds=0.6, interval_s=0.1, until=lambda read: True):
     """What was written in so many seconds, and until ``until`` says that it is enough (a busy machine takes longer)."""
-    plan = Plan(
+    plan = AgentPlan(
         run_id="r",
         argv=[],
         workdir="/",
@@ -74,8 +74,8 @@ def test_contexts_of_others_prove_nothing(tmp_path, target):
 
 
 def test_mappings_stand_in_where_nvml_lists_no_processes(tmp_path, target, monkeypatch):
-    monkeypatch.setattr(proc, "has_cuda_context", lambda pid: pid == target)
-    monkeypatch.setattr(proc, "context_minors", lambda pid: [1])
+    monkeypatch.setattr(processes, "has_cuda_context", lambda pid: pid == target)
+    monkeypatch.setattr(processes, "context_minors", lambda pid: [1])
     silent = frozenset({"nvmlDeviceGetComputeRunningProcesses"})
     gpus = [FakeGpu(uuid=f"GPU-{minor}", minor=minor, missing=silent) for minor in (0, 1)]
     [context] = of_type(observe(tmp_path, target, gpus), "gpu.context")

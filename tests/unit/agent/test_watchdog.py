@@ -11,12 +11,12 @@ import pytest
 
 from fakes import FakeGpu, FakeNvml
 from seatrial import events
-from seatrial.agent.activity import Activity
-from seatrial.agent.alert import Alerts
-from seatrial.agent.streams.journal import Journal
-from seatrial.agent.watchdog import CAPPED_S, SLOWED_S, Watchdog
+from seatrial.agent.alerts import Alerts
+from seatrial.agent.journal import Journal
+from seatrial.agent.observer import CAPPED_S, SLOWED_S, Watchdog
+from seatrial.agent.output import Activity
 from seatrial.findings.finding import Finding
-from seatrial.probe import proc
+from seatrial.probe import processes
 from seatrial.probe.sampler import Sampler
 
 UUID = FakeGpu().uuid
@@ -126,7 +126,7 @@ def test_hangs_may_be_switched_off():
 def test_a_zombie_that_holds_memory(case):
     child = subprocess.Popen(["true"])
     for _ in range(1000):
-        if proc.read(child.pid).state == "Z":
+        if processes.read(child.pid).state == "Z":
             break
         time.sleep(0.02)
     case.gpu.processes = [(child.pid, 10**9), (os.getpid(), 10**9)]

@@ -78,7 +78,7 @@ def test_behind_the_target_there_is_no_second_one() -> None:
 
 def test_values_are_those_that_the_verbs_take() -> None:
     fixed = VALUES
-    assert fixed["BACKEND"] == ("auto", *table.BACKENDS) and fixed["ENGINE"] == ("auto", *table.ON_THIS_MACHINE, "k8s")
+    assert fixed["BACKEND"] == ("auto", *table.BACKENDS) and fixed["ENGINE"] == ("auto", *table.on_this_host(), "k8s")
     assert fixed["LEVEL"] == get_args(SlimLevel) and set(fixed["KIND"]) == set(KINDS)
     assert fixed["STATUS"] == runs_table.STATUSES
     assert all(parse_target(name) for name in fixed["MACHINE"])

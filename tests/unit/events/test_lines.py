@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -11,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seatrial.events import Lines
-from seatrial.events import lines as lines_module
 
 
 def add(path: Path, data: bytes) -> None:
@@ -60,7 +60,7 @@ def test_a_reader_that_stops_in_between_goes_on_there(tmp_path: Path) -> None:
 
 
 def test_a_line_of_any_length_costs_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines_module, "MAX_LINE_BYTES", 10)
+    monkeypatch.setattr(sys.modules["seatrial.events.read"], "MAX_LINE_BYTES", 10)
     lines = Lines(str(tmp_path / "log"))
     for piece in (b"before\n" + b"x" * 25, b"x" * 31 + b"\n", b"after\n", b"y" * 40):
         add(tmp_path / "log", piece)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
 from seatrial.findings.catalogue import by_id
-from seatrial.findings.contract import explain_missing
+from seatrial.findings.gpu_missing import explain_missing
 
 H200 = {"uuid": "GPU-de421f49", "index": 0, "name": "NVIDIA H200", "minor": 0, "compute_capability": "9.0"}
 SECOND = {**H200, "uuid": "GPU-5c1e77aa", "index": 1, "minor": 1}

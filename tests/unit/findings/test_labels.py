@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import seatrial
-from seatrial.findings.labels import CAUSE, FIX, in_one_line
+from seatrial.findings.finding import CAUSE, FIX, in_one_line
 
 PACKAGE = Path(seatrial.__file__).parent
 
@@ -39,7 +39,7 @@ def test_the_training_library_has_the_same_word() -> None:
 
 def test_the_dashboard_gets_them_from_the_server() -> None:
     text = (PACKAGE / "dashboard" / "run_view.py").read_text()
-    assert "from seatrial.findings.labels import CAUSE, FIX" in text
+    assert "from seatrial.findings.finding import CAUSE, FIX" in text
     for script in (PACKAGE / "dashboard" / "static").glob("*.js"):
         assert f'"{CAUSE}"' not in script.read_text() and f'"{FIX}"' not in script.read_text()
 

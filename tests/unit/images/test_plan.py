@@ -12,7 +12,7 @@ from syrupy.assertion import SnapshotAssertion
 from seatrial.errors import ConfigError, GpuContractError, TargetError, UsageError
 from seatrial.images.plan import plan_image, plan_packages
 from seatrial.images.recipes import RECIPES, TOOLS
-from seatrial.images.requirements.resolve_frameworks import Resolved
+from seatrial.images.resolve.framework import Resolved
 from seatrial.images.slim import options
 from seatrial.images.sources import pip_conf
 from seatrial.job.model import ImageOptions, Job, Target

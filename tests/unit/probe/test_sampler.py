@@ -8,10 +8,10 @@ import time
 
 from fakes import FakeGpu, FakeNvml
 from seatrial.events import GPU_SAMPLE_KEYS
-from seatrial.probe import container, proc
+from seatrial.probe import container, processes
 from seatrial.probe.gpu import GpuProcess
+from seatrial.probe.processes import Tree
 from seatrial.probe.sampler import Sampler
-from seatrial.probe.tree import Tree
 
 UUID = FakeGpu().uuid
 SHORT_S = 0.12
@@ -179,7 +179,7 @@ def test_main_processes_are_told_from_workers(monkeypatch):
     code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
     main = subprocess.Popen([sys.executable, "-c", code])
     try:
-        while not (children := proc.descendants(main.pid)):
+        while not (children := processes.descendants(main.pid)):
             time.sleep(0.05)
         sampler = Sampler([], pid=main.pid)
         sample = burning(sampler, "worker_cpu_cores")
@@ -188,7 +188,7 @@ def test_main_processes_are_told_from_workers(monkeypatch):
         sample = burning(sampler, "main_cpu_cores")
         assert sample["workers"] == 0 and sample["main_cpu_cores"] > 0.05 and sample["worker_cpu_cores"] == 0
     finally:
-        for process in proc.descendants(main.pid):
+        for process in processes.descendants(main.pid):
             os.kill(process.pid, signal.SIGKILL)
         main.kill()
         main.wait()

@@ -4,7 +4,6 @@ A loader is changed when it is first iterated with gradients on and no model in 
 show its purpose. The draws from torch's generators stay as they are, so that a seed gives the same order of examples.
 """
 
-import functools
 import io
 import multiprocessing
 import os
@@ -15,6 +14,7 @@ from itertools import islice
 from time import perf_counter
 from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
+from .observe import wrap
 from .report import in_short
 
 #: A dataset larger than this would be sent to each started worker; that takes longer than it helps.
@@ -199,21 +199,19 @@ class Loaders:
         if not any(key in self._changes.wanted for key in self.KEYS):
             return
         kind = sys.modules["torch.utils.data.dataloader"].DataLoader
-        make, iterate = kind.__init__, kind.__iter__
 
-        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
-            make(loader, *args, **kwargs)
-            try:
-                self._remember(loader)
-            except Exception as error:  # noqa: BLE001
-                self._changes.failed(self.KEYS, error)
+        def around_init(make: Any) -> Any:
+            def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
+                make(loader, *args, **kwargs)
+                try:
+                    self._remember(loader)
+                except Exception as error:  # noqa: BLE001
+                    self._changes.failed(self.KEYS, error)
 
-        def __iter__(loader: Any) -> Any:
-            return self._iterate(loader, iterate)
+            return __init__
 
-        for ours, theirs in ((__init__, make), (__iter__, iterate)):
-            functools.update_wrapper(ours, theirs)
-        kind.__init__, kind.__iter__ = __init__, __iter__
+        wrap(kind, "__init__", around_init)
+        wrap(kind, "__iter__", lambda iterate: lambda loader: self._iterate(loader, iterate))
 
     def _remember(self, loader: Any) -> None:
         """A library may make a loader anew from the script's: the line is then that of the script's."""

@@ -11,6 +11,7 @@ import threading
 import weakref
 from typing import Any, Callable, Dict, Optional, Tuple
 
+from .observe import wrap
 from .report import in_short
 from .steps import shared
 
@@ -255,25 +256,26 @@ class Models:
             return
         base = self._torch.nn.Module
         compiling = getattr(getattr(self._torch, "compiler", None), "is_compiling", lambda: False)
-        original = self._original = base.__call__
 
-        def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if compiling():
-                return original(module, *args, **kwargs)
-            return self._called(module, args, kwargs)
+        def around(original: Any) -> Any:
+            def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
+                if compiling():
+                    return original(module, *args, **kwargs)
+                return self._called(module, args, kwargs)
 
-        self._ours = base.__call__ = __call__
+            return __call__
+
+        self._original = wrap(base, "__call__", around)
+        self._ours = base.__call__
         changes.after_step, changes.before_ddp, changes.evaluating = (
             self._after_step,
             self._before_ddp,
             self._evaluating,
         )
         for name in ("to", "cuda"):
-            self._remember_moves(base, name)
+            wrap(base, name, self._remember_moves)
 
-    def _remember_moves(self, base: Any, name: str) -> None:
-        original = getattr(base, name)
-
+    def _remember_moves(self, original: Any) -> Any:
         def move(module: Any, *args: Any, **kwargs: Any) -> Any:
             try:
                 place = None if self._moving else self._changes.where.here()
@@ -283,8 +285,7 @@ class Models:
                 self._changes.failed(self.KEYS, error)
             return original(module, *args, **kwargs)
 
-        move.__name__, move.__doc__ = name, original.__doc__
-        setattr(base, name, move)
+        return move
 
     def _called(self, module: Any, args: Any, kwargs: Any) -> Any:
         running = self._running

@@ -5,7 +5,7 @@ import os
 import pkgutil
 import shutil
 import subprocess
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Optional, Sequence
 
 #: Names of packages that stand in, for bootstrap.py; and whether they come before what is installed.
 VARIABLE, FIRST_VARIABLE = "SEATRIAL_STAND_INS", "SEATRIAL_STAND_INS_FIRST"
@@ -26,7 +26,7 @@ _IS_THERE = "import importlib.util, sys; sys.exit(importlib.util.find_spec(%r) i
 _TIMEOUT_S = 60.0
 
 
-def place(names: List[str], folder: str, env: Dict[str, str], *, first: bool) -> None:
+def place(names: Sequence[str], folder: str, env: Dict[str, str], *, first: bool) -> None:
     """Put packages into the hook's ``folder``, whose bootstrap.py finds them. Raises OSError.
 
     Args:

@@ -117,15 +117,21 @@ class Measuring:
 
     def place(self) -> None:
         torch = self.torch
+        graph, no_grad, inference = getattr(torch.cuda, "CUDAGraph", None), torch.no_grad, torch.inference_mode
         self.steps.place(sys.modules["torch.optim.optimizer"])
         self.by_hand.place()
         self.loaders.place(sys.modules["torch.utils.data.dataloader"])
-        wrap(torch, "save", self._saves)
-        wrap(pickle, "dump", self._saves)
-        self._without_gradients(torch.no_grad)
-        self._without_gradients(torch.inference_mode)
-        wrap(torch.nn.Module, "train", self._mode)
-        self._graphs(getattr(torch.cuda, "CUDAGraph", None))
+        for owner, name, around in (
+            (torch, "save", self._saves),
+            (pickle, "dump", self._saves),
+            *((kind, "__enter__", self._gradients_end) for kind in (no_grad, inference)),
+            *((kind, "__exit__", self._gradients_begin) for kind in (no_grad, inference)),
+            (torch.nn.Module, "train", self._mode),
+            (graph, "capture_begin", self._capture_begins),
+            (graph, "capture_end", self._capture_ends),
+            (graph, "replay", self._replays),
+        ):
+            wrap(owner, name, around)
         self.communication.place()
         self.windows.also += [self.steps.window, self.window]
 
@@ -184,80 +190,68 @@ class Measuring:
         for name in ("save_file", "save_model"):
             wrap(safetensors, name, self._saves)
 
-    def _without_gradients(self, context: Any) -> None:
-        """Evaluation that neither asks a loader nor tells its model: long, and without gradients."""
+    # evaluation that neither iterates a loader nor changes its model's mode: long, and without gradients
+
+    def _gradients_end(self, original: Any) -> Any:
         recorder, compiling, timeline = self.recorder, self.compiling, self.recorder.timeline
         spent = timeline.spent
 
-        def around_enter(original: Any) -> Any:
-            def __enter__(entered: Any) -> Any:
-                # Each step of many optimizers comes here: no call of ours that can be spared.
-                if (
-                    recorder.without[0] is None
-                    and recorder.steps
-                    and not compiling()
-                    and get_ident() == recorder.thread
-                ):
-                    recorder.without = (entered, perf_counter(), spent.copy(), timeline.current, timeline.since_s)
-                return original(entered)
+        def __enter__(entered: Any) -> Any:
+            # Each step of many optimizers comes here: no call of ours that can be spared.
+            if recorder.without[0] is None and recorder.steps and not compiling() and get_ident() == recorder.thread:
+                recorder.without = (entered, perf_counter(), spent.copy(), timeline.current, timeline.since_s)
+            return original(entered)
 
-            return __enter__
+        return __enter__
 
-        def around_exit(original: Any) -> Any:
-            def __exit__(entered: Any, *args: Any) -> Any:
-                if recorder.without[0] is entered and not compiling() and get_ident() == recorder.thread:
-                    began_s = recorder.without[1]
-                    if perf_counter() - began_s > SHORTEST_EVALUATION_S:
-                        recorder.gradients_on()
-                    recorder.without = NEVER
-                return original(entered, *args)
+    def _gradients_begin(self, original: Any) -> Any:
+        recorder, compiling = self.recorder, self.compiling
 
-            return __exit__
+        def __exit__(entered: Any, *args: Any) -> Any:
+            if recorder.without[0] is entered and not compiling() and get_ident() == recorder.thread:
+                began_s = recorder.without[1]
+                if perf_counter() - began_s > SHORTEST_EVALUATION_S:
+                    recorder.gradients_on()
+                recorder.without = NEVER
+            return original(entered, *args)
 
-        wrap(context, "__enter__", around_enter)
-        wrap(context, "__exit__", around_exit)
+        return __exit__
 
     # CUDA graphs
 
-    def _graphs(self, graph: Any) -> None:
-        if graph is None:
-            return
+    def _capture_begins(self, original: Any) -> Any:
+        def capture_begin(captured: Any, *args: Any, **kwargs: Any) -> Any:
+            self.steps.capturing, self.steps.captured_steps = True, 0
+            return original(captured, *args, **kwargs)
 
-        def around_begin(original: Any) -> Any:
-            def capture_begin(captured: Any, *args: Any, **kwargs: Any) -> Any:
-                self.steps.capturing, self.steps.captured_steps = True, 0
-                return original(captured, *args, **kwargs)
+        return capture_begin
 
-            return capture_begin
+    def _capture_ends(self, original: Any) -> Any:
+        def capture_end(captured: Any) -> Any:
+            steps, self.steps.captured_steps, self.steps.capturing = self.steps.captured_steps, 0, False
+            result = original(captured)
+            if steps:
+                self.graphs[captured] = steps
+                self.recorder.facts["cuda_graph"] = True
+            return result
 
-        def around_end(original: Any) -> Any:
-            def capture_end(captured: Any) -> Any:
-                steps, self.steps.captured_steps, self.steps.capturing = self.steps.captured_steps, 0, False
-                result = original(captured)
-                if steps:
-                    self.graphs[captured] = steps
-                    self.recorder.facts["cuda_graph"] = True
-                return result
+        return capture_end
 
-            return capture_end
+    def _replays(self, original: Any) -> Any:
+        graph = self.torch.cuda.CUDAGraph
 
-        def around_replay(original: Any) -> Any:
-            def replay(captured: Any) -> Any:
-                result = original(captured)
-                steps = self.graphs.get(captured) if self.graphs else None
-                if steps and self.recorder.mine():
-                    try:
-                        self.recorder.bounded_by(graph)
-                        self.recorder.stepped(graph, steps)
-                    except Exception as error:  # noqa: BLE001
-                        self.recorder.stop(error)
-                return result
+        def replay(captured: Any) -> Any:
+            result = original(captured)
+            steps = self.graphs.get(captured) if self.graphs else None
+            if steps and self.recorder.mine():
+                try:
+                    self.recorder.bounded_by(graph)
+                    self.recorder.stepped(graph, steps)
+                except Exception as error:  # noqa: BLE001
+                    self.recorder.stop(error)
+            return result
 
-            return replay
-
-        wrap(graph, "capture_begin", around_begin)
-        wrap(graph, "capture_end", around_end)
-        wrap(graph, "replay", around_replay)
+        return replay
 
     # lines
 

@@ -21,6 +21,7 @@ import sys
 from typing import Any, Callable, Dict, List, Optional
 
 from . import report
+from .observe import wrap
 
 LIMIT_BYTES = int(os.environ.get("SEATRIAL_GPU_MEMORY_BYTES") or 0)
 
@@ -116,16 +117,13 @@ def limit_jax(xla_client: Any) -> None:
     try:
         if not hasattr(xla_client, "make_c_api_client") and not hasattr(xla_client, "make_gpu_client"):
             raise AttributeError("this jaxlib makes its clients elsewhere")
-        if hasattr(xla_client, "make_c_api_client"):
-            xla_client.make_c_api_client = _of_a_plugin(xla_client.make_c_api_client)
-        if hasattr(xla_client, "make_gpu_client"):
-            xla_client.make_gpu_client = _of_its_own(xla_client.make_gpu_client)
+        wrap(xla_client, "make_c_api_client", _of_a_plugin)
+        wrap(xla_client, "make_gpu_client", _of_its_own)
     except Exception as error:  # noqa: BLE001  another JAX than any that was tried
         not_held("jax", error)
 
 
 def _of_a_plugin(make: Any) -> Any:
-    @functools.wraps(make)
     def make_c_api_client(plugin_name: str, options: Any = None, *more: Any, **named: Any) -> Any:
         if plugin_name in ("cuda", "gpu"):
             options = limited_jax_options(dict(options or {}))
@@ -135,9 +133,8 @@ def _of_a_plugin(make: Any) -> Any:
 
 
 def _of_its_own(make: Any) -> Any:
-    """It reads the variables itself."""
+    """Give the limit to a client that reads the variables itself."""
 
-    @functools.wraps(make)
     def make_gpu_client(*arguments: Any, **named: Any) -> Any:
         told = {name: os.environ[name] for name in (*_VARIABLES, _ALLOCATOR) if name in os.environ}
         fraction = next((told[name] for name in _VARIABLES if told.get(name)), None)
@@ -209,18 +206,19 @@ def _limit_contexts(context: Any) -> None:
 
 def _limit_argument(owner: Any, name: str, argument: str, position: int) -> None:
     """Limit a function's argument that is a ConfigProto, or None."""
-    original = getattr(owner, name)
 
-    @functools.wraps(original)
-    def call(*arguments: Any, **named: Any) -> Any:
-        if len(arguments) > position:
-            changed = list(arguments)
-            changed[position] = limited_tensorflow_config(changed[position])
-            return original(*changed, **named)
-        named[argument] = limited_tensorflow_config(named.get(argument))
-        return original(*arguments, **named)
+    def around(original: Any) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
+            if len(arguments) > position:
+                changed = list(arguments)
+                changed[position] = limited_tensorflow_config(changed[position])
+                return original(*changed, **named)
+            named[argument] = limited_tensorflow_config(named.get(argument))
+            return original(*arguments, **named)
 
-    setattr(owner, name, call)
+        return call
+
+    wrap(owner, name, around)
 
 
 def limited_tensorflow_config(config: Any) -> Any:

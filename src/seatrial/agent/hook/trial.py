@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import Any, Deque, Dict, List, Optional
 
 from . import changes, report, undo_journal
+from .observe import wrap
 from .steps import Recorder
 
 #: Steps whose losses are kept, from the first one on.
@@ -33,17 +34,11 @@ class Losses:
         self.codes: List[Any] = []
 
     def place(self) -> None:
-        torch = self._torch
-        self._wrap(torch.autograd, "backward", self._backward)
+        wrap(self._torch.autograd, "backward", self._backward)
         for module in ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler"):
             scaler = getattr(sys.modules.get(module), "GradScaler", None)
             if scaler is not None and "scale" in vars(scaler):
-                self._wrap(scaler, "scale", self._scale)
-
-    def _wrap(self, owner: Any, name: str, around: Any) -> None:
-        wrapper = around(getattr(owner, name))
-        self.codes.append(wrapper.__code__)
-        setattr(owner, name, wrapper)
+                wrap(scaler, "scale", self._scale)
 
     def _backward(self, original: Any) -> Any:
         def backward(tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -55,6 +50,7 @@ class Losses:
             finally:
                 self._depth -= 1
 
+        self.codes.append(backward.__code__)
         return backward
 
     def _scale(self, original: Any) -> Any:
@@ -66,6 +62,7 @@ class Losses:
                 pass
             return scaled
 
+        self.codes.append(scale.__code__)
         return scale
 
     def _take(self, tensors: Any) -> None:
@@ -345,11 +342,10 @@ def seed(torch: Any, offset: int) -> None:
     generators.append((getattr(numpy, "random", None), "seed"))
     for owner, name in generators:
         original = getattr(owner, name, None)
-        if original is None:
-            continue
-        original(_FIRST_SEED + offset)
-        if offset:
-            setattr(owner, name, _offset(original, offset))
+        if original is not None:
+            original(_FIRST_SEED + offset)
+            if offset:
+                wrap(owner, name, lambda seeder: _offset(seeder, offset))
 
 
 def _offset(original: Any, offset: int) -> Any:

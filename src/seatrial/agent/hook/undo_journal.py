@@ -1,7 +1,7 @@
 """In a trial of `seatrial tune` no checkpoint is written, and files that the script changes are put back.
 
 Python tells an audit hook before it opens, removes or renames a file. What is there is copied aside first and noted in
-a journal, from which the driver (agent/tune/restore.py) puts it back when the trial's processes are gone.
+a journal, from which the driver (agent/tune/trial.py) puts it back when the trial's processes are gone.
 """
 
 import json
@@ -72,7 +72,7 @@ def _skip_saving(owner: Any, name: str) -> None:
 
 
 def _stand_in(path: Any) -> None:
-    """An empty file, which is removed in the end under every name that it was given (agent/tune/restore.py)."""
+    """An empty file, which is removed in the end under every name that it was given (agent/tune/trial.py)."""
     try:
         whole = os.path.abspath(os.fsdecode(path))
         if _state["folder"] and _state["pid"] == os.getpid() and not os.path.lexists(whole):

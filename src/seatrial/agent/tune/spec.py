@@ -5,7 +5,7 @@ import os
 import sys
 from typing import List, NamedTuple, Optional
 
-from seatrial.agent.plan import Plan
+from seatrial.common.contract.agent_plan import AgentPlan
 
 #: The word behind the agent's archive that makes it the driver.
 WORD = "--tune"
@@ -31,7 +31,7 @@ class Spec(NamedTuple):
     fit: bool = False
 
 
-def of(plan: Plan, argv: List[str]) -> Spec:
+def of(plan: AgentPlan, argv: List[str]) -> Spec:
     """What a plan asks for.
 
     Args:

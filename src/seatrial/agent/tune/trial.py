@@ -1,19 +1,103 @@
-"""One trial: the script's whole command line with some changes, to its end, and what it told."""
+"""Run one trial: the script's whole command line with some changes, to its end, with its files put back."""
 
 import ctypes
 import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-from seatrial.agent.tune import restore
-from seatrial.agent.tune.lines import read
 from seatrial.agent.tune.spec import Spec
-from seatrial.probe import proc
+from seatrial.probe import processes
+
+#: A longer line is none of a trial's.
+_MOST_BYTES = 8 << 20
+
+
+def read(path: str) -> List[Dict[str, Any]]:
+    """The objects in it, without lines that were cut off; none where there is no such file."""
+    lines = []
+    try:
+        with open(path, "rb") as file:
+            for line in file:
+                try:
+                    value = json.loads(line) if len(line) < _MOST_BYTES else None
+                except ValueError:
+                    continue
+                if isinstance(value, dict):
+                    lines.append(value)
+    except OSError:
+        pass
+    return lines
+
+
+#: New files that nobody wants of a trial. Others, such as a data set that was loaded, are left and told.
+_UNWANTED = (".pt", ".pth", ".pth.tar", ".ckpt", ".safetensors")
+_UNWANTED_PARTS = ("tfevents",)
+
+
+def restore(events: str) -> Dict[str, Any]:
+    """``{"restored": number of files, "removed": number, "new": [paths left]}``."""
+    restored, removed = 0, 0
+    new: List[str] = []
+    for line in reversed(read(events + ".journal")):
+        try:
+            if "new" in line:
+                path = line["new"]
+                stands_in = "empty" in line and os.path.isfile(path) and not os.path.getsize(path)
+                if os.path.isfile(path) and (_unwanted(path) or stands_in):
+                    os.remove(path)
+                    removed += "empty" not in line
+                elif os.path.isfile(path):
+                    new.append(path)
+            elif "copy" in line:
+                if os.path.lexists(line["path"]) and _same(line["path"], line["copy"]):
+                    os.remove(line["copy"])
+                else:
+                    os.makedirs(os.path.dirname(line["path"]), exist_ok=True)
+                    _put_back(line["copy"], line["path"])
+                    restored += 1
+            elif os.path.getsize(line["path"]) > line["bytes"]:
+                os.truncate(line["path"], line["bytes"])
+                restored += 1
+        except (OSError, KeyError, TypeError):  # what cannot be put back lies in the trial's folder
+            continue
+    shutil.rmtree(events + ".files", ignore_errors=True)
+    return {"restored": restored, "removed": removed, "new": new[:20]}
+
+
+def _put_back(copy: str, path: str) -> None:
+    """In place: the file may be mounted, or have other names."""
+    if os.path.isfile(path):
+        shutil.copyfile(copy, path)
+        shutil.copystat(copy, path)
+    else:
+        shutil.move(copy, path)
+
+
+def _same(path: str, copy: str) -> bool:
+    """One file under two names, or the same bytes."""
+    if os.path.samefile(path, copy):
+        return True
+    if os.path.getsize(path) != os.path.getsize(copy):
+        return False
+    with open(path, "rb") as one, open(copy, "rb") as other:
+        while True:
+            first = one.read(1 << 20)
+            if first != other.read(1 << 20):
+                return False
+            if not first:
+                return True
+
+
+def _unwanted(path: str) -> bool:
+    name = os.path.basename(path)
+    return name.endswith(_UNWANTED) or any(part in name for part in _UNWANTED_PARTS)
+
 
 _PR_SET_PDEATHSIG = 1  # Source: prctl(2)
 
@@ -131,7 +215,7 @@ def run(
         code = _wait(process, events, began_s + limit_s)
     finally:  # also where the run is being stopped
         _end(process)
-        restored = restore.restore(events)
+        restored = restore(events)
     wall_s = time.monotonic() - began_s
     lines = read(events)
     ranks = _last_of_each(lines, "trial")
@@ -212,7 +296,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     """End everything that the trial left: all processes below this one, which inherits orphans."""
     until_s = time.monotonic() + _LEAVE_S
     while time.monotonic() < until_s:
-        pids = [each.pid for each in proc.descendants(os.getpid())]
+        pids = [each.pid for each in processes.descendants(os.getpid())]
         for pid in pids:
             try:
                 os.kill(pid, signal.SIGKILL)

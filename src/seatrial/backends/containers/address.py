@@ -65,14 +65,18 @@ def podman_address(
     return EngineAddress(endpoint="podman-remote", id=identity)
 
 
-def addressed(call: Sequence[str], engine: str, at: EngineAddress) -> list[str]:
-    """The client's call with the options that lead to ``at``; as it is where its user has given such an option."""
+def addressed(call: Sequence[str], at: EngineAddress, *, tls: bool) -> list[str]:
+    """Return the client's call with the options that lead to ``at``; unchanged if its user has given such an option.
+
+    Args:
+        tls: the options are Docker's, which take certificates, and not Podman's, which take a key.
+    """
     if any(word.partition("=")[0] in CHOOSING for word in call[1:]):
         return list(call)
-    if engine == "docker":
+    if tls:
         folder = Path(at.credentials) if at.credentials else None
-        tls = [f"{flag}={folder / name}" for flag, name in _TLS.items() if (folder / name).is_file()] if folder else []
-        return [*call, "--host", at.endpoint, *(["--tlsverify", *tls] if folder else [])]
+        files = [f"{flag}={folder / name}" for flag, name in _TLS.items() if folder and (folder / name).is_file()]
+        return [*call, "--host", at.endpoint, *(["--tlsverify", *files] if folder else [])]
     if at.endpoint.startswith("/"):
         return [*call, "--remote=false"]
     if "://" not in at.endpoint:

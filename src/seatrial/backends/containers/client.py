@@ -1,4 +1,4 @@
-"""EngineClient: an engine's command line, asked with a time limit; EngineTraits: what is its own in it.
+"""EngineClient: an engine's command line, asked with a time limit; Dialect: what is its own in it.
 
 A daemon that hangs must not hang us.
 """
@@ -25,14 +25,16 @@ ANSWER_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True)
-class EngineTraits:
-    """What one engine says or does in another way than the other.
+class Dialect:
+    """Differences between the command lines of the engines.
 
     Attributes:
         install, restart: commands for a person.
         info_format: ``info --format`` of it prints JSON. info_key: is in there when the engine works.
         storage_root: ``info --format`` of it prints where layers are kept.
         buildkit: it builds through buildx, which has ``--progress`` and ``--load``; Podman 4 has neither.
+        compose: its client has the commands ``compose`` and ``context``, and its API passes CDI names on.
+        label_form: prints a label's value in ``ps --format``, with ``%s`` for the label.
     """
 
     name: Literal["docker", "podman"]
@@ -42,6 +44,8 @@ class EngineTraits:
     info_key: str
     storage_root: str
     buildkit: bool
+    compose: bool
+    label_form: str
 
 
 class EngineClient:
@@ -52,11 +56,11 @@ class EngineClient:
         call: what runs it, led to ``at``. typed: the same as its user types it.
     """
 
-    def __init__(self, traits: EngineTraits, call: Sequence[str] = (), at: EngineAddress | None = None) -> None:
+    def __init__(self, dialect: Dialect, call: Sequence[str] = (), at: EngineAddress | None = None) -> None:
         """``call``: default is the engine's name."""
-        self.traits, self.at = traits, at
-        self.typed = list(call) or [traits.name]
-        self.call = self.typed if at is None else addressed(self.typed, traits.name, at)
+        self.dialect, self.at = dialect, at
+        self.typed = list(call) or [dialect.name]
+        self.call = self.typed if at is None else addressed(self.typed, at, tls=dialect.compose)
 
     def ask(self, *words: str, timeout_s: float = ANSWER_TIMEOUT_S) -> command.Completed:
         """Ask the engine something. Raises EngineUnavailableError when it does not answer at all."""
@@ -64,21 +68,21 @@ class EngineClient:
             return command.run([*self.call, *words], timeout_s=timeout_s)
         except CommandTimeoutError as error:
             silent = EngineUnavailableError(
-                f"{self.traits.name.capitalize()} did not respond within {timeout_s:g} s",
+                f"{self.dialect.name.capitalize()} did not respond within {timeout_s:g} s",
                 cause="it is busy with a build or pull, it hangs, or the machine is out of memory",
-                run=self.traits.restart,
+                run=self.dialect.restart,
             )
-            raise as_addressed(silent, self.traits.name, at=self.at) from error
+            raise as_addressed(silent, self.dialect.name, at=self.at) from error
 
     def info(self) -> dict[str, Any]:
         """What the engine says of itself. Raises EngineUnavailableError."""
-        ended = self.ask("info", "--format", self.traits.info_format, timeout_s=INFO_TIMEOUT_S)
-        return read_info(self.traits.name, self.traits.info_key, ended, at=self.at)
+        ended = self.ask("info", "--format", self.dialect.info_format, timeout_s=INFO_TIMEOUT_S)
+        return read_info(self.dialect.name, self.dialect.info_key, ended, at=self.at)
 
     def address(self, info: dict[str, Any] | None = None) -> EngineAddress:
         """The address of the engine that answers, whose ``info`` this is. Raises EngineUnavailableError."""
         info = info or self.info()
-        if self.traits.name == "podman":
+        if not self.dialect.compose:
             return podman_address(info, self.ask)
         ended = self.ask("context", "inspect", "--format", "{{json .}}", timeout_s=INFO_TIMEOUT_S)
         if ended.exit_code != 0:
@@ -90,7 +94,7 @@ class EngineClient:
 
         Raises EngineUnavailableError: another engine has answered, or nobody knows which one to ask.
         """
-        name = self.traits.name.capitalize()
+        name = self.dialect.name.capitalize()
         if engine is None:
             raise EngineUnavailableError(
                 f"Engine of the run not recorded; the current {name} has no container of it",
@@ -106,7 +110,7 @@ class EngineClient:
 
     def unavailable(self, stderr: str) -> EngineUnavailableError:
         """The error for a plain question that got no answer."""
-        return unavailable_error(self.traits.name, stderr, at=self.at)
+        return unavailable_error(self.dialect.name, stderr, at=self.at)
 
     def inspect(self, kind: Literal["image", "container"], id: str) -> dict[str, Any] | None:
         """What the engine knows of one; None when it has no such. Raises EngineUnavailableError."""

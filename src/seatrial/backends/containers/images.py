@@ -45,7 +45,7 @@ class EngineImages:
 
     def __init__(self, client: EngineClient) -> None:
         self._client = client
-        self.name = client.traits.name
+        self.name = client.dialect.name
         self.call = client.call
 
     def image(self, reference: str) -> ImageFacts | None:
@@ -142,13 +142,13 @@ class EngineImages:
         return own_storage.free(self._client, repository=repository, idle_s=idle_s, dry_run=dry_run)
 
     def storage_root(self) -> Path | None:
-        told = self._client.ask("info", "--format", self._client.traits.storage_root).stdout.strip()
+        told = self._client.ask("info", "--format", self._client.dialect.storage_root).stdout.strip()
         return Path(told) if told and Path(told).is_dir() else None
 
     def check_builder(self) -> None:
         if shutil.which(self.call[0]) is None:
-            raise EngineUnavailableError(f"{self.call[0]} is not installed", run=self._client.traits.install)
-        if not self._client.traits.buildkit:
+            raise EngineUnavailableError(f"{self.call[0]} is not installed", run=self._client.dialect.install)
+        if not self._client.dialect.buildkit:
             return
         ended = self._client.ask("buildx", "version")
         if ended.exit_code != 0:
@@ -161,7 +161,7 @@ class EngineImages:
     def build(
         self, context: Path, tag: str, *, network: str | None, secrets: Sequence[str], labels: Mapping[str, str]
     ) -> Iterator[str]:
-        words = ["buildx", "build", "--progress", "plain", "--load"] if self._client.traits.buildkit else ["build"]
+        words = ["buildx", "build", "--progress", "plain", "--load"] if self._client.dialect.buildkit else ["build"]
         words += ["--network", network] if network else []
         words += [word for secret in secrets for word in ("--secret", secret)]
         words += [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]

@@ -30,6 +30,6 @@ def read_info(
     if ended.exit_code == 0 and told.get(key):
         return told
     said = ended.stderr or "\n".join(told.get("ServerErrors") or [])
-    if engine == "docker" and "buildahVersion" in str(told.get("host")):
+    if "buildahVersion" in str(told.get("host")):
         said = _IS_PODMAN
     raise unavailable_error(engine, said or ("" if isinstance(info, dict) else ended.stdout), environ, at)

@@ -69,9 +69,9 @@ def free(client: EngineClient, *, repository: str | None, idle_s: float, dry_run
     if dry_run:
         size = sum(unique.get(image.id, 0.0) for image in doomed)
         return Freed(len(doomed), len(idle), round(size + sum(step.size_bytes for step in unused if step.id in idle)))
-    before = _disk_bytes(client) if doomed and not client.traits.buildkit else 0.0
+    before = _disk_bytes(client) if doomed and not client.dialect.buildkit else 0.0
     removed = [image for image in doomed if _remove_image(client, image)]
-    if not client.traits.buildkit:
+    if not client.dialect.buildkit:
         return Freed(len(removed), 0, max(0, round(before - _disk_bytes(client))) if removed else 0)
     orphaned = [step for step in own_steps(client) if step.id not in {each.id for each in unused}] if removed else []
     dropped = _drop_steps(client, [*orphaned, *(step for step in unused if step.id in idle)])
@@ -115,7 +115,7 @@ def unused_images(images: Sequence[OwnImage], repository: str | None) -> list[Ow
 
 def own_steps(client: EngineClient) -> list[CacheStep]:
     """Cached steps of ours that no image has and no build uses; none of Podman, whose cache are its images."""
-    if not client.traits.buildkit:
+    if not client.dialect.buildkit:
         return []
     told = client.ask("system", "df", "--verbose", "--format", "{{json .BuildCache}}", timeout_s=_DISK_TIMEOUT_S)
     try:
@@ -164,7 +164,7 @@ def _disk_bytes(client: EngineClient) -> float:
 
 def _unique_bytes(client: EngineClient) -> dict[str, float]:
     """Image → bytes that no other image has; {} from Podman, which prints them as a table."""
-    if not client.traits.buildkit:
+    if not client.dialect.buildkit:
         return {}
     told = client.ask("system", "df", "--verbose", "--format", "{{json .Images}}", timeout_s=_DISK_TIMEOUT_S)
     try:

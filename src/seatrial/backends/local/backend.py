@@ -13,10 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from seatrial import events
-from seatrial.backends.base import EngineFacts, Handle, PlaceKind, State, this_machine
+from seatrial.backends.base import OF_PROCESSES, EngineFacts, Handle, State, this_machine
 from seatrial.errors import EngineError, EngineUnavailableError
 from seatrial.job.plan import AGENT_PYTHON_FLAGS, EngineAddress, Plan
-from seatrial.probe import proc
+from seatrial.probe import processes
 from seatrial.system import agent_archive, command
 
 POLL_S = 0.05
@@ -29,7 +29,7 @@ class Local:
     """No engine at all. The agent still checks, samples and records; nothing isolates or limits the target."""
 
     name = "local"
-    place: PlaceKind = "process"
+    traits = OF_PROCESSES
     images = None
 
     def __init__(self, at: EngineAddress | None = None) -> None:
@@ -66,14 +66,14 @@ class Local:
     def start(self, plan: Plan, run_dir: Path) -> Handle:
         _place_agent(run_dir)
         pid = command.spawn_detached(self.compile(plan), output=run_dir / "agent.out", cwd=run_dir)
-        process = proc.read(pid)
+        process = processes.read(pid)
         assert process is not None, "a child that nobody has waited for is in /proc"
         return _handle(process, plan.run_id, run_dir)
 
     def find(self, run_id: str, run_dir: Path) -> Handle | None:
         words = [os.fsencode(run_dir / name) for name in ("agent.pyz", "agent.json")]  # as compile ends
-        for process in proc.everyone().values():
-            if process.state != "Z" and proc.command_line(process.pid).split(b"\0")[-3:-1] == words:
+        for process in processes.everyone().values():
+            if process.state != "Z" and processes.command_line(process.pid).split(b"\0")[-3:-1] == words:
                 return _handle(process, run_id, run_dir)
         _confirm(self._at)
         return None
@@ -118,7 +118,7 @@ class Local:
         sessions: set[int] = set()
         for _ in range(KILL_ROUNDS):
             sessions |= _sessions(handle)
-            family = [one for one in proc.everyone().values() if one.session in sessions and one.state != "Z"]
+            family = [one for one in processes.everyone().values() if one.session in sessions and one.state != "Z"]
             if not family:
                 return
             for process in family:
@@ -156,7 +156,7 @@ def _place_agent(run_dir: Path) -> None:
     agent_archive.build(run_dir).rename(run_dir / "agent.pyz")
 
 
-def _handle(process: proc.Process, run_id: str, run_dir: Path) -> Handle:
+def _handle(process: processes.Process, run_id: str, run_dir: Path) -> Handle:
     started = str(process.started_ticks)
     return Handle(
         backend="local",
@@ -184,7 +184,7 @@ def _run_dir(handle: Handle) -> Path:
 
 
 def _is_running(handle: Handle) -> bool:
-    process = proc.read(int(handle.id))
+    process = processes.read(int(handle.id))
     if process is None or str(process.started_ticks) != handle.started:
         return False
     if process.state != "Z":
@@ -199,7 +199,7 @@ def _is_running(handle: Handle) -> bool:
 def _sessions(handle: Handle) -> set[int]:
     """The agent's session and those of all below it; what is in them is the run's, even if init has adopted it."""
     leader = int(handle.id)
-    agent = proc.read(leader)
+    agent = processes.read(leader)
     if agent is not None and str(agent.started_ticks) != handle.started:
         return set()  # another process has this ID now, which it could not get while our session lived
-    return {leader} | {process.session for process in proc.descendants(leader)}
+    return {leader} | {process.session for process in processes.descendants(leader)}

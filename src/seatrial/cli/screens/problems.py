@@ -29,7 +29,7 @@ from seatrial.errors import (
     TargetError,
     UsageError,
 )
-from seatrial.findings.labels import CAUSE, FIX
+from seatrial.findings.finding import CAUSE, FIX
 from seatrial.findings.own_words import SHARE_WORDS, with_own_words
 from seatrial.system.typed_path import as_typed as typed_path
 

@@ -239,7 +239,7 @@ class Screen:
 def _gpus_of(plan: Plan) -> str:
     """``GPU 0 (NVIDIA H200)``, ``CPU``, ``1 GPU of h100``, ``2 pods with 4 nvidia.com/gpu``."""
     gpus = ", ".join(f"GPU {gpu.mig or gpu.index} ({gpu.name})" for gpu in plan.gpus) or "CPU"
-    if not plan.gpus and plan.cluster is None and (count := plan.gpus_asked):  # of a machine that is not here
+    if not plan.gpus and plan.on_this_host and (count := plan.gpus_asked):  # of a machine that is not here
         every = any(choice.what == "gpus" and choice.value == "all" for choice in plan.choices)
         gpus = f"{'all GPUs' if every else f'{count} GPU' + 's' * (count > 1)} of {plan.job.image.target}"
     if plan.cluster is not None and plan.cluster.gpus:

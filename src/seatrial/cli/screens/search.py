@@ -7,8 +7,8 @@ import time
 from seatrial.cli.screens.live_line import LiveLine
 from seatrial.cli.screens.run import ELAPSED_FROM_S, Screen
 from seatrial.job.units import format_seconds
+from seatrial.search.results import seconds_left, summary_line
 from seatrial.search.search import Search
-from seatrial.search.standing import in_words, seconds_left
 
 _LOOK_EVERY_S = 0.5
 
@@ -30,7 +30,7 @@ class SearchScreen(Screen):
         trials = search.study.trials()
         left_s = seconds_left(trials, search.expected, search.parallel, search.ends_at)
         with self._printing:
-            words = in_words(trials, search.objective, search.expected, left_s)
+            words = summary_line(trials, search.objective, search.expected, left_s)
             seconds = round(now_s - self._began_s)
             if self._standing.changes and seconds >= ELAPSED_FROM_S:
                 words = f"{format_seconds(seconds)}: {words}"

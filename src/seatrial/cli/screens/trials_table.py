@@ -9,9 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from seatrial.search.columns import best_in, columns
-from seatrial.search.objective import Objective
-from seatrial.search.standing import best_of
+from seatrial.search.request import Objective
+from seatrial.search.results import best_in, best_of, columns
 from seatrial.search.trial import Trial
 
 #: Columns of a terminal that outcomes get at least; they go on in the next line.

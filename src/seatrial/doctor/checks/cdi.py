@@ -10,7 +10,7 @@ from seatrial.backends.containers.cdi import CdiDevice, CdiSpecs, read_specs
 from seatrial.doctor.check import Check, Verdict, found, of_finding, ok, skipped, worst
 from seatrial.doctor.checks.toolkit import CDI_BY_DEFAULT, engine_version
 from seatrial.doctor.facts.machine import Machine
-from seatrial.findings.commands import GENERATE_CDI
+from seatrial.findings.finding import GENERATE_CDI
 
 KIND = "nvidia.com/gpu"
 

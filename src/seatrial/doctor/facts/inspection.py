@@ -75,7 +75,7 @@ class Inspection:
     @cached_property
     def is_process(self) -> bool:
         """No container at all: a plain process of this host."""
-        return table.place(self._host.on) == "process"
+        return not table.isolates(self._host.on)
 
     @cached_property
     def inspected(self) -> dict[str, Any] | None:

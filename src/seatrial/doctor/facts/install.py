@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 
 from seatrial.doctor.facts.machine import Machine
-from seatrial.findings.commands import GENERATE_CDI
+from seatrial.findings.finding import GENERATE_CDI
 
 REPOSITORY = "https://nvidia.github.io/libnvidia-container"
 KEYRING = "/usr/share/keyrings/nvidia-container-toolkit-keyring.gpg"

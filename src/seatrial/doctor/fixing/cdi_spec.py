@@ -13,8 +13,7 @@ import yaml
 
 from seatrial.errors import GpuContractError
 from seatrial.probe.driver_files import DriverFiles
-from seatrial.probe.mig import Slice
-from seatrial.probe.nvml import GpuFact
+from seatrial.probe.nvml import GpuFact, Slice
 
 KIND = "nvidia.com/gpu"
 

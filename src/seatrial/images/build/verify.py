@@ -23,7 +23,7 @@ from seatrial.job.plan import (
 from seatrial.stack.machine import Machine
 from seatrial.system import command
 
-_SCRIPT = Path(__file__).parent / "verify_script.py"
+_SCRIPT = Path(__file__).parent / "verify_program.py"
 
 #: Importing a framework and a training step take seconds; a cold disk may need minutes.
 VERIFY_TIMEOUT_S = 600.0

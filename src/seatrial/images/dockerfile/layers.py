@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 
 from seatrial.images.dockerfile import layer_program
 from seatrial.images.requirements.pip_format import Requirements, canonical_name, parsed
-from seatrial.images.requirements.resolve_frameworks import FRAMEWORKS, PACKAGES
+from seatrial.images.resolve.framework import FRAMEWORKS, PACKAGES
 from seatrial.stack.facts import Framework
 
 #: The program of images/dockerfile/layer_program.py as a file of the build context, and its folder there.

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from seatrial.findings.cut_down import ARCHITECTURES
+from seatrial.findings.gpu_missing import ARCHITECTURES
 from seatrial.images.dockerfile.layer_program import FRAMEWORK_LIST
 from seatrial.images.dockerfile.layers import (
     CONSTRAINTS,

@@ -7,7 +7,7 @@ from packaging.version import InvalidVersion, Version
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.pip_format import Needs, canonical_name, parsed
-from seatrial.images.requirements.resolve_frameworks import Resolved
+from seatrial.images.resolve.framework import Resolved
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import table, wheels
 

@@ -123,7 +123,7 @@ def planned_image(
     if job.image.ready is not None:
         return _ready_image(job.image.ready, job, site)
     from seatrial.images.plan import plan_image  # what builds images takes half as long to load as all the rest
-    from seatrial.images.requirements.pinned_pythons import index_door
+    from seatrial.images.resolve.uv import UvResolver
 
     return plan_image(
         job,
@@ -131,7 +131,7 @@ def planned_image(
         cpu_only=not gpus,
         machine=site.host.machine(gpus),
         multi_gpu=gpu_count(site) > 1 or script.multi_gpu_evidence is not None,
-        door=index_door(job, site.host.cache_folder, site.host.environ),
+        resolver=UvResolver(site.host.cache_folder / "packages", site.host.environ),
     )
 
 

@@ -174,7 +174,7 @@ def plan_companion(container: ContainerPlan, injection: InjectionPlan, record: P
 
 def caller_in(engine: EngineFacts, uid: int, gid: int) -> tuple[str, str | None, Choice]:
     """Whom the container runs as, so that its files belong to the caller."""
-    if engine.keeps_the_callers_id:
+    if engine.rootless and engine.maps_the_caller:
         user, userns, reason = f"{uid}:{gid}", "keep-id", "rootless Podman maps the caller to itself (keep-id)"
     elif engine.rootless:
         user, userns, reason = (
@@ -273,7 +273,7 @@ def _hostname(job: Job, engine: EngineFacts, run_id: str) -> str | None:
     """
     if job.network == "none":
         return "localhost"
-    if job.network is None and engine.default_network_may_be_the_hosts:
+    if job.network is None and engine.configured_network:
         return None
     if job.network is not None and (job.network == "host" or job.network.startswith(("container:", "ns:"))):
         return None

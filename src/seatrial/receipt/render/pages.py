@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from seatrial.findings.labels import CAUSE, FIX
+from seatrial.findings.finding import CAUSE, FIX
 from seatrial.receipt.render.svg import draw, draw_bars, draw_stack, legend
 from seatrial.receipt.section import Bars, Plot
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from seatrial.findings.labels import CAUSE, FIX
+from seatrial.findings.finding import CAUSE, FIX
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.section import Block, Criterion, FindingRecord, Links, Notices, Row, Rows, Table, Times, Verdicts
 from seatrial.receipt.summary import ending, headline, numbers

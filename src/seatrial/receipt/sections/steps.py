@@ -10,7 +10,7 @@ from pydantic import Field
 
 from seatrial.diagnosis.anatomy import REGIONS, Anatomy, compiles_since_s, read_facts
 from seatrial.events import GpuKernel, Sample, Step
-from seatrial.findings.labels import FIX
+from seatrial.findings.finding import FIX
 from seatrial.job.units import format_bytes
 from seatrial.receipt.fields import number
 from seatrial.receipt.formatting import count, figure, percent

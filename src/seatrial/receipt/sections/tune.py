@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from pydantic import Field
 
 from seatrial.common.contract.tunables import TUNABLES, in_words
-from seatrial.findings.labels import FIX
+from seatrial.findings.finding import FIX
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.fields import items, mapping, number, text, whole
 from seatrial.receipt.formatting import count, figure, percent

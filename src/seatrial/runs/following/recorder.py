@@ -23,7 +23,7 @@ LOG_INTERVAL_S = 1.0
 def ensure(run: Run) -> None:
     """Start a recorder for a live run of an engine of this machine that nobody collects; it outlives this process."""
     handle = None if run.ended else run.handle()
-    if handle is None or not handle.framed or table.place(handle.backend) == "cluster":
+    if handle is None or not handle.framed or table.is_elsewhere(handle.backend):
         return
     try:
         turn = Turn(run.folder)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.agent.hook import install
-from seatrial.agent.tune import restore
+from seatrial.agent.tune.trial import restore
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch")
@@ -189,7 +189,7 @@ def test_checkpoints_are_not_written_and_files_that_it_changes_are_put_back(tmp_
     ended, [one] = trial(tmp_path, loop(more=more))
     assert ended.returncode == 0, ended.stderr
     assert one["kept_files"]["skipped"] >= 2
-    done = restore.restore(str(tmp_path / "told" / "events.jsonl"))
+    done = restore(str(tmp_path / "told" / "events.jsonl"))
     assert {name: (tmp_path / name).read_text() for name in before} == before
     assert not (tmp_path / "model.pt").exists() and not (tmp_path / "events.out.tfevents.1").exists()
     assert (tmp_path / "data.bin").exists() and done["new"] == [str(tmp_path / "data.bin")]
@@ -210,7 +210,7 @@ def test_a_script_that_renames_and_links_its_checkpoint_goes_on_and_nothing_of_i
 """
     ended, [one] = trial(tmp_path, loop(more=more))
     assert ended.returncode == 0 and one["ended"] in ("steps", "seconds"), ended.stderr
-    restore.restore(str(tmp_path / "told" / "events.jsonl"))
+    restore(str(tmp_path / "told" / "events.jsonl"))
     assert sorted(path.name for path in tmp_path.glob("*.*")) == ["best.bin", "train.py"]
     assert (tmp_path / "best.bin").read_text() == "the user's best"
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from seatrial.agent.process import shield
+from seatrial.agent import isolation
 
 STATUS = {"CapBnd": "00000000000000cb", "CapEff": "0000000000000000", "NoNewPrivs": "1"}
 
@@ -20,9 +20,9 @@ def ordinary():
 """
 
 AGENT = """
-from seatrial.agent.process import shield
+from seatrial.agent import isolation
 ordinary()
-if "open" not in sys.argv: shield.close()
+if "open" not in sys.argv: isolation.close()
 print("ready", flush=True)
 sys.stdin.read()
 """
@@ -91,15 +91,15 @@ def undumpable(monkeypatch):
             asked.append(option)
             return 0
 
-    monkeypatch.setattr(shield.ctypes, "CDLL", Libc)
-    monkeypatch.setattr(shield, "_own_code_is_writable", lambda: False)
+    monkeypatch.setattr(isolation.ctypes, "CDLL", Libc)
+    monkeypatch.setattr(isolation, "_own_code_is_writable", lambda: False)
     return asked
 
 
 def told(monkeypatch, uid=1000, **status):
-    monkeypatch.setattr(shield, "_status", lambda: {**STATUS, **status})
+    monkeypatch.setattr(isolation, "_status", lambda: {**STATUS, **status})
     monkeypatch.setattr(os, "geteuid", lambda: uid)
-    return shield.close()
+    return isolation.close()
 
 
 @pytest.mark.parametrize(
@@ -123,8 +123,8 @@ def test_capabilities_that_reach_the_agent_are_named(monkeypatch, undumpable, ui
 
 
 def test_no_status_is_no_proof(monkeypatch, undumpable):
-    monkeypatch.setattr(shield, "_status", dict)
-    assert "cannot be read" in shield.close()
+    monkeypatch.setattr(isolation, "_status", dict)
+    assert "cannot be read" in isolation.close()
 
 
 def test_a_kernel_that_refuses_is_told(monkeypatch):
@@ -135,17 +135,17 @@ def test_a_kernel_that_refuses_is_told(monkeypatch):
         def prctl(self, option, *_):
             return 0 if option == 4 else 1  # it says yes, and stays dumpable
 
-    monkeypatch.setattr(shield.ctypes, "CDLL", Libc)
-    assert "does not protect" in shield.close()
+    monkeypatch.setattr(isolation.ctypes, "CDLL", Libc)
+    assert "does not protect" in isolation.close()
 
 
 def test_an_agent_whose_python_the_target_can_write_is_told(tmp_path, monkeypatch, undumpable):
     monkeypatch.undo()
     monkeypatch.setattr(sys, "argv", [str(tmp_path)])
-    assert shield._own_code_is_writable()
+    assert isolation._own_code_is_writable()
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert not shield._own_code_is_writable()
+    assert not isolation._own_code_is_writable()
 
 
 def test_this_process_status_is_read():
-    assert int(shield._status()["CapBnd"], 16) >= 0 and shield._capabilities(shield._status()) is not None
+    assert int(isolation._status()["CapBnd"], 16) >= 0 and isolation._capabilities(isolation._status()) is not None

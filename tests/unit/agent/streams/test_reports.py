@@ -6,10 +6,9 @@ import os
 import pytest
 
 from seatrial import events
-from seatrial.agent.activity import Activity
-from seatrial.agent.streams import reports
-from seatrial.agent.streams.journal import Journal
-from seatrial.agent.streams.reports import Reports
+from seatrial.agent import output
+from seatrial.agent.journal import Journal
+from seatrial.agent.output import Activity, Reports
 from seatrial.events import MAX_REPORT_BYTES
 
 
@@ -108,7 +107,7 @@ def test_a_fast_writer_does_not_keep_the_agent(desk, monkeypatch):
     desk.reports.read(1 << 20)
     once = len(desk.steps())
     assert 0 < once < 200_000
-    monkeypatch.setattr(reports, "_AT_END_BYTES", 2 << 20)
+    monkeypatch.setattr(output, "_AT_END_BYTES", 2 << 20)
     desk.reports.finish()
     assert once < len(desk.steps())
 

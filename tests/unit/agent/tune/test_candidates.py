@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from seatrial.agent.tune.anatomy import Anatomy
-from seatrial.agent.tune.candidates import candidates
+from seatrial.agent.tune.candidates import Anatomy, candidates
 from seatrial.common.contract.tunables import GROUPS
 
 CPU = Anatomy(

@@ -2,7 +2,7 @@
 
 import types
 
-from seatrial.agent.tune.fitting import Fitting
+from seatrial.agent.tune.fit import Fitting
 from seatrial.agent.tune.trial import Trial
 
 GIB = 2**30
