@@ -16,8 +16,6 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from seatrial.receipt.model import SCHEMA_VERSION, Receipt, Series
-
 from seatrial import api, train
 from seatrial.api.doctor import Examination
 from seatrial.cli import VERBS, words
@@ -27,6 +25,7 @@ from seatrial.events import schema
 from seatrial.findings.catalogue import LAYERS, entries
 from seatrial.findings.known import Known
 from seatrial.job.config import json_schema
+from seatrial.receipt.model import SCHEMA_VERSION, Receipt, Series
 
 
 def schema_text() -> str:
