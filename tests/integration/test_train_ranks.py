@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from agent_process import Agent
-from seatrial.probe import proc
+from seatrial.probe import processes
 
 torch = pytest.importorskip("torch")
 
@@ -178,7 +178,7 @@ def said(out: Path) -> str:
 
 def end(process: subprocess.Popen[str]) -> None:
     """Kill torchrun and, with it, its ranks: they are sessions of their own."""
-    ranks = [child.pid for child in proc.descendants(process.pid)]
+    ranks = [child.pid for child in processes.descendants(process.pid)]
     for pid in (process.pid, *ranks):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

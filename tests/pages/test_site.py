@@ -20,8 +20,8 @@ import yaml
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
-#: Read on GitHub as they are, beside the pages.
-ABOVE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+#: Pages above docs/.
+ABOVE = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 
 #: What takes seconds takes this long at most on a machine that many others use.
 BUSY_S = 180
@@ -108,6 +108,15 @@ def test_a_console_block_copies_what_is_typed() -> None:
     commands = hooks().commands
     assert commands("$ cd x\nprinted\n$ run a \\\n  b\nprinted \\\n$ ls") == "cd x\nrun a \\\n  b\nls"
     assert commands("import torch") == ""
+
+
+def test_architecture_names_files_that_exist() -> None:
+    text = _FENCED.sub("", (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
+    named = {path for path in re.findall(r"`([\w./-]+)`", text) if re.search(r"/|\.py$", path)}
+    assert len(named) > 80
+    places = (ROOT, ROOT / "src" / "seatrial")
+    assert [path for path in sorted(named) if not any((place / path).exists() for place in places)] == []
+    assert text.count("\n") <= 200
 
 
 def test_readme_is_one_screen() -> None:

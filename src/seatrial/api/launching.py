@@ -114,7 +114,7 @@ def _job(target: str | None, args: Sequence[str], project: Path | str, options: 
     for key, value in flags.items():
         if isinstance(value, Path):
             flags[key] = str(value)
-    without = lambda name: table.place(name) == "process"  # noqa: E731
+    without = lambda name: not table.isolates(name)  # noqa: E731
     return load_job(Path(project).absolute(), flags, recipes=RECIPES, without_container=without)
 
 

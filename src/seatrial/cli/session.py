@@ -6,8 +6,8 @@ import importlib
 from collections.abc import Callable
 
 from seatrial.backends.base import State
-from seatrial.backends.remembered import remembering
-from seatrial.cli.importing import importing
+from seatrial.backends.table import remembering
+from seatrial.cli.root import importing
 from seatrial.cli.screens.run import Screen
 from seatrial.errors import EXIT_DONE, EXIT_GPU_CONTRACT, SeatrialError
 from seatrial.job.model import Job
@@ -69,15 +69,15 @@ def carry_out(
     with interrupt_stops(prepared.run, environ, screen.say):  # at once: the target may be at work already
         with importing():  # while the container starts: its end need not wait for it
             importlib.import_module("seatrial.runs.ending")
-            from seatrial.receipt.render.pages import ROOM, compile_pages
-        compile_pages(ROOM)
+            from seatrial.receipt.render.pages import PACKAGE, compile_pages
+        compile_pages(PACKAGE)
         ready, typing = saying_when_ready(serving, screen.say), passing_on(prepared.run, prepared.plan)
         with ready, typing, screen.showing_progress(prepared.run) as show:
             ended = follow(
                 prepared.run, screen.write, environ, say=screen.say, between_looks=show, log_interval_s=looks_s
             )
     exit_code = _receipt(prepared, environ, screen, ended=ended)
-    if exit_code == EXIT_GPU_CONTRACT and prepared.plan.cluster is None:  # its GPUs are not of this host
+    if exit_code == EXIT_GPU_CONTRACT and prepared.plan.on_this_host:  # its GPUs are not of this host
         from seatrial.doctor.examine import second_opinion
 
         screen.say(second_opinion(environ, in_container=prepared.plan.container is not None))

@@ -72,7 +72,7 @@ def _too_many(words: list[str], target_arguments: list[str], project: Path, modu
 
 def _load(project: Path, flags: Mapping[str, Any], leave_out: Collection[str] = ()) -> Job:
     def runs_here(backend: str) -> bool:
-        return table.place(backend) == "process"
+        return not table.isolates(backend)
 
     return load_job(project, flags, recipes=RECIPES, without_container=runs_here, leave_out=leave_out)
 

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from seatrial.backends.containers.container_state import STATUSES
+from seatrial.backends.containers.client import STATUSES
 from seatrial.backends.containers.engine import COMPOSE_LABEL, ContainerEngine
 from seatrial.errors import EngineUnavailableError
 from seatrial.system import command
@@ -99,7 +99,7 @@ def escaped(words: Sequence[str]) -> list[str]:
 
 def compose_of(backend: ContainerEngine, environ: Mapping[str, str]) -> Compose:
     """Return Compose over no files yet. Raises EngineUnavailableError: Podman without docker-compose."""
-    if backend.name != "podman":
+    if backend.dialect.compose:
         return Compose((*backend.client.call, "compose"), (), environ)
     program = docker_compose(environ)
     if program is None:
@@ -182,8 +182,7 @@ class Container:
 
 def containers(backend: ContainerEngine, project: str) -> dict[str, Container]:
     """Service → its container, the last that was made. Raises EngineUnavailableError."""
-    label_of = '{{.Label "%s"}}' if backend.name == "docker" else '{{index .Labels "%s"}}'
-    labels = "\t".join(label_of % label for label in (_SERVICE_LABEL, _ONE_OFF_LABEL))
+    labels = "\t".join(backend.dialect.label_form % label for label in (_SERVICE_LABEL, _ONE_OFF_LABEL))
     form = "{{.ID}}\t" + labels + "\t{{.State}}\t{{.Status}}"
     words = ("--all", "--no-trunc", "--filter", f"label={COMPOSE_LABEL}={project}", "--format", form)
     ended = backend.client.ask("ps", *words)

@@ -120,7 +120,7 @@ def _context(request: UpRequest, environ: Mapping[str, str]) -> ComposeContext:
     file = read_compose(files, compose_of(backend, environ), request.names)
     file, _ = with_images(file, backend)
     # Podman's API passes no CDI names on (its command line does): device nodes and the driver's libraries then.
-    facts = replace(facts, cdi_devices=()) if backend.name == "podman" else facts
+    facts = facts if backend.dialect.compose else replace(facts, cdi_devices=())
     return ComposeContext(file, job, backend, facts, read_host(environ), environ, gpus)
 
 
@@ -169,7 +169,7 @@ def _job(project: Path, notify: tuple[str, ...]) -> Job:
         project,
         {"image": {"ready": "compose"}, "notify": notify},
         recipes=RECIPES,
-        without_container=lambda name: table.place(name) == "process",
+        without_container=lambda name: not table.isolates(name),
     )
     kept = {
         key: getattr(job, key)

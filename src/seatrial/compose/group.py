@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from seatrial.errors import DiskError, RunNotFoundError, SeatrialError, UntrustedPathError
-from seatrial.probe import proc
+from seatrial.probe import processes
 from seatrial.runs.store import RunStore, is_run_id, new_run_id
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
@@ -100,7 +100,7 @@ class Group:
     @property
     def followed(self) -> bool:
         """Its command line lives."""
-        process = proc.read(self.launcher[0]) if self.launcher else None
+        process = processes.read(self.launcher[0]) if self.launcher else None
         return process is not None and (process.pid, process.started_ticks) == self.launcher and process.state != "Z"
 
     @property
@@ -124,7 +124,7 @@ class Group:
 
 def this_process() -> tuple[int, int]:
     """Return PID and start time of this command line, for ``Group.launcher``."""
-    me = proc.read(os.getpid())
+    me = processes.read(os.getpid())
     assert me is not None
     return me.pid, me.started_ticks
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from seatrial.backends.base import PlaceKind
+from seatrial.backends.base import Traits
 from seatrial.errors import TargetError
 from seatrial.images.requirements.pip_format import canonical_name
 from seatrial.job.model import Job
@@ -49,7 +49,7 @@ def horovod_parts(job: Job, script: ScriptFacts, parts: Parts) -> HorovodParts:
     """
     if not script.horovod:
         return HorovodParts()
-    from seatrial.planning.local_python import missing_in  # scripts of Horovod are few
+    from seatrial.planning.process import missing_in  # scripts of Horovod are few
 
     name = script.horovod_part
     imports = f"{script.horovod[name]} imports {name}"
@@ -94,11 +94,11 @@ def _refused(needed: str) -> str | None:
     return next((instead for part, instead in REFUSED.items() if needed == part or needed.startswith(f"{part}.")), None)
 
 
-def refuse_first(job: Job, script: ScriptFacts, place: PlaceKind) -> None:
+def refuse_first(job: Job, script: ScriptFacts, traits: Traits) -> None:
     """As ``refuse_parts``, before anything is resolved, where the image will be ours: what the script's other imports
     lack is then no news."""
     brought = job.image.ready or any(canonical_name(line) == HOROVOD for line in job.image.requirements)
-    if script.horovod and place != "process" and not brought:
+    if script.horovod and traits.isolates and not brought:
         refuse_parts(job, script)
 
 

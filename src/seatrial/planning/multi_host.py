@@ -39,7 +39,7 @@ def join(job: Job, rank_of: int | None, environ: Mapping[str, str]) -> Job:
 
     Raises UsageError for a number beyond the hosts, or several nodes without names.
     """
-    on_a_cluster = table.place(job.backend) == "cluster"
+    on_a_cluster = table.is_elsewhere(job.backend)
     if on_a_cluster and job.hosts:
         raise UsageError(
             "on Kubernetes --nodes takes a number: the scheduler picks the hosts", run="seatrial run … --nodes 2"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from seatrial.backends import table
 from seatrial.errors import UsageError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import DataMount, Job, Target
@@ -75,7 +76,7 @@ def export_job(job: Job, model: TrainedModel, asked: Asked) -> Job:
 
     Raises UsageError: on Kubernetes; weights without a factory; an output outside the project.
     """
-    if job.backend == "k8s":
+    if table.is_elsewhere(job.backend):
         raise UsageError("seatrial export runs on this machine, not on Kubernetes", run="seatrial export … --on docker")
     if model.is_weights_alone and "--model-factory" not in asked.options:
         path = as_typed((model.folder or job.project) / model.model)

@@ -56,7 +56,7 @@ def of_run(run: Run, verb: Verb) -> TrainedModel:
     plan, shown = run.plan(), f"Run {run.id}"
     if plan.job.serve is not None:
         raise UsageError(f"{shown} is a server itself", run=verb.of(plan.job.serve.typed.partition(" ")[0]))
-    if plan.cluster is not None:
+    if not plan.on_this_host:
         raise UsageError(
             f"{shown} saved its model on the cluster's volume",
             run=f"seatrial runs cp {run.id}:FILE ./models; {verb.of('./models/FILE')}",

@@ -23,7 +23,7 @@ def free_images(project: Path | None, environ: Mapping[str, str], *, dry_run: bo
     repository = f"seatrial/{slug(project.name)}" if project is not None else None
     idle_s = IDLE_S if project is not None else 0.0
     freed = {}
-    for name in table.ON_THIS_MACHINE:
+    for name in table.on_this_host():
         backend = table.backend(name, environ)
         try:
             if backend.images is not None and backend.facts().available:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from seatrial.backends import table
 from seatrial.backends.base import Backend, EngineFacts
 from seatrial.backends.containers.env_file import proxies_with_login, read_env_file
-from seatrial.errors import GpuContractError, SeatrialError
+from seatrial.errors import GpuContractError, SeatrialError, UsageError
 from seatrial.findings.catalogue import by_id
-from seatrial.findings.cut_down import ARCHITECTURES, covers
 from seatrial.findings.finding import Finding
+from seatrial.findings.gpu_missing import ARCHITECTURES, keeps_code_for
 from seatrial.images.build.progress import CACHED
 from seatrial.images.build.size import image_bytes_of
 from seatrial.images.dockerfile.context import origin_labels
@@ -29,7 +29,7 @@ from seatrial.job.script import ScriptFacts, source_facts
 from seatrial.planning import secrets
 from seatrial.planning.another_machine import AnotherMachine, another_machine, refuse_without_gpu
 from seatrial.planning.host import HostFacts, read_host
-from seatrial.planning.plan import make_plan, select_gpus, with_defaults
+from seatrial.planning.plan import Notes, make_plan, select_gpus, with_defaults
 from seatrial.planning.site import ClusterSite
 from seatrial.runs import without_agent
 from seatrial.runs.liveness import leases
@@ -91,7 +91,7 @@ def plan_only(job: Job, environ: Mapping[str, str]) -> Plan:
     ground = _survey(job, environ)
     run = RunStore(job.project, environ).run(new_run_id())
     selection, another = None, None
-    if ground.backend.place != "cluster":
+    if ground.backend.traits.on_this_host:
         another = another_machine(ground.job, ground.host)
         selection = (
             another.selection()
@@ -188,7 +188,7 @@ def _refuse_cut_down_image(plan: Plan) -> None:
     image = plan.image
     kept = image.architectures or tuple(image.env.get(ARCHITECTURES, "").split()) if image else ()
     for gpu in plan.gpus if kept else ():
-        if not covers(kept, gpu.compute_capability or "0.0"):
+        if not keeps_code_for(kept, gpu.compute_capability or "0.0"):
             known = by_id("image-cut-down")
             raise GpuContractError(
                 f"The image has device code for {', '.join(kept)} only, but {gpu.name} is {gpu.compute_capability}",
@@ -233,7 +233,7 @@ def start(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
 def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
     """Everything that must be there before the start: image or venv, output folders, secrets."""
     plan = prepared.plan
-    if plan.cluster is not None:
+    if not plan.on_this_host:
         from seatrial.runs.cluster_ready import make_image_ready
 
         make_image_ready(plan, prepared.run.folder, environ, say)
@@ -261,8 +261,7 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
     if plan.agent.input is not None:
         os.mkfifo(prepared.run.input, mode=0o600)
     if plan.container is not None:
-        from seatrial.backends.containers.home import host_files
-        from seatrial.backends.containers.mount_sources import check_sources
+        from seatrial.backends.containers.mounts import check_sources, host_files
 
         host_files(plan.container).write(plan.job.project)
         check_sources(plan.container.mounts, plan.job.project)
@@ -273,7 +272,7 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
 
 def _select_and_lease(ground: _Ground, run: Run, environ: Mapping[str, str]) -> Selection | None:
     """Choose and take under one lock: two runs started together get different GPUs. A cluster chooses itself."""
-    if ground.backend.place == "cluster":
+    if not ground.backend.traits.on_this_host:
         return None
     if not ground.host.gpus:
         refuse_without_gpu(ground.job, ground.host)
@@ -294,8 +293,8 @@ def _survey(job: Job, environ: Mapping[str, str]) -> _Ground:
     script = source_facts(job)  # first: a script that does not parse needs no engine
     host = read_host(environ)
     backend, engine, why = table.choose(job.backend, environ, gpus_wanted=bool(host.gpus) and job.gpus.kind != "none")
-    script = _with_keras(job, script, environ, inherits=backend.place == "process")
-    made = tracked(with_defaults(job, backend.place), backend, environ)
+    script = _with_keras(job, script, environ, inherits=not backend.traits.isolates)
+    made = tracked(with_defaults(job, backend.traits), backend, environ)
     return _Ground(made.job, script, host, backend, engine, why, made, environ)
 
 
@@ -306,9 +305,14 @@ def _survey_cluster(job: Job, host: HostFacts, *, offline: bool) -> ClusterSite:
 
 
 def _require_model(job: Job) -> None:
-    """Check that the model that ``run predict -- RECIPE …`` opens has been trained. Raises DataError."""
+    """Check that ``run predict -- RECIPE …`` names a model that was trained. Raises UsageError, DataError."""
+    if job.target.kind != "recipe" or job.target.value != "predict" or job.target.args[:1] in (("-h",), ("--help",)):
+        return
     recipe = job.target.args[0] if job.target.args else ""
-    if job.target.kind == "recipe" and job.target.value == "predict" and recipe in WEIGHTS and job.backend != "k8s":
+    if recipe not in WEIGHTS:
+        known = ", ".join(WEIGHTS)
+        raise UsageError(f"A prediction needs one of the models {known}", run='seatrial run predict -- spam "text…"')
+    if not table.is_elsewhere(job.backend):
         of_recipe(recipe, job.models.source if job.models else job.project / "models")
 
 
@@ -334,7 +338,7 @@ def _plan(
     offline: bool = False,
     caller: Caller | None = None,
 ) -> Plan:
-    job, on_a_cluster = ground.tracked.for_run(run.id), ground.backend.place == "cluster"
+    job, on_a_cluster = ground.tracked.for_run(run.id), not ground.backend.traits.on_this_host
     earlier = RunStore(job.project, environ).find(job.resume) if job.resume else None
     if earlier is not None and on_a_cluster:  # by its full ID, which names its folder on the volume
         job = job.model_copy(update={"resume": earlier.id})
@@ -347,11 +351,17 @@ def _plan(
         cluster=_survey_cluster(job, ground.host, offline=offline) if on_a_cluster else None,
         caller=caller,
     )
-    plan = make_plan(job, site, ground.script, interactive=interactive)
-    warnings = plan.warnings if on_a_cluster else (*plan.warnings, *_nothing_to_resume(job.resume, earlier))
-    choices = (ground.why_backend, *plan.choices, *ground.tracked.choices, *_told_at_the_end(job))
-    more = (*ground.tracked.warnings, *warnings_of(plan.job), *nothing_to_show_on(job.notify.desktop, environ))
-    return plan.model_copy(update={"choices": choices, "warnings": (*warnings, *more)})
+    notes = Notes(
+        first=(ground.why_backend,),
+        last=(*ground.tracked.choices, *_told_at_the_end(job)),
+        warnings=(
+            *(() if on_a_cluster else _nothing_to_resume(job.resume, earlier)),
+            *ground.tracked.warnings,
+            *warnings_of(job),
+            *nothing_to_show_on(job.notify.desktop, environ),
+        ),
+    )
+    return make_plan(job, site, ground.script, interactive=interactive, notes=notes)
 
 
 def _told_at_the_end(job: Job) -> list[Choice]:

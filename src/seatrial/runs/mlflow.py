@@ -61,12 +61,12 @@ def tracked(job: Job, backend: Backend, environ: Mapping[str, str]) -> Tracked:
 
 def _unreachable(job: Job, host: str, backend: Backend) -> str | None:
     """Return why the run cannot connect to the host; None if it may."""
-    if backend.place == "process" or job.network == "host":
+    if not backend.traits.isolates or job.network == "host":
         return None
     if job.network == "none":
         return "its network is none"
     if not is_loopback(host) or (job.hosts and job.network is None):
         return None
-    if backend.place == "cluster":
+    if not backend.traits.on_this_host:
         return "it listens on this machine alone"
     return "it listens on the loopback address of this machine; use --network host"

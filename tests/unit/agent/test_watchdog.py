@@ -11,12 +11,12 @@ import pytest
 
 from fakes import FakeGpu, FakeNvml
 from seatrial import events
-from seatrial.agent.activity import Activity
-from seatrial.agent.alert import Alerts
-from seatrial.agent.streams.journal import Journal
-from seatrial.agent.watchdog import CAPPED_S, SLOWED_S, Watchdog
+from seatrial.agent.alerts import Alerts
+from seatrial.agent.journal import Journal
+from seatrial.agent.observer import CAPPED_S, SLOWED_S, Watchdog
+from seatrial.agent.output import Activity
 from seatrial.findings.finding import Finding
-from seatrial.probe import proc
+from seatrial.probe import processes
 from seatrial.probe.sampler import Sampler
 
 UUID = FakeGpu().uuid
@@ -29,8 +29,8 @@ class Case:
         self.gpu = FakeGpu(throttle_bits=0)
         self.activity = Activity()
         self.sampler = Sampler([UUID], pynvml=FakeNvml([self.gpu]))
-        self.told = []
-        self.watchdog = Watchdog(self.sampler, self.activity, hang_after_s, self.told.append)
+        self.reported = []
+        self.watchdog = Watchdog(self.sampler, self.activity, hang_after_s, self.reported.append)
         self.now_s = 0.0
 
     def look(self, seconds=1.0, gpu=None, **keys):
@@ -39,7 +39,7 @@ class Case:
         sample["gpus"][0].update({"tensor_activity_pct": 20.0, "dram_activity_pct": 10.0, **(gpu or {})})
         sample.update({"shm_used_bytes": 0, **keys})
         self.watchdog.look(sample, self.now_s)
-        return [finding.id for finding in self.told]
+        return [finding.id for finding in self.reported]
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_hangs_may_be_switched_off():
 def test_a_zombie_that_holds_memory(case):
     child = subprocess.Popen(["true"])
     for _ in range(1000):
-        if proc.read(child.pid).state == "Z":
+        if processes.read(child.pid).state == "Z":
             break
         time.sleep(0.02)
     case.gpu.processes = [(child.pid, 10**9), (os.getpid(), 10**9)]

@@ -11,7 +11,8 @@ import pytest
 
 from fakes import FakeBackend, load_job
 from seatrial.backends import table
-from seatrial.backends.base import PlaceKind
+from seatrial.backends.base import OF_CONTAINERS, OF_PROCESSES, Traits
+from seatrial.backends.kubernetes.backend import Kubernetes
 from seatrial.planning.secrets import hide_notify
 
 
@@ -135,12 +136,12 @@ def test_a_project_that_is_reached_by_a_link_is_inside_itself(project: Path, tmp
     assert asks(tmp_path / "way", 'data = "./data"\nmounts = ["./data:/more"]') == []
 
 
-@pytest.mark.parametrize(("place", "asked"), [("process", 1), ("container", 0), ("cluster", 0)])
+@pytest.mark.parametrize(("traits", "asked"), [(OF_PROCESSES, 1), (OF_CONTAINERS, 0), (Kubernetes.traits, 0)])
 def test_a_backend_of_ones_own_is_asked_about_by_its_kind(
-    project: Path, place: PlaceKind, asked: int, monkeypatch: pytest.MonkeyPatch
+    project: Path, traits: Traits, asked: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = FakeBackend()
-    bench.place = place
+    bench.traits = traits
     monkeypatch.setitem(table.BACKENDS, "bench-box", lambda environ: bench)
     assert len(asks(project, 'on = "bench-box"')) == asked
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cluster_plans import a_cluster_plan
-from seatrial.agent import plan as agent_plan
-from seatrial.agent.process import workers
+from seatrial.agent import target
+from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.errors import UsageError
 from seatrial.job.model import Job, Target
 from seatrial.job.script import ScriptFacts, script_facts
@@ -64,14 +64,14 @@ def test_two_nodes_need_a_script_that_joins_the_other(tmp_path: Path, name: str)
 def test_every_host_is_told_of_all(tmp_path: Path) -> None:
     placed = meeting(job(tmp_path, nodes=3, hosts=("a", "b", "a"), node_rank=2))
     assert placed.workers == ("a:29400", "b:29400", "a:29401")
-    plan = agent_plan.Plan("id", [], "/", "/", nodes=3, node_rank=2, workers=list(placed.workers))
-    told = workers.variables(plan)
+    plan = AgentPlan("id", [], "/", "/", nodes=3, node_rank=2, workers=list(placed.workers))
+    told = target.variables(plan)
     assert json.loads(told["TF_CONFIG"]) == {
         "cluster": {"worker": ["a:29400", "b:29400", "a:29401"]},
         "task": {"type": "worker", "index": 2},
     }
     assert (told["JAX_COORDINATOR_ADDRESS"], told["JAX_NUM_PROCESSES"], told["JAX_PROCESS_ID"]) == ("a:29400", "3", "2")
-    assert workers.variables(plan._replace(workers=[])) == {}, "under torchrun it is that which tells"
+    assert target.variables(plan._replace(workers=[])) == {}, "under torchrun it is that which tells"
 
 
 @pytest.mark.parametrize(

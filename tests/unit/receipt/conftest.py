@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from seatrial.backends.base import ImageFacts, State
+from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.events import EvidenceLog, follow_chain
 from seatrial.job.model import Criteria, DataMount, Job, Target
-from seatrial.job.plan import AgentPlan, Gpu, ImagePlan, Plan
+from seatrial.job.plan import Gpu, ImagePlan, Plan
 from seatrial.receipt.judge import judge
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.section import Block, Rows

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from fakes import FakeBackend
+from seatrial.backends.base import OF_PROCESSES
+from seatrial.backends.kubernetes.backend import Kubernetes
 from seatrial.job.model import Job, Target
 from seatrial.runs.mlflow import CONTEXT, URI, Tracked, tracked
 
@@ -16,11 +18,11 @@ REMOTE, LOOPBACK = "https://mlflow.example", "http://127.0.0.1:5000"
 
 
 class Process(FakeBackend):
-    place = "process"
+    traits = OF_PROCESSES
 
 
 class Cluster(FakeBackend):
-    place = "cluster"
+    traits = Kubernetes.traits
 
 
 def with_server(

@@ -1,11 +1,12 @@
 """Change torch's arithmetic, copies, optimizers and DistributedDataParallel's buckets."""
 
-import functools
 import importlib
 import inspect
 import sys
 import weakref
 from typing import Any, Optional, Set, Tuple
+
+from .observe import wrap
 
 
 class Backend:
@@ -81,16 +82,17 @@ class Backend:
 
 def wrap_first_backward(torch: Any, begin: Any) -> None:
     """Call ``begin`` at the first backward pass, for scripts that call no module; torch is as it was from then on."""
-    original = torch.autograd.backward
 
-    def backward(*args: Any, **kwargs: Any) -> Any:
-        if torch.autograd.backward is backward:
-            torch.autograd.backward = original
-        begin()
-        return original(*args, **kwargs)
+    def around(original: Any) -> Any:
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if torch.autograd.backward is backward:
+                torch.autograd.backward = original
+            begin()
+            return original(*args, **kwargs)
 
-    backward.__name__, backward.__doc__ = "backward", original.__doc__
-    torch.autograd.backward = backward
+        return backward
+
+    wrap(torch.autograd, "backward", around)
 
 
 class Copies:
@@ -114,11 +116,10 @@ class Copies:
             return
         tensor = self._torch.Tensor
         compiling = getattr(getattr(self._torch, "compiler", None), "is_compiling", lambda: False)
-        tensor.to = self._around(tensor.to, compiling, self._to_a_gpu)
-        tensor.cuda = self._around(tensor.cuda, compiling, lambda args, kwargs: True)
+        wrap(tensor, "to", lambda original: self._around(original, compiling, self._to_a_gpu))
+        wrap(tensor, "cuda", lambda original: self._around(original, compiling, lambda args, kwargs: True))
 
     def _around(self, original: Any, compiling: Any, to_a_gpu: Any) -> Any:
-        @functools.wraps(original)
         def copy(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             if compiling():
                 return original(tensor, *args, **kwargs)
@@ -160,12 +161,12 @@ class Copies:
             self._changes.apply("non_blocking", self._changes.where.here())
 
 
-#: Those of torch that know ``fused`` in one version or another; whether this version does is asked of the optimizer.
+#: Those of torch that know ``fused`` in one version or another; the optimizer itself knows whether this version does.
 _KNOWN = ("Adam", "AdamW", "SGD", "Adagrad")
 
 
 class Optimizers:
-    """Sets ``fused`` at an optimizer's first step, when its parameters are where they will be; and tells of steps."""
+    """Sets ``fused`` at an optimizer's first step, when its parameters are where they will be; and reports steps."""
 
     KEYS = ("fused_optimizer",)
 
@@ -177,7 +178,7 @@ class Optimizers:
 
     def place(self) -> None:
         if "fused_optimizer" in self._changes.wanted:
-            self._remember_places()
+            wrap(self._torch.optim.Optimizer, "__init__", self._remember_places)
         optimizer: Any = sys.modules["torch.optim.optimizer"]
         compiling = getattr(getattr(self._torch, "compiler", None), "is_compiling", lambda: False)
 
@@ -192,10 +193,7 @@ class Optimizers:
         optimizer.register_optimizer_step_pre_hook(before_step)
         optimizer.register_optimizer_step_post_hook(after_step)
 
-    def _remember_places(self) -> None:
-        base = self._torch.optim.Optimizer
-        original = base.__init__
-
+    def _remember_places(self, original: Any) -> Any:
         def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
             try:
@@ -204,8 +202,7 @@ class Optimizers:
             except Exception as error:  # noqa: BLE001
                 self._changes.failed(self.KEYS, error)
 
-        __init__.__doc__ = original.__doc__
-        base.__init__ = __init__
+        return __init__
 
     def _before(self, optimizer: Any) -> None:
         if "fused_optimizer" not in self._changes.wanted or optimizer in self._looked_at:
@@ -266,7 +263,7 @@ class Optimizers:
 
 
 def fuse(torch: Any, optimizer: Any) -> None:
-    """What the constructor and ``__setstate__`` do for ``fused=True``. Source: torch/optim/adam.py, 2.13."""
+    """Return what the constructor and ``__setstate__`` do for ``fused=True``. Source: torch/optim/adam.py, 2.13."""
     optimizer.defaults["fused"] = True
     for group in optimizer.param_groups:
         group["fused"] = True
@@ -305,19 +302,17 @@ class Parallel:
             return
         if not self._torch.distributed.is_available():
             return
-        parallel = self._torch.nn.parallel.DistributedDataParallel
-        original = parallel.__init__
-        changes = self._changes
+        wrap(self._torch.nn.parallel.DistributedDataParallel, "__init__", self._around)
 
+    def _around(self, original: Any) -> Any:
         def __init__(model: Any, module: Any, *args: Any, **kwargs: Any) -> None:
             try:
                 self._change(module, args, kwargs)
             except Exception as error:  # noqa: BLE001
-                changes.failed(self.KEYS, error)
+                self._changes.failed(self.KEYS, error)
             original(model, module, *args, **kwargs)
 
-        __init__.__doc__ = original.__doc__
-        parallel.__init__ = __init__
+        return __init__
 
     def _change(self, module: Any, args: Any, kwargs: Any) -> None:
         changes = self._changes

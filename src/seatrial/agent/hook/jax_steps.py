@@ -4,23 +4,25 @@ Calls of compiled functions run in C++ without Python, so neither calls nor step
 Source: jax.monitoring; the names in jax/_src/dispatch.py; jax/_src/distributed.py of 0.10.2.
 """
 
-import functools
 import inspect
 import os
 import sys
 from typing import Any, Dict
 
 from . import steps
+from .observe import wrap
 
 COUNT, NUMBER = "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 
 
 def join_jax(distributed: Any) -> None:
-    """Fill in what a call leaves open."""
-    original = distributed.State.initialize
+    """Fill in the count and number of processes if a call leaves them open."""
+    wrap(distributed.State, "initialize", _with_processes)
+
+
+def _with_processes(original: Any) -> Any:
     signature = inspect.signature(original)
 
-    @functools.wraps(original)
     def initialize(*arguments: Any, **named: Any) -> Any:
         count, number = os.environ.get(COUNT, ""), os.environ.get(NUMBER, "")
         if not (count.isdigit() and number.isdigit()):
@@ -34,7 +36,7 @@ def join_jax(distributed: Any) -> None:
                 given["cluster_detection_method"] = "deactivate"
         return original(*call.args, **call.kwargs)
 
-    distributed.State.initialize = initialize
+    return initialize
 
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"

@@ -4,13 +4,13 @@ No callback is added: Keras looks at what its callbacks override, and is faster 
 methods are wrapped, in Keras 3 (each backend) and in tf.keras 2.13 and later.
 """
 
-import functools
 import math
 import sys
 from threading import get_ident
 from typing import Any, Callable, Dict, List
 
 from . import report
+from .observe import wrap
 from .steps import Recorder, shared
 
 #: The one of this process, once it is there.
@@ -27,7 +27,7 @@ def keras_is_here(module: Any) -> None:
 
 
 class KerasSteps:
-    """What is wrapped, and the recorder that it calls."""
+    """Hold what is wrapped, and the recorder that it calls."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
@@ -51,42 +51,43 @@ class KerasSteps:
         elif "BaseOptimizer" in found:  # Keras 3
             self._after(found["BaseOptimizer"], "apply", self.applied)
         elif "Function" in found:
-            self._functions(found["Function"])
+            wrap(found["Function"], "__call__", self._calls)
         elif "Optimizer" in found:  # Keras 2
             self._after(found["Optimizer"], "apply_gradients", self.applied)
 
-    def _before(self, owner: Any, name: str, told: Callable[[Any, Any, Any], None]) -> None:
-        self._around(owner, name, told, before=True)
+    def _before(self, owner: Any, name: str, act: Callable[[Any, Any, Any], None]) -> None:
+        self._around(owner, name, act, before=True)
 
-    def _after(self, owner: Any, name: str, told: Callable[[Any, Any, Any], None]) -> None:
-        self._around(owner, name, told, before=False)
+    def _after(self, owner: Any, name: str, act: Callable[[Any, Any, Any], None]) -> None:
+        self._around(owner, name, act, before=False)
 
-    def _around(self, owner: Any, name: str, told: Callable[[Any, Any, Any], None], before: bool) -> None:
-        original = vars(owner).get(name)
-        if original is None:
+    def _around(self, owner: Any, name: str, act: Callable[[Any, Any, Any], None], before: bool) -> None:
+        if name not in vars(owner):
             return
-        tell = self._safely(told)
+        look = self._safely(act)
 
-        @functools.wraps(original)
-        def wrapper(this: Any, *args: Any, **kwargs: Any) -> Any:
-            if before:
-                tell(this, args, kwargs)
-                return original(this, *args, **kwargs)
-            result = original(this, *args, **kwargs)
-            tell(this, args, kwargs)
-            return result
+        def around(original: Any) -> Any:
+            def wrapper(this: Any, *args: Any, **kwargs: Any) -> Any:
+                if before:
+                    look(this, args, kwargs)
+                    return original(this, *args, **kwargs)
+                result = original(this, *args, **kwargs)
+                look(this, args, kwargs)
+                return result
 
-        setattr(owner, name, wrapper)
+            return wrapper
 
-    def _safely(self, told: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], None]:
-        def tell(this: Any, args: Any, kwargs: Any) -> None:
+        wrap(owner, name, around)
+
+    def _safely(self, act: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], None]:
+        def look(this: Any, args: Any, kwargs: Any) -> None:
             if self.recorder.on:
                 try:
-                    told(this, args, kwargs)
+                    act(this, args, kwargs)
                 except Exception as error:  # noqa: BLE001
                     self.recorder.stop(error)
 
-        return tell
+        return look
 
     # fit
 
@@ -201,10 +202,9 @@ class KerasSteps:
         if recorder.mine():
             recorder.stepped(what)
 
-    def _functions(self, function: Any) -> None:
-        original, functions, recorder = function.__call__, self.functions, self.recorder
+    def _calls(self, original: Any) -> Any:
+        functions, recorder = self.functions, self.recorder
 
-        @functools.wraps(original)
         def __call__(this: Any, *args: Any, **kwargs: Any) -> Any:
             if self.fitting or get_ident() != recorder.thread:
                 return original(this, *args, **kwargs)
@@ -216,7 +216,7 @@ class KerasSteps:
                 if not functions and getattr(this, "_seatrial_trains", False):
                     self._safely(lambda *_: self._own_step("a tf.function"))(this, (), {})
 
-        function.__call__ = __call__
+        return __call__
 
     def extra(self) -> Dict[str, Any]:
         return {"pass": self.passed} if self.passed else {}

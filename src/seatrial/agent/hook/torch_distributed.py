@@ -1,10 +1,10 @@
 """Measure the wait for other ranks: in collectives that a script calls, in DDP and in both kinds of FSDP."""
 
-import functools
 import weakref
 from typing import Any, Callable, Dict, List, Tuple
 
 from . import report
+from .observe import wrap
 from .steps import Recorder
 from .torch_windows import Windows
 
@@ -41,44 +41,39 @@ class Communication:
         distributed = self._torch.distributed
         if not distributed.is_available():
             return
-        join = distributed.init_process_group
-
-        @functools.wraps(join)
-        def init_process_group(*args: Any, **kwargs: Any) -> None:
-            join(*args, **kwargs)
-            report.ranked(distributed.get_rank())
-
-        distributed.init_process_group = init_process_group
+        wrap(distributed, "init_process_group", self._joins)
         for name in _COLLECTIVES:
-            self._wrap(distributed, name, self._recorder.mine)
-        parallel = self._torch.nn.parallel.DistributedDataParallel
-        make = parallel.__init__
-        models, facts = self._models, self._recorder.facts
+            wrap(distributed, name, lambda original: self._communicates(original, self._recorder.mine))
+        wrap(self._torch.nn.parallel.DistributedDataParallel, "__init__", self._spreads)
 
-        @functools.wraps(make)
+    def _joins(self, original: Any) -> Any:
+        def init_process_group(*args: Any, **kwargs: Any) -> None:
+            original(*args, **kwargs)
+            report.ranked(self._torch.distributed.get_rank())
+
+        return init_process_group
+
+    def _spreads(self, original: Any) -> Any:
+        models, facts, distributed = self._models, self._recorder.facts, self._torch.distributed
+
         def __init__(model: Any, *args: Any, **kwargs: Any) -> None:
-            make(model, *args, **kwargs)
+            original(model, *args, **kwargs)
             models.add(model)
             facts.update(parallel="DDP", world=distributed.get_world_size())
 
-        parallel.__init__ = __init__
+        return __init__
 
     def fsdp_is_here(self, module: Any) -> None:
         """One of the modules above has been imported."""
         group = getattr(module, "FSDPParamGroup", None)
-        for name in _FSDP1_WAITS if group is None else _FSDP2_WAITS:
-            self._wrap(
-                module if group is None else group, name, self._recorder.waited_for, fsdp=1 if group is None else 2
-            )
+        owner, names, kind = (module, _FSDP1_WAITS, 1) if group is None else (group, _FSDP2_WAITS, 2)
+        for name in names:
+            wrap(owner, name, lambda original: self._communicates(original, self._recorder.waited_for, kind))
 
-    def _wrap(self, owner: Any, name: str, counts: Callable[[], bool], fsdp: int = 0) -> None:
-        original = getattr(owner, name, None)
-        if original is None:
-            return
+    def _communicates(self, original: Any, counts: Callable[[], bool], fsdp: int = 0) -> Any:
         timeline, windows, compiling = self._recorder.timeline, self._windows, self._compiling
         facts, distributed = self._recorder.facts, self._torch.distributed
 
-        @functools.wraps(original)
         def communicates(*args: Any, **kwargs: Any) -> Any:
             if compiling() or not counts():
                 return original(*args, **kwargs)
@@ -93,7 +88,7 @@ class Communication:
                 if phase:
                     windows.mark(phase)
 
-        setattr(owner, name, communicates)
+        return communicates
 
     def ddp_times(self) -> Dict[str, float]:
         """Means of DDP's own samples of its steps, in seconds; {} without DDP; each of the step it sampled last.

@@ -1,10 +1,10 @@
 """Report where a training step ends: eager, compiled, with a closure, in a CUDA graph, or without an optimizer."""
 
-import functools
 import sys
 from threading import get_ident
 from typing import Any, Callable
 
+from .observe import wrap
 from .steps import Recorder
 from .torch_windows import Windows
 
@@ -27,9 +27,12 @@ class HandSteps:
         self._on, self._counts, self._inside = True, False, False
 
     def place(self) -> None:
-        original, recorder, compiling = self._original, self._recorder, self._compiling
+        wrap(self._torch.autograd, "backward", self._around)
+        self._ours = self._torch.autograd.backward
 
-        @functools.wraps(original)
+    def _around(self, original: Any) -> Any:
+        recorder, compiling = self._recorder, self._compiling
+
         def backward(*args: Any, **kwargs: Any) -> Any:
             if not self._on or self._inside or compiling() or get_ident() != recorder.thread:
                 return original(*args, **kwargs)
@@ -41,7 +44,7 @@ class HandSteps:
             self._passed(args)
             return result
 
-        self._ours = self._torch.autograd.backward = backward
+        return backward
 
     def optimizer_stepped(self, optimizer: Any) -> None:
         """There is an optimizer after all."""
@@ -219,7 +222,8 @@ def compiling_check(torch: Any) -> Callable[[], bool]:
 
 
 def _goes_through(step: Any, name: str) -> bool:
-    """Whether a function of this name in torch/optim/optimizer.py is around this step: ``wrapper`` calls the hooks."""
+    """Return whether a function of this name in torch/optim/optimizer.py is around this step: ``wrapper`` calls the
+    hooks."""
     while step is not None:
         code = getattr(step, "__code__", None)
         if code is not None and code.co_name == name and code.co_filename.endswith("optimizer.py"):

@@ -9,6 +9,7 @@ import sys
 from time import perf_counter
 from typing import Any, Callable, Dict, List, Tuple
 
+from .observe import Placed
 from .steps import Recorder
 
 #: Phase that a mark begins → its name in the evidence. ``end`` begins the time until the next batch is there.
@@ -91,7 +92,7 @@ _SIZED = (
 _MAKERS = ("tensor", "as_tensor")
 _INDEXED = ("__getitem__", "__setitem__")
 
-#: Lines of the script that are told, the most expensive first.
+#: Lines of the script that are reported, the most expensive first.
 _MOST_SITES = 5
 
 
@@ -107,7 +108,7 @@ class Windows:
         self._torch, self._recorder = torch, recorder
         self._gpu = GpuSpans(torch)
         self._passed_by = tuple(os.path.dirname(os.path.abspath(path)) + os.sep for path in (torch.__file__, __file__))
-        self._placed: List[Tuple[Any, str, Any]] = []
+        self._placed = Placed()
         self._before: Dict[str, float] = {}
         self._opened_s = self._due_s = self._first_s = 0.0
         self._stream: Any = None
@@ -153,7 +154,7 @@ class Windows:
         return began is not None and step < began + _COMPILE_STEPS
 
     def spoil(self) -> None:
-        """There was an evaluation in this window: it tells nothing of steps."""
+        """There was an evaluation in this window: it shows nothing of steps."""
         if self.open:
             self._gpu.drop()
             self._end()
@@ -174,7 +175,7 @@ class Windows:
         return phase
 
     def totals(self) -> Dict[str, Any]:
-        """What all windows so far have shown; empty before the first has closed."""
+        """Return what all windows so far have shown; empty before the first has closed."""
         if not self._steps:
             return {}
         self._gpu.collect()
@@ -229,63 +230,51 @@ class Windows:
 
     def _end(self) -> None:
         self.open = False
-        self._take_away()
+        self._placed.restore()
         for place in self.also:
             place(False)
 
     def _is_plain(self, tensor: Any) -> bool:
-        """Whether the tensor's class has no word in what its methods do. One that has may look a method up by what it
+        """Return whether the tensor's class leaves its methods alone. One that does not may look a method up by what it
         is: torch.Tensor is as it was from then on."""
         kind = type(tensor)
         known = self._plain.get(kind)
         if known is None:
-            asked = getattr(kind, "__torch_function__", None)
+            own = getattr(kind, "__torch_function__", None)
             disabled = getattr(self._torch._C, "_disabled_torch_function_impl", None)
             ordinary = getattr(self._torch.Tensor, "__torch_function__", None)
-            known = asked is disabled or getattr(asked, "__func__", 0) is getattr(ordinary, "__func__", 1)
+            known = own is disabled or getattr(own, "__func__", 0) is getattr(ordinary, "__func__", 1)
             self._plain[kind] = known
         if not known and self._tensor_methods:
             self._tensor_methods = False
-            self._take_away()
+            self._placed.restore()
         return known
 
     def _place(self) -> None:
+        torch = self._torch
         if self._tensor_methods:
             self._place_on_tensors()
         if not self._recorder.compiles():  # torch.compile looks at how modules are called
             self._depth = 0
-            self._patch(self._torch.nn.Module, "__call__", self._forward)
-        self._patch(self._torch.cuda, "synchronize", self._waits_for_all)
-        self._patch(self._torch.cuda, "empty_cache", self._waits_for_all)
-        for name in _MAKERS:
-            self._patch(self._torch, name, self._makes)
-        self._patch(self._torch.autocast, "__enter__", self._autocast)
+            self._placed(torch.nn.Module, "__call__", self._forward)
+        for owner, name, around in (
+            (torch.cuda, "synchronize", self._waits_for_all),
+            (torch.cuda, "empty_cache", self._waits_for_all),
+            *((torch, name, self._makes) for name in _MAKERS),
+            (torch.autocast, "__enter__", self._autocast),
+        ):
+            self._placed(owner, name, around)
 
     def _place_on_tensors(self) -> None:
-        tensor = self._torch.Tensor
-        for name in _SYNCS:
-            self._patch(tensor, name, self._waits)
-        for name in _COPIES:
-            self._patch(tensor, name, self._copies)
-        for name in _SIZED:
-            for owner in (tensor, self._torch):
-                if hasattr(owner, name):
-                    self._patch(owner, name, self._waits)
-        for name in _INDEXED:
-            self._patch(tensor, name, self._indexes)
-
-    def _patch(self, owner: Any, name: str, around: Callable[[str, Any], Any]) -> None:
-        own = vars(owner).get(name, _ABSENT)
-        setattr(owner, name, around(name, getattr(owner, name)))
-        self._placed.append((owner, name, own))
-
-    def _take_away(self) -> None:
-        while self._placed:
-            owner, name, own = self._placed.pop()
-            if own is _ABSENT:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, own)
+        torch, tensor = self._torch, self._torch.Tensor
+        sized = [(owner, name, self._waits) for name in _SIZED for owner in (tensor, torch) if hasattr(owner, name)]
+        for owner, name, around in (
+            *((tensor, name, self._waits) for name in _SYNCS),
+            *((tensor, name, self._copies) for name in _COPIES),
+            *sized,
+            *((tensor, name, self._indexes) for name in _INDEXED),
+        ):
+            self._placed(owner, name, around)
 
     def _waits(self, name: str, original: Any) -> Any:
         def waits(*args: Any, **kwargs: Any) -> Any:  # functions take their tensor as input=, too
@@ -320,7 +309,7 @@ class Windows:
         return index
 
     def _forward(self, name: str, original: Any) -> Any:
-        """The outermost module's call: what else is no region of its own is the script's own Python."""
+        """The outermost module's call: the remainder without a region of its own is the script's Python."""
 
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
             timeline = self._recorder.timeline
@@ -414,7 +403,3 @@ class Windows:
             return original(entered)
 
         return __enter__
-
-
-#: The owner had no attribute of its own under the name: it inherits one.
-_ABSENT = object()

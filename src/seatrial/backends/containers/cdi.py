@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import ConfigError, printable
-from seatrial.findings.commands import GENERATE_CDI
-from seatrial.findings.finding import Finding
+from seatrial.findings.finding import GENERATE_CDI, Finding
 from seatrial.system.project_files import read_text
 from seatrial.system.shown import shown
 from seatrial.system.typed_path import as_typed

@@ -15,15 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from seatrial import events
-from seatrial.backends.base import EngineFacts, Handle, PlaceKind, State
+from seatrial.backends.base import OF_CONTAINERS, EngineFacts, Handle, State
 from seatrial.backends.containers.client import (
     ANSWER_TIMEOUT_S,
+    STATUSES,
+    Dialect,
     EngineClient,
-    EngineTraits,
+    container_state,
     says_no_such,
 )
-from seatrial.backends.containers.container_state import STATUSES, container_state
-from seatrial.backends.containers.engine_errors import last_line, start_error
+from seatrial.backends.containers.errors import last_line, start_error
 from seatrial.backends.containers.images import EngineImages
 from seatrial.backends.containers.log import OpenLog, collecting
 from seatrial.backends.containers.run_options import RunOptions, run_options
@@ -72,14 +73,14 @@ class ContainerEngine(ABC):
         own_options: of every container of this engine.
     """
 
-    place: PlaceKind = "container"
-    traits: ClassVar[EngineTraits]
+    traits = OF_CONTAINERS
+    dialect: ClassVar[Dialect]
     own_options: ClassVar[Mapping[str, Any]]
 
     def __init__(self, client_call: Sequence[str] = (), at: EngineAddress | None = None) -> None:
         """``client_call``: the program and its global options; default is the engine's name."""
-        self.name: str = self.traits.name
-        self.client = EngineClient(self.traits, client_call, at)
+        self.name: str = self.dialect.name
+        self.client = EngineClient(self.dialect, client_call, at)
         self.call = self.client.typed
         self.images = EngineImages(self.client)
 
@@ -90,7 +91,7 @@ class ContainerEngine(ABC):
         program = shutil.which(self.call[0])
         if program is None:
             reason = f"{self.call[0]} is not installed"
-            return EngineFacts(self.name, available=False, reason=reason, fix=self.traits.install)
+            return EngineFacts(self.name, available=False, reason=reason, fix=self.dialect.install)
         try:
             info = self.client.info()
             return replace(self.facts_of(info, Path(program)), address=self.client.address(info))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from seatrial import events
-from seatrial.backends.base import EngineFacts, Handle, PlaceKind, State
+from seatrial.backends.base import EngineFacts, Handle, State, Traits
 from seatrial.backends.kubernetes.client import configured
 from seatrial.backends.kubernetes.manifests import KINDS, RECIPES, cluster_manifests
 from seatrial.backends.kubernetes.objects import OWNERS, end, path_of, pods_of, secret_manifest, submit
@@ -50,7 +50,12 @@ class Kubernetes:
     """A cluster as a place to run."""
 
     name = "k8s"
-    place: PlaceKind = "cluster"
+    traits = Traits(
+        "pods",
+        frozenset({"limits", "image"}),
+        ("{flags}: not on Kubernetes", "seatrial run … --on k8s --data pvc:NAME --models pvc:NAME"),
+        on_this_host=False,
+    )
     images = None  # nodes have images, but do not report what is in them
 
     def __init__(self, environ: Mapping[str, str], at: EngineAddress | None = None) -> None:

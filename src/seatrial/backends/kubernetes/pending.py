@@ -12,9 +12,8 @@ from seatrial.backends.kubernetes.survey import Node, read_node
 from seatrial.errors import SeatrialError
 from seatrial.events import Event, HostPod, Note
 from seatrial.findings.catalogue import by_id
-from seatrial.findings.finding import Finding
+from seatrial.findings.finding import Finding, in_one_line
 from seatrial.findings.known import mid_sentence
-from seatrial.findings.labels import in_one_line
 from seatrial.findings.match import Match, first_in
 from seatrial.job.plan import EXIT_POD_STOPPED
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from seatrial.findings.labels import FIX
+from seatrial.findings.finding import FIX
 from seatrial.images.lint.dockerfile import Remark
 from seatrial.runs.build_command import Built
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from seatrial.cli.importing import importing
+from seatrial.cli.root import importing
 from seatrial.runs.following.output import Stream
 from seatrial.runs.run import Run
 from seatrial.system.typed_path import as_typed
@@ -82,11 +82,11 @@ class Screen:
             yield lambda line: None
             return
         from seatrial.cli.screens.live_line import LiveLine
-        from seatrial.images.build.progress import Telling
+        from seatrial.images.build.progress import BuildReporter
 
         shown = self._live
         live = shown or LiveLine()
-        telling = Telling(
+        reporter = BuildReporter(
             self.say,
             self._print_of_build,
             live=live if live.changes else None,
@@ -95,8 +95,8 @@ class Screen:
         )
         self._live, self.builds = live, True
         try:
-            with telling:
-                yield telling.line
+            with reporter:
+                yield reporter.line
         finally:
             self._live, self.builds = shown, False
 
@@ -239,7 +239,7 @@ class Screen:
 def _gpus_of(plan: Plan) -> str:
     """``GPU 0 (NVIDIA H200)``, ``CPU``, ``1 GPU of h100``, ``2 pods with 4 nvidia.com/gpu``."""
     gpus = ", ".join(f"GPU {gpu.mig or gpu.index} ({gpu.name})" for gpu in plan.gpus) or "CPU"
-    if not plan.gpus and plan.cluster is None and (count := plan.gpus_asked):  # of a machine that is not here
+    if not plan.gpus and plan.on_this_host and (count := plan.gpus_asked):  # of a machine that is not here
         every = any(choice.what == "gpus" and choice.value == "all" for choice in plan.choices)
         gpus = f"{'all GPUs' if every else f'{count} GPU' + 's' * (count > 1)} of {plan.job.image.target}"
     if plan.cluster is not None and plan.cluster.gpus:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from seatrial.findings.labels import CAUSE, FIX
+from seatrial.findings.finding import CAUSE, FIX
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.section import Bars, Block, FindingRecord, Links, Notices, Rows, Table, Times, Verdicts
 from seatrial.receipt.summary import ending, headline

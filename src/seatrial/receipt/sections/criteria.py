@@ -248,7 +248,7 @@ def judge_saved_model(run: RunEvidence) -> Judgement:
     if started is None:
         return Judgement("not judged", "the target was not started")
     plan, patterns = run.plan, run.plan.job.criteria.model
-    if plan.cluster is not None:
+    if not plan.on_this_host:
         return _saved_in_pods(run, patterns)
     looked = (run.models_folder, plan.job.project, run.home_folder, *_copied(run))
     folders = [folder for folder in looked if folder is not None]

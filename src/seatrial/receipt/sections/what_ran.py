@@ -243,7 +243,7 @@ def _header(run: RunEvidence) -> Header:
 
 def _earlier_starts(run: RunEvidence) -> tuple[int | None, ...]:
     """Return the ends of one container's earlier starts: a Compose file may let its engine start it again."""
-    if run.plan.cluster is not None or run.plan.agent.nodes > 1:
+    if not run.plan.on_this_host or run.plan.agent.nodes > 1:
         return ()
     ends: list[int | None] = []
     for moment in run.evidence.moments:
@@ -257,7 +257,7 @@ def _earlier_starts(run: RunEvidence) -> tuple[int | None, ...]:
 
 def _host(run: RunEvidence, launched: Moment | None, agent: Moment | None) -> str | None:
     """Return the machine; on a cluster the nodes that ran the pods, in the order of their ranks."""
-    if run.plan.cluster is not None:
+    if not run.plan.on_this_host:
         pods = {pod.number("node"): pod.text("host") for pod in run.evidence.all(HostPod)}
         hosts = [host for _, host in sorted(pods.items(), key=lambda item: item[0] or 0) if host]
         return ", ".join(dict.fromkeys(hosts)) or None

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 
 from seatrial.backends import table
-from seatrial.backends.collected import Turn
+from seatrial.backends.log_sink import Turn
 from seatrial.errors import SeatrialError
 from seatrial.runs.following.watch import follow
 from seatrial.runs.run import Run
@@ -23,7 +23,7 @@ LOG_INTERVAL_S = 1.0
 def ensure(run: Run) -> None:
     """Start a recorder for a live run of an engine of this machine that nobody collects; it outlives this process."""
     handle = None if run.ended else run.handle()
-    if handle is None or not handle.framed or table.place(handle.backend) == "cluster":
+    if handle is None or not handle.framed or table.is_elsewhere(handle.backend):
         return
     try:
         turn = Turn(run.folder)

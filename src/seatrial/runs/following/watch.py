@@ -153,7 +153,7 @@ def interrupt_stops(run: Run, environ: Mapping[str, str], say: Say) -> Iterator[
         return
     backend = backend_of(handle, environ)
     plan = run.plan()
-    job, takes_sigint = plan.job, plan.cluster is None and plan.companion is None
+    job, takes_sigint = plan.job, plan.on_this_host and plan.companion is None
     grace_s, sent = job.grace_s, 0
     who, why = ("target", "") if job.serve is None else ("server", " to answer what it has accepted")
     stopping = f"Stopping: SIGTERM was sent to the {who}{why}; it is killed in {grace_s:g} s, or by another Ctrl-C."

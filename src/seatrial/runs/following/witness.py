@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from seatrial.backends.base import Handle
 from seatrial.events import HostWitness
 from seatrial.job.plan import Plan
-from seatrial.probe.attribution import owner
+from seatrial.probe.machine import owner
 from seatrial.probe.nvml import ComputeProcess
 from seatrial.probe.sampler import Sampler
 from seatrial.runs.run import Run

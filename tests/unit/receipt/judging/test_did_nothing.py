@@ -12,8 +12,9 @@ import pytest
 from rich.console import Console
 
 from seatrial.backends.base import State
+from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.job.model import Job, Target
-from seatrial.job.plan import AgentPlan, Plan
+from seatrial.job.plan import Plan
 from seatrial.receipt.judge import judge
 from seatrial.receipt.logs import read_output
 from seatrial.receipt.model import Receipt

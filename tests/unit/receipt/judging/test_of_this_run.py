@@ -29,7 +29,7 @@ def _run(plan: Plan) -> RunEvidence:
 
 def _plan(project: Path, *arguments: str, gpu_mode: str = "none") -> Plan:
     plan = a_plan(job=Job(project=project, target=Target(kind="script", value="a b.py", args=arguments)))
-    return plan.model_copy(update={"agent": plan.agent.model_copy(update={"gpu_mode": gpu_mode})})
+    return plan.model_copy(update={"agent": plan.agent._replace(gpu_mode=gpu_mode)})
 
 
 @pytest.mark.parametrize(
