@@ -28,7 +28,7 @@ FIXED: dict[str, tuple[Candidate, ...]] = {
     "BACKEND": tuple((name, "") for name in ("auto", "docker", "podman", "local", "k8s")),
     "ENGINE": tuple((name, "") for name in ("auto", "docker", "podman", "local")),
     "LEVEL": (("auto", ""), ("none", ""), ("files", ""), ("unused", ""), ("arch", "")),
-    "KIND": tuple((name, "") for name in ("auto", "job", "pytorchjob", "trainjob", "jobset")),
+    "KIND": tuple((name, "") for name in ("job", "jobset", "pytorchjob", "trainjob")),
     "FORMAT": tuple((name, "") for name in ("onnx", "pt2", "safetensors")),
     "FORM": (("docker", ""), ("compose", "")),
     "MACHINE": tuple((name, "") for name in ("h100", "h200", "a100", "l4", "t4")),

@@ -90,7 +90,7 @@ FLAGS = (
     Flag("gpu_memory", "--gpu-memory", "Limit memory per GPU (torch, TensorFlow, JAX).", metavar="SIZE"),
     Flag("writable", "--writable", "Make the root filesystem writable.", kind=bool),
     # Kubernetes (--on k8s)
-    Flag("kubernetes.kind", "--kind", "auto, job, pytorchjob, trainjob or jobset.", metavar="KIND"),
+    Flag("kubernetes.kind", "--kind", "job, jobset, pytorchjob or trainjob.", metavar="KIND"),
     Flag("kubernetes.namespace", "--namespace", "Default: the context's.", metavar="NAME"),
     Flag("kubernetes.context", "--context", "Of the kubeconfig.", metavar="NAME"),
     Flag("kubernetes.queue", "--queue", "Kueue's LocalQueue to wait in.", metavar="NAME"),

@@ -17,7 +17,7 @@ import pytest
 
 from pace import slowness
 from seatrial.backends import table
-from seatrial.backends.kubernetes.manifests import WORKLOADS
+from seatrial.backends.kubernetes.manifests import KINDS
 from seatrial.cli import VERBS
 from seatrial.cli.completing import FIXED, RECIPES, complete
 from seatrial.cli.screens import runs_table
@@ -88,7 +88,7 @@ def test_behind_the_target_there_is_no_second_one() -> None:
 def test_values_are_those_that_the_verbs_take() -> None:
     fixed = {name: tuple(value for value, _ in given) for name, given in FIXED.items()}
     assert fixed["BACKEND"] == ("auto", *table.BACKENDS) and fixed["ENGINE"] == ("auto", *table.on_this_host())
-    assert fixed["LEVEL"] == get_args(SlimLevel) and set(fixed["KIND"]) == {"auto", *WORKLOADS}
+    assert fixed["LEVEL"] == get_args(SlimLevel) and set(fixed["KIND"]) == set(KINDS)
     assert fixed["STATUS"] == runs_table.STATUSES
     assert all(parse_target(name) for name in fixed["MACHINE"])
 
