@@ -9,13 +9,12 @@ from own_tree import Tree
 
 VERB = '''"""``seatrial hello``: says so."""
 
-import typer
-
-app = typer.Typer(add_completion=False)
+from seatrial.cli.options import command, option
 
 
-@app.command()
-def hello(name: str = "you") -> int:
+@command()
+@option("--name", default="you")
+def hello(name: str) -> int:
     print(f"hello {name}")
     return 0
 '''
@@ -59,7 +58,7 @@ class Age(Section):
 def test_a_verb_is_its_file_and_a_row(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     tree.add("cli/hello.py", VERB)
-    tree.put("cli/__init__.py", '    "hello": ("hello", "Say hello."),\n', after="VERBS:")
+    tree.put("cli/__init__.py", '    "hello": ("hello:hello", "", "Say hello."),\n', after="VERBS:")
     project = tree.project()
     assert "Say hello." in project.cli("--help").stdout
     assert project.cli("hello", "--name", "sea").stdout == "hello sea\n"
@@ -108,4 +107,19 @@ def test_a_criterion_is_its_option_and_a_row(tmp_path: Path) -> None:
     project.run("train.py", "--gpus", "none")
     judged = {criterion["id"]: criterion for criterion in project.receipt()["criteria"]}
     assert judged["lucky"]["title"] == "A lucky run" and judged["lucky"]["verdict"] == "pass"
+    assert len(tree.touched) == 2
+
+
+def test_an_option_is_its_row_and_a_field_of_the_job(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    row = '        Flag("lucky_digit", "--lucky", "A digit.", metavar="N", needs="container"),\n'
+    tree.put("job/flags.py", row, after='    "Container": (')
+    field = '    lucky_digit: str | None = Field(default=None, description="A digit.")\n'
+    tree.put("job/model.py", field, after="class Requests(Table):")
+    project = tree.project()
+    project.write("train.py", "print('ready')\n")
+    assert "--lucky N" in project.cli("plan", "--help").stdout
+    refused = project.cli("plan", "train.py", "--on", "local", "--lucky", "7", exit_code=2).stderr
+    assert "--lucky needs a container" in refused.replace("Needs", "needs")
+    assert "lucky_digit" in project.cli("init", "--schema").stdout
     assert len(tree.touched) == 2

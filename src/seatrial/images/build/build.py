@@ -144,7 +144,7 @@ def _build(
         try:
             for line in store.build(context, unfinished, network=network, secrets=secrets, labels=labels):
                 if text := readable(line):
-                    last_lines.append(line.rstrip())  # with BuildKit's numbers: they tell which step failed
+                    last_lines.append(line.rstrip())  # with BuildKit's numbers: they name the failed step
                     progress(text)
                     look(text)
         except ImageError as error:
@@ -156,7 +156,7 @@ def _build(
 
 
 def _watched(image: ImagePlan) -> Callable[[str], None]:
-    """What looks at each line of the build: of an image for the CPU, whether pip takes a CUDA build after all."""
+    """Return the watcher of the build's lines: it stops a CPU image when pip takes a CUDA build."""
     if image.stack.get("build") != "cpu" or image.index_decides:
         return lambda line: None
     lines = [line for text in image.context_texts.values() for line in text.splitlines()]
