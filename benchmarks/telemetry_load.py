@@ -108,12 +108,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         started = {
             verb: subprocess.Popen(
-                [sys.executable, "-m", "seatrial", verb, "--listen", f"127.0.0.1:{port}"],
+                [sys.executable, "-m", "seatrial", "dashboard", *flags, "--listen", f"127.0.0.1:{port}"],
                 cwd=folder,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
             )
             for verb, port in ports.items()
+            for flags in (["--metrics-only"] if verb == "exporter" else [],)
         }
         try:
             for verb, port in ports.items():

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from seatrial.export.formats import Run
-from seatrial.export.original import Original
+from seatrial.models.model import Original
 from seatrial.train.errors import TrainError
 
 #: Allowed by default, of what ``scaled`` measures. Sources: fp32 and fp64, sums of some thousand terms in another

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seatrial.export.original import Original
+from seatrial.models.model import Original
 from seatrial.train.saving.model_files import read_tensors
 
 #: Of the exporter that traces; ONNX Runtime runs it from 1.12 on (its "ONNX Runtime compatibility" table), and torch

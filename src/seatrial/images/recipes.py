@@ -28,7 +28,7 @@ class Recipe:
             recipes/<name>.py and of what they use in train/.
         trains: takes ``--data``, ``--models`` and ``--resume``, and saves a model.
         opens: reads a trained model from ``--models``.
-        weights: of the model that it saves, below the models folder. Source: WEIGHTS in recipes/saved.py.
+        weights: of the model that it saves, below the models folder. Source: WEIGHTS in models/recipe_models.py.
         ranks: runs one process per GPU under torchrun. bench does not: it starts torchrun itself.
         data: what ``--data`` has to hold, in words; None for a recipe that carries its own.
         files: one of these patterns fits the name of a file of that, in the folder or below it.

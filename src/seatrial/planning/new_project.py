@@ -1,4 +1,4 @@
-"""``seatrial new``: a project that trains: a data loader with tests, and a seatrial.toml that explains itself."""
+"""``seatrial init``: a project that trains: a data loader with tests, and a seatrial.toml that explains itself."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def new_project(folder: Path) -> list[str]:
         raise UsageError(
             f"{'An empty name' if folder == Path() else repr(str(folder))} does not name a new project",
             cause="its folder and its image get the name: letters, digits, . _ -, at most 63",
-            run="seatrial new my-project",
+            run="seatrial init my-project",
         )
     if not folder.parent.is_dir():
         raise UsageError(f"There is no folder {folder.parent}", run=f"mkdir -p {as_typed(folder.parent)}")
@@ -65,8 +65,8 @@ def _refuse_what_is_there(folder: Path) -> None:
         what = "The folder {} is not empty" if folder.is_dir() else "There is a file {} already"
         raise UsageError(
             f"{what.format(folder)}: nothing was written",
-            cause="seatrial new makes a new folder; for a project that is there, seatrial init writes seatrial.toml",
-            run=f"cd {as_typed(folder)} && seatrial init" if folder.is_dir() else "seatrial new ANOTHER-NAME",
+            cause="seatrial init makes a new folder; for a project that is there, seatrial init writes seatrial.toml",
+            run=f"cd {as_typed(folder)} && seatrial init" if folder.is_dir() else "seatrial init ANOTHER-NAME",
         )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from seatrial.backends import table
 from seatrial.backends.base import Backend, EngineFacts
 from seatrial.backends.containers.env_file import proxies_with_login, read_env_file
-from seatrial.errors import GpuContractError, SeatrialError
+from seatrial.errors import GpuContractError, SeatrialError, UsageError
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
 from seatrial.findings.gpu_missing import ARCHITECTURES, keeps_code_for
@@ -306,14 +306,14 @@ def _survey_cluster(job: Job, host: HostFacts, *, offline: bool) -> ClusterSite:
 
 
 def _require_model(job: Job) -> None:
-    """Check that the model that ``run predict -- RECIPE …`` opens has been trained. Raises DataError."""
+    """Check that ``run predict -- RECIPE …`` names a model that was trained. Raises UsageError, DataError."""
+    if job.target.kind != "recipe" or job.target.value != "predict" or job.target.args[:1] in (("-h",), ("--help",)):
+        return
     recipe = job.target.args[0] if job.target.args else ""
-    if (
-        job.target.kind == "recipe"
-        and job.target.value == "predict"
-        and recipe in WEIGHTS
-        and not table.is_elsewhere(job.backend)
-    ):
+    if recipe not in WEIGHTS:
+        known = ", ".join(WEIGHTS)
+        raise UsageError(f"A prediction needs one of the models {known}", run='seatrial run predict -- spam "text…"')
+    if not table.is_elsewhere(job.backend):
         of_recipe(recipe, job.models.source if job.models else job.project / "models")
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.train import loop
-from seatrial.train.command_line import RESUME_DIR_VARIABLE, RUN_DIR_VARIABLE
 from seatrial.train.distributed import Ranks
 from seatrial.train.errors import EXIT_TERMINATED, InputError
 from seatrial.train.evaluation import Test, modes_kept
+from seatrial.train.options import RESUME_DIR_VARIABLE, RUN_DIR_VARIABLE
 from seatrial.train.saving.checkpoint import checkpoints as found_in
 from seatrial.train.step import Step
 from seatrial.train.trackers import open_trackers

@@ -14,16 +14,16 @@ from torch import nn  # noqa: E402
 
 from seatrial import events  # noqa: E402
 from seatrial.export import formats  # noqa: E402
+from seatrial.export.__main__ import main  # noqa: E402
 from seatrial.export.compare import DisagreesError  # noqa: E402
 from seatrial.export.formats import FORMATS  # noqa: E402
-from seatrial.export.opening import open_model  # noqa: E402
-from seatrial.export.original import Original  # noqa: E402
-from seatrial.export.program import main  # noqa: E402
+from seatrial.models.model import Original  # noqa: E402
+from seatrial.models.open import open_model  # noqa: E402
 from seatrial.recipes import mnist  # noqa: E402
-from seatrial.train.data.images import Normalisation  # noqa: E402
 from seatrial.train.errors import InputError, ModelFileError, TrainError  # noqa: E402
 from seatrial.train.saving.examples import (  # noqa: E402
     Examples,
+    Normalisation,
     image_examples,
     numbered,
     read_examples,

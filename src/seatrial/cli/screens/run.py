@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from seatrial.cli.importing import importing
+from seatrial.cli.root import importing
 from seatrial.runs.following.output import Stream
 from seatrial.runs.run import Run
 from seatrial.system.typed_path import as_typed

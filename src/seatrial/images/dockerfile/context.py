@@ -26,7 +26,7 @@ WHEEL_NAME = f"seatrial-{seatrial.__version__}-py3-none-any.whl"
 
 _PACKAGE = Path(seatrial.__file__).parent
 _DIST_INFO = f"seatrial-{seatrial.__version__}.dist-info"
-_FOLDERS = ("events", "export", "recipes", "serve", "train")
+_FOLDERS = ("events", "export", "models", "recipes", "serve", "train")
 _FILES = ("__init__.py",)
 
 _IMPORTS = re.compile(

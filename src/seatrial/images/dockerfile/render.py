@@ -41,9 +41,9 @@ WHEELS = "wheels"
 _TOOLS_AT, _FILES_AT, _CACHE_AT = "/mnt", "/media", "/srv"
 _TOOLS_MOUNT = f"type=bind,source={TOOLS},target={_TOOLS_AT}"
 
-#: One cache of ours for all our builds, which `seatrial prune --all` can name.
+#: One cache of ours for all our builds, which `seatrial runs prune --all` can name.
 PIP_CACHE_ID = "seatrial-pip"
-#: At the end of each step, where the shell reads a comment: by it `seatrial prune` knows our steps in a build cache.
+#: At the end of each step, where the shell reads a comment: by it `runs prune` knows our steps in a build cache.
 OURS = "  # seatrial"
 
 _PIP_SETTINGS = (
