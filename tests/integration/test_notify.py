@@ -166,7 +166,7 @@ def test_a_strangers_file_runs_nothing_without_consent(project: Project, server:
     until(lambda: server.posted, "the post")
 
 
-def test_a_desktop_gets_title_and_text_and_one_that_is_missing_is_said_at_once(
+def test_a_desktop_gets_title_and_text_and_one_that_is_missing_is_chunk_times_once(
     project: Project, tmp_path: Path
 ) -> None:
     without = project.cli(*RUN, "--notify", "desktop", exit_code=1, PATH=str(tmp_path / "nothing")).stderr

@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import Empty, Queue
 
 from seatrial.backends.base import State
-from seatrial.backends.remembered import remembering
+from seatrial.backends.table import remembering
 from seatrial.errors import DiskError, GpusHeldError, ImageError, SeatrialError
 from seatrial.images.build.progress import BuildReporter
 from seatrial.job.model import Job

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import Any
 
 from seatrial.backends.base import ImageStore
 from seatrial.errors import DiskError, ImageError
@@ -162,10 +163,10 @@ def _watched(image: ImagePlan) -> Callable[[str], None]:
     return without_cuda(lambda line: None, lines, image=True)
 
 
-def ready_image(tag: str) -> tuple[ImagePlan, Choice]:
-    """The plan for an existing image; entrypoint, cmd, env and python are the caller's to fill in."""
+def ready_image(tag: str, **facts: Any) -> tuple[ImagePlan, Choice]:
+    """Return the plan for an existing image; ``facts`` are its entrypoint, cmd, env and python, as far as known."""
     choice = Choice(what="image", value=tag, reason="an existing image was requested; nothing is built")
-    return ImagePlan(tag=tag, build=False, python=None), choice
+    return ImagePlan(**{"tag": tag, "build": False, "python": None, **facts}), choice
 
 
 def pull(store: ImageStore, reference: str, progress: Callable[[str], None]) -> None:
