@@ -13,7 +13,7 @@ from agent_process import FLOOR, Agent
 from pace import slowness
 from seatrial import events, frames
 from seatrial.agent import isolation
-from seatrial.backends.collected import Sink
+from seatrial.backends.log_sink import Sink
 from seatrial.probe import processes
 
 both = pytest.mark.parametrize(

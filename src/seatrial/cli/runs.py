@@ -72,7 +72,7 @@ def _show_group(store: RunStore, group: RunGroup, *, as_json: bool) -> int:
     from seatrial.compose.commands import refresh
     from seatrial.compose.group import GroupStore
     from seatrial.compose.receipt import show_receipt
-    from seatrial.runs.notified import notes
+    from seatrial.runs.notify import notes
 
     group = refresh(GroupStore(store), group, os.environ)
     person = front(as_json=as_json)
@@ -135,7 +135,7 @@ def show(reference: str, as_json: bool, project: Path | None) -> int:
     with importing():
         from seatrial.cli.screens.run import Screen
         from seatrial.runs.finalise import finalise
-        from seatrial.runs.notified import notes
+        from seatrial.runs.notify import notes
 
     store = _store(project)
     if (group := _group(store, reference)) is not None:

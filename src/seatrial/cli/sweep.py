@@ -103,7 +103,6 @@ def sweep(
         from seatrial.job.loading import read_notify, read_sweep
         from seatrial.search.request import Flags, make_request, parse_parallel
         from seatrial.search.search import open_search, resume_search
-        from seatrial.system.desktop import nothing_to_show_on
 
     if engine not in RUNNERS:
         raise UsageError(f"There is no engine {engine!r}: {', '.join(RUNNERS)}", run="seatrial sweep --help")
@@ -132,8 +131,6 @@ def sweep(
     if engine == "ray":
         found.address = address
         found.parallel = 0 if parallel in (None, "auto") else found.parallel
-    for warning in nothing_to_show_on(told.desktop, environ):
-        screen.say(f"warning: {warning}")
     return _carry_out(found, engine, screen, told, as_json=as_json)
 
 

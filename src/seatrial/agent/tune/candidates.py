@@ -8,7 +8,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 from seatrial.agent.tune.trial import Trial
 from seatrial.common.contract.tunables import BUNDLED, GROUPS
 
-#: Regions that the hook's windows distinguish from the others; see diagnosis/anatomy.py.
+#: Regions that the hook's windows distinguish from the others; see common/signals.py.
 _REFINED = ("copy", "other", "backward", "optimizer", "sync", "communication")
 
 

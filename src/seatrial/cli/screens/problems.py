@@ -165,7 +165,7 @@ def _with_own_options(advice: str, argv: list[str]) -> str:
 
 def _typed_options(argv: list[str]) -> list[list[str]]:
     """Each option before ``--``, with its value; not those that are the target, or a launcher's."""
-    from seatrial.job.reading.shell_commands import LAUNCHERS, MPI_LAUNCHERS, is_python
+    from seatrial.job.startable import LAUNCHERS, MPI_LAUNCHERS, is_python
 
     known = options_of(argv[0])
     ours = argv[1 : argv.index("--")] if "--" in argv else argv[1:]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from seatrial import events
-from seatrial.diagnosis.anatomy import is_hooks, rates
+from seatrial.common.signals import is_hooks, rates
 from seatrial.diagnosis.diagnosis import Diagnosis
 from seatrial.diagnosis.rules import diagnose
 from seatrial.errors import SeatrialError

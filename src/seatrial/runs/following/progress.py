@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from seatrial import events
-from seatrial.diagnosis.anatomy import LINE, rates
+from seatrial.common.signals import LINE, rates
 from seatrial.job.units import format_seconds
 from seatrial.receipt.formatting import percent, rate
 from seatrial.runs.run import Run
