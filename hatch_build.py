@@ -12,8 +12,9 @@ class GeneratedFiles(BuildHookInterface):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         sys.path.insert(0, str(Path(self.root) / "src"))
-        from seatrial.cli import words
         from seatrial.cli.manual import manual
+
+        from seatrial.cli import words
         from seatrial.findings.catalogue import COMPILED, catalog_json
 
         catalog_json()

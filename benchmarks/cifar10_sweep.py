@@ -19,11 +19,12 @@ import torch
 from seatrial.recipes import cifar10
 from seatrial.train.data.cifar10 import image_sets, read_records
 from seatrial.train.data.crops import AlternatingCrops
-from seatrial.train.data.images import ImageSet, Normalisation, TestImages
+from seatrial.train.data.images import ImageSet, TestImages
 from seatrial.train.distributed import Ranks
 from seatrial.train.engine import choose_engine
 from seatrial.train.evaluation import evaluate
 from seatrial.train.precision import choose_precision
+from seatrial.train.saving.examples import Normalisation
 from seatrial.train.saving.rng import seed_all
 from seatrial.train.step import Step
 

@@ -345,15 +345,15 @@ def mnist_step(
     import torch
 
     from seatrial.recipes.mnist import image_sets, network
-    from seatrial.train.data.images import Normalisation, ResidentImages
+    from seatrial.train.data.images import ResidentImages, StreamedImages
     from seatrial.train.data.mnist import read_folder
-    from seatrial.train.data.streaming import StreamedImages
     from seatrial.train.distributed import Ranks
     from seatrial.train.engine import choose_engine
     from seatrial.train.fused import cross_entropy
     from seatrial.train.optim.optimizer import adam
     from seatrial.train.optim.schedules import triangle
     from seatrial.train.precision import choose_precision
+    from seatrial.train.saving.examples import Normalisation
     from seatrial.train.saving.rng import seed_all
     from seatrial.train.step import Step
 

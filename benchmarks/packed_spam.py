@@ -280,23 +280,23 @@ def trained(arguments, *words, padded_way=False, checkpoints=True):
     import torch
 
     from seatrial.recipes import spam
-    from seatrial.train import script
+    from seatrial.train import options
 
-    outcomes, fit, settings = [], spam.fit, script.settings
+    outcomes, fit, settings = [], spam.fit, options.settings
     takes = spam.takes
     if padded_way:
         spam.takes = lambda *given: "a comparison"
     if not checkpoints:
         import dataclasses
 
-        script.settings = lambda given: dataclasses.replace(settings(given), checkpoints=None)
+        options.settings = lambda given: dataclasses.replace(settings(given), checkpoints=None)
     spam.fit = lambda *given: outcomes.append((time.perf_counter(), fit(*given))) or outcomes[-1][1]
     printed = io.StringIO()
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as models, contextlib.redirect_stdout(printed):
         data = ["--data", str(arguments.sms), "--models", models, "--from-scratch"]
         code = spam.main([*data, *words])
-    spam.fit, script.settings, spam.takes = fit, settings, takes
+    spam.fit, options.settings, spam.takes = fit, settings, takes
     outcome = outcomes[0][1]
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -38,8 +38,7 @@ def make_mnist(models, data, device):
     import torch
 
     from seatrial.recipes.mnist import network
-    from seatrial.train.normalisation import Normalisation
-    from seatrial.train.saving.examples import image_examples, save_examples
+    from seatrial.train.saving.examples import Normalisation, image_examples, save_examples
     from seatrial.train.saving.model_files import save_model
 
     torch.manual_seed(0)

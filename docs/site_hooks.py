@@ -19,7 +19,7 @@ EXAMPLES = HERE.parent / "examples"
 
 _RECORDED = re.compile(r"^<!-- recorded (\S+): (.*) -->$", re.MULTILINE)
 _NOT_RUN = re.compile(r"^<!-- not run: (.*) -->$", re.MULTILINE)
-#: A link from a page to examples/, which lies beside docs/ in the repository and below it on the site.
+#: A link from a page to examples/, which is next to docs/ in the repository and below it on the site.
 _TO_EXAMPLE = re.compile(r"(\]\((?:\.\./)*)\.\./examples/")
 #: A line that is only a link to a file of results: the site puts the table there.
 _RESULT = re.compile(r"^\[[^\]]*\]\((?:\.\./)+benchmarks/results/([\w-]+\.json)\)$", re.MULTILINE)
@@ -75,7 +75,7 @@ def measured(path: Path) -> str:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """What the markers of tests/pages/console.py say is shown: a block's date, and a file's name."""
+    """Replace links to results and receipts, and show the markers of tests/pages/console.py."""
     if page.file.src_uri.startswith(UNSEARCHED):
         page.meta["search"] = {"exclude": True}
     markdown = _RESULT.sub(lambda found: measured(RESULTS / found[1]), markdown)

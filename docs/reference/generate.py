@@ -1,6 +1,5 @@
 """Generates the reference pages from the code while the site is built (docs/site_hooks.py). None is committed.
 
-``python docs/reference/generate.py`` writes the one file of the package that is committed, the words of completion;
 ``python docs/reference/generate.py FOLDER`` writes the pages into FOLDER, to read them without the site.
 """
 
@@ -16,9 +15,12 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
+import click
+
 from seatrial import api, train
 from seatrial.api.doctor import Examination
-from seatrial.cli import VERBS, words
+from seatrial.cli import VERBS
+from seatrial.cli.options import command_of
 from seatrial.doctor.chain import CHAIN
 from seatrial.errors import SeatrialError
 from seatrial.events import schema
@@ -136,38 +138,52 @@ def _table(types: Mapping[str, str], words: Mapping[str, str]) -> Iterator[str]:
     yield "| key | type | |" if typed else "| key | |"
     yield "|---|---|---|" if typed else "|---|---|"
     for key, type in types.items():
-        said = " ".join(words.get(key, "").split()).removesuffix(".")
-        yield f"| `{key}` | {type} | {said} |" if typed else f"| `{key}` | {said} |"
+        text = " ".join(words.get(key, "").split()).removesuffix(".")
+        yield f"| `{key}` | {type} | {text} |" if typed else f"| `{key}` | {text} |"
 
 
 def cli_text() -> str:
-    """cli.md: every verb, its examples and options, from the same data as completion and the manual page."""
+    """cli.md: every command, its examples and options, read from the commands themselves."""
     return "\n".join(_cli_lines()) + "\n"
+
+
+def _commands() -> Iterator[tuple[str, click.Command]]:
+    for verb in VERBS:
+        command = command_of([verb])
+        below = command.commands if isinstance(command, click.Group) else {"": command}
+        yield from ((f"{verb} {name}".strip(), each) for name, each in below.items() if each and not each.hidden)
 
 
 def _cli_lines() -> Iterator[str]:
     yield "# Commands"
     yield ""
-    yield "Generated from the verbs themselves; `man seatrial` and `seatrial VERB --help` say the same."
-    yield "What is typed for what: [Verb by verb](../how-to/index.md)."
-    for name, command in words.read(VERBS).items():
-        shown = " ".join(["seatrial", name, *(argument["metavar"] for argument in command["arguments"])])
-        yield from ("", f"## {name}", "", f"`{shown}`", "", _prose(command["about"]), "")
-        if command["examples"]:
-            yield from ("```console", *(f"$ {line}" for line in command["examples"]), "```", "")
-        rows = [(f"`{one['metavar']}`", one["help"]) for one in command["arguments"] if one["help"]]
-        rows += [(_names(option), option["help"]) for option in command["options"]]
+    yield "Generated from the commands themselves; `seatrial COMMAND --help` prints the same."
+    yield "What to type for a task: [Command by command](../how-to/index.md)."
+    for name, command in _commands():
+        context = click.Context(command, info_name=f"seatrial {name}")
+        parameters = command.get_params(context)
+        arguments = [each for each in parameters if isinstance(each, click.Argument)]
+        shown = " ".join(["seatrial", name, *(each.make_metavar(context) for each in arguments)])
+        yield from ("", f"## {name}", "", f"`{shown}`", "", _prose((command.help or "").replace("\b", "").strip()), "")
+        if examples := getattr(command, "examples", ()):
+            yield from ("```console", *(f"$ {line}" for line in examples), "```", "")
+        rows = [(f"`{each.make_metavar(context)}`", each.help) for each in arguments if each.help]
+        rows += [
+            _row(each, context) for each in parameters if isinstance(each, click.Option) and "--help" not in each.opts
+        ]
         if rows:
             yield from ("| | |", "|---|---|", *(f"| {left} | {_cell(right)} |" for left, right in rows))
 
 
-def _names(option: Mapping[str, Any]) -> str:
-    names = ", ".join(f"`{name}`" for name in option["names"])
-    return f"{names} `{_cell(option['metavar'])}`" if option["metavar"] else names
+def _row(option: click.Option, context: click.Context) -> tuple[str, str]:
+    """(names and value, help) of an option."""
+    names = ", ".join(f"`{name}`" for name in sorted(option.opts, key=lambda name: (name.startswith("--"), name)))
+    value = "" if option.is_flag else f" `{_cell(option.make_metavar(context))}`"
+    return names + value, option.help or ""
 
 
 def _prose(text: str) -> str:
-    """Paragraphs of help: what stands between brackets is no HTML."""
+    """Return paragraphs of help with angle brackets escaped."""
     return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n")).replace("<", "&lt;").replace("``", "`")
 
 
@@ -373,15 +389,8 @@ PAGES = {
     "seatrial.schema.json": schema_text,
 }
 
-#: Files that are part of the package, and committed.
-PACKAGED = {words.PATH: lambda: words.text(VERBS)}
-
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        folder = Path(sys.argv[1])
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in PAGES.items():
-            (folder / name).write_text(text(), encoding="utf-8")
-    else:
-        for path, packaged in PACKAGED.items():
-            path.write_text(packaged(), encoding="utf-8")
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in PAGES.items():
+        (folder / name).write_text(text(), encoding="utf-8")

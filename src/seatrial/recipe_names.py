@@ -7,16 +7,16 @@ from pathlib import Path
 #: Recipes that train a network, which bench times and serve opens.
 TRAINED = ("mnist", "digits", "mnist-deep", "cifar10", "spam")
 
-#: Programs that have a folder of their own.
-_PROGRAMS = ("export", "serve")
+#: Programs that lie outside of the recipes' folder, and their modules.
+_PROGRAMS = {"export": "export", "predict": "models.predict", "serve": "serve"}
 
 
 def module_of(recipe: str) -> str:
     """Return the module of a recipe: ``mnist-deep`` is ``seatrial.recipes.mnist_deep``."""
-    return f"seatrial.{recipe}" if recipe in _PROGRAMS else f"seatrial.recipes.{recipe.replace('-', '_')}"
+    return f"seatrial.{_PROGRAMS.get(recipe) or 'recipes.' + recipe.replace('-', '_')}"
 
 
 def source_of(recipe: str) -> Path:
     """Return the file of that module."""
     path = Path(__file__).parent.joinpath(*module_of(recipe).split(".")[1:])
-    return path / "__main__.py" if recipe in _PROGRAMS else path.with_suffix(".py")
+    return path / "__main__.py" if path.is_dir() else path.with_suffix(".py")

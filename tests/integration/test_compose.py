@@ -233,7 +233,7 @@ def test_podman_detached_gone_on_with_and_down(on_podman: Project) -> None:
     up(on_podman, "--on", "podman", "--detach", HOLD="60")
     on_podman.wait_for(lambda: states(on_podman).get("prep") == "running", 120)
     assert "compose: 2 members" in on_podman.cli("runs", "ls").stdout
-    on_podman.cli("down")
+    on_podman.cli("runs", "stop", "--all")
     assert states(on_podman) == {"prep": "stopped", "train": "stopped"} and containers_of_podman(on_podman) == ""
 
 
@@ -337,7 +337,7 @@ def test_detached_it_goes_on_and_down_ends_it(project: Project) -> None:
     project.wait_for(lambda: states(project).get("prep") == "running", 120)
     listed = project.cli("runs", "ls").stdout
     assert "compose: 2 members" in listed and "train" in listed
-    project.cli("down")
+    project.cli("runs", "stop", "--all")
     assert states(project) == {"prep": "stopped", "train": "stopped"} and left_running(project) == ""
 
 

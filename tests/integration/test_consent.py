@@ -104,8 +104,7 @@ def test_to_leave_the_question_is_no(stranger: Project, typed: str) -> None:
         (*RUN, "--detach"),
         ("shell", "train.py", "--on", "local"),
         ("sweep", "train.py", "--on", "local", "--set", "lr=1,2"),
-        ("predict", "spam", "hello", "--on", "local"),
-        ("bench", "matmul", "--on", "local"),
+        ("run", "--on", "local", "bench", "--", "train", "digits", "--compare", "eager"),
     ],
     ids=lambda words: " ".join(words),
 )

@@ -18,8 +18,7 @@ def save_digits(folder: Path) -> None:
     import torch
 
     from seatrial.recipes import mnist
-    from seatrial.train.data.images import Normalisation
-    from seatrial.train.saving.examples import image_examples, numbered, save_examples
+    from seatrial.train.saving.examples import Normalisation, image_examples, numbered, save_examples
     from seatrial.train.saving.model_files import save_model
 
     torch.manual_seed(0)

@@ -63,7 +63,7 @@ def free_port():
 def exporter(tmp_path):
     port = free_port()
     process = subprocess.Popen(
-        [sys.executable, "-m", "seatrial", "exporter", "--listen", f"127.0.0.1:{port}"],
+        [sys.executable, "-m", "seatrial", "dashboard", "--metrics-only", "--listen", f"127.0.0.1:{port}"],
         cwd=tmp_path, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert "/metrics" in process.stderr.readline()
@@ -82,7 +82,7 @@ def test_promtool_has_no_complaint_of_syntax(exporter):
 
 def test_a_real_prometheus_scrapes_it(exporter, tmp_path):
     prometheus = program("prometheus")
-    argv = [sys.executable, "-m", "seatrial", "exporter", "--print-config", "prometheus"]
+    argv = [sys.executable, "-m", "seatrial", "dashboard", "--print-config", "prometheus"]
     config = subprocess.check_output(argv, text=True)
     config = config.replace("127.0.0.1:9400", f"127.0.0.1:{exporter}").replace("15s", "1s")
     (tmp_path / "prometheus.yml").write_text(config)

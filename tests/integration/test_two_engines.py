@@ -77,7 +77,7 @@ def test_stop_from_another_engines_terminal_ends_the_container_of_the_run(termin
     here = terminals.here
     assert "ready" in terminals.project.cli("runs", "logs", run, **here).stdout
     assert terminals.project.cli("runs", "exec", run, "--", "echo", "inside", **here).stdout == "inside\n"
-    terminals.project.cli("prune", "--yes", "--keep", "0", exit_code=None, **here)
+    terminals.project.cli("runs", "prune", "--yes", "--keep", "0", exit_code=None, **here)
     assert terminals.listed(**here)["status"] == "running"
     terminals.project.cli("runs", "stop", run, exit_code=None, **here)
     assert terminals.listed(**here)["status"] == "stopped"

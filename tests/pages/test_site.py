@@ -20,7 +20,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
-#: Read on GitHub as they are, beside the pages.
+#: Pages above docs/.
 ABOVE = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 
 #: What takes seconds takes this long at most on a machine that many others use.

@@ -8,10 +8,12 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+import click
 import pytest
 
 from seatrial import api
-from seatrial.cli import words
+from seatrial.cli import VERBS
+from seatrial.cli.options import command_of
 from seatrial.doctor.chain import CHAIN
 from seatrial.events import schema
 from seatrial.findings.catalogue import entries
@@ -36,10 +38,14 @@ def page(name: str) -> str:
 
 def test_commands_name_every_verb_and_option() -> None:
     text = page("cli.md")
-    for verb, command in words.kept().items():
-        assert f"\n## {verb}\n" in text
-        for option in command["options"]:
-            assert all(f"`{name}`" in text for name in option["names"]), (verb, option["names"])
+    for verb in VERBS:
+        command = command_of([verb])
+        below = command.commands if isinstance(command, click.Group) else {"": command}
+        for name, each in below.items():
+            assert each.hidden is (f"\n## {f'{verb} {name}'.strip()}\n" not in text)
+            assert each.hidden or all(
+                f"`{option.opts[0]}`" in text for option in each.params if option.opts[0][0] == "-"
+            )
 
 
 def test_project_file_names_every_table_and_key() -> None:
@@ -85,8 +91,3 @@ def test_python_names_the_whole_interface() -> None:
 @pytest.mark.parametrize("name", [name for name in generator().PAGES if name.endswith(".md")])
 def test_page_is_not_committed(name: str) -> None:
     assert not (DOCS / "reference" / name).exists(), "the site generates it: docs/site_hooks.py"
-
-
-def test_packaged_words_are_current() -> None:
-    for path, text in generator().PACKAGED.items():
-        assert path.read_text(encoding="utf-8") == text(), "run: python docs/reference/generate.py"

@@ -6,8 +6,8 @@ import importlib
 from collections.abc import Callable
 
 from seatrial.backends.base import State
-from seatrial.backends.remembered import remembering
-from seatrial.cli.importing import importing
+from seatrial.backends.table import remembering
+from seatrial.cli.root import importing
 from seatrial.cli.screens.run import Screen
 from seatrial.errors import EXIT_DONE, EXIT_GPU_CONTRACT, SeatrialError
 from seatrial.job.model import Job

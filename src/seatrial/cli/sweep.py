@@ -10,29 +10,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from seatrial.cli.job_flags import Words, takes_job
-from seatrial.cli.screens.consent import require_consent
-from seatrial.cli.screens.search import SearchScreen
-from seatrial.cli.screens.trials_table import print_table
+from seatrial.cli.options import WORDS, command, option, takes_job, target_arguments
+from seatrial.cli.root import importing
 from seatrial.cli.typed import check_folder
-from seatrial.cli.typed_job import read_allowed_job
 from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, SeatrialError, UsageError
-from seatrial.job.keys import read_duration
-from seatrial.job.loading import read_notify, read_sweep
-from seatrial.job.notify import Notify
-from seatrial.runs.following.watch import handled
-from seatrial.search import results
-from seatrial.search.request import Flags, make_request, parse_parallel
-from seatrial.search.results import best_of, notify_end
-from seatrial.search.search import Search, open_search, resume_search
-from seatrial.search.trial import Trial
-from seatrial.system.desktop import nothing_to_show_on
-from seatrial.system.names import Names, names_of
-from seatrial.system.typed_path import as_typed
+
+if TYPE_CHECKING:
+    from seatrial.cli.screens.search import SearchScreen
+    from seatrial.job.notify import Notify
+    from seatrial.search.search import Search
+    from seatrial.search.trial import Trial
 
 
 def _local(search: Search) -> None:
@@ -53,54 +44,50 @@ def _ray(search: Search) -> None:
 #: Behind --engine: trials as runs of this machine, or of a Ray cluster's nodes.
 RUNNERS: dict[str, Callable[[Search], None]] = {"local": _local, "ray": _ray}
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-
-@app.command(context_settings={"help_option_names": ["-h", "--help"]})
+@command()
 @takes_job
+@WORDS
+@option(
+    "settings",
+    "--set",
+    metavar="NAME=SPEC",
+    multiple=True,
+    help="V1,V2; LOW..HIGH[:STEP]; log:LOW..HIGH; int:LOW..HIGH.",
+)
+@option("--search", metavar="NAME", help="grid (default), random or tpe (Optuna).")
+@option("--metric", metavar="NAME:max|min", help="The metric that a good trial has most or least of.")
+@option("--metric-from", metavar="PATTERN", help="Read it from the output: the pattern's first group.")
+@option("--trials", metavar="N", type=click.IntRange(min=1), help="Maximum number of trials.")
+@option("--budget", metavar="TIME", help="End the search after this long, e.g. 30m.")
+@option("--prune", metavar="NAME", help="Stop trials that fall behind: asha, median or none.")
+@option("--parallel", metavar="N", help="Number of parallel trials; auto: as many as fit.")
+@option("--seed", metavar="N", type=click.IntRange(min=0), help="Of the engine; default 0.")
+@option("--study", metavar="NAME", help="A name for the study.")
+@option("--resume", metavar="STUDY", help="Go on with a study, from any terminal.")
+@option("--engine", metavar="NAME", default="local", help="The engine that runs the trials: local or ray.")
+@option("--address", metavar="HOST:PORT", help="Of the Ray cluster's head; --engine ray.")
+@option("as_json", "--json", is_flag=True, help="Print the trials as JSON.")
+@option("--verbose", is_flag=True, help="Every line of the build.")
+@option("--quiet", "-q", is_flag=True, help="Warnings, and the table at the end.")
 def sweep(
-    context: typer.Context,
-    words: Words = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=SPEC", help="V1,V2; LOW..HIGH[:STEP]; log:LOW..HIGH; int:LOW..HIGH."),
-    ] = None,
-    search: Annotated[
-        str | None, typer.Option("--search", metavar="NAME", help="grid (default), random or tpe (Optuna).")
-    ] = None,
-    metric: Annotated[
-        str | None, typer.Option("--metric", metavar="NAME:max|min", help="What a good trial has much or little of.")
-    ] = None,
-    metric_from: Annotated[
-        str | None,
-        typer.Option("--metric-from", metavar="PATTERN", help="Read it from the output: the pattern's first group."),
-    ] = None,
-    trials: Annotated[int | None, typer.Option("--trials", min=1, help="Maximum number of trials.")] = None,
-    budget: Annotated[
-        str | None, typer.Option("--budget", metavar="TIME", help="End the search after this long, e.g. 30m.")
-    ] = None,
-    prune: Annotated[
-        str | None,
-        typer.Option("--prune", metavar="NAME", help="Stop trials that fall behind: asha, median or none."),
-    ] = None,
-    parallel: Annotated[
-        str | None, typer.Option("--parallel", metavar="N", help="Number of parallel trials; auto: what fits.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Of the engine; default 0.")] = None,
-    study: Annotated[str | None, typer.Option("--study", metavar="NAME", help="A name for the study.")] = None,
-    resume: Annotated[
-        str | None, typer.Option("--resume", metavar="STUDY", help="Go on with a study, from any terminal.")
-    ] = None,
-    engine: Annotated[
-        str, typer.Option("--engine", metavar="NAME", help=f"Who runs the trials: {', '.join(RUNNERS)}.")
-    ] = "local",
-    address: Annotated[
-        str | None, typer.Option("--address", metavar="HOST:PORT", help="Of the Ray cluster's head; --engine ray.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the trials as JSON.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Every line of the build.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Warnings, and the table at the end.")] = False,
-    *,
+    words: tuple[str, ...],
+    settings: tuple[str, ...],
+    search: str | None,
+    metric: str | None,
+    metric_from: str | None,
+    trials: int | None,
+    budget: str | None,
+    prune: str | None,
+    parallel: str | None,
+    seed: int | None,
+    study: str | None,
+    resume: str | None,
+    engine: str,
+    address: str | None,
+    as_json: bool,
+    verbose: bool,
+    quiet: bool,
     flags: dict[str, Any],
 ) -> int:
     """Run a job with several settings, and compare: a table here, and a page.
@@ -109,18 +96,27 @@ def sweep(
     seatrial sweep digits --set batch_size=32,64,128 --set mixed_precision=true,false --parallel 2
     seatrial sweep train.py --search tpe --set lr=log:1e-5..1e-1 --trials 40 --metric accuracy:max
     """
+    with importing():
+        from seatrial.cli.screens.consent import require_consent
+        from seatrial.cli.screens.search import SearchScreen
+        from seatrial.cli.typed_job import read_allowed_job
+        from seatrial.job.loading import read_notify, read_sweep
+        from seatrial.search.request import Flags, make_request, parse_parallel
+        from seatrial.search.search import open_search, resume_search
+        from seatrial.system.desktop import nothing_to_show_on
+
     if engine not in RUNNERS:
         raise UsageError(f"There is no engine {engine!r}: {', '.join(RUNNERS)}", run="seatrial sweep --help")
     if address is not None and engine != "ray":
         raise UsageError(
-            "--address is of a Ray cluster, and --engine ray is not given",
+            "--address requires --engine ray",
             run=f"seatrial sweep … --engine ray --address {address}",
         )
     screen = SearchScreen(json=as_json, whole=verbose, quiet=quiet and not verbose)
     environ = dict(os.environ)
     budget_s = None if budget is None else _seconds(budget)
     if resume is not None:
-        _refuse_more(context, resume)
+        _refuse_more(resume)
         project = check_folder(flags.get("project") or Path.cwd())
         wanted = parse_parallel("1" if parallel is None else parallel)
         found = resume_search(project, resume, environ, screen.say, trials=trials, budget_s=budget_s, parallel=wanted)
@@ -128,9 +124,9 @@ def sweep(
         asking = found.job.model_copy(update={"asks": (*found.job.asks, *asks)})
         require_consent(asking, os.environ, screen, trust=bool(flags.get("trust")))
     else:
-        typed = Flags(settings or (), search, metric, metric_from, prune, trials, budget_s, parallel, seed, study)
+        typed = Flags(settings, search, metric, metric_from, prune, trials, budget_s, parallel, seed, study)
         request = make_request(typed, read_sweep(check_folder(flags.get("project") or Path.cwd())))
-        job = read_allowed_job(words or [], context.obj, flags, screen)
+        job = read_allowed_job(list(words), target_arguments(), flags, screen)
         told, job = job.notify, job.without_notify
         found = open_search(request, job, environ, screen.say)
     if engine == "ray":
@@ -148,8 +144,9 @@ _WITH_RESUME = (
 )  # fmt: skip
 
 
-def _refuse_more(context: typer.Context, study: str) -> None:
+def _refuse_more(study: str) -> None:
     """Raise UsageError for a flag that a study which goes on would ignore."""
+    context = click.get_current_context()
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if parameter.name in _WITH_RESUME or source is None or source.name != "COMMANDLINE":
@@ -159,14 +156,20 @@ def _refuse_more(context: typer.Context, study: str) -> None:
             continue
         flag = "target" if parameter.name == "words" else max(parameter.opts, key=len)
         raise UsageError(
-            f"--resume goes on with the study as it was begun, and takes no {flag}",
-            cause="only --trials, --budget, --parallel and --engine can change",
+            f"--resume cannot be combined with {flag}",
+            cause="it goes on with the study as it began; only --trials, --budget, --parallel and --engine can change",
             run=f"seatrial sweep --resume {study}",
         )
 
 
 def _carry_out(search: Search, engine: str, screen: SearchScreen, told: Notify, *, as_json: bool) -> int:
     """Run it, then table, page and exit code; what ended it early is raised behind them. ``told``: of its end."""
+    from seatrial.cli.screens.trials_table import print_table
+    from seatrial.search import results
+    from seatrial.search.results import notify_end
+    from seatrial.system.names import Names, names_of
+    from seatrial.system.typed_path import as_typed
+
     began_s, name = time.monotonic(), search.study.definition.name
     screen.say(f"study {name}: {search.summary()}")
     job = search.job
@@ -219,6 +222,8 @@ def _carry_out(search: Search, engine: str, screen: SearchScreen, told: Notify, 
 
 
 def _summary(search: Search, trials: list[Trial], screen: SearchScreen) -> None:
+    from seatrial.search.results import best_of
+
     best = best_of(trials, search.objective)
     if best is not None and search.objective is not None:
         screen.say(f"best: {search.objective.metric} {best.value:.6g} with {best.label} (run {best.run_id})")
@@ -228,6 +233,8 @@ def _summary(search: Search, trials: list[Trial], screen: SearchScreen) -> None:
 
 def _exit_code(search: Search, trials: list[Trial]) -> int:
     """Without an objective each trial counts; with one, that there is a best."""
+    from seatrial.search.results import best_of
+
     if search.problem is not None:
         return search.problem.exit_code
     if search.interrupted:
@@ -242,6 +249,8 @@ def _code(trial: Trial) -> int:
 
 
 def _seconds(text: str) -> float:
+    from seatrial.job.keys import read_duration
+
     try:
         return float(read_duration(text))
     except ValueError as error:
@@ -251,6 +260,8 @@ def _seconds(text: str) -> float:
 @contextmanager
 def _interrupt_ends(search: Search, screen: SearchScreen) -> Iterator[None]:
     """Ctrl-C or SIGTERM once stops the trials cleanly, and twice kills them."""
+
+    from seatrial.runs.following.watch import handled
 
     def on_interrupt(_signal: int, _frame: FrameType | None) -> None:
         if search.interrupted:

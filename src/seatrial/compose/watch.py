@@ -90,7 +90,7 @@ class Watch:
         starting = self.is_starting()
         found = containers(self._backend, self._project)
         self._group = self._store.read(self._group.id) or self._group
-        self._stopping |= bool(self._group.details.get("stopping"))  # seatrial down, of another process
+        self._stopping |= bool(self._group.details.get("stopping"))  # seatrial runs stop --all, of another process
         waiting = []
         for member in self._group.members:
             container = found.get(member.name)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seatrial.export.original import Original
+from seatrial.models.model import Original
 from seatrial.train.saving.model_files import read_tensors
 
 #: Of the exporter that traces; ONNX Runtime runs it from 1.12 on (its "ONNX Runtime compatibility" table), and torch
@@ -147,7 +147,7 @@ def _count(original: Original) -> int:
 
 
 def _takes_any_number(original: Original) -> bool:
-    """Whether its forward takes ``*inputs``, for which torch.export wants the shapes one tuple deeper."""
+    """Return True if its forward takes ``*inputs``, for which torch.export wants the shapes one tuple deeper."""
     parameters = inspect.signature(original.module.forward).parameters.values()
     return any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in parameters)
 

@@ -13,7 +13,7 @@ from seatrial.backends.kubernetes.survey import ClusterFacts
 from seatrial.errors import ImageError, SeatrialError, UsageError
 from seatrial.images.dockerfile.context import with_code
 from seatrial.images.plan import plan_image
-from seatrial.images.requirements.pinned_pythons import index_door
+from seatrial.images.resolve.uv import UvResolver
 from seatrial.job.cluster import CodeWay, Kind, PodMount, Volume
 from seatrial.job.model import Job
 from seatrial.job.plan import CONTAINER_DATA, CONTAINER_MODELS, CONTAINER_RESUME, CONTAINER_RUN, Choice, ImagePlan
@@ -37,7 +37,7 @@ def cluster_image(
         cpu_only=cpu_only,
         machine=cluster_machine(facts, job.kubernetes.node_selector),
         multi_gpu=request.kind == "all" or (request.count or 0) > 1 or script.multi_gpu_evidence is not None,
-        door=index_door(job, cache_folder, environ),
+        resolver=UvResolver(cache_folder / "packages", environ),
     )
     return (image if image.build else _ready(job, image, environ)), choices
 

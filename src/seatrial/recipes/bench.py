@@ -25,7 +25,7 @@ from pathlib import Path
 
 from seatrial import events
 from seatrial.recipe_names import TRAINED, module_of
-from seatrial.train import command_line
+from seatrial.train import options
 from seatrial.train.errors import InputError, TrainError
 from seatrial.train.saving.atomic import write_text
 
@@ -104,21 +104,21 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     for mode in ("train", "scaling", "batch"):
         sub = modes.add_parser(mode)
         sub.add_argument("recipe", choices=TRAINED)
-        sub.add_argument("--repeats", type=command_line.positive, default=3)
-        sub.add_argument("--json", type=Path, default=command_line.result_file("bench.json"), metavar="FILE")
+        sub.add_argument("--repeats", type=options.positive, default=3)
+        sub.add_argument("--json", type=Path, default=options.result_file("bench.json"), metavar="FILE")
         if mode == "train":
             sub.add_argument("--compare", required=True, help=f"some of {','.join(VARIANTS)}")
-            sub.add_argument("--gpus", type=command_line.positive, default=1, help="ranks of ddp")
+            sub.add_argument("--gpus", type=options.positive, default=1, help="ranks of ddp")
         elif mode == "scaling":
             sub.add_argument("--gpus", type=_counts, default=[1, 2, 4], metavar="N,N…")
         else:
-            sub.add_argument("--batches", type=command_line.positive, nargs="+", default=list(BATCHES))
+            sub.add_argument("--batches", type=options.positive, nargs="+", default=list(BATCHES))
     return parser.parse_args(own), rest
 
 
 def _counts(text: str) -> list[int]:
     """Read ``1,2,4`` for argparse."""
-    return [command_line.positive(count) for count in text.split(",")]
+    return [options.positive(count) for count in text.split(",")]
 
 
 def plan(arguments: argparse.Namespace) -> list[Variant]:
@@ -209,4 +209,4 @@ def picked(variants: list[Variant]) -> Variant:
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    options.run(main)

@@ -17,7 +17,7 @@ import torch
 from torch.nn import functional as F
 
 from seatrial.recipes.mnist import parse, train
-from seatrial.train import script
+from seatrial.train import options
 from seatrial.train.data.mnist import IdxFolder
 from seatrial.train.errors import InputError
 
@@ -46,4 +46,4 @@ def read_digits() -> IdxFolder:
 
 
 if __name__ == "__main__":
-    script.run(main)
+    options.run(main)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from seatrial.train import script
+from seatrial.train import options
 from seatrial.train.errors import InputError
 from seatrial.train.saving.atomic import write_text
 from seatrial.train.trackers import open_trackers
@@ -66,9 +66,9 @@ class Measured:
 def main(argv: Sequence[str]) -> int:
     """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="seatrial.recipes.matmul", description="Measure matrix products.")
-    parser.add_argument("--sizes", type=script.positive, nargs="+", default=[1024, 4096, 8192, 16384])
+    parser.add_argument("--sizes", type=options.positive, nargs="+", default=[1024, 4096, 8192, 16384])
     parser.add_argument("--kinds", choices=KINDS, nargs="+", default=list(KINDS))
-    parser.add_argument("--json", type=Path, default=script.result_file("bench.json"), metavar="FILE")
+    parser.add_argument("--json", type=Path, default=options.result_file("bench.json"), metavar="FILE")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
     torch.manual_seed(arguments.seed)
@@ -175,4 +175,4 @@ def classic_lines(table: list[Measured]) -> list[str]:
 
 
 if __name__ == "__main__":
-    script.run(main)
+    options.run(main)

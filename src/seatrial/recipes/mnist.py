@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from seatrial.train import early_start
-from seatrial.train.command_line import data_folder
 from seatrial.train.data.mnist import FILES, MIRRORS, Bytes, IdxFolder, read_folder
+from seatrial.train.options import data_folder
 
 if __name__ == "__main__":
     early_start.begin((read_folder, data_folder(sys.argv[1:])))
@@ -22,21 +22,20 @@ if __name__ == "__main__":
 import torch
 from torch import nn
 
-from seatrial.train import script
+from seatrial.train import options
 from seatrial.train.data.download import fetch
-from seatrial.train.data.images import ImageSet, Normalisation, TestImages
-from seatrial.train.data.streaming import training_images
+from seatrial.train.data.images import ImageSet, TestImages, training_images
 from seatrial.train.distributed import ranks
 from seatrial.train.errors import EXIT_TERMINATED, InputError
 from seatrial.train.evaluation import evaluate
 from seatrial.train.fused import cross_entropy, logits, prepare
 from seatrial.train.kernels.pool import MaxPool2x2
-from seatrial.train.loop import fit
+from seatrial.train.loop import Settings, fit
 from seatrial.train.memory import cap
 from seatrial.train.optim.optimizer import Optimizer, adam, adamw
 from seatrial.train.optim.schedules import Schedule, cosine, triangle
 from seatrial.train.precision import choose_precision
-from seatrial.train.saving.examples import image_examples, numbered, save_examples
+from seatrial.train.saving.examples import Normalisation, image_examples, numbered, save_examples
 from seatrial.train.saving.model_files import save_model
 from seatrial.train.saving.rng import seed_all
 from seatrial.train.step import Step
@@ -80,13 +79,13 @@ def main(argv: Sequence[str]) -> int:
 def parse(argv: Sequence[str], name: str) -> argparse.Namespace:
     """The options, which the recipe digits shares."""
     parser = argparse.ArgumentParser(prog=f"seatrial.recipes.{name}", description=f"Train the classic CNN on {name}.")
-    script.add_folder_options(parser)
-    script.add_training_options(parser, epochs=5, batch=64, learning_rate=1e-3)
+    options.add_folder_options(parser)
+    options.add_training_options(parser, epochs=5, batch=64, learning_rate=1e-3)
     parser.add_argument("--schedule", choices=tuple(SCHEDULES), default="triangle")
-    parser.add_argument("--weight-decay", type=script.not_negative, default=0.0, help="AdamW's; 0 is Adam")
+    parser.add_argument("--weight-decay", type=options.not_negative, default=0.0, help="AdamW's; 0 is Adam")
     if name == "mnist":
         parser.add_argument("--download", action="store_true", help="fetch the files into --data first")
-    return script.parse(parser, argv)
+    return options.parse(parser, argv)
 
 
 def train(data: IdxFolder, arguments: argparse.Namespace, name: str) -> int:
@@ -129,7 +128,7 @@ def train(data: IdxFolder, arguments: argparse.Namespace, name: str) -> int:
 
         if group.device.type == "cuda":
             test()  # what its first time loads and compiles is not the first epoch's
-        outcome = fit(step, test, trackers, script.settings(arguments))
+        outcome = fit(step, test, trackers, Settings.from_arguments(arguments))
         if outcome.terminated:
             return EXIT_TERMINATED
         if group.first:
@@ -158,4 +157,4 @@ def image_sets(data: IdxFolder) -> tuple[ImageSet, ImageSet]:
 
 
 if __name__ == "__main__":
-    script.run(main)
+    options.run(main)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from seatrial.backends import table
 from seatrial.backends.base import Backend, EngineFacts
 from seatrial.backends.containers.env_file import proxies_with_login, read_env_file
-from seatrial.errors import GpuContractError, SeatrialError
+from seatrial.errors import GpuContractError, SeatrialError, UsageError
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
 from seatrial.findings.gpu_missing import ARCHITECTURES, keeps_code_for
@@ -29,7 +29,7 @@ from seatrial.job.script import ScriptFacts, source_facts
 from seatrial.planning import secrets
 from seatrial.planning.another_machine import AnotherMachine, another_machine, refuse_without_gpu
 from seatrial.planning.host import HostFacts, read_host
-from seatrial.planning.plan import make_plan, select_gpus, with_defaults
+from seatrial.planning.plan import Notes, make_plan, select_gpus, with_defaults
 from seatrial.planning.site import ClusterSite
 from seatrial.runs import without_agent
 from seatrial.runs.liveness import leases
@@ -261,8 +261,7 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
     if plan.agent.input is not None:
         os.mkfifo(prepared.run.input, mode=0o600)
     if plan.container is not None:
-        from seatrial.backends.containers.home import host_files
-        from seatrial.backends.containers.mount_sources import check_sources
+        from seatrial.backends.containers.mounts import check_sources, host_files
 
         host_files(plan.container).write(plan.job.project)
         check_sources(plan.container.mounts, plan.job.project)
@@ -306,14 +305,14 @@ def _survey_cluster(job: Job, host: HostFacts, *, offline: bool) -> ClusterSite:
 
 
 def _require_model(job: Job) -> None:
-    """Check that the model that ``run predict -- RECIPE …`` opens has been trained. Raises DataError."""
+    """Check that ``run predict -- RECIPE …`` names a model that was trained. Raises UsageError, DataError."""
+    if job.target.kind != "recipe" or job.target.value != "predict" or job.target.args[:1] in (("-h",), ("--help",)):
+        return
     recipe = job.target.args[0] if job.target.args else ""
-    if (
-        job.target.kind == "recipe"
-        and job.target.value == "predict"
-        and recipe in WEIGHTS
-        and not table.is_elsewhere(job.backend)
-    ):
+    if recipe not in WEIGHTS:
+        known = ", ".join(WEIGHTS)
+        raise UsageError(f"A prediction needs one of the models {known}", run='seatrial run predict -- spam "text…"')
+    if not table.is_elsewhere(job.backend):
         of_recipe(recipe, job.models.source if job.models else job.project / "models")
 
 
@@ -352,11 +351,17 @@ def _plan(
         cluster=_survey_cluster(job, ground.host, offline=offline) if on_a_cluster else None,
         caller=caller,
     )
-    plan = make_plan(job, site, ground.script, interactive=interactive)
-    warnings = plan.warnings if on_a_cluster else (*plan.warnings, *_nothing_to_resume(job.resume, earlier))
-    choices = (ground.why_backend, *plan.choices, *ground.tracked.choices, *_told_at_the_end(job))
-    more = (*ground.tracked.warnings, *warnings_of(plan.job), *nothing_to_show_on(job.notify.desktop, environ))
-    return plan.model_copy(update={"choices": choices, "warnings": (*warnings, *more)})
+    notes = Notes(
+        first=(ground.why_backend,),
+        last=(*ground.tracked.choices, *_told_at_the_end(job)),
+        warnings=(
+            *(() if on_a_cluster else _nothing_to_resume(job.resume, earlier)),
+            *ground.tracked.warnings,
+            *warnings_of(job),
+            *nothing_to_show_on(job.notify.desktop, environ),
+        ),
+    )
+    return make_plan(job, site, ground.script, interactive=interactive, notes=notes)
 
 
 def _told_at_the_end(job: Job) -> list[Choice]:

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from cluster_api import cluster_api, version
-
 #: Runs a verb up to its end, or up to the engine's first call for a container, and prints the modules loaded by then.
 PROBE = """
 import json, sys
@@ -34,7 +32,7 @@ print(json.dumps([code, loaded or sorted(sys.modules)]), file=sys.stderr)
 SPEAKS_TO_CLUSTERS = {"asyncio", "kr8s", "httpx", "seatrial.backends.kubernetes.client"}
 SPEAKS_HTTP = {"http.client", "ssl", "urllib.request"}
 ENDS_RUNS = {"seatrial.runs.ending", "seatrial.receipt.model", "jinja2", "seatrial.doctor.examine"}
-OF_THIS_MACHINE = {"seatrial.backends.containers.docker", "seatrial.backends.local.backend"}
+OF_THIS_MACHINE = {"seatrial.backends.containers.docker", "seatrial.backends.local"}
 HEAVY = {"torch", "numpy"} | SPEAKS_TO_CLUSTERS | SPEAKS_HTTP | ENDS_RUNS
 
 
@@ -64,32 +62,17 @@ def test_a_plan(project: tuple[Path, dict[str, str]]) -> None:
     assert len(loaded) <= 640, "549 on 2026-11-23"
 
 
-def test_a_plan_for_a_cluster_that_is_remembered(project: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
-    folder, environ = project
-    node = {"metadata": {"name": "a", "labels": {}}, "spec": {}, "status": {"capacity": {"nvidia.com/gpu": "8"}}}
-    plan = ["plan", "train.py", "--on", "k8s", "--manifests"]
-    with cluster_api(tmp_path, {"/version": version(33), "/api/v1/nodes": {"items": [node]}}):
-        environ = {**environ, "KUBECONFIG": str(tmp_path / "kubeconfig")}
-        code, asking = modules(plan, folder, environ)
-    assert code == 0 and asking >= SPEAKS_TO_CLUSTERS
-    code, loaded = modules(plan, folder, environ)  # the API server is gone
-    assert code == 0 and not (HEAVY | OF_THIS_MACHINE | {"rich"}) & loaded and "yaml" in loaded
-    code, loaded = modules(plan[:-1], folder, environ)
-    assert code == 0 and not (HEAVY | OF_THIS_MACHINE | {"yaml"}) & loaded and "rich" in loaded
-
-
 def test_completion_loads_no_command_line(project: tuple[Path, dict[str, str]]) -> None:
-    code, loaded = modules(["completion", "words", "runs", "show", ""], *project)
+    code, loaded = modules(["--completion", "words", "runs", "show", ""], *project)
     assert code == 0
-    assert not (HEAVY | {"typer", "pydantic", "rich", "seatrial.job.plan"}) & loaded
+    assert not (HEAVY | {"pydantic", "rich", "seatrial.job.plan"}) & loaded
     assert len({name for name in loaded if name.startswith("seatrial.")}) <= 40
 
 
 def test_a_list_of_runs_loads_no_models(project: tuple[Path, dict[str, str]]) -> None:
-    """typer 0.29 would: it makes a pydantic adapter for each parameter (cli/plain_words.py)."""
     code, loaded = modules(["runs", "ls"], *project)
     assert code == 0
-    assert not (HEAVY | {"pydantic", "rich", "typer._adapters"}) & loaded
+    assert not (HEAVY | {"pydantic", "rich"}) & loaded
     assert len({name for name in loaded if name.startswith("seatrial.")}) <= 45
 
 

@@ -22,7 +22,7 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 from seatrial.cli import _main
 code = _main(sys.argv[1:])
-heavy = ("rich", "typer", "pydantic")
+heavy = ("rich", "click", "pydantic")
 print([name for name in heavy if name in sys.modules], file=sys.stderr)
 sys.exit(code)
 """

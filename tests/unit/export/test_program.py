@@ -14,16 +14,16 @@ from torch import nn  # noqa: E402
 
 from seatrial import events  # noqa: E402
 from seatrial.export import formats  # noqa: E402
+from seatrial.export.__main__ import main  # noqa: E402
 from seatrial.export.compare import DisagreesError  # noqa: E402
 from seatrial.export.formats import FORMATS  # noqa: E402
-from seatrial.export.opening import open_model  # noqa: E402
-from seatrial.export.original import Original  # noqa: E402
-from seatrial.export.program import main  # noqa: E402
+from seatrial.models.model import Original  # noqa: E402
+from seatrial.models.open import open_model  # noqa: E402
 from seatrial.recipes import mnist  # noqa: E402
-from seatrial.train.data.images import Normalisation  # noqa: E402
 from seatrial.train.errors import InputError, ModelFileError, TrainError  # noqa: E402
 from seatrial.train.saving.examples import (  # noqa: E402
     Examples,
+    Normalisation,
     image_examples,
     numbered,
     read_examples,
@@ -272,7 +272,7 @@ def test_outputs_that_are_not_finite(place: Path) -> None:
         ("good.pth", "absent", "has no function absent"),
         ("model.onnx", None, "is an ONNX file already"),
         ("script.pt", None, "is TorchScript, which is not read any more"),
-        ("scale.pth", "without_a_first_layer", "nothing tells the shape of the inputs"),
+        ("scale.pth", "without_a_first_layer", "nothing shows the shape of the inputs"),
     ],
 )
 def test_files_that_cannot_be_exported(place: Path, name: str, factory: str | None, said: str) -> None:

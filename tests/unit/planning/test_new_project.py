@@ -1,4 +1,4 @@
-"""seatrial new: a folder that is whole or not there, whose file the loader reads and whose own tests pass."""
+"""seatrial init: a folder that is whole or not there, whose file the loader reads and whose own tests pass."""
 
 from __future__ import annotations
 

@@ -10,11 +10,12 @@ torch = pytest.importorskip("torch")
 
 from seatrial.recipes import cifar10  # noqa: E402
 from seatrial.train.data.cifar10 import MD5, read_records  # noqa: E402
-from seatrial.train.data.images import ImageSet, Normalisation  # noqa: E402
+from seatrial.train.data.images import ImageSet  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
 from seatrial.train.engine import choose_engine, epochs_of, longest_runs  # noqa: E402
 from seatrial.train.errors import DataError  # noqa: E402
 from seatrial.train.kernels import muon  # noqa: E402
+from seatrial.train.saving.examples import Normalisation  # noqa: E402
 from seatrial.train.step import Step  # noqa: E402
 
 pytestmark = pytest.mark.torch

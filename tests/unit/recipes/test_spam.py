@@ -6,7 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from seatrial.recipes import predict, spam  # noqa: E402
+from seatrial.models import predict  # noqa: E402
+from seatrial.recipes import spam  # noqa: E402
 from seatrial.train.errors import DataError, InputError  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from seatrial.train import epoch_progress  # noqa: E402
+from seatrial.train import progress  # noqa: E402
 from seatrial.train.errors import DivergedError  # noqa: E402
 from seatrial.train.loop import Settings, fit  # noqa: E402
 from seatrial.train.step import Step  # noqa: E402
@@ -33,7 +33,7 @@ class Kept:
 
 
 def trained(step: Step, every_s: float, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> list[Values]:
-    monkeypatch.setattr(epoch_progress, "EVERY_S", every_s)
+    monkeypatch.setattr(progress, "EVERY_S", every_s)
     kept = Kept()
     fit(step, lambda: {"test_loss": 1.0}, Trackers([kept]), Settings(2, **settings))
     return kept.told
@@ -76,4 +76,4 @@ def test_a_loss_that_is_none_is_not_told_before_the_epochs_end_names_it(
     ("seconds", "words"), [(0.2, "1 s"), (59.4, "59 s"), (61.0, "1 min 1 s"), (3700.0, "1 h 1 min")]
 )
 def test_time_is_told_in_two_units(seconds: float, words: str) -> None:
-    assert epoch_progress._time(seconds) == words
+    assert progress._time(seconds) == words

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from seatrial.train.data.streaming import StreamedImages  # noqa: E402
+from seatrial.train.data.images import StreamedImages  # noqa: E402
 from seatrial.train.engine import choose_engine  # noqa: E402
 from seatrial.train.errors import CheckpointError, DivergedError, InputError  # noqa: E402
 from seatrial.train.loop import Outcome, Settings, fit  # noqa: E402

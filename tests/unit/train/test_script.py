@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from seatrial.train import script  # noqa: E402
+from seatrial.train import options  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -22,9 +22,9 @@ def parse(tmp_path, monkeypatch):
         else:
             monkeypatch.setenv("SEATRIAL_RESUME_DIR", str(told))
         parser = argparse.ArgumentParser()
-        script.add_folder_options(parser)
-        script.add_training_options(parser, epochs=1, batch=8, learning_rate=0.1)
-        return script.parse(parser, [*words, "--models", str(tmp_path / "models")])
+        options.add_folder_options(parser)
+        options.add_training_options(parser, epochs=1, batch=8, learning_rate=0.1)
+        return options.parse(parser, [*words, "--models", str(tmp_path / "models")])
 
     return run
 

@@ -13,7 +13,7 @@ from seatrial.job.model import Target  # noqa: E402
 from seatrial.recipes.matmul import peak_tflops  # noqa: E402
 from seatrial.train import memory  # noqa: E402
 from seatrial.train.data import augment  # noqa: E402
-from seatrial.train.data.images import ImageSet, Normalisation, TestImages  # noqa: E402
+from seatrial.train.data.images import ImageSet, TestImages  # noqa: E402
 from seatrial.train.data.texts import Texts, TextSet  # noqa: E402
 from seatrial.train.distributed import Ranks, ranks  # noqa: E402
 from seatrial.train.errors import DataError, InputError, first_line, type_and_line  # noqa: E402
@@ -21,6 +21,7 @@ from seatrial.train.memory import cap  # noqa: E402
 from seatrial.train.optim.muon import orthogonalised  # noqa: E402
 from seatrial.train.optim.schedules import cosine, staircase, triangle  # noqa: E402
 from seatrial.train.precision import choose_precision  # noqa: E402
+from seatrial.train.saving.examples import Normalisation  # noqa: E402
 from seatrial.train.trackers import TRACKERS, open_trackers  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
-import typer
+import click
 
 from seatrial.cli.screens.problems import WITH_TRUST
 from seatrial.cli.screens.run import Screen
@@ -50,5 +50,5 @@ def _ask(job: Job, screen: Screen) -> None:
             run=WITH_TRUST,
         )
     screen.asks(wishes)
-    if not typer.confirm("Allow this? You will be asked again if any line changes", default=False, err=True):
+    if not click.confirm("Allow this? You will be asked again if any line changes", default=False, err=True):
         raise TrustError("Not started: the requested permissions were denied", run="seatrial plan …   # lists it")

@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from seatrial.cli import words
+from seatrial.cli.options import options_of
 from seatrial.cli.screens.usage import usage_problem
 from seatrial.errors import (
     EXIT_ENGINE,
@@ -167,13 +167,13 @@ def _typed_options(argv: list[str]) -> list[list[str]]:
     """Each option before ``--``, with its value; not those that are the target, or a launcher's."""
     from seatrial.job.reading.shell_commands import LAUNCHERS, MPI_LAUNCHERS, is_python
 
-    known = words.options_of(argv[0])
+    known = options_of(argv[0])
     ours = argv[1 : argv.index("--")] if "--" in argv else argv[1:]
     found: list[list[str]] = []
     at = 0
     while at < len(ours) and not (ours[at] in (*LAUNCHERS, *MPI_LAUNCHERS) or is_python(ours[at])):
         name, sign, _ = ours[at].partition("=")
-        size = 2 if known.get(name) is not None and not sign else 1
+        size = 2 if known.get(name) and not sign else 1
         if name in known and name != "-m":
             found.append(ours[at : at + size])
         at += size
@@ -216,7 +216,7 @@ def as_typed(advice: str | None, argv: list[str]) -> str | None:
 
 def _takes_gpus(argv: list[str]) -> bool:
     """Whether the verb of this command has --gpus."""
-    return "--gpus" in (words.options_of(" ".join(argv[:2])) or words.options_of(" ".join(argv[:1])))
+    return "--gpus" in (options_of(*argv[:2]))
 
 
 def _print(console: Console, message: str, cause: str | None, run: str | None) -> None:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from seatrial.cli.importing import importing
+from seatrial.cli.root import importing
 from seatrial.runs.following.output import Stream
 from seatrial.runs.run import Run
 from seatrial.system.typed_path import as_typed
@@ -82,11 +82,11 @@ class Screen:
             yield lambda line: None
             return
         from seatrial.cli.screens.live_line import LiveLine
-        from seatrial.images.build.progress import Telling
+        from seatrial.images.build.progress import BuildReporter
 
         shown = self._live
         live = shown or LiveLine()
-        telling = Telling(
+        reporter = BuildReporter(
             self.say,
             self._print_of_build,
             live=live if live.changes else None,
@@ -95,8 +95,8 @@ class Screen:
         )
         self._live, self.builds = live, True
         try:
-            with telling:
-                yield telling.line
+            with reporter:
+                yield reporter.line
         finally:
             self._live, self.builds = shown, False
 

@@ -24,7 +24,7 @@ VERSIONED = re.compile(r"\.so\.(\d{3,}\.\d+(?:\.\d+)?)$")
 def generate_command(machine: Machine) -> str:
     """What writes a fresh spec here: NVIDIA's program where it is installed, else ours."""
     ctk = machine.ask("nvidia-ctk", "--version")
-    return GENERATE_CDI if ctk else "sudo seatrial cdi generate"
+    return GENERATE_CDI if ctk else "sudo seatrial doctor --write-cdi"
 
 
 def folders(machine: Machine) -> tuple[str, ...]:

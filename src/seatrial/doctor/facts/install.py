@@ -41,7 +41,7 @@ def _toolkit_steps(machine: Machine) -> tuple[str, ...]:
         return (*_zypper(), *configure)
     if "arch" in family:
         return ("sudo pacman -S --needed nvidia-container-toolkit", *configure)
-    return ("sudo seatrial cdi generate",)
+    return ("sudo seatrial doctor --write-cdi",)
 
 
 def _apt() -> tuple[str, ...]:

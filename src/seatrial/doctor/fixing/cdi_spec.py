@@ -140,5 +140,5 @@ def minimum_version(spec: Mapping[str, Any]) -> str:
 
 def to_yaml(spec: Mapping[str, Any]) -> str:
     """As engines read it; the first line says who wrote it and what to do when the driver changes."""
-    head = "# Written by `seatrial cdi generate`; regenerate after a driver update or a MIG change.\n"
+    head = "# Written by `seatrial doctor --write-cdi`; regenerate after a driver update or a MIG change.\n"
     return head + yaml.safe_dump(dict(spec), sort_keys=False, default_flow_style=False)

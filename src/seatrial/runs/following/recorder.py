@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 
 from seatrial.backends import table
-from seatrial.backends.collected import Turn
+from seatrial.backends.log_sink import Turn
 from seatrial.errors import SeatrialError
 from seatrial.runs.following.watch import follow
 from seatrial.runs.run import Run

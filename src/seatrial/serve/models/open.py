@@ -38,7 +38,7 @@ def open_model(
         return open_recipe(spec, device, max_batch=most, name=name or spec)
     if ".py:" in spec:
         from seatrial.serve.models.user_class import UserModel
-        from seatrial.train.script import default_folder
+        from seatrial.train.options import default_folder
 
         return UserModel(spec, device, folder=default_folder("models"), max_batch=max_batch, name=name)
     return _open_file(Path(spec), device, max_batch or ROWS_AT_ONCE[place], name)
