@@ -18,9 +18,8 @@ import pytest
 from pace import slowness
 from seatrial.backends import table
 from seatrial.backends.kubernetes.manifests import KINDS
-from seatrial.cli import VERBS
+from seatrial.cli import VERBS, runs_table
 from seatrial.cli.options import RECIPES, VALUES, complete
-from seatrial.cli.screens import runs_table
 from seatrial.images import recipes
 from seatrial.job.model import SlimLevel
 from seatrial.runs.store import RunStore
