@@ -52,7 +52,7 @@ def up(
     seatrial runs stop GROUP           stop it
     """
     with importing():
-        from seatrial.cli.screens.front import front
+        from seatrial.cli.screen import front
         from seatrial.compose import commands
         from seatrial.compose.request import UpRequest
 
