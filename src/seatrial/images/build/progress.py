@@ -184,7 +184,7 @@ _MOST_LINES = 4000
 
 
 class Line(Protocol):
-    """A line that changes, e.g. cli.screens.live_line.LiveLine."""
+    """A line that changes, e.g. cli.terminal.LiveLine."""
 
     def show(self, text: str) -> str | None: ...
 
