@@ -57,7 +57,7 @@ OF_PROCESSES = Traits(
 
 
 class Handle(BaseModel):
-    """What finds a started run again, from any process: written to the run folder as handle.json.
+    """Finds a started run again, from any process: written to the run folder as handle.json.
 
     Attributes:
         id: full container ID, or the process ID of a local agent.
@@ -99,7 +99,7 @@ def this_machine() -> EngineAddress:
 
 @dataclass(frozen=True)
 class State:
-    """What the engine says of a started run.
+    """Reports how a started run is, as its engine has it.
 
     Attributes:
         status: ``gone`` when the engine no longer knows it.
@@ -124,7 +124,7 @@ class State:
 
 @dataclass(frozen=True)
 class EngineFacts:
-    """What plan-making needs to know of an engine. Read once, passed around, never asked again.
+    """Holds the facts of an engine that planning needs, read once.
 
     Attributes:
         name: ``docker``, ``podman`` or ``local``.
@@ -185,7 +185,7 @@ class EngineFacts:
 
 @dataclass(frozen=True)
 class ImageFacts:
-    """What an image in the engine's store says of itself.
+    """Describes an image in the engine's store.
 
     Attributes:
         id: ``sha256:…`` of its configuration. digest: repository digest, None for a local build.
@@ -203,7 +203,7 @@ class ImageFacts:
 
 @dataclass(frozen=True)
 class Freed:
-    """What was removed of seatrial's own: images, cached steps of builds, and the bytes that came free on the disk."""
+    """Counts what was removed of seatrial's own: images, cached steps of builds, and the bytes freed on the disk."""
 
     images: int
     steps: int
@@ -330,7 +330,7 @@ class Backend(Protocol):
         """
 
     def state(self, handle: Handle) -> State:
-        """What became of it. ``gone`` is the answer of the handle's own engine alone.
+        """Return the run's state. ``gone`` is the answer of the handle's own engine alone.
 
         Raises EngineUnavailableError: that engine does not answer, or another one in its place.
         """

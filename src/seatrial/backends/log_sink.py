@@ -172,7 +172,7 @@ def _told(path: Path) -> tuple[set[str], dict[float | None, int], float | None]:
 
 
 def _mark(event: Mapping[str, Any]) -> str:
-    """What an event says, whenever."""
+    """Return an event's content without its time."""
     return json.dumps(
         {key: value for key, value in event.items() if key not in ("t", "source", "_chain")}, sort_keys=True
     )
@@ -186,7 +186,7 @@ class Turn:
         self.mine = False
 
     def take(self) -> bool:
-        """Whether it is this object's turn now."""
+        """Return whether it is this object's turn now."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.mine = True

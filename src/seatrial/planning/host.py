@@ -1,4 +1,4 @@
-"""What planning needs to know of this machine and user, read once."""
+"""Facts of this machine and user that planning needs, read once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the target's processes are started: by torchrun, or as one process on each node with TF_CONFIG."""
+"""Choose how the target's processes are started: by torchrun, or as one process on each node with TF_CONFIG."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def _value(chosen: Launcher, nodes: int, gpus: int) -> str:
 
 
 def has_a_rank_per_gpu(job: Job) -> bool:
-    """Whether the target is a recipe that runs under torchrun on several GPUs; bench starts its own."""
+    """Return whether the target is a recipe that runs under torchrun on several GPUs; bench starts its own."""
     return job.target.kind == "recipe" and recipe(job.target.value).ranks
 
 
@@ -179,13 +179,13 @@ def with_rank(argv: tuple[str, ...], job: Job, script: ScriptFacts, launcher: La
 
 
 def gives_rank(job: Job, script: ScriptFacts, launcher: Launcher) -> bool:
-    """Whether each rank is told its number by an option of the script, which the user has not given."""
+    """Return whether each rank gets its number by an option of the script that the user has not given."""
     given = any(word.partition("=")[0] in RANK_OPTIONS for word in job.target.args)
     return launcher == "torchrun" and script.rank_option is not None and not given
 
 
 def restarts(job: Job, *, keeps_checkpoints: bool) -> int:
-    """How often ranks that ended badly start again: others would begin anew unless the user says otherwise."""
+    """Return how often failed ranks start again; without checkpoints, never by default."""
     if job.restarts is not None:
         return job.restarts
     return RESTARTS if keeps_checkpoints else 0

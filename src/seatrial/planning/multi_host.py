@@ -108,12 +108,12 @@ def with_network(job: Job) -> Job:
 
 
 def rendezvous_id(job: Job) -> str:
-    """What the nodes of one run have in common; each has a run ID of its own."""
+    """Return the ID that the nodes of one run share; each has a run ID of its own."""
     return job.name or "-".join(("seatrial", job.target.value.replace("/", "-"), str(job.nodes)))
 
 
 def instructions(job: Job, words: Sequence[str], script: ScriptFacts | None = None) -> str:
-    """What to type on each host: seatrial's own command, and torchrun's for those who want no seatrial there.
+    """Return the commands for each host: seatrial's own, and torchrun's for hosts without seatrial.
 
     Args:
         words: of this command line, behind ``seatrial``.
@@ -139,7 +139,7 @@ def instructions(job: Job, words: Sequence[str], script: ScriptFacts | None = No
 
 
 def _variables(job: Job, script: ScriptFacts) -> list[str]:
-    """What the agent would set."""
+    """Return the variables that the agent would set."""
     workers = meeting(job.model_copy(update={"node_rank": 0})).workers
     if script.framework == "jax":
         return [

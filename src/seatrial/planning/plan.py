@@ -184,7 +184,7 @@ def _memory_settings(job: Job, script: ScriptFacts, parts: Parts) -> Iterator[Ch
 
 
 def _told_memory(job: Job, script: ScriptFacts, parts: Parts) -> tuple[Choice, ...]:
-    """How much of each GPU the target may use, where that is limited."""
+    """Return the choice of a GPU memory limit, if there is one."""
     limit = gpu_memory_limit(job, script, parts.gpus.gpus)
     if limit is None:
         return ()
@@ -242,7 +242,7 @@ def _agent(
 
 
 def _changes(job: Job, *, interactive: bool) -> dict[str, Any] | None:
-    """What is changed in a script from outside; recipes are ours, and a shell runs no script."""
+    """Return the changes that the hook makes to a script; None for recipes and shells."""
     if job.no_tune or interactive or job.target.kind == "recipe" or job.tuning is not None:
         return None
     return None if _of_another_script(job) else job.tune.set_ones() or None

@@ -43,7 +43,7 @@ def cluster_image(
 
 
 def _ready(job: Job, image: ImagePlan, environ: Mapping[str, str]) -> ImagePlan:
-    """What a ready image says of itself, where an engine here has it. An image's own command must be known: the agent
+    """Return a ready image with its facts, if an engine here has it. An image's own command must be known: the agent
     starts it.
 
     Raises ImageError when it is not.
@@ -71,7 +71,7 @@ def _facts_here(tag: str, environ: Mapping[str, str]) -> ImageFacts | None:
 
 @dataclass(frozen=True)
 class Code:
-    """How the project's code gets into the pod; ``files`` are those of a ConfigMap."""
+    """Describes how the project's code gets into the pod; ``files`` are those of a ConfigMap."""
 
     way: CodeWay
     choice: Choice

@@ -165,7 +165,7 @@ def _pods(
 
 @dataclass(frozen=True)
 class _Contents:
-    """What is inside of each pod."""
+    """Holds the contents of each pod."""
 
     image: ImagePlan
     code: Code
@@ -259,7 +259,7 @@ def _elastic(min_nodes: int | None) -> dict[str, str]:
 
 
 def _shm(job: Job, gpus: int, ray: str | None) -> tuple[int, Choice]:
-    """As on Docker. It is an emptyDir in memory: what is written there counts as the pod's."""
+    """Return the size of /dev/shm, an emptyDir in memory that counts as the pod's, and the reason."""
     if job.memory_bytes is not None:
         counts = f"part of the pod's {format_bytes(job.memory_bytes)}"
     elif job.shm_bytes is not None:

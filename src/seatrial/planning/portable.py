@@ -142,7 +142,7 @@ def _elsewhere(plan: Plan) -> bool:
 
 
 def _before(plan: Plan, recipe: str | None) -> str:
-    """What must be done before, as comments: to build the image, which is in no registry, and to take it there."""
+    """Return the steps before, as comments: building the image, which is in no registry, and copying it."""
     image = _image(plan)
     lines = ["# Downloads are in memory and gone at the end; to keep them, mount a folder at " + CACHE]
     if plan.agent.stand_ins:
@@ -318,7 +318,7 @@ def write_devcontainer(plan: Plan) -> list[str]:
 
 
 def _requirements(plan: Plan) -> dict[str, Any]:
-    """What the machine must have. ``optional``: a GPU is used where there is one."""
+    """Return the requirements on the machine. ``optional``: a GPU is used where there is one."""
     kind = plan.job.gpus.kind
     return {} if kind == "none" else {"gpu": "optional" if kind == "auto" else True}
 

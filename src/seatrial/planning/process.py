@@ -30,13 +30,13 @@ from seatrial.system.typed_path import as_typed
 
 
 def selected(site: Site) -> tuple[Gpu, ...]:
-    """Of a site on this machine."""
+    """Return the GPUs of a site on this machine."""
     assert site.selection is not None, "a place on this machine is given its GPUs"
     return site.selection.gpus
 
 
 def gpu_count(site: Site) -> int:
-    """How many GPUs the plan is for: of this machine, or of the one that it is made for."""
+    """Return the number of GPUs, of this machine or of the one that the plan is made for."""
     return site.another.count if site.another else len(selected(site))
 
 

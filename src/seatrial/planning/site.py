@@ -1,4 +1,4 @@
-"""What planning is given, and what each kind of place makes of it."""
+"""Types that planning reads, and those that each planner returns."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class GpuPlan:
 
 @dataclass(frozen=True)
 class Meeting:
-    """How the nodes of one run find each other; the defaults are those of a run on one.
+    """Describes how the nodes of one run find each other; the defaults are those of one node.
 
     Attributes:
         rank: this node's number, or None where it is read inside, from ``rank_variable``.
@@ -140,7 +140,7 @@ class Meeting:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a container, a process of this machine and a cluster's pods differ in.
+    """Holds the differences between a container, a process of this machine and a cluster's pods.
 
     Attributes:
         argv: the target's own command; ``script`` the index behind the interpreter (target_command.py).

@@ -1,4 +1,4 @@
-"""What of the caller's a target gets: terminals like theirs, and their standard input (docs/decisions.md, 0028)."""
+"""Pass the caller's terminals and standard input on to a target (docs/decisions.md, 0028)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def choose_streams(site: Site, script: ScriptFacts, parts: Parts, launcher: Laun
 
 
 def _wants_input(caller: Caller, script: ScriptFacts) -> tuple[bool, tuple[str, ...]]:
-    """Whether the caller's input is for the target, and what to say where that is not what they may think.
+    """Return whether the caller's input is for the target, and warnings if that may surprise.
 
     A pipe is, where the script reads one or nobody can tell; a file, which a shell's loop may be reading, only when
     asked for. Keys are, where their echo has a screen to go to.

@@ -165,7 +165,7 @@ def _list(edits: dict[str, Any], key: str) -> list[Any]:
 
 
 def _is_path(value: Any) -> bool:
-    """What the file system can be asked for, and a terminal can print."""
+    """Return whether the file system and a terminal can take a text."""
     return isinstance(value, str) and value.isprintable() and 0 < len(value) < _MOST_PATH
 
 

@@ -215,7 +215,7 @@ class EngineClient:
             raise as_addressed(silent, self.dialect.name, at=self.at) from error
 
     def info(self) -> dict[str, Any]:
-        """What the engine says of itself. Raises EngineUnavailableError."""
+        """Return the engine's own report. Raises EngineUnavailableError."""
         ended = self.ask("info", "--format", self.dialect.info_format, timeout_s=INFO_TIMEOUT_S)
         return read_info(self.dialect.name, self.dialect.info_key, ended, at=self.at)
 
@@ -253,7 +253,7 @@ class EngineClient:
         return unavailable_error(self.dialect.name, stderr, at=self.at)
 
     def inspect(self, kind: Literal["image", "container"], id: str) -> dict[str, Any] | None:
-        """What the engine knows of one; None when it has no such. Raises EngineUnavailableError."""
+        """Return the engine's description of one; None if it has none. Raises EngineUnavailableError."""
         ended = self.ask(kind, "inspect", id)
         if ended.exit_code == 0:
             return cast("dict[str, Any]", json.loads(ended.stdout)[0])

@@ -84,7 +84,7 @@ def _kinds(desktop: bool, snap: bool, rootless: bool) -> tuple[tuple[str, bool],
 
 
 def _cdi_devices(info: dict[str, Any], spec_dirs: tuple[str, ...]) -> tuple[str, ...]:
-    """What the engine has discovered itself; an engine that does not tell reads the same folders as we do."""
+    """Return the devices that the engine has discovered, else those in the folders that it reads."""
     if "DiscoveredDevices" in info:
         devices = info["DiscoveredDevices"] or []
         return tuple(device["ID"] for device in devices if device.get("Source") == "cdi")

@@ -1,4 +1,4 @@
-"""What Docker and Podman share: one container from a plan, and everything that is done to it afterwards."""
+"""The common part of Docker and Podman: one container from a plan, and everything done to it afterwards."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ def _container(plan: Plan) -> tuple[ContainerPlan, str]:
 
 
 def _agent_plan(handle: Handle) -> dict[str, Any]:
-    """What the agent starts the target with: a command beside it gets the same working directory and variables."""
+    """Read the agent's plan: a command in the container gets the target's working directory and variables."""
     assert handle.run_dir is not None, "a started run has a record"
     agent: dict[str, Any] = json.loads((Path(handle.run_dir) / "agent.json").read_bytes())["agent"]
     return agent
@@ -312,12 +312,12 @@ def _labels(inspected: dict[str, Any]) -> dict[str, str]:
 
 
 def _carries(inspected: dict[str, Any], handle: Handle) -> bool:
-    """Whether a container is that of the handle's run."""
+    """Return whether a container is that of the handle's run."""
     return handle.run_id is None or _labels(inspected).get(RUN_LABEL) == handle.run_id
 
 
 def _agent_has_started(plan: Plan) -> bool:
-    """Of a shell, whose agent writes where its user can."""
+    """Return whether the agent of a shell has written evidence."""
     mounts = plan.container.mounts if plan.container else ()
     outputs = next((mount.source for mount in mounts if mount.target == CONTAINER_RUN), None)
     if outputs is None:
@@ -341,7 +341,7 @@ def _says_ended(stderr: str) -> bool:
 
 
 def _not_in_the_container(program: str, *, gpu_mode: str) -> EngineError:
-    """What the runtime means by "executable file not found in $PATH"."""
+    """Return the error for "executable file not found in $PATH"."""
     kind = "this CPU container" if gpu_mode in ("none", "auto-cpu") else "this container"
     comes_with_gpus = program.startswith("nvidia-") and "CPU" in kind
     return EngineError(

@@ -117,7 +117,7 @@ def own_images(client: EngineClient) -> list[OwnImage]:
 
 
 def _is_our_name(name: str) -> bool:
-    """As images/plan.py gives it. An image made from one of ours has our label, too; a name of a person's is theirs."""
+    """Return whether images/plan.py gave the name. Images made from ours have our label, too, but other names."""
     return name.removeprefix("localhost/").startswith("seatrial/") and _UNFINISHED not in name
 
 

@@ -1,4 +1,4 @@
-"""How the GPUs get into a container: one strategy, chosen from facts (docs/decisions.md, 0005).
+"""Choose how the GPUs get into a container: one strategy, chosen from facts (docs/decisions.md, 0005).
 
 nvidia-runtime   Docker whose NVIDIA hook or runtime is there: ``--gpus '"device=GPU-…"'``
 cdi              the engine resolves the devices' CDI names: ``--device nvidia.com/gpu=GPU-…``
@@ -33,7 +33,7 @@ TOOLKIT = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/lat
 
 @dataclass(frozen=True)
 class InjectionPlan:
-    """What the container gets for its GPUs.
+    """Holds the parts of a container that give it its GPUs.
 
     Attributes:
         devices: device nodes, or qualified CDI names.

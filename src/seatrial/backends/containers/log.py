@@ -24,7 +24,7 @@ _LOOK_S = 0.1
 
 
 class K8sFile:
-    """What a container has printed on stdout, as one stream.
+    """Reads a container's stdout from its log file, as one stream.
 
     Args:
         path: of the log.
@@ -92,7 +92,7 @@ class K8sFile:
 
 
 def text_of(line: bytes) -> bytes:
-    """What a line of the file says of stdout; nothing where it is another stream's, or none that conmon writes."""
+    """Return a line's part of stdout; b"" for another stream, or a line that conmon does not write."""
     fields = line.split(b" ", 3)
     if len(fields) < 3 or fields[1] != b"stdout" or fields[2] not in (b"F", b"P"):
         return b""
@@ -247,7 +247,7 @@ class _Collector:
 
 
 class _Cursor:
-    """How far a log has been read, in bytes, and how large the run's logs were then: one record, one write."""
+    """Keeps how far a log has been read, in bytes, and how large the run's logs were then: one record, one write."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

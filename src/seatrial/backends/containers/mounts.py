@@ -82,7 +82,7 @@ def place_mounts(mounts: Sequence[Mount], ours: Iterable[Mount]) -> tuple[Mount,
 
 
 def inside(path: str, folder: str) -> bool:
-    """Whether a path in the container is the folder or below it."""
+    """Return whether a path in the container is the folder or below it."""
     return PurePosixPath(path).is_relative_to(folder)
 
 
@@ -200,7 +200,7 @@ def home_mounts(record: Path, place: Path, cache_folder: Path, *, named_user: bo
 
 @dataclass(frozen=True)
 class HostFiles:
-    """What must be on the host before a container starts; an engine would create it as root, or refuse.
+    """Return files that the host needs before a container starts; an engine would create them as root, or refuse.
 
     Attributes:
         folders: to make. sources: of mounts that are written to; those of the project are made if missing.

@@ -54,7 +54,7 @@ class Podman(ContainerEngine):
         return podman_facts(info, DEFAULT_SPEC_DIRS)
 
     def options(self, container: ContainerPlan, image: str) -> RunOptions:
-        """As for Docker. Raises GpuContractError for a plan with ``--gpus``, which Podman accepts and ignores.
+        """Return the options. Raises GpuContractError for a plan with ``--gpus``, which Podman accepts and ignores.
 
         Source: podman-run(1), "--gpus: provided for compatibility"; with 4.3.1 ``podman run --gpus all`` on a machine
         without a GPU ends with exit code 0.

@@ -155,7 +155,7 @@ class Kubernetes:
         return replace(state, exit_code=code, error=state.error or next((end.message for end in ends), None))
 
     def _workload_events(self, cluster: Cluster, plan: ClusterPlan) -> list[dict[str, Any]]:
-        """Of what makes its pods, the oldest first; none where they may not be read."""
+        """Return the events of what makes the run's pods, the oldest first; [] if they may not be read."""
         try:
             items = cluster.get(f"/api/v1/namespaces/{plan.namespace}/events")["items"]
         except SeatrialError:

@@ -317,7 +317,7 @@ class Cluster:
         return self.call(self.its_address())
 
     async def its_address(self) -> EngineAddress:
-        """As ``address``. A cluster is known by its namespace kube-system, where that may be read; else by its server.
+        """Return the cluster's address. Its ID is that of the namespace kube-system, or else its server.
 
         Source: the practice of cluster-api and OpenTelemetry's k8s.cluster.uid.
         """
@@ -419,7 +419,7 @@ class Cluster:
 
 
 def _exit_code(status: Object) -> int:
-    """Of the Status object that ends an exec."""
+    """Return the exit code in the Status object that ends an exec."""
     causes = (status.get("details") or {}).get("causes") or []
     codes = [int(cause["message"]) for cause in causes if cause.get("reason") == "ExitCode"]
     return codes[0] if codes else int(status.get("status") != "Success")

@@ -29,7 +29,7 @@ _WIDTH = 48
 
 
 class Cursor:
-    """How far a pod's log has been read: the last line's time in nanoseconds, and how many lines of that time.
+    """Keeps how far a pod's log has been read: the last line's time in nanoseconds, and how many lines of that time.
 
     One write a line into a file of one record: a reader that is killed loses its place by one line at most.
     """

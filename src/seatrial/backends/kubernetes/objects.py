@@ -169,7 +169,7 @@ def _path(plan: ClusterPlan, pod: Pod) -> str:
 
 
 def _remove_rest(cluster: Cluster, plan: ClusterPlan) -> None:
-    """What the workload owned and the cluster has not collected yet, or what a workload that is gone left behind."""
+    """Delete objects that the workload owned and the cluster has not collected, or that it left behind."""
     ours = selector(plan.labels[RUN_LABEL])
     wanted = [(kind, ours) for kind in ("ConfigMap", "Secret", "Service")]
     if plan.claim is not None:

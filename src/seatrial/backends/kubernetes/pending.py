@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What is known around the pod.
+    """Holds the facts around a pod.
 
     Attributes:
         item: the pod as the API has it.
@@ -44,7 +44,7 @@ class Surroundings:
 
 
 def explain(pod: Pod, reason: str, message: str, around: Surroundings) -> Finding | None:
-    """What holds this pod up, or None for what is no trouble.
+    """Return the finding that explains why this pod does not run; None if nothing is wrong.
 
     Args:
         reason, message: of an event about it, or of its waiting container.
@@ -90,7 +90,7 @@ def gpu_holders(pods: Sequence[dict[str, Any]], gpu_resource: str) -> tuple[tupl
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known here of a failure besides the catalogue's words.
+    """Holds facts of a failure that the catalogue does not have.
 
     Attributes:
         told: behind the message. values: for the fix and the cause. id: of the entry that fits better.
@@ -259,7 +259,7 @@ _EXITED = re.compile(r"exited with code (\d{1,3})$")
 
 
 def is_of_run(involved: Mapping[str, Any], name: str) -> bool:
-    """Whether an event is about what a run has on the cluster, besides its pods.
+    """Return whether an event is about an object of the run other than its pods.
 
     Args:
         involved: the event's involvedObject. name: of the run's workload.
@@ -289,7 +289,7 @@ def explain_workload(event: Mapping[str, Any]) -> Finding | None:
 def waiting_for(
     pods: Sequence[Pod], nodes: int, workloads: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]
 ) -> str | None:
-    """What a run waits for, in a word or two; None where it waits for nothing that is known.
+    """Return the reason why a run waits, in a word or two; None if it does not, or the reason is unknown.
 
     Args:
         events: of its workloads, the oldest first.
@@ -311,7 +311,7 @@ def waiting_for(
 
 
 def told_exit_code(events: Sequence[Mapping[str, Any]]) -> int | None:
-    """What an operator said of pods that are gone: the last exit code that is not 0, else 0; None where it said none.
+    """Return an operator's exit code of deleted pods: the last that is not 0, else 0; None if it reported none.
 
     Source: kubeflow/training-operator v1.9.0 pkg/controller.v1/common/pod.go, ExitedWithCode.
     """

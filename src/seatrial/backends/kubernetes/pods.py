@@ -52,7 +52,7 @@ def failed_init(status: Object) -> str | None:
 
 
 def is_final(spec: Object, code: int | None) -> bool:
-    """Whether the kubelet does not start a container that ended so again."""
+    """Return whether the kubelet leaves a container that ended so stopped."""
     policy = spec.get("restartPolicy", "Always")
     return policy == "Never" or (policy == "OnFailure" and code == 0)
 
@@ -240,7 +240,7 @@ def workload_state(workloads: Sequence[dict[str, Any]]) -> str:
 
 @dataclass(frozen=True)
 class End:
-    """How a workload says that it has ended.
+    """Describes the end that a workload reports.
 
     Attributes:
         type: of its condition. well: its pods succeeded. message: in its controller's words.

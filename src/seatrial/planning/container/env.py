@@ -128,7 +128,7 @@ def library_path(
 
 
 def _unsteered(name: str, value: str, filled: Sequence[str]) -> str:
-    """What PID 1 gets in place of an image's variable: of a path to libraries, folders that no mount fills; else "".
+    """Return PID 1's value of an image's variable: of a path to libraries, folders that no mount fills; else "".
 
     An empty entry, as ``ENV LD_LIBRARY_PATH=/opt:$LD_LIBRARY_PATH`` leaves one, is the working directory (ld.so(8)).
     """

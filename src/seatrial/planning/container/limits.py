@@ -27,7 +27,7 @@ _STATISTICS_VARIABLE = "RAY_USAGE_STATS_ENABLED"
 
 
 def store_bytes(memory_bytes: int | None) -> int:
-    """What Ray's object store takes by default of this much memory; 0 where nobody knows how much there is."""
+    """Return the default size of Ray's object store for this much memory; 0 if that is unknown."""
     return 0 if memory_bytes is None else min(int(memory_bytes * STORE_SHARE), MOST_STORE_BYTES)
 
 
@@ -61,7 +61,7 @@ LIMITED_FRAMEWORKS = frozenset({"torch", "tensorflow", "jax"})
 
 
 def gpu_memory_enforceable(framework: str | None) -> bool:
-    """Whether ``--gpu-memory`` can be kept: CUDA itself has no limit that a process cannot pass."""
+    """Return whether ``--gpu-memory`` can be kept: CUDA itself has no limit that a process cannot pass."""
     return framework in LIMITED_FRAMEWORKS
 
 

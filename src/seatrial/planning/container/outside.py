@@ -171,7 +171,7 @@ def warn_of_missing_data(job: Job, script: ScriptFacts) -> Iterator[str]:
 
 
 def _is_within(target: str, others: list[str]) -> bool:
-    """Whether another mount brings it along."""
+    """Return whether another mount brings it along."""
     return any(inside(target, each) for each in others if each != target)
 
 

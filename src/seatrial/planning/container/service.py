@@ -1,4 +1,4 @@
-"""What is added to a container that Compose makes: the agent, the GPUs' way in, labels, and nothing else.
+"""Plan additions to a container that Compose makes: the agent, the GPUs' way in, labels, and nothing else.
 
 User, network, volumes, limits and root file system stay the file's business, so the plan's ContainerPlan holds only
 what the override adds (compose/override.py).
