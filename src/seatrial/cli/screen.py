@@ -84,7 +84,7 @@ class Screen:
 
     @contextmanager
     def building(self) -> Iterator[Callable[[str], None]]:
-        """While this holds, what it gives takes the lines of a build, and how far it is can be seen (Telling)."""
+        """Context manager whose value receives the lines of a build and shows its progress (BuildReporter)."""
         if self._quiet:
             yield lambda line: None
             return

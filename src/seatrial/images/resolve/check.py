@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,8 +29,8 @@ _UNPACKED = 3
 #: Packages with releases that only PyTorch's index has.
 _OF_TORCH = ("torch", "torchvision", "torchaudio")
 
-#: Pins whose Pythons are looked up at a time, and processes for that.
-_MOST_SUSPECTS, _PROCESSES = 5, 4
+#: Pins whose Pythons are looked up at a time, and threads for that.
+_MOST_SUSPECTS, _THREADS = 5, 4
 
 
 @dataclass(frozen=True)
@@ -137,10 +136,12 @@ def _suspects(answer: Lock | Unsatisfiable, pins: list[Pin]) -> list[Pin]:
 
 def _ways(resolver: PackageResolver, request: ResolveRequest, pin: Pin) -> Ways | None:
     """Ask for each Python how pip gets the pin; None if an index did not answer."""
+    from concurrent.futures import ThreadPoolExecutor  # few plans come here
+
     line = f"{pin.name}{pin.public}"
     alone = replace(request, lines=(line,), constraints=(), dependencies=False)
-    with ThreadPoolExecutor(_PROCESSES) as processes:
-        found = list(processes.map(lambda python: resolver.resolve(replace(alone, python=python)), PYTHONS))
+    with ThreadPoolExecutor(_THREADS) as threads:
+        found = list(threads.map(lambda python: resolver.resolve(replace(alone, python=python)), PYTHONS))
     if any(isinstance(answer, Unreachable) for answer in found):
         return None
     wheels = any(isinstance(answer, Lock) and not answer.from_source for answer in found)
