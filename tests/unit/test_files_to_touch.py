@@ -108,3 +108,18 @@ def test_a_criterion_is_its_option_and_a_row(tmp_path: Path) -> None:
     judged = {criterion["id"]: criterion for criterion in project.receipt()["criteria"]}
     assert judged["lucky"]["title"] == "A lucky run" and judged["lucky"]["verdict"] == "pass"
     assert len(tree.touched) == 2
+
+
+def test_an_option_is_its_row_and_a_field_of_the_job(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    row = '        Flag("lucky_digit", "--lucky", "A digit.", metavar="N", needs="container"),\n'
+    tree.put("job/flags.py", row, after='    "Container": (')
+    field = '    lucky_digit: str | None = Field(default=None, description="A digit.")\n'
+    tree.put("job/model.py", field, after="class Requests(Table):")
+    project = tree.project()
+    project.write("train.py", "print('ready')\n")
+    assert "--lucky N" in project.cli("plan", "--help").stdout
+    refused = project.cli("plan", "train.py", "--on", "local", "--lucky", "7", exit_code=2).stderr
+    assert "--lucky needs a container" in refused.replace("Needs", "needs")
+    assert "lucky_digit" in project.cli("init", "--schema").stdout
+    assert len(tree.touched) == 2

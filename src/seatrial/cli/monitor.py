@@ -46,7 +46,7 @@ def top(once: bool, as_json: bool, log: Path | None, interval_s: float, sort: st
         from seatrial.monitor.top import open_sink
         from seatrial.monitor.top_screen import SORTS, Options
         from seatrial.runs.following.live import live_runs
-        from seatrial.runs.nearest import store_of
+        from seatrial.runs.store import store_of
 
     if sort not in SORTS:
         raise UsageError(f'There is no column "{sort}"', run=f"seatrial top --sort {next(iter(SORTS))}")
@@ -99,8 +99,7 @@ def dashboard(
     """A web page: live GPUs, runs with logs, curves and receipts, runs side by side.
 
     Beyond this machine (--listen 0.0.0.0:8765) a token is required: the printed one, or SEATRIAL_DASHBOARD_TOKEN.
-    There it shows one project, unless --all-projects is given. --metrics-only has dcgm-exporter's names and
-    seatrial_*, and no token.
+    There it shows one project, unless --all-projects is given. --metrics-only needs no token, no DCGM and no root.
     """
     if print_config is not None:
         return _print_config(print_config)
@@ -110,16 +109,16 @@ def dashboard(
             from seatrial.monitor.app import Housekeeping, dashboard_app, metrics_app
             from seatrial.monitor.feed import Feed
             from seatrial.monitor.prometheus import Exposition
-            from seatrial.monitor.reading import Names, Reader
             from seatrial.monitor.run_list import Projects
             from seatrial.web import server
     except ImportError as error:
         raise UsageError(
             f"The dashboard needs {error.name}, which is not installed", run="pip install 'seatrial[dashboard]'"
         ) from error
+    from seatrial.monitor.reading import Names, Reader
     from seatrial.receipt.store import FIXED
     from seatrial.runs.following.live import live_runs
-    from seatrial.runs.nearest import store_of
+    from seatrial.runs.store import store_of
     from seatrial.system import names
     from seatrial.system.address import is_loopback, parse_address, url
 

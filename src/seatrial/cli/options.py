@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 from seatrial.cli.typed import RunReference
 from seatrial.errors import UsageError
-from seatrial.job.flags import FLAGS, GROUPS, WITHOUT, Flag, in_tables
+from seatrial.job.flags import FLAGS, GROUPS, Flag, in_tables
 
 #: Recipes that ``run`` takes; the table with their packages imports the planner. A test compares.
 RECIPES = ("bench", "cifar10", "digits", "matmul", "mnist", "mnist-deep", "predict", "spam")
@@ -142,11 +142,11 @@ def target_arguments() -> list[str]:
 
 
 def takes_job(function: Callable[..., int]) -> Callable[..., int]:
-    """Give a command the options of a job, except those in WITHOUT under its name.
+    """Give a command the options of a job, except those that it is to be without.
 
     The command receives those that were typed as the mapping ``flags``, shaped as seatrial.toml is.
     """
-    usable = {flag.parameter: flag for flag in FLAGS if flag.key not in WITHOUT.get(function.__name__, ())}
+    usable = {flag.parameter: flag for flag in FLAGS if function.__name__ not in flag.without.split()}
 
     @functools.wraps(function)
     def with_flags(**typed: Any) -> int:
@@ -266,8 +266,8 @@ def _information(path: Path) -> tuple[str, str]:
 def run_words() -> Iterator[tuple[str, str]]:
     """Yield ``last``, the names and the newest IDs of this project's runs."""
     from seatrial.compose.output import newest_members
-    from seatrial.runs.nearest import store_of
     from seatrial.runs.run import run_name
+    from seatrial.runs.store import store_of
 
     store = store_of(None)
     runs = store.newest(_NAMED)

@@ -36,12 +36,12 @@ def check_words(argv: Sequence[str]) -> None:
 
 
 def check_launcher(words: Sequence[str], arguments: Sequence[str] = ()) -> None:
-    """``mpirun -np 4 python train.py`` behind a verb, whose -np typer would refuse. Raises TargetError.
+    """Refuse ``mpirun -np 4 python train.py``, whose -np click would call unknown. Raises TargetError.
 
     Args:
-        arguments: what stands behind ``--``.
+        arguments: the words after ``--``.
     """
-    from seatrial.job.reading.shell_commands import LAUNCHERS, MPI_LAUNCHERS, is_python
+    from seatrial.job.startable import LAUNCHERS, MPI_LAUNCHERS, is_python
 
     for at, word in enumerate(words if arguments else words[:-1]):
         launcher = word in (*LAUNCHERS, *MPI_LAUNCHERS) and not (at and words[at - 1].startswith("-"))

@@ -18,7 +18,6 @@ from seatrial.runs import notify
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore
 from seatrial.system import nofollow
-from seatrial.system.desktop import nothing_to_show_on
 from seatrial.system.files import write_atomically
 from seatrial.system.names import Names, names_of
 from seatrial.system.typed_path import as_typed
@@ -289,8 +288,6 @@ def _gpu_seconds(link: Link) -> str:
 def request_notify(request: UpRequest, folder: Path, console: Console, environ: Mapping[str, str]) -> None:
     """Keep in the group's record who is notified of its end. Raises ConfigError, DiskError."""
     wanted, _ = read_notify(request.project, request.notify)
-    for warning in nothing_to_show_on(wanted.desktop, environ):
-        console.say(f"warning: {warning}")
     if wanted.asked:
         notify.keep_request(folder, request.project, wanted)
 

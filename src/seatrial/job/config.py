@@ -31,9 +31,8 @@
     hang_after = "10m"               # no step, no output, nothing computed
     webhook = "https://chat.example.org/hook"   # or command = "…"; for what the watchdog finds
 
-    [notify]                         # when the run has ended
-    desktop = true
-    webhook = "https://chat.example.org/hook"   # and command = "…", on this machine
+    [notify]                         # when the run has ended, on this machine
+    command = 'notify-send seatrial "$SEATRIAL_MESSAGE"'
 
     [sweep]                          # seatrial sweep
     search = "tpe"

@@ -20,6 +20,7 @@ from seatrial.errors import ConfigError, DataError
 from seatrial.job.asks import Ask, notify_asks, project_asks
 from seatrial.job.cluster_config import ClusterOptions, volumes_apart
 from seatrial.job.config import ConfigFile, file_keys
+from seatrial.job.flags import FLAGS
 from seatrial.job.keys import Table, typed_keys
 from seatrial.job.model import Criteria, ImageOptions, Job, Target, WatchOptions
 from seatrial.job.notify import Notify, from_flags
@@ -54,15 +55,8 @@ _EXPECTED = {
 #: Mistakes of one file that are told at once.
 _MOST_PROBLEMS = 8
 
-#: Keys of the file whose flag is spelled otherwise.
-_FLAGS = {
-    "image.ready": "image",
-    "mounts": "mount",
-    "env_files": "env-file",
-    "secrets": "secret",
-    "devices": "device",
-    "ulimits": "ulimit",
-}
+#: Keys of the file that are options, as they are typed.
+_FLAGS = {flag.key: flag.name for flag in FLAGS}
 
 
 def load_job(
@@ -176,7 +170,7 @@ class _Source:
         parts = key.split(".")
         of_table = parts[0] in _TABLES and parts[0] != "notify" and parts[1:]  # one flag is all of [notify]
         name = parts[1] if of_table else parts[0]
-        return "--" + (_FLAGS.get(key) or _FLAGS.get(name) or name).replace("_", "-")
+        return _FLAGS.get(key) or _FLAGS.get(name) or "--" + name.replace("_", "-")
 
     def _message(self, detail: ErrorDetails) -> str:
         """``seatrial.toml: criteria.mean_utilization: expected …, got …``."""

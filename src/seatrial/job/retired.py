@@ -38,6 +38,8 @@ OPTIONS: dict[str, str] = {
 #: Key of seatrial.toml, ``table.key`` or a whole table → the sentence that names the replacement. Keys of a stage or a
 #: service are written with ``*`` for its name: ``stages.*.serve``.
 KEYS: dict[str, str] = {
+    "notify.desktop": 'use a command, such as notify-send seatrial "$SEATRIAL_MESSAGE"',
+    "notify.webhook": "use a command, such as curl --json @- URL, which gets the message on standard input",
     "services": "TensorBoard and MLflow are services of a Compose file; examples/trackers has one",
     "stages": "Compose services run in order: depends_on: {OTHER: {condition: service_completed_successfully}}",
 }

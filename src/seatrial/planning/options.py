@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 from seatrial.backends.base import Traits
 from seatrial.errors import UsageError
+from seatrial.job.flags import FLAGS
+from seatrial.job.keys import typed_keys
 from seatrial.job.model import Job
 from seatrial.job.plan import Gpu
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
 from seatrial.planning.container.limits import gpu_memory_enforceable
-
-#: Flag → its value in a job, and the group of options that a backend must honour for it.
-OPTIONS: Mapping[str, tuple[Callable[[Job], Any], str]] = {
-    "--mount": (lambda job: job.mounts, "container"),
-    "--publish": (lambda job: job.publish, "network"),
-    "--network": (lambda job: job.network, "network"),
-    "--device": (lambda job: job.devices, "container"),
-    "--ulimit": (lambda job: job.ulimits, "container"),
-    "--cpus": (lambda job: job.cpus, "limits"),
-    "--memory": (lambda job: job.memory_bytes, "limits"),
-    "--shm-size": (lambda job: job.shm_bytes, "limits"),
-    "--writable": (lambda job: job.writable, "image"),
-    "--image": (lambda job: job.target.kind == "image", "image"),
-}
 
 #: Of a GPU's memory, what frameworks can be given: CUDA's own context takes about 0.5 GB of 80 (H200, 2026-11-22).
 _USABLE = 0.95
@@ -37,7 +22,9 @@ def refuse_options(job: Job, traits: Traits, name: str) -> None:
     Args:
         name: of the backend.
     """
-    given = [flag for flag, (value, group) in OPTIONS.items() if group not in traits.honours and value(job)]
+    fields = {**typed_keys(Job), "image.ready": ""}
+    needy = [flag for flag in FLAGS if flag.needs and flag.needs not in traits.honours]
+    given = [flag.name for flag in needy if getattr(job, fields[flag.key], job.target.kind == "image")]
     if given:
         words, run = traits.refusal
         needs = "need" if len(given) > 1 else "needs"

@@ -37,12 +37,11 @@ from seatrial.runs.mlflow import Tracked, tracked
 from seatrial.runs.resume import has_checkpoint, resumed
 from seatrial.runs.run import Run
 from seatrial.runs.run_site import AGENT, run_site
-from seatrial.runs.serving import refuse_taken_port, warnings_of
+from seatrial.runs.serving_job import refuse_taken_port, warnings_of
 from seatrial.runs.store import RunStore, new_run_id
 from seatrial.runs.trained_model import WEIGHTS, of_recipe
 from seatrial.system import agent_archive
 from seatrial.system.caller import Caller
-from seatrial.system.desktop import nothing_to_show_on
 from seatrial.system.files import make_folder
 from seatrial.system.state import state_folder
 
@@ -358,7 +357,6 @@ def _plan(
             *(() if on_a_cluster else _nothing_to_resume(job.resume, earlier)),
             *ground.tracked.warnings,
             *warnings_of(job),
-            *nothing_to_show_on(job.notify.desktop, environ),
         ),
     )
     return make_plan(job, site, ground.script, interactive=interactive, notes=notes)

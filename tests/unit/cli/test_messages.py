@@ -34,7 +34,7 @@ REFUSED = {
     "runs stop last --all": ("A run and --all exclude each other", "seatrial runs stop --help"),
     "plan trainx.py": ("There is no script trainx.py in PROJECT; did you mean train.py?", "seatrial plan train.py"),
     "tune": (
-        "Nothing to run: name a script, a recipe or -m module; here are train.py, has_gpus.py, two words.py",
+        "Nothing to run: name a script, a recipe or -m module; here are train.py, two words.py",
         "seatrial tune train.py",
     ),
     "run train.py --epochs 5 --lr 1 --gpus none": (
@@ -71,10 +71,6 @@ REFUSED = {
     "run torchrun --nproc_per_node 4 train.py --gpus 2": (
         "seatrial starts the ranks itself: torchrun is a launcher, not a script",
         "seatrial run --gpus 2 train.py",
-    ),
-    "run python has_gpus.py --gpus 2": (
-        "seatrial starts Python itself: name the script alone",
-        "seatrial run has_gpus.py -- --gpus 2",
     ),
     "run launch.sh --gpus none --on local": (
         "launch.sh is a shell script, not Python",
@@ -134,7 +130,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     (tmp_path / "two words.py").touch()
-    (tmp_path / "has_gpus.py").write_text('parser.add_argument("--gpus")\n')
     (tmp_path / "launch.sh").write_text("torchrun --nproc_per_node 4 train.py\n")
     (tmp_path / "lab.ipynb").touch()
     (tmp_path / "folder").mkdir()
@@ -243,7 +238,7 @@ def test_evidence_that_is_a_folder(project: Path, capsys: pytest.CaptureFixture[
 
 
 def test_a_program_that_is_not_there_keeps_its_name(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from seatrial.cli.screens import problems
+    from seatrial.cli import errors as problems
     from seatrial.errors import EngineUnavailableError
     from seatrial.system import command
 
@@ -255,7 +250,7 @@ def test_a_program_that_is_not_there_keeps_its_name(project: Path, capsys: pytes
 
 
 def test_an_output_that_is_full_is_not_called_a_file(capfd: pytest.CaptureFixture[str]) -> None:
-    from seatrial.cli.screens import problems
+    from seatrial.cli import errors as problems
 
     problems.report(OSError(28, "No space left on device"), ["runs", "ls"])
     assert "what the output goes to" in capfd.readouterr().err

@@ -169,12 +169,12 @@ def test_what_to_open_and_what_to_try_instead():
     assert url("127.0.0.1", 80) == "http://127.0.0.1:80/" and url("::1", 80) == "http://[::1]:80/"
     assert url("0.0.0.0", 80) == f"http://{socket.gethostname()}:80/"
     said = {
-        number: cannot_listen("dashboard --metrics-only", "10.9.8.7", 94, OSError(number, os.strerror(number))).run
+        number: cannot_listen("exporter", "10.9.8.7", 94, OSError(number, os.strerror(number))).run
         for number in (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL)
     }
-    assert said[errno.EADDRINUSE] == "seatrial dashboard --metrics-only --listen 10.9.8.7:95"
-    assert said[errno.EACCES] == "seatrial dashboard --metrics-only --listen 10.9.8.7:8094"
-    assert said[errno.EADDRNOTAVAIL].startswith("seatrial dashboard --metrics-only --listen 127.0.0.1:94 ")
+    assert said[errno.EADDRINUSE] == "seatrial exporter --listen 10.9.8.7:95"
+    assert said[errno.EACCES] == "seatrial exporter --listen 10.9.8.7:8094"
+    assert said[errno.EADDRNOTAVAIL].startswith("seatrial exporter --listen 127.0.0.1:94 ")
 
 
 def test_the_grafana_dashboard_asks_for_metrics_that_exist():
