@@ -1,4 +1,4 @@
-"""What the page asks for, as JSON; and the receipts' own pages."""
+"""The dashboard's API: JSON for the page, and the receipts' own pages."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ class Api:
 
     def runs(self, request: Request) -> Any:
         """``?find=…&status=…&project=…&sort=…&backwards=1&page=0``: one page of the list."""
-        asked = request.query_params
+        query = request.query_params
         return self._listing.page(
             Wanted(
-                find=asked.get("find", ""),
-                status=known_status(asked.get("status", "")),
-                project=asked.get("project", ""),
-                sort=sorts(asked.get("sort", "started")),
-                backwards=asked.get("backwards", "") == "1",
+                find=query.get("find", ""),
+                status=known_status(query.get("status", "")),
+                project=query.get("project", ""),
+                sort=sorts(query.get("sort", "started")),
+                backwards=query.get("backwards", "") == "1",
                 page=_whole(request, "page") or 0,
             )
         )

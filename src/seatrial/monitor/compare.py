@@ -105,7 +105,7 @@ def compare(*receipts: Receipt) -> Comparison:
 
 
 def _facts(runs: Sequence[Receipt]) -> tuple[Row, ...]:
-    """What ran and how it ended; only what differs, but always target, outcome and what bounded it."""
+    """Return the facts that differ, and always target, outcome and bound."""
     fields: list[tuple[str, Callable[[Receipt], str | None], bool]] = [
         ("target", lambda r: r.header.target, True),
         ("outcome", lambda r: r.outcome.sentence, True),
@@ -120,14 +120,14 @@ def _facts(runs: Sequence[Receipt]) -> tuple[Row, ...]:
     ]
     rows = []
     for label, read, always in fields:
-        told = [read(receipt) for receipt in runs]
-        if any(told) and (always or len(set(told)) > 1):
-            rows.append(Row(label, tuple(Cell(text) for text in told)))
+        texts = [read(receipt) for receipt in runs]
+        if any(texts) and (always or len(set(texts)) > 1):
+            rows.append(Row(label, tuple(Cell(text) for text in texts)))
     return tuple(rows)
 
 
 def _numbers(runs: Sequence[Receipt]) -> tuple[Row, ...]:
-    """Without those that say the same as one before: the best value that is the last, a script's summary at its end."""
+    """Return the numbers, without repetitions: a best value that is the last, a script's summary at its end."""
     rows, seen = [], set()
     for reading in readings(runs):
         values = tuple(reading.read(receipt) for receipt in runs)
@@ -161,7 +161,7 @@ def _verdict(reading: Reading, first: float, value: float) -> Verdict | None:
 
 
 def _change(first: float, value: float) -> str | None:
-    """``same``, ``+12.0 %``; from a doubling or halving on, ``×2.4``; nothing where there is no ratio."""
+    """Return ``same``, ``+12.0 %``, from a doubling or halving on ``×2.4``; None without a ratio."""
     if first == value:
         return "same"
     ratio = value / first if first else 0.0

@@ -80,13 +80,13 @@ class Reader:
 
     def _problems(self) -> list[str]:
         reasons = [self.inventory.error, self._sampler.error if self._gpus else None]
-        said = [f"No GPU: {reason}" if not self._gpus else reason for reason in reasons if reason]
-        if not said and not self._gpus:
-            said = ["No GPU: the driver lists none"]
-        said += self.inventory.faults
-        said += [f"{uuid} is lost: it fell off the bus" for uuid in sorted(self._sampler.lost)]
-        said += [f"{uuid} no longer responds to NVML" for uuid in sorted(self._sampler.failing)]
-        return said + self._names.problems()
+        problems = [f"No GPU: {reason}" if not self._gpus else reason for reason in reasons if reason]
+        if not problems and not self._gpus:
+            problems = ["No GPU: the driver lists none"]
+        problems += self.inventory.faults
+        problems += [f"{uuid} is lost: it fell off the bus" for uuid in sorted(self._sampler.lost)]
+        problems += [f"{uuid} no longer responds to NVML" for uuid in sorted(self._sampler.failing)]
+        return problems + self._names.problems()
 
     def _read_gpus(self) -> list[dict[str, Any]]:
         sample = self._sampler.sample()
@@ -209,7 +209,7 @@ class Names:
         self._calls = {engine: client_call(engine, environ) for engine in ("docker", "podman")}
         self._known: dict[str, Named] = {}
         self._problems: list[str] = []
-        self._asked_s = float("-inf")
+        self._looked_up_s = float("-inf")
         self._thread: threading.Thread | None = None
 
     def known(self) -> Mapping[str, Named]:
@@ -223,9 +223,9 @@ class Names:
     def look_up(self, ids: Iterable[str], *, wait: bool = False) -> None:
         """Ask for IDs that are not known yet; ``wait`` until there is an answer."""
         busy = self._thread is not None and self._thread.is_alive()
-        if busy or time.monotonic() - self._asked_s < _ASK_AGAIN_S or set(ids) <= set(self._known):
+        if busy or time.monotonic() - self._looked_up_s < _ASK_AGAIN_S or set(ids) <= set(self._known):
             return
-        self._asked_s = time.monotonic()
+        self._looked_up_s = time.monotonic()
         self._thread = threading.Thread(target=self._ask, name="engines", daemon=True)
         self._thread.start()
         if wait:

@@ -1,4 +1,4 @@
-"""The list of runs: a line a run in words, beside the numbers that it is sorted by."""
+"""The list of runs: a line for each run in words, with the numbers that it is sorted by; and the projects."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from seatrial.system.state import state_folder
 #: Runs on one page of the list.
 PAGE = 50
 
-#: What a line of a live run says is good for this long.
+#: A line of a live run is kept for this long.
 _LIVE_S = 1.5
 
 #: Names of the filter → levels of ended runs; live runs are a filter of their own.
 STATUSES = ("running", "good", "warning", "bad", "none")
 
-#: What a list can be sorted by, and whether more comes first.
+#: Columns that a list can be sorted by, and whether more comes first.
 SORTS = {"started": True, "name": False, "target": False, "project": False, "seconds": False, "loss": False,
          "accuracy": True, "status": False}  # fmt: skip
 
@@ -42,7 +42,7 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked of the list. ``find``: in ID, name and target; "" and None: all."""
+    """A request for the list. ``find``: in ID, name and target; "" and None: all."""
 
     find: str = ""
     status: str = ""
@@ -62,7 +62,7 @@ class Listing:
         self._lock = threading.Lock()
 
     def page(self, wanted: Wanted) -> dict[str, Any]:
-        """One page of what is wanted, and how many there are."""
+        """Return one page of the list, and the number of runs."""
         lines = [self.line(key, run) for key, run in self._projects.runs()]
         fitting = [line for line in lines if _fits(line, wanted)]
         downwards = SORTS[wanted.sort] != wanted.backwards
@@ -80,7 +80,7 @@ class Listing:
         }
 
     def line(self, key: str, run: Run) -> Line:
-        """One run's. One that cannot be read is a line as well, and hides no other."""
+        """Return the line of a run; an unreadable run is a line as well, and hides no other."""
         with self._lock:
             if (kept := self._ended.get(run.folder)) is not None:
                 return _with_age(kept)
@@ -109,7 +109,7 @@ def _fits(line: Mapping[str, Any], wanted: Wanted) -> bool:
 
 
 def _line_of(run: Run) -> Line:
-    """From summary.json or, while it goes on, from its plan and the end of its evidence."""
+    """Read summary.json or, while the run goes on, its plan and the end of its evidence."""
     summary = run.summary()
     if summary is not None:
         level = _level(summary)
@@ -148,14 +148,14 @@ def _line_of(run: Run) -> Line:
 
 
 def _level(summary: Mapping[str, Any]) -> str:
-    """A run of before has none: its exit code says what there is to say."""
+    """Return the level of a summary; older ones have none, so their exit code decides."""
     if (level := summary.get("level")) in LEVELS:
         return str(level)
     return "none" if summary.get("cause") == "stopped" else "good" if summary.get("exit_code") == 0 else "bad"
 
 
 def _numbers(run: Run, summary: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    """(loss, accuracy); of a run of before from its receipt, without the models that make reading it slow."""
+    """Return (loss, accuracy); of an older run from its receipt, without the models that make reading it slow."""
     if "loss" in summary:
         return number(summary["loss"]), number(summary.get("accuracy"))
     try:
@@ -184,7 +184,7 @@ def _line(
 ) -> Line:
     name, began = run_name(run), started_at(run.id)
     chip = LEVELS[level] if ended else STATES["running"]
-    words, reason = _told(headline, level) if ended else ("running", outcome)
+    words, reason = _chip_words(headline, level) if ended else ("running", outcome)
     return {
         "id": run.id,
         "name": name,
@@ -217,8 +217,8 @@ def _line(
 _MOST_LETTERS = 30
 
 
-def _told(headline: str, level: str) -> tuple[str, str]:
-    """(words of the chip, what is said below it): ``failed``, and how."""
+def _chip_words(headline: str, level: str) -> tuple[str, str]:
+    """Return the words of the chip and the words below it: ``failed``, and how."""
     begin, _, rest = headline.partition(": ")
     if begin.startswith("criteria not met"):
         return begin, rest
@@ -232,27 +232,27 @@ def _words(value: float | None, words: Callable[[float], str]) -> str | None:
 
 
 def _with_age(line: Line) -> Line:
-    """As of now."""
+    """Return the line with its age now."""
     began = line["began"]
     ago = "" if began is None else f"{_rough(max(0.0, time.time() - began))} ago"
     return {**line, "ago": ago}
 
 
 def _rough(seconds: float) -> str:
-    """Its largest unit alone: ``3 h``."""
+    """Return a duration in its largest unit alone: ``3 h``."""
     words = format_seconds(round(seconds) if seconds >= 1 else 1).split()
     return " ".join(words[:2])
 
 
 def sorts(name: str) -> str:
-    """Raises ValueError for what a list cannot be sorted by."""
+    """Return a known column. Raises ValueError for another."""
     if name not in SORTS:
         raise ValueError(f"sort must be one of {', '.join(SORTS)}")
     return name
 
 
 def known_status(name: str) -> str:
-    """Raises ValueError for what is no status."""
+    """Return a known status or "". Raises ValueError for another."""
     if name and name not in STATUSES:
         raise ValueError(f"status must be one of {', '.join(STATUSES)}")
     return name
@@ -276,7 +276,7 @@ class Projects:
         self._stores = {_key(first.record): first}
 
     def all(self) -> dict[str, RunStore]:
-        """Key → store, the first one first. Looks for new ones."""
+        """Return key → store, the first one first; new projects are found each time."""
         if self._environ is not None:
             for folder in sorted((state_folder(self._environ) / "projects").glob("*")):
                 if _key(folder) not in self._stores and (path := _path_of(folder)) is not None:
@@ -284,11 +284,11 @@ class Projects:
         return dict(self._stores)
 
     def name_of(self, key: str) -> str:
-        """What the project's folder is called; of one that ``all`` has told."""
+        """Return the name of the folder of a project that ``all`` returned."""
         return self._stores[key].project.name
 
     def find(self, run_id: str) -> tuple[str, Run]:
-        """(project's key, run) by ID alone, and only among the stores' own folders: no path can be made of it.
+        """Return (project's key, run) by ID alone, among the stores' own folders: no path can be made of it.
 
         Raises RunNotFoundError.
         """
@@ -303,22 +303,22 @@ class Projects:
         raise RunNotFoundError("There is no such run")
 
     def runs(self) -> Iterator[tuple[str, Run]]:
-        """(project's key, run) of every run, in no order."""
+        """Yield (project's key, run) of every run, in no order."""
         for key, store in self.all().items():
             for run in store.all():
                 yield key, run
 
 
 def _key(record: Path) -> str:
-    """The digest at the end of the folder's name."""
+    """Return the digest at the end of the folder's name."""
     return record.name.rpartition("-")[2]
 
 
 def _path_of(folder: Path) -> Path | None:
-    """The project that a folder of records is of; None where that cannot be read, or it is another's."""
+    """Return the project of a folder of records; None if it is unreadable or another's."""
     try:
-        said = json.loads(read_regular(folder / "project.json", most_bytes=_MOST_PROJECT_BYTES))
+        content = json.loads(read_regular(folder / "project.json", most_bytes=_MOST_PROJECT_BYTES))
     except (FileNotFoundError, NotADirectoryError, UntrustedPathError, ValueError, RecursionError):
         return None
-    path = said.get("project") if isinstance(said, dict) else None
+    path = content.get("project") if isinstance(content, dict) else None
     return Path(path) if isinstance(path, str) and project_key(Path(path)) == folder.name else None

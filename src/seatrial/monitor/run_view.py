@@ -30,7 +30,7 @@ from seatrial.runs.listing import started_at
 from seatrial.runs.run import Run, run_name
 from seatrial.system.nofollow import open_regular
 
-#: Numbers of the last line that say how far and how fast; the others are among the receipt's.
+#: Position and speed in the last line; other numbers are among the receipt's.
 _PROGRESS = (("step", figure), ("epoch", figure), ("steps_per_s", rate), ("examples_per_s", rate))
 
 
@@ -68,7 +68,7 @@ def run_view(run: Run, receipt: Receipt, now: Live) -> dict[str, Any]:
 
 
 def _found(receipt: Receipt) -> Iterator[tuple[str, str]]:
-    """What is known against a run that goes on, and what would help; of an ended one its receipt says it."""
+    """Yield the findings and the advice for a live run; an ended one has them in its receipt."""
     for finding in receipt.findings:
         yield finding.severity, finding.message
         yield from ((label, text) for label, text in ((CAUSE, finding.cause), (FIX, finding.fix)) if text)
@@ -151,7 +151,7 @@ class Receipts:
 
 
 def provisional(run: Run) -> Receipt:
-    """The receipt as of now; changes nothing. Raises SeatrialError when the plan cannot be read.
+    """Judge the run as if it ended now; changes nothing. Raises SeatrialError when the plan cannot be read.
 
     The logs are not read, which can take a minute: what they hold is judged once, at the end.
     """
