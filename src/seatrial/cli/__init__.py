@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from seatrial.cli.screens import streams
+from seatrial.cli import terminal
 from seatrial.errors import EXIT_INTERRUPTED, SeatrialError
 
 #: Verb → (``module:function``, its group in the help, its line there).
@@ -59,21 +59,21 @@ Exit: 0 done, 1 target failed, 2 usage, 3 GPU contract, 4 criteria, 5 engine
 
 def main() -> None:
     """Entry point of ``seatrial``."""
-    streams.prepare()
+    terminal.prepare()
     sys.exit(_main(sys.argv[1:]))
 
 
 def _main(argv: list[str]) -> int:
     try:
         code = _answer(_without_colour(argv))
-        streams.finish()
+        terminal.finish()
     except KeyboardInterrupt:  # wherever it comes, before or after click, which makes an Abort of it
         print("stopped", file=sys.stderr)
         return EXIT_INTERRUPTED
     except (BrokenPipeError, SystemExit) as error:
         if not _reader_has_gone(error):
             raise
-        streams.abandon()
+        terminal.abandon()
         return EXIT_NO_READER
     except Exception as error:  # the one place that turns every error into a sentence
         if _was_interrupted(error):
@@ -168,16 +168,16 @@ def _was_interrupted(error: Exception) -> bool:
 
 def _report(error: Exception, argv: list[str]) -> int:
     """Print it and give its exit code, also where the sentence itself cannot be printed."""
-    from seatrial.cli.screens import problems
+    from seatrial.cli import errors
 
-    if isinstance(error, OSError) and error.filename is None and not streams.are_writable():
-        error = streams.cannot_write(error)
-    streams.abandon()
+    if isinstance(error, OSError) and error.filename is None and not terminal.are_writable():
+        error = terminal.cannot_write(error)
+    terminal.abandon()
     try:
-        return problems.report(error, argv)
+        return errors.report(error, argv)
     except (OSError, SystemExit):  # standard error cannot be written; SystemExit is what rich makes of it
-        streams.abandon()
-        return problems.exit_code(error)
+        terminal.abandon()
+        return errors.exit_code(error)
 
 
 def _unknown_verb(word: str, rest: list[str]) -> int:

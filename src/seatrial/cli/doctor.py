@@ -86,7 +86,7 @@ def doctor(
     with importing():
         from rich.console import Console
 
-        from seatrial.cli.screens.live_line import LiveLine
+        from seatrial.cli.terminal import LiveLine
         from seatrial.doctor import report, terminal
         from seatrial.doctor.examine import examine
         from seatrial.doctor.facts.machine import Machine

@@ -41,14 +41,13 @@ def export(
     writes nothing. A card (.json) and examples are written beside it.
     """
     with importing():
-        from seatrial.cli.screens.run import Screen
+        from seatrial.cli.screen import Screen
         from seatrial.cli.session import carry_out
         from seatrial.cli.typed_job import read_allowed_job
         from seatrial.runs.export_job import Asked, check_format, export_job
         from seatrial.runs.find_model import find_model
-        from seatrial.runs.model_file import check_model_file
         from seatrial.runs.store import RunStore
-        from seatrial.runs.trained_model import EXPORT
+        from seatrial.runs.trained_model import EXPORT, check_model_file
 
     check_format(to)
     if tolerance is not None and not 0 < tolerance < float("inf"):
@@ -111,15 +110,14 @@ def serve(
     Listens on this machine alone unless --host says otherwise. Ctrl-C ends it: what was accepted is answered first.
     """
     with importing():
-        from seatrial.cli.screens.run import Screen
+        from seatrial.cli.screen import Screen
         from seatrial.cli.session import carry_out
         from seatrial.cli.typed_job import read_allowed_job
         from seatrial.job.serving import TOKEN
         from seatrial.runs.find_model import find_model
-        from seatrial.runs.model_file import check_model_file
-        from seatrial.runs.nearest import store_of
         from seatrial.runs.serving_job import Options, serving_job
-        from seatrial.runs.trained_model import SERVE
+        from seatrial.runs.store import store_of
+        from seatrial.runs.trained_model import SERVE, check_model_file
 
     if arguments := target_arguments():
         raise UsageError(

@@ -46,7 +46,7 @@ def top(once: bool, as_json: bool, log: Path | None, interval_s: float, sort: st
         from seatrial.monitor.top import open_sink
         from seatrial.monitor.top_screen import SORTS, Options
         from seatrial.runs.following.live import live_runs
-        from seatrial.runs.nearest import store_of
+        from seatrial.runs.store import store_of
 
     if sort not in SORTS:
         raise UsageError(f'There is no column "{sort}"', run=f"seatrial top --sort {next(iter(SORTS))}")
@@ -118,7 +118,7 @@ def dashboard(
     from seatrial.monitor.reading import Names, Reader
     from seatrial.receipt.store import FIXED
     from seatrial.runs.following.live import live_runs
-    from seatrial.runs.nearest import store_of
+    from seatrial.runs.store import store_of
     from seatrial.system import names
     from seatrial.system.address import is_loopback, parse_address, url
 

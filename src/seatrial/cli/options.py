@@ -266,8 +266,8 @@ def _information(path: Path) -> tuple[str, str]:
 def run_words() -> Iterator[tuple[str, str]]:
     """Yield ``last``, the names and the newest IDs of this project's runs."""
     from seatrial.compose.output import newest_members
-    from seatrial.runs.nearest import store_of
     from seatrial.runs.run import run_name
+    from seatrial.runs.store import store_of
 
     store = store_of(None)
     runs = store.newest(_NAMED)

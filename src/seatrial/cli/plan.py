@@ -67,7 +67,7 @@ def _show(
     """Print the plan as people read it, or as JSON."""
     with importing():
         from seatrial.backends import table
-        from seatrial.cli.screens.run import Screen  # with rich, which YAML and Compose files do without
+        from seatrial.cli.screen import Screen  # with rich, which YAML and Compose files do without
 
     screen = Screen(json=as_json, whole=verbose)
     if made.on_this_host:
@@ -104,8 +104,8 @@ def build(
 ) -> int:
     """Build the image that run would use, verify it, and report its contents."""
     with importing():
-        from seatrial.cli.screens.build import print_built, print_findings
-        from seatrial.cli.screens.run import Screen
+        from seatrial.cli.build_report import print_built, print_findings
+        from seatrial.cli.screen import Screen
         from seatrial.cli.typed_job import read_allowed_job
         from seatrial.images.lint.check import check_dockerfile
         from seatrial.runs.build_command import build_image
@@ -149,7 +149,7 @@ def init(
 
         print(json.dumps(json_schema(), indent=1))
         return EXIT_DONE
-    from seatrial.cli.screens.run import Screen
+    from seatrial.cli.screen import Screen
     from seatrial.planning.new_project import FILE, project_file, write_project_file
 
     folder = (project or Path.cwd()).resolve()
@@ -179,7 +179,7 @@ def _new_project(folder: Path, screen: Any) -> int:
 
 
 def _devcontainer(folder: Path, script: str | None, machine: str | None, *, show: bool) -> int:
-    from seatrial.cli.screens.run import Screen
+    from seatrial.cli.screen import Screen
     from seatrial.cli.typed_job import read_job
     from seatrial.job.loading import project_table
     from seatrial.planning.new_project import find_script

@@ -58,7 +58,7 @@ def run(
             run="seatrial run … --interactive",
         )
     with importing():
-        from seatrial.cli.screens.run import Screen
+        from seatrial.cli.screen import Screen
         from seatrial.cli.session import carry_out
         from seatrial.cli.typed_job import read_allowed_job
         from seatrial.job.script import script_facts
@@ -81,7 +81,7 @@ def run(
 def shell(words: tuple[str, ...], flags: dict[str, Any]) -> int:
     """Open an interactive shell in the container the target would get; its GPUs are checked first."""
     with importing():
-        from seatrial.cli.screens.run import Screen
+        from seatrial.cli.screen import Screen
         from seatrial.cli.typed_job import read_allowed_job
         from seatrial.runs import launch
 

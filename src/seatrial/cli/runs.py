@@ -49,7 +49,7 @@ def runs() -> None:
 
 
 def _store(project: Path | None) -> RunStore:
-    from seatrial.runs.nearest import store_of
+    from seatrial.runs.store import store_of
 
     return store_of(project)
 
@@ -68,7 +68,7 @@ def _group(store: RunStore, reference: str) -> RunGroup | None:
 
 
 def _show_group(store: RunStore, group: RunGroup, *, as_json: bool) -> int:
-    from seatrial.cli.screens.front import front
+    from seatrial.cli.screen import front
     from seatrial.compose.commands import refresh
     from seatrial.compose.group import GroupStore
     from seatrial.compose.receipt import show_receipt
@@ -91,7 +91,7 @@ def _show_group(store: RunStore, group: RunGroup, *, as_json: bool) -> int:
 @_PROJECT
 def list_(limit: int, status: str | None, since: str | None, watch: bool, as_json: bool, project: Path | None) -> int:
     """List runs, newest first; those of seatrial up under their group."""
-    from seatrial.cli.screens import runs_table
+    from seatrial.cli import runs_table
     from seatrial.compose import listing
 
     if watch and as_json:
@@ -133,7 +133,7 @@ def list_(limit: int, status: str | None, since: str | None, watch: bool, as_jso
 def show(reference: str, as_json: bool, project: Path | None) -> int:
     """Show a run's receipt, or its progress. Exits with the run's own exit code."""
     with importing():
-        from seatrial.cli.screens.run import Screen
+        from seatrial.cli.screen import Screen
         from seatrial.runs.finalise import finalise
         from seatrial.runs.notify import notes
 
@@ -163,12 +163,12 @@ def show(reference: str, as_json: bool, project: Path | None) -> int:
 @_PROJECT
 def logs(reference: str, following: bool, tail: int | None, rank: int | None, project: Path | None) -> int:
     """Print what the target printed, both streams in order."""
-    from seatrial.cli.screens.run import Screen
+    from seatrial.cli.screen import Screen
     from seatrial.runs.following.watch import follow, of_rank
 
     store = _store(project)
     if (group := _group(store, reference)) is not None:
-        from seatrial.cli.screens.front import front
+        from seatrial.cli.screen import front
         from seatrial.compose.group import GroupStore
         from seatrial.compose.output import follow_group
 
@@ -188,10 +188,9 @@ def logs(reference: str, following: bool, tail: int | None, rank: int | None, pr
 @_PROJECT
 def attach(reference: str, as_json: bool, verbose: bool, project: Path | None) -> int:
     """Follow a run to its end and print its verdict. Ctrl-C detaches; the run continues."""
-    from seatrial.cli.screens.run import Screen
+    from seatrial.cli.screen import Screen
     from seatrial.runs.finalise import finalise
-    from seatrial.runs.following import recorder
-    from seatrial.runs.following.watch import follow
+    from seatrial.runs.following.watch import ensure_recorder, follow
 
     run = _find(_store(project), reference)
     screen = Screen(json=as_json, whole=verbose)
@@ -199,7 +198,7 @@ def attach(reference: str, as_json: bool, verbose: bool, project: Path | None) -
         with screen.showing_progress(run) as show:
             follow(run, screen.write, os.environ, tail=10, say=screen.say, between_looks=show)
     except KeyboardInterrupt:
-        recorder.ensure(run)
+        ensure_recorder(run)
         screen.say(f"detached; {run.id} is still running")
         return EXIT_DONE
     receipt = finalise(run, os.environ)
@@ -215,7 +214,7 @@ def attach(reference: str, as_json: bool, verbose: bool, project: Path | None) -
 @_PROJECT
 def verify(reference: str, project: Path | None) -> int:
     """Verify that a run's evidence and receipt are unchanged. Exits with 1 if not."""
-    from seatrial.runs.verify import verify as check
+    from seatrial.runs.run_actions import verify as check
 
     run = _find(_store(project), reference)
     verdict = check(run)
@@ -278,7 +277,7 @@ def stop(
     reference: str | None, kill: bool, everything: bool, as_json: bool, verbose: bool, project: Path | None
 ) -> int:
     """End a run or a group: SIGTERM, its grace period, SIGKILL. Prints its verdict. Volumes of a group stay."""
-    from seatrial.cli.screens.run import Screen
+    from seatrial.cli.screen import Screen
     from seatrial.runs import run_actions
 
     if (reference is None) is not everything:
@@ -287,7 +286,7 @@ def stop(
     store = _store(project)
     group = None if reference is None else _group(store, reference)
     if reference is None or group is not None:
-        from seatrial.cli.screens.front import front
+        from seatrial.cli.screen import front
         from seatrial.compose.commands import down
 
         down(store, None if group is None else group.id, front(), os.environ)
@@ -316,7 +315,7 @@ def copy(reference: str, destination: Path, project: Path | None) -> int:
 @_PROJECT
 def record(reference: str, project: Path | None) -> int:
     """Follow a run in the background and make its receipt; started by run --detach."""
-    from seatrial.runs.following.recorder import record as follow_to_the_end
+    from seatrial.runs.following.watch import record as follow_to_the_end
 
     follow_to_the_end(_store(project).find(reference), os.environ)
     return EXIT_DONE
@@ -379,7 +378,7 @@ def _prune(folder: Path, keep: int, *, everything: bool, dry_run: bool) -> tuple
     """Delete runs, groups without runs, and images."""
     from seatrial.compose.group import GroupStore
     from seatrial.runs import run_actions
-    from seatrial.runs.free_images import free_images
+    from seatrial.runs.run_actions import free_images
     from seatrial.runs.store import RunStore
 
     pruned = run_actions.prune(RunStore(folder), os.environ, keep=keep, dry_run=dry_run)

@@ -8,16 +8,15 @@ from collections.abc import Callable
 from seatrial.backends.base import State
 from seatrial.backends.table import remembering
 from seatrial.cli.root import importing
-from seatrial.cli.screens.run import Screen
+from seatrial.cli.screen import Screen
 from seatrial.errors import EXIT_DONE, EXIT_GPU_CONTRACT, SeatrialError
 from seatrial.job.model import Job
 from seatrial.runs import launch
-from seatrial.runs.following import recorder
 from seatrial.runs.following.input import TYPING_INTERVAL_S, passing_on
-from seatrial.runs.following.watch import LOG_INTERVAL_S, follow, interrupt_stops, terminate_interrupts
+from seatrial.runs.following.watch import LOG_INTERVAL_S, ensure_recorder, follow, interrupt_stops, terminate_interrupts
 from seatrial.runs.launch import Prepared
 from seatrial.runs.run_actions import is_live
-from seatrial.runs.serving import ready_words, saying_when_ready, wait_until_ready
+from seatrial.runs.serving_job import ready_words, saying_when_ready, wait_until_ready
 from seatrial.system.caller import Caller
 
 
@@ -57,7 +56,7 @@ def carry_out(
             raise
     serving = prepared.plan.job.serve
     if detach:
-        recorder.ensure(prepared.run)
+        ensure_recorder(prepared.run)
         if serving is not None:
             seconds = wait_until_ready(serving, lambda: not is_live(prepared.run, environ))
             if seconds is None:

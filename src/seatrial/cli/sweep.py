@@ -20,7 +20,7 @@ from seatrial.cli.typed import check_folder
 from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, SeatrialError, UsageError
 
 if TYPE_CHECKING:
-    from seatrial.cli.screens.search import SearchScreen
+    from seatrial.cli.trials import SearchScreen
     from seatrial.job.notify import Notify
     from seatrial.search.search import Search
     from seatrial.search.trial import Trial
@@ -97,8 +97,8 @@ def sweep(
     seatrial sweep train.py --search tpe --set lr=log:1e-5..1e-1 --trials 40 --metric accuracy:max
     """
     with importing():
-        from seatrial.cli.screens.consent import require_consent
-        from seatrial.cli.screens.search import SearchScreen
+        from seatrial.cli.screen import require_consent
+        from seatrial.cli.trials import SearchScreen
         from seatrial.cli.typed_job import read_allowed_job
         from seatrial.job.loading import read_notify, read_sweep
         from seatrial.search.request import Flags, make_request, parse_parallel
@@ -161,7 +161,7 @@ def _refuse_more(study: str) -> None:
 
 def _carry_out(search: Search, engine: str, screen: SearchScreen, told: Notify, *, as_json: bool) -> int:
     """Run it, then table, page and exit code; what ended it early is raised behind them. ``told``: of its end."""
-    from seatrial.cli.screens.trials_table import print_table
+    from seatrial.cli.trials import print_table
     from seatrial.search import results
     from seatrial.search.results import notify_end
     from seatrial.system.names import Names, names_of

@@ -12,7 +12,7 @@ from seatrial.cli.root import importing
 from seatrial.errors import EXIT_DONE, UsageError
 
 if TYPE_CHECKING:
-    from seatrial.cli.screens.run import Screen
+    from seatrial.cli.screen import Screen
     from seatrial.receipt.sections.tune import TuneRecord
     from seatrial.runs.launch import Prepared
 
@@ -46,12 +46,12 @@ def tune(
     measured in a short trial from outside. No file of the project is changed without --save.
     """
     with importing():
-        from seatrial.cli.screens.run import Screen
+        from seatrial.cli.screen import Screen
         from seatrial.cli.session import carry_out
         from seatrial.cli.typed_job import read_allowed_job
         from seatrial.job.tuning import Tuning
         from seatrial.receipt.store import load
-        from seatrial.runs.tuning_job import tuning_job
+        from seatrial.runs.tuning import tuning_job
 
     asked = Tuning(steps=steps, seconds=seconds, budget_s=budget, only=_names(only), fit=fit)
     screen = Screen(json=as_json, whole=verbose)
@@ -84,7 +84,7 @@ def _names(only: str | None) -> tuple[str, ...]:
 
 
 def _save(found: TuneRecord, prepared: Prepared, screen: Screen) -> None:
-    from seatrial.runs.tuned_file import save_changes
+    from seatrial.runs.tuning import save_changes
 
     job, comment = prepared.plan.job, f"measured by seatrial tune, run {prepared.run.id}; --no-tune: without"
     path = save_changes(job.project, {"script": job.target.value, **found.kept}, comment)

@@ -17,9 +17,8 @@ import pytest
 
 from pace import slowness
 from seatrial.backends import table
-from seatrial.cli import VERBS
+from seatrial.cli import VERBS, runs_table
 from seatrial.cli.options import RECIPES, VALUES, complete
-from seatrial.cli.screens import runs_table
 from seatrial.images import recipes
 from seatrial.job.cluster import Kind
 from seatrial.job.model import SlimLevel

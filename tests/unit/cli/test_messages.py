@@ -238,7 +238,7 @@ def test_evidence_that_is_a_folder(project: Path, capsys: pytest.CaptureFixture[
 
 
 def test_a_program_that_is_not_there_keeps_its_name(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from seatrial.cli.screens import problems
+    from seatrial.cli import errors as problems
     from seatrial.errors import EngineUnavailableError
     from seatrial.system import command
 
@@ -250,7 +250,7 @@ def test_a_program_that_is_not_there_keeps_its_name(project: Path, capsys: pytes
 
 
 def test_an_output_that_is_full_is_not_called_a_file(capfd: pytest.CaptureFixture[str]) -> None:
-    from seatrial.cli.screens import problems
+    from seatrial.cli import errors as problems
 
     problems.report(OSError(28, "No space left on device"), ["runs", "ls"])
     assert "what the output goes to" in capfd.readouterr().err

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from planning_sites import GPUS, a_host, a_site
-from seatrial.cli.screens.run import Screen
+from seatrial.cli.screen import Screen
 from seatrial.errors import GpuContractError
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import Plan

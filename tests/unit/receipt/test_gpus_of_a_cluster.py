@@ -10,7 +10,7 @@ from seatrial.job.plan import Plan
 from seatrial.receipt.judge import judge
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.sections.what_ran import device_in_words
-from seatrial.runs.discovered_gpus import with_discovered_gpus
+from seatrial.runs.ending import with_discovered_gpus
 from seatrial.runs.listing import line_of
 from seatrial.runs.store import RunStore
 

@@ -19,8 +19,7 @@ from seatrial.job.script import script_facts
 from seatrial.job.serving import CONTAINER_PORT, TOKEN
 from seatrial.planning.plan import make_plan, with_defaults
 from seatrial.runs.find_model import find_model
-from seatrial.runs.serving import refuse_taken_port, warnings_of
-from seatrial.runs.serving_job import Options, serving_job
+from seatrial.runs.serving_job import Options, refuse_taken_port, serving_job, warnings_of
 from seatrial.runs.store import RunStore
 from seatrial.runs.trained_model import EXPORT, SERVE
 

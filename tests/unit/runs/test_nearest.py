@@ -12,8 +12,7 @@ from seatrial.events import EvidenceLog, TargetStarted
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import Plan
 from seatrial.runs.listing import line_of
-from seatrial.runs.nearest import nearest_store, store_of
-from seatrial.runs.store import RunStore
+from seatrial.runs.store import RunStore, nearest_store, store_of
 
 RUN = "20261120-120000-kkkk"
 

@@ -19,8 +19,8 @@ from seatrial.runs import launch
 #: Lines as a build prints them, slowly enough that the line is drawn, then its end.
 CHILD = """
 import sys, time
-from seatrial.cli.screens import live_line
-from seatrial.cli.screens.run import Screen
+from seatrial.cli import terminal as live_line
+from seatrial.cli.screen import Screen
 from seatrial.errors import ImageError
 from seatrial.images.build import progress
 progress._LOOK_EVERY_S, progress.EVERY_S, live_line.QUIET_S = 0.05, 0.3, 0.0

@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from seatrial import cli
-from seatrial.cli.screens import problems
+from seatrial.cli import errors as problems
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.cli.screens import search as screens
-from seatrial.cli.screens.search import SearchScreen
+from seatrial.cli import trials as screens
+from seatrial.cli.trials import SearchScreen
 from seatrial.job.model import Job, Target
 from seatrial.search.search import Search
 from seatrial.search.space import parse_space

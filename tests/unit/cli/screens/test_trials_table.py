@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from seatrial.cli.screens.trials_table import print_table
+from seatrial.cli.trials import print_table
 from seatrial.search.request import parse_objective
 from seatrial.search.trial import Ending, Trial
 

@@ -1,28 +1,35 @@
-"""What a person sees of a run: our own words on stderr, the target's output where it would have gone."""
+"""The screen of a run: our lines on stderr, the target's output where it would have gone, and questions of consent."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from seatrial.cli.errors import WITH_TRUST
 from seatrial.cli.root import importing
+from seatrial.errors import DiskError, TrustError
+from seatrial.job.model import Job
 from seatrial.runs.following.output import Stream
 from seatrial.runs.run import Run
+from seatrial.system.trust import TrustStore
 from seatrial.system.typed_path import as_typed
 
 if TYPE_CHECKING:
     from seatrial.backends.kubernetes.pod import Manifest
-    from seatrial.cli.screens.live_line import LiveLine
+    from seatrial.cli.terminal import LiveLine
+    from seatrial.compose.request import Console as Person
     from seatrial.job.plan import Plan
     from seatrial.receipt.model import Receipt
 
@@ -81,7 +88,7 @@ class Screen:
         if self._quiet:
             yield lambda line: None
             return
-        from seatrial.cli.screens.live_line import LiveLine
+        from seatrial.cli.terminal import LiveLine
         from seatrial.images.build.progress import BuildReporter
 
         shown = self._live
@@ -106,9 +113,9 @@ class Screen:
         if self._answer_only or self._quiet:
             yield lambda: None
             return
-        from seatrial.cli.screens.live_line import LiveLine
+        from seatrial.cli.terminal import LiveLine
         from seatrial.job.units import format_seconds
-        from seatrial.runs.following.progress import Progress
+        from seatrial.runs.following.live import Progress
 
         progress, live, began_s = Progress(run), LiveLine(), run.started_at() or time.time()
 
@@ -153,7 +160,7 @@ class Screen:
 
     def _end_line(self, console: Console) -> None:
         """Where the target left a line without an end, and ours would stand behind it."""
-        from seatrial.cli.screens.live_line import are_one_file
+        from seatrial.cli.terminal import are_one_file
 
         ours: Stream = "stderr" if console is self._err else "stdout"
         if self._unended is not None and (self._unended == ours or are_one_file(1, 2)):
@@ -279,3 +286,69 @@ def _wrapped(argv: list[str]) -> str:
         else:
             lines.append(quoted)
     return " \\\n  ".join(lines)
+
+
+def require_consent(
+    job: Job, environ: Mapping[str, str], screen: Screen, *, trust: bool, building: bool = False
+) -> None:
+    """Return when the user has allowed what the project asks for, now or before. An ordinary project asks nothing.
+
+    Args:
+        trust: ``--trust``: allowed without a question.
+        building: only an image is built; wishes that no build acts on are not asked about.
+
+    Raises TrustError: refused, or nobody is there to be asked.
+    """
+    if not job.asks or (building and not any(ask.builds for ask in job.asks)):
+        return
+    store = TrustStore(environ)
+    lines = [ask.remembered for ask in job.asks]
+    if store.allows(job.project, lines):
+        return
+    if store.problem:
+        screen.say(f"warning: {store.problem}")
+    if not trust:
+        _ask(job, screen)
+    try:
+        store.allow(job.project, lines)
+    except DiskError as error:  # allowed all the same; the next run asks again
+        screen.say(f"warning: your answer was not saved: {error.message}")
+
+
+def _ask(job: Job, screen: Screen) -> None:
+    wishes = [ask.words for ask in job.asks]
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise TrustError(
+            "This project needs permissions that were not granted yet, and there is no terminal to ask on",
+            cause="\n    ".join(["it requests:", *wishes]),
+            run=WITH_TRUST,
+        )
+    screen.asks(wishes)
+    if not click.confirm("Allow this? You will be asked again if any line changes", default=False, err=True):
+        raise TrustError("Not started: the requested permissions were denied", run="seatrial plan …   # lists it")
+
+
+def front(*, trust: bool = False, as_json: bool = False, whole: bool = False, quiet: bool = False) -> Person:
+    """This terminal.
+
+    Args:
+        trust: ``--trust``: what the project asks for is allowed without a question.
+        whole: builds are shown line by line. quiet: as for Screen.
+        as_json: the answer on stdout is JSON; outputs of targets go to stderr.
+    """
+    from seatrial.compose.request import Console as Person
+
+    screen = Screen(json=as_json, whole=whole, quiet=quiet)
+
+    def allow(job: Job) -> None:
+        from seatrial.cli.screen import require_consent  # most have nothing to be asked
+
+        require_consent(job, os.environ, screen, trust=trust)
+
+    return Person(
+        say=screen.say,
+        building=screen.building,
+        write=screen.write,
+        show=lambda text: print(text, end="" if text.endswith("\n") else "\n"),
+        allow=allow,
+    )

@@ -1,4 +1,4 @@
-"""What ``seatrial build`` shows: the image and its verification, its contents, and what is wrong with a Dockerfile."""
+"""The result of seatrial build: the image, its verification and contents, and remarks on a Dockerfile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lines of ``runs ls``: wide where there is room, else what one looks for first."""
+"""The lines of runs ls: every column where there is room, else the most important ones."""
 
 from __future__ import annotations
 

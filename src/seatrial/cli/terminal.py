@@ -1,9 +1,4 @@
-"""The one line that says how fast a run trains: below the target's output on a terminal, seldom in a log.
-
-It never stands where the target draws. It is shown only while the cursor is at the beginning of a line, below one that
-the target has finished, taken away before the next byte of the target's, and not shown at all while a progress bar or a
-screen of the target's own is there. docs/decisions.md, 0038 says what lost.
-"""
+"""The standard streams and the one line that changes: what stands on a terminal besides the target's output."""
 
 from __future__ import annotations
 
@@ -13,9 +8,95 @@ import re
 import stat
 import sys
 import time
+from typing import TYPE_CHECKING
 
-from seatrial.runs.following.output import Stream
-from seatrial.system.caller import in_foreground
+from seatrial.errors import SeatrialError
+
+if TYPE_CHECKING:
+    from seatrial.runs.following.output import Stream
+
+_NAMES = ("stdin", "stdout", "stderr")
+
+#: A terminal's size as its shell tells it. rich prints nothing at all on 0 columns, and fills a line of 10^10.
+_SIZES = ("COLUMNS", "LINES")
+_LARGEST = 10_000
+
+
+def prepare() -> None:
+    """Open what is closed on /dev/null, replace characters that a stream's encoding lacks, forget impossible sizes.
+
+    A closed descriptor does not stay closed: the next file opened would get its number, and what a target prints would
+    be written into a plan or a log.
+    """
+    for number, name in enumerate(_NAMES):
+        if not _is_open(number):
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nowhere, number)  # inheritable, as a standard stream is
+            if nowhere != number:
+                os.close(nowhere)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w" if number else "r", encoding="utf-8"))  # noqa: SIM115, PTH123
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)  # whatever a test has put in its place may have none
+        if reconfigure is not None:
+            # UTF-8 lacks only halves of characters, which stand for bytes of a name that are not UTF-8.
+            reconfigure(errors="backslashreplace" if stream.encoding.lower().startswith("utf") else "replace")
+    for name in _SIZES:
+        if (size := os.environ.get(name)) is not None and not (size.isdecimal() and 1 <= int(size[:9]) <= _LARGEST):
+            del os.environ[name]
+
+
+def finish() -> None:
+    """Write what is still in memory, so that a failure is ours to tell and not the interpreter's at its end.
+
+    Raises BrokenPipeError when the reader has gone, SeatrialError when standard output cannot be written.
+    """
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise cannot_write(error) from error
+
+
+def cannot_write(error: OSError) -> SeatrialError:
+    """The sentence for an output that is a full disk or a broken device."""
+    return SeatrialError(
+        f"The output cannot be written: {error.strerror}",
+        cause="standard output goes to a full disk or to a device that accepts no data",
+        run="df -h .",
+    )
+
+
+def are_writable() -> bool:
+    """Whether both output streams still take what is in memory for them."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        return False
+    return True
+
+
+def abandon() -> None:
+    """What is still in memory goes nowhere: at its end the interpreter flushes once more, and would complain."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(nowhere, number)
+    os.close(nowhere)
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
 
 #: The target has been quiet for so long before the line comes back.
 QUIET_S = 0.3
@@ -76,6 +157,8 @@ class LiveLine:
         now_s = time.monotonic()
         if not self._terminal:
             return self._for_a_log(text, now_s)
+        from seatrial.system.caller import in_foreground
+
         free = self._possible and self._at_line_start and not self._taken and now_s - self._output_s >= QUIET_S
         if not text or not free or now_s - self._drew_s < OWN_DRAWING_S or not in_foreground(2):
             self.clear()
