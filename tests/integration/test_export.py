@@ -72,8 +72,8 @@ def test_digits_to_every_format_in_a_container(docker_project: Project) -> None:
         project.cli("export", "last", "--to", to, "--out", f"made/{to}/", "--on", "docker", timeout_s=900)
         assert criterion(project, "export-agrees")["verdict"] == "pass"
         assert (project.folder / f"made/{to}/digits.{to}").stat().st_size > 800_000
-        text = card(project, f"made/{to}/digits.json")
-        assert text["real"] and text["labels"][9] == "9" and text["batches"] == [1, 16, 37]
+        written = card(project, f"made/{to}/digits.json")
+        assert written["real"] and written["labels"][9] == "9" and written["batches"] == [1, 16, 37]
     weights = project.folder / "models/digits.safetensors"
     before = weights.read_bytes()
     options = ("--to", "onnx", "--on", "docker")

@@ -14,11 +14,11 @@ class Model(nn.Module):
         super().__init__()
         self.words = nn.Embedding(50, 32)
         self.reads = nn.LSTM(32, 64)
-        self.message = nn.Linear(64, 50)
+        self.head = nn.Linear(64, 50)
 
     def forward(self, words, state):
         read, state = self.reads(self.words(words), state)
-        return self.message(read).view(-1, 50), state
+        return self.head(read).view(-1, 50), state
 
 
 text = (torch.arange(4000) * 7 + hvd.rank()) % 50
