@@ -56,9 +56,9 @@ def test_every_operation() -> None:
 
 
 def test_the_optimizer_is_ddp_to_the_bit() -> None:
-    told = passed(ranks(2, "optimizer.py"))
-    assert told[:4] == ["as DDP", "as DDP with Adam", "as DDP with clipping", "as DDP with accumulation"]
-    assert told[-1] == "SyncBatchNorm" and "as DDP in half precision" in told
+    shown = passed(ranks(2, "optimizer.py"))
+    assert shown[:4] == ["as DDP", "as DDP with Adam", "as DDP with clipping", "as DDP with accumulation"]
+    assert shown[-1] == "SyncBatchNorm" and "as DDP in half precision" in shown
 
 
 @pytest.mark.slow

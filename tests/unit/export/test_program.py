@@ -214,9 +214,11 @@ def test_beyond_the_tolerance_nothing_is_left(place: Path, monkeypatch: pytest.M
     options = ["--model", "digits", "--to", "pt2", "--out", "exports/digits.pt2"]
     (place / "exports").mkdir()
     (place / "exports/digits.pt2").write_text("of yesterday")
-    with pytest.raises(DisagreesError, match=r"differs from the original by .*more than the tolerance 0\.0001") as told:
+    with pytest.raises(
+        DisagreesError, match=r"differs from the original by .*more than the tolerance 0\.0001"
+    ) as shown:
         main(options)
-    assert told.value.exit_code == 1 and told.value.fix and "--tolerance" in told.value.fix
+    assert shown.value.exit_code == 1 and shown.value.fix and "--tolerance" in shown.value.fix
     assert [path.name for path in (place / "exports").iterdir()] == ["digits.pt2"]
     assert (place / "exports/digits.pt2").read_text() == "of yesterday"
     assert reported(place)["largest_difference"] > 1e-4, "the receipt shows by how much"
@@ -256,7 +258,7 @@ def test_outputs_that_are_not_finite(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "factory", "said"),
+    ("name", "factory", "message"),
     [
         ("missing.pth", None, "there is no file missing.pth"),
         ("empty.pth", None, "is truncated, or no model file"),
@@ -275,7 +277,7 @@ def test_outputs_that_are_not_finite(place: Path) -> None:
         ("scale.pth", "without_a_first_layer", "nothing shows the shape of the inputs"),
     ],
 )
-def test_files_that_cannot_be_exported(place: Path, name: str, factory: str | None, said: str) -> None:
+def test_files_that_cannot_be_exported(place: Path, name: str, factory: str | None, message: str) -> None:
     (place / "empty.pth").write_bytes(b"")
     (place / "text.pt2").write_text("hello")
     (place / "model.onnx").write_bytes(b"x")
@@ -289,9 +291,9 @@ def test_files_that_cannot_be_exported(place: Path, name: str, factory: str | No
     torch.save({"scale": torch.ones(1)}, place / "scale.pth")
     torch.jit.save(torch.jit.script(nn.Conv2d(1, 1, 3)), place / "script.pt")
     words = ["--model", name, "--to", "pt2", "--out", "out/x.pt2"]
-    with pytest.raises((InputError, ModelFileError), match=said) as told:
+    with pytest.raises((InputError, ModelFileError), match=message) as shown:
         main([*words, *(["--model-factory", net(factory)] if factory else [])])
-    assert told.value.fix and told.value.exit_code == 2
+    assert shown.value.fix and shown.value.exit_code == 2
     assert not (place / "out").exists()
 
 

@@ -154,11 +154,11 @@ class Calls:
 
 @pytest.mark.parametrize("old", [False, True], ids=["zip", "older form"])
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "text"),
     [(Path.touch, "getattr"), (eval, "builtin"), (getattr, "getattr"), (pickle.loads, "loads"), (__import__, "import")],
 )
 def test_a_call_is_refused_and_not_made(
-    tmp_path: Path, function: Callable[..., Any], said: str, old: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, function: Callable[..., Any], text: str, old: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     arguments = {
@@ -169,7 +169,7 @@ def test_a_call_is_refused_and_not_made(
     }.get(function, ("open('it-ran', 'w')",))
     saved = {"model": Net().state_dict(), "x": Calls(function, *arguments)}
     torch.save(saved, tmp_path / "c.pth", _use_new_zipfile_serialization=not old)
-    with pytest.raises(ModelFileError, match=rf"calls .*{said}.* as it is loaded: unpickling runs code"):
+    with pytest.raises(ModelFileError, match=rf"calls .*{text}.* as it is loaded: unpickling runs code"):
         read_states(tmp_path / "c.pth")
     assert not (tmp_path / "it-ran").exists()
 

@@ -35,9 +35,9 @@ def test_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     monkeypatch.setattr(cifar10, "image_sets", lambda records: (blobs(400), blobs(50)))
     options = ["--batch", "50", "--epochs", "3", "--widths", "8", "8", "8", "--models", str(tmp_path)]
     assert cifar10.main(options) == 0
-    said = capsys.readouterr().out
-    assert float(said.split("run 1: ")[1].split("%")[0]) > 90
-    assert "s after the process began" in said
+    text = capsys.readouterr().out
+    assert float(text.split("run 1: ")[1].split("%")[0]) > 90
+    assert "s after the process began" in text
     assert (tmp_path / "cifar10.safetensors").is_file()
 
 
@@ -116,11 +116,11 @@ def test_a_training_longer_or_shorter_than_the_step_says_has_its_own_shapes() ->
 
 
 def test_whole_images_are_tried_out_before_their_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    step, said = small_step(2, (26,)), list[str]()
+    step, text = small_step(2, (26,)), list[str]()
     monkeypatch.setattr(step, "compile", lambda: None)  # as it is: a compiled step reads the same rows
     step.source.start(1, 0)
-    choose_engine("compile", step, said.append)
-    assert not [line for line in said if "does not work" in line], said
+    choose_engine("compile", step, text.append)
+    assert not [line for line in text if "does not work" in line], text
 
 
 @pytest.mark.parametrize("sides", [(2,), (33,), (26, 40)])

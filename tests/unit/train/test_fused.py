@@ -172,8 +172,8 @@ def test_says_whose_layers_run(monkeypatch):
     assert fused.prepare(classic(), Precision("fp32", cpu)) == "layers: torch's own, in fp32 on cpu"
     assert fused.prepare(classic(), Precision("fp16", gpu)) == "layers: torch's own, in fp16 on cuda"
     monkeypatch.setattr(fused, "unavailable", lambda: "OSError: no libnvrtc")
-    said = fused.prepare(classic(), Precision("bf16", gpu))
-    assert said == "layers: torch's own, for kernels cannot be compiled here (OSError: no libnvrtc)"
+    message = fused.prepare(classic(), Precision("bf16", gpu))
+    assert message == "layers: torch's own, for kernels cannot be compiled here (OSError: no libnvrtc)"
 
 
 def test_another_network_is_told(monkeypatch):
@@ -188,14 +188,14 @@ def test_another_network_is_told(monkeypatch):
             return self.features(x)
 
     monkeypatch.setattr(fused, "unavailable", lambda: None)
-    said = fused.prepare(Net(), Precision("bf16", torch.device("cuda", 0)))
-    assert said.startswith("layers: torch's own: no normalisation is inside")
+    message = fused.prepare(Net(), Precision("bf16", torch.device("cuda", 0)))
+    assert message.startswith("layers: torch's own: no normalisation is inside")
     built = []
     monkeypatch.setattr(fused, "build", lambda text, device: built.append(text))
     net = Net()
     net.features, net.odd = deep(), nn.BatchNorm2d(20)
-    said = fused.prepare(net, Precision("bf16", torch.device("cuda", 0)))
-    assert said == (
+    message = fused.prepare(net, Precision("bf16", torch.device("cuda", 0)))
+    assert message == (
         "layers: 2 batch normalisations with what follows them run in kernels of this library; "
         "left to torch: odd (of a kind that no kernel fits)"
     )

@@ -68,11 +68,11 @@ def test_no_rank_is_left_without_a_text():
 
 def test_an_epoch_is_a_function_of_seed_and_number():
     data, _ = texts(60)
-    told = [
+    shown = [
         [labels.tolist() for _, (_, labels) in epoch(PackedTexts(data, 8, Ranks(0, 1, CPU), seed), 3)]
         for seed in (1, 1, 2)
     ]
-    assert told[0] == told[1] != told[2]
+    assert shown[0] == shown[1] != shown[2]
 
 
 def test_batches_are_of_nearly_the_same_number_of_tokens():
