@@ -33,7 +33,7 @@ class Index:
         self.login: str | None = None
         self.delay_s = 0.0
         self.broken: tuple[bytes, str] | None = None
-        self.asked: list[str] = []
+        self.requested: list[str] = []
         self.port = 0
 
     @property
@@ -98,7 +98,7 @@ def serving() -> Iterator[Index]:
                 self.end_headers()
                 self.wfile.write(index.metadata(self.path.rpartition("/")[2]))
                 return
-            index.asked.append(self.path)
+            index.requested.append(self.path)
             time.sleep(index.delay_s)
             name = self.path.rstrip("/").rpartition("/")[2]
             wanted = index.login and "Basic " + base64.b64encode(index.login.encode()).decode()

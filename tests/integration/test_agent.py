@@ -13,7 +13,7 @@ from agent_process import FLOOR, Agent
 from pace import slowness
 from seatrial import events, frames
 from seatrial.agent import isolation
-from seatrial.backends.collected import Sink
+from seatrial.backends.log_sink import Sink
 from seatrial.probe import processes
 
 both = pytest.mark.parametrize(
@@ -241,7 +241,7 @@ time.sleep(60)
     agent.wait_for(lambda: not isolation.find_run(agent.plan["run_id"]))
 
 
-def test_kill_9_of_the_target_is_told(tmp_path):
+def test_kill_9_of_the_target_is_reported(tmp_path):
     agent = Agent(tmp_path, "import os, time; print('ready', flush=True); time.sleep(60)")
     process = agent.start()
     agent.wait_for_output("ready")
@@ -286,7 +286,7 @@ raise SystemExit(7)
 
 
 @both
-def test_reports_are_steps_and_forgeries_are_told(tmp_path, python):
+def test_reports_are_steps_and_forgeries_are_reported(tmp_path, python):
     agent = Agent(tmp_path, FORGES, python)
     assert agent.run().returncode == 7
     assert agent.exited()["exit_code"] == 7 and agent.events("gpu.context") == []
@@ -471,8 +471,8 @@ def test_a_record_that_cannot_be_written_is_one_sentence(tmp_path):
     agent = Agent(tmp_path, "print('never')", evidence_dir=str(tmp_path / "none"))
     done = agent.run()
     assert done.returncode == 125 and done.stdout == b""
-    said = f"seatrial: the run cannot start: {tmp_path}/none/events.jsonl: No such file or directory\n"
-    assert done.stderr.decode() == said
+    printed = f"seatrial: the run cannot start: {tmp_path}/none/events.jsonl: No such file or directory\n"
+    assert done.stderr.decode() == printed
 
 
 def test_a_secret_that_is_not_there_is_one_sentence(tmp_path):

@@ -15,7 +15,7 @@ import yaml
 
 from cli_project import Project
 from seatrial.backends.kubernetes.client import Cluster
-from seatrial.backends.kubernetes.manifests import RESOURCES
+from seatrial.backends.kubernetes.objects import RESOURCES
 from seatrial.errors import SeatrialError
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.docker, pytest.mark.xdist_group("kubernetes")]

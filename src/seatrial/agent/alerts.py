@@ -48,7 +48,7 @@ class Alerts:
             self._start(self._run_post, self._webhook, body)
 
     def _start(self, run: Callable[..., Optional[str]], *about: Any) -> None:
-        def tell() -> None:
+        def send() -> None:
             try:
                 trouble = run(*about)
             except (OSError, subprocess.TimeoutExpired) as error:
@@ -57,7 +57,7 @@ class Alerts:
                 what = "webhook" if run == self._run_post else "command"
                 self._journal.note("the alert's %s failed: %s" % (what, trouble[:200]))
 
-        threading.Thread(target=tell, name="alert", daemon=True).start()
+        threading.Thread(target=send, name="alert", daemon=True).start()
 
     def _run_command(self, command: str, env: Dict[str, str]) -> Optional[str]:
         ended = subprocess.run(
@@ -78,8 +78,8 @@ class Alerts:
     def _run_post(self, url: str, body: bytes) -> Optional[str]:
         """POST in a forked child: TLS and HTTP would cost the agent 8 MB for good.
 
-        It runs no other program, since that one could be looked into until it had shut itself off: whoever knows the
-        URL may post there, and the target is of the same user.
+        It runs no other program, since that one could be looked into until it had shut itself off: a process that
+        knows the URL may post there, and the target is of the same user.
         """
         read_end, write_end = os.pipe()
         child = os.fork()
@@ -112,7 +112,7 @@ def _post(url: str, body: bytes, complain_to: int) -> None:
 
         request = Request(url, body, {"Content-Type": "application/json"})
         urlopen(request, timeout=_POST_TIMEOUT_S).read(1)
-    except BaseException as error:  # noqa: BLE001  whatever it is, the agent's own code must not go on here
+    except BaseException as error:  # noqa: BLE001  whichever it is, the agent's own code must not go on here
         os.write(complain_to, ("%s: %s" % (type(error).__name__, error)).encode("utf-8", "replace")[:1000])
     finally:
         os._exit(0)

@@ -41,7 +41,7 @@ class PassThrough:
 
     @property
     def waiting(self) -> bool:
-        """Whether bytes are left that the reader has not taken yet."""
+        """Return whether bytes are left that the reader has not taken yet."""
         return self._bytes > 0
 
     def write(self, data: bytes, *, keep: bool = False) -> None:
@@ -64,10 +64,10 @@ class PassThrough:
 
     def _let_go(self) -> None:
         kept: Deque[Tuple[bytes, bool]] = deque()
-        room = _KEPT_BYTES - len(self._begun)
+        free = _KEPT_BYTES - len(self._begun)
         for data, keep in self._queue:
-            if keep and len(data) <= room:
-                room -= len(data)
+            if keep and len(data) <= free:
+                free -= len(data)
                 kept.append((data, keep))
             else:
                 self._bytes -= len(data)
@@ -157,7 +157,7 @@ class FramedOutput:
             self._held_since_s = time.monotonic()
 
     def flush(self, wait_s: float) -> None:
-        """As PassThrough.flush; with time to wait it is the end, and an unfinished line goes out, too."""
+        """Flush like PassThrough; with time to wait it is the end, and an unfinished line goes out, too."""
         prompts = self._held_since_s is not None and time.monotonic() - self._held_since_s >= PROMPT_S
         if wait_s > 0 or prompts:
             self._log.send(self._splitter.flush())

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 import seatrial
 from seatrial.agent import target
 from seatrial.agent.isolation import PR_SET_DUMPABLE
-from seatrial.agent.journal import Journal, say
+from seatrial.agent.journal import Journal, print_to_stderr
 from seatrial.agent.plan import Gpu
 from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.events import GpuCheck, GpuKernel
@@ -79,8 +79,8 @@ def _mig(inventory: Inventory) -> Dict[str, Any]:
 #: Plan.check → the framework's name in sentences. The program is probe/programs/<check>_check.py.
 FRAMEWORKS = {"torch": "torch", "tensorflow": "TensorFlow", "jax": "JAX"}
 
-#: What TensorFlow and JAX say where the target has left too little for cuBLAS and cuDNN (tensorflow#9489, #45070); a
-#: library that is broken says the same, and the target ends of it.
+#: What TensorFlow and JAX print if the target has left too little for cuBLAS and cuDNN (tensorflow#9489, #45070); a
+#: broken library prints the same, and the target ends of it.
 _NO_ROOM = ("CUBLAS_STATUS_NOT_INITIALIZED", "failed to create cublas handle", "CUDNN_STATUS_NOT_INITIALIZED")
 
 #: Python starts in 20 ms, from a cold disk in seconds.
@@ -92,13 +92,13 @@ _MOST_WORDS = 300
 #: The first import of a framework from a cold disk takes minutes.
 TIMEOUT_S = 300.0
 
-#: A TensorFlow that has only PTX for the GPU says that compiling it may take 30 minutes (tensorflow#97387); the target
+#: A TensorFlow that has only PTX for the GPU warns that compiling it may take 30 minutes (tensorflow#97387); the target
 #: waits as long for its own.
 COMPILING_S = 2400.0
 
 
 class FrameworkCheck:
-    """Start it, then either ``wait`` for it or tell it that its process has ``ended``; then ask for ``kernels``.
+    """Start it, then either ``wait`` for it or call ``ended`` when its process has; then ``kernels`` has the results.
 
     Args:
         env: the target's, as CUDA showed ``visible`` (UUIDs in CUDA's order) in it.
@@ -141,7 +141,7 @@ class FrameworkCheck:
         return self._process is not None and self._code is None
 
     def start(self) -> None:
-        """Start the child and wait until it is shut off; when it cannot be, that is what ``kernels`` will say."""
+        """Start the child and wait until it is shut off; when it cannot be, ``kernels`` will have the reason."""
         python, folder = target.interpreter(self._plan), self._plan.run_dir
         ready, write_end = os.pipe()
         try:
@@ -191,7 +191,7 @@ class FrameworkCheck:
             self.due_s = None
 
     def kernels(self) -> List[Dict[str, Any]]:
-        """What came of it: keys of ``gpu.kernel``, one for each GPU that must pass."""
+        """Return what came of it: keys of ``gpu.kernel``, one for each GPU that must pass."""
         tried = self._result()
         results = {self._visible[kernel["index"]]: kernel for kernel in tried["kernels"]}
         unseen = {"ok": False, "ms": None, "error": tried["error"] or "%s does not see this GPU" % self.framework}
@@ -208,11 +208,11 @@ class FrameworkCheck:
         return kernels
 
     def remarks(self) -> List[Finding]:
-        """What failed beside kernels that ran: only some scripts need it. Ask after ``kernels``."""
+        """Return what failed although kernels ran: only some scripts need it. Call after ``kernels``."""
         if self._plan.check == "torch":  # its program tries what every script needs, and that alone
             return []
-        told = self._lacks if self._code == 0 else [*self._lacks, *self._complained.splitlines()]
-        found = match_text("\n".join(told)) if told else []
+        lines = self._lacks if self._code == 0 else [*self._lacks, *self._complained.splitlines()]
+        found = match_text("\n".join(lines)) if lines else []
         for finding in found:
             finding.severity = "warning"
         return [finding for finding in found if finding.id not in ("cuda-error", "cuda-out-of-memory")]
@@ -228,8 +228,8 @@ class FrameworkCheck:
         """The JSON object on the last whole line of the child's output, or why there is none."""
         if self._trouble is None:
             with self._out, self._err:
-                said, self._complained = (_content(file) for file in (self._out, self._err))
-            for line in reversed(said.splitlines()):
+                printed, self._complained = (_content(file) for file in (self._out, self._err))
+            for line in reversed(printed.splitlines()):
                 if line.startswith("{"):
                     try:
                         result: Dict[str, Any] = json.loads(line)
@@ -242,13 +242,14 @@ class FrameworkCheck:
         return {"torch": None, "kernels": [], "error": self._trouble}
 
 
-#: Findings that say that it does not start, and not why: any other line comes before them. "Could not find cuda
-#: drivers" is what TensorFlow and JAX say without libcudart, too; the driver has run a kernel by then.
+#: Findings that it does not start, without the reason: any other line comes before them. "Could not find cuda
+#: drivers" is what TensorFlow and JAX print without libcudart, too; the driver has run a kernel by then.
 _GENERAL = {"jax-plugin-broken": 1, "jax-cuda-failed": 1, "jax-no-gpu": 2, "tensorflow-no-gpu": 3}
 
 
 def beaten_to_the_memory(kernel: Dict[str, Any]) -> bool:
-    """Whether it failed for want of memory: the target had taken it by then, since the driver's kernel found some."""
+    """Return whether it failed for want of memory: the target had taken it by then, since the driver's kernel found
+    some."""
     error = kernel["error"] or ""
     if kernel["kind"] != "torch" and any(words.lower() in error.lower() for words in _NO_ROOM):
         return True
@@ -337,7 +338,8 @@ def check(plan: AgentPlan, env: Dict[str, str], journal: Journal) -> Outcome:
 
 
 def _before_the_target(plan: AgentPlan, inventory: nvml.Inventory) -> bool:
-    """Whether the framework's trial cannot run beside the target: nothing follows, a person would be typing into it, or
+    """Return whether the framework's trial cannot run alongside the target: nothing follows, a person would be
+    typing into it, or
     a GPU takes one process at a time."""
     modes = {gpu.uuid: gpu.compute_mode for gpu in inventory.gpus}
     shared = all(modes.get(gpu.uuid) in _SHARED_MODES for gpu in plan.gpus)
@@ -345,29 +347,29 @@ def _before_the_target(plan: AgentPlan, inventory: nvml.Inventory) -> bool:
 
 
 def passed(trial: FrameworkCheck, journal: Journal) -> bool:
-    """Write down what came of a trial beside the target; False when it has broken the contract."""
+    """Write down what came of a trial alongside the target; False when it has broken the contract."""
     kernels = trial.kernels()
     if any(beaten_to_the_memory(kernel) for kernel in kernels):
         journal.note("%s's own kernel was not tested: the target already used the GPU's memory" % trial.framework)
         return True
     failed = _write_kernels(kernels, journal)
     if failed is not None:
-        tell(trial.explain(failed), journal)
+        report(trial.explain(failed), journal)
     else:
         _remark(trial, journal)
     return failed is None
 
 
 def _remark(trial: FrameworkCheck, journal: Journal) -> None:
-    """What the framework cannot do, though its kernel ran: warnings, that stop nothing."""
+    """Return what the framework cannot do, though its kernel ran: warnings, that stop nothing."""
     for finding in trial.remarks():
         journal.write(finding.event())
 
 
-def tell(finding: Finding, journal: Journal) -> None:
+def report(finding: Finding, journal: Journal) -> None:
     """The broken contract, in the evidence and on the agent's stderr."""
     journal.write(finding.event())
-    say(in_one_line(finding.message, finding.cause, finding.fix))
+    print_to_stderr(in_one_line(finding.message, finding.cause, finding.fix))
 
 
 def _counted(count: int, visible: List[Dict[str, Any]]) -> List[Gpu]:

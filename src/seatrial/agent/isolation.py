@@ -49,7 +49,8 @@ def close() -> Optional[str]:
 
 
 def _capabilities(status: Dict[str, str]) -> Optional[int]:
-    """What the target can have: of root, or where a setuid program can give it, all that are not dropped for good."""
+    """Return what the target can have: of root, or where a setuid program can give it, all that are not dropped for
+    good."""
     can_gain = os.geteuid() == 0 or status.get("NoNewPrivs") != "1"
     try:
         return int(status["CapBnd"] if can_gain else status["CapEff"], 16)
@@ -146,7 +147,7 @@ def import_compiled_by_child(name: str) -> Any:
 
 
 def _compiled(name: str) -> bytes:
-    """The module's code, marshalled. Even finding it is the child's: zipimport compiles to tell the file's name."""
+    """The module's code, marshalled. Even finding it is the child's: zipimport compiles to know the file's name."""
     spec = importlib.util.find_spec(name)
     loader: Any = spec.loader if spec is not None else None
     return marshal.dumps(loader.get_code(name)) if loader is not None else b""

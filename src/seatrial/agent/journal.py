@@ -63,7 +63,7 @@ def blot(path: str, secrets: Iterable[bytes]) -> None:
                 os.pwrite(descriptor, b"*" * (match.end() - match.start()), offset + match.start())
             if len(data) < _CHUNK_BYTES:
                 return
-    except OSError:  # the file system is broken: said already, by the journal
+    except OSError:  # the file system is broken: the journal has reported it
         return
     finally:
         os.close(descriptor)
@@ -73,7 +73,7 @@ class Redactor:
     """Replaces secrets in a stream of bytes, also where one spans several chunks.
 
     Bytes that could be the beginning of a secret are held back until the next ``feed`` or ``flush``. However the
-    stream is cut, the result is that of replacing in the whole of it, longest secret first.
+    stream is cut, the result equals replacing in all of it, longest secret first.
     """
 
     def __init__(self, secrets: Iterable[bytes]) -> None:
@@ -82,7 +82,7 @@ class Redactor:
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
-        """What can be passed on now."""
+        """Return what can be passed on now."""
         if not self._secrets:
             return data
         data, done, out = self._held + data, 0, []
@@ -119,7 +119,7 @@ class Redactor:
         return len(data)
 
 
-#: Kinds that a summary repeats: without them nobody knows what ran where. Signals tell why it ended.
+#: Kinds that a summary repeats: without them nobody knows what ran where. Signals show why it ended.
 _REPEATED = (
     events.AgentStarted,
     events.GpuCheck,
@@ -132,12 +132,12 @@ _REPEATED = (
 _MOST_REPEATED = 64
 _LONGEST_REPEATED = 8192
 
-#: Refused reports are told one by one up to here, then only counted.
+#: Refused reports are reported one by one up to here, then only counted.
 _TOLD_ONE_BY_ONE = 20
 
 
 class Journal:
-    """Writes events, from any thread. Losing some is said once, on the agent's own stderr.
+    """Writes events, from any thread. A loss is reported once, on the agent's own stderr.
 
     Args:
         folder: gets events.jsonl; None: frames on stdout.
@@ -176,12 +176,12 @@ class Journal:
             kept.append(parsed)
 
     def summary(self, output_lines: List[int]) -> None:
-        """What matters once more, where the beginning of the log may be cut: in a pod, before the agent's last line."""
+        """Repeat what matters, where the beginning of the log may be cut: in a pod, before the agent's last line."""
         if self._to_repeat is not None:
             self.write(events.AgentSummary(events=self._to_repeat, output_lines=output_lines))
 
     def report(self, line: bytes) -> None:
-        """A line that the target has written to $SEATRIAL_EVENTS. Whatever it says, it is a report or nothing."""
+        """A line that the target has written to $SEATRIAL_EVENTS. It becomes a report or nothing."""
         step, claimed = (None, None)
         if self._log is not None or b'"type"' in line or b'"source"' in line or b"\\" in line:
             step, claimed = events.report(line)
@@ -206,8 +206,8 @@ class Journal:
         if sum(self._refused.values()) <= _TOLD_ONE_BY_ONE:
             self.write(events.ReportRefused(claims={claimed: 1}))
 
-    def tell_refused(self) -> None:
-        """How many reports posed as evidence beyond those told one by one. Call once, at the end."""
+    def report_refusals(self) -> None:
+        """Return how many reports posed as evidence beyond those reported one by one. Call once, at the end."""
         if sum(self._refused.values()) > _TOLD_ONE_BY_ONE:
             self.write(events.ReportRefused(claims=dict(self._refused), total=True))
 
@@ -218,7 +218,7 @@ class Journal:
         except OSError as error:
             if not self._complained:
                 self._complained = True
-                say("events are being lost: %s: %s" % (self._log.path, error.strerror))
+                print_to_stderr("events are being lost: %s: %s" % (self._log.path, error.strerror))
 
     def _redacted(self, line: bytes) -> bytes:
         return self._redactor.feed(line) + self._redactor.flush()
@@ -242,7 +242,7 @@ class Journal:
         self.write(events.Note(message=message))
 
 
-def say(message: str) -> None:
+def print_to_stderr(message: str) -> None:
     """A line on the agent's own stderr, which engines keep. Nobody may be listening any more."""
     try:
         sys.stderr.write("seatrial: %s\n" % message)

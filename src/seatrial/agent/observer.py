@@ -20,7 +20,7 @@ GPU_MEMORY_FULL = 0.97
 HOST_MEMORY_FULL = 0.95
 SHARED_MEMORY_FULL = 0.90
 
-#: A slowdown shorter than this is a spike; the power cap is told later, it is only worth knowing.
+#: A slowdown shorter than this is a spike; the power cap is reported later: it is for information.
 SLOWED_S = 10.0
 CAPPED_S = 60.0
 _SLOWDOWNS = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
@@ -37,7 +37,7 @@ XIDS_OF_PROGRAMS = frozenset({13, 31, 43, 45})
 #: How often dead processes are looked for.
 _ZOMBIES_EVERY_S = 10.0
 
-Tell = Callable[[Finding], None]
+Report = Callable[[Finding], None]
 
 
 class Watchdog:
@@ -45,13 +45,13 @@ class Watchdog:
 
     Args:
         activity: output and reports of the target. hang_after_s: None: hangs are not looked for.
-        tell: gets each finding, once for each GPU.
+        report: gets each finding, once for each GPU.
     """
 
-    def __init__(self, sampler: Sampler, activity: Activity, hang_after_s: Optional[float], tell: Tell) -> None:
-        self._sampler, self._tell, self._hang_after_s = sampler, tell, hang_after_s
+    def __init__(self, sampler: Sampler, activity: Activity, hang_after_s: Optional[float], report: Report) -> None:
+        self._sampler, self._report, self._hang_after_s = sampler, report, hang_after_s
         self._activity = activity
-        self._told: Set[Tuple[str, str]] = set()
+        self._reported: Set[Tuple[str, str]] = set()
         self._since_s: Dict[Tuple[str, str], float] = {}
         self._worked = False
         self._quiet_since_s: Optional[float] = None
@@ -102,10 +102,10 @@ class Watchdog:
 
     def _hang(self, sample: Dict[str, Any], now_s: float) -> None:
         """Silence alone is no hang: a first download or compilation is silent too, so it must have worked before."""
-        told = self._activity.new()
+        active = self._activity.new()
         quiet = _quiet(sample)
         self._worked = self._worked or not quiet
-        if self._hang_after_s is None or told or not quiet or not self._worked:
+        if self._hang_after_s is None or active or not quiet or not self._worked:
             self._quiet_since_s = None
             return
         if self._quiet_since_s is None:
@@ -130,21 +130,21 @@ class Watchdog:
                     self._once("zombie-holds-gpu-memory", "%s %d" % (uuid, listed.pid), evidence)
 
     def _lasts(self, what: str, uuid: str, holds: bool, seconds: float, now_s: float) -> bool:
-        """Whether it has held without a break for so long."""
+        """Return whether it has held without a break for so long."""
         if not holds:
             self._since_s.pop((what, uuid), None)
             return False
         return now_s - self._since_s.setdefault((what, uuid), now_s) >= seconds
 
     def _once(self, id: str, about: str, evidence: str, severity: Optional[str] = None) -> None:
-        if (id, about) in self._told:
+        if (id, about) in self._reported:
             return
-        self._told.add((id, about))
-        self._tell(by_id(id).finding([evidence], severity=severity))
+        self._reported.add((id, about))
+        self._report(by_id(id).finding([evidence], severity=severity))
 
 
 def _quiet(sample: Dict[str, Any]) -> bool:
-    """Whether nothing is computed: by GPM where it is, else by utilisation, else by the CPU."""
+    """Return whether nothing is computed: by GPM where it is, else by utilisation, else by the CPU."""
     if not sample["gpus"]:
         return bool(sample["cpu_cores"] < QUIET_CORES)
     for gpu in sample["gpus"]:
@@ -166,17 +166,17 @@ def _share(part: Optional[int], whole: Optional[int]) -> float:
 #: missed 5 of 10 such programs, looks every 0.1 s none of 6. A look costs 0.04 ms a GPU on an H200, 0.3 ms on an H100.
 _LOOKS = ((2.0, 0.05), (10.0, 0.1), (60.0, 0.5))
 
-#: How often reports are looked for; the time of one that tells none is that of the look.
+#: How often reports are looked for; an idle look costs nothing else.
 _REPORTS_S = 0.5
 
 #: GPM values come every second at first, so that a short run has enough of them to be judged; later they are the
-#: costly part of a sample, and a mean over five seconds tells as much.
+#: costly part of a sample, and a mean over five seconds shows as much.
 GPM_FIRST_S, GPM_LATER_S = 1.0, 5.0
 _GPM_FIRST_FOR_S = 60.0
 
 
 class Observer(threading.Thread):
-    """Writes ``sample`` and ``gpu.context`` events, and the watchdog's findings, until told to stop.
+    """Writes ``sample`` and ``gpu.context`` events, and the watchdog's findings, until ``stop``.
 
     Args:
         target: PID of the target; contexts of processes outside its tree prove nothing.
@@ -197,9 +197,9 @@ class Observer(threading.Thread):
         self._journal = journal
         self._reports = reports
         self.contexts: List[str] = []
-        self._stop_asked = threading.Event()
+        self._stop_requested = threading.Event()
         self._alerts = Alerts(plan.run_id, plan.alert_command, plan.alert_webhook, journal)
-        self._watchdog = Watchdog(sampler, activity, plan.hang_after_s, self._tell)
+        self._watchdog = Watchdog(sampler, activity, plan.hang_after_s, self._report)
 
     def run(self) -> None:
         started_s = time.monotonic()
@@ -208,7 +208,7 @@ class Observer(threading.Thread):
             now_s = time.monotonic()
             quick_s = self._pause_between_looks(now_s - started_s)
             pause_s = min(due_s - now_s, _REPORTS_S if quick_s is None else quick_s)
-            if self._stop_asked.wait(max(0.0, pause_s)):
+            if self._stop_requested.wait(max(0.0, pause_s)):
                 return
             self._reports.read()
             due = time.monotonic() >= due_s
@@ -230,7 +230,7 @@ class Observer(threading.Thread):
 
     def stop(self) -> bool:
         """Ask it to end, and wait a moment. False when it hangs in NVML: then nobody should ask NVML anything."""
-        self._stop_asked.set()
+        self._stop_requested.set()
         self.join(timeout=2.0)
         return not self.is_alive()
 
@@ -246,7 +246,7 @@ class Observer(threading.Thread):
                 if process.pid in tree:
                     self._prove(uuid, process.pid, "nvml-process", process.memory_bytes)
                     break
-        # A mapping of a GPU on which NVML sees no process at all is no context, whatever it maps.
+        # A mapping of a GPU on which NVML sees no process at all is not a context, however much it maps.
         busy = {uuid for uuid, users in listed.items() if users is None or users}
         self._look_for_mappings(tree, busy)
 
@@ -265,7 +265,7 @@ class Observer(threading.Thread):
         if len(self._sampler.uuids) == 1:
             return list(self._unproven)
         minors = processes.context_minors(pid)
-        # Slices of one GPU share its node, so descriptors do not tell them apart.
+        # Slices of one GPU share its node, so descriptors do not distinguish them.
         return [uuid for uuid, gpu in self._unproven.items() if gpu.minor in minors and uuid.startswith("GPU-")]
 
     def _prove(self, uuid: str, pid: int, evidence: str, memory_bytes: Optional[int]) -> None:
@@ -274,6 +274,6 @@ class Observer(threading.Thread):
             self.contexts.append(uuid)
             self._journal.write(GpuContext(uuid=uuid, pid=pid, evidence=evidence, memory_bytes=memory_bytes))
 
-    def _tell(self, finding: Finding) -> None:
+    def _report(self, finding: Finding) -> None:
         self._journal.write(finding.event())
         self._alerts.send(finding)

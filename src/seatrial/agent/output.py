@@ -11,7 +11,7 @@ from seatrial.events import Lines
 
 
 class Activity:
-    """Counts what happens; safe beside threads that only ask whether it has moved."""
+    """Counts what happens; safe with threads that only look whether it has moved."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -22,7 +22,7 @@ class Activity:
         self._count += 1
 
     def new(self) -> bool:
-        """Whether anything has happened since the last call."""
+        """Return whether anything has happened since the last call."""
         seen, self._seen = self._seen, self._count
         return self._count != seen
 
@@ -123,7 +123,7 @@ class Stream:
     def _note_index(self, index: int, count: int) -> None:
         try:
             os.write(index, b"%.6f %d %d\n" % (time.time(), self._number, count))
-        except OSError:  # full disk: said already, by the log or by the journal
+        except OSError:  # full disk: the log or the journal has reported it
             pass
 
 

@@ -36,16 +36,16 @@ def read(path: str) -> AgentPlan:
 def _placed(plan: AgentPlan) -> AgentPlan:
     """The plan with this node's rank, and a folder of its own for its target where several share one.
 
-    Raises ValueError when the variable that should tell the rank does not.
+    Raises ValueError when the variable for the rank does not have it.
     """
     if plan.nodes == 1:
         return plan._replace(node_rank=0)
     if plan.node_rank is not None:  # a machine of its own, with a run folder of its own
         return plan
-    told = os.environ.get(plan.node_rank_variable or "", "")
-    if not told.isdigit():
-        raise ValueError("%s does not give this node's rank: %r" % (plan.node_rank_variable, told))
-    rank = int(told)
+    number = os.environ.get(plan.node_rank_variable or "", "")
+    if not number.isdigit():
+        raise ValueError("%s does not give this node's rank: %r" % (plan.node_rank_variable, number))
+    rank = int(number)
     folder = os.path.join(plan.run_dir, "nodes", str(rank))
     make_folder(folder)
     rendezvous = os.path.expandvars(plan.rendezvous) if plan.rendezvous else None
@@ -54,7 +54,7 @@ def _placed(plan: AgentPlan) -> AgentPlan:
 
 def make_folder(path: str) -> None:
     """A folder on what may be a volume that several users share: like those that a kubelet makes for a subPath, it has
-    the mode of the one above, so that the next user's run can make its own beside it.
+    the mode of the one above, so that the next user's run can make its own next to it.
 
     Raises OSError.
     """

@@ -8,7 +8,7 @@ from typing import Dict, List, Optional, Set
 
 from seatrial.agent import attempts, gpu_check, isolation, journal, output, saved_files, signals, target
 from seatrial.agent.gpu_check import FrameworkCheck
-from seatrial.agent.journal import Journal, Redactor, say
+from seatrial.agent.journal import Journal, Redactor, print_to_stderr
 from seatrial.agent.observer import Observer
 from seatrial.agent.output import Activity, Reports
 from seatrial.agent.plan import events_file
@@ -23,7 +23,7 @@ from seatrial.probe import container, processes
 from seatrial.probe.container import Cgroup
 from seatrial.probe.sampler import Sampler
 
-#: A write that finds no room fills what is left first, to the page; other ends leave more than this.
+#: A write without space fills what is left first, to the page; other ends leave more than this.
 _FULL = 0.95
 
 
@@ -68,7 +68,7 @@ class Run:
 
     Args:
         secrets: byte strings to cut out of its output.
-        trial: of the target's framework, to be started beside the target; or None.
+        trial: of the target's framework, to be started alongside the target; or None.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Run:
         self._guard: Optional[int] = None
         self._stops = 0
         self._signals = 0
-        self._told: Set[int] = set()
+        self._notified: Set[int] = set()
         self._timed_out = False
         self._contract_broken = False
         self._interrupted = False
@@ -141,7 +141,7 @@ class Run:
         stopped = observer.stop()
         energy_after_j = sampler.energy_j() if stopped else {}
         self._reports.finish()
-        self._journal.tell_refused()
+        self._journal.report_refusals()
         journal.blot(events_file(self._plan), self._secrets)
         code = self._write_exited(ended_s - started_s, oom_kills_before)
         energy_j = _difference(energy_before_j, energy_after_j)
@@ -153,12 +153,12 @@ class Run:
             if outside is not None:
                 self._journal.write(outside)
         if self._plan.evidence_dir is None:  # the host cannot see the volumes of a pod
-            self._tell_saved(began)
+            self._report_saved(began)
         self._journal.summary([stream.lines for stream in self._streams])
         self._journal.write(AgentFinished(exit_code=code, energy_j=energy_j, contexts=contexts))
         return code
 
-    def _tell_saved(self, started: float) -> None:
+    def _report_saved(self, started: float) -> None:
         folder = self._env.get("SEATRIAL_MODELS_DIR")
         if folder is not None:
             self._journal.write(ModelsSaved(files=saved_files.models(folder, started)))
@@ -166,7 +166,7 @@ class Run:
     def _cannot_run(self, program: str, error: OSError) -> int:
         code = EXIT_NOT_FOUND if isinstance(error, FileNotFoundError) else EXIT_CANNOT_RUN
         message = "%s cannot be run: %s" % (error.filename or program, error.strerror)
-        say(message)
+        print_to_stderr(message)
         self._journal.note(message)
         self._journal.write(never_started("exited", code))
         self._journal.write(AgentFinished(exit_code=code, energy_j={}))
@@ -175,7 +175,7 @@ class Run:
     def _write_started(self, argv: List[str]) -> None:
         redactor = Redactor(self._secrets)
         argv = [redactor.text(word) for word in argv]
-        # Its framework is told by its kernel.
+        # The kernel's event has its framework.
         self._journal.write(
             TargetStarted(pid=self._target.pid, argv=argv, launcher=self._plan.launcher, framework=None)
         )
@@ -220,7 +220,7 @@ class Run:
                 self._kill()
 
     def _look_at_trial(self) -> None:
-        """Judge the framework's trial once it has ended. Failed: the target is stopped, whatever it has done so far."""
+        """Judge the framework's trial once it has ended. Failed: the target is stopped, however far it is."""
         trial = self._trial
         if trial is None:
             return
@@ -276,7 +276,7 @@ class Run:
                 self._stop(number, "engine")
             elif number != signal.SIGCHLD and not self._plan.interactive:
                 self._forward(number, "engine")
-        self._reap()  # a storm of signals fills the pipe, and the one that tells of the target's end is not in it
+        self._reap()  # a storm of signals fills the pipe, and the one for the target's end is not in it
 
     def _reap(self) -> None:
         """Every child that has ended: the target, and orphans that fell to us."""
@@ -317,7 +317,7 @@ class Run:
         pids = signals.recipients(number, self._target.pid, self._plan.launcher)
         reached = signals.send(pids, number)
         if number in signals.STOPPING:
-            self._told.update(reached)
+            self._notified.update(reached)
         self._write_signal(number, origin, reached)
 
     def _kill(self) -> None:
@@ -340,15 +340,15 @@ class Run:
         return [process.pid for process in processes.descendants(os.getpid()) if process.pid not in ours]
 
     def _end_leftovers(self, wakeup: int) -> None:
-        """The run ends with its target: what is left is asked, then made to go; its last output is kept."""
+        """The run ends with its target: leftovers are requested to end, then killed; its last output is kept."""
         left = self._leftovers()
         notice_until_s = time.monotonic() + LEFTOVER_NOTICE_S
         while left and self._kill_at_s is None and time.monotonic() < notice_until_s:
             self._turn(wakeup, _TICK_S)
             left = self._leftovers()
-        untold = [pid for pid in left if pid not in self._told]
-        if untold:
-            self._write_signal(signal.SIGTERM, "end", signals.send(untold, signal.SIGTERM))
+        unnotified = [pid for pid in left if pid not in self._notified]
+        if unnotified:
+            self._write_signal(signal.SIGTERM, "end", signals.send(unnotified, signal.SIGTERM))
         # A shell that ends at once must not cost the script under it the grace period that is running.
         kill_at_s = self._kill_at_s or time.monotonic() + min(LEFTOVER_GRACE_S, self._plan.grace_s)
         while left and time.monotonic() < kill_at_s:
@@ -409,7 +409,7 @@ def _pause_s(*moments_s: Optional[float]) -> Optional[float]:
 
 
 def _difference(before: Dict[str, Optional[float]], after: Dict[str, Optional[float]]) -> Dict[str, Optional[float]]:
-    """UUID → joules used in between; None where there is no counter."""
+    """UUID → joules used in between; None without a counter."""
     used: Dict[str, Optional[float]] = {}
     for uuid, end_j in after.items():
         start_j = before.get(uuid)

@@ -156,7 +156,7 @@ def _new_folder(run_dir: str) -> Optional[str]:
 
 
 def _copy(file: _File, to: str, most_bytes: int, until_s: float) -> bool:
-    """Whether it was copied, whole; otherwise nothing is left of the copy."""
+    """Return whether it was copied, whole; otherwise nothing is left of the copy."""
     try:
         source = os.open(file.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

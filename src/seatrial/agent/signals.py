@@ -66,7 +66,7 @@ def recipients(number: int, target: int, launcher: str) -> List[int]:
 
 
 def ignores(pid: int, number: int) -> bool:
-    """Whether a process has set this signal to be ignored: then it goes on as if none had come."""
+    """Return whether a process has set this signal to be ignored: then it goes on as if none had come."""
     return bool(processes.ignored_signals(pid) >> (number - 1) & 1)
 
 

@@ -8,7 +8,7 @@ from typing import Dict, Optional, Tuple
 import seatrial
 from seatrial.agent import attempts, gpu_check, isolation, signals
 from seatrial.agent.hook import install
-from seatrial.agent.journal import Journal, encode, say, take
+from seatrial.agent.journal import Journal, encode, print_to_stderr, take
 from seatrial.agent.plan import make_folder
 from seatrial.agent.run_loop import EXIT_GPU_CONTRACT, Run
 from seatrial.agent.target import interpreter, target_environment
@@ -21,7 +21,7 @@ from seatrial.probe.container import Cgroup
 def supervise(plan: AgentPlan, journal: Journal, alterable: Optional[str]) -> int:
     """Run the plan; the agent's exit code: the target's own, 128 + signal, 3 (GPU contract) or 124 (time-out).
 
-    In a pod, 143 says that it was asked to end and its run has not ended (attempts.exit_code).
+    In a pod, 143 means that its end was requested and its run has not ended (attempts.exit_code).
 
     Args:
         alterable: why the target could alter the evidence, or None.
@@ -59,7 +59,7 @@ def supervise(plan: AgentPlan, journal: Journal, alterable: Optional[str]) -> in
 
         return attempts.run_again(plan, journal, once)
     except signals.Stopped as stopped:
-        say("stopped by %s before the target was started" % signals.name(stopped.number))
+        print_to_stderr("stopped by %s before the target was started" % signals.name(stopped.number))
         name = signals.name(stopped.number)
         journal.write(Signal(signal=stopped.number, name=name, origin="engine", forwarded_to=[]))
         code = attempts.exit_code(plan, 128 + stopped.number, stopped=True)
@@ -108,7 +108,7 @@ def _check(plan: AgentPlan, env: Dict[str, str], journal: Journal) -> Optional[g
         isolation.import_compiled_by_child("pynvml")
     outcome = gpu_check.check(plan, env, journal)
     if outcome.finding is not None:
-        gpu_check.tell(outcome.finding, journal)
+        gpu_check.report(outcome.finding, journal)
         journal.write(never_started("gpu-contract", None))
         return None
     if outcome.extra:

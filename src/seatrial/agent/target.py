@@ -17,7 +17,7 @@ ADDRESS, COUNT, NUMBER = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PR
 
 
 def variables(plan: AgentPlan) -> Dict[str, str]:
-    """TF_CONFIG and JAX's; {} on one node, and where another launcher tells the ranks."""
+    """Return TF_CONFIG and JAX's variables; {} on one node, and if another launcher sets the ranks."""
     if not plan.workers or plan.node_rank is None:
         return {}
     task = {"type": "worker", "index": plan.node_rank}
@@ -29,7 +29,7 @@ def variables(plan: AgentPlan) -> Dict[str, str]:
     }
 
 
-#: Marks every process of a run, whatever session or parent it moves to; the guard finds them by it.
+#: Marks every process of a run, in whichever session or parent; the guard finds them by it.
 RUN_VARIABLE = "SEATRIAL_RUN_ID"
 
 #: What programs that draw for a terminal's width take in place of one: the size of a plain terminal.
@@ -75,10 +75,10 @@ def target_environment(plan: AgentPlan, base: Mapping[str, str], secrets: Mappin
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [env.get("PYTHONPATH"), *plan.python_path]))
     env[EVENTS_VARIABLE] = events_file(plan)
     env[RUN_VARIABLE] = plan.run_id
-    # CUDA numbers the fastest GPU first unless told; NVML, nvidia-smi and the plan go by PCI bus.
+    # CUDA numbers the fastest GPU first by default; NVML, nvidia-smi and the plan go by PCI bus.
     env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     if plan.gpu_mode != "required":
-        # Empty is CUDA's own way to show no device. "-1" only works because it is no valid index, and scripts that
+        # Empty is CUDA's own way to show no device. "-1" only works because it is not a valid index, and scripts that
         # split and count the list, or convert it to device numbers, take it for one.
         env["CUDA_VISIBLE_DEVICES"] = ""
     return env
@@ -104,7 +104,7 @@ def command(plan: AgentPlan) -> List[str]:
 
 
 def _meeting(plan: AgentPlan) -> List[str]:
-    """How the ranks find each other. c10d at node 0: whoever is lost may come back; static ranks could not.
+    """Let the ranks find each other. c10d at node 0: a lost node may come back; static ranks could not.
 
     Several nodes start torchrun again (attempts.py) where one would let it restart its ranks: its rendezvous takes a
     node that comes back within the 15 s in which the lost one counts as alive, and then waits for ever (torch 2.13).
@@ -121,7 +121,7 @@ def _meeting(plan: AgentPlan) -> List[str]:
 def interpreter(plan: AgentPlan) -> str:
     """The Python that runs the target, for checks that must see its packages.
 
-    A wrapper by another name counts where the plan says that a script stands behind it.
+    A wrapper by another name counts if by the plan a script stands behind it.
     """
     before = plan.argv[: plan.script] if plan.script is not None else plan.argv[:1]
     pythons = [word for word in before if os.path.basename(word).startswith("python")]

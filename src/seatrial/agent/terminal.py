@@ -43,8 +43,8 @@ class Standard:
             _resize(descriptor, lines, columns)
 
 
-def open_streams(plan: AgentPlan, say: Callable[[str], None]) -> Standard:
-    """What the plan asks for; where the system gives no terminal, pipes, and a sentence.
+def open_streams(plan: AgentPlan, note: Callable[[str], None]) -> Standard:
+    """Return what the plan asks for; where the system gives no terminal, pipes, and a sentence.
 
     Raises OSError.
     """
@@ -56,7 +56,7 @@ def open_streams(plan: AgentPlan, say: Callable[[str], None]) -> Standard:
         try:
             _open_terminals(standard, terminal)
         except (OSError, ImportError) as error:
-            say("no terminal for the target: %s" % error)
+            note("no terminal for the target: %s" % error)
     if standard.theirs[0] is None:
         if plan.input is None or (terminal is not None and 0 in terminal.streams):
             standard.theirs[0] = subprocess.DEVNULL
@@ -139,7 +139,7 @@ class Input:
         self._wait_for_source(True)
 
     def serve(self, descriptor: int) -> None:
-        """The selector told that this one of ours is ready."""
+        """Serve one of our descriptors that the selector found ready."""
         if descriptor == self._source and self._reads:
             self._read()
         elif self._writes:
@@ -172,7 +172,7 @@ class Input:
         self._write()
 
     def _write(self) -> None:
-        """What is waiting, as far as the target takes it now."""
+        """Return what is waiting, as far as the target takes it now."""
         stdin = self._streams.stdin
         if stdin is None:
             self._waiting = b""

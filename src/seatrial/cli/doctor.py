@@ -155,7 +155,7 @@ def _inspection(
     shm_size: str | None,
     network: str | None,
 ) -> InspectionRequest:
-    from seatrial.backends.containers.user_mounts import checked_mount, parse_mount
+    from seatrial.backends.containers.mounts import checked_mount, parse_mount
     from seatrial.doctor.facts.inspection import InspectionRequest
     from seatrial.job.units import parse_bytes
     from seatrial.system.state import state_folder

@@ -45,7 +45,7 @@ def plan(
     secrets.check_secrets(job, environ)
     made = launch.plan_only(job, environ)
     if form is not None:
-        from seatrial.planning.equivalent import as_compose, as_docker
+        from seatrial.planning.portable import as_compose, as_docker
 
         print({"docker": as_docker, "compose": as_compose}[form](made), end="")
         return EXIT_DONE
@@ -150,7 +150,7 @@ def init(
         print(json.dumps(json_schema(), indent=1))
         return EXIT_DONE
     from seatrial.cli.screen import Screen
-    from seatrial.planning.project_file import FILE, project_file, write_project_file
+    from seatrial.planning.new_project import FILE, project_file, write_project_file
 
     folder = (project or Path.cwd()).resolve()
     if script is not None and not devcontainer and not script.endswith(".py") and not (folder / script).is_file():
@@ -182,8 +182,8 @@ def _devcontainer(folder: Path, script: str | None, machine: str | None, *, show
     from seatrial.cli.screen import Screen
     from seatrial.cli.typed_job import read_job
     from seatrial.job.loading import project_table
-    from seatrial.planning.devcontainer import FOLDER, devcontainer, write_devcontainer
-    from seatrial.planning.project_file import find_script
+    from seatrial.planning.new_project import find_script
+    from seatrial.planning.portable import FOLDER, devcontainer, write_devcontainer
     from seatrial.runs.launch import plan_only
 
     flags: dict[str, Any] = {"project": folder}

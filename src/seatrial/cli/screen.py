@@ -89,11 +89,11 @@ class Screen:
             yield lambda line: None
             return
         from seatrial.cli.terminal import LiveLine
-        from seatrial.images.build.progress import Telling
+        from seatrial.images.build.progress import BuildReporter
 
         shown = self._live
         live = shown or LiveLine()
-        telling = Telling(
+        reporter = BuildReporter(
             self.say,
             self._print_of_build,
             live=live if live.changes else None,
@@ -102,8 +102,8 @@ class Screen:
         )
         self._live, self.builds = live, True
         try:
-            with telling:
-                yield telling.line
+            with reporter:
+                yield reporter.line
         finally:
             self._live, self.builds = shown, False
 

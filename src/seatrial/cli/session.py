@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 
 from seatrial.backends.base import State
-from seatrial.backends.remembered import remembering
+from seatrial.backends.table import remembering
 from seatrial.cli.root import importing
 from seatrial.cli.screen import Screen
 from seatrial.errors import EXIT_DONE, EXIT_GPU_CONTRACT, SeatrialError
@@ -68,8 +68,8 @@ def carry_out(
     with interrupt_stops(prepared.run, environ, screen.say):  # at once: the target may be at work already
         with importing():  # while the container starts: its end need not wait for it
             importlib.import_module("seatrial.runs.ending")
-            from seatrial.receipt.render.pages import ROOM, compile_pages
-        compile_pages(ROOM)
+            from seatrial.receipt.render.pages import PACKAGE, compile_pages
+        compile_pages(PACKAGE)
         ready, typing = saying_when_ready(serving, screen.say), passing_on(prepared.run, prepared.plan)
         with ready, typing, screen.showing_progress(prepared.run) as show:
             ended = follow(

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from seatrial.backends.containers.container_state import STATUSES
+from seatrial.backends.containers.client import STATUSES
 from seatrial.backends.containers.engine import COMPOSE_LABEL, ContainerEngine
 from seatrial.errors import EngineUnavailableError
 from seatrial.system import command

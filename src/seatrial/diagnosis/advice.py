@@ -6,12 +6,15 @@ it is gone. Where no bound follows, none is told. What a change really brings, `
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import lru_cache
+from importlib import resources
 
 from seatrial.diagnosis import thresholds as at
-from seatrial.diagnosis.diagnosis import Advice, Cause
-from seatrial.diagnosis.peaks import tensor_ratio
+from seatrial.diagnosis.diagnosis import Advice, Cause, peaks
 from seatrial.diagnosis.signals import Signals, ranks_wait
 
 UNKNOWN = "no bound follows from what was measured"
@@ -103,7 +106,8 @@ def _compute(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     found = []
     busy = seen.gpu.get("sm_activity_pct", seen.gpu.get("utilization_pct", 100.0)) / 100
     if "fp32" in tags:
-        ratio = tensor_ratio(seen.gpu_name)
+        peak = peaks(seen.gpu_name)
+        ratio = peak.tensor / peak.fp32 if peak and peak.fp32 else None
         gain = UNKNOWN
         if ratio is not None:
             at_most = 1 / (1 - busy + busy / ratio)
@@ -309,3 +313,29 @@ ADVICE: dict[Cause, Callable[[tuple[str, ...], Signals], list[Advice]]] = {
     "imbalanced": _imbalance,
     **dict.fromkeys(("failed-early", "cpu-only", "too-short", "start-up", "compiling"), _nothing),  # happened.py's own
 }
+
+
+@lru_cache(maxsize=1)
+def elsewhere() -> dict[str, dict[str, str | None]]:
+    """Return the beginning of an advice in PyTorch's words → its words by framework; None if there is none.
+
+    Sources: docs.jax.dev (jit, lax.scan, device_put, sharding), flax.readthedocs.io, orbax.readthedocs.io,
+    google-grain.readthedocs.io; tensorflow.org/guide (data_performance, mixed_precision, function,
+    distributed_training), keras.io (Model.compile), tensorflow.org/api_docs (CheckpointOptions, prefetch_to_device).
+    """
+    text = resources.files("seatrial.diagnosis").joinpath("frameworks.json").read_text(encoding="utf-8")
+    found: dict[str, dict[str, str | None]] = json.loads(text)
+    return found
+
+
+def in_framework(advice: Iterable[Advice], framework: str) -> tuple[Advice, ...]:
+    """Return the same advice in the words of ``jax`` or ``tensorflow``, each change once; else as it is."""
+    if framework not in ("jax", "tensorflow"):
+        return tuple(advice)
+    kept: dict[str, Advice] = {}
+    for each in advice:
+        words = next((words for begin, words in elsewhere().items() if each.change.startswith(begin)), None)
+        change = each.change if words is None else words[framework]
+        if change is not None:
+            kept.setdefault(change, replace(each, change=change))
+    return tuple(kept.values())

@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from seatrial.common.signals import REGIONS
 from seatrial.diagnosis import thresholds as at
 from seatrial.diagnosis.advice import advise
-from seatrial.diagnosis.anatomy import REGIONS
-from seatrial.diagnosis.diagnosis import Cause, Diagnosis
-from seatrial.diagnosis.peaks import peak_flops
+from seatrial.diagnosis.diagnosis import Cause, Diagnosis, peaks
+from seatrial.diagnosis.happened import Ended, happened, notes, too_short
 from seatrial.diagnosis.signals import Signals, ranks_wait, signals
-from seatrial.diagnosis.training_happened import Ended, happened, notes, too_short
 
 
 def diagnose(
@@ -44,8 +43,8 @@ def diagnose_signals(seen: Signals) -> Diagnosis | None:
         return None
     cause = next(cause for cause, holds in RULES if holds(seen))
     tags = tuple(tag for tag, holds in TAGS if holds(seen))
-    peak = peak_flops(seen.gpu_name)
-    mfu = seen.flops_per_s / (peak * seen.gpus) if seen.flops_per_s and peak and seen.gpus else None
+    peak = peaks(seen.gpu_name)
+    mfu = seen.flops_per_s / (peak.tensor * seen.gpus) if seen.flops_per_s and peak and seen.gpus else None
     return Diagnosis(cause, tags, _evidence(seen), advise(cause, tags, seen), mfu)
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from seatrial.common.signals import Anatomy, is_hooks, read_anatomy
 from seatrial.diagnosis import thresholds as at
-from seatrial.diagnosis.anatomy import Anatomy, is_hooks, read_anatomy
 
 _GPU_KEYS = (
     "utilization_pct",

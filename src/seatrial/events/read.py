@@ -113,10 +113,11 @@ class Lines:
         return descriptor
 
 
-#: A longer line of a report is no step; a script that reports a thousand numbers a line needs 30 KB.
+#: A longer line of a report is not a step; a script that reports a thousand numbers a line needs 30 KB.
 MAX_REPORT_BYTES = 64 * 1024
 
-#: A line whose values are nested deeper than this is no event: who writes it down again, or looks through it, would run
+#: A line whose values are nested deeper than this is not an event: a program that writes it down again, or reads it,
+#: would run
 #: out of stack. Ours are 4 deep.
 MAX_DEPTH = 64
 
@@ -124,8 +125,8 @@ MAX_DEPTH = 64
 def report(line: bytes) -> Tuple[Optional[Dict[str, Any]], Optional[str]]:
     """A line that the target wrote as the report that it is; and the type of evidence that it posed as, or None.
 
-    It is a step whatever it claims to be, unless it is of another type that targets may report. Source, _seq and _chain
-    are ours. (None, None) is no report.
+    It is a step, however it calls itself, unless it is of another type that targets may report. Source, _seq and _chain
+    are ours. (None, None) is not a report.
     """
     if len(line) > MAX_REPORT_BYTES:
         return None, None
@@ -147,7 +148,7 @@ def read(path: str) -> Tuple[List[Dict[str, Any]], int]:
 
 
 def tail(path: str, size: int) -> Tuple[List[Dict[str, Any]], int]:
-    """The same of the last ``size`` bytes. The line cut in two at the beginning is no loss."""
+    """Read the last ``size`` bytes. A line cut in two at the beginning is not counted."""
     lines = Lines(path)
     lines.skip_to_last(size)
     return _parsed(lines, 2 * size)  # what is appended meanwhile included, within reason
@@ -170,7 +171,7 @@ def _parsed(lines: Lines, most_bytes: int = sys.maxsize) -> Tuple[List[Dict[str,
 
 
 def parse(line: bytes) -> Optional[Dict[str, Any]]:
-    """The event on one line, or None when it is no JSON object. A line without a type is a target's step."""
+    """The event on one line, or None if it is not a JSON object. A line without a type is a target's step."""
     try:
         event = json.loads(line.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
@@ -201,5 +202,5 @@ def of_type(events: Iterable[Dict[str, Any]], kind: Type[Event]) -> Iterator[Dic
 
 
 def mark(kind: Type[Event]) -> bytes:
-    """What every line of this kind has in it: who looks for a few among many lines need not parse them all."""
+    """Return what every line of this kind has in it: a search for a few lines need not parse them all."""
     return b'"type":"%s"' % kind.type.encode()

@@ -29,7 +29,8 @@ def split_chain(line: bytes) -> Tuple[bytes, Optional[str]]:
 
 
 class Chain(NamedTuple):
-    """What following a log's chain found: how many lines hold, the digest behind them, and the first that does not.
+    """Hold what following a log's chain found: how many lines hold, the digest behind them, and the first that does
+    not.
 
     ``broken_at`` is a line's number, from 1, or None.
     """
@@ -44,10 +45,10 @@ def follow_chain(path: str) -> Chain:
     lines, digest = 0, CHAIN_START
     with open(path, "rb") as file:
         for line in file:
-            body, told = split_chain(line[:-1] if line.endswith(b"\n") else line)
-            if told is None or told != link(digest, body):
+            body, stored = split_chain(line[:-1] if line.endswith(b"\n") else line)
+            if stored is None or stored != link(digest, body):
                 return Chain(lines, digest, lines + 1)
-            lines, digest = lines + 1, told
+            lines, digest = lines + 1, stored
     return Chain(lines, digest, None)
 
 
@@ -112,7 +113,7 @@ class StepLog:
 class EvidenceLog:
     """Appends to a run's events.jsonl, each line chained to those before it. Several processes may write at once.
 
-    A line's ``_chain`` is the digest of the line without it and of the chain before: whoever changes, adds or removes a
+    A line's ``_chain`` is the digest of the line without it and of the chain before: changing, adding or removing a
     line has to change every later one. The last one stands in the receipt.
     """
 

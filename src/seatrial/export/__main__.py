@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     of_what = f"{len(next(iter(original.inputs.values())))} {'real' if original.real else 'random'} inputs"
     print(f"{original.name}: comparing on {of_what}", flush=True)
     if not original.real:
-        print("no examples are saved beside it: the inputs are drawn from a fixed seed", flush=True)
+        print("no examples are saved with it: the inputs are drawn from a fixed seed", flush=True)
     began = time.perf_counter()
     found = export(original, arguments.to, arguments.out, tolerance)
     seconds, size = time.perf_counter() - began, arguments.out.stat().st_size
@@ -121,7 +121,7 @@ def _write_and_compare(original: Original, to: str, written: Path, tolerance: fl
 
 
 def _examples(original: Original) -> Examples:
-    """The inputs with the original's outputs, for whoever loads the exported file."""
+    """Return the inputs with the original's outputs, for programs that load the exported file."""
     with torch.no_grad():
         outputs = run_original(original)(tuple(original.inputs.values()))
     named = dict(zip(original.outputs, outputs, strict=True))

@@ -1,4 +1,4 @@
-"""How far the exported model's outputs are from the original's, at several batch sizes."""
+"""Compare the exported model's outputs with the original's, at several batch sizes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ LEAST = 1.2e-38
 
 
 class DisagreesError(TrainError):
-    """What was exported does not compute what the original computes."""
+    """The exported model does not compute what the original computes."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What the comparison found.
+    """The result of the comparison.
 
     Attributes:
         scaled: largest |a - b| / max(|b|, r), b the original's and r its root mean square over the output, so that

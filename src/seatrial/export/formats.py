@@ -147,7 +147,7 @@ def _count(original: Original) -> int:
 
 
 def _takes_any_number(original: Original) -> bool:
-    """Whether its forward takes ``*inputs``, for which torch.export wants the shapes one tuple deeper."""
+    """Return True if its forward takes ``*inputs``, for which torch.export wants the shapes one tuple deeper."""
     parameters = inspect.signature(original.module.forward).parameters.values()
     return any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in parameters)
 

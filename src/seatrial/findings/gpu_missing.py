@@ -12,7 +12,7 @@ ARCHITECTURES = "SEATRIAL_ARCHITECTURES"
 
 
 def keeps_code_for(kept: Sequence[str], capability: str) -> bool:
-    """Whether machine code that was kept for these compute capabilities runs on another."""
+    """Return whether machine code that was kept for these compute capabilities runs on another."""
     return any(runs_on("sm_" + cc.replace(".", ""), capability) for cc in kept)
 
 
@@ -61,7 +61,7 @@ def explain_missing(
             libcuda: path or name of the library that was loaded, None when there is none.
             cu_init: result of cuInit(0), an integer.
             cuda_driver: ``"12.2"``, of cuDriverGetVersion.
-            nvml_error: what NVML said, None when it works.
+            nvml_error: NVML's error, None when it works.
             cuda_visible_devices, nvidia_visible_devices, nvidia_driver_capabilities: the variables, None if not set.
             driver_version: of /proc/driver/nvidia/version, e.g. ``"580.159.04"``.
             torch: ``{"version", "cuda", "arch_list"}`` or None.
@@ -76,7 +76,7 @@ def explain_missing(
         finding = look(list(expected), list(visible), context)
         if finding is not None:
             return finding
-    return _finding("gpus-unusable", _said(context))
+    return _finding("gpus-unusable", _observed(context))
 
 
 def _finding(id: str, evidence: List[str], *, message: Optional[str] = None, fix: Optional[str] = None) -> Finding:
@@ -126,7 +126,7 @@ def _uvm_node(expected: List[Facts], visible: List[Facts], context: Facts) -> Op
     fix = by_id("uvm-node-missing").fix
     if context.get("injection") == "cdi":
         fix += " && " + GENERATE_CDI
-    return _finding("uvm-node-missing", ["in /dev: %s" % ", ".join(sorted(nodes))] + _said(context), fix=fix)
+    return _finding("uvm-node-missing", ["in /dev: %s" % ", ".join(sorted(nodes))] + _observed(context), fix=fix)
 
 
 def _libcuda(expected: List[Facts], visible: List[Facts], context: Facts) -> Optional[Finding]:
@@ -140,16 +140,17 @@ def _libcuda(expected: List[Facts], visible: List[Facts], context: Facts) -> Opt
 
 
 def _nvml(expected: List[Facts], visible: List[Facts], context: Facts) -> Optional[Finding]:
-    """What NVML says, when the catalogue knows it. NVML itself is not needed: CUDA may well work without."""
-    said = context.get("nvml_error")
-    if visible or not said or context.get("cu_init") == 0:
+    """Return the finding of NVML's error if the catalogue has it. NVML itself is not needed: CUDA may well work
+    without."""
+    lines = context.get("nvml_error")
+    if visible or not lines or context.get("cu_init") == 0:
         return None
-    text = said if "NVML" in said else "Failed to initialize NVML: " + said
-    return _known_by(text, ["NVML: %s" % said])
+    text = lines if "NVML" in lines else "Failed to initialize NVML: " + lines
+    return _known_by(text, ["NVML: %s" % lines])
 
 
 def _visible_devices_variable(expected: List[Facts], visible: List[Facts], context: Facts) -> Optional[Finding]:
-    """CUDA_VISIBLE_DEVICES, when it is set and what CUDA shows is less than what was asked for."""
+    """CUDA_VISIBLE_DEVICES, when it is set and what CUDA shows is less than what was requested."""
     value = context.get("cuda_visible_devices")
     missing = _missing(expected, visible)
     if value is None or context.get("cu_init") not in (None, 0, 100) or not missing:
@@ -164,12 +165,12 @@ def _mig(expected: List[Facts], visible: List[Facts], context: Facts) -> Optiona
     mig = context.get("mig") or {}
     if visible or not mig.get("enabled") or mig.get("instances"):
         return None
-    return _finding("mig-no-instances", ["MIG mode: on; instances: 0"] + _said(context))
+    return _finding("mig-no-instances", ["MIG mode: on; instances: 0"] + _observed(context))
 
 
 def _cu_init(expected: List[Facts], visible: List[Facts], context: Facts) -> Optional[Finding]:
     id = CU_INIT_CAUSES.get(context.get("cu_init") or 0)
-    return None if id is None else _finding(id, _said(context))
+    return None if id is None else _finding(id, _observed(context))
 
 
 def _torch_build(expected: List[Facts], visible: List[Facts], context: Facts) -> Optional[Finding]:
@@ -181,7 +182,7 @@ def _torch_build(expected: List[Facts], visible: List[Facts], context: Facts) ->
 
 
 def _framework_build(expected: List[Facts], visible: List[Facts], context: Facts) -> Optional[Finding]:
-    """A TensorFlow or JAX without its CUDA part, which says nothing of its own accord."""
+    """A TensorFlow or JAX without its CUDA part, which prints nothing about it."""
     framework = context.get("framework")
     if not framework or framework.get("cuda") or not context.get("kernel_error"):
         return None
@@ -192,7 +193,7 @@ def _framework_build(expected: List[Facts], visible: List[Facts], context: Facts
 
 
 def _install_jax(gpu: Facts, context: Facts) -> str:
-    """The command that installs JAX with the CUDA that this driver runs; that of its plug-in, where none is known.
+    """The command that installs JAX with the CUDA that this driver runs; that of its plug-in, if none is known.
 
     Source: docs.jax.dev/en/latest/installation.html: CUDA 13 needs driver 580 and sm_75.
     """
@@ -256,7 +257,7 @@ def _kernel(expected: List[Facts], visible: List[Facts], context: Facts) -> Opti
     return found
 
 
-#: Findings that say that the framework has nothing for this GPU.
+#: Findings of a framework that has nothing for this GPU.
 _NO_CODE = ("no-kernel-image", "gpu-too-new-for-xla", "gpu-too-new-for-tensorflow", "gpu-too-old-for-framework")
 
 
@@ -264,10 +265,10 @@ def _other_gpus(expected: List[Facts], visible: List[Facts], context: Facts) -> 
     missing = _missing(expected, visible)
     if not missing or not visible:
         return None
-    asked = ["asked for %s" % ", ".join(str(gpu.get("uuid")) for gpu in expected), _seen(visible)]
+    requested = ["requested %s" % ", ".join(str(gpu.get("uuid")) for gpu in expected), _seen(visible)]
     if len(visible) < len(expected):
-        return _finding("gpus-missing", asked + ["missing: %s" % ", ".join(missing)])
-    return _finding("other-gpus", asked, fix="seatrial run --gpus %s …" % ",".join(missing))
+        return _finding("gpus-missing", requested + ["missing: %s" % ", ".join(missing)])
+    return _finding("other-gpus", requested, fix="seatrial run --gpus %s …" % ",".join(missing))
 
 
 def _missing(expected: Sequence[Facts], visible: Sequence[Facts]) -> List[str]:
@@ -296,14 +297,14 @@ def _driver(context: Facts) -> List[str]:
     return ["driver %s%s" % (version or "unknown", ", CUDA up to %s" % cuda if cuda else "")]
 
 
-def _said(context: Facts) -> List[str]:
-    """What cuInit and NVML said, and the driver's version."""
-    said = []
+def _observed(context: Facts) -> List[str]:
+    """Return what cuInit and NVML lines, and the driver's version."""
+    lines = []
     if context.get("cu_init") is not None:
-        said.append("cuInit returned %s" % context["cu_init"])
+        lines.append("cuInit returned %s" % context["cu_init"])
     if "nvml_error" in context:
-        said.append("NVML: %s" % (context["nvml_error"] or "works"))
-    return said + _driver(context)
+        lines.append("NVML: %s" % (context["nvml_error"] or "works"))
+    return lines + _driver(context)
 
 
 #: In the order in which CUDA needs them.

@@ -135,7 +135,7 @@ def _begun_in(plain_text: bytes, layers: Sequence[str]) -> List[Known]:
 
 
 def _may_begin(plain_text: bytes, layers: Sequence[str]) -> bool:
-    """Whether the first letters of any symptom stand in a text."""
+    """Return whether the first letters of any symptom stand in a text."""
     heads = _heads(layers)
     return any(plain_text[at : at + _HEAD] in heads for at in range(len(plain_text) - _HEAD + 1))
 
@@ -224,7 +224,7 @@ class Matches:
                 self.add(number, end + joint + begin)
 
     def _may_be_cut(self, before: bytes, joint: bytes, behind: bytes) -> bool:
-        """Whether a symptom's beginning may stand across a break, by the letters around it."""
+        """Return whether a symptom's beginning may stand across a break, by the letters around it."""
         around = before + behind
         if len(around) < 4 or not around.isascii() or b"\\" in around:
             return True

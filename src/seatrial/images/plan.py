@@ -209,7 +209,7 @@ def _to_build(
 def plan_packages(
     job: Job, *, script: ScriptFacts, cpu_only: bool, machine: Machine | None = None, python: str | None = None
 ) -> Resolved:
-    """What pip is asked for in a virtual environment of this Python, where there is no image to choose."""
+    """Return the requirements for a virtual environment of this Python, where no image is chosen."""
     needs = image_needs(job, script, gpus=not cpu_only)
     resolved = resolve_frameworks(
         needs,
@@ -227,7 +227,7 @@ def plan_packages(
 
 
 def _machine(job: Job, machine: Machine | None, cpu_only: bool) -> Machine | None:
-    """What to build for; None: the CPU. A named target is built for even where there is no GPU."""
+    """Return the machine to build for, a named target first; None for the CPU."""
     if job.image.target is not None:
         return parse_target(job.image.target)
     return None if cpu_only else machine or Machine()
@@ -244,10 +244,10 @@ def _of_syntax(script: ScriptFacts) -> tuple[dict[str, str], SpecifierSet]:
 
 
 def _on_own_base(pins: PinnedPythons, python: str | None) -> PinnedPythons:
-    """The user's own base may know other indexes and have a compiler: what it lacks is told, not refused."""
+    """Report what the user's own base lacks, without refusing it: it may know other indexes and have a compiler."""
     lacking = pins.barred.get(python or "")
-    told = (f"{lacking}, and the base image has Python {python}",) if lacking else ()
-    return replace(pins, barred={}, warnings=(*pins.warnings, *told))
+    notes = (f"{lacking}, and the base image has Python {python}",) if lacking else ()
+    return replace(pins, barred={}, warnings=(*pins.warnings, *notes))
 
 
 def _base_and_stack(job: Job, needs: Needs, machine: Machine | None, pins: PinnedPythons) -> tuple[Base, Resolved]:
@@ -281,7 +281,7 @@ def _base_and_stack(job: Job, needs: Needs, machine: Machine | None, pins: Pinne
 
 
 def _flavour_of(stack: Stack) -> tuple[Flavour | None, str]:
-    """What the stack itself asks of the base."""
+    """Return the base's flavour that the stack itself needs, and the reason."""
     if stack.wheel is not None and stack.wheel.system_cuda and not stack.cpu:
         return "cudnn-runtime", f"{stack.wheel.name} does not include CUDA"
     if stack.forward_compat:
@@ -306,7 +306,7 @@ def _cuda_base(resolved_on: Callable[[str | None], Resolved], flavour: Flavour, 
 
 
 def stack_facts(stack: Stack) -> dict[str, str]:
-    """What was resolved, as plain words: for labels, the receipt and the check of the built image."""
+    """Return the resolved versions as plain text, for labels, the receipt and the check of the built image."""
     facts = {"python": stack.python} if stack.python else {}
     if stack.wheel is not None:
         facts |= {stack.wheel.framework: stack.wheel.version, "build": str(stack.build)}
@@ -324,7 +324,7 @@ def _labels(stack: Stack, architectures: tuple[str, ...]) -> dict[str, str]:
 
 
 def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False) -> Needs:
-    """What the job's target needs from pip, ``image.requirements`` included."""
+    """Return the requirements of the job's target, ``image.requirements`` included."""
     further = tuple(checked_requirement(line, "seatrial.toml: image.requirements") for line in job.image.requirements)
     serving = () if job.serve is None else serving_requirements(job.serve, gpus=gpus)
     added = f"image.requirements adds {', '.join(further)}"
@@ -365,7 +365,7 @@ def factory_of(target: Target, project: Path) -> Path | None:
 
 
 def factory_facts(job: Job) -> ScriptFacts | None:
-    """Of that file and the function in it; None where there is none."""
+    """Read that file and the function in it; None if there is no such file."""
     if (file := factory_of(job.target, job.project)) is None:
         return None
     calls = (_factory(job.target).partition(":")[2],)
@@ -385,7 +385,7 @@ def _compiler(compiles: bool) -> tuple[Choice, ...]:
 
 
 def _is_python(debian_package: str) -> bool:
-    """Of a base without Python, or without its venv module: nothing can be installed before it is there."""
+    """Return True for Python's own packages, which a base without Python needs before anything else."""
     return debian_package.startswith("python3")
 
 
@@ -401,5 +401,5 @@ def _slug(job: Job) -> str:
 
 
 def slug(name: str) -> str:
-    """What an image of this project or recipe is called."""
+    """Return the name part of the tags of this project or recipe."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "project"

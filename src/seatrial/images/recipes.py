@@ -1,4 +1,4 @@
-"""What each built-in recipe needs in its image. The recipes themselves are never imported on the host side."""
+"""List the requirements of each built-in recipe, which the host never imports."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Recipe:
 
 _TORCH = ("torch", "numpy", "safetensors")
 
-#: What serving needs beside what its model needs. Source: the import lines of serve/, torch's apart.
+#: Requirements of serving, in addition to its model's. Source: the import lines of serve/, except torch.
 SERVER = (
     "httptools", "numpy", "pillow", "python-multipart", "starlette", "uvicorn", "uvloop",
 )  # fmt: skip
@@ -135,7 +135,7 @@ def _holds(folder: Path, patterns: Sequence[str]) -> bool:
 
 
 def serving_requirements(serving: Serving, *, gpus: bool) -> tuple[str, ...]:
-    """What pip is asked for to serve a model; of a class of the user's, beside what the project needs."""
+    """Return the requirements for serving a model; those of a user's class are added to the project's."""
     if serving.kind == "code":
         return tuple(dict.fromkeys((*SERVER, *_TORCH)))  # which finds the GPU
     if serving.suffix == ".onnx":
@@ -166,7 +166,7 @@ def _refuse_framework(target: Target) -> None:
 
 
 def _of_export(arguments: Sequence[str]) -> tuple[str, ...]:
-    """What this format and this model need. Source: the import lines of export/ and of what it opens."""
+    """Return the requirements of this format and model. Source: the import lines of export/ and of what it opens."""
     words = set(pairwise(arguments))
     needs = ["tokenizers", "transformers"] if ("--model", "spam") in words else []
     if ("--to", "onnx") in words:
@@ -176,5 +176,5 @@ def _of_export(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def tracks(arguments: Sequence[str], name: str) -> bool:
-    """Whether ``--track NAME`` or ``--track=NAME`` is among them."""
+    """Return True if ``--track NAME`` or ``--track=NAME`` is among them."""
     return f"--track={name}" in arguments or ("--track", name) in pairwise(arguments)

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 #: job: Indexed Job. pytorchjob: Kubeflow v1. trainjob: Kubeflow v2.
 #: jobset: a JobSet of one Indexed Job.
-Kind = Literal["job", "pytorchjob", "trainjob", "jobset"]
+Kind = Literal["job", "jobset", "pytorchjob", "trainjob"]
 CodeWay = Literal["image", "configmap", "none"]
 
 #: Where the agent, its plan and the files of small things are inside a pod; read-only.

@@ -51,6 +51,10 @@ class Target(Table):
     args: tuple[str, ...] = ()
     typed: str = ""
 
+    def with_args(self, *args: str) -> Target:
+        """Return the same target with these arguments."""
+        return Target(kind=self.kind, value=self.value, args=args, typed=self.typed)
+
 
 class ImageOptions(Table):
     """How the image is made."""

@@ -22,7 +22,7 @@ class Original:
     """A model on the CPU.
 
     Attributes:
-        name: of the exported files, unless told otherwise.
+        name: of the exported files by default.
         module: in evaluation mode; takes ``inputs`` by position and returns tensors alone (see ``Flat``).
         state: its weights under the names that it was saved with.
         inputs: name → [N, …]. real: they come from a test set, or from the user.
@@ -66,7 +66,7 @@ class Original:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of its weights: the coarsest, which the tolerance follows."""
+        """Return the coarsest type of its weights, which decides the tolerance."""
         kinds = {tensor.dtype for tensor in self.state.values() if tensor.is_floating_point()}
         for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
             if dtype in kinds:
@@ -75,7 +75,7 @@ class Original:
 
 
 class Flat(nn.Module):
-    """A model whose outputs are a tensor or a plain tuple of tensors, whatever the inner one returns."""
+    """A model whose outputs are a tensor or a plain tuple of tensors, for any return value of the inner one."""
 
     def __init__(self, inner: nn.Module, keywords: Sequence[str] = ()) -> None:
         """keywords: what the inputs are passed as; without them, by place."""
@@ -88,7 +88,7 @@ class Flat(nn.Module):
         return tuple(named.values()) if len(named) > 1 else next(iter(named.values()))
 
     def call(self, *inputs: Tensor) -> Any:
-        """What the inner one returns."""
+        """Call the inner model."""
         if self.keywords:
             return self.inner(**dict(zip(self.keywords, inputs, strict=True)))
         return self.inner(*inputs)
@@ -112,7 +112,7 @@ def keywords_of(network: nn.Module, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def outputs_of(result: Any) -> dict[str, Tensor]:
-    """Name → tensor of what a model returned. Raises InputError: there is no tensor in it."""
+    """Return name → tensor of a model's return value. Raises InputError if it holds none."""
     if isinstance(result, Tensor):
         return {"output": result}
     if isinstance(result, Mapping):

@@ -32,7 +32,7 @@ def open_model(spec: str, factory: str | None = None, shapes: Shapes = ()) -> Or
 
     Args:
         factory: ``module:factory`` of the network, for weights.
-        shapes: of a row of each input, where nothing else tells.
+        shapes: of a row of each input, where nothing else gives them.
 
     Raises ModelFileError, InputError: one sentence.
     """
@@ -60,9 +60,9 @@ def open_model(spec: str, factory: str | None = None, shapes: Shapes = ()) -> Or
 
 
 def _recipe_of(path: Path) -> str | None:
-    """Of a recipe's own file, whose examples name it."""
-    beside = examples_path(path)
-    recipe = read_examples(beside).recipe if beside.is_file() else None
+    """Return the recipe that saved the file, by its examples."""
+    path_of_examples = examples_path(path)
+    recipe = read_examples(path_of_examples).recipe if path_of_examples.is_file() else None
     return recipe if recipe in WEIGHTS and WEIGHTS[recipe].rpartition("/")[2] == path.name else None
 
 
@@ -204,7 +204,7 @@ def _of_user(
 
 
 def _inputs(path: Path, network: Any, shapes: Shapes, factory: str | None) -> dict[str, Tensor]:
-    """Of the examples beside the file, of the shapes asked for, or of a first layer that tells them."""
+    """Return the saved examples, or draw inputs of the given shapes, or of a first layer's."""
     examples = _examples(path)
     if examples is not None and not shapes:
         return dict(examples.inputs)
@@ -214,7 +214,7 @@ def _inputs(path: Path, network: Any, shapes: Shapes, factory: str | None) -> di
     if not shapes:
         also = f", or let {factory} return (model, (inputs, …))" if factory else ""
         raise InputError(
-            f"nothing tells the shape of the inputs of {path.name}",
+            f"nothing shows the shape of the inputs of {path.name}",
             fix=f"--input-shape 1,28,28 (of one row, once for each input){also}",
         )
     names = [f"input_{number}" for number in range(len(shapes))] if len(shapes) > 1 else ["input"]
@@ -222,5 +222,5 @@ def _inputs(path: Path, network: Any, shapes: Shapes, factory: str | None) -> di
 
 
 def _examples(path: Path) -> Examples | None:
-    beside = examples_path(path)
-    return read_examples(beside) if beside.is_file() else None
+    path_of_examples = examples_path(path)
+    return read_examples(path_of_examples) if path_of_examples.is_file() else None

@@ -1,4 +1,4 @@
-"""What a recipe's training has saved, read back: the network with its weights, and the examples beside it.
+"""Read a recipe's saved model: the network with its weights, and its examples.
 
 Only safetensors is read: weights and nothing else. Shapes: B rows, L tokens a row, K classes.
 """
@@ -114,7 +114,7 @@ def _read_images(recipe: str, path: Path) -> Saved:
 
 
 def _built(recipe: str, path: Path, tensors: Mapping[str, Tensor]) -> tuple[nn.Module, tuple[int, ...]]:
-    """The network with the sizes that the tensors' shapes tell, random weights; and the shape of an image."""
+    """Return a network of random weights, sized by the tensors' shapes, and the shape of an image."""
     build: dict[str, Callable[[Mapping[str, Tensor]], tuple[nn.Module, tuple[int, ...]]]] = {
         "mnist": _mnist,
         "digits": _mnist,
@@ -132,7 +132,7 @@ def _built(recipe: str, path: Path, tensors: Mapping[str, Tensor]) -> tuple[nn.M
 
 
 def _mnist(tensors: Mapping[str, Tensor]) -> tuple[nn.Module, tuple[int, ...]]:
-    """The features tell the size of square images, up to three pixels, which the pools drop; 28 is MNIST's."""
+    """Derive the size of square images from the features, up to three pixels, which the pools drop; 28 is MNIST's."""
     classes, features = tensors["9.weight"].shape[0], tensors["7.weight"].shape[1]
     side = math.isqrt(features // 64)
     if 64 * side * side != features:
@@ -161,7 +161,7 @@ def _read_text(recipe: str, path: Path) -> Saved:
     fix = f"seatrial run {recipe} --from-scratch"
     try:
         config = transformers.BertConfig.from_pretrained(folder, local_files_only=True)
-        model, told = transformers.BertForSequenceClassification.from_pretrained(
+        model, info = transformers.BertForSequenceClassification.from_pretrained(
             folder, config=config, use_safetensors=True, local_files_only=True, output_loading_info=True
         )
         tokenizer = transformers.AutoTokenizer.from_pretrained(
@@ -170,8 +170,8 @@ def _read_text(recipe: str, path: Path) -> Saved:
     except Exception as error:  # transformers raises what a file leads it to: KeyError, TypeError, RuntimeError …
         raise ModelFileError(f"{folder} cannot be read as {recipe}'s model: {first_line(error)}", fix=fix) from error
     wrong = [f"{name} is {what}" for what, key in (("missing", "missing_keys"), ("unknown", "unexpected_keys"))
-             for name in sorted(map(str, told[key]))]  # fmt: skip
-    wrong += [f"{each[0]} has another shape" for each in told["mismatched_keys"]]
+             for name in sorted(map(str, info[key]))]  # fmt: skip
+    wrong += [f"{each[0]} has another shape" for each in info["mismatched_keys"]]
     if wrong:
         more = f"; and {len(wrong) - 6} more" if len(wrong) > 6 else ""
         raise ModelFileError(f"{path} belongs to another model: {'; '.join(wrong[:6])}{more}", fix=fix)

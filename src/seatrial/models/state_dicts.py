@@ -60,11 +60,11 @@ _ACTS = ("getattr", "eval", "exec", "open", "compile", "__import__", "input", "b
 
 
 class _CallsError(Exception):
-    """What a pickle would call that is no plain data."""
+    """A pickle calls something else than plain data."""
 
 
 class _Kind(type):
-    """Of a stand-in's class. A pickle that makes an object does not call its class; one that calls a function does."""
+    """The class of stand-ins. A pickle that makes an object does not call its class; one that calls a function does."""
 
     named = ""
 
@@ -146,7 +146,7 @@ def _states(value: Any, place: str) -> Iterator[tuple[str, dict[str, Tensor]]]:
 
 
 def _of_module(state: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-    """As Module.state_dict() names them. Source: torch/nn/modules/module.py, ``_save_to_state_dict``."""
+    """Yield tensors by Module.state_dict()'s names. Source: torch/nn/modules/module.py, ``_save_to_state_dict``."""
     passing = state.get("_non_persistent_buffers_set", ())
     for kind in ("_parameters", "_buffers"):
         for name, each in state.get(kind, {}).items():

@@ -49,7 +49,7 @@ def horovod_parts(job: Job, script: ScriptFacts, parts: Parts) -> HorovodParts:
     """
     if not script.horovod:
         return HorovodParts()
-    from seatrial.planning.local_python import missing_in  # scripts of Horovod are few
+    from seatrial.planning.process import missing_in  # scripts of Horovod are few
 
     name = script.horovod_part
     imports = f"{script.horovod[name]} imports {name}"

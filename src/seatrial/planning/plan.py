@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from seatrial.backends.base import Planner, Traits
@@ -18,17 +18,15 @@ from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import Check, Choice, Plan
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
+from seatrial.planning.defaults import env_flag_changes, server_changes
 from seatrial.planning.horovod import horovod_parts, refuse_first
 from seatrial.planning.host import HostFacts, git_commit
-from seatrial.planning.launcher import Launcher, choose_launcher, restarts, with_rank
+from seatrial.planning.launcher import Launcher, choose_launcher, refuse_half_set, restarts, with_rank
 from seatrial.planning.options import gpu_memory_limit, refuse_options
-from seatrial.planning.recipe_env import with_env_flags
 from seatrial.planning.secrets import WEBHOOK_SECRET, targets_secrets, without_secrets
-from seatrial.planning.serving import with_server
 from seatrial.planning.site import Parts, Site
 from seatrial.planning.streams import choose_streams
 from seatrial.planning.target_command import Places
-from seatrial.planning.tf_config import refuse_half_set
 
 
 def _container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
@@ -42,7 +40,7 @@ def _container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
 
 
 def _process_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
-    from seatrial.planning.process_parts import process_parts
+    from seatrial.planning.process import process_parts
 
     return process_parts(job, site, script)
 
@@ -61,14 +59,22 @@ PARTS: Mapping[Planner, Callable[[Job, Site, ScriptFacts], Parts]] = {
 }
 
 
+@dataclass(frozen=True)
+class Notes:
+    """Choices before and after those of planning, and warnings after them."""
+
+    first: tuple[Choice, ...] = ()
+    last: tuple[Choice, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
 def with_defaults(job: Job, traits: Traits) -> Job:
     """Return the job with ./models as the models folder of a recipe that saves or opens a model there."""
-    job = with_server(job, traits) if job.serve is not None else with_env_flags(job)
+    changes = server_changes(job, traits) if job.serve is not None else env_flag_changes(job)
     known = recipe(job.target.value) if job.target.kind == "recipe" else None
-    if known is None or job.models is not None or not traits.on_this_host or not (known.trains or known.opens):
-        return job
-    models = DataMount(source=job.project / "models", read_only=known.opens)
-    return job.model_copy(update={"models": models})
+    if known is not None and job.models is None and traits.on_this_host and (known.trains or known.opens):
+        changes["models"] = DataMount(source=job.project / "models", read_only=known.opens)
+    return job.model_copy(update=changes) if changes else job
 
 
 def select_gpus(job: Job, script: ScriptFacts, host: HostFacts, leased: Mapping[str, str]) -> Selection:
@@ -85,12 +91,20 @@ def select_gpus(job: Job, script: ScriptFacts, host: HostFacts, leased: Mapping[
         raise GpuContractError(error.message, cause=host.inventory.error or error.cause, run=error.run) from None
 
 
-def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = False) -> Plan:
+def make_plan(
+    job: Job,
+    site: Site,
+    script: ScriptFacts,
+    *,
+    interactive: bool = False,
+    notes: Notes = Notes(),
+) -> Plan:
     """Resolve a job.
 
     Args:
         job: with its defaults filled in.
         interactive: an interactive shell in place of the target.
+        notes: choices and warnings from outside of planning.
 
     Raises:
         SeatrialError: something named in the job is not there or cannot be done on this backend.
@@ -126,10 +140,19 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
         companion_image=job.image.base if parts.companion else None,
         python=parts.python,
         venv=parts.venv,
-        agent=_agent(job, site, script, parts, "none" if interactive else launcher, interactive=interactive)._replace(
-            terminal=streams.terminal, input=streams.input, stand_ins=horovod.stand_ins
+        agent=_agent(
+            job,
+            site,
+            script,
+            parts,
+            "none" if interactive else launcher,
+            interactive=interactive,
+            terminal=streams.terminal,
+            input=streams.input,
+            stand_ins=horovod.stand_ins,
         ),
         choices=(
+            *notes.first,
             *(site.selection.choices if site.selection else ()),
             *parts.choices,
             *horovod.choices,
@@ -137,12 +160,14 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
             *_told_memory(job, script, parts),
             *_memory_settings(job, script, parts),
             *_told_changes(job, interactive=interactive),
+            *notes.last,
         ),
         warnings=(
             *streams.warnings,
             *horovod.warnings,
             *parts.warnings,
             *(parts.image.warnings if parts.image else ()),
+            *notes.warnings,
         ),
         git_commit=git_commit(job.project),
         driver_version=site.host.inventory.driver_version if site.selection and not site.another else None,
@@ -169,8 +194,9 @@ def _told_memory(job: Job, script: ScriptFacts, parts: Parts) -> tuple[Choice, .
 
 
 def _agent(
-    job: Job, site: Site, script: ScriptFacts, parts: Parts, launcher: Launcher, *, interactive: bool
+    job: Job, site: Site, script: ScriptFacts, parts: Parts, launcher: Launcher, *, interactive: bool, **more: Any
 ) -> AgentPlan:
+    """Return the agent's plan; ``more``: further fields of it."""
     gpus, meeting = parts.gpus, parts.meeting
     under_torchrun = launcher == "torchrun"
     return AgentPlan(
@@ -211,6 +237,7 @@ def _agent(
         host_sampled=parts.companion is not None,
         unkept=() if interactive else parts.unkept,
         pod_restarts=parts.cluster.restarts if parts.cluster else None,
+        **more,
     )
 
 

@@ -28,12 +28,11 @@ from seatrial.job.plan import (
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
 from seatrial.planning.container.env import without_steering
-from seatrial.planning.container.limits import shm_limit, shm_warnings
+from seatrial.planning.container.limits import ray_env, shm_limit, shm_warnings
 from seatrial.planning.host import HostFacts
 from seatrial.planning.launcher import restarts
 from seatrial.planning.pod_contents import Code, Volumes, cluster_image, project_code, volume_warnings, volumes_of
 from seatrial.planning.pod_gpus import PodGpus, gpu_memory_warnings, pod_gpus, pod_resource
-from seatrial.planning.ray import ray_env
 from seatrial.planning.secrets import without_secrets
 from seatrial.planning.site import ClusterSite, Meeting, Parts, Site
 from seatrial.planning.target_command import Places, target_argv
@@ -261,14 +260,13 @@ def _elastic(min_nodes: int | None) -> dict[str, str]:
 
 def _shm(job: Job, gpus: int, ray: str | None) -> tuple[int, Choice]:
     """As on Docker. It is an emptyDir in memory: what is written there counts as the pod's."""
-    size, choice = shm_limit(job, gpus, ray=ray, memory_bytes=job.memory_bytes)
     if job.memory_bytes is not None:
         counts = f"part of the pod's {format_bytes(job.memory_bytes)}"
     elif job.shm_bytes is not None:
         counts = "requested on top of the pod's memory"
     else:
         counts = "what is used of it counts as the pod's memory"
-    return size, choice.model_copy(update={"reason": f"{choice.reason}; {counts}"})
+    return shm_limit(job, gpus, ray=ray, memory_bytes=job.memory_bytes, counts=counts)
 
 
 def _restart_choice(restarts: int, models: Volume) -> Choice:

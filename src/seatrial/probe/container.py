@@ -210,7 +210,7 @@ class Container:
         return self._keys
 
     def _is_own_cgroup(self) -> bool:
-        """Whether the cgroup holds nobody but us: a container's. A login session's is shared with strangers."""
+        """Return whether the cgroup holds nobody but us: a container's. A login session's is shared with strangers."""
         members = set(self._cgroup.processes())
         ours = {process.pid for process in processes.descendants(self._pid)} | {self._pid, 1}
         return bool(members) and members <= ours
@@ -245,7 +245,7 @@ class Container:
 
 
 class _Look(NamedTuple):
-    """What was read at one moment: CPU time and memory of the whole, and every process in it."""
+    """Hold what was read at one moment: CPU time and memory of the whole, and every process in it."""
 
     read_s: float
     cpu_seconds: float

@@ -25,7 +25,7 @@ FLAG_ABI = {"x86_64": 0x0300, "aarch64": 0x0A00}
 def parse(data: bytes, machine: Optional[str] = None) -> Dict[str, str]:
     """Library name (``libcuda.so.1``) → absolute path, for one machine's ABI; the first entry wins, as in ld.so.
 
-    Raises ValueError when ``data`` is no cache of the new format.
+    Raises ValueError when ``data`` is not a cache of the new format.
     """
     start = data.find(MAGIC)
     if start < 0:
@@ -71,7 +71,7 @@ LIBRARIES = {
 REQUIRED_LIBRARIES = ("libcuda", "libnvidia-ml")
 
 #: Where drivers put their libraries: Debian multiarch and its alternatives, Fedora, plain installers, GPU
-#: operators and managed Kubernetes, NixOS, WSL2. ``LD_LIBRARY_PATH`` and ld.so.cache are asked first.
+#: operators and managed Kubernetes, NixOS, WSL2. ``LD_LIBRARY_PATH`` and ld.so.cache are read first.
 FOLDERS = (
     "/usr/local/nvidia/lib64",
     "/usr/lib/x86_64-linux-gnu",
@@ -122,7 +122,7 @@ class Library(NamedTuple):
 
 
 class DriverFiles(NamedTuple):
-    """What was found. Paths are as on the host, also when it was looked for under another root.
+    """Hold what was found. Paths are as on the host, also when it was looked for under another root.
 
     Attributes:
         version: of the loaded kernel module, e.g. ``580.159.04``; None under WSL2 or without a driver.
@@ -145,7 +145,7 @@ class DriverFiles(NamedTuple):
 
 
 def find(root: str = "/", environ: Optional[Mapping[str, str]] = None) -> DriverFiles:
-    """Look for the driver under ``root``. Never raises; says what it did not find."""
+    """Look for the driver under ``root``. Never raises; the result has what it did not find."""
     host = _Host(root)
     environ = os.environ if environ is None else environ
     wsl = host.exists("/dev/dxg")

@@ -132,7 +132,9 @@ class XidWatch:
         for _ in range(_MAX_AT_ONCE if self.active else 0):
             try:
                 event = self._nvml.nvmlEventSetWait_v2(self._set, 0)
-            except self._nvml.NVMLError:  # NVML_ERROR_TIMEOUT: no more; anything else: the GPU's loss is told elsewhere
+            except (
+                self._nvml.NVMLError
+            ):  # NVML_ERROR_TIMEOUT: no more; anything else: the GPU's loss is reported elsewhere
                 break
             if event.eventType & _EVENT_XID:
                 uuid = nvml.optional(self._nvml, "nvmlDeviceGetUUID", event.device) or "?"
@@ -140,7 +142,7 @@ class XidWatch:
         return found
 
     def close(self) -> None:
-        """Unregister; there are no more errors to be had."""
+        """Unregister; no more errors follow."""
         if self._set is not None:
             nvml.optional(self._nvml, "nvmlEventSetFree", self._set)
         self._set, self.active = None, False
@@ -216,7 +218,7 @@ class Gpu:
         }
 
     def _read_state(self) -> Dict[str, Any]:
-        """What changes slowly."""
+        """Return what changes slowly."""
         memory = self._value("nvmlDeviceGetMemoryInfo", _MEMORY_INFO_V2)
         return {
             "temperature_c": self._value("nvmlDeviceGetTemperature", _TEMPERATURE_GPU),
@@ -239,7 +241,8 @@ class Gpu:
         }
 
     def service(self) -> Dict[str, Any]:
-        """What only an exporter asks for, all of it slow: memory temperature, remapped rows, PCIe replays, codecs."""
+        """Return what only an exporter reads, all of it slow: memory temperature, remapped rows, PCIe replays,
+        codecs."""
         rows = self._value("nvmlDeviceGetRemappedRows")
         encoder, decoder = (self._value("nvmlDeviceGet%sUtilization" % name) for name in ("Encoder", "Decoder"))
         return {

@@ -16,7 +16,7 @@ class Machine:
         self._busy_s, self._read_s = self._cpu_seconds(), time.monotonic()
 
     def read(self) -> Dict[str, Any]:
-        """cpu_cores in use, cpu_count, memory_used_bytes, memory_total_bytes, load_1m; None where not told."""
+        """cpu_cores in use, cpu_count, memory_used_bytes, memory_total_bytes, load_1m; None if unknown."""
         busy_s, now_s = self._cpu_seconds(), time.monotonic()
         cores: Optional[float] = None
         if busy_s is not None and self._busy_s is not None and now_s > self._read_s:
@@ -103,7 +103,7 @@ def owner(pid: int, proc: str = "/proc") -> Optional[Owner]:
 
 
 class Attribution:
-    """Which containers have processes here, asked again and again: the cgroup of a known process is not read anew.
+    """Which containers have processes here, read again and again: the cgroup of a known process is not read anew.
 
     A process is known once two readings agree: an engine starts a container's first process in its own cgroup and
     then moves it. Every RESCAN_S all are read: PIDs are given again, and the service manager may move processes.

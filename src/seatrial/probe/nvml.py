@@ -1,6 +1,6 @@
 """NVML: the GPUs of this machine and who uses them. The only importer of pynvml.
 
-A machine without a driver is a fact, not an error: ``inventory()`` says so in ``error``.
+A machine without a driver is a fact, not an error: ``inventory()`` has it in ``error``.
 """
 
 import ctypes
@@ -55,7 +55,7 @@ def slices(pynvml: Any) -> List[Slice]:
 
 
 def capability_nodes(part: Slice, root: str = "") -> List[str]:
-    """``/dev/nvidia-caps/nvidia-capN`` of the GPU instance and of the compute instance; [] when not told."""
+    """``/dev/nvidia-caps/nvidia-capN`` of the GPU instance and of the compute instance; [] if unknown."""
     base = root + CAPABILITIES % (part.minor, part.gpu_instance)
     paths = (base + "/access", base + "/ci%d/access" % part.compute_instance)
     minors = [_minor(path) for path in paths]
@@ -87,7 +87,7 @@ class NvmlError(Exception):
 
 
 class GpuFact(NamedTuple):
-    """A GPU, or MIG slice, as NVML tells it; what could not be read is None.
+    """A GPU, or MIG slice, as NVML reports it; what could not be read is None.
 
     ``index`` is that of the (parent) GPU in PCI bus order. ``compute_mode`` is NVML's number, 0 = shared.
     A slice has ``mig`` = "GPU index:MIG index" and ``parent_uuid``; its parent is listed too, ``mig_enabled``.
@@ -130,7 +130,7 @@ class ComputeProcess(NamedTuple):
 
 
 def present() -> bool:
-    """Whether the driver's NVML library can be loaded."""
+    """Return whether the driver's NVML library can be loaded."""
     try:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
@@ -141,7 +141,7 @@ def present() -> bool:
 def load() -> Any:
     """The pynvml module, with NVML initialised. Raises NvmlError.
 
-    The library is tried first: importing pynvml costs 0.15 s and several MB, wasted where there is no driver.
+    The library is tried first: importing pynvml costs 0.15 s and several MB, wasted without a driver.
     """
     if not present():
         raise NvmlError(_INIT_FAILURES[_LIBRARY_NOT_FOUND])

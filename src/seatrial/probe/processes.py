@@ -15,7 +15,7 @@ _CONTEXT_DESCRIPTORS = 8
 
 
 class Process(NamedTuple):
-    """One line of /proc/PID/stat. ``started_ticks`` tells a reused PID from the old one."""
+    """One line of /proc/PID/stat. ``started_ticks`` distinguishes a reused PID from the old one."""
 
     pid: int
     parent: int
@@ -95,7 +95,7 @@ def environment(pid: int) -> List[bytes]:
 
 
 def has_cuda_context(pid: int, proc: str = "/proc") -> bool:
-    """Whether the process maps /dev/nvidia-uvm.
+    """Return whether the process maps /dev/nvidia-uvm.
 
     Measured on an H200, driver 580.159.04: NVML and cuInit open that node without mapping it, and a CUDA context maps
     it exactly once. So a mapping is a context.
@@ -104,7 +104,7 @@ def has_cuda_context(pid: int, proc: str = "/proc") -> bool:
 
 
 def context_minors(pid: int, proc: str = "/proc") -> List[int]:
-    """N of every /dev/nvidiaN this process holds a CUDA context on, told by its number of descriptors there."""
+    """N of every /dev/nvidiaN this process holds a CUDA context on, known by its number of descriptors there."""
     counts: Dict[int, int] = {}
     folder = "%s/%d/fd" % (proc, pid)
     try:
@@ -156,8 +156,8 @@ class Tree:
         before, self._newest = self._newest, self._newest_pid()
         if self._newest != before or not self._newest:
             self._known = {int(name) for name in os.listdir(self._proc) if name.isdigit()}
-        asked = sorted(self._known - self._strangers)
-        answers = {pid: read(pid, self._proc) for pid in asked}
+        pids = sorted(self._known - self._strangers)
+        answers = {pid: read(pid, self._proc) for pid in pids}
         alive = {pid: process for pid, process in answers.items() if process is not None}
         self._known -= answers.keys() - alive.keys()
         tree = under(self._pid, alive)
@@ -169,7 +169,7 @@ class Tree:
         return found
 
     def _newest_pid(self) -> bytes:
-        """The PID given last in our PID namespace, or b"" where that is not told: when it stands, nobody has come."""
+        """The PID given last in our PID namespace, or b"" if unknown: while it stays, no process has started."""
         try:
             with open(os.path.join(self._proc, "loadavg"), "rb") as file:
                 newest = file.read().split()[-1:]

@@ -26,13 +26,13 @@ MAX_DISORDER_S = 2.0
 _HOST = "host"
 Event = Mapping[str, Any]
 
-#: A node and which start of its agent; of the host, 0.
+#: A node and the number of its agent's start.
 Origin = tuple[float | None, int]
 _THE_HOST: Origin = (None, -1)
 
 
 def on_one_clock(events: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[float], list[str]]:
-    """The lines in order, seconds since the first for each, and a sentence for each jump of an agent's clock."""
+    """Return the lines in order, seconds since the first for each, and a sentence for each jump of an agent's clock."""
     origins = _origins(events)
     skews = _skews(events, origins)
     order = _order(events, origins, skews)
@@ -41,9 +41,9 @@ def on_one_clock(events: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]]
 
 
 def _order(events: Sequence[Event], origins: Sequence[Origin], skews: Mapping[Origin, float]) -> list[int]:
-    """The lines of all origins among each other by their times, those of one in the order in which they were written.
+    """Order the lines of all origins by their times, and those of one as they were written.
 
-    A target, which may say any time, moves none: its lines stay behind the agent's before them.
+    A target, which may write any time, moves none: its lines stay behind the agent's before them.
     """
     latest: dict[Origin, float] = {}
     keys = []
@@ -59,7 +59,7 @@ def _order(events: Sequence[Event], origins: Sequence[Origin], skews: Mapping[Or
 def _straightened(
     events: Sequence[Event], origins: Sequence[Origin], skews: Mapping[Origin, float]
 ) -> tuple[list[float], list[str]]:
-    """Seconds since the first line, one for each event, and a sentence for each jump of an agent's clock.
+    """Return seconds since the first line for each event, and a sentence for each jump of an agent's clock.
 
     Lines of one origin never run backwards here: a step back counts as no time, and so does a leap of more than
     MAX_GAP_S. A target may write its own idea of ``t``; it is used where it fits between the agent's lines. A line
@@ -93,7 +93,7 @@ def _straightened(
 
 
 def _origins(events: Sequence[Event]) -> list[Origin]:
-    """Whose clock each line is told by: the host's, or that of a node's latest start of an agent."""
+    """Return the origin of each line: the host, or a node's latest start of an agent."""
     starts: dict[float | None, int] = {}
     origins: list[Origin] = []
     for event in events:
@@ -108,7 +108,7 @@ def _origins(events: Sequence[Event]) -> list[Origin]:
 
 
 def _skews(events: Sequence[Event], origins: Sequence[Origin]) -> dict[Origin, float]:
-    """Origin of an agent → seconds to add to its times, where they cannot be what the host's clock showed."""
+    """Return origin → seconds to add to its times, if they cannot be what the host's clock showed."""
     launched: float | None = None
     running: dict[float, list[float]] = {}
     for event in events:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.backends.base import ImageFacts, State
-from seatrial.diagnosis.anatomy import Anatomy, is_hooks, measured_window, read_anatomy, why_stopped
+from seatrial.common.signals import Anatomy, is_hooks, measured_window, read_anatomy, why_stopped
 from seatrial.events import (
     EVIDENCE_TYPES,
     AgentFinished,

@@ -1,6 +1,6 @@
 """Why a run ended, in words. CAUSES is read from the top; the first that holds is the cause.
 
-The order says which of several true statements explains the others: a container that the kernel's OOM killer took
+The order decides which of several true statements explains the others: a container that the kernel's OOM killer took
 down also died of a signal, and a script that ran out of CUDA memory also exited with an exception.
 """
 
@@ -24,15 +24,15 @@ from seatrial.receipt.sections.gpu_contract import unused_gpus
 #: kubelet's ContainerCannotRun and StartError.
 _NEVER_RAN = (125, 126, 127, 128)
 
-#: A target that has said nothing for so long, and for such a share of its time, may hang. Of ours.
+#: A target without output for so long, and for such a share of its time, may hang. Our choice.
 SILENT_S, SILENT_SHARE = 10.0, 0.25
 
-#: What an engine can say that is no failure to hand over a GPU.
+#: Failures of an engine other than to hand over a GPU.
 NOT_OF_GPU = {"disk-full", "engine-down", "engine-permission", "no-network", "too-many-open-files", "user-unknown"}
 
 
 def exit_cause(run: RunEvidence) -> ExitCause:
-    """The cause and one sentence; ``unknown`` when no evidence explains the end."""
+    """Return the cause and one sentence; ``unknown`` if no evidence explains the end."""
     exited = run.evidence.exited
     code = exited.number("exit_code") if exited else None
     number = exited.number("signal") if exited else None
@@ -80,8 +80,8 @@ def _stopped_before_start(run: RunEvidence) -> str | None:
         return "Stopped by the user before it started"
     if _pods_code(run) is not None:
         return None
-    if (asked := _asked_by_host(run, "search")) is not None:
-        return f"Stopped by the search before it started: {_why_over(asked)}"
+    if (request := _requested_by_host(run, "search")) is not None:
+        return f"Stopped by the search before it started: {_why_over(request)}"
     if not stopped_by_user(run):
         return None
     waited_for = next((f.message for f in run.evidence.findings if f.severity == "error"), None)
@@ -93,17 +93,17 @@ def _has_begun(run: RunEvidence) -> bool:
 
 
 def _pods_code(run: RunEvidence) -> int | None:
-    """The exit code of a pod that ran, where its evidence is lost: the kubelet's word is what is left."""
+    """Return the exit code of a pod that ran and whose evidence is lost, by the kubelet; else None."""
     code = run.state.exit_code if run.state is not None and run.plan.agent.pod_restarts is not None else None
     return None if code is None or _has_begun(run) or code in _NEVER_RAN else code
 
 
 def _evidence_lost(run: RunEvidence) -> str | None:
-    """The pods are gone, or their logs were cut: how it ended is known, what it did is not."""
+    """Explain a run whose pods are gone or whose logs were cut: its end is known, its work is not."""
     code = _pods_code(run)
     if code is not None:
-        asked = ", after it was asked to end" if code == EXIT_POD_STOPPED else ""
-        return f"The pod ended with exit code {code}{asked}, but its evidence is lost: the pod or its log was deleted"
+        request = ", after it was asked to end" if code == EXIT_POD_STOPPED else ""
+        return f"The pod ended with exit code {code}{request}, but its evidence is lost: the pod or its log was deleted"
     if run.evidence.exited is None or run.evidence.first(AgentStarted) is not None:
         return None
     missing = run.evidence.missing_lines
@@ -127,9 +127,9 @@ def _engine(run: RunEvidence) -> str | None:
         return f"The run never started, and {run.plan.backend} no longer knows it"
     if not run.state.error and (run.state.exit_code or 0) > 128:
         return None  # a signal ended it: it had been started, and the agent was lost before its first line
-    told = f": {clean(run.state.error)}" if run.state.error else ""
+    reported = f": {clean(run.state.error)}" if run.state.error else ""
     code = "" if run.state.exit_code is None else f" (exit code {run.state.exit_code})"
-    return f"{run.plan.backend} could not start the run{code}{told}"
+    return f"{run.plan.backend} could not start the run{code}{reported}"
 
 
 def _host_oom(run: RunEvidence) -> str | None:
@@ -154,22 +154,22 @@ def _timeout(run: RunEvidence) -> str | None:
 
 
 def _silence(run: RunEvidence) -> str:
-    """How long a target had said nothing when its time was over, and what its GPUs did: it may hang.
+    """Return how long a target had printed nothing when its time was over, and the use of its GPUs: it may hang.
 
-    Nothing of a server, which has nothing to say.
+    A server has nothing to print.
     """
     started = run.evidence.target_started
     stop = next((each for each in run.evidence.all(Signal) if each.text("origin") == "timeout"), None)
-    if run.plan.job.serve is not None or started is None or stop is None or run.output.said_at is None:
+    if run.plan.job.serve is not None or started is None or stop is None or run.output.chunk_times is None:
         return ""
     began, ended = started.number("t") or 0.0, stop.number("t") or 0.0
     if abs(ended - began - (stop.at_s - started.at_s)) > SILENT_S:  # the clock was set meanwhile
         return ""
-    last = max((at for at in run.output.said_at if at < ended), default=began)
+    last = max((at for at in run.output.chunk_times if at < ended), default=began)
     silent_s = ended - max(last, began)
     if silent_s < max(SILENT_S, SILENT_SHARE * (ended - began)):
         return ""
-    said = f"; it had printed nothing for the last {format_seconds(silent_s)}"
+    printed = f"; it had printed nothing for the last {format_seconds(silent_s)}"
     inside = [each for each in run.evidence.samples if stop.at_s - silent_s <= each.at_s <= stop.at_s]
     busy = [
         percent
@@ -178,28 +178,28 @@ def _silence(run: RunEvidence) -> str:
         if (percent := sample.gpus.get(gpu.uuid, {}).get("utilization_pct")) is not None
     ]
     if not busy:
-        return said
+        return printed
     whose = "its GPU was" if len(run.expected) == 1 else "its GPUs were"
-    return f"{said}, and {whose} {sum(busy) / len(busy):.0f} % busy"
+    return f"{printed}, and {whose} {sum(busy) / len(busy):.0f} % busy"
 
 
 def _gpu_lost(run: RunEvidence) -> str | None:
-    return _told_by(run, ("gpu-lost", "device-access-lost"), "A GPU was lost during the run")
+    return _shown_by(run, ("gpu-lost", "device-access-lost"), "A GPU was lost during the run")
 
 
 def _cuda_oom(run: RunEvidence) -> str | None:
-    return _told_by(run, ("cuda-out-of-memory",), "Out of GPU memory")
+    return _shown_by(run, ("cuda-out-of-memory",), "Out of GPU memory")
 
 
 def _shared_memory(run: RunEvidence) -> str | None:
-    return _told_by(run, ("shared-memory-too-small", "nccl-shared-memory"), "Shared memory (/dev/shm) was exhausted")
+    return _shown_by(run, ("shared-memory-too-small", "nccl-shared-memory"), "Shared memory (/dev/shm) was exhausted")
 
 
 def _stopped(run: RunEvidence) -> str | None:
     signals = [
         moment
         for moment in run.evidence.all(Signal)
-        if _asks_to_stop(moment) and not _was_before_the_last_start(run, moment)
+        if _requests_stop(moment) and not _was_before_the_last_start(run, moment)
     ]
     stops = [moment for moment in signals if moment.number("signal") in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     if not stops or run.evidence.exited is None:
@@ -207,8 +207,8 @@ def _stopped(run: RunEvidence) -> str | None:
     by_user = any(moment.keys.get("origin") == "user" for moment in signals)
     if not by_user and unused_gpus(run):  # a target can send a signal to its own PID 1
         return None
-    told = _last_words(run)
-    if not by_user and run.plan.agent.pod_restarts is not None and told and EXIT_POD_STOPPED not in told:
+    reported = _last_words(run)
+    if not by_user and run.plan.agent.pod_restarts is not None and reported and EXIT_POD_STOPPED not in reported:
         return None  # it had ended by itself when the pod was asked to end
     name = signal_name(stops[0].number("signal") or 0)
     clean_end = "; the target ended cleanly" if _exit_code(run) == 0 else ""
@@ -221,23 +221,23 @@ def _stopped(run: RunEvidence) -> str | None:
 
 
 def ended_unfinished(run: RunEvidence) -> bool:
-    """Whether the last word of a node's agent is that its pod was asked to end while the target was still going on."""
+    """Return whether a node's agent last reported that its pod had to end while the target was still running."""
     return run.plan.agent.pod_restarts is not None and EXIT_POD_STOPPED in _last_words(run)
 
 
 def _last_words(run: RunEvidence) -> set[float | None]:
-    """Exit codes of the agents, of each node the last."""
-    told = {moment.number("node"): moment.number("exit_code") for moment in run.evidence.all(AgentFinished)}
-    return set(told.values())
+    """Return the last exit code of each node's agent."""
+    reported = {moment.number("node"): moment.number("exit_code") for moment in run.evidence.all(AgentFinished)}
+    return set(reported.values())
 
 
 def stopped_by_user(run: RunEvidence) -> bool:
-    """The user's own request, which is in the host's words alone."""
+    """Return whether the user requested the end; only the host reports that."""
     return bool(_users_signals(run))
 
 
 def interrupted_by_user(run: RunEvidence) -> bool:
-    """By Ctrl-C."""
+    """Return whether the user pressed Ctrl-C."""
     return signal.SIGINT in _users_signals(run)
 
 
@@ -250,42 +250,42 @@ def _users_signals(run: RunEvidence) -> set[float | None]:
 
 
 def _was_before_the_last_start(run: RunEvidence, moment: Moment) -> bool:
-    """A pod that was asked to end, and another has gone on since."""
+    """Return whether another pod has gone on since this signal."""
     if moment.keys.get("source") != "agent":
         return False
     node = moment.number("node")
     return any(start.number("node") == node and start.at_s > moment.at_s for start in run.evidence.all(TargetStarted))
 
 
-def _asks_to_stop(moment: Moment) -> bool:
-    """The user's own request is in the host's words alone."""
+def _requests_stop(moment: Moment) -> bool:
+    """Return whether a signal requests the end; a user's request is reported by the host alone."""
     source, origin = moment.keys.get("source"), moment.keys.get("origin")
     return origin == "engine" or (origin == "user" and source == "host")
 
 
 def _pruned(run: RunEvidence) -> str | None:
-    asked = _asked_by_host(run, "pruner")
-    if asked is None or run.evidence.exited is None:
+    request = _requested_by_host(run, "pruner")
+    if request is None or run.evidence.exited is None:
         return None
-    why = asked.text("why")
-    return f"Pruned after {format_seconds(_run_s(run, asked))}" + (f": {why}" if why else "")
+    why = request.text("why")
+    return f"Pruned after {format_seconds(_run_s(run, request))}" + (f": {why}" if why else "")
 
 
 def _search_over(run: RunEvidence) -> str | None:
-    asked = _asked_by_host(run, "search")
-    if asked is None or run.evidence.exited is None:
+    request = _requested_by_host(run, "search")
+    if request is None or run.evidence.exited is None:
         return None
-    return f"Stopped by the search after {format_seconds(_run_s(run, asked))}: {_why_over(asked)}"
+    return f"Stopped by the search after {format_seconds(_run_s(run, request))}: {_why_over(request)}"
 
 
-def _why_over(asked: Moment) -> str:
-    return asked.text("why") or "the search has ended"
+def _why_over(request: Moment) -> str:
+    return request.text("why") or "the search has ended"
 
 
-def _asked_by_host(run: RunEvidence, origin: str) -> Moment | None:
-    """The searcher's request to end the trial, which is in the host's words alone."""
-    asked = (m for m in run.evidence.all(Signal) if m.keys.get("source") == "host")
-    return next((moment for moment in asked if moment.keys.get("origin") == origin), None)
+def _requested_by_host(run: RunEvidence, origin: str) -> Moment | None:
+    """Return the search's request to end the trial, which only the host reports."""
+    request = (m for m in run.evidence.all(Signal) if m.keys.get("source") == "host")
+    return next((moment for moment in request if moment.keys.get("origin") == origin), None)
 
 
 def _signal(run: RunEvidence) -> str | None:
@@ -313,8 +313,8 @@ def _script_error(run: RunEvidence) -> str | None:
     if run.evidence.target_started is None:  # the agent notes why it could not run it
         note = run.evidence.last(Note)
         return f"The target could not be run: {(note and note.text('message')) or f'exit code {code}'}"
-    said = run.output.exception or run.output.last_line
-    return f"The target exited with {code}" + (f": {said}" if said else " and printed no reason")
+    printed = run.output.exception or run.output.last_line
+    return f"The target exited with {code}" + (f": {printed}" if printed else " and printed no reason")
 
 
 def _gpu_not_used(run: RunEvidence) -> str | None:
@@ -333,11 +333,11 @@ def _finished(run: RunEvidence) -> str | None:
 
 
 def _killed_by_user(run: RunEvidence) -> str | None:
-    """With its agent, which tells no more of it."""
+    """Explain a target that was killed with its agent."""
     if run.evidence.exited is not None or signal.SIGKILL not in _users_signals(run):
         return None
-    asked = next(m for m in run.evidence.all(Signal) if m.number("signal") == signal.SIGKILL)
-    return f"Killed by the user after {format_seconds(_run_s(run, asked))}"
+    request = next(m for m in run.evidence.all(Signal) if m.number("signal") == signal.SIGKILL)
+    return f"Killed by the user after {format_seconds(_run_s(run, request))}"
 
 
 def _agent_lost(run: RunEvidence) -> str | None:
@@ -347,12 +347,14 @@ def _agent_lost(run: RunEvidence) -> str | None:
     note = run.evidence.last(Note)
     if note is not None and run.evidence.target_started is None:  # its last word
         return f"The agent ended before the target was started: {note.text('message')}"
-    told = f" ({run.plan.backend} reports exit code {code})" if code is not None else ""
+    reported = f" ({run.plan.backend} reports exit code {code})" if code is not None else ""
     after = f" after {count(len(run.evidence.samples), 'sample')}" if run.evidence.target_started else ""
-    return f"The agent was lost{after}{told}: it was killed or the machine went down, so the target's exit is unknown"
+    return (
+        f"The agent was lost{after}{reported}: it was killed or the machine went down, so the target's exit is unknown"
+    )
 
 
-#: ID → does it hold, and in which words. New causes go where their evidence outranks what is below.
+#: ID → the sentence if it holds. New causes go above those that their evidence outranks.
 CAUSES: tuple[tuple[str, Callable[[RunEvidence], str | None]], ...] = (
     ("evidence-contradicted", _contradicted),
     ("gpu-contract", _gpu_contract),
@@ -377,8 +379,8 @@ CAUSES: tuple[tuple[str, Callable[[RunEvidence], str | None]], ...] = (
 )
 
 
-def _told_by(run: RunEvidence, ids: tuple[str, ...], words: str) -> str | None:
-    """``words`` and the line that shows it, when a target that ended badly printed, or the agent found, that."""
+def _shown_by(run: RunEvidence, ids: tuple[str, ...], words: str) -> str | None:
+    """Return ``words`` and the line that shows it if a failed target printed such a finding, or the agent found it."""
     if run.evidence.exited is None:
         return None
     found = next((f for f in (*run.evidence.findings, *run.output.findings) if f.id in ids), None)

@@ -74,7 +74,7 @@ class Output:
         ends_with_exception: stderr ends with the traceback of an exception that was not announced as harmless, and
             stdout ends not long after it.
         after_stderr: lines of stdout after the last of stderr; () if the index of both does not show them.
-        said_at: Unix times of the last chunks; () if there was no output, None if there is no index.
+        chunk_times: Unix times of the last chunks; () if there was no output, None if there is no index.
         lines: not empty, of both streams. line_ends: of all lines.
         first_lines, last_lines: a few of either stream, those of stderr first.
     """
@@ -85,7 +85,7 @@ class Output:
     last_line: str | None = None
     ends_with_exception: bool = False
     after_stderr: tuple[str, ...] = ()
-    said_at: tuple[float, ...] | None = None
+    chunk_times: tuple[float, ...] | None = None
     lines: int = 0
     line_ends: int = 0
     first_lines: tuple[str, ...] = ()
@@ -114,7 +114,7 @@ def read_output(run_dir: Path) -> Output:
         last_line=clean(last_line) if last_line else None,
         ends_with_exception=_ends_with_exception(tail) and not _went_on(run_dir),
         after_stderr=_after_stderr(run_dir, chunks),
-        said_at=_said_at(run_dir, chunks),
+        chunk_times=_chunk_times(run_dir, chunks),
         lines=sum(end.count for end in ends),
         line_ends=sum(end.line_ends for end in ends),
         first_lines=tuple(clean(line) for end in ends for line in end.first),
@@ -204,7 +204,7 @@ def _last_chunks(run_dir: Path) -> list[tuple[float, str, int]]:
     return [(float(chunk[1]), chunk[2], int(chunk[3])) for chunk in found if chunk]
 
 
-def _said_at(run_dir: Path, chunks: list[tuple[float, str, int]]) -> tuple[float, ...] | None:
+def _chunk_times(run_dir: Path, chunks: list[tuple[float, str, int]]) -> tuple[float, ...] | None:
     silent = (run_dir / INDEX).is_file() and not any(_tail(run_dir / name) for name in (INDEX, *STREAMS))
     return tuple(at for at, _, _ in chunks) if chunks or silent else None
 

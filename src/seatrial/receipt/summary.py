@@ -37,8 +37,8 @@ def numbers(receipt: Receipt) -> list[str]:
     measured = receipt.measurements
     found = [] if measured.wall_s is None else [format_seconds(measured.wall_s)]
     metrics = {metric.name: metric.last for metric in measured.metrics}
-    asked = [c.id.removeprefix("metric-") for c in receipt.criteria if c.id.startswith("metric-")]
-    name = next((name for name in (*asked, *_WANTED) if name in metrics), None)
+    required = [c.id.removeprefix("metric-") for c in receipt.criteria if c.id.startswith("metric-")]
+    name = next((name for name in (*required, *_WANTED) if name in metrics), None)
     if name is not None:
         found.append(f"{name} {metrics[name]:.4g}")
     busy = [use.utilization_mean_pct for use in measured.gpus if use.utilization_mean_pct is not None]

@@ -66,7 +66,7 @@ WHITENING_EXAMPLES, WHITENING_FLOOR = 5000, 5e-4
 
 @dataclass(frozen=True)
 class Method:
-    """What the network is trained with, beside batch, epochs and the filters' rate.
+    """Settings of the training, besides batch, epochs and the filters' rate.
 
     Attributes:
         momentum, filter_momentum: of biases and head, and of the filters.
@@ -96,7 +96,7 @@ class Method:
         return (self.small_side,) * round(self.small_share * epochs)
 
     def frozen_after(self, model: Network, epochs: int) -> list[tuple[Tensor, int]]:
-        """What stays as it is after how many epochs: the bias of the whitening layer, and all of the first block."""
+        """Return what stays as it is after how many epochs: the whitening layer's bias, and all of the first block."""
         assert model.whitening.bias is not None
         block = [parameter for parameter in model.blocks[0].parameters() if parameter.requires_grad]
         ends = round(self.first_block_share * epochs)
@@ -144,7 +144,7 @@ class Network(nn.Module):
         return logits
 
     def features(self, x_BCHW: Tensor) -> Tensor:
-        """What the last pool sees, [B, C, 3, 3]."""
+        """Return the last pool's input, [B, C, 3, 3]."""
         features_BCHW: Tensor = self.blocks(whitened_gelu(x_BCHW, self.whitening))
         return features_BCHW
 
@@ -274,7 +274,7 @@ def schedules(epochs: int, whitening_epochs: int = METHOD.whitening_epochs) -> l
 
 
 def precision_of(name: str, device: torch.device) -> Precision:
-    """What a name stands for; fp16 without a scaled loss, for its gradient is that of a sum."""
+    """Return the precision of a name; fp16 without a scaled loss, since a sum is differentiated."""
     return replace(choose_precision(name, device, preferred="fp16"), scaled=False)
 
 

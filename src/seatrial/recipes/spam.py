@@ -124,7 +124,7 @@ def main(argv: Sequence[str]) -> int:
 def source_of(
     model: Any, arguments: argparse.Namespace, precision: Precision, train_set: TextSet, group: Ranks
 ) -> tuple[PackedTexts, PackedBert] | tuple[Texts, None]:
-    """Messages packed, and the model's loss over them; where that cannot be, padded ones, and a line that says why."""
+    """Return packed messages and the model's loss over them; else padded ones, and print the reason."""
     why = takes(model, precision.dtype, group.device)
     if arguments.recompute or "compile" in arguments.engine:
         why = "--recompute keeps no activations" if arguments.recompute else f"--engine {arguments.engine}"
@@ -226,7 +226,7 @@ def model_of(arguments: argparse.Namespace, vocabulary: int) -> Any:
 
 
 def pretrained(kind: Any, weights: str, **options: Any) -> Any:
-    """``kind.from_pretrained`` whose failures say what to do instead."""
+    """Call ``kind.from_pretrained``. Raises InputError with the alternative."""
     try:
         return kind.from_pretrained(weights, **options)
     except (OSError, ValueError) as error:

@@ -29,7 +29,7 @@ from seatrial.job.script import ScriptFacts, source_facts
 from seatrial.planning import secrets
 from seatrial.planning.another_machine import AnotherMachine, another_machine, refuse_without_gpu
 from seatrial.planning.host import HostFacts, read_host
-from seatrial.planning.plan import make_plan, select_gpus, with_defaults
+from seatrial.planning.plan import Notes, make_plan, select_gpus, with_defaults
 from seatrial.planning.site import ClusterSite
 from seatrial.runs import without_agent
 from seatrial.runs.liveness import leases
@@ -260,8 +260,7 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
     if plan.agent.input is not None:
         os.mkfifo(prepared.run.input, mode=0o600)
     if plan.container is not None:
-        from seatrial.backends.containers.home import host_files
-        from seatrial.backends.containers.mount_sources import check_sources
+        from seatrial.backends.containers.mounts import check_sources, host_files
 
         host_files(plan.container).write(plan.job.project)
         check_sources(plan.container.mounts, plan.job.project)
@@ -351,11 +350,16 @@ def _plan(
         cluster=_survey_cluster(job, ground.host, offline=offline) if on_a_cluster else None,
         caller=caller,
     )
-    plan = make_plan(job, site, ground.script, interactive=interactive)
-    warnings = plan.warnings if on_a_cluster else (*plan.warnings, *_nothing_to_resume(job.resume, earlier))
-    choices = (ground.why_backend, *plan.choices, *ground.tracked.choices, *_told_at_the_end(job))
-    more = (*ground.tracked.warnings, *warnings_of(plan.job))
-    return plan.model_copy(update={"choices": choices, "warnings": (*warnings, *more)})
+    notes = Notes(
+        first=(ground.why_backend,),
+        last=(*ground.tracked.choices, *_told_at_the_end(job)),
+        warnings=(
+            *(() if on_a_cluster else _nothing_to_resume(job.resume, earlier)),
+            *ground.tracked.warnings,
+            *warnings_of(job),
+        ),
+    )
+    return make_plan(job, site, ground.script, interactive=interactive, notes=notes)
 
 
 def _told_at_the_end(job: Job) -> list[Choice]:

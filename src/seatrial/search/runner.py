@@ -12,9 +12,9 @@ from pathlib import Path
 from queue import Empty, Queue
 
 from seatrial.backends.base import State
-from seatrial.backends.remembered import remembering
+from seatrial.backends.table import remembering
 from seatrial.errors import DiskError, GpusHeldError, ImageError, SeatrialError
-from seatrial.images.build.progress import Telling
+from seatrial.images.build.progress import BuildReporter
 from seatrial.job.model import Job
 from seatrial.job.plan import Gpu
 from seatrial.job.units import format_bytes
@@ -209,8 +209,8 @@ def _building(search: Search) -> Iterator[Say]:
 
 @contextmanager
 def _told_by(say: Say) -> Iterator[Say]:
-    with Telling(say, say) as telling:
-        yield telling.line
+    with BuildReporter(say, say) as reporter:
+        yield reporter.line
 
 
 def _not_started(search: Search, trial: Trial, error: SeatrialError) -> None:

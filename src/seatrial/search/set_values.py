@@ -9,7 +9,7 @@ from pathlib import Path
 from seatrial.errors import UsageError
 from seatrial.job.model import Job
 from seatrial.job.reading.modules import find_module
-from seatrial.planning.recipe_env import FLAGS, PRECISIONS
+from seatrial.planning.defaults import FLAGS, PRECISIONS
 
 #: Libraries that make a flag of a name in the source → what joins that name's words in the flag.
 _FLAG_MAKERS = {

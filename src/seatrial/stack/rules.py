@@ -29,7 +29,7 @@ class Constraints:
         torchvision: specifier on torchvision, whose releases each need one torch; None when it is not required.
         torchaudio: likewise. keras: specifier on Keras, of which TensorFlow 2.6 and later each need one release.
         prefer: version that the choice falls on when it fits, e.g. the one seatrial is tested with.
-        said: how the requirement is written, for sentences: ``torch==2.0.1 (requirements.txt)``.
+        source: the requirement and its file, for sentences: ``torch==2.0.1 (requirements.txt)``.
     """
 
     framework: Framework | None
@@ -44,7 +44,7 @@ class Constraints:
     torchaudio: SpecifierSet | None = None
     keras: SpecifierSet | None = None
     prefer: str | None = None
-    said: str = "the project"
+    source: str = "the project"
 
 
 #: Minor releases of TensorFlow 2 from which on Keras is a package of its own, and Keras 3.
@@ -83,7 +83,7 @@ def version_fits(candidate: Candidate, constraints: Constraints, machine: Machin
     """The project's version specifier admits the build."""
     if _admits(constraints.specifier, candidate.wheel.version):
         return None
-    return Violation("version", f"{candidate.name} is not the requested version", constraints.said)
+    return Violation("version", f"{candidate.name} is not the requested version", constraints.source)
 
 
 def variant_fits(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
@@ -91,7 +91,9 @@ def variant_fits(candidate: Candidate, constraints: Constraints, machine: Machin
     build = "cpu" if candidate.cpu else candidate.wheel.variant
     if constraints.variant in (None, build):
         return None
-    return Violation("variant", f"{candidate.name} is another build", f"{constraints.said} names {constraints.variant}")
+    return Violation(
+        "variant", f"{candidate.name} is another build", f"{constraints.source} names {constraints.variant}"
+    )
 
 
 def gpu_build(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
@@ -127,7 +129,7 @@ def python_as_required(candidate: Candidate, constraints: Constraints, machine: 
 
 
 def pins_have_wheels(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
-    """What else is required at a fixed version has wheels for this Python, too."""
+    """Check that all other pins have wheels for this Python."""
     if (reason := constraints.barred.get(candidate.python)) is None:
         return None
     low, high = candidate.wheel.python
@@ -243,7 +245,7 @@ def keras_pair(candidate: Candidate, constraints: Constraints, machine: Machine)
     )
 
 
-#: Every rule, in the order in which a conflict is told: what the project says, then what the machine has.
+#: Every rule, in the order of a conflict's message: the project's requirements, then the machine.
 RULES: tuple[Rule, ...] = (
     version_fits,
     variant_fits,

@@ -1,6 +1,6 @@
 """The training library. A model of your own needs these names: ``from seatrial.train import Step, batches, fit``.
 
-Each is imported when it is first asked for: most of the library is used without the rest, and some of it without torch.
+Each is imported at its first use: most of the library is used without the rest, and some of it without torch.
 """
 
 from __future__ import annotations

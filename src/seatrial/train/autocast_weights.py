@@ -1,4 +1,4 @@
-"""Work on a second stream of the GPU, beside what the first one does, for steps of one process alone.
+"""Run work on a second stream of the GPU, concurrently with the first one, for steps of one process alone.
 
 A step whose kernels wait for one another leaves multiprocessors idle: at the end of each product of matrices, and where
 one moves bytes the arithmetic. In a graph, kernels of the first stream go before those of the second (engine.Graphed).
@@ -18,7 +18,7 @@ from seatrial.train.kernels.nvrtc import refuse_second_derivatives
 from seatrial.train.traced_code import running_by
 
 
-class Beside:
+class SideStream:
     """A second stream; where it is off (a CPU, several ranks), what would go there is done at once."""
 
     def __init__(self, device: torch.device, *, on: bool = True) -> None:
@@ -27,12 +27,12 @@ class Beside:
 
     @property
     def on(self) -> bool:
-        """Whether there is a second stream."""
+        """Return True if there is a second stream."""
         return self._stream is not None
 
     @contextmanager
     def running(self, *used: Tensor) -> Iterator[None]:
-        """What is queued within runs after all that was queued before, beside what follows.
+        """Run the work queued within after all that was queued before, concurrently with what follows.
 
         Args:
             used: tensors that must live until it has run.
@@ -48,7 +48,7 @@ class Beside:
             self._begun.append((self.event(), used))
 
     def event(self) -> torch.cuda.Event:
-        """What says that all of the second stream so far is done."""
+        """Return an event that marks the end of the second stream's work so far."""
         assert self._stream is not None
         event: torch.cuda.Event = self._stream.record_event()
         return event
@@ -61,7 +61,7 @@ class Beside:
             del self._begun[:ended]
 
     def forget(self) -> None:
-        """What was begun was part of a step that failed: its memory is given up when it has run, a capture can end."""
+        """Forget the work of a failed step: its memory is released when it has run, and a capture can end."""
         if self._begun and self._stream is not None:
             torch.cuda.current_stream().wait_stream(self._stream)
         self._begun = []
@@ -74,7 +74,7 @@ class SecondStream:
         #: Weights whose gradient autograd would copy (and so read at once): it lies otherwise in memory.
         self.refused: set[Tensor] = set()
         self._alone: set[Tensor] = set()
-        self._beside: Beside | None = None
+        self._side_stream: SideStream | None = None
         self._made: dict[Tensor, int] = {}
 
     @contextmanager
@@ -84,18 +84,18 @@ class SecondStream:
         Raises:
             RuntimeError: a gradient was read before it was there; that weight is in ``refused`` from now on.
         """
-        counts = uses(loss)
+        counts = gradient_counts(loss)
         self._alone = {
             weight
             for weight in weights
-            if counts.get(weight) == 1 and weight.grad is None and weight not in self.refused and not watched(weight)
+            if counts.get(weight) == 1 and weight.grad is None and weight not in self.refused and not is_watched(weight)
         }
         try:
             yield
         finally:
             self._alone = set()
-            if self._beside is not None:
-                self._beside.wait()
+            if self._side_stream is not None:
+                self._side_stream.wait()
             made, self._made = self._made, {}
         early = {weight for weight, place in made.items() if weight.grad is None or weight.grad.data_ptr() != place}
         self.refused |= early
@@ -103,15 +103,15 @@ class SecondStream:
             raise EarlyError(f"gradients of {len(early)} weights were copied before they were made")
 
     def takes(self, weight: Tensor) -> bool:
-        """Whether this weight's gradient may be made on the second stream."""
+        """Return True if this weight's gradient may be made on the second stream."""
         return weight in self._alone
 
     def run(self, weight: Tensor, work: Callable[[], Tensor], *inputs: Tensor) -> Tensor:
-        """What ``work`` makes of the inputs; where the weight is taken, on the second stream."""
+        """Return the result of ``work``; where the weight is taken, it runs on the second stream."""
         if not self.takes(weight):
             return work()
-        self._beside = self._beside or Beside(weight.device)
-        with self._beside.running(*inputs):
+        self._side_stream = self._side_stream or SideStream(weight.device)
+        with self._side_stream.running(*inputs):
             made = work()
         self._made[weight] = made.data_ptr()
         return made
@@ -121,8 +121,8 @@ class EarlyError(RuntimeError):
     """A gradient was read before it was there."""
 
 
-def uses(loss: Tensor) -> dict[Tensor, int]:
-    """How many gradients each leaf of a loss gets, to be added to one."""
+def gradient_counts(loss: Tensor) -> dict[Tensor, int]:
+    """Count the gradients of each leaf of a loss, which are added to one."""
     counts: dict[Tensor, int] = {}
     seen: set[Any] = {loss.grad_fn}
     waiting = [loss.grad_fn]
@@ -138,8 +138,8 @@ def uses(loss: Tensor) -> dict[Tensor, int]:
     return counts
 
 
-def watched(weight: Tensor) -> bool:
-    """Whether somebody's hook gets the gradient."""
+def is_watched(weight: Tensor) -> bool:
+    """Return True if a hook gets the gradient."""
     return bool(weight._backward_hooks) or bool(getattr(weight, "_post_accumulate_grad_hooks", None))
 
 
@@ -231,7 +231,7 @@ class AutocastLayers:
 
     @property
     def weights(self) -> list[Tensor]:
-        """Of all layers, each once."""
+        """Return the weights of all layers, each once."""
         return list(self._copies)
 
     @contextmanager
@@ -261,7 +261,7 @@ class AutocastLayers:
 
 
 def plain(layer: nn.Conv2d | nn.Linear) -> bool:
-    """Whether nothing but torch's own code happens when it is called, with an fp32 weight that is trained."""
+    """Return True if a call runs torch's own code alone, with an fp32 weight that is trained."""
     if type(layer) not in (nn.Conv2d, nn.Linear):
         return False
     hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
@@ -292,7 +292,7 @@ def _state(weight: Tensor) -> tuple[int, int]:
 
 
 def _known(x: Tensor) -> bool:
-    """Whether autocast would compute this in bf16, and nothing but plain gradients is asked for."""
+    """Return True if autocast would compute this in bf16, and only plain gradients are needed."""
     kind = x.device.type
     casts = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == COPY
     plain_call = torch.is_grad_enabled() and not torch.compiler.is_compiling()

@@ -57,7 +57,7 @@ Loss = Callable[..., Any]
 def trained_on(given: Any, parts: dict[str, Tensor], share: float) -> Tensor:
     """The loss; other numbers of a dictionary are added to ``parts``, weighted with ``share``.
 
-    Raises InputError for what no gradient can be taken of, before autograd says so in its own words.
+    Raises InputError for a value without a gradient, before autograd raises its own error.
     """
     others: dict[str, Any] = given if isinstance(given, dict) else {}
     if others and "loss" not in others:

@@ -94,7 +94,7 @@ class Test:
         transform: of each batch, on the device, as ``batches`` takes it: without what is random.
     """
 
-    __test__ = False  # not a test case, whatever pytest thinks of the name
+    __test__ = False  # pytest would collect it for its name
 
     def __init__(
         self,

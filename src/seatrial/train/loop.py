@@ -53,7 +53,7 @@ class EarlyStopping:
 
     @property
     def stop(self) -> bool:
-        """Whether patience is at its end."""
+        """Return True if patience is at its end."""
         return self.patience is not None and self.waited >= self.patience
 
 
@@ -85,13 +85,13 @@ class StopRequest:
 
 
 #: Steps queued between two looks at SIGTERM. The ranks agree on stopping there, 0.2 ms over Gloo on one host. On
-#: a CPU a step may take a second, and whoever sent the signal waits 30.
+#: a CPU a step may take a second, and the sender of the signal waits 30.
 STEPS_PER_LOOK = {"cuda": 64, "cpu": 1}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How long to train and what to keep.
+    """Settings of a training: its length, and what to keep.
 
     Attributes:
         seed: of everything random; data order is a function of it and the epoch.
@@ -135,7 +135,7 @@ class Settings:
 
 @dataclass
 class Outcome:
-    """What a training came to.
+    """The result of a training.
 
     Attributes:
         terminated: SIGTERM ended it; a checkpoint was saved.
@@ -309,7 +309,7 @@ def _require_test_loss(metrics: dict[str, float], settings: Settings) -> None:
 
 
 def _begin(step: Step, stopping: EarlyStopping, settings: Settings, note: Callable[[str], None]) -> Start:
-    """What ``resume`` gives, the same on every rank; the beginning with fresh seeds. Raises CheckpointError."""
+    """Resume at the same place on every rank, or begin with fresh seeds. Raises CheckpointError."""
     ranks = step.ranks
     step.reducer.settle()  # of a training before this one that was interrupted
     ranks.same_start(step.model)
@@ -383,7 +383,7 @@ def _runs(shapes: list[Any], look: int, every_steps: int | None, done: int) -> l
 
 
 def _resume_place(settings: Settings, ranks: Ranks) -> Path | None:
-    """What was asked for; after a restart, by torchrun or of its pod, this run's own newest checkpoint.
+    """Return the place to resume from; after a restart by torchrun or of the pod, this run's own folder.
 
     A machine that joins late, or a pod that comes back, counts restarts anew; where one rank goes on, all do.
     """

@@ -23,13 +23,13 @@ from seatrial.train.autocast_weights import AutocastLayers
 from seatrial.train.kernels import normact
 from seatrial.train.kernels.nvrtc import REALS, usable
 from seatrial.train.layer_norms import LayerNorms
-from seatrial.train.traced_code import Unreadable, hooked, read, running_by, settings_of
+from seatrial.train.traced_code import NotTraceable, hooked, read, running_by, settings_of
 
 _SUMS = (operator.add, operator.iadd, torch.add)
 
 
 class NormThen(nn.Module):
-    """activation(norm(x) + beside), by kernels where they fit what comes, else by torch."""
+    """activation(norm(x) + residual), by kernels where they fit what comes, else by torch."""
 
     def __init__(self, norm: nn.BatchNorm2d, activation: str) -> None:
         super().__init__()
@@ -38,16 +38,16 @@ class NormThen(nn.Module):
         self.totals: normact.Totals | None = None
         self.given: normact.Totals | None = None
 
-    def forward(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """[B, C, H, W], and the same."""
-        alike = beside is None or (beside.dtype == x.dtype and beside.shape == x.shape)
+        alike = residual is None or (residual.dtype == x.dtype and residual.shape == x.shape)
         fits = alike and x.dtype in REALS and x.ndim == 4 and self.norm.weight.dtype == torch.float32
         if not (fits and self.norm.training and not hooked(self.norm) and usable(x.device)):
-            return self._plain(x, beside)
+            return self._plain(x, residual)
         layout = torch.channels_last
         x = x.contiguous(memory_format=layout)
-        if beside is not None:
-            beside = beside.contiguous(memory_format=layout)
+        if residual is not None:
+            residual = residual.contiguous(memory_format=layout)
         norm = self.norm
         totals, self.totals = self.totals, None
         if totals is None or totals.zeros.device != x.device:
@@ -55,17 +55,17 @@ class NormThen(nn.Module):
         else:
             self.given = totals
         what = (norm, self.activation, totals)
-        result: Tensor = normact.NormAct.apply(x, norm.weight, norm.bias, beside, *what)  # type: ignore[no-untyped-call]
+        result: Tensor = normact.NormAct.apply(x, norm.weight, norm.bias, residual, *what)  # type: ignore[no-untyped-call]
         return result
 
-    def _plain(self, x: Tensor, beside: Tensor | None) -> Tensor:
+    def _plain(self, x: Tensor, residual: Tensor | None) -> Tensor:
         x = self.norm(x)
-        x = x if beside is None else x + beside
+        x = x if residual is None else x + residual
         return F.relu(x) if self.activation == "relu" else F.gelu(x) if self.activation == "gelu" else x
 
 
 class ModuleKernels:
-    """What was found inside of a model, and the way to run it.
+    """The layers found inside of a model, and the way to run them.
 
     Attributes:
         norms: taken by kernels. left: names of those that stay torch's, with why.
@@ -94,7 +94,7 @@ class ModuleKernels:
 
     @property
     def used(self) -> bool:
-        """Whether anything runs otherwise than torch has it."""
+        """Return True if anything runs by our kernels."""
         return bool(self.norms or self.rows.layers or self.products)
 
     @contextmanager
@@ -139,7 +139,7 @@ class ModuleKernels:
             return
         try:
             graph = read(module)
-        except Unreadable as error:
+        except NotTraceable as error:
             reasons.update(dict.fromkeys(norms, str(error)))
             return
         children = dict(module.named_modules())
@@ -173,21 +173,21 @@ def _replace(graph: Graph, children: dict[str, nn.Module]) -> list[tuple[nn.Batc
         if norm is None or not normact.fits(norm) or hooked(norm) or len(node.args) != 1 or node.kwargs:
             continue
         assert isinstance(norm, nn.BatchNorm2d)
-        last, beside, activation = node, None, "none"
+        last, residual, activation = node, None, "none"
         following = _only_user(node)
         if following is not None and (other := _other_summand(following, node)) is not None:
             after = _only_user(following)
             if after is not None and _activation(after, children) == "relu":
-                last, beside, activation = after, other, "relu"
+                last, residual, activation = after, other, "relu"
         elif following is not None and (kind := _activation(following, children)):
             last, activation = following, kind
         name = f"seatrial_{len(found)}"
         children[name] = NormThen(norm, activation)
         with graph.inserting_before(last):
-            arguments = (node.args[0],) if beside is None else (node.args[0], beside)
+            arguments = (node.args[0],) if residual is None else (node.args[0], residual)
             fused = graph.call_module(name, arguments)
         last.replace_all_uses_with(fused)
-        for replaced in dict.fromkeys([last, *([following] if beside is not None and following else []), node]):
+        for replaced in dict.fromkeys([last, *([following] if residual is not None and following else []), node]):
             graph.erase_node(replaced)
         found.append((norm, activation))
     return found

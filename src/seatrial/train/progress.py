@@ -30,7 +30,7 @@ class Epoch:
         steps: of a whole epoch. losses: of the steps done now, fewer after a resume within it.
         metrics: of the test after it; {} without one.
         examples: of all ranks, in ``seconds``.
-        parts: means of what the first rank's loss gave beside it.
+        parts: means of the other numbers of the first rank's loss.
     """
 
     number: int
@@ -77,7 +77,7 @@ class EpochProgress:
             return
         losses = self._step.losses[self._reported_to : done].cpu()
         self._reported_s = time.perf_counter()
-        if not losses.isfinite().all():  # the epoch's end says which, and ends the training
+        if not losses.isfinite().all():  # the epoch's end names it, and ends the training
             return
         taken_s, steps = self._reported_s - self._began_s, done - self._first_step
         examples = sum(span.shape.rows for span in spans[self._first_step : done]) * self._together
@@ -122,7 +122,7 @@ def log_losses(
 ) -> int:
     """Give the losses of an epoch's steps to the trackers, as many as they get, without the first ``logged``.
 
-    Their name is not that of the epoch's mean: as one curve they would jump at every epoch's end.
+    They are not named as the epoch's mean is: as one curve they would jump at every epoch's end.
 
     Args:
         losses: from ``first_step`` on. steps: of a whole epoch.

@@ -98,7 +98,7 @@ def test_gpm_is_compared_often_at_first_and_seldom_later(tmp_path, target, monke
     monkeypatch.setattr(observer, "_GPM_FIRST_FOR_S", 60.0 if early else 0.0)
     compared = []
     real = FakeNvml.nvmlGpmMetricsGet
-    monkeypatch.setattr(FakeNvml, "nvmlGpmMetricsGet", lambda self, asked: compared.append(1) or real(self, asked))
+    monkeypatch.setattr(FakeNvml, "nvmlGpmMetricsGet", lambda self, wanted: compared.append(1) or real(self, wanted))
     enough = (lambda read: len(compared) >= 2 and len(of_type(read, "sample")) >= 5) if early else lambda read: True
     read = observe(tmp_path, target, [FakeGpu(uuid="GPU-0")], seconds=1.0, until=enough)
     known = [sample["gpus"][0]["sm_activity_pct"] for sample in of_type(read, "sample")]

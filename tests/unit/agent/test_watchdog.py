@@ -29,8 +29,8 @@ class Case:
         self.gpu = FakeGpu(throttle_bits=0)
         self.activity = Activity()
         self.sampler = Sampler([UUID], pynvml=FakeNvml([self.gpu]))
-        self.told = []
-        self.watchdog = Watchdog(self.sampler, self.activity, hang_after_s, self.told.append)
+        self.reported = []
+        self.watchdog = Watchdog(self.sampler, self.activity, hang_after_s, self.reported.append)
         self.now_s = 0.0
 
     def look(self, seconds=1.0, gpu=None, **keys):
@@ -39,7 +39,7 @@ class Case:
         sample["gpus"][0].update({"tensor_activity_pct": 20.0, "dram_activity_pct": 10.0, **(gpu or {})})
         sample.update({"shm_used_bytes": 0, **keys})
         self.watchdog.look(sample, self.now_s)
-        return [finding.id for finding in self.told]
+        return [finding.id for finding in self.reported]
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ import pytest
 
 from pace import slowness
 from seatrial.backends import table
-from seatrial.backends.kubernetes.manifests import KINDS
 from seatrial.cli import VERBS, runs_table
 from seatrial.cli.options import RECIPES, VALUES, complete
 from seatrial.images import recipes
+from seatrial.job.cluster import Kind
 from seatrial.job.model import SlimLevel
 from seatrial.runs.store import RunStore
 from seatrial.stack.machine import parse_target
@@ -78,7 +78,7 @@ def test_behind_the_target_there_is_no_second_one() -> None:
 def test_values_are_those_that_the_verbs_take() -> None:
     fixed = VALUES
     assert fixed["BACKEND"] == ("auto", *table.BACKENDS) and fixed["ENGINE"] == ("auto", *table.on_this_host(), "k8s")
-    assert fixed["LEVEL"] == get_args(SlimLevel) and set(fixed["KIND"]) == set(KINDS)
+    assert fixed["LEVEL"] == get_args(SlimLevel) and fixed["KIND"] == get_args(Kind)
     assert fixed["STATUS"] == runs_table.STATUSES
     assert all(parse_target(name) for name in fixed["MACHINE"])
 

@@ -32,15 +32,15 @@ def test_each_line_comes_once_when_it_is_complete(pieces: list[bytes]) -> None:
 
 
 @given(st.lists(st.text("ab", max_size=5).map(str.encode), min_size=1, max_size=8), st.integers(1, 60))
-def test_the_end_of_a_file_has_no_half_of_a_line(told: list[bytes], size: int) -> None:
+def test_the_end_of_a_file_has_no_half_of_a_line(reported: list[bytes], size: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log"
-        data = b"".join(line + b"\n" for line in told)
+        data = b"".join(line + b"\n" for line in reported)
         path.write_bytes(data)
         lines = Lines(str(path))
         lines.skip_to_last(size)
         read = list(lines.new())
-        assert read == told[len(told) - len(read) :]
+        assert read == reported[len(reported) - len(read) :]
         assert len(b"".join(read)) + len(read) <= size or size >= len(data)
 
 
@@ -84,11 +84,11 @@ def test_another_file_in_its_place_is_read_from_its_beginning(tmp_path: Path, ot
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
 def test_nothing_but_a_regular_file_is_opened(tmp_path: Path, kind: str) -> None:
-    path, said = tmp_path / "log", []
+    path, printed = tmp_path / "log", []
     add(tmp_path / "secret", b"secret\n")
     {"link": lambda: path.symlink_to(tmp_path / "secret"), "pipe": lambda: os.mkfifo(path), "folder": path.mkdir}[
         kind
     ]()
-    lines = Lines(str(path), said.append)
+    lines = Lines(str(path), printed.append)
     lines.skip_to_last(100)
-    assert list(lines.new()) == [] and lines.rest() == b"" and said
+    assert list(lines.new()) == [] and lines.rest() == b"" and printed

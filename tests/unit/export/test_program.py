@@ -272,7 +272,7 @@ def test_outputs_that_are_not_finite(place: Path) -> None:
         ("good.pth", "absent", "has no function absent"),
         ("model.onnx", None, "is an ONNX file already"),
         ("script.pt", None, "is TorchScript, which is not read any more"),
-        ("scale.pth", "without_a_first_layer", "nothing tells the shape of the inputs"),
+        ("scale.pth", "without_a_first_layer", "nothing shows the shape of the inputs"),
     ],
 )
 def test_files_that_cannot_be_exported(place: Path, name: str, factory: str | None, said: str) -> None:

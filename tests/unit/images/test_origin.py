@@ -1,4 +1,4 @@
-"""Where a project comes from, as its image's labels tell it."""
+"""The image's labels of the project's origin."""
 
 from __future__ import annotations
 

@@ -411,7 +411,7 @@ trainer = "trainer.cli:main"
 
 
 @pytest.mark.parametrize("place", ["the workspace", "the member"])
-def test_a_member_of_a_workspace_is_never_asked_of_an_index(tmp_path: Path, place: str) -> None:
+def test_workspace_member_is_never_looked_up_on_an_index(tmp_path: Path, place: str) -> None:
     """The index has a core-lib, and it is a stranger's."""
     sources = '[tool.uv.sources]\ncore-lib = { workspace = true }\nshapes = { git = "https://host/s", tag = "v1" }\n'
     root = '[project]\nname = "lab"\n[tool.uv.workspace]\nmembers = ["packages/*"]\n'
@@ -429,7 +429,7 @@ def test_a_member_of_a_workspace_is_never_asked_of_an_index(tmp_path: Path, plac
     )
 
 
-def test_a_folder_that_poetry_names_is_never_asked_of_an_index(tmp_path: Path) -> None:
+def test_folder_of_poetry_is_never_looked_up_on_an_index(tmp_path: Path) -> None:
     project = tmp_path / "app"
     project.mkdir()
     (project / "pyproject.toml").write_text(
@@ -480,7 +480,7 @@ dev = [{ include-group = "train" }, "pytest"]
         "nothing of them is imported": ('[dependency-groups]\ndev = ["ruff"]\n', ("humanize", "torch")),
     }.values(),
 )
-def test_what_groups_say_of_an_imported_package_counts(tmp_path: Path, text: str, lines: tuple[str, ...]) -> None:
+def test_group_decides_about_an_imported_package(tmp_path: Path, text: str, lines: tuple[str, ...]) -> None:
     (tmp_path / "pyproject.toml").write_text(text)
     assert needs_of(tmp_path, "torch", "humanize").requirements.lines == lines
 

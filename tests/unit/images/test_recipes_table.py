@@ -1,4 +1,4 @@
-"""What pip installs for a recipe, and the answer to an option that it no longer has."""
+"""Packages of a recipe, and the answer to an option that it no longer has."""
 
 from __future__ import annotations
 

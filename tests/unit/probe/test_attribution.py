@@ -43,7 +43,7 @@ def test_the_machine_is_read_from_real_files():
     assert 0 < reading["memory_used_bytes"] < reading["memory_total_bytes"]
 
 
-def test_a_machine_that_tells_nothing_is_all_none(tmp_path):
+def test_a_machine_that_reports_nothing_is_all_none(tmp_path):
     reading = Machine(str(tmp_path)).read()
     assert reading["cpu_cores"] is None and reading["memory_used_bytes"] is None and reading["load_1m"] is None
 
@@ -55,13 +55,13 @@ def test_the_cgroup_of_a_known_process_is_not_read_anew(tmp_path, monkeypatch):
     for pid, path in ((7, "/user.slice"), (8, f"/docker/{ID}")):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "cgroup").write_text(f"0::{path}\n")
-    asked = machine.Attribution(str(tmp_path))
-    assert asked.containers() == {Owner("docker", ID): [8]}
+    requested = machine.Attribution(str(tmp_path))
+    assert requested.containers() == {Owner("docker", ID): [8]}
     (tmp_path / "7" / "cgroup").write_text(f"0::/docker/{ID}\n")  # an engine moves it into its container
-    assert asked.containers() == asked.containers() == {Owner("docker", ID): [7, 8]}
+    assert requested.containers() == requested.containers() == {Owner("docker", ID): [7, 8]}
     read.clear()
-    assert asked.containers() == {Owner("docker", ID): [7, 8]} and read == []
+    assert requested.containers() == {Owner("docker", ID): [7, 8]} and read == []
     monkeypatch.setattr(machine, "RESCAN_S", 0.0)
-    asked._rescan_at_s = 0.0
+    requested._rescan_at_s = 0.0
     (tmp_path / "8" / "cgroup").write_text("0::/\n")
-    assert asked.containers() == {Owner("docker", ID): [7]} and sorted(read) == [7, 8]
+    assert requested.containers() == {Owner("docker", ID): [7]} and sorted(read) == [7, 8]

@@ -19,9 +19,9 @@ def names(found: driver_files.DriverFiles) -> dict[str, tuple[str, ...]]:
 def test_nothing_there(tmp_path: Path) -> None:
     found = driver_files.find(str(tmp_path), {})
     assert (found.version, found.control, found.gpus, found.libraries, found.folder) == (None, (), {}, (), None)
-    said = "\n".join(found.missing)
+    printed = "\n".join(found.missing)
     for what in ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/nvidia-uvm:", "/dev/nvidia0", "libcuda.so.1"):
-        assert what in said
+        assert what in printed
 
 
 def test_a_root_that_does_not_exist(tmp_path: Path) -> None:

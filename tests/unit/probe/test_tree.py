@@ -82,6 +82,6 @@ def test_while_no_pid_is_given_nobody_is_looked_for(tmp_path):
     assert list(looked_at.read()) == [6, 7]
     shutil.rmtree(tmp_path / "6")
     assert list(looked_at.read()) == [7]
-    (tmp_path / "loadavg").write_text("0.00 0.00 0.00 0/0 0\n")  # a kernel that does not tell
+    (tmp_path / "loadavg").write_text("0.00 0.00 0.00 0/0 0\n")  # a kernel that does not report
     a_process(tmp_path, 8, 5)
     assert list(looked_at.read()) == [7, 8]

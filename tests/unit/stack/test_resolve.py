@@ -106,7 +106,7 @@ def test_a_conflict_names_both_sides(constraints: Constraints, target: str, side
     assert sides[1] in sentence.split(", but ")[1]
 
 
-def test_what_is_not_known_is_said() -> None:
+def test_unknown_driver_gives_a_warning() -> None:
     assert "has no driver version" in stack(asked(), "h100").warnings[0]
     assert stack(asked(), "driver=580.65.06,gpu=H100").warnings == ()
     unsure = stack(asked("tensorflow", "==2.12.0"), "driver=570.124,gpu=V100")
@@ -210,7 +210,7 @@ def test_every_stack_satisfies_every_rule_and_every_conflict_is_real(case: tuple
 
 
 def test_the_nearest_work() -> None:
-    """What a conflict offers is really a stack for the machine: asked for as such, it is resolved."""
+    """Each alternative that a conflict names resolves for the machine."""
     for constraints, target in (
         (asked(specifier="==1.13.1"), "h100"),
         (asked(specifier="==2.13.0", variant="cu130"), "driver=535.129,gpu=A4000"),
@@ -239,6 +239,6 @@ def test_every_jax_from_0_4_on_is_known(minor: str) -> None:
         assert stack(asked("jax", f"=={minor}.*"), "driver=580.95,gpu=H100").build == "cuda13"
 
 
-def test_a_tensorflow_that_has_only_ptx_for_a_gpu_is_told() -> None:
+def test_tensorflow_with_only_ptx_gives_a_warning() -> None:
     found = stack(asked("tensorflow"), "driver=580.95,gpu=B200")
     assert any("no machine code for" in warning for warning in found.warnings)

@@ -299,7 +299,9 @@ def test_longer_than_the_schedule_is_refused_before_it_trains():
         optimizer = sgd(model)
         made = schedule(optimizer) if schedule.__name__ == "<lambda>" else schedule
         step = Step(model, classify, optimizer, batches(points(), BATCH), schedule=made)
-        with pytest.raises(InputError, match=r"after the Step's 1 epochs.* asked for 3\n  fix: Step\(..., epochs=3\)"):
+        with pytest.raises(
+            InputError, match=r"after the Step's 1 epochs.* fit\(\) has epochs=3\n  fix: Step\(..., epochs=3\)"
+        ):
             fit(step, epochs=3)
 
 

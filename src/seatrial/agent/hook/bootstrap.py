@@ -85,7 +85,7 @@ def jax_is_here(monitoring: Any) -> None:
 
 
 def part(name: str) -> Any:
-    """A module of the package beside this file, which is on no path that the script sees."""
+    """Import a module of the package in this folder, which is on no path that the script sees."""
     if PACKAGE not in sys.modules:
         folder = os.path.join(HERE, FOLDER)
         spec: Any = importlib.util.spec_from_file_location(
@@ -149,7 +149,7 @@ class Finder(importlib.abc.MetaPathFinder):
 
 
 class StandIns(importlib.abc.MetaPathFinder):
-    """Finds packages of ours that stand in for others: asked when all other finders have found nothing."""
+    """Finds packages of ours that stand in for others, after all other finders have found nothing."""
 
     def __init__(self, names: List[str]) -> None:
         self.names = names
@@ -188,7 +188,7 @@ def without_ours(kind: Any, error: Any, trace: Any) -> None:
 
 
 def outside(trace: Any) -> Any:
-    """A traceback without frames of files beside this one; as it is where there is none of them, or nothing else."""
+    """Return a traceback without frames of files in this folder; unchanged without such frames, or with no others."""
     entries = []
     while trace is not None:
         entries.append(trace)

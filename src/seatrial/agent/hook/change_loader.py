@@ -72,7 +72,7 @@ class _Limited(io.RawIOBase):
 
 
 def generators(torch: Any, loader: Any) -> Callable[[], None]:
-    """What puts the generators, from which order and seeds are drawn, back to where they are now."""
+    """Return what puts the generators, from which order and seeds are drawn, back to where they are now."""
     owners = [loader, loader.sampler, getattr(loader.batch_sampler, "sampler", None)]
     own: Any = [getattr(owner, "generator", None) for owner in owners]
     found = {id(generator): generator for generator in own if hasattr(generator, "get_state")}
@@ -109,7 +109,7 @@ def watch_first_batch(iterator: Any, failed: Callable[[BaseException], None]) ->
 
 
 def fingerprint(value: Any, depth: int = 2) -> Any:
-    """What a script could change in its dataset between two passes: attributes, and those of what they hold."""
+    """Return what a script could change in its dataset between two passes: attributes, and those of what they hold."""
     known: Optional[Dict[str, Any]] = getattr(value, "__dict__", None)
     if not isinstance(known, dict) or depth == 0:
         return None
@@ -162,7 +162,7 @@ class LongestFirst:
 
 
 def length(example: Any) -> Optional[int]:
-    """Of an example's longest sequence; None where it has none, as a picture."""
+    """Return the length of an example's longest sequence; None if it has none, as a picture."""
     parts = example.values() if isinstance(example, dict) else example if isinstance(example, tuple) else [example]
     found = []
     for part in parts:
@@ -174,7 +174,7 @@ def length(example: Any) -> Optional[int]:
     return max(found) if found else None
 
 
-#: Batches that each worker keeps ready where the script says nothing. Source: torch/utils/data/dataloader.py.
+#: Batches that each worker keeps ready if the script gives no number. Source: torch/utils/data/dataloader.py.
 _PREFETCH = 2
 
 
@@ -214,7 +214,7 @@ class Loaders:
         wrap(kind, "__iter__", lambda iterate: lambda loader: self._iterate(loader, iterate))
 
     def _remember(self, loader: Any) -> None:
-        """A library may make a loader anew from the script's: the line is then that of the script's."""
+        """A library may make a loader anew from the script's: the line is then the script's."""
         place = self._changes.where.here()
         if place is None:
             return
@@ -349,7 +349,7 @@ class Loaders:
         """Name the changes with which the loader failed, at its start or at its first batch."""
         for key in self.KEYS[:4]:
             self._changes.take_back(key, "the loader failed with it: %s" % in_short(error))
-        self._changes.tell()
+        self._changes.report()
 
     def _apart_from_a_running_pass(self, loader: Any) -> bool:
         """Workers that stay are one iterator's. A script that has two passes at once, or changes its dataset between
@@ -373,5 +373,5 @@ class Loaders:
 def _weakly(value: Any) -> Any:
     try:
         return weakref.ref(value)
-    except TypeError:  # a list, say
+    except TypeError:  # a list, for example
         return lambda: value

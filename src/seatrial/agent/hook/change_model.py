@@ -1,8 +1,8 @@
 """Change the outermost module: bf16 autocast, channels_last and torch.compile.
 
 Outermost is a module with something to train that is called while no other module runs and gradients are on. There may
-be several: a generator and its adversary, say. Each gets a class of its own that is called otherwise and is all else
-the same: it prints, copies and is saved as before, and its state_dict, hooks and parts are untouched.
+be several: a generator and its adversary, for example. Each gets a class of its own that is called otherwise and is
+all else the same: it prints, copies and is saved as before, and its state_dict, hooks and parts are untouched.
 """
 
 import copyreg
@@ -44,7 +44,7 @@ class ModuleCalls:
         self._first_calls = _FIRST_CALLS
 
     def needed(self) -> bool:
-        """Whether there is anything to do around calls."""
+        """Return whether there is anything to do around calls."""
         return bool(self.autocast or self.channels_last or self.to_compile or self._compiled)
 
     def take_over(self, module: Any) -> None:
@@ -96,7 +96,8 @@ class ModuleCalls:
             self._changes.take_back("compile", "torch.compile failed: %s" % in_short(error))
 
     def _to_trace(self, module: Any) -> Any:
-        """What torch.compile is given: of a class of torch's own, nn.Sequential say, it passes over the call and all in
+        """Return what torch.compile is given: of a class of torch's own, nn.Sequential for example, it passes over
+        the call and all in
         it, without a word, unless a frame of another file is around it. ``module.compile()`` does nothing for them."""
         call = module._call_impl
         if not str(getattr(type(module).forward, "__module__", "")).startswith("torch.nn."):
@@ -130,7 +131,7 @@ class ModuleCalls:
             if value:
                 self._changes.pending.discard(key)
                 self._changes.take_back(key, "the model's call failed with it: %s" % in_short(error))
-        self._changes.tell()
+        self._changes.report()
 
     def _hint(self, args: Any, result: Any) -> None:
         tensor = self._torch.Tensor
@@ -358,7 +359,7 @@ class Models:
             self._converted.add(module)
 
     def _lay_out(self, module: Any) -> Optional[str]:
-        self._moving = True  # this is no move of the script's
+        self._moving = True  # not a move of the script's
         try:
             return to_channels_last(self._torch, module)
         finally:
@@ -409,7 +410,8 @@ def _kept_out(module: Any) -> Any:
 
 
 def on_one_gpu(module: Any) -> bool:
-    """Whether this is a DataParallel that calls its module itself, in this thread. Source: its forward, torch 2.13."""
+    """Return whether this is a DataParallel that calls its module itself, in this thread. Source: its forward, torch
+    2.13."""
     is_one = any(kind.__name__ == "DataParallel" for kind in type(module).__mro__)
     return is_one and len(getattr(module, "device_ids", (0, 0))) <= 1 and hasattr(module, "module")
 
@@ -438,7 +440,7 @@ def compiles_itself(module: Any) -> bool:
 
 
 def autocasts(torch: Any, device: str) -> bool:
-    """Whether autocast is on here."""
+    """Return whether autocast is on here."""
     if device == "cpu":
         return bool(torch.is_autocast_cpu_enabled())
     return bool(torch.is_autocast_enabled())

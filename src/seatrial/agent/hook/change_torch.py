@@ -161,12 +161,12 @@ class Copies:
             self._changes.apply("non_blocking", self._changes.where.here())
 
 
-#: Those of torch that know ``fused`` in one version or another; whether this version does is asked of the optimizer.
+#: Those of torch that know ``fused`` in one version or another; the optimizer itself knows whether this version does.
 _KNOWN = ("Adam", "AdamW", "SGD", "Adagrad")
 
 
 class Optimizers:
-    """Sets ``fused`` at an optimizer's first step, when its parameters are where they will be; and tells of steps."""
+    """Sets ``fused`` at an optimizer's first step, when its parameters are where they will be; and reports steps."""
 
     KEYS = ("fused_optimizer",)
 
@@ -263,7 +263,7 @@ class Optimizers:
 
 
 def fuse(torch: Any, optimizer: Any) -> None:
-    """What the constructor and ``__setstate__`` do for ``fused=True``. Source: torch/optim/adam.py, 2.13."""
+    """Return what the constructor and ``__setstate__`` do for ``fused=True``. Source: torch/optim/adam.py, 2.13."""
     optimizer.defaults["fused"] = True
     for group in optimizer.param_groups:
         group["fused"] = True

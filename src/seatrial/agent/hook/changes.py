@@ -63,7 +63,7 @@ class CallSites:
         return None
 
     def own(self, path: str) -> bool:
-        """Whether a file belongs to the script: neither Python's nor installed nor ours."""
+        """Return whether a file belongs to the script: neither Python's nor installed nor ours."""
         known = self._own.get(path)
         if known is None:
             whole = os.path.abspath(path)
@@ -89,10 +89,10 @@ def package_of(path: str) -> Optional[str]:
     return None
 
 
-#: Lines told for one key, at most.
+#: Lines reported for one key, at most.
 _MOST_PLACES = 8
 
-#: The one list of changes, which install.py copies beside this file (seatrial.common.contract.tunables).
+#: The one list of changes, which install.py copies into this folder (seatrial.common.contract.tunables).
 _TUNABLES = __package__ + ".tunables"
 
 
@@ -110,14 +110,14 @@ def begin(torch: Any, text: str) -> None:
     if not hasattr(sys.modules["torch.optim.optimizer"], "register_optimizer_step_pre_hook"):
         for key in changes.wanted:
             changes.refuse(key, "torch %s is older than 2.0" % torch.__version__)
-        changes.tell()
+        changes.report()
         return
-    for room in (Loaders, Copies, Backend, Optimizers, Parallel, Models):
-        changes.place(room)
+    for part in (Loaders, Copies, Backend, Optimizers, Parallel, Models):
+        changes.place(part)
 
 
 def refused(key: str) -> bool:
-    """Whether this change was asked for, and is not made."""
+    """Return whether this change was requested and not made."""
     return any(key in each.refused and key not in each.pending for each in _BEGUN)
 
 
@@ -125,7 +125,7 @@ _BEGUN: List["Changes"] = []
 
 
 class Changes:
-    """What is wanted, and what became of it.
+    """Hold what is wanted, and what became of it.
 
     Attributes:
         wanted: key → value.
@@ -137,7 +137,7 @@ class Changes:
         evaluating: whether the models are in evaluation now.
     """
 
-    #: Keys whose rooms need to know of the model.
+    #: Keys whose parts need to know of the model.
     NEED_A_MODULE = (
         "tf32",
         "cudnn_benchmark",
@@ -171,12 +171,12 @@ class Changes:
             if key not in self._not_seen:
                 self.refuse(key, "no such change")
 
-    def place(self, room: Any) -> None:
-        """Let a room place its patches. Its keys are refused where it cannot."""
+    def place(self, part: Any) -> None:
+        """Let a part place its patches. Its keys are refused where it cannot."""
         try:
-            room(self).place()
+            part(self).place()
         except Exception as error:  # noqa: BLE001  never the script's trouble
-            self.failed(room.KEYS, error)
+            self.failed(part.KEYS, error)
 
     def failed(self, keys: Any, error: BaseException) -> None:
         """An error of ours: what was being done is not."""
@@ -191,17 +191,17 @@ class Changes:
             self._changed = True
         self.refused.pop(key, None)
         self.seen(key, place)
-        self._tell_if_late()
+        self._report_if_late()
 
     def refuse(self, key: str, why: str) -> None:
         """It is not done. Where it was done elsewhere in the script, that stands."""
         if key in self.wanted and key not in self._applied and self.refused.get(key) != why:
             self.refused[key] = why
             self._changed = True
-            self._tell_if_late()
+            self._report_if_late()
 
     def take_back(self, key: str, why: str) -> None:
-        """What was done has been undone."""
+        """Record that a change has been undone."""
         self._applied.pop(key, None)
         self.refuse(key, why)
 
@@ -214,7 +214,8 @@ class Changes:
         self.hint(key, place.name)
 
     def hint(self, key: str, word: str) -> None:
-        """Something else for who writes the change into the script: ``outputs``, say, and what the model gives."""
+        """Something else for who writes the change into the script: ``outputs``, for example, and what the model
+        gives."""
         words = self._places.setdefault(key, [])
         if word not in words and len(words) < _MOST_PLACES:
             words.append(word)
@@ -229,14 +230,14 @@ class Changes:
                     self.refuse(key, self._not_seen[key])
             self._stepped = True
         if self._changed:
-            self.tell()
+            self.report()
 
-    def _tell_if_late(self) -> None:
-        """torch.compile, up to torch 2.2 at least, takes the optimizers' hooks away: no step may tell it."""
+    def _report_if_late(self) -> None:
+        """torch.compile, up to torch 2.2 at least, takes the optimizers' hooks away: no step may report it."""
         if self._stepped and self._changed:
-            self.tell()
+            self.report()
 
-    def tell(self) -> None:
+    def report(self) -> None:
         self._changed = False
         cuda = self.torch.cuda
         if "batch_size" in self.wanted and "gpu_bytes" not in self._places and cuda.is_initialized():
@@ -249,7 +250,7 @@ class Changes:
 
 
 def _gpu_bytes(cuda: Any) -> int:
-    """What the allocator could have of this GPU: what is free and what it has, and no more than --gpu-memory."""
+    """Return what the allocator could have of this GPU: what is free and what it has, and no more than --gpu-memory."""
     able = int(cuda.mem_get_info()[0]) + int(cuda.memory_reserved())
     limit = int(os.environ.get("SEATRIAL_GPU_MEMORY_BYTES") or 0)
     return min(able, limit) if limit else able

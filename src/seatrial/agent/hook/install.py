@@ -1,4 +1,4 @@
-"""Place the hook beside the target's Python, through sitecustomize, and remove it again."""
+"""Place the hook in front of the target's Python, through sitecustomize, and remove it again."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from typing import Any, Dict, Optional, Sequence
 #: Names of packages that stand in, for bootstrap.py; and whether they come before what is installed.
 VARIABLE, FIRST_VARIABLE = "SEATRIAL_STAND_INS", "SEATRIAL_STAND_INS_FIRST"
 
-#: In the hook's folder, which is no place that Python looks in.
+#: In the hook's folder, where Python does not look.
 FOLDER = "stand_ins"
 
 FILES = {
@@ -48,15 +48,15 @@ def place(names: Sequence[str], folder: str, env: Dict[str, str], *, first: bool
 
 
 def installed(name: str, python: str, env: Dict[str, str], workdir: str) -> bool:
-    """Whether the target's Python has a package of this name itself. A Python that does not answer has none."""
+    """Return whether the target's Python has a package of this name itself. A Python that does not answer has none."""
     command = [python, "-c", _IS_THERE % name]
     try:
-        asked = subprocess.run(
+        ended = subprocess.run(
             command, env=env, cwd=workdir, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=_TIMEOUT_S
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return asked.returncode == 0
+    return ended.returncode == 0
 
 
 #: Read in every Python process of the target: by memory_limit.py, and by bootstrap.py.

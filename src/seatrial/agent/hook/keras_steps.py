@@ -27,7 +27,7 @@ def keras_is_here(module: Any) -> None:
 
 
 class KerasSteps:
-    """What is wrapped, and the recorder that it calls."""
+    """Hold what is wrapped, and the recorder that it calls."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder

@@ -24,7 +24,7 @@ _BEGUN: Dict[str, "Measuring"] = {}
 
 
 def begin(torch: Any) -> None:
-    """Place all of it. An error in here leaves torch as it was, or as far as it was changed, and is told."""
+    """Place all of it. An error in here leaves torch as it was, or as far as it was changed, and is reported."""
     recorder = shared()
     if not hasattr(sys.modules["torch.optim.optimizer"], "register_optimizer_step_post_hook"):
         recorder.stop(RuntimeError("steps are measured from torch 2.0 on, and this is torch %s" % torch.__version__))
@@ -59,7 +59,7 @@ def dynamo_is_here(eval_frame: Any) -> None:
 
 
 def has_callbacks() -> bool:
-    """Importing torch._dynamo says little: since torch 2.1 or so making an optimizer imports it."""
+    """Importing torch._dynamo proves little: since torch 2.1 or so making an optimizer imports it."""
     try:
         return importlib.util.find_spec("torch._dynamo.callback") is not None
     except (ImportError, ValueError):
@@ -67,7 +67,8 @@ def has_callbacks() -> bool:
 
 
 def compiling_is_here(callback: Any) -> None:
-    """torch.compile says when it begins, before it looks at anything. Source: torch/_dynamo/callback.py, since 2.4."""
+    """torch.compile announces when it begins, before it looks at anything. Source: torch/_dynamo/callback.py, since
+    2.4."""
     measuring = _BEGUN.get("torch")
     register = getattr(getattr(callback, "callback_handler", None), "register_start_callback", None)
     if measuring is not None and register is not None:
@@ -186,7 +187,7 @@ class Measuring:
         return train
 
     def wrap_saving(self, safetensors: Any) -> None:
-        """Of ``safetensors.torch``: another way in which models are saved, by transformers and its kin."""
+        """Wrap ``safetensors.torch``: another way in which models are saved, by transformers and its kin."""
         for name in ("save_file", "save_model"):
             wrap(safetensors, name, self._saves)
 
@@ -256,13 +257,13 @@ class Measuring:
     # lines
 
     def compiling_begins(self) -> None:
-        """What compiled code may look at stays as it is from now on."""
+        """Keep what compiled code may look at as it is from now on."""
         self.compiled = True
         self.window(opens=True)
         self.steps.compiling_begins()
 
     def compile_begins(self, *_: Any) -> None:
-        """Told at once: a run that is ended before its first step tells nothing more."""
+        """Report at once: a run that is ended before its first step reports nothing more."""
         recorder = self.recorder
         if not self.compiled:
             try:
@@ -273,7 +274,7 @@ class Measuring:
             return
         try:
             recorder.facts["compiles_since_s"] = round(age_s(), 3)
-            recorder.tell_facts()
+            recorder.report_facts()
         except Exception as error:  # noqa: BLE001
             recorder.stop(error)
 
@@ -286,7 +287,7 @@ class Measuring:
                 self.recorder.facts["loader"] = loader
 
     def at_end(self) -> None:
-        """Why a script stayed on the CPU, as far as it shows: none of it is asked of the driver."""
+        """Why a script stayed on the CPU, as far as it shows: none of it comes from the driver."""
         facts, cuda = self.recorder.facts, self.torch.cuda
         facts["cuda_build"] = self.torch.version.cuda
         facts["cuda_used"] = bool(cuda.is_initialized())
@@ -333,12 +334,12 @@ def own_code() -> Iterator[Any]:
 
 
 def _compiles() -> bool:
-    """Whether torch.compile has compiled anything. Source: torch/_dynamo/utils.py (2.0 and later)."""
+    """Return whether torch.compile has compiled anything. Source: torch/_dynamo/utils.py (2.0 and later)."""
     return bool(getattr(sys.modules.get("torch._dynamo.utils"), "compilation_time_metrics", None))
 
 
 def _compile_seconds() -> float:
-    """What torch.compile has taken so far. Source: torch/_dynamo/utils.py, compilation_time_metrics."""
+    """Return what torch.compile has taken so far. Source: torch/_dynamo/utils.py, compilation_time_metrics."""
     metrics = getattr(sys.modules.get("torch._dynamo.utils"), "compilation_time_metrics", None) or {}
     # The backward pass is compiled when it first runs. Each part has had other names, of which a torch knows one.
     parts = (

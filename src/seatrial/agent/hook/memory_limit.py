@@ -52,7 +52,7 @@ def largest_gpu_bytes() -> Optional[int]:
     """Memory of the largest GPU that this process sees; None without one.
 
     A framework that starts its GPUs takes one fraction for all: with the largest GPU's the limit is kept on each. The
-    driver tells without a context.
+    driver answers without a context.
     """
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
@@ -70,39 +70,39 @@ def _gpu_bytes(cuda: Any, index: int) -> int:
     return 0 if failed else total.value
 
 
-_told: Dict[str, bool] = {}
+_HELD: Dict[str, bool] = {}
 
 
 def held(framework: str, peaks_bytes: Callable[[], List[int]]) -> None:
-    """Tell that this process is held to the limit, and at its end how much of each GPU it had at most.
+    """Report that this process is held to the limit, and at its end how much of each GPU it had at most.
 
     Args:
         peaks_bytes: one number a GPU, as the framework's allocator counted.
     """
     pid = os.getpid()
-    if framework in _told:
+    if framework in _HELD:
         return
-    _told[framework] = True
+    _HELD[framework] = True
     fact: Dict[str, Any] = {"framework": framework, "pid": pid, "limit_bytes": LIMIT_BYTES}
     report.write("gpu_memory", fact)
 
-    def tell_peaks() -> None:
+    def report_peaks() -> None:
         if os.getpid() == pid:
             try:
                 report.write("gpu_memory", dict(fact, peak_bytes=[int(peak) for peak in peaks_bytes()]))
             except Exception:  # noqa: BLE001  the script is at its end: nothing of ours may fail it
                 pass
 
-    atexit.register(tell_peaks)
+    atexit.register(report_peaks)
 
 
 def not_held(framework: str, error: BaseException) -> None:
-    """Tell that the framework could not be given the limit."""
+    """Report that the framework could not be given the limit."""
     reason = "%s: %s" % (type(error).__name__, error)
     report.write("gpu_memory", {"framework": framework, "pid": os.getpid(), "failed": reason[:300]})
 
 
-#: What JAX takes of a GPU unless told otherwise.
+#: What JAX takes of a GPU by default.
 _DEFAULT_FRACTION = 0.75
 
 #: Allocators that can be held to a fraction; the others take what they need.
@@ -136,10 +136,10 @@ def _of_its_own(make: Any) -> Any:
     """Give the limit to a client that reads the variables itself."""
 
     def make_gpu_client(*arguments: Any, **named: Any) -> Any:
-        told = {name: os.environ[name] for name in (*_VARIABLES, _ALLOCATOR) if name in os.environ}
-        fraction = next((told[name] for name in _VARIABLES if told.get(name)), None)
+        own = {name: os.environ[name] for name in (*_VARIABLES, _ALLOCATOR) if name in os.environ}
+        fraction = next((own[name] for name in _VARIABLES if own.get(name)), None)
         options = {"memory_fraction": fraction} if fraction else {}
-        options = limited_jax_options(dict(options, allocator=told.get(_ALLOCATOR, "default").lower()))
+        options = limited_jax_options(dict(options, allocator=own.get(_ALLOCATOR, "default").lower()))
         if "memory_fraction" in options:
             os.environ[_VARIABLES[1]] = str(options["memory_fraction"])
             os.environ[_ALLOCATOR] = options["allocator"]
@@ -148,7 +148,7 @@ def _of_its_own(make: Any) -> Any:
         finally:
             for name in (_VARIABLES[1], _ALLOCATOR):
                 os.environ.pop(name, None)
-            os.environ.update(told)
+            os.environ.update(own)
 
     return make_gpu_client
 
@@ -158,8 +158,8 @@ def limited_jax_options(options: Dict[str, Any]) -> Dict[str, Any]:
     total_bytes = largest_gpu_bytes()
     if total_bytes is None:
         return options
-    asked = float(options.get("memory_fraction") or _DEFAULT_FRACTION)
-    options["memory_fraction"] = min(asked, LIMIT_BYTES / total_bytes)
+    wanted = float(options.get("memory_fraction") or _DEFAULT_FRACTION)
+    options["memory_fraction"] = min(wanted, LIMIT_BYTES / total_bytes)
     if options.get("allocator", "default") not in _WITH_LIMIT:
         options["allocator"] = "default"
     held("jax", jax_peaks_bytes)
@@ -167,7 +167,7 @@ def limited_jax_options(options: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def jax_peaks_bytes() -> List[int]:
-    """What JAX had at most of each GPU of this process; [] where none was started."""
+    """Return what JAX had at most of each GPU of this process; [] where none was started."""
     jax, bridge = sys.modules.get("jax"), sys.modules.get("jax._src.xla_bridge")
     if jax is None or not getattr(bridge, "_backends", None):
         return []
@@ -228,7 +228,7 @@ def limited_tensorflow_config(config: Any) -> Any:
         return config
     made = importlib.import_module("tensorflow.core.protobuf.config_pb2").ConfigProto()
     if config is not None:
-        if not isinstance(config, type(made)):  # TensorFlow will say so itself
+        if not isinstance(config, type(made)):  # TensorFlow reports that itself
             return config
         made.CopyFrom(config)
     _limit_options(made.gpu_options, total_bytes)
@@ -242,14 +242,14 @@ def _limit_options(options: Any, total_bytes: int) -> None:
     experimental = getattr(options, "experimental", None)
     parts = getattr(experimental, "virtual_devices", ())
     limit_mb = max(1, LIMIT_BYTES // 2**20)
-    if len(parts):  # a fraction beside any, even without a limit, is refused
+    if len(parts):  # a fraction together with any, even without a limit, is refused
         for part in parts:
-            asked = list(part.memory_limit_mb) or [limit_mb]
-            scale = min(1.0, limit_mb / sum(asked))
-            part.memory_limit_mb[:] = asked if scale == 1.0 else [max(1, int(each * scale)) for each in asked]
+            wanted = list(part.memory_limit_mb) or [limit_mb]
+            scale = min(1.0, limit_mb / sum(wanted))
+            part.memory_limit_mb[:] = wanted if scale == 1.0 else [max(1, int(each * scale)) for each in wanted]
     else:
-        asked_fraction = options.per_process_gpu_memory_fraction or 1.0  # 0: all; above 1: the host's memory, too
-        options.per_process_gpu_memory_fraction = min(asked_fraction, LIMIT_BYTES / total_bytes)
+        fraction = options.per_process_gpu_memory_fraction or 1.0  # 0: all; above 1: the host's memory, too
+        options.per_process_gpu_memory_fraction = min(fraction, LIMIT_BYTES / total_bytes)
     if "async" in options.allocator_type:
         options.allocator_type = ""
     if experimental is not None and getattr(experimental, "use_cuda_malloc_async", False):
@@ -257,7 +257,7 @@ def _limit_options(options: Any, total_bytes: int) -> None:
 
 
 def tensorflow_peaks_bytes() -> List[int]:
-    """What TensorFlow had at most of each GPU; [] where none was started, or by sessions alone."""
+    """Return what TensorFlow had at most of each GPU; [] where none was started, or by sessions alone."""
     context = importlib.import_module("tensorflow.python.eager.context")
     current = context.context_safe()
     if current is None or not getattr(current, "_initialized", False):

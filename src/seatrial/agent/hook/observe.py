@@ -14,7 +14,7 @@ _ABSENT = object()
 def wrap(owner: Any, name: str, around: Callable[[Any], Any]) -> Any:
     """Replace ``owner.name`` by ``around(original)``, with the original's name and text. Returns the original.
 
-    Nothing is replaced, and None returned, if there is no such attribute.
+    Nothing is replaced, and None returned, without such an attribute.
     """
     original = getattr(owner, name, None)
     if original is None:

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, Optional
 from . import report
 
 #: What a training step's wall time is made of, as the thread that steps sees it. ``other`` is Python and the forward
-#: pass, and all that is told apart in windows only: ``sync``, ``copy``, ``forward``, ``backward``, ``optimizer``.
+#: pass, and all that windows alone distinguish: ``sync``, ``copy``, ``forward``, ``backward``, ``optimizer``.
 REGIONS = (
     *("data", "copy", "sync", "forward", "backward", "optimizer", "communication", "checkpoint", "evaluation"),
     "other",
@@ -43,7 +43,7 @@ class Timeline:
         self.since_s = clock()
 
     def enter(self, region: str) -> None:
-        """What comes belongs to ``region``, until ``leave``."""
+        """Let what follows belong to ``region``, until ``leave``."""
         now_s = self._clock()
         current = self.current
         self._outer.append(current)
@@ -82,7 +82,7 @@ class Timeline:
             self.spent["evaluation"] += moved
 
 
-#: A line tells of at least so much time. All numbers in it are since the first step, so a lost line loses nothing.
+#: A line covers at least so much time. All numbers in it are since the first step, so a lost line loses nothing.
 LINE_EVERY_S = 1.0
 
 #: Steps whose durations a line's median is of, at most.
@@ -109,7 +109,7 @@ class Recorder:
 
     Attributes:
         on: False once anything in here went wrong, and in forked children.
-        thread: the one that trains, NOBODY when off: one comparison says whether to count.
+        thread: the one that trains, NOBODY when off: one comparison decides whether to count.
         facts: what is known of the training: loaders, precision, device. Told again whenever it has changed.
         look, next_look: called with the number of the step that has ended, from step ``next_look`` on.
         extras: called for more keys of a line. at_ends: called before the last one.
@@ -133,8 +133,8 @@ class Recorder:
         self.compile_begins_at: Optional[int] = None
         self.stepped_elsewhere: Callable[[], None] = lambda: None
         self._at_step: Optional[Callable[[int], None]] = None
-        self._told_facts: Dict[str, Any] = {}
-        self._told_regions: Dict[str, float] = {}
+        self._written_facts: Dict[str, Any] = {}
+        self._written_regions: Dict[str, float] = {}
         self._boundary: Any = None
         self._boundary_missed = 0
         self.doubtful: Optional[Dict[str, float]] = None
@@ -152,7 +152,7 @@ class Recorder:
 
     @property
     def at_step(self) -> Callable[[int], None]:
-        """What is called after every step with its number, for a trial."""
+        """Return what is called after every step with its number, for a trial."""
         return self._at_step or (lambda step: None)
 
     @at_step.setter
@@ -163,11 +163,12 @@ class Recorder:
         self.on, self.thread = False, NOBODY
 
     def mine(self) -> bool:
-        """Whether what happens now is to be counted: on the thread that trains, and nothing has gone wrong."""
+        """Return whether what happens now is to be counted: on the thread that trains, and nothing has gone wrong."""
         return get_ident() == self.thread
 
     def waited_for(self) -> bool:
-        """Whether this is a thread of autograd's that the thread that trains waits for, or that thread itself."""
+        """Return whether this is a thread of autograd's that the thread that trains waits for, or that thread
+        itself."""
         return self.on and (self.timeline.current in ("backward", "communication") or get_ident() == self.thread)
 
     def take_thread(self) -> None:
@@ -177,7 +178,7 @@ class Recorder:
             self.timeline.enter("other")
 
     def stop(self, error: BaseException) -> None:
-        """Something in here went wrong: no more of it, and the evidence says so."""
+        """Switch off after an error in here, and report it."""
         if self.on:
             self.on, self.thread = False, NOBODY
             report.write("hook_stopped", {"reason": ("%s: %s" % (type(error).__name__, error))[:300]})
@@ -185,12 +186,12 @@ class Recorder:
     # evaluation
 
     def doubt(self) -> None:
-        """A loader that nothing was trained on so far is asked: it is evaluation, unless a step follows."""
+        """Note that a loader without training so far is iterated: it is evaluation, unless a step follows."""
         if self.doubtful is None:
             self.doubtful, self._doubtful_examples = self.timeline.totals(), self.examples
 
     def doubt_ends(self) -> None:
-        """No step has followed, and the loader is at its end, or one that is trained on is asked again."""
+        """No step has followed, and the loader is at its end, or one that is trained on goes on."""
         if self.doubtful is not None:
             self.timeline.move_to_evaluation(self.doubtful)
             self.examples, self.doubtful = self._doubtful_examples, None
@@ -205,13 +206,14 @@ class Recorder:
             self.evaluated()
 
     def mode_set(self, training: bool) -> None:
-        """A model was told to train or to evaluate. What lies between was evaluation, if no step was made in it."""
+        """A model was switched to training or evaluation. The time that lies between was evaluation, if no step was
+        made in it."""
         if not training:
             if self._evaluates_since is None:
                 self._evaluates_since = self.timeline.totals()
         elif self._evaluates_since is not None:
             self.timeline.move_to_evaluation(self._evaluates_since)
-            if self.doubtful is not None:  # the next pass may have begun: a step will tell
+            if self.doubtful is not None:  # the next pass may have begun: a step will show
                 self.doubtful = self.timeline.totals()
             self._evaluates_since = None
             self.evaluated()
@@ -284,9 +286,9 @@ class Recorder:
         if self._at_step is not None:
             self._at_step(self.steps)
         if now_s >= self._line_due_s:
-            self.tell()
+            self.report_line()
 
-    def tell(self, at_end: bool = False) -> None:
+    def report_line(self, at_end: bool = False) -> None:
         """One line of all so far; ``at_end``: of the process, when what it did after its last step is left out."""
         if self._first_step_s is None:
             return
@@ -295,13 +297,15 @@ class Recorder:
         regions = {name: spent - self._before_first[name] for name, spent in totals.items()}
         if at_end and seconds - (self._last_step_s - self._first_step_s) > _LONGEST_END_S:
             seconds = self._last_step_s - self._first_step_s
-            told = sum(self._told_regions.values())  # since then it was not looked at: steps as they were before
-            if told:
-                regions = {name: spent * seconds / told for name, spent in self._told_regions.items()}
+            written_s = sum(
+                self._written_regions.values()
+            )  # since then it was not looked at: steps as they were before
+            if written_s:
+                regions = {name: spent * seconds / written_s for name, spent in self._written_regions.items()}
             else:
                 regions["other"] = seconds - sum(spent for name, spent in regions.items() if name != "other")
                 regions = regions if regions["other"] >= 0 else {"other": seconds}
-        self._told_regions = regions = {name: round(spent, 6) for name, spent in regions.items() if spent > 0}
+        self._written_regions = regions = {name: round(spent, 6) for name, spent in regions.items() if spent > 0}
         line: Dict[str, Any] = {
             "pid": self._pid,
             "steps": self.steps,
@@ -314,14 +318,14 @@ class Recorder:
         for extra in self.extras:
             line.update(extra())
         report.write("anatomy", line)
-        self.tell_facts()
+        self.report_facts()
         self._durations = []
         self._line_due_s = perf_counter() + LINE_EVERY_S
 
-    def tell_facts(self) -> None:
-        """What is known of the training, where it has changed."""
-        if self.facts and self.facts != self._told_facts:
-            self._told_facts = dict(self.facts)
+    def report_facts(self) -> None:
+        """Return what is known of the training, where it has changed."""
+        if self.facts and self.facts != self._written_facts:
+            self._written_facts = dict(self.facts)
             report.write("training", {"pid": self._pid, **self.facts})
 
     def finish(self) -> None:
@@ -332,8 +336,8 @@ class Recorder:
             for at_end in self.at_ends:
                 at_end()
             self.doubt_ends()
-            self.tell(at_end=True)
-            self.tell_facts()  # of a script that never made a step, too
+            self.report_line(at_end=True)
+            self.report_facts()  # of a script that never made a step, too
         except Exception as error:  # noqa: BLE001  the script is at its end: nothing of ours may fail it
             self.stop(error)
 

@@ -21,7 +21,7 @@ class Loaders:
     def __init__(self, torch: Any, recorder: Recorder, windows: Windows) -> None:
         self.torch, self.recorder, self.windows = torch, recorder, windows
         self.latest: Callable[[], Any] = lambda: None  # the iterator of the last batch, while it lives
-        self.asked: Dict[int, List[Any]] = {}  # iterators in doubt, and how many batches were asked of them
+        self.pending: Dict[int, List[Any]] = {}  # iterators in doubt, and how many batches they gave
         self.settings: Dict[str, Any] = {}
         self.passed: List[int] = []
         recorder.stepped_elsewhere = self.trained_on
@@ -90,35 +90,35 @@ class Loaders:
                 self.look_at(iterator)
             else:
                 self.recorder.doubt_ends()
-                self.asked.clear()
+                self.pending.clear()
         except Exception as error:  # noqa: BLE001
             self.recorder.stop(error)
 
     def asks(self, iterator: Any) -> None:
-        """Of one in doubt, a batch."""
-        known = self.asked.pop(id(iterator), None)
+        """Record a batch from a loader not yet known to be used for training."""
+        known = self.pending.pop(id(iterator), None)
         if known is not None and known[0]() is not iterator:  # another one lives where one that is gone lived
-            self.asked[-1 - len(self.asked)], known = known, None
+            self.pending[-1 - len(self.pending)], known = known, None
         if known is None:
             known = [weakref.ref(iterator), 0, self.recorder.timeline.totals(), self.recorder.examples]
         known[1] += 1
-        self.asked[id(iterator)] = known  # the last one asked is the last one in it
+        self.pending[id(iterator)] = known  # the last one iterated is the last one in it
 
     def trained_on(self) -> None:
-        """A step has followed loaders in doubt: the last one is trained on, and those that were asked as often."""
-        asked = list(self.asked.values())
-        trained = [known for known in asked if abs(known[1] - asked[-1][1]) <= 1]
+        """A step has followed loaders in doubt: the last one is trained on, and those that were iterated as often."""
+        pending = list(self.pending.values())
+        trained = [known for known in pending if abs(known[1] - pending[-1][1]) <= 1]
         for known in trained:
             iterator = known[0]()
             if iterator is not None:
                 iterator._seatrial_trains = True
                 self.latest = known[0]
-        if len(trained) < len(asked):
+        if len(trained) < len(pending):
             self.recorder.doubt_ended_at(trained[0][2], trained[0][3])
-        self.asked.clear()
+        self.pending.clear()
 
     def look_at(self, iterator: Any) -> None:
-        """A loader as it is, and how far; its length only where nothing of the script's own is asked for it."""
+        """A loader as it is, and how far; its length only if none of the script's own code is called for it."""
         try:
             settings: Dict[str, Any] = {"workers": iterator._num_workers, "pin_memory": bool(iterator._pin_memory)}
             settings["persistent_workers"] = bool(getattr(iterator, "_persistent_workers", False))

@@ -222,7 +222,8 @@ def compiling_check(torch: Any) -> Callable[[], bool]:
 
 
 def _goes_through(step: Any, name: str) -> bool:
-    """Whether a function of this name in torch/optim/optimizer.py is around this step: ``wrapper`` calls the hooks."""
+    """Return whether a function of this name in torch/optim/optimizer.py is around this step: ``wrapper`` calls the
+    hooks."""
     while step is not None:
         code = getattr(step, "__code__", None)
         if code is not None and code.co_name == name and code.co_filename.endswith("optimizer.py"):

@@ -92,7 +92,7 @@ _SIZED = (
 _MAKERS = ("tensor", "as_tensor")
 _INDEXED = ("__getitem__", "__setitem__")
 
-#: Lines of the script that are told, the most expensive first.
+#: Lines of the script that are reported, the most expensive first.
 _MOST_SITES = 5
 
 
@@ -154,7 +154,7 @@ class Windows:
         return began is not None and step < began + _COMPILE_STEPS
 
     def spoil(self) -> None:
-        """There was an evaluation in this window: it tells nothing of steps."""
+        """There was an evaluation in this window: it shows nothing of steps."""
         if self.open:
             self._gpu.drop()
             self._end()
@@ -175,7 +175,7 @@ class Windows:
         return phase
 
     def totals(self) -> Dict[str, Any]:
-        """What all windows so far have shown; empty before the first has closed."""
+        """Return what all windows so far have shown; empty before the first has closed."""
         if not self._steps:
             return {}
         self._gpu.collect()
@@ -235,15 +235,15 @@ class Windows:
             place(False)
 
     def _is_plain(self, tensor: Any) -> bool:
-        """Whether the tensor's class has no word in what its methods do. One that has may look a method up by what it
+        """Return whether the tensor's class leaves its methods alone. One that does not may look a method up by what it
         is: torch.Tensor is as it was from then on."""
         kind = type(tensor)
         known = self._plain.get(kind)
         if known is None:
-            asked = getattr(kind, "__torch_function__", None)
+            own = getattr(kind, "__torch_function__", None)
             disabled = getattr(self._torch._C, "_disabled_torch_function_impl", None)
             ordinary = getattr(self._torch.Tensor, "__torch_function__", None)
-            known = asked is disabled or getattr(asked, "__func__", 0) is getattr(ordinary, "__func__", 1)
+            known = own is disabled or getattr(own, "__func__", 0) is getattr(ordinary, "__func__", 1)
             self._plain[kind] = known
         if not known and self._tensor_methods:
             self._tensor_methods = False
@@ -309,7 +309,7 @@ class Windows:
         return index
 
     def _forward(self, name: str, original: Any) -> Any:
-        """The outermost module's call: what else is no region of its own is the script's own Python."""
+        """The outermost module's call: the remainder without a region of its own is the script's Python."""
 
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
             timeline = self._recorder.timeline

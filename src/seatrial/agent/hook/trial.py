@@ -24,7 +24,7 @@ _UNSCALED = "_seatrial_unscaled"
 
 
 class Losses:
-    """Of each step the mean over its backward passes; GradScaler's as they were before scaling."""
+    """Keep each step's mean over its backward passes; GradScaler's as they were before scaling."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -124,16 +124,16 @@ _MOST_WARMUP_STEPS = 60
 #: compiles does. A loader with four workers may well give three batches at once and one later.
 _ALIKE_STEPS, _ALIKE, _ALIKE_S = 5, 3.0, 0.3
 
-#: Measured for at least so long: sixty steps of a small network take a tenth of a second, and say little.
+#: Measured for at least so long: sixty steps of a small network take a tenth of a second, and show little.
 _LEAST_S = 1.5
 
 #: A change that could not be made is known to be refused behind so many steps: what compiles begins behind the third.
 _REFUSED_BY = 5
 
-#: The measured steps' time is also told in so many parts, for its spread.
+#: The measured steps' time is also reported in so many parts, for its spread.
 _PARTS = 6
 
-#: Time in these regions is no step's: what a trial runs through of them is chance.
+#: Time in these regions belongs to no step: what a trial runs through of them is chance.
 _BETWEEN_STEPS = ("evaluation", "checkpoint")
 
 
@@ -150,16 +150,16 @@ def begin(torch: Any, recorder: Recorder, loader_of: Any, text: str) -> None:
 class Trial:
     """Decides when the measured part begins and ends.
 
-    Ranks end behind the same step: rank 0 says which one in a file beside the reports, before it goes on to that step,
+    Ranks end behind the same step: rank 0 names it in a file next to the reports, before it goes on to that step,
     and no rank can be further where they train together.
     """
 
-    def __init__(self, torch: Any, recorder: Recorder, loader_of: Any, asked: Dict[str, Any]) -> None:
+    def __init__(self, torch: Any, recorder: Recorder, loader_of: Any, options: Dict[str, Any]) -> None:
         self.torch, self.recorder, self.loader_of = torch, recorder, loader_of
-        self.warmup_steps = int(asked.get("warmup_steps", 10))
-        self.steps, self.seconds = int(asked.get("steps", 60)), float(asked.get("seconds", 20.0))
-        self.seed_offset = int(asked.get("seed_offset", 0))
-        self.tried = [str(key) for key in asked.get("tried", ())]
+        self.warmup_steps = int(options.get("warmup_steps", 10))
+        self.steps, self.seconds = int(options.get("steps", 60)), float(options.get("seconds", 20.0))
+        self.seed_offset = int(options.get("seed_offset", 0))
+        self.tried = [str(key) for key in options.get("tried", ())]
         self.losses = Losses(torch)
         self._synchronize = torch.cuda.synchronize  # windows, which note who waits, wrap it later
         self.pid = os.getpid()
@@ -169,7 +169,7 @@ class Trial:
         self.recent: Deque[float] = deque(maxlen=_ALIKE_STEPS)
         self.durations: List[float] = []
         self.end_after: Optional[int] = None
-        self.told = False
+        self.reported = False
         self._at_step = recorder.at_step
 
     def place(self) -> None:
@@ -186,14 +186,14 @@ class Trial:
             return
         try:
             self._look(step)
-        except Exception as error:  # noqa: BLE001  whatever it is: a trial that goes on would be a whole training
+        except Exception as error:  # noqa: BLE001  any error: a trial that goes on would be a whole training
             report.write("trial_failed", {"reason": ("%s: %s" % (type(error).__name__, error))[:300]})
             os._exit(0)
 
     def _look(self, step: int) -> None:
         self.losses.step_ended()
         now_s = perf_counter()
-        if self._is_told_to_end(step):
+        if self._ends_here(step):
             self._leave("steps")
         if self.tried and _REFUSED_BY <= step <= _MOST_WARMUP_STEPS and self._all_refused():
             self._leave("refused")
@@ -224,7 +224,7 @@ class Trial:
         return step >= least and steady
 
     def _all_refused(self) -> bool:
-        """Whether none of the changes that this trial is about could be made: there is nothing to measure."""
+        """Return whether none of the changes that this trial is about could be made: there is nothing to measure."""
         return ranks(self.torch)[1] == 1 and all(changes.refused(key) for key in self.tried)
 
     def _begin(self, step: int) -> float:
@@ -235,7 +235,8 @@ class Trial:
         return self.began_s
 
     def _is_over(self, step: int, now_s: float) -> bool:
-        """Whether this rank ends here. Steps of a GPU that is behind are counted by the host's time, and waited for."""
+        """Return whether this rank ends here. Steps of a GPU that is behind are counted by the host's time, and
+        waited for."""
         rank, world = ranks(self.torch)
         if world > 1 and rank:
             return False
@@ -260,7 +261,7 @@ class Trial:
     def _steps_in_pass(self) -> int:
         return int((self.loader_of() or {}).get("length") or 0)
 
-    def _is_told_to_end(self, step: int) -> bool:
+    def _ends_here(self, step: int) -> bool:
         """Rank 0 has named the step; this rank may still be warming up by its own clock."""
         rank, world = ranks(self.torch)
         return world > 1 and rank > 0 and step >= (_read_end() or sys.maxsize)
@@ -272,8 +273,8 @@ class Trial:
     def _leave(self, ended: str) -> None:
         try:
             self._wait_for_gpu()
-            self.tell(ended)
-            self.recorder.tell()
+            self.report_trial(ended)
+            self.recorder.report_line()
         except Exception as error:  # noqa: BLE001
             report.write("trial_failed", {"reason": ("%s: %s" % (type(error).__name__, error))[:300]})
         for stream in (sys.stdout, sys.stderr):
@@ -289,20 +290,20 @@ class Trial:
         """The script is at its end before the trial is: what there is."""
         if os.getpid() == self.pid and self.recorder.on:
             try:
-                self.tell("script")
+                self.report_trial("script")
             except Exception as error:  # noqa: BLE001
                 report.write("trial_failed", {"reason": ("%s: %s" % (type(error).__name__, error))[:300]})
 
-    def tell(self, ended: str) -> None:
+    def report_trial(self, ended: str) -> None:
         """The report; once."""
-        if self.told:
+        if self.reported:
             return
-        self.told = True
+        self.reported = True
         rank, world = ranks(self.torch)
         line: Dict[str, Any] = {"pid": self.pid, "rank": rank, "world": world, "ended": ended}
         line.update(all_steps=self.recorder.steps, seed_offset=self.seed_offset, **self._measured())
         line["losses"] = self.losses.values()
-        line["kept_files"] = undo_journal.told()
+        line["kept_files"] = undo_journal.counts()
         cuda = self.torch.cuda
         if cuda.is_available() and cuda.is_initialized():
             line.update(peak_bytes=cuda.max_memory_allocated(), reserved_bytes=cuda.max_memory_reserved())

@@ -1,6 +1,6 @@
 """In a trial of `seatrial tune` no checkpoint is written, and files that the script changes are put back.
 
-Python tells an audit hook before it opens, removes or renames a file. What is there is copied aside first and noted in
+Python calls an audit hook before it opens, removes or renames a file. What is there is copied aside first and noted in
 a journal, from which the driver (agent/tune/trial.py) puts it back when the trial's processes are gone.
 """
 
@@ -37,12 +37,12 @@ _busy = threading.local()
 
 
 def begin(torch: Any) -> None:
-    """From now on. Nothing is kept where there is no place for it beside the reports."""
+    """Keep files from now on; nothing without a place for them next to the reports."""
     events = os.environ.get("SEATRIAL_EVENTS")
     _state.update(pid=os.getpid(), folder=events + ".files" if events else "")
     _skip_saving(torch, "save")
     if events and hasattr(sys, "addaudithook"):
-        sys.addaudithook(_told)
+        sys.addaudithook(_on_audit_event)
 
 
 def skip_safetensors(safetensors: Any) -> None:
@@ -50,7 +50,7 @@ def skip_safetensors(safetensors: Any) -> None:
     _skip_saving(safetensors, "save_file")
 
 
-def told() -> Dict[str, Any]:
+def counts() -> Dict[str, Any]:
     """For the trial's report: checkpoints not written, and files that were changed and are not put back."""
     return {"skipped": _state["skipped"], "left": _state["left"][:8]}
 
@@ -94,7 +94,7 @@ def _note_new(path: str, source: str) -> None:
         _note({"new": path})
 
 
-def _told(event: str, args: Any) -> None:
+def _on_audit_event(event: str, args: Any) -> None:
     if event not in _LOOKED_AT or _state["pid"] != os.getpid() or getattr(_busy, "now", False):
         return
     _busy.now = True

@@ -1,4 +1,4 @@
-"""What can be tried on a script, the most promising first, and what is not tried, with the reason.
+"""List what can be tried on a script, the most promising first, and what is not tried, with the reason.
 
 Asked again after each change that was kept: a script that waits for data no longer is bound by another thing.
 """
@@ -8,7 +8,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 from seatrial.agent.tune.trial import Trial
 from seatrial.common.contract.tunables import BUNDLED, GROUPS
 
-#: Regions that the hook's windows tell apart from the others; see diagnosis/anatomy.py.
+#: Regions that the hook's windows distinguish from the others; see common/signals.py.
 _REFINED = ("copy", "other", "backward", "optimizer", "sync", "communication")
 
 
@@ -44,7 +44,7 @@ class Anatomy(NamedTuple):
 
 
 def anatomy_of(trial: Trial) -> Anatomy:
-    """A number that was not told is 0: nothing that rests on it is tried."""
+    """A number that was not reported is 0: nothing that rests on it is tried."""
     regions = _refined(trial)
     seconds = sum(regions.values()) or 1.0
     shares = {name: spent / seconds for name, spent in regions.items()}
@@ -78,8 +78,8 @@ def anatomy_of(trial: Trial) -> Anatomy:
 
 def _refined(trial: Trial) -> Dict[str, float]:
     """The measured steps' regions without evaluation and saving, refined in the windows' proportions."""
-    told = _dict(trial.report or {}, "regions")
-    whole = {name: _number(spent) for name, spent in told.items() if name not in ("evaluation", "checkpoint")}
+    regions = _dict(trial.report or {}, "regions")
+    whole = {name: _number(spent) for name, spent in regions.items() if name not in ("evaluation", "checkpoint")}
     window = _dict(_dict(trial.anatomy, "window"), "regions")
     fine = {name: _number(window.get(name)) for name in _REFINED}
     fine_s, coarse_s = sum(fine.values()), sum(whole.get(name, 0.0) for name in _REFINED)
@@ -103,13 +103,13 @@ BESIDE = "+"
 #: Trials that each change needs alone: one, and a second one where it is close.
 _TRIALS_EACH = 2.5
 
-#: Below this share of the step a thing is not worth a trial: it could win no more than is told from noise.
+#: Below this share of the step a thing is not worth a trial: its gain would be lost in noise.
 _LEAST_SHARE = 0.03
 
 #: Optimizers that take fused=True. Source: torch/optim (2.13): adagrad, adam, adamw, sgd.
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 
-#: Most workers that are tried for one rank, whatever the machine has.
+#: Most workers that are tried for one rank, however many the machine has.
 _MOST_WORKERS = 16
 
 #: Below this share of a step few workers are tried first: many take time from the thread that trains. Where a trial of
@@ -205,7 +205,8 @@ def _together(able: Sequence[Candidate]) -> Optional[Candidate]:
 def with_workers(
     behind: Candidate, found: Anatomy, kept: Dict[str, Any], tried: Sequence[Dict[str, Any]], cpus: int
 ) -> Optional[Candidate]:
-    """The same change beside more workers, where its own trial (``found``) waited for the loader; None where not.
+    """Return the same change together with more workers, where its own trial (``found``) waited for the loader; None
+    where not.
 
     Source: SimpleDLA on CIFAR-10, an H200, two workers. Its steps took 16 ms and waited 1 % for data. With CUDA graphs
     they take 5 ms where no loader is; in the tune they took 17.
@@ -325,7 +326,7 @@ def _compile(found: Anatomy, kept: Dict[str, Any]) -> Way:
         little = "the script trains on the CPU"
     waits = found.gpu_waits or 0.0
     # Fewer kernels are fewer launches, too, and a CUDA graph is one launch. What was compiled lies in caches: where
-    # CUDA graphs are no gain, compiling without them is tried in less time.
+    # CUDA graphs gain nothing, compiling without them is tried in less time.
     plain = Candidate("compile", {"compile": "default"}, (0.3 + 0.1 * waits) * found.computing, slow=True)
     graphs = Candidate("compile", {"compile": "reduce-overhead"}, (0.3 + 0.3 * waits) * found.computing, slow=True)
     able = [] if "compile" in kept else [plain]

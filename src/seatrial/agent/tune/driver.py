@@ -10,7 +10,7 @@ from seatrial.agent.target import become_subreaper
 from seatrial.agent.tune import spec, statistics, trial
 from seatrial.agent.tune.candidates import BESIDE, Candidate, anatomy_of, candidates, with_workers
 from seatrial.agent.tune.fit import Fitting
-from seatrial.agent.tune.record import Record, Row, last_line, refusal, tell
+from seatrial.agent.tune.record import Record, Row, append_report, last_line, refusal
 from seatrial.agent.tune.spec import Spec
 from seatrial.agent.tune.statistics import Standing
 from seatrial.agent.tune.trial import Trial
@@ -30,8 +30,8 @@ class Budget:
         compiled_s: what trials that compile took.
     """
 
-    def __init__(self, asked: Spec, standing: Standing) -> None:
-        self._spec, self._standing = asked, standing
+    def __init__(self, wanted: Spec, standing: Standing) -> None:
+        self._spec, self._standing = wanted, standing
         self._began_s = time.monotonic()
         self.compiled_s: List[float] = []
 
@@ -44,7 +44,7 @@ class Budget:
         return self._spec.budget_s - self.spent_s
 
     def limit_s(self, slow: bool = False) -> float:
-        """Of one trial: twice what the reference took, and never what the end still needs."""
+        """Limit one trial: twice what the reference took, and never what the end still needs."""
         trials = self._standing.reference or self._standing.baselines
         longest_s = max([each.wall_s for each in trials] or [self._spec.seconds])
         end_s = self.end_s() if slow and self._standing.kept else 0.0
@@ -66,14 +66,14 @@ class Budget:
 
 
 def usual_s(trials: List[Trial]) -> float:
-    """What a trial of these takes; of the very first one files came from the disk."""
+    """Return what a trial of these takes; of the very first one files came from the disk."""
     walls_s = sorted(each.wall_s for each in trials if each.number > 1 or len(trials) == 1)
     return walls_s[len(walls_s) // 2] if walls_s else 0.0
 
 
 EXIT_CANNOT = 1
 
-#: The first trial may take this share of the budget: more is no tuning any more.
+#: The first trial may take this share of the budget: more would not be tuning.
 _FIRST_SHARE = 0.6
 
 #: After a change that makes steps so much faster, another thing may be what they wait for: what was no faster before
@@ -95,20 +95,20 @@ class Stopped(BaseException):
 
 
 def main(path: str) -> int:
-    """Tune as the spec at ``path`` says; its exit code."""
-    asked = spec.read(path)
+    """Tune as the spec at ``path`` has it; returns the exit code."""
+    wanted = spec.read(path)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
     become_subreaper()
-    driver = Driver(asked)
+    driver = Driver(wanted)
     try:
         return driver.run()
     except Stopped:
-        say("stopped after %d trials" % driver.record.trials)
+        print_line("stopped after %d trials" % driver.record.trials)
         return 128 + signal.SIGTERM
     finally:
         driver.record.seconds = driver.budget.spent_s
-        driver.record.tell()
+        driver.record.report()
 
 
 def _stop(number: int, frame: Any) -> None:
@@ -117,7 +117,7 @@ def _stop(number: int, frame: Any) -> None:
     raise Stopped
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """A line for the one who looks on."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
@@ -130,11 +130,11 @@ class Driver:
     newest: the first trial of the newest change.
     """
 
-    def __init__(self, asked: Spec) -> None:
-        self.spec = asked
+    def __init__(self, wanted: Spec) -> None:
+        self.spec = wanted
         self.record = Record()
         self.standing = Standing()
-        self.budget = Budget(asked, self.standing)
+        self.budget = Budget(wanted, self.standing)
         self.tried: List[Dict[str, Any]] = []
         self.no_faster: List[Dict[str, Any]] = []
         self.hopeless: Set[str] = set()
@@ -148,12 +148,12 @@ class Driver:
         self.record.refusal = refusal(first, self.spec, limit_s)
         if self.record.refusal is not None:
             sys.stderr.write(first.output[-8000:])
-            say("this script cannot be tuned: %s" % self.record.refusal.words)
+            print_line("this script cannot be tuned: %s" % self.record.refusal.words)
             return EXIT_CANNOT
         for line in first.lines:  # the receipt's anatomy is the baseline's
             for key in ("anatomy", "training"):
                 if key in line:
-                    tell(key, line[key])
+                    append_report(key, line[key])
         if self.spec.fit:
             return self._fit()
         if self.budget.left_s > 1.5 * first.wall_s:
@@ -162,14 +162,14 @@ class Driver:
         self._greedy()
         self._finally()
         self.record.done = True
-        say(self._conclusion())
+        print_line(self._conclusion())
         return 0
 
     def _fit(self) -> int:
         words = Fitting(self).run()
         self.record.combination = Row("fit", {}, None, None, "", words)
         self.record.done = True
-        say(words)
+        print_line(words)
         return 0
 
     def baseline(self, words: str, limit_s: float) -> Trial:
@@ -178,7 +178,7 @@ class Driver:
         self.seeds += 1
         if made.measured:
             self.standing.add_baseline(made)
-        self._tell_baseline()
+        self._report_baseline()
         return made
 
     def trial(
@@ -191,7 +191,7 @@ class Driver:
     ) -> Trial:
         """One trial. ``tried``: keys that it is about, of which it needs one."""
         self.record.trials += 1
-        say("trial %d, %.0f s left: %s" % (self.record.trials, max(0.0, self.budget.left_s), words))
+        print_line("trial %d, %.0f s left: %s" % (self.record.trials, max(0.0, self.budget.left_s), words))
         made = trial.run(self.spec, self.record.trials, changes, seed_offset, limit_s, tried)
         self.record.add_files(made)
         if "compile" in changes:
@@ -199,7 +199,7 @@ class Driver:
         self.record.seconds = self.budget.spent_s
         return made
 
-    def _tell_baseline(self) -> None:
+    def _report_baseline(self) -> None:
         rates = statistics.rates(self.standing.warm(self.standing.baselines))
         if rates is None:
             return
@@ -209,8 +209,8 @@ class Driver:
         )
         self.record.band = self.standing.band.width if len(self.standing.band.curves) > 1 else None
         self.record.level = self.standing.band.level
-        self.record.tell()
-        say("    %s" % _rate(rates))
+        self.record.report()
+        print_line("    %s" % _rate(rates))
 
     # one change at a time
 
@@ -240,15 +240,15 @@ class Driver:
             self._try_with_workers(fits[0], cpus)
 
     def _try_with_workers(self, candidate: Candidate, cpus: int) -> None:
-        """What was no faster because the loader gave no more batches is tried once more beside more workers."""
+        """Return what was no faster because the loader gave no more batches is tried once more with more workers."""
         if self.spec.only and "workers" not in self.spec.only:
             return
         if self.record.rows[-1].verdict not in ("slower", "no-faster") or self.newest is None:
             return
         found = anatomy_of(self.newest)
-        beside = with_workers(candidate, found, self.standing.kept, self.tried, cpus) if self.newest.measured else None
-        if beside is not None and self.budget.needed_s(beside.slow) < self.budget.left_s:
-            self._try(beside)
+        joined = with_workers(candidate, found, self.standing.kept, self.tried, cpus) if self.newest.measured else None
+        if joined is not None and self.budget.needed_s(joined.slow) < self.budget.left_s:
+            self._try(joined)
 
     def _try(self, candidate: Candidate) -> None:
         if self.since_reference >= _REFERENCE_EVERY and self.budget.needed_s(candidate.slow) * 1.5 < self.budget.left_s:
@@ -291,11 +291,11 @@ class Driver:
             self.since_reference = 0
             self.record.places.update(made[-1].places)
         self.record.kept = self.standing.kept
-        self.record.tell()
-        say("    %s%s" % ("%s; " % _rate(row.rates) if row.rates else "", row.why))
+        self.record.report()
+        print_line("    %s%s" % ("%s; " % _rate(row.rates) if row.rates else "", row.why))
 
     def _measure_another_seed(self, made: Trial) -> bool:
-        """Two seeds are one sample of how far seeds differ: one more, before a change that is near is refused."""
+        """Two seeds are one sample of how far seeds differ: one more, before a close change is refused."""
         needed_s = 1.15 * usual_s(self.standing.baselines) + self.budget.end_s()
         if not self.standing.band.might_agree(made) or self.seeds >= _MOST_SEEDS or needed_s > self.budget.left_s:
             return False
@@ -380,8 +380,8 @@ class Driver:
             newest, gain = self.standing.reference[-1], statistics.gain(rates, against)
             why = self.standing.why_different(self.standing.kept_order[-1][0], newest)
             if gain <= statistics.noise(rates, against, self.standing.deviation()):
-                told = "measured again, %.4g steps/s with it and %.4g as it is are no more apart than the noise"
-                why = why or told % (rates.median, against.median)
+                words = "measured again, %.4g steps/s with it and %.4g as it is are no more apart than the noise"
+                why = why or words % (rates.median, against.median)
             if not why:
                 self.record.combination = Row(
                     "combination",

@@ -43,7 +43,7 @@ def refusal(trial: Trial, spec: Spec, limit_s: float) -> Optional[Refusal]:
         return Refusal(
             "too-short",
             "it ended after %d steps, and a trial takes about %d" % (steps, 20 + spec.steps),
-            "seatrial tune … -- --epochs 10   # or whatever makes it longer",
+            "seatrial tune … -- --epochs 10   # or another option that makes it longer",
         )
     if spec.gpus and trial.facts.get("device") == "cpu":
         return Refusal("on-cpu", "it trains on the CPU and leaves the GPU alone", 'model.to("cuda")   # in the script')
@@ -51,7 +51,7 @@ def refusal(trial: Trial, spec: Spec, limit_s: float) -> Optional[Refusal]:
 
 
 def last_line(output: str) -> str:
-    """What a failed trial said at its end: its exception, where it has one."""
+    """Return the end of a failed trial's output: its exception, if it has one."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if "Error" in line.partition(":")[0] and " " not in line.partition(":")[0]]
     return ((errors or lines or ["it printed nothing"])[-1])[:300]
@@ -61,8 +61,8 @@ def last_line(output: str) -> str:
 KEY = "tune"
 
 
-def tell(key: str, value: Dict[str, Any]) -> None:
-    """A report of this process. Nothing is raised: what is lost is told again with the next."""
+def append_report(key: str, value: Dict[str, Any]) -> None:
+    """Append a report of this process. Never raises; the next report repeats everything."""
     line = {"t": round(time.time(), 4), key: value}
     try:
         descriptor = os.open(os.environ[EVENTS_VARIABLE], os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -79,7 +79,7 @@ class Row(NamedTuple):
 
     Attributes:
         against: steps a second of what it was compared with. verdict: kept, no-faster, slower, different, failed,
-            refused, removed; or "" of what is no change. why: the verdict in words.
+            refused, removed; or "" without a change. why: the verdict in words.
     """
 
     name: str
@@ -94,13 +94,13 @@ class Row(NamedTuple):
     places: Dict[str, Any] = {}  # noqa: RUF012
 
     def as_dict(self) -> Dict[str, Any]:
-        told: Dict[str, Any] = dict(self._asdict(), rates=None, words=in_words(self.changes) or "as it is")
-        del told["rates"]
+        row: Dict[str, Any] = dict(self._asdict(), rates=None, words=in_words(self.changes) or "as it is")
+        del row["rates"]
         if self.rates is not None:
-            told.update(
+            row.update(
                 steps_per_s=round(self.rates.median, 4), spread=round(self.rates.spread, 4), trials=self.rates.trials
             )
-        return {key: value for key, value in told.items() if value not in (None, {}, "")}
+        return {key: value for key, value in row.items() if value not in (None, {}, "")}
 
 
 class Record:
@@ -122,16 +122,16 @@ class Record:
         self.done = False
 
     def add_files(self, trial: Trial) -> None:
-        """What became of files that the trial wrote."""
-        told = (trial.report or {}).get("kept_files") or {}
-        self.files["skipped"] += int(told.get("skipped") or 0)
+        """Return what became of files that the trial wrote."""
+        kept = (trial.report or {}).get("kept_files") or {}
+        self.files["skipped"] += int(kept.get("skipped") or 0)
         for key in ("restored", "removed"):
             self.files[key] += trial.restored.get(key, 0)
-        for key, paths in (("new", trial.restored.get("new", [])), ("left", told.get("left", []))):
+        for key, paths in (("new", trial.restored.get("new", [])), ("left", kept.get("left", []))):
             self.files[key] = list(dict.fromkeys([*self.files[key], *paths]))[:20]
 
-    def tell(self) -> None:
-        tell(
+    def report(self) -> None:
+        append_report(
             KEY,
             {
                 "done": self.done,

@@ -1,4 +1,4 @@
-"""What the driver is asked to do: a file that the agent writes, and the command that starts the driver with it."""
+"""Pass the driver its orders: a file that the agent writes, and the command that starts the driver with it."""
 
 import json
 import os
@@ -32,7 +32,7 @@ class Spec(NamedTuple):
 
 
 def of(plan: AgentPlan, argv: List[str]) -> Spec:
-    """What a plan asks for.
+    """Return what a plan asks for.
 
     Args:
         argv: its script's whole command line.
@@ -58,6 +58,6 @@ def read(path: str) -> Spec:
         return Spec(**json.load(file))
 
 
-def asked(words: List[str]) -> Optional[str]:
+def spec_path(words: List[str]) -> Optional[str]:
     """The spec's path of the agent's command line, or None where it is no driver's."""
     return words[2] if len(words) == 3 and words[1] == WORD else None

@@ -22,7 +22,7 @@ _BAND = 1.5
 #: The ranges of two values and of four of one kind are seldom further apart than this.
 _NEAR = 4.0
 
-#: Relative difference of losses below which rounding is to blame, whatever seeds do. Source: bf16 has 8 bits.
+#: Relative difference of losses below which rounding is to blame, however far seeds differ. Source: bf16 has 8 bits.
 _ROUNDING = 0.004
 
 
@@ -35,7 +35,7 @@ class Rates(NamedTuple):
 
 
 def rates(trials: Sequence[Trial]) -> Optional[Rates]:
-    """Of one trial alone the spread is that of its parts."""
+    """Return the rate of trials; the spread of a single one is that of its parts."""
     values = sorted(trial.steps_per_s for trial in trials if trial.steps_per_s)
     if not values:
         return None
@@ -49,8 +49,8 @@ def rates(trials: Sequence[Trial]) -> Optional[Rates]:
 
 def _spread_of_parts(trial: Trial) -> float:
     """Standard error of the mean step time, from the parts of the measured steps."""
-    told = (trial.report or {}).get("parts_s")
-    parts = [part for part in told if isinstance(part, float) and part > 0] if isinstance(told, list) else []
+    parts_s = (trial.report or {}).get("parts_s")
+    parts = [part for part in parts_s if isinstance(part, float) and part > 0] if isinstance(parts_s, list) else []
     if len(parts) < 3:
         return 0.05
     mean = sum(parts) / len(parts)
@@ -78,7 +78,7 @@ def steadier(now: Sequence[Trial], before: Sequence[Trial]) -> float:
 def deviation(groups: Sequence[Sequence[Trial]], scales: Optional[Sequence[float]] = None) -> float:
     """Relative standard deviation from one trial of the same to the next, from the ranges of groups of the same.
 
-    Of two trials the range says little, so that ``noise`` is large after two that differ.
+    The range of two trials shows little, so that ``noise`` is large after two that differ.
 
     Args:
         scales: of each group's deviation, see ``steadier``; 1 for all where it is None.
@@ -101,7 +101,7 @@ def noise(trial: Rates, reference: Rates, sigma: float) -> float:
 #: Mean range of so many normal values (from two on), in standard deviations. Source: d2 of control charts.
 _RANGE = (1.128, 1.693, 2.059, 2.326, 2.534)
 
-#: Steps that vary less say only so much of how trials vary.
+#: Steps that vary less prove only so much about how trials vary.
 _LEAST_STEADIER = 0.25
 
 #: What is taken for the deviation before anything was run twice, and how many trials' worth it counts later.
@@ -127,7 +127,7 @@ def difference(one: Sequence[Optional[float]], other: Sequence[Optional[float]])
 
 
 class Band:
-    """How much the baseline's own losses differ from one seed to the next."""
+    """Hold how much the baseline's own losses differ from one seed to the next."""
 
     def __init__(self) -> None:
         self.curves: List[Sequence[Optional[float]]] = []
@@ -154,7 +154,7 @@ class Band:
         return difference(self.curves[0], trial.losses) if self.curves and trial.losses else None
 
     def agrees(self, trial: Trial) -> Optional[bool]:
-        """None: nobody can say, as no losses were seen."""
+        """Return whether it trains the same; None without losses."""
         apart = self.distance(trial)
         if apart is None:
             return None
@@ -162,7 +162,7 @@ class Band:
         return not trial.not_finite and nearest <= _BAND * self.width and apart <= 2 * _BAND * self.width
 
     def might_agree(self, trial: Trial) -> bool:
-        """Whether its losses are so near that one more seed of the script itself could reach as far."""
+        """Return whether its losses are so close that one more seed of the script itself could reach as far."""
         if not self.curves or trial.not_finite or not trial.losses:
             return False
         return min(difference(curve, trial.losses) or 0.0 for curve in self.curves) <= _NEAR * self.width
@@ -216,12 +216,13 @@ class Standing:
         return trials
 
     def deviation(self) -> float:
-        """Of what was measured before the last change that is kept, as far as its steps vary as much as now."""
+        """Return the deviation of what was measured before the last kept change, as far as its steps vary as much as
+        now."""
         groups = [self.warm(self.baselines), *(made for _, _, made in self.kept_order)]
         return deviation(groups, [steadier(self.reference, group) for group in groups])
 
     def why_different(self, name: str, made: Trial) -> Optional[str]:
-        """None where it trains the same, as far as losses can tell."""
+        """None where it trains the same, as far as losses show."""
         if made.not_finite:
             return "its losses are not finite"
         batches = [_examples(each) for each in (self.baselines[0], made)]

@@ -19,7 +19,7 @@ _MOST_BYTES = 8 << 20
 
 
 def read(path: str) -> List[Dict[str, Any]]:
-    """The objects in it, without lines that were cut off; none where there is no such file."""
+    """The objects in it, without lines that were cut off; none without such a file."""
     lines = []
     try:
         with open(path, "rb") as file:
@@ -35,7 +35,7 @@ def read(path: str) -> List[Dict[str, Any]]:
     return lines
 
 
-#: New files that nobody wants of a trial. Others, such as a data set that was loaded, are left and told.
+#: New files that nobody wants of a trial. Others, such as a data set that was loaded, are left and reported.
 _UNWANTED = (".pt", ".pth", ".pth.tar", ".ckpt", ".safetensors")
 _UNWANTED_PARTS = ("tfevents",)
 
@@ -109,7 +109,7 @@ _QUIET = {
     "CLEARML_OFFLINE_MODE": "1",
 }
 
-#: Ranks, launchers and loaders of a trial that has told all get this long to leave.
+#: Ranks, launchers and loaders of a trial that has reported get this long to leave.
 _LEAVE_S = 5.0
 
 #: Looked whether it is over so often.
@@ -178,7 +178,7 @@ class Trial(NamedTuple):
 
     @property
     def measured(self) -> bool:
-        """Whether its rate is one: of slow steps a few are enough, as long as the trial came to its own end."""
+        """Return whether it has a rate: a few slow steps are enough, as long as the trial came to its own end."""
         return self.steps >= (_LEAST_SLOW_STEPS if self.ended in ("steps", "seconds") else LEAST_STEPS)
 
     @property
@@ -194,23 +194,23 @@ def run(
     limit_s: float,
     tried: Sequence[str] = (),
 ) -> Trial:
-    """Start it, wait, end what is left of it, put changed files back, read what it told.
+    """Start it, wait, end what is left of it, put changed files back, read what it reported.
 
     Args:
         tried: keys of ``changes`` that it is about; without one of them it ends.
     """
-    asked: Dict[str, Any] = {
+    options: Dict[str, Any] = {
         "warmup_steps": 10,
         "steps": spec.steps,
         "seconds": spec.seconds,
         "seed_offset": seed_offset,
     }
-    asked["tried"] = list(tried)
+    options["tried"] = list(tried)
     began_s = time.monotonic()
     restored: Dict[str, Any] = {}
     folder = os.path.join(spec.folder, "%02d" % number)
     events, printed = os.path.join(folder, "events.jsonl"), os.path.join(folder, "output.log")
-    process = _start(spec, folder, asked, changes)
+    process = _start(spec, folder, options, changes)
     try:
         code = _wait(process, events, began_s + limit_s)
     finally:  # also where the run is being stopped
@@ -219,16 +219,16 @@ def run(
     wall_s = time.monotonic() - began_s
     lines = read(events)
     ranks = _last_of_each(lines, "trial")
-    told = next((line for line in ranks if not line.get("rank")), None)
+    reported = next((line for line in ranks if not line.get("rank")), None)
     tuned = list({line.get("rank"): line["tuned"] for line in lines if isinstance(line.get("tuned"), dict)}.values())
     applied = _together(tuned, "applied")
-    whose = (told or {}).get("pid")
+    whose = (reported or {}).get("pid")
     of_rank = [line for line in lines if any(_pid(line, key) == whose for key in ("anatomy", "training"))]
     anatomies = [line["anatomy"] for line in of_rank if "anatomy" in line]
     facts = [line["training"] for line in of_rank if "training" in line]
     return Trial(
         number=number,
-        report=told,
+        report=reported,
         ranks=ranks,
         applied=applied,
         refused={key: str(why) for key, why in _together(tuned, "refused").items() if key not in applied},
@@ -244,14 +244,14 @@ def run(
     )
 
 
-def _start(spec: Spec, folder: str, asked: Dict[str, Any], changes: Dict[str, Any]) -> "subprocess.Popen[bytes]":
+def _start(spec: Spec, folder: str, options: Dict[str, Any], changes: Dict[str, Any]) -> "subprocess.Popen[bytes]":
     """Start the script in a session of its own that dies with this process; its output goes to output.log."""
     os.makedirs(folder, exist_ok=True)
     env = dict(os.environ, **_QUIET)
     env.setdefault("MLFLOW_TRACKING_URI", "file:" + os.path.join(folder, "mlruns"))
     env["TENSORBOARD_LOGGING_DIR"] = os.path.join(folder, "tensorboard")
     env["SEATRIAL_EVENTS"] = os.path.join(folder, "events.jsonl")
-    env["SEATRIAL_TRIAL"] = json.dumps(asked)
+    env["SEATRIAL_TRIAL"] = json.dumps(options)
     env.pop("SEATRIAL_TUNE", None)
     if changes:
         env["SEATRIAL_TUNE"] = json.dumps(changes)
@@ -276,16 +276,16 @@ def _start(spec: Spec, folder: str, asked: Dict[str, Any], changes: Dict[str, An
 
 def _wait(process: "subprocess.Popen[bytes]", events: str, until_s: float) -> Optional[int]:
     """Return its exit code; None if it took too long. A launcher that does not see its ranks' end is ended."""
-    told_s = None
+    reported_s = None
     code = None
     while True:
         code = process.poll()
         now_s = time.monotonic()
         if code is not None or now_s >= until_s:
             break
-        if told_s is None and _has_told(events):
-            told_s = now_s
-        if told_s is not None and now_s - told_s >= _LEAVE_S:
+        if reported_s is None and _has_reported(events):
+            reported_s = now_s
+        if reported_s is not None and now_s - reported_s >= _LEAVE_S:
             code = 0
             break
         time.sleep(_LOOK_S)
@@ -317,8 +317,8 @@ def _reap() -> None:
         pass
 
 
-def _has_told(events: str) -> bool:
-    """Whether rank 0 has told a whole trial; its line is the last or the last but a few."""
+def _has_reported(events: str) -> bool:
+    """Return whether rank 0 has reported a whole trial; its line is the last or the last but a few."""
     try:
         with open(events, "rb") as file:
             file.seek(max(0, os.path.getsize(events) - (256 << 10)))
@@ -327,7 +327,7 @@ def _has_told(events: str) -> bool:
         return False
 
 
-#: A helper of the script's that imports torch tells ``script`` at its own end.
+#: A helper of the script's that imports torch reports ``script`` at its own end.
 _WHOLE = re.compile(rb'"ended":"(steps|seconds|refused)"')
 
 
@@ -343,9 +343,9 @@ def _last_of_each(lines: List[Dict[str, Any]], key: str) -> List[Dict[str, Any]]
     return [best[rank] for rank in sorted(best)]
 
 
-def _together(told: List[Dict[str, Any]], key: str) -> Dict[str, Any]:
+def _together(reported: List[Dict[str, Any]], key: str) -> Dict[str, Any]:
     found: Dict[str, Any] = {}
-    for line in told:
+    for line in reported:
         if isinstance(line.get(key), dict):
             found.update(line[key])
     return found

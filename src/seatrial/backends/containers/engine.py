@@ -18,12 +18,13 @@ from seatrial import events
 from seatrial.backends.base import OF_CONTAINERS, EngineFacts, Handle, State
 from seatrial.backends.containers.client import (
     ANSWER_TIMEOUT_S,
+    STATUSES,
     Dialect,
     EngineClient,
+    container_state,
     says_no_such,
 )
-from seatrial.backends.containers.container_state import STATUSES, container_state
-from seatrial.backends.containers.engine_errors import last_line, start_error
+from seatrial.backends.containers.errors import last_line, start_error
 from seatrial.backends.containers.images import EngineImages
 from seatrial.backends.containers.log import OpenLog, collecting
 from seatrial.backends.containers.run_options import RunOptions, run_options

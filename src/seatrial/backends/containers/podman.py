@@ -11,8 +11,7 @@ from seatrial.backends.base import EngineFacts, Handle
 from seatrial.backends.containers.cdi import DEFAULT_SPEC_DIRS, read_specs
 from seatrial.backends.containers.client import Dialect
 from seatrial.backends.containers.engine import ContainerEngine
-from seatrial.backends.containers.k8s_file import K8sFile
-from seatrial.backends.containers.log import OpenLog
+from seatrial.backends.containers.log import K8sFile, OpenLog
 from seatrial.backends.containers.run_options import RunOptions
 from seatrial.errors import GpuContractError, SeatrialError
 from seatrial.findings.finding import ADD_SUBIDS, GENERATE_CDI
@@ -67,8 +66,9 @@ class Podman(ContainerEngine):
                 run=GENERATE_CDI,
             )
         # Podman copies what lies under a tmpfs into it unless told not to; a mask would show what it hides.
-        bare = [tmpfs.model_copy(update={"options": f"{tmpfs.options},notmpcopyup"}) for tmpfs in container.tmpfs]
-        return super().options(container.model_copy(update={"tmpfs": tuple(bare)}), image)
+        options = super().options(container, image)
+        bare = [f"{tmpfs},notmpcopyup" for tmpfs in options.options.get("tmpfs", [])]
+        return options.plus(tmpfs=bare) if bare else options
 
     def open_log(self, handle: Handle) -> OpenLog | None:
         """The file that conmon writes; where it cannot be read (``sudo podman``) what is printed once all has ended."""

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from seatrial import frames
-from seatrial.backends.collected import Sink, Turn
 from seatrial.backends.kubernetes.client import Cluster
 from seatrial.backends.kubernetes.pending import Progress, is_of_run
 from seatrial.backends.kubernetes.pod import selector
 from seatrial.backends.kubernetes.pods import Pod, read_pod
+from seatrial.backends.log_sink import Sink, Turn
 from seatrial.errors import SeatrialError
 
 _WIDTH = 48

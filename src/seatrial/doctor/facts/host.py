@@ -13,10 +13,10 @@ from typing import Any
 
 from seatrial.backends import table
 from seatrial.backends.base import EngineFacts
+from seatrial.backends.containers.client import read_info
 from seatrial.backends.containers.docker import docker_facts
 from seatrial.backends.containers.engine import ContainerEngine
-from seatrial.backends.containers.engine_errors import as_addressed
-from seatrial.backends.containers.info import read_info
+from seatrial.backends.containers.errors import as_addressed
 from seatrial.backends.containers.podman import podman_facts
 from seatrial.doctor.facts import cluster, pci
 from seatrial.errors import CommandTimeoutError, EngineUnavailableError

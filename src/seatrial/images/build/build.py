@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import Any
 
 from seatrial.backends.base import ImageStore
 from seatrial.errors import DiskError, ImageError
@@ -143,7 +144,7 @@ def _build(
         try:
             for line in store.build(context, unfinished, network=network, secrets=secrets, labels=labels):
                 if text := readable(line):
-                    last_lines.append(line.rstrip())  # with BuildKit's numbers: they tell which step failed
+                    last_lines.append(line.rstrip())  # with BuildKit's numbers: they name the failed step
                     progress(text)
                     look(text)
         except ImageError as error:
@@ -155,17 +156,17 @@ def _build(
 
 
 def _watched(image: ImagePlan) -> Callable[[str], None]:
-    """What looks at each line of the build: of an image for the CPU, whether pip takes a CUDA build after all."""
+    """Return the watcher of the build's lines: it stops a CPU image when pip takes a CUDA build."""
     if image.stack.get("build") != "cpu" or image.index_decides:
         return lambda line: None
     lines = [line for text in image.context_texts.values() for line in text.splitlines()]
     return without_cuda(lambda line: None, lines, image=True)
 
 
-def ready_image(tag: str) -> tuple[ImagePlan, Choice]:
-    """The plan for an existing image; entrypoint, cmd, env and python are the caller's to fill in."""
+def ready_image(tag: str, **facts: Any) -> tuple[ImagePlan, Choice]:
+    """Return the plan for an existing image; ``facts`` are its entrypoint, cmd, env and python, as far as known."""
     choice = Choice(what="image", value=tag, reason="an existing image was requested; nothing is built")
-    return ImagePlan(tag=tag, build=False, python=None), choice
+    return ImagePlan(**{"tag": tag, "build": False, "python": None, **facts}), choice
 
 
 def pull(store: ImageStore, reference: str, progress: Callable[[str], None]) -> None:

@@ -56,7 +56,7 @@ def check_stack(image: ImagePlan, reference: str, store: ImageStore) -> None:
     ended = store.run_once(reference, [image.python, "-I", "-c", _PROGRAM], timeout_s=_TIMEOUT_S)
     lines = [line for line in ended.stdout.splitlines() if line.startswith("{")]
     if ended.exit_code != 0 or not lines:
-        return  # verifying the image says why, with the error
+        return  # verifying the image reports the error
     if (finding := mismatch(json.loads(lines[-1]), image)) is not None:
         raise ImageError(
             f"{image.tag} was not finished: {mid_sentence(finding.message)}", cause=finding.cause, run=finding.fix
@@ -64,7 +64,7 @@ def check_stack(image: ImagePlan, reference: str, store: ImageStore) -> None:
 
 
 def mismatch(found: dict[str, Any], image: ImagePlan) -> Finding | None:
-    """What is installed against the plan; the first thing that does not hold. Pure.
+    """Compare what is installed with the plan; return the first difference. Pure.
 
     Args:
         found: package → version, and ``cuda`` of torch: None for a CPU build, absent when unknown.
@@ -148,10 +148,10 @@ _PLAIN_TORCH = re.compile(
 #: What only CUDA builds of frameworks require; nvidia-nccl and nvidia-ml-py come with small packages, too.
 _CUDA_LIBRARY = re.compile(r"\b(?:Collecting|Downloading|Using cached|Processing) \S*?\bnvidia[-_](?:cublas|cudnn)\b")
 
-#: pip's warnings of an index that does not answer name the page that it asked for.
+#: pip's warnings about an index that does not answer name the requested page.
 _OUT_OF_REACH = re.compile(r"(?:Retrying|Could not fetch|Skipping page).*?/cpu/torch/")
 
-#: In the requirements: CUDA is asked for by name.
+#: In the requirements: CUDA is named.
 _ASKED = re.compile(r"nvidia[-_](?:cublas|cudnn)|\+cu\d|/whl/cu\d|\bcuda\d*\b", re.IGNORECASE)
 
 #: CPU wheels of torch 1.0 to 2.13 for x86-64 are 90 to 210 MB, CUDA's 500 MB and more. Source: PyTorch's index.
@@ -187,7 +187,7 @@ def without_cuda(progress: Progress, requirements: Sequence[str], *, image: bool
 
 
 def _is_cuda(found: re.Match[str] | None, out_of_reach: bool) -> bool:
-    """By its size, or because PyTorch's own index, whose builds tell by their name, was not there to be asked."""
+    """Return True for a CUDA build: by its size, or because PyTorch's own index was unreachable."""
     if found is None:
         return False
     if found["metadata"] or not found["size"]:
@@ -197,7 +197,7 @@ def _is_cuda(found: re.Match[str] | None, out_of_reach: bool) -> bool:
 
 def _refused(requirements: Sequence[str], out_of_reach: bool, image: bool) -> CudaUnaskedError:
     index = next((line.split()[-1] for line in requirements if line.endswith("/cpu")), "PyTorch's index of CPU builds")
-    cause = f"{index} does not answer" if out_of_reach else "the package indexes that pip asked have no CPU build of it"
+    cause = f"{index} does not answer" if out_of_reach else "the package indexes have no CPU build of it"
     packages = [line for line in requirements if not line.startswith("-")]  # an option may hold an index's password
     own = f"python3 -m venv .venv && . .venv/bin/activate && {shlex.join(['pip', 'install', *packages])}"
     return CudaUnaskedError(

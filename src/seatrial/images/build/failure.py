@@ -1,4 +1,4 @@
-"""What a failed build's output means: the step, the reason in one sentence, the next command. Pure."""
+"""Explain a failed build from its output: the step, the reason in one sentence, the next command. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from seatrial.job.plan import ImagePlan
 _PREFIX = re.compile(r"^(#\d+ )?(\d+\.\d+ )?")
 _NOISE = re.compile(r"DONE [\d.]+s$|\.\.\.$|-+$|transferring |[━╸╺ ]+ [\d.]+/[\d.]+ .?B ")
 
-#: What the C library says, in a build as anywhere else.
+#: Messages of the C library.
 _NO_NAMES = re.compile(r"Temporary failure in name resolution|Name or service not known")
 
 _NUMBER = re.compile(r"#(\d+) ")
@@ -56,7 +56,7 @@ _PASSED_ON = re.compile(
 _MARKED = re.compile(r"(?:\S+: )*(?:(?:fatal )?(?i:error)|E|fatal|\*\*\*)(?:: | )")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
-#: Lines that name what is done, and say nothing of how it went: all that a second build of one step gets to see.
+#: Lines that name an action without its result: a second build of one step prints nothing else.
 _HEADING = re.compile(r"(?:> )?\[[^\]]*\] |building with ")
 
 _STEPS = (
@@ -69,15 +69,15 @@ _STEPS = (
 )
 
 
-#: How pip names what a constraints file says.
+#: How pip names a line of a constraints file.
 _CONSTRAINT = re.compile(r"The user requested \(constraint\) (?P<name>[\w.-]+)==(?P<version>\S+)")
 
-#: pip's list of who wants what, behind the line that says that they contradict each other.
+#: pip's list of the contradicting requirements, behind its error line.
 _SIDES = re.compile(r"^The conflict is caused by:\n(?P<sides>(?: {2,}.*\n?)+)", re.MULTILINE)
 
 
 def readable(line: str) -> str:
-    """A line of build output without BuildKit's numbering; "" for one that says nothing."""
+    """Return a line of build output without BuildKit's numbering; "" for one without content."""
     text = _text(line.rstrip())
     return "" if _NOISE.match(text.strip()) else text
 
@@ -91,7 +91,7 @@ def explain(lines: Sequence[str], *, image: ImagePlan, engine: str) -> ImageErro
     if cause is None:
         run = "seatrial plan …   # what is installed, and why" if step else f"seatrial doctor --on {engine}"
         return ImageError(f"{where}: {last_meaningful(lines)}", run=run)
-    match, said = cause
+    match, message_line = cause
     conflict = _SIDES.search("\n".join(lines))
     known = {
         **match.values,
@@ -107,12 +107,12 @@ def explain(lines: Sequence[str], *, image: ImagePlan, engine: str) -> ImageErro
         return ImageError(f"{where}: {mid_sentence(finding.message)}", cause=guess, run=NAME_THE_PACKAGE)
     package = _package(lines) if "package" not in match.values else None
     message = mid_sentence(finding.message) + (f" (needed by {package})" if package else "")
-    told = f"{finding.cause} (the build said: {said})"
-    return ImageError(f"{where}: {message}", cause=told, run=_IN_A_BUILD.get(match.known.id, finding.fix))
+    cause_text = f"{finding.cause} (the build printed: {message_line})"
+    return ImageError(f"{where}: {message}", cause=cause_text, run=_IN_A_BUILD.get(match.known.id, finding.fix))
 
 
 def guess_among(warnings: Sequence[str], package: str) -> str | None:
-    """What the plan said of a package that it took for an import without knowing it."""
+    """Return the plan's warning about a package that it guessed from an import."""
     return next((warning for warning in warnings if warning.startswith(f"{package} is a guess: ")), None)
 
 
@@ -131,7 +131,7 @@ def failing_step(lines: Sequence[str]) -> list[str]:
 def first_cause(lines: Sequence[str]) -> tuple[Match, str] | None:
     """(the known failure that the others follow from, the line that shows it).
 
-    The first in the log, but what only says that something failed comes last, and before it warnings: pip tries again
+    The first in the log counts; lines that only report a failure come last, and warnings before them: pip tries again
     after "WARNING: Retrying", and often it works.
     """
     found: list[tuple[int, int, Match, str]] = []
@@ -144,16 +144,16 @@ def first_cause(lines: Sequence[str]) -> tuple[Match, str] | None:
         if match:
             found.append((_weight(match.known.id, line), at, match, line.strip()))
     ids = {match.known.id for _, _, match, _ in found}
-    for _, at, match, said in sorted(found, key=lambda row: row[:2]):
+    for _, at, match, message_line in sorted(found, key=lambda row: row[:2]):
         if not ids.intersection(_BASE_FIRST.get(match.known.id, ())) and (
-            match.known.id == "build-step-killed" or not _REPETITION.search(said)
+            match.known.id == "build-step-killed" or not _REPETITION.search(message_line)
         ):
-            return match, _telling(said, lines, at)
-    return (found[0][2], _telling(found[0][3], lines, found[0][1])) if found else None
+            return match, _informative_line(message_line, lines, at)
+    return (found[0][2], _informative_line(found[0][3], lines, found[0][1])) if found else None
 
 
 def _needs_other_python(match: Match, lines: Sequence[str]) -> bool:
-    """Whether pip left out the version that was asked for, as it is for another Python."""
+    """Return True if pip left out the requested version because it is for another Python."""
     version = re.search(r"==\s*([\w.]+)", match.values.get("what", ""))
     left_out = next((line for line in lines if "require a different python version" in line), "")
     return version is not None and f" {version[1]} Requires-Python" in left_out
@@ -166,11 +166,11 @@ def _weight(id: str, line: str) -> int:
     return 1 if is_warning else 0
 
 
-def _telling(said: str, lines: Sequence[str], at: int) -> str:
+def _informative_line(message_line: str, lines: Sequence[str], at: int) -> str:
     """The line that shows the cause; where pip repeats it as an error, the error."""
-    if not said.startswith(("WARNING:", "ERROR: Could not find a version")):
-        return said
-    return next((line.strip() for line in lines[at + 1 :] if re.match(r"\s*(ERROR|E): ", line)), said)
+    if not message_line.startswith(("WARNING:", "ERROR: Could not find a version")):
+        return message_line
+    return next((line.strip() for line in lines[at + 1 :] if re.match(r"\s*(ERROR|E): ", line)), message_line)
 
 
 def _package(lines: Sequence[str]) -> str | None:
@@ -186,7 +186,7 @@ def _text(line: str) -> str:
 
 
 def step_in_words(line: str) -> str | None:
-    """What is being done, from a line that names a step of the Dockerfile."""
+    """Describe the current action from a line that names a step of the Dockerfile."""
     if _REPETITION.search(line) or re.match(r" > \[|\[.*\] |STEP ", line):
         return next((words for pattern, words in _STEPS if pattern.search(line)), None)
     return None
@@ -195,14 +195,14 @@ def step_in_words(line: str) -> str | None:
 def last_meaningful(lines: Sequence[str]) -> str:
     """The last line that a tool marked as an error, else the last that is more than repetition, else the last."""
     lines = [line for line in lines if line.strip() and not _FRAME.match(line)]
-    telling = [line.strip() for line in lines if not _REPETITION.search(line)]
-    marked = [line for line in telling if _MARKED.match(line)]
-    said = marked or [line for line in telling if not _HEADING.match(line)] or lines
-    return _PASSED_ON.sub("", said[-1].strip()) if said else "the engine's log ends without a reason"
+    informative = [line.strip() for line in lines if not _REPETITION.search(line)]
+    marked = [line for line in informative if _MARKED.match(line)]
+    message_line = marked or [line for line in informative if not _HEADING.match(line)] or lines
+    return _PASSED_ON.sub("", message_line[-1].strip()) if message_line else "the engine's log ends without a reason"
 
 
 def _sides(text: str) -> str:
-    """Who wants what, on one line. The framework is a layer below, which pip is told as a constraint."""
+    """Join the contradicting requirements on one line; the framework's layer is a constraint for pip."""
     sides = []
     for line in filter(None, map(str.strip, text.splitlines())):
         below = _CONSTRAINT.match(line)

@@ -1,6 +1,6 @@
-"""How far a build is, in one line: the step, packages and megabytes so far, from the lines that builders and pip print.
+"""Show the progress of a build in one line: step, packages and megabytes, from the lines that builders and pip print.
 
-Pure: whoever feeds it the lines says what time it is.
+Pure: the caller passes the time with each line.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ _OTHER_STEPS = (
 #: take no time.
 _RUN = re.compile(r"^(?:\[[^\]]*\d+/\d+\]|STEP \d+/\d+:) RUN (?:--\S+\s+)*(?P<words>(?!.*/layer\.py).{1,60})")
 
-#: A rate of less time says nothing.
+#: A rate over less time is noise.
 _LEAST_S = 1.0
 
 
 class BuildProgress:
-    """What a build has done.
+    """Count what a build has done.
 
     Attributes:
         step: in words.
@@ -89,7 +89,7 @@ class BuildProgress:
         self._arrived(now_s)
         step = _step(text)
         if step == _BASE and self.step.startswith(PULLING):
-            step = None  # Podman says the same of every image
+            step = None  # Podman prints the same for every image
         begun = step is not None and step != self.step
         if step is not None and begun:
             self.step, self._doing, self._first_s = step, "", None
@@ -118,7 +118,7 @@ class BuildProgress:
 
     def words(self, now_s: float) -> str:
         """``installing the framework with pip, 42 s: 9 packages, 214 MB downloaded, 12 MB/s; downloading x.whl``."""
-        told = f"{self.step}, {format_seconds(max(1.0, round(now_s - self._started_s)))}"
+        sentence = f"{self.step}, {format_seconds(max(1.0, round(now_s - self._started_s)))}"
         numbers = self.totals()
         if self._pulled:
             arrived, unpacked = (sum(each) for each in zip(*self._pulled.values(), strict=True))
@@ -130,8 +130,8 @@ class BuildProgress:
         if self._coming_bytes and self._step_bytes and rate_s >= _LEAST_S:
             numbers.append(f"{_size(self._step_bytes / rate_s)}/s")
         if numbers:
-            told += f": {', '.join(numbers)}"
-        return f"{told}; {self._doing}" if self._doing else told
+            sentence += f": {', '.join(numbers)}"
+        return f"{sentence}; {self._doing}" if self._doing else sentence
 
     def totals(self) -> list[str]:
         """``14 packages``, ``312 MB downloaded``, as far as there are any."""
@@ -191,11 +191,11 @@ class Line(Protocol):
     def clear(self) -> None: ...
 
 
-class Telling:
-    """Takes the lines of a build, as a context manager; from a thread of its own it tells how far it is.
+class BuildReporter:
+    """Receive the lines of a build, as a context manager; its own thread prints the progress.
 
     Args:
-        say: prints a line of ours that stays. progress: one of the build's.
+        note: prints a line of ours that stays. progress: prints a line of the build.
         live: draws a line over the one before; None: a log.
         whole: every line is printed as it comes.
         printing: held while something is printed.
@@ -203,25 +203,25 @@ class Telling:
 
     def __init__(
         self,
-        say: Callable[[str], None],
+        note: Callable[[str], None],
         progress: Callable[[str], None],
         *,
         live: Line | None = None,
         whole: bool = False,
         printing: AbstractContextManager[object] | None = None,
     ) -> None:
-        self._say, self._print = say, progress
+        self._note, self._print = note, progress
         self._live, self._whole = None if whole else live, whole
         self._printing = printing or threading.RLock()
         self._state = BuildProgress(time.monotonic())
-        self._told_s = time.monotonic()
+        self._reported_s = time.monotonic()
         self._goes_on = False
         self._log: deque[str] = deque(maxlen=_MOST_LINES)
         self._left_out = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="build", daemon=True)
 
-    def __enter__(self) -> Telling:
+    def __enter__(self) -> BuildReporter:
         self._thread.start()
         return self
 
@@ -237,7 +237,7 @@ class Telling:
                 self._print_log()
 
     def line(self, text: str) -> None:
-        """A line of the build's, or of what is made ready beside it."""
+        """Receive a line of the build, or of a preparation for it."""
         with self._printing:
             if text.startswith(READY):
                 self._ready(text)
@@ -247,20 +247,20 @@ class Telling:
             self._log.append(text)
             begun = self._state.line(text, time.monotonic())
             if self._whole:
-                self._tell(text)
+                self._report(text)
             elif begun and self._live is None:
-                self._tell(self._state.step)
+                self._report(self._state.step)
 
     def _ready(self, text: str) -> None:
         if self._live is not None:
             self._live.clear()
         self._state.line(text, time.monotonic())
-        self._say(", ".join([text, *(self._state.totals() if text != CACHED else [])]))
+        self._note(", ".join([text, *(self._state.totals() if text != CACHED else [])]))
         self._log.clear()
         self._goes_on = False
 
-    def _tell(self, text: str) -> None:
-        self._told_s = time.monotonic()
+    def _report(self, text: str) -> None:
+        self._reported_s = time.monotonic()
         self._print(text)
 
     def _print_log(self) -> None:
@@ -277,5 +277,5 @@ class Telling:
                     continue
                 if self._live is not None:
                     self._live.show(self._state.words(now_s))
-                elif now_s - self._told_s >= EVERY_S:
-                    self._tell(self._state.words(now_s))
+                elif now_s - self._reported_s >= EVERY_S:
+                    self._report(self._state.words(now_s))

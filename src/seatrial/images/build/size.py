@@ -21,7 +21,7 @@ FOLDER = "images"
 #: Minutes for a disk that is slow and cold; 13,222 files take 0.1 s from memory.
 _TIMEOUT_S = 300.0
 
-#: An answer beyond this is no image's.
+#: A larger answer does not come from an image.
 _MOST_BYTES = 1 << 50
 
 #: Root may look into every folder and do nothing else.
@@ -104,7 +104,7 @@ def _count(store: ImageStore, reference: str, python: str) -> int | None:
         ended = store.run_once(
             reference, [python, *AGENT_PYTHON_FLAGS, "-B", "-c", _PROGRAM], timeout_s=_TIMEOUT_S, options=_OPTIONS
         )
-    except SeatrialError:  # an engine that is slow or gone is told by what needs it
+    except SeatrialError:  # an engine that is slow or gone is reported where it is needed
         return None
     answer = ended.stdout.strip()
     if ended.exit_code != 0 or not answer.isdecimal() or len(answer) > len(str(_MOST_BYTES)):
@@ -116,7 +116,7 @@ def _count(store: ImageStore, reference: str, python: str) -> int | None:
 #: _MEASURED does not have. The download is a third of that again, and pip keeps it.
 _CPU_BYTES, _GPU_BYTES = 950_000_000, 5_000_000_000
 _OTHER_BYTES = 400_000_000
-#: Less than this is not worth a word beside gigabytes.
+#: A smaller part is not listed.
 _SHOWN_BYTES = 50_000_000
 
 #: The official slim Python, unpacked, with the bytecode and the virtual environment that a build adds.
@@ -192,7 +192,7 @@ _MEASURED = {
 def check_space(image: ImagePlan, store: ImageStore) -> None:
     """Raises DiskError when the engine's disk cannot hold what building the image takes.
 
-    A virtual machine's or another host's disk is not seen here, and then nothing is said.
+    The disk of a virtual machine or of another host is not visible here; then no warning is given.
     """
     if (root := store.storage_root()) is not None:
         refuse_too_little(image, str(root), shutil.disk_usage(root).free, store.call[0])
@@ -210,7 +210,7 @@ def installed_bytes(image: ImagePlan) -> int:
 
 
 def disk_choice(image: ImagePlan) -> Choice:
-    """What the plan says of it: the packages' size, and the room that building takes."""
+    """Return the plan's line about disk space: the packages' size and the space that the build needs."""
     frameworks = _frameworks(image)
     others = installed_bytes(image) - sum(size for _, size in frameworks)
     cuda = {_CPU_BYTES: ""}

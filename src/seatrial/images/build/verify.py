@@ -34,7 +34,7 @@ _OURS = ("/seatrial/", CONTAINER_PROJECT, CONTAINER_DATA, CONTAINER_MODELS, CONT
 
 @dataclass(frozen=True)
 class Verification:
-    """What the image showed.
+    """Hold what the image showed.
 
     Attributes:
         import_s: import name → seconds. training: digest of a CPU training step's weights; training_gpu likewise.
@@ -122,7 +122,7 @@ def measure_contents(image: ImagePlan, *, store: ImageStore, machine: Machine | 
     """The image's packages, kinds of files and device code, in bytes, as slimming.estimate counts them."""
     targets = ",".join(each.replace(".", "") for each in (machine.capabilities if machine else ()))
     load = "import sys,base64,io,zipfile,tempfile,runpy;"
-    # The program comes through standard input, so that no mount is needed, whatever the engine may read.
+    # The program comes through standard input, so no mount is needed.
     code = (
         f"{load}f=tempfile.NamedTemporaryFile(suffix='.pyz');f.write(base64.b64decode(sys.stdin.read()));f.flush();"
         "sys.path.insert(0,f.name);runpy.run_path(f.name,run_name='__main__')"
@@ -142,7 +142,7 @@ def _base64(data: bytes) -> str:
 
 
 def _gpu_options(container: ContainerPlan | None) -> list[str]:
-    """How the run's own container gets its GPUs, as options of ``run``."""
+    """Return the options of ``run`` that give the container its GPUs."""
     if container is None:
         return []
     options = ["--gpus", container.gpus_flag] if container.gpus_flag else []

@@ -26,7 +26,7 @@ WHEEL_NAME = f"seatrial-{seatrial.__version__}-py3-none-any.whl"
 
 _PACKAGE = Path(seatrial.__file__).parent
 _DIST_INFO = f"seatrial-{seatrial.__version__}.dist-info"
-_ROOMS = ("events", "export", "models", "recipes", "serve", "train")
+_FOLDERS = ("events", "export", "models", "recipes", "serve", "train")
 _FILES = ("__init__.py",)
 
 _IMPORTS = re.compile(
@@ -61,11 +61,11 @@ def write_wheel(folder: Path) -> Path:
 
 
 def _sources() -> list[Path]:
-    """Files of the rooms that go in, and the modules directly under ``seatrial`` that they import."""
+    """Return the files of the folders that go in, and the modules directly under ``seatrial`` that they import."""
     inside = [
         path
-        for room in _ROOMS
-        for path in sorted((_PACKAGE / room).rglob("*"))
+        for subfolder in _FOLDERS
+        for path in sorted((_PACKAGE / subfolder).rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts
     ]
     files = [_PACKAGE / name for name in _FILES]
@@ -89,7 +89,7 @@ def _digest(data: bytes) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
 
 
-#: Folders that are no code: environments, caches, version control, results.
+#: Folders without code: environments, caches, version control, results.
 SKIPPED_FOLDERS = {".git", ".seatrial", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache", ".pytest_cache"}
 
 #: A project larger than this has data or models in it, which belong onto a volume.
@@ -164,10 +164,10 @@ _SSH = re.compile(r"(?:[^@/]+@)?(?P<host>[^:/@]+):(?P<path>[^/].*)")
 
 
 def origin_labels(job: Job) -> dict[str, str]:
-    """``org.opencontainers.image.source`` and ``.revision``; {} for a recipe, or where there is no git checkout.
+    """Return ``org.opencontainers.image.source`` and ``.revision``; {} for a recipe, or without a git checkout.
 
-    They are given to the build and are no part of what the tag hashes: an image is that of its packages, and the
-    revision says from which commit of the project it was made first. Source of the names:
+    The build gets them, and the tag's digest does not include them: an image belongs to its packages, and the
+    revision names the commit of the project that it was first built from. Source of the names:
     github.com/opencontainers/image-spec, annotations.md.
     """
     if job.target.kind == "recipe":

@@ -22,7 +22,7 @@ TOOLS, PROGRAM = "tools", "layer.py"
 FRAMEWORK, REQUIRED, LARGE, PACKAGES_FOLDER = "framework", "required", "large", "packages"
 REQUIREMENTS, CONSTRAINTS = "requirements.txt", "constraints.txt"
 
-#: What a framework requires next to its binary parts; numpy is no requirement of torch, but comes with it in any case
+#: Requirements of a framework besides its binary parts; numpy is no requirement of torch, but comes with it in any case
 #: (resolve_frameworks). A project that asks for one of these at a version gets it there in the layer above the
 #: framework; a name that is missing here costs a second copy of it, nothing else.
 _REQUIRED: dict[Framework, str] = {
@@ -49,14 +49,14 @@ torchtext torchvision transformers ultralytics vllm wandb xformers xgboost
 
 @dataclass(frozen=True)
 class Layers:
-    """What each layer is asked for.
+    """Hold the requirements of each layer.
 
     Attributes:
         framework: of the first one: the framework alone, which names what it needs of CUDA; None without a framework.
         required: what the framework requires besides, at the versions that the project asks for, where it does.
-        large: the project's packages that are large or slow to install; None where they are not told apart.
+        large: the project's packages that are large or slow to install; None if they are not separated.
         packages: everything: pip sees that the layers below have most of it. None where they have it all.
-        hashed: each requirement says what it must be, byte by byte, so that pip takes nothing that is not listed.
+        hashed: each requirement has its hash, so pip takes nothing that is not listed.
     """
 
     framework: Requirements | None
@@ -68,8 +68,8 @@ class Layers:
     def texts(self) -> dict[str, str]:
         """Path in the build context → text."""
         found = {}
-        asked = (self.framework, self.required, self.large, self.packages)
-        for folder, wanted in zip((FRAMEWORK, REQUIRED, LARGE, PACKAGES_FOLDER), asked, strict=True):
+        entry = (self.framework, self.required, self.large, self.packages)
+        for folder, wanted in zip((FRAMEWORK, REQUIRED, LARGE, PACKAGES_FOLDER), entry, strict=True):
             if wanted is not None and wanted.lines:
                 found[f"{folder}/{REQUIREMENTS}"] = "\n".join([*wanted.options, *wanted.lines, ""])
                 if wanted.constraints:
@@ -120,8 +120,8 @@ def digest_of(texts: dict[str, str], folder: str, slimmer: bytes = b"") -> str:
 
 def _required(found: Requirements, framework: Requirements, name: Framework) -> Requirements:
     names = _REQUIRED[name].split()
-    lines = _chosen(found.lines, lambda name, asked: name in names and (name == "numpy" or bool(asked.specifier)))
-    constraints = _chosen(found.constraints, lambda name, asked: name in names)
+    lines = _chosen(found.lines, lambda name, entry: name in names and (name == "numpy" or bool(entry.specifier)))
+    constraints = _chosen(found.constraints, lambda name, entry: name in names)
     return Requirements((*framework.lines, *lines), (*framework.constraints, *constraints), found.options)
 
 
@@ -143,17 +143,17 @@ def _framework_place(found: Requirements) -> int | None:
 def _chosen(lines: Iterable[str], wanted: Callable[[str, Requirement], bool]) -> tuple[str, ...]:
     """Those that pip finds on an index, sorted: the order in which a project names them makes no other layer."""
     named = ((canonical_name(line) or "", parsed(line), line) for line in lines)
-    return tuple(sorted(line for name, asked, line in named if asked and not asked.url and wanted(name, asked)))
+    return tuple(sorted(line for name, entry, line in named if entry and not entry.url and wanted(name, entry)))
 
 
-def _is_binary(name: str, asked: Requirement) -> bool:
+def _is_binary(name: str, entry: Requirement) -> bool:
     return layer_program.FRAMEWORK.match(name) is not None
 
 
-def _is_binary_part(name: str, asked: Requirement) -> bool:
+def _is_binary_part(name: str, entry: Requirement) -> bool:
     """Not a framework itself: a second one belongs to the packages."""
-    return name not in PACKAGES and _is_binary(name, asked)
+    return name not in PACKAGES and _is_binary(name, entry)
 
 
-def _is_large(name: str, asked: Requirement) -> bool:
+def _is_large(name: str, entry: Requirement) -> bool:
     return name in _LARGE.split()

@@ -313,7 +313,7 @@ def _final(contents: ImageContents) -> Iterator[str]:
 
 
 def finish(contents: ImageContents) -> Iterator[str]:
-    """What every image ends with: environment, user, labels."""
+    """Write the end of every image: environment, user, labels."""
     yield "# Bytecode is there already; a run leaves no __pycache__ in the project, and its output is not held back."
     yield f"ENV PATH={VENV}/bin:$PATH VIRTUAL_ENV={VENV} PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1"
     if contents.architectures:
@@ -354,7 +354,7 @@ def render_plain(contents: ImageContents, lines: Sequence[str], constraints: Seq
     """
     if contents.builder or contents.ca_bundle or contents.pip_conf or contents.wheels or contents.own_wheel:
         return None
-    if contents.slimming and contents.slims_packages:  # asked for; what `auto` leaves out may as well be there
+    if contents.slimming and contents.slims_packages:  # requested; `auto` may as well keep it
         return None
     return "\n".join(_lines(contents, lines, constraints)) + "\n"
 

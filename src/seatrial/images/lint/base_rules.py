@@ -61,7 +61,7 @@ def devel_at_run_time(file: Dockerfile) -> Iterator[Remark]:
 
 
 def variant_against_base(file: Dockerfile) -> Iterator[Remark]:
-    """Find a build of torch for another CUDA than that of the base's tag."""
+    """Find a build of torch for another CUDA than the base's tag names."""
     for each in pip_installs(file.commands):
         if each.command.stage < 0 or each.command.sometimes:
             continue
@@ -111,8 +111,8 @@ def dead_tags(file: Dockerfile) -> Iterator[Remark]:
             problem = "nvidia/cuda has no tag latest"
         elif image is None:
             problem = f"there is no known nvidia/cuda tag for CUDA {base['cuda']}"
-            near = [each for each in cuda_images() if each.cuda.startswith(".".join(base["cuda"].split(".")[:2]) + ".")]
-            image = near[-1] if near else None
+            same = [each for each in cuda_images() if each.cuda.startswith(".".join(base["cuda"].split(".")[:2]) + ".")]
+            image = same[-1] if same else None
             if image and base["cuda"].count(".") == 2:
                 yield _old_release(stage, base["cuda"], image)
                 continue

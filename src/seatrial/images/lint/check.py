@@ -51,7 +51,7 @@ def check_dockerfile(path: Path) -> list[Remark]:
 
 
 def _requirements(file: Dockerfile, folder: Path) -> dict[str, tuple[str, ...]]:
-    """Read the files beside the Dockerfile that pip reads with ``-r``; lines by the name in the command."""
+    """Read the requirement files that pip gets with ``-r``; lines by the name in the command."""
     found: dict[str, tuple[str, ...]] = {}
     for name in dict.fromkeys(name for each in pip_installs(file.commands) for name in each.files):
         for place in (folder / name.lstrip("/"), folder / Path(name).name):

@@ -66,7 +66,7 @@ class Dockerfile:
 
     Attributes:
         environments: of each stage at its end, inherited variables included.
-        requirements: lines of the requirement files beside it that pip reads, by name.
+        requirements: lines of the requirement files in its folder that pip reads, by name.
     """
 
     instructions: tuple[Instruction, ...]

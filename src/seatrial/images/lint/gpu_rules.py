@@ -210,7 +210,7 @@ def drivers_in_image(file: Dockerfile) -> Iterator[Remark]:
 
 
 def revoked_keys(file: Dockerfile) -> Iterator[Remark]:
-    """Find NVIDIA's repository key of before April 2022."""
+    """Find NVIDIA's repository key from before April 2022."""
     for command in file.commands:
         # NVIDIA's repository for machine learning is still signed with the old key.
         if "7fa2af80.pub" in command.text and "machine-learning" not in command.text:

@@ -14,7 +14,7 @@ from seatrial.stack.facts import TORCH_VERSION, wheels
 
 _FRAMEWORKS = ("torch", "tensorflow", "jax")
 
-#: Images that have torch already, and the release where the tag says it.
+#: Images that include torch, and its release if the tag names it.
 _WITH_TORCH = re.compile(
     r"(?:docker\.io/)?(?:pytorch/pytorch:(?P<release>\d+\.\d+(?:\.\d+)?)?|nvcr\.io/nvidia/pytorch:|rocm/pytorch|"
     r"huggingface/transformers-pytorch-gpu)"

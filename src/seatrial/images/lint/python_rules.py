@@ -1,4 +1,4 @@
-"""Find two Pythons in one image: the distribution's python3, and one that apt installs beside it."""
+"""Find two Pythons in one image: the distribution's python3, and another one that apt installs."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class _Pythons:
 
     Attributes:
         default: version of the distribution's python3; None if something else is python3 or pip3.
-        beside: version → line that installs it. filled: version → line that installs packages for it.
+        added: version → line that installs it. filled: version → line that installs packages for it.
     """
 
     default: str | None
-    beside: dict[str, int] = field(default_factory=dict)
+    added: dict[str, int] = field(default_factory=dict)
     filled: dict[str, int] = field(default_factory=dict)
 
 
@@ -40,7 +40,7 @@ def other_python(file: Dockerfile) -> Iterator[Remark]:
             pythons = _Pythons(python_of_image(stage.image) or python3_of_distribution(stage.image))
         else:
             before = stages[stage.parent]
-            pythons = _Pythons(before.default, {**before.beside}, {**before.filled})
+            pythons = _Pythons(before.default, {**before.added}, {**before.filled})
         stages.append(pythons)
         for command in (each for each in file.commands if each.stage == stage.number):
             if pythons.default and (remark := _remark_on(command, pythons, stage.image)):
@@ -61,11 +61,11 @@ def _remark_on(command: Command, pythons: _Pythons, image: str) -> Remark | None
     if install.tool in _APT:
         for name in install.packages:
             if (match := _INTERPRETER.match(name)) and match[1] != pythons.default:
-                pythons.beside.setdefault(match[1], install.line)
+                pythons.added.setdefault(match[1], install.line)
     elif own := _VERSIONED.match(command.words[0]):
         pythons.filled.setdefault(own[1], install.line)
-    elif pythons.beside and _is_the_distributions(install):
-        version, line = next(iter(pythons.beside.items()))
+    elif pythons.added and _is_the_distributions(install):
+        version, line = next(iter(pythons.added.items()))
         used = " ".join(command.words[: command.words.index("install")])
         return Remark(
             install.line,

@@ -17,7 +17,7 @@ from seatrial.stack.facts import table
 
 
 def installable(needs: Needs) -> Needs:
-    """Without what no package index has for Linux: each is told of."""
+    """Leave out lines that no package index has for Linux; each gets a warning."""
     return _for_linux(_without_horovod(_without_standard_modules(_without_python(needs))))
 
 
@@ -37,8 +37,8 @@ def _is_horovod(line: str) -> bool:
 
 
 def _for_linux(needs: Needs) -> Needs:
-    found, told = for_linux(needs.requirements)
-    return needs if told is None else replace(needs, requirements=found, reason=f"{needs.reason}; {told}")
+    found, note = for_linux(needs.requirements)
+    return needs if note is None else replace(needs, requirements=found, reason=f"{needs.reason}; {note}")
 
 
 def _without_python(needs: Needs) -> Needs:
@@ -49,12 +49,12 @@ def _without_python(needs: Needs) -> Needs:
     if not named:
         return needs
     kept = replace(needs.requirements, lines=tuple(line for line in needs.requirements.lines if line not in named))
-    asked = needs.python
+    wanted = needs.python
     for each in named.values():
         pinned = re.fullmatch(r"={2,3}(\d+\.\d+)\S*", str(each.specifier))
-        asked &= SpecifierSet(f"=={pinned[1]}.*") if pinned else each.specifier
-    told = f"{needs.source} lists {', '.join(named)}, which pip cannot install: taken for the Python that it asks for"
-    return replace(needs, requirements=kept, python=asked, warnings=(*needs.warnings, told))
+        wanted &= SpecifierSet(f"=={pinned[1]}.*") if pinned else each.specifier
+    note = f"{needs.source} lists {', '.join(named)}, which pip cannot install: taken for the Python that it asks for"
+    return replace(needs, requirements=kept, python=wanted, warnings=(*needs.warnings, note))
 
 
 def _without_standard_modules(needs: Needs) -> Needs:
@@ -64,9 +64,9 @@ def _without_standard_modules(needs: Needs) -> Needs:
         return needs
     kept = replace(needs.requirements, lines=tuple(line for line in needs.requirements.lines if line not in standard))
     what = "a module" if len(standard) == 1 else "modules"
-    told = f"{needs.source} lists {', '.join(standard)}, {what} of Python itself: left out, as the package index has "
-    told += "no such package, or another's"
-    return replace(needs, requirements=kept, warnings=(*needs.warnings, told))
+    note = f"{needs.source} lists {', '.join(standard)}, {what} of Python itself: left out, as the package index has "
+    note += "no such package, or another's"
+    return replace(needs, requirements=kept, warnings=(*needs.warnings, note))
 
 
 def _is_standard_module(line: str) -> bool:
@@ -103,19 +103,19 @@ def for_linux(found: Requirements) -> tuple[Requirements, str | None]:
     listed = {canonical_name(line) for line in found.lines}
     own_lines = {own: _merged(foreign, own) for own in foreign.values() if own and own not in listed}
     lines = [own_lines.get(foreign[line] or "", "") if line in foreign else line for line in found.lines]
-    told = f"{' and '.join(foreign)}, for old releases or other systems than Linux, "
+    note = f"{' and '.join(foreign)}, for old releases or other systems than Linux, "
     named = sorted({own for own in foreign.values() if own})
     left_out = "are left out" if len(foreign) > 1 else "is left out"
-    told += f"became {' and '.join(named)}" if named else left_out
-    return replace(found, lines=tuple(dict.fromkeys(filter(None, lines)))), told
+    note += f"became {' and '.join(named)}" if named else left_out
+    return replace(found, lines=tuple(dict.fromkeys(filter(None, lines)))), note
 
 
 def _merged(foreign: Mapping[str, str | None], own: str) -> str:
     """One line in place of all that stand for this package: every extra, and the versions that count most."""
-    asked = [each for line, name in foreign.items() if name == own and (each := parsed(line))]
+    wanted = [each for line, name in foreign.items() if name == own and (each := parsed(line))]
     order = list(_OTHER_NAMES)
-    first = min(asked, key=lambda each: (not each.specifier, order.index(canonicalize_name(each.name))))
-    extras = sorted({extra for each in asked for extra in each.extras})
+    first = min(wanted, key=lambda each: (not each.specifier, order.index(canonicalize_name(each.name))))
+    extras = sorted({extra for each in wanted for extra in each.extras})
     versions = str(first.specifier)
     if canonicalize_name(first.name) == "tensorflow-rocm":
         versions = _WITH_ROCM.sub(r"\1", versions)
@@ -123,7 +123,7 @@ def _merged(foreign: Mapping[str, str | None], own: str) -> str:
 
 
 def _plain_name(line: str) -> str | None:
-    """The package's name; None where a marker, a hash or a URL hangs on the line, which then says itself when."""
+    """Return the package's name; None if the line has a marker, a hash or a URL, which decide by themselves."""
     requirement = parsed(line)
     if requirement is None or requirement.url or requirement.marker or " --" in line:
         return None

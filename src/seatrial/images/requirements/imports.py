@@ -49,7 +49,7 @@ class ImportedPackages:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What pip is asked for where no file lists packages, sorted."""
+        """Return the requirements of a project without a list, sorted."""
         return tuple(sorted({*self.known.values(), *self.guessed.values()}, key=str.lower))
 
     @property
@@ -98,7 +98,7 @@ def packages_of_imports(imports: Iterable[str], local_roots: Iterable[Path]) -> 
 
 
 def known_package(listed: str) -> str | None:
-    """The package on the index for a name that conda uses, or None: it is no Python package, or nobody knows it."""
+    """Return the index's package for conda's name; None if it is unknown or not a Python package."""
     names = _names()
     name = canonicalize_name(listed)
     if name in names.conda:
@@ -107,7 +107,7 @@ def known_package(listed: str) -> str | None:
 
 
 def elsewhere(listed: str) -> str | None:
-    """What to ask pip for in place of a package whose name on the index is another project's."""
+    """Return the requirement to write in place of a package whose name on the index belongs to another project."""
     return _names().elsewhere.get(listed)
 
 
@@ -132,7 +132,7 @@ def _around(module: str) -> Iterator[str]:
 
 
 def provides(listed: str, name: str, package: str) -> bool:
-    """Whether a listed package, by its canonical name, may be meant to provide an imported module.
+    """Return True if a listed package, by its canonical name, may provide an imported module.
 
     One that the table knows provides its own module, however similar the names: a list with torch says nothing of
     torchvision, nor one with lightning-utilities of lightning.
@@ -209,9 +209,9 @@ def elsewhere_in_the_project(script: ScriptFacts, own: dict[str, Path]) -> Itera
         )
 
 
-def beside_the_project(script: ScriptFacts, beside: dict[str, Path | None], project: Path) -> Iterator[str]:
+def taken_from_folders(script: ScriptFacts, from_folders: dict[str, Path | None], project: Path) -> Iterator[str]:
     """Modules of folders that the project names and that are not mounted with it."""
-    for name, folder in beside.items():
+    for name, folder in from_folders.items():
         where, way = script.where.get(name, "the target"), "that folder is not there"
         if folder is not None and is_folder(folder):
             both = Path(os.path.commonpath((folder, project)))
@@ -270,7 +270,7 @@ def _is_empty(folder: Path) -> bool:
 
 
 def is_listed(found: Requirements, name: str, package: str) -> bool:
-    """Whether a line may be meant to provide a module.
+    """Return True if a line may provide a module.
 
     Args:
         name: of the module. package: what the table has for it, or a guess.

@@ -55,7 +55,7 @@ _ITSELF = re.compile(r"(?:(?:-e|--editable)[ =]\s*)?\./?")
 
 @dataclass(frozen=True)
 class Environment:
-    """What a file of conda's asks for, as pip knows it."""
+    """Hold the requirements of a conda file, under pip's names."""
 
     requirements: Requirements
     python: SpecifierSet
@@ -98,7 +98,7 @@ def read_environment(file: Path) -> Environment:
 
 
 def read_conda_list(file: Path, project: Path) -> Environment | None:
-    """What ``conda list --export`` wrote, often under the name requirements.txt; None for a file of another format.
+    """Read the output of ``conda list --export``, often named requirements.txt; None for a file of another format.
 
     Raises ConfigError for one that cannot be read.
     """
@@ -187,7 +187,7 @@ def _listed(node: ast.AST | None, lists: Mapping[str, ast.expr], file: Path) -> 
 
 
 def _extras(node: ast.AST | None, lists: Mapping[str, ast.expr], file: Path) -> dict[str, tuple[str, ...]] | None:
-    """Of a literal ``{"dev": ["pytest"]}``; None where it is computed."""
+    """Read a literal ``{"dev": ["pytest"]}``; None if it is computed."""
     if node is None:
         return {}
     if isinstance(node, ast.Name):

@@ -51,13 +51,13 @@ _INDEX_OPTIONS = ("-i", "--index-url", "--extra-index-url", "--no-index", "-f", 
 
 @dataclass(frozen=True)
 class Requirements:
-    """What pip is asked for, as text.
+    """Hold requirements as text.
 
     Attributes:
         lines: one requirement each, its own options included; comments gone.
         constraints: lines of the constraints files named.
         options: lines that set an option for all of pip, e.g. ``--pre``.
-        itself: the project itself is asked for (``-e .``): "" and the names of its extras.
+        itself: "" and the names of its extras if the list contains the project (``-e .``).
     """
 
     lines: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ class Requirements:
 
     @property
     def names_an_index(self) -> bool:
-        """They say themselves where packages come from."""
+        """Return True if the options name an index or find-links."""
         return any(option.split()[0].split("=")[0] in _INDEX_OPTIONS for option in self.options)
 
     @property
@@ -175,7 +175,7 @@ def read_requirements(path: Path, root: Path) -> Requirements:
 
 
 def listed_requirements(listed: Iterable[tuple[int, str]], file: Path) -> Requirements:
-    """(line number, text) of each line of pip's that stands in a file of another format, beside which paths are.
+    """Read lines of pip's inside a file of another format, as (line number, text); paths are relative to its folder.
 
     Raises ConfigError naming ``file:line``.
     """
@@ -225,7 +225,7 @@ def parsed(line: str) -> Requirement | None:
 
 
 def canonical_name(line: str) -> str | None:
-    """Normalised package name of a checked line, or None for a bare URL, which only the build can tell."""
+    """Return the normalised package name of a checked line; None for a bare URL."""
     requirement = parsed(line)
     return canonicalize_name(requirement.name) if requirement else None
 

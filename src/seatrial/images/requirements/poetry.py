@@ -45,7 +45,7 @@ def poetry_requirements(table: dict[str, Any], file: Path) -> tuple[list[str], l
 
 
 def poetry_groups(table: dict[str, Any], file: Path) -> list[str]:
-    """Return the dependencies of all groups; from Poetry 2.0 on they stand beside ``[project]``. Raises ConfigError."""
+    """Return the dependencies of all groups; from Poetry 2.0 on ``[project]`` may exist as well. Raises ConfigError."""
     groups = {name: _inside(group, "dependencies") for name, group in _inside(table, "group").items()}
     groups["dev"] = {**_inside(table, "dev-dependencies"), **groups.get("dev", {})}
     return [
@@ -149,4 +149,4 @@ def _inside(table: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _wrong(file: Path, key: str, value: object) -> ConfigError:
-    return ConfigError(f"{file.name}: {key}: {shown(value)} is no version that Poetry knows", run="poetry check")
+    return ConfigError(f"{file.name}: {key}: {shown(value)} is not a version that Poetry knows", run="poetry check")

@@ -1,4 +1,4 @@
-"""What a project needs from pip, read from what it has: files first, its imports where it has none."""
+"""Find a project's requirements: from its files, or from its imports if it has no list."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from seatrial.errors import ConfigError
 from seatrial.images.requirements.adjust import installable
 from seatrial.images.requirements.imports import (
     ImportedPackages,
-    beside_the_project,
     elsewhere_in_the_project,
     empty_submodules,
     guessed_package,
@@ -25,6 +24,7 @@ from seatrial.images.requirements.imports import (
     is_listed,
     not_installed,
     packages_of_imports,
+    taken_from_folders,
     the_project_itself,
 )
 from seatrial.images.requirements.other_formats import (
@@ -66,7 +66,7 @@ UNREAD = {
     "pylock.toml": "for its versions, write requirements.txt",
 }
 
-#: transformers and peft load these by themselves when a script asks for it; no import statement says so.
+#: transformers and peft load these by themselves when a script asks for it; no import statement names them.
 _QUANTISED = re.compile(r"\bBitsAndBytesConfig\b|\bload_in_[48]bit\b|\bpaged_adamw|adamw_bnb_8bit")
 
 #: Packages with a libmpi. Source: mpi4py.readthedocs.io/en/stable/install.html.
@@ -86,7 +86,7 @@ def project_needs(
 
     Args:
         script_dir: the script's folder; its modules belong to the project.
-        also: requirements that are installed as well, whatever the project lists.
+        also: requirements that are installed in addition to the project's.
         file: the script, which may list what it needs (``# /// script``).
 
     Raises ConfigError naming ``file:line``.
@@ -96,10 +96,10 @@ def project_needs(
     found = {name: folder for name in packages.strangers if (folder := folder_of(name, project))}
     own = {name: folder for name, folder in found.items() if not is_package(project / folder)}
     itself = project.name if project.name in packages.strangers and is_package(project) else None
-    beside = {name: folder for name, folder in _from_folders(packages, project).items() if name not in own}
+    taken = {name: folder for name, folder in _from_folders(packages, project).items() if name not in own}
     absent = empty_submodules(project)
-    lacking = [name for name in packages.strangers if absent and name not in {*own, *beside, itself}]
-    ours = [*own, *beside, *([itself] if itself else []), *lacking]
+    lacking = [name for name in packages.strangers if absent and name not in {*own, *taken, itself}]
+    ours = [*own, *taken, *([itself] if itself else []), *lacking]
     packages = packages.without(ours)
     needs = (_inline(file, project) if file else None) or _nearest_list(project, script_dir, packages)
     imports = script.imports
@@ -115,19 +115,23 @@ def project_needs(
     else:
         needs = installable(needs)
         needs = _with_imported(needs, packages, script, also)
-    told = needs.plus(Requirements(lines=also))
-    warnings = (*needs.warnings, *elsewhere_in_the_project(script, own), *beside_the_project(script, beside, project))
-    warnings = (*warnings, *in_empty_submodules(script, lacking, absent), *not_installed(told, packages, script))
+    all_needs = needs.plus(Requirements(lines=also))
+    warnings = (
+        *needs.warnings,
+        *elsewhere_in_the_project(script, own),
+        *taken_from_folders(script, taken, project),
+    )
+    warnings = (*warnings, *in_empty_submodules(script, lacking, absent), *not_installed(all_needs, packages, script))
     warnings = (*warnings, *([the_project_itself(script, itself)] if itself else []))
     needs = replace(needs, imports=imports, warnings=warnings)
     needs = needs.plus(_implied(needs.requirements, script, script_dir, project))
-    python, left_aside = asked_python(project, needs.python, needs.source)
+    python, left_aside = requested_python(project, needs.python, needs.source)
     needs = replace(needs, python=python, warnings=(*needs.warnings, *left_aside))
     return _locked(_with_asserted(needs, script), project)
 
 
 def _inline(file: Path, project: Path) -> Needs | None:
-    """What a script lists of itself; uv then takes nothing from the project around it."""
+    """Read the script's own list; uv then ignores the project around it."""
     listed = read_inline(file, project) if is_there(file) else None
     if listed is None:
         return None
@@ -136,7 +140,7 @@ def _inline(file: Path, project: Path) -> Needs | None:
 
 
 def _with_imported(needs: Needs, packages: ImportedPackages, script: ScriptFacts, also: tuple[str, ...]) -> Needs:
-    """What is imported and not listed, frameworks aside, whose build is chosen later."""
+    """Add packages that are imported and not listed, except frameworks, whose build is chosen later."""
     if any("--hash" in line for line in needs.requirements.lines):  # pip then takes nothing without one
         return needs
     listed = needs.requirements + Requirements(lines=also)
@@ -158,8 +162,8 @@ def _from_folders(packages: ImportedPackages, project: Path) -> dict[str, Path |
     """Import name → folder of what the project takes from a folder; an index has no part in it, or a stranger's."""
     folders = own_packages(project / "pyproject.toml")
     names = {**packages.known, **packages.guessed, **{name: name for name in packages.unknown}}
-    asked = {name: canonicalize_name(re.split(r"[<>=!~\[]", package)[0]) for name, package in names.items()}
-    return {name: folders[package] for name, package in asked.items() if package in folders}
+    packages_of = {name: canonicalize_name(re.split(r"[<>=!~\[]", package)[0]) for name, package in names.items()}
+    return {name: folders[package] for name, package in packages_of.items() if package in folders}
 
 
 def _with_asserted(needs: Needs, script: ScriptFacts) -> Needs:
@@ -185,7 +189,7 @@ def _with_asserted(needs: Needs, script: ScriptFacts) -> Needs:
 
 
 def _nearest_list(project: Path, script_dir: Path, packages: ImportedPackages) -> Needs | None:
-    """The list beside the script, or in a folder between it and the project's own.
+    """Read the list in the script's folder, or in a folder between it and the project's own.
 
     An example's own list names what the example adds: of what it does not list, the project's list decides the version.
     """
@@ -211,7 +215,7 @@ def _nearest_list(project: Path, script_dir: Path, packages: ImportedPackages) -
 
 
 def _read_list(file: Path, project: Path) -> tuple[Requirements, SpecifierSet]:
-    """What a requirements.txt lists, and the Python that it pins: pip's format, or that of ``conda list --export``."""
+    """Read a requirements.txt and the Python that it pins, in pip's format or that of ``conda list --export``."""
     exported = read_conda_list(file, project)
     if exported is None:
         return read_requirements(file, project), SpecifierSet()
@@ -272,7 +276,7 @@ def _with_itself(project: Path, needs: Needs) -> Needs:
 
 
 def _is_bounded(line: str) -> bool:
-    """It says more than a name."""
+    """Return True if the line is more than a name."""
     return not re.fullmatch(r"[\w.-]+", line)
 
 
@@ -287,14 +291,14 @@ def _implied(found: Requirements, script: ScriptFacts, script_dir: Path, project
     if "mpi4py" in have and not have & _MPI_LIBRARIES:
         lines.append("mpich")  # mpi4py's wheels load libmpi, which neither they nor the base image have
     if "gym" in have and not _has_an_upper_bound(found.lines, "numpy"):
-        lines.append("numpy<2")  # no release of gym works with NumPy 2, as it says itself when it is imported
+        lines.append("numpy<2")  # no release of gym works with NumPy 2; it prints so on import
     if have & {"transformers", "peft", "diffusers"} and "bitsandbytes" not in have and _quantises(script_dir, project):
         lines.append("bitsandbytes")
     return Requirements(lines=tuple(lines))
 
 
 def _has_an_upper_bound(lines: Iterable[str], package: str) -> bool:
-    """A line says which versions of the package are too new, or is not a name and versions at all."""
+    """Return True if a line limits new versions of the package, or is not a name with versions."""
     listed = [parsed(line) for line in lines if canonical_name(line) == package]
     return any(
         each is None or any(part.operator in ("<", "<=", "==", "~=") for part in each.specifier) for each in listed
@@ -329,14 +333,14 @@ _MAX_BYTES, _MOST_WORDS = 10_000, 20
 _VERSION = re.compile(r"(?:cpython-|python-?)?(3\.\d{1,3})(?:\.\d{1,3})?(?:-.*)?$")
 
 
-def asked_python(project: Path, listed: SpecifierSet, source: str) -> tuple[SpecifierSet, tuple[str, ...]]:
+def requested_python(project: Path, listed: SpecifierSet, source: str) -> tuple[SpecifierSet, tuple[str, ...]]:
     """(the Pythons that the project admits, what is left aside and why).
 
     pyproject.toml and the file of the requirements bind. .python-version and environment.yml name the one to take, as
     far as that can be done.
 
     Args:
-        listed: what the requirements' own file says. source: its name.
+        listed: the requirement of the list's own file. source: its name.
 
     Raises ConfigError naming the file.
     """

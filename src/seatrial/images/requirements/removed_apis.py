@@ -13,7 +13,7 @@ from seatrial.stack.facts import table, wheels
 
 #: Release of Keras → the first TensorFlow that comes with it, where their numbers differ.
 _FIRST_WITH_KERAS = {"3.0": "2.16"}
-#: From this TensorFlow on it requires the keras of its own number; before, keras is what the list says.
+#: From this TensorFlow on it requires the keras of its own number; before, the list decides about keras.
 #: Source: install_requires in tensorflow/tools/pip_package/setup.py of 2.5 and 2.6.
 _FIRST_WITH_OWN_KERAS = "2.6"
 
@@ -55,7 +55,7 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> None:
 
 
 def _check_tensorflow(script: ScriptFacts, resolved: Resolved) -> None:
-    """TensorFlow 1's names, where the plan has TensorFlow 2, be it beside another framework."""
+    """Find names of TensorFlow 1 in a plan with TensorFlow 2, even with another framework."""
     version = _tensorflow(resolved)
     if script.tensorflow_1 and version and _reaches(version, "2"):
         raise ConfigError(
@@ -96,7 +96,7 @@ def _tensorflow_with_keras(name: str, resolved: Resolved) -> str | None:
 
 
 def _older_tensorflow(since: str, resolved: Resolved) -> str | None:
-    """What to pin for a Keras before this one; None where seatrial knows no TensorFlow that old."""
+    """Return the pin for a Keras before this one; None if seatrial knows no TensorFlow that old."""
     first = _FIRST_WITH_KERAS.get(since, since)
     if all(_reaches(wheel.version, first) for wheel in wheels("tensorflow")):
         return None

@@ -74,7 +74,7 @@ def check_packages(
     if isinstance(answer, Unsatisfiable) and (answer.no_package or answer.no_version) in _OF_TORCH:
         answer = resolver.resolve(replace(request, excluded=_OF_TORCH))  # a build that is on PyTorch's index alone
     if isinstance(answer, Unreachable):
-        unknown = [pin.said.partition(" (")[0] for pin in bounded if pin not in learned]
+        unknown = [pin.shown.partition(" (")[0] for pin in bounded if pin not in learned]
         listed = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else "")
         return Checked(warnings=(f"{answer.reason}: whether Python {request.python} has {listed} was not checked",))
     if isinstance(answer, Unsatisfiable) and not own_base:
@@ -95,7 +95,7 @@ def check_packages(
 
 
 def _request(resolver: PackageResolver, job: Job, resolved: Resolved) -> ResolveRequest | None:
-    """Write the question; None if there is no index, the Python is unknown, or the list has hashes of its own."""
+    """Write the question; None if there is no index, the Python is unknown, or the list has its own hashes."""
     found, options = resolved.requirements, job.image
     sources = index_sources(options, found, resolver.environ)
     links = job.project / options.find_links if options.find_links and "://" not in options.find_links else None
@@ -159,25 +159,25 @@ def _refuse_missing(answer: Unsatisfiable, resolver: PackageResolver, request: R
         return
     if answer.no_package:
         raise ConfigError(
-            f"{pin.said}: the package index has no package {pin.name}",
-            cause="the name is wrong, or it is on another index than those that are asked",
+            f"{pin.shown}: the package index has no package {pin.name}",
+            cause="the name is wrong, or it is on another index",
             run=f"pip index versions {pin.name}   # or name its index in seatrial.toml: [image] index_url",
         )
     if other := elsewhere(pin.name):
         raise ConfigError(
-            f"{pin.said}: the package index has no such version",
+            f"{pin.shown}: the package index has no such version",
             cause=f"{pin.name} on the index is another project",
             run=f"write {other} in {pin.place}",
         )
-    near = _near(pin, resolver, request)
+    close = _nearest(pin, resolver, request)
     raise ConfigError(
-        f"{pin.said}: the package index has no such version",
-        cause=f"near it: {', '.join(near)}" if near else None,
-        run=f"change the version, to {pin.name}=={near[0]} for example" if near else f"pip index versions {pin.name}",
+        f"{pin.shown}: the package index has no such version",
+        cause=f"near it: {', '.join(close)}" if close else None,
+        run=f"change the version, to {pin.name}=={close[0]} for example" if close else f"pip index versions {pin.name}",
     )
 
 
-def _near(pin: Pin, resolver: PackageResolver, request: ResolveRequest) -> list[str]:
+def _nearest(pin: Pin, resolver: PackageResolver, request: ResolveRequest) -> list[str]:
     """Return the next older version that the Python has a wheel of, and the newest."""
     version = next(iter(pin.public)).version.removesuffix(".*")
     found = []

@@ -31,7 +31,7 @@ PACKAGES: dict[str, Framework] = {
     "jax": "jax",
 }
 
-#: Of these the releases of the framework itself say nothing.
+#: Packages whose releases differ from the framework's own.
 _OTHER_RELEASES = {"tf-nightly", "tf-nightly-cpu", "intel-tensorflow"}
 
 #: How extras of JAX begin that bring what one kind of accelerator needs. Source: jax/setup.py, extras_require.
@@ -86,23 +86,23 @@ def resolve_frameworks(
     resolved = Resolved(found, Stack(python=python or ""))
     needed = [each for each in FRAMEWORKS if _place(found, each) is not None or _imported(each, imports)]
     computes = _fed_by_tensorflow(found, needed, imports)
-    beside: Framework | None = "tensorflow" if computes else None
-    for framework in (each for each in needed if each != beside):
+    feeder: Framework | None = "tensorflow" if computes else None
+    for framework in (each for each in needed if each != feeder):
         fixed = python or resolved.stack.python or None
         resolved = _resolve_one(resolved, needs, framework, machine, own_sources, fixed, barred or {})
-    if beside:
+    if feeder:
         fixed = python or resolved.stack.python or None
-        resolved = _resolve_one(resolved, needs, beside, None, own_sources, fixed, barred or {})
+        resolved = _resolve_one(resolved, needs, feeder, None, own_sources, fixed, barred or {})
         why = f"the list names the CPU build, and {computes} computes"
-        known = [c.model_copy(update={"reason": why}) if c.what == f"{beside} build" else c for c in resolved.choices]
+        known = [c.model_copy(update={"reason": why}) if c.what == f"{feeder} build" else c for c in resolved.choices]
         resolved = replace(resolved, choices=tuple(known))
     if resolved.stack.wheel is None and not resolved.stack.python:
         constraints = Constraints(
-            None, python=python, python_specifier=needs.python, barred=barred or {}, said=needs.source
+            None, python=python, python_specifier=needs.python, barred=barred or {}, source=needs.source
         )
         stack = _or_raise(resolve(constraints, machine or Machine()), constraints)
-        told = stack.choices if stack.python != PYTHONS[0] else ()
-        resolved = replace(resolved, stack=stack, choices=(*resolved.choices, *told))
+        extra_choices = stack.choices if stack.python != PYTHONS[0] else ()
+        resolved = replace(resolved, stack=stack, choices=(*resolved.choices, *extra_choices))
     if mirror and resolved.index:
         build = resolved.index.rpartition("/")[2]
         resolved = replace(resolved, index=f"{mirror.rstrip('/')}/{build}")
@@ -112,7 +112,7 @@ def resolve_frameworks(
 def _fed_by_tensorflow(found: Requirements, needed: list[Framework], imports: frozenset[str]) -> Framework | None:
     """The framework that computes where a list names TensorFlow's CPU build: tf.data feeds it.
 
-    None where the script imports TensorFlow and no other: that one computes, whatever else is listed.
+    None where the script imports TensorFlow and no other: that one computes, even if others are listed.
     """
     place = _place(found, "tensorflow")
     if place is None or canonical_name(found.lines[place]) != "tensorflow-cpu":
@@ -178,7 +178,7 @@ def _resolve_one(
 
 
 def _left_to_pip(resolved: Resolved, found: Requirements, line: str, framework: Framework) -> Resolved:
-    """A URL, or a release that the tables do not know: nothing is checked, and that is said."""
+    """Leave a URL, or a release that the tables do not know, to pip, with a warning that nothing was checked."""
     choice = Choice(what=framework, value=line, reason="not in seatrial's tables: pip decides; not checked")
     warning = f"{line} is not in seatrial's tables: whether it supports the GPU and driver is checked after the build"
     return replace(
@@ -216,12 +216,12 @@ def _constraints(
         torchaudio=_tied("torchaudio", found) if framework == "torch" else None,
         keras=_tied("keras", found) if framework == "tensorflow" else None,
         prefer=TORCH_VERSION if framework == "torch" else None,
-        said=f"{line} ({needs.source})",
+        source=f"{line} ({needs.source})",
     )
 
 
 def _tied(package: str, found: Requirements) -> SpecifierSet | None:
-    """What the requirements say of a package that belongs to one release of a framework; None for nothing."""
+    """Return the specifier of a package that belongs to one release of a framework; None if it is not listed."""
     lines = [parsed(each) for each in found.lines + found.constraints if canonical_name(each) == package]
     specifier = SpecifierSet(",".join(str(_public(each)[0]) for each in lines if each is not None))
     return specifier if len(specifier) else None
@@ -284,7 +284,7 @@ def _command(found: Conflict, constraints: Constraints) -> str:
 
 def _file_of(constraints: Constraints) -> str:
     """requirements.txt of ``torch==2.1 (requirements.txt)``; the one to write where nothing but imports names it."""
-    source = constraints.said.rpartition("(")[2].rstrip(")")
+    source = constraints.source.rpartition("(")[2].rstrip(")")
     return "requirements.txt" if source == "the imports" else source
 
 
@@ -312,17 +312,17 @@ def _rewritable(line: str, requirement: Requirement) -> bool:
     return not requirement.marker and " --" not in line and " -" not in line
 
 
-def _extras(asked: Requirement) -> list[str]:
+def _extras(written: Requirement) -> list[str]:
     """Sorted; ``cuda12_pip`` is what older releases of JAX called ``cuda12``."""
-    return sorted(each.removesuffix("_pip") for each in asked.extras)
+    return sorted(each.removesuffix("_pip") for each in written.extras)
 
 
-def _keeping_name(chosen: str, asked: Requirement, *, gpu: bool) -> str:
+def _keeping_name(chosen: str, written: Requirement, *, gpu: bool) -> str:
     """The resolved release under the package's own name and with its own extras; CUDA's are for a GPU."""
     resolved = Requirement(chosen)
-    own_extras = (each for each in _extras(asked) if gpu or "cuda" not in each)
+    own_extras = (each for each in _extras(written) if gpu or "cuda" not in each)
     extras = sorted({*own_extras, *resolved.extras})
-    own = canonical_name(asked.name) or ""
+    own = canonical_name(written.name) or ""
     name = own if own in PACKAGES else resolved.name
     if name == "tensorflow-cpu":
         extras = []

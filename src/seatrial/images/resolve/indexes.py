@@ -22,7 +22,7 @@ _SECTIONS = ("global", "install")
 _KEYS = ("index-url", "extra-index-url", "find-links", "no-index")
 _LONG = {"-i": "index-url", "-f": "find-links"}
 
-#: Indexes that are asked for one project.
+#: Indexes of one project that are used.
 _MOST_SOURCES = 8
 
 
@@ -62,7 +62,7 @@ def index_sources(options: ImageOptions, found: Requirements, environ: Mapping[s
 
 
 def pip_configuration(environ: Mapping[str, str]) -> dict[str, list[str]]:
-    """What pip's files and variables say of where packages come from, as ``pip config list`` merges them.
+    """Read the package sources from pip's files and variables, merged as ``pip config list`` merges them.
 
     Source: https://pip.pypa.io/en/stable/topics/configuration/
     """

@@ -23,7 +23,7 @@ Ways = Mapping[str, Way | None]
 
 @dataclass(frozen=True)
 class PinnedPythons:
-    """What the pins leave of the Pythons.
+    """Hold the Pythons that the pins leave.
 
     Attributes:
         barred: Python → which pin it has no wheel of, as a sentence without an end.
@@ -76,7 +76,7 @@ def _of_table(pin: Pin) -> Ways:
 
 
 def _cost(python: str, table: Mapping[Pin, Ways]) -> int | None:
-    """How many pins pip would have to compile; None where one cannot be had at all."""
+    """Count the pins that pip would have to compile; None if one cannot be installed at all."""
     found = [each[python] for pin, each in table.items() if pin.applies(python)]
     return None if None in found else found.count("compiled")
 
@@ -87,7 +87,7 @@ def _barred(table: Mapping[Pin, Ways], best: frozenset[str]) -> dict[str, str]:
         if python not in best:
             worse = (pin for pin, found in table.items() if pin.applies(python) and found[python] in (None, "compiled"))
             if (pin := next(worse, None)) is not None:
-                barred[python] = f"{pin.said} has wheels {_range(table[pin])}"
+                barred[python] = f"{pin.shown} has wheels {_range(table[pin])}"
     return barred
 
 
@@ -108,7 +108,7 @@ def _nowhere(pin: Pin) -> ConfigError:
     """No wheel for any Python that the agent runs on, and nothing to build."""
     image = "tensorflow/tensorflow:1.15.5-gpu" if pin.name == "tensorflow" else "IMAGE"
     return ConfigError(
-        f"{pin.said} has no wheel for Python {_OLDEST} or later, which seatrial needs",
+        f"{pin.shown} has no wheel for Python {_OLDEST} or later, which seatrial needs",
         cause="its wheels are for older Pythons",
         run=f"change its version, or name an image that has it: seatrial run --image {image} …",
     )
@@ -123,7 +123,7 @@ def _disjoint(table: Mapping[Pin, Ways]) -> ConfigError:
         (pair for pair in pairs if not any(table[pair[0]][each] and table[pair[1]][each] for each in PYTHONS)), fallback
     )
     return ConfigError(
-        f"{one.said} has wheels {_range(table[one])}, and {other.said} {_range(table[other])}: "
+        f"{one.shown} has wheels {_range(table[one])}, and {other.shown} {_range(table[other])}: "
         "there is no Python for both",
         run=f"change one of the two versions in {one.place}",
     )
@@ -133,6 +133,6 @@ def _compiled(table: Mapping[Pin, Ways], best: frozenset[str]) -> Iterable[str]:
     for pin, found in table.items():
         if best and all(found[python] == "compiled" and pin.applies(python) for python in best):
             yield (
-                f"{pin.said} has wheels {_range(found)}, and other packages need another Python: "
+                f"{pin.shown} has wheels {_range(found)}, and other packages need another Python: "
                 "pip compiles it, which often fails; change the version"
             )

@@ -48,7 +48,7 @@ class Pin:
     needed_by: str | None = None
 
     @property
-    def said(self) -> str:
+    def shown(self) -> str:
         return f"{self.line} ({f'which {self.needed_by} needs' if self.needed_by else self.place})"
 
     @property
@@ -95,20 +95,20 @@ def pins_of(found: Requirements, place: str) -> tuple[Pin, ...]:
         if requirement is None or requirement.url:
             continue
         name = canonicalize_name(requirement.name)
-        specifier, said = requirement.specifier, line.partition(" --")[0]
+        specifier, shown = requirement.specifier, line.partition(" --")[0]
         for more in constraints.get(name, ()):
             specifier &= more
-            said = f"{requirement.name}{specifier}"
+            shown = f"{requirement.name}{specifier}"
         if any(each.operator != "!=" for each in specifier):
             local = next((each.version.partition("+")[2] for each in specifier if "+" in each.version), None)
-            pin = Pin(said, place, name, specifier, requirement.marker, local)
+            pin = Pin(shown, place, name, specifier, requirement.marker, local)
             if any(map(pin.applies, PYTHONS)):
                 pins.append(pin)
     return tuple([*_brought_by(pins), *pins][:MOST_PINS])
 
 
 def _brought_by(pins: list[Pin]) -> Iterator[Pin]:
-    """What pinned releases need of others: old transformers, pure Python, of tokenizers, which is not."""
+    """Add requirements of pinned releases: old transformers, pure Python, needs tokenizers, which is not."""
     named = {pin.name for pin in pins}
     for pin in pins:
         requirement = parsed(needs) if (needs := brought(pin.name, pin.public)) else None

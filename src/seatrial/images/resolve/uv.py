@@ -96,7 +96,7 @@ class Unsatisfiable:
     """Hold the resolver's reason why no versions fit together.
 
     Attributes:
-        no_package, no_version: name of a package that no index has at all, or not in the versions asked for.
+        no_package, no_version: name of a package that no index has at all, or not in a requested version.
     """
 
     cause: str
@@ -207,7 +207,7 @@ class UvResolver:
 
 
 def _uv() -> str:
-    """Return the uv that is installed beside us. Raises EngineUnavailableError if there is none."""
+    """Return the path of the installed uv. Raises EngineUnavailableError if there is none."""
     try:
         from uv import find_uv_bin
 

@@ -101,7 +101,7 @@ def slimming_for(
 ) -> Slimming:
     """Return what ``image.slim`` means for this job, whose packages are ``requirements``.
 
-    Raises ConfigError where the level cannot be meant: no framework, or an unknown GPU.
+    Raises ConfigError if the level cannot apply: no framework, or an unknown GPU.
     """
     level = job.image.slim
     has_cuda = stack.wheel is not None and not stack.cpu

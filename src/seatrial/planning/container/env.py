@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from seatrial.backends.containers.env_file import proxy_env, read_env_file
-from seatrial.backends.containers.home import home_env
 from seatrial.backends.containers.injection import InjectionPlan
-from seatrial.backends.containers.user_mounts import inside
+from seatrial.backends.containers.mounts import home_env, inside
 from seatrial.job.model import Job
 from seatrial.job.plan import ImagePlan, Mount
 from seatrial.planning.site import ServiceSite

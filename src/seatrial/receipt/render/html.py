@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 
 from seatrial.receipt.model import Receipt
-from seatrial.receipt.render.pages import ROOM, render_page
+from seatrial.receipt.render.pages import PACKAGE, render_page
 from seatrial.receipt.section import Bars, Block, Criterion, Log, Rows, Table, Times, Verdicts
 from seatrial.receipt.summary import headline, tiles
 
@@ -21,7 +21,7 @@ def render(receipt: Receipt, *, embedded: bool = False) -> str:
         embedded: without heading, plots and the end of the logs, for a page that has them.
     """
     return render_page(
-        ROOM,
+        PACKAGE,
         "receipt.html",
         receipt=receipt,
         embedded=embedded,

@@ -14,8 +14,8 @@ from seatrial.findings.finding import CAUSE, FIX
 from seatrial.receipt.render.svg import draw, draw_bars, draw_stack, legend
 from seatrial.receipt.section import Bars, Plot
 
-#: The room of this module: its templates are part of every other room's pages.
-ROOM = "seatrial.receipt.render"
+#: The package of this module: its templates are part of every other package's pages.
+PACKAGE = "seatrial.receipt.render"
 
 #: A plot as wide as two beside one another.
 _WIDE = 784
@@ -55,26 +55,26 @@ STATES = {
 OTHER = Chip("none", "")
 
 
-def render_page(room: str, name: str, **values: Any) -> str:
-    """Return the page of a room's template: ``render_page("seatrial.monitor", "compare.html", …)``."""
-    return _environment(room).get_template(name).render(**values)
+def render_page(package: str, name: str, **values: Any) -> str:
+    """Return the page of a package's template: ``render_page("seatrial.monitor", "compare.html", …)``."""
+    return _environment(package).get_template(name).render(**values)
 
 
-def compile_pages(room: str) -> None:
-    """Compile a room's templates, so that its first page need not wait for that."""
-    made = _environment(room)
+def compile_pages(package: str) -> None:
+    """Compile a package's templates, so that its first page need not wait for that."""
+    made = _environment(package)
     for name in made.list_templates():
         made.get_template(name)
 
 
 @lru_cache(maxsize=1)
 def style_sheet() -> str:
-    return resources.files(ROOM).joinpath("look.css").read_text(encoding="utf-8")
+    return resources.files(PACKAGE).joinpath("look.css").read_text(encoding="utf-8")
 
 
 @lru_cache(maxsize=8)
-def _environment(room: str) -> Environment:
-    loader = ChoiceLoader([PackageLoader(room, "templates"), PackageLoader(ROOM, "templates")])
+def _environment(package: str) -> Environment:
+    loader = ChoiceLoader([PackageLoader(package, "templates"), PackageLoader(PACKAGE, "templates")])
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True)
     made.globals.update(CAUSE=CAUSE, FIX=FIX, LEVELS=LEVELS, VERDICTS=VERDICTS, look=Markup(style_sheet()))
     made.filters.update(legend=legend, draw=_draw, wide=_draw_wide, stack=_draw_stack, histogram=_draw_bars)

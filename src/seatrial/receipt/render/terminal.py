@@ -151,8 +151,8 @@ def _criteria(block: Verdicts, width: int) -> Iterator[Text]:
 def _criterion(criterion: Criterion, width: int) -> Iterator[Text]:
     mark, style = _MARKS[criterion.weight]
     yield Text(f"{mark} {criterion.title}", style=style)
-    asked = f"; {criterion.wanted}" if criterion.verdict == "fail" and criterion.expected else ""
-    yield from _wrapped(criterion.evidence + asked, "    ", width)
+    wanted = f"; {criterion.wanted}" if criterion.verdict == "fail" and criterion.expected else ""
+    yield from _wrapped(criterion.evidence + wanted, "    ", width)
 
 
 def _finding(finding: FindingRecord, width: int) -> Iterator[Text]:

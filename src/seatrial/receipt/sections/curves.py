@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
-from seatrial.diagnosis.anatomy import REGIONS
+from seatrial.common.signals import REGIONS
 from seatrial.job.units import format_seconds
 from seatrial.receipt.formatting import gpu_names
 from seatrial.receipt.reported import MAX_POINTS, PHASES, Point, Steps, significant, thin

@@ -78,7 +78,7 @@ class Ending(Section):
 
 
 def without_expected(found: list[Finding], run: RunEvidence) -> list[Finding]:
-    """Leave out what a run that finished is not told: that a CPU run had no GPU, and any run no terminal."""
+    """Leave out expected findings of a run that finished: a CPU run without a GPU, any run without a terminal."""
     if run.cause.id != "finished":
         return found
     expected = _EXPECTED_WITHOUT_TERMINAL | (set() if run.gpus_required else _EXPECTED_WITHOUT_GPU)

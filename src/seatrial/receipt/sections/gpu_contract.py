@@ -50,14 +50,14 @@ def _names(gpus: Iterable[Gpu]) -> str:
 
 
 def _gpus_visible(run: RunEvidence) -> Judgement:
-    checks, asked = run.evidence.checks, count(run.plan.gpus_asked, run.plan.job.gpus.noun)
+    checks, wanted = run.evidence.checks, count(run.plan.gpus_asked, run.plan.job.gpus.noun)
     if not checks:
-        return Judgement("fail", "the check in the container never reported", asked)
+        return Judgement("fail", "the check in the container never reported", wanted)
     agent = run.plan.agent
     if agent.gpu_count is not None and agent.nodes > 1:
         silent = (agent.min_nodes or agent.nodes) - len(checks)
         if silent > 0:
-            return Judgement("fail", f"the check of {count(silent, 'pod')} never reported", asked)
+            return Judgement("fail", f"the check of {count(silent, 'pod')} never reported", wanted)
     visible = {text(entry["uuid"]) for entry in run.evidence.visible}
     missing = [gpu for gpu in run.expected if gpu.uuid not in visible]
     measured = f"{len(run.expected) - len(missing)} of {len(run.expected)} visible"
@@ -65,11 +65,11 @@ def _gpus_visible(run: RunEvidence) -> Judgement:
     if missing:
         error = failed.text("error") if failed else None
         reason = f": {error}" if error else ""
-        return Judgement("fail", f"CUDA does not see {_names(missing)}{reason}", asked, measured)
+        return Judgement("fail", f"CUDA does not see {_names(missing)}{reason}", wanted, measured)
     if failed:
-        return Judgement("fail", failed.text("error") or "the check in the container failed", asked, measured)
+        return Judgement("fail", failed.text("error") or "the check in the container failed", wanted, measured)
     names = ", ".join(f"{gpu.name} {short_uuid(gpu.uuid)}" for gpu in run.expected)
-    return Judgement("pass", f"CUDA sees {names}", asked, measured)
+    return Judgement("pass", f"CUDA sees {names}", wanted, measured)
 
 
 def _ran_on_gpu(run: RunEvidence) -> Judgement:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from seatrial.diagnosis.anatomy import REGIONS, Anatomy, compiles_since_s, read_facts
+from seatrial.common.signals import REGIONS, Anatomy, compiles_since_s, read_facts
 from seatrial.events import GpuKernel, Sample, Step
 from seatrial.findings.finding import FIX
 from seatrial.job.units import format_bytes
@@ -17,9 +17,9 @@ from seatrial.receipt.formatting import count, figure, percent
 from seatrial.receipt.section import STEPS_PLOT, Block, Plot, Record, Row, Rows, Section, Share, Shares
 
 if TYPE_CHECKING:
+    from seatrial.diagnosis.cpu_only import Reason
     from seatrial.diagnosis.diagnosis import Diagnosis
-    from seatrial.diagnosis.stays_on_cpu import Reason
-    from seatrial.diagnosis.training_happened import Ended
+    from seatrial.diagnosis.happened import Ended
     from seatrial.receipt.evidence import RunEvidence
     from seatrial.receipt.model import Receipt
 
@@ -72,7 +72,7 @@ class DiagnosisRecord(Record):
 
 
 class StepPart(Record):
-    """One part of a step: an ID of diagnosis.anatomy.REGIONS, its name, and its time. ``share``: 0 to 1."""
+    """One part of a step: an ID of common.signals.REGIONS, its name, and its time. ``share``: 0 to 1."""
 
     id: str
     words: str
@@ -142,7 +142,7 @@ class Steps(Section):
             for part in first.parts
         ]
         rows += [Row("waits at", wait) for wait in first.waits]
-        rows += [Row(f"rank {rank.rank}", _beside(rank)) for rank in others]
+        rows += [Row(f"rank {rank.rank}", _other_rank(rank)) for rank in others]
         facts = [f"{name.replace('_', ' ')} {first.facts[name]}" for name in _FACTS if name in first.facts]
         if facts:
             rows.append(Row("training", "; ".join(facts)))
@@ -196,7 +196,7 @@ def _rates(anatomy: StepAnatomy) -> str:
     return ", ".join(parts)
 
 
-def _beside(anatomy: StepAnatomy) -> str:
+def _other_rank(anatomy: StepAnatomy) -> str:
     parts = sorted(anatomy.parts, key=lambda part: -part.share)[:3]
     return f"{_rates(anatomy)}; " + ", ".join(f"{part.words} {percent(100 * part.share)}" for part in parts)
 
@@ -212,7 +212,7 @@ def _seconds(seconds: float) -> str:
 
 def _diagnosis(run: RunEvidence) -> DiagnosisRecord | None:
     """Return what bounded the run; None without GPUs, of a server, of a tune, or with too few samples in the window."""
-    from seatrial.diagnosis.in_framework import in_framework
+    from seatrial.diagnosis.advice import in_framework
     from seatrial.diagnosis.rules import diagnose
 
     window = run.evidence.window
@@ -229,7 +229,7 @@ def _diagnosis(run: RunEvidence) -> DiagnosisRecord | None:
 
 def _ended(run: RunEvidence) -> Ended | None:
     """Return how the run ended; None while it goes on."""
-    from seatrial.diagnosis.training_happened import Ended
+    from seatrial.diagnosis.happened import Ended
 
     cause, evidence = run.cause, run.evidence
     if cause.id == "running":
@@ -250,21 +250,21 @@ def _ended(run: RunEvidence) -> Ended | None:
 
 
 def _why_cpu(run: RunEvidence) -> tuple[Reason, ...]:
-    from seatrial.diagnosis.stays_on_cpu import reasons, told_by_torch
+    from seatrial.diagnosis.cpu_only import reason_by_torch, reasons
 
-    by_torch = told_by_torch(read_facts(run.evidence.hook_lines))
+    by_torch = reason_by_torch(read_facts(run.evidence.hook_lines))
     read = reasons(run.plan.job.target, run.plan.job.project)
     return read if by_torch is None else (by_torch, *read)
 
 
 def _cpu_build(run: RunEvidence) -> Diagnosis | None:
     """Return the diagnosis of a contract that was broken because torch is a CPU build."""
+    from seatrial.diagnosis.cpu_only import reason_by_torch
     from seatrial.diagnosis.diagnosis import Advice, Diagnosis
-    from seatrial.diagnosis.stays_on_cpu import told_by_torch
 
     for moment in run.evidence.all(GpuKernel):
         torch = moment.keys.get("torch")
-        if isinstance(torch, Mapping) and (why := told_by_torch({**torch, "cuda_build": torch.get("cuda")})):
+        if isinstance(torch, Mapping) and (why := reason_by_torch({**torch, "cuda_build": torch.get("cuda")})):
             change = Advice(why.change, "the GPU that you have")
             return Diagnosis("cpu-only", (), (f"Why: {why.words}", "The script was not started"), (change,))
     return None

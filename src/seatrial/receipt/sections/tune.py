@@ -263,9 +263,9 @@ def _read_tune(lines: Iterable[Mapping[str, Any]]) -> TuneRecord | None:
     )
 
 
-def _read_changes(lines: Iterable[Mapping[str, Any]], asked: Mapping[str, Any]) -> ChangesRecord | None:
+def _read_changes(lines: Iterable[Mapping[str, Any]], requested: Mapping[str, Any]) -> ChangesRecord | None:
     """Read the hook's report of the requested changes; None if none were requested."""
-    if not asked:
+    if not requested:
         return None
     applied: dict[str, Any] = {}
     refused: dict[str, str] = {}
@@ -276,7 +276,7 @@ def _read_changes(lines: Iterable[Mapping[str, Any]], asked: Mapping[str, Any]) 
         refused |= _texts(report.get("refused"))
         places |= _places(report.get("places"))
     refused = {key: why for key, why in refused.items() if key not in applied}
-    return ChangesRecord(asked=dict(asked), applied=applied, refused=refused, places=places)
+    return ChangesRecord(asked=dict(requested), applied=applied, refused=refused, places=places)
 
 
 def _row(value: Any) -> TriedChange | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from seatrial import events
-from seatrial.diagnosis.anatomy import LINE, is_hooks, rates
+from seatrial.common.signals import LINE, is_hooks, rates
 from seatrial.diagnosis.diagnosis import Diagnosis
 from seatrial.diagnosis.rules import diagnose
 from seatrial.errors import SeatrialError

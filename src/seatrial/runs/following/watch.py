@@ -15,7 +15,7 @@ from types import FrameType
 from seatrial import events
 from seatrial.backends import table
 from seatrial.backends.base import Backend, Handle, State
-from seatrial.backends.collected import Turn
+from seatrial.backends.log_sink import Turn
 from seatrial.errors import SeatrialError, UsageError
 from seatrial.events import AgentFinished, HostWitness, Signal, of_type, tail
 from seatrial.job.plan import AGENT_GRACE_S, Plan

@@ -34,7 +34,7 @@ MD5 = {
     "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
     "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
 }
-#: Six files of 30,730,000 bytes, and room for the rest.
+#: Six files of 30,730,000 bytes, and a margin for the rest.
 ARCHIVE_BYTES = 200_000_000
 ARCHIVE, FOLDER = "cifar-10-binary.tar.gz", "cifar-10-batches-bin"
 

@@ -141,7 +141,7 @@ class ResidentImages:
 class TestImages:
     """The batches of a test set, this rank's share; together the ranks see every example once."""
 
-    __test__ = False  # not a test case, whatever pytest thinks of the name
+    __test__ = False  # pytest would collect it for its name
 
     def __init__(
         self, data: ImageSet, normalise: Normalisation, ranks: Ranks, batch: int = 1000, *, channels_last: bool = False
@@ -279,7 +279,7 @@ def training_images(
     *,
     channels_last: bool = False,
 ) -> ResidentImages | StreamedImages:
-    """The set on the device when it takes at most half of the free memory, else streamed; says which."""
+    """Keep the set on the device if it takes at most half of the free memory, else stream it; print which."""
     free = free_bytes(ranks.device)
     resident = data.size_bytes <= free * RESIDENT_SHARE
     if ranks.first:

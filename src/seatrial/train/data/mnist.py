@@ -56,7 +56,7 @@ class IdxFolder:
 
     @property
     def classes(self) -> int:
-        """How many classes the labels span, 0 up to the largest."""
+        """Return the number of classes, 0 up to the largest label."""
         return int(max(self.train_labels.max(), self.test_labels.max())) + 1
 
 
@@ -118,7 +118,7 @@ def _wrong_length(path: Path, shape: tuple[int, ...], expected_bytes: int, got: 
 def _unpacked(packed: bytes, most_bytes: int, *, whole: bool = True) -> bytes:
     """At most so many bytes of a gzip file, which may be several one after the other.
 
-    Raises EOFError when it ends before it should and the ``whole`` of it is asked for, zlib.error.
+    Raises EOFError if ``whole`` and the file ends too early; zlib.error.
     """
     parts: list[bytes] = []
     left = most_bytes

@@ -144,15 +144,15 @@ class Adam(Optimizer):
 @lru_cache
 def chunk_size(sizes: tuple[int, ...]) -> int:
     """Elements a piece of tensors of these sizes may have, so that as few launches as whole tensors need take all."""
-    room = CHUNKS_PER_LAUNCH * -(-len(sizes) // CHUNKS_PER_LAUNCH)
+    most = CHUNKS_PER_LAUNCH * -(-len(sizes) // CHUNKS_PER_LAUNCH)
     chunks = range(SMALLEST_CHUNK, CHUNK, SMALLEST_CHUNK)
-    return next((chunk for chunk in chunks if sum(-(-size // chunk) for size in sizes) <= room), CHUNK)
+    return next((chunk for chunk in chunks if sum(-(-size // chunk) for size in sizes) <= most), CHUNK)
 
 
 def pieces(tensor: Tensor, size: int) -> list[Tensor]:
     """The tensor's memory in pieces of at most ``size`` elements; itself when torch would cut it like that.
 
-    A dense tensor only: its elements lie side by side, in whatever order.
+    A dense tensor only: its elements lie side by side, in any order.
     """
     if size == CHUNK or tensor.numel() <= size:
         return [tensor]

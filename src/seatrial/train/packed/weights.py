@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from seatrial.train.autocast_weights import Beside
+from seatrial.train.autocast_weights import SideStream
 from seatrial.train.distributed import BUCKET_BYTES, Ranks
 from seatrial.train.kernels import flat_adam
 from seatrial.train.kernels.flat_adam import Rule
@@ -82,9 +82,9 @@ class FlatWeights:
         bounds = [*(self._places[parameter] for parameter in later), self.decayed]
         self._at_once = (0, bounds[0]), (self.decayed, size)
         self._later = dict(zip(later, pairwise(bounds), strict=False))
-        self.beside = Beside(device, on=alone)
-        self.second_stream = self.beside.on
-        #: Of each of ``later``, what says that it is updated, until somebody has waited for it.
+        self.side_stream = SideStream(device, on=alone)
+        self.second_stream = self.side_stream.on
+        #: Of each of ``later``, the event of its update, until it was waited for.
         self._updated: dict[nn.Parameter, torch.cuda.Event] = {}
         #: Whether the next backward pass writes the gradients, not adds to them.
         self.fresh = True
@@ -99,7 +99,7 @@ class FlatWeights:
         self.refresh()
 
     def _view(self, flat: Tensor, *parameters: nn.Parameter) -> Tensor:
-        """What belongs to parameters that lie side by side, stacked along their first dimension."""
+        """Return tensors of parameters that lie side by side, stacked along their first dimension."""
         begin, first = self._places[parameters[0]], parameters[0]
         for before, after in pairwise(parameters):
             assert self._places[after] == self._places[before] + before.numel(), "not side by side"
@@ -140,7 +140,7 @@ class FlatWeights:
         self._update_rows(None, None)
         if self._rate is not None:
             self._update_later(self._rate)
-            self.beside.wait()
+            self.side_stream.wait()
             self._updated = {}
 
     @torch.no_grad()
@@ -163,13 +163,13 @@ class FlatWeights:
         """Update the later matrices where that was not done since the last step, on the second stream."""
         if not self._later:
             return
-        with self.beside.running():
+        with self.side_stream.running():
             for matrix, (begin, end) in self._later.items():
                 self._update(begin, end, rate, applied=self._applied)
                 if end == self.decayed:
                     self._applied.copy_(self.done)
-                if self.beside.on:
-                    self._updated[matrix] = self.beside.event()
+                if self.side_stream.on:
+                    self._updated[matrix] = self.side_stream.event()
 
     def _update(
         self, begin: int, end: int, rate: Tensor, *, rules: Tensor | None = None, applied: Tensor | None = None
@@ -189,7 +189,7 @@ class FlatWeights:
     def clear(self) -> None:
         """The next backward pass writes the gradients."""
         self.fresh, self._updated = True, {}
-        self.beside.forget()
+        self.side_stream.forget()
         self._waiting, self._sent = [], self.decayed
 
     def finished(self, first: nn.Parameter) -> None:
@@ -203,7 +203,7 @@ class FlatWeights:
             self._sent = begin
 
     def agree(self, failed: bool) -> bool:
-        """Whether the step has failed on any rank."""
+        """Return True if the step failed on any rank."""
         return self.ranks.any(failed)
 
     def reduce(self) -> None:

@@ -59,7 +59,7 @@ _INPUT, _OUTPUT, _SCALE, _SHIFT = "input.", "output.", "normalise.scale", "norma
 
 @dataclass(frozen=True)
 class Examples:
-    """What one file contains.
+    """The content of one file.
 
     Attributes:
         recipe: which trained the model; "" for a model of the user's.
@@ -105,7 +105,7 @@ def outputs_on_cpu(
     inputs: tuple[Tensor, ...],
     forward: Forward | None = None,
 ) -> Tensor:
-    """What the model gives in fp32 and evaluation mode.
+    """Return the model's outputs in fp32 and evaluation mode.
 
     A copy on the CPU computes. The model stays as it is, nothing is drawn at random, and no memory of the GPU is taken.
     """
@@ -126,7 +126,7 @@ def examples_path(weights: Path) -> Path:
 
 
 def save_examples(examples: Examples, weights: Path) -> Path:
-    """Write them beside the model's file, whole or not at all; the path. Raises DiskFullError."""
+    """Write them next to the model's file, whole or not at all; return the path. Raises DiskFullError."""
     from safetensors.torch import save
 
     tensors = {_INPUT + name: tensor.contiguous() for name, tensor in examples.inputs.items()}

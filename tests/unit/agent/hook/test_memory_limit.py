@@ -63,8 +63,10 @@ def test_another_tensorflow_than_any_that_was_tried_still_imports(tmp_path, pyth
     events = tmp_path / "events.jsonl"
     program = "import tensorflow, jaxlib.xla_client"
     assert run(tmp_path, python, program, SEATRIAL_EVENTS=str(events)) == "mine\nxla\n"
-    told = [json.loads(line)["gpu_memory"] for line in events.read_text().splitlines()]
-    assert [each["framework"] for each in told] == ["tensorflow", "jax"] and all(each["failed"] for each in told)
+    reported = [json.loads(line)["gpu_memory"] for line in events.read_text().splitlines()]
+    assert [each["framework"] for each in reported] == ["tensorflow", "jax"] and all(
+        each["failed"] for each in reported
+    )
 
 
 @pythons

@@ -53,6 +53,6 @@ def test_losses_are_equal_and_steps_are_counted(tmp_path, python, folder, compil
     assert run(measured=False) == run(measured=True)
     lines = [json.loads(line) for line in events.read_text().splitlines()]
     assert not [line for line in lines if "hook_stopped" in line]
-    told = [line["anatomy"] for line in lines if "anatomy" in line][-1]
-    assert told["steps"] == 64 and told["examples"] == 1024 - 16
-    assert told["regions"]["evaluation"] > 0 and told["window"]["regions"]["optimizer"] > 0
+    reported = [line["anatomy"] for line in lines if "anatomy" in line][-1]
+    assert reported["steps"] == 64 and reported["examples"] == 1024 - 16
+    assert reported["regions"]["evaluation"] > 0 and reported["window"]["regions"]["optimizer"] > 0

@@ -20,8 +20,8 @@ def tuned(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(driver, "_cpus", lambda: options.pop("cpus", 16))
         tuner = driver.Driver(Spec(argv=["python", "train.py"], folder=str(tmp_path), **{"gpus": 1, **options}))
         code = tuner.run()
-        tuner.record.tell()
-        told = [json.loads(line) for line in events.read_text().splitlines()]
-        return code, [line["tune"] for line in told if "tune" in line][-1], capsys.readouterr().out
+        tuner.record.report()
+        reported = [json.loads(line) for line in events.read_text().splitlines()]
+        return code, [line["tune"] for line in reported if "tune" in line][-1], capsys.readouterr().out
 
     return tuned

@@ -39,8 +39,8 @@ CPU = Anatomy(
         ("cuda", 0.34, None),
     ],
 )
-def test_why_no_fused_optimizer_is_tried(device: str, share: float, said: str | None) -> None:
+def test_why_no_fused_optimizer_is_tried(device: str, share: float, printed: str | None) -> None:
     found = CPU._replace(device=device, optimizer=share)
-    tried, left = candidates(found, {}, [], 4, GROUPS if said is None else ())
-    assert left.get("fused_optimizer") == said
-    assert ("fused_optimizer" in [each.name for each in tried]) == (said is None)
+    tried, left = candidates(found, {}, [], 4, GROUPS if printed is None else ())
+    assert left.get("fused_optimizer") == printed
+    assert ("fused_optimizer" in [each.name for each in tried]) == (printed is None)

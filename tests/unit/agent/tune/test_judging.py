@@ -14,7 +14,7 @@ def trials(*step_s, seeds=(0,), shift=0.0):
     return made
 
 
-def test_the_rate_of_several_trials_is_their_median_and_of_one_its_parts_tell_the_spread():
+def test_the_rate_of_several_trials_is_their_median_and_of_one_its_parts_report_the_spread():
     rates = statistics.rates(trials(0.01, 0.0125, 0.008))
     assert rates.median == pytest.approx(100) and rates.spread == pytest.approx(0.225) and rates.trials == 3
     assert 0 < statistics.rates(trials(0.01)).spread < 0.01

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from seatrial.backends.base import this_machine
-from seatrial.backends.containers.address import addressed, docker_address, podman_address
+from seatrial.backends.containers.client import addressed, docker_address, podman_address
 from seatrial.job.plan import EngineAddress
 from seatrial.system.command import Completed
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from seatrial.backends.containers.client import read_info
 from seatrial.backends.containers.docker import Docker
-from seatrial.backends.containers.info import read_info
 from seatrial.errors import EngineUnavailableError
 from seatrial.system.command import Completed
 

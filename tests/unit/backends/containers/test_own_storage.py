@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from seatrial.backends.containers import own_storage
-from seatrial.backends.containers.own_storage import OwnImage, unused_images
+from seatrial.backends.containers import images as own_storage
+from seatrial.backends.containers.images import OwnImage, unused_images
 from seatrial.images.dockerfile.render import OURS
 
 

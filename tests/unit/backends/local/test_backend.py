@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fakes import a_plan
-from seatrial.backends.local.backend import Local
+from seatrial.backends.local import Local
 from seatrial.errors import EngineError
 from seatrial.probe import processes
 from seatrial.system import agent_archive

@@ -73,7 +73,7 @@ def test_an_unknown_failure_shows_the_tools_last_error() -> None:
     assert error.message == f"Building {IMAGE.tag} failed: error: frob is out of cheese"
 
 
-def test_a_guess_that_the_index_does_not_have_is_told_as_one() -> None:
+def test_guess_that_the_index_lacks_is_named_as_a_guess() -> None:
     guess = "einops-x is a guess: train.py:2 imports einops_x, and seatrial does not know its package"
     lines = [
         "ERROR: Could not find a version that satisfies the requirement einops-x (from versions: none)",

@@ -181,7 +181,7 @@ def podman(command: str, output: str) -> list[str]:
             f'Error: building at STEP "{command}": while running runtime: exit status 1']  # fmt: skip
 
 
-def told(lines: list[str]) -> ImageError:
+def shown(lines: list[str]) -> ImageError:
     return explain(lines, image=IMAGE, engine="docker")
 
 
@@ -189,7 +189,7 @@ def told(lines: list[str]) -> ImageError:
 @pytest.mark.parametrize("case", CASES)
 def test_the_cause_is_the_first_real_one(case: str, engine: object) -> None:
     command, output, cause, fix = CASES[case]
-    error = told(engine(command, output))  # type: ignore[operator]
+    error = shown(engine(command, output))  # type: ignore[operator]
     assert cause in error.message, error.message
     assert fix in (error.run or ""), error.run
     assert "\n" not in error.message and "<" not in error.message.replace("numpy<2", "")
@@ -198,11 +198,11 @@ def test_the_cause_is_the_first_real_one(case: str, engine: object) -> None:
 
 @pytest.mark.parametrize("case", [case for case in CASES if case != "metadata, cause unknown"])
 def test_with_only_the_end_of_the_log(case: str) -> None:
-    """What a terminal still shows: the step's header has scrolled away, and words behind the cause are cut."""
+    """Keep the part that a terminal still shows: the step's header has scrolled away, and words behind the cause are cut."""
     command, output, cause, _ = CASES[case]
     lines = buildkit(command, output)
     kept = [line for line in lines[3:] if line]
-    assert cause in told(kept).message
+    assert cause in shown(kept).message
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -239,5 +239,5 @@ def test_what_fails_before_any_command(case: str) -> None:
     line, cause, fix = REGISTRY[case]
     lines = ["#2 [internal] load metadata for docker.io/library/python:3.99", "#2 ERROR: " + line.partition("solve: ")[2] or line,
              "------", " > [internal] load metadata for docker.io/library/python:3.99:", "------", line]  # fmt: skip
-    error = told([line] if case.startswith("COPY") else lines)
+    error = shown([line] if case.startswith("COPY") else lines)
     assert cause in error.message and fix in (error.run or "")

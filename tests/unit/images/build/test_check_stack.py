@@ -1,4 +1,4 @@
-"""What a fresh image shows of its packages, without importing them, against what was planned."""
+"""Installed versions are compared with the planned ones, without an import."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def image(stack: dict[str, str], **more: Any) -> ImagePlan:
 
 
 def installed(folder: Path, version: str, version_py: str | None, **others: str) -> dict[str, Any]:
-    """What the program prints in an environment with these packages, of which none can be imported."""
+    """Run the program in an environment with these packages, of which none can be imported."""
     for name, each in {"torch": version, **others}.items():
         info = folder / f"{name}-{each}.dist-info"
         info.mkdir()
@@ -126,11 +126,11 @@ class Store:
 
 
 @pytest.mark.parametrize(("stdout", "code"), [("", 0), ("Traceback", 1), ('{"torch"', 1), ("", 127)])
-def test_an_image_that_tells_nothing_is_left_to_the_verification(stdout: str, code: int) -> None:
+def test_image_without_an_answer_is_left_to_the_verification(stdout: str, code: int) -> None:
     check_stack(image(CPU), "x:1", Store(stdout, code))  # type: ignore[arg-type]
 
 
-def test_the_error_says_what_is_wrong() -> None:
+def test_error_names_the_difference() -> None:
     store = Store('a banner\n{"torch": "2.13.0", "cuda": "13.0"}\n')
     with pytest.raises(ImageError, match="x:1 was not finished: the image has torch") as caught:
         check_stack(image(CPU), "x:1", store)  # type: ignore[arg-type]

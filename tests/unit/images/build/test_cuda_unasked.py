@@ -19,7 +19,7 @@ CLOSED = "--extra-index-url http://127.0.0.1:1/whl/cpu"
 
 
 def cuda_wheels(folder: Path) -> Path:
-    """What PyPI has, in little: torch, whose description requires NVIDIA's libraries."""
+    """Serve a small PyPI: torch, whose description requires NVIDIA's libraries."""
     folder.mkdir()
     for name, version, tag, requires in (
         ("torch", "2.13.0", TAG, "Requires-Dist: nvidia-cublas\n"),
@@ -43,7 +43,7 @@ def pip(requirements: list[str], watched: list[str]) -> tuple[int, list[str]]:
     return command.stream(argv, without_cuda(said.append, watched), env=env).exit_code, said
 
 
-def test_an_index_out_of_reach_is_said_before_the_wheel_is_read(tmp_path: Path) -> None:
+def test_unreachable_index_is_reported_before_the_wheel_is_read(tmp_path: Path) -> None:
     lines = [f"--index-url {(tmp_path / 'none').as_uri()}", CLOSED, f"--find-links {cuda_wheels(tmp_path / 'all')}"]
     lines.append("torch==2.13.0")
     with pytest.raises(CudaUnaskedError) as told:
@@ -53,7 +53,7 @@ def test_an_index_out_of_reach_is_said_before_the_wheel_is_read(tmp_path: Path) 
     assert told.value.run is not None and "pip install torch==2.13.0" in told.value.run and CLOSED not in told.value.run
 
 
-def test_libraries_of_cuda_tell_where_no_index_is_missing(tmp_path: Path) -> None:
+def test_cuda_libraries_show_a_cuda_build(tmp_path: Path) -> None:
     lines = ["--no-index", f"--find-links {cuda_wheels(tmp_path / 'all')}", "torch"]
     with pytest.raises(CudaUnaskedError, match="2 GB") as told:
         pip(lines, lines)
@@ -77,7 +77,7 @@ def test_libraries_of_cuda_tell_where_no_index_is_missing(tmp_path: Path) -> Non
         ("12.31 Collecting nvidia-cublas==13.0.0.19 (from torch==2.13.0)", True),  # of a build in a container
     ],
 )
-def test_what_pip_says(line: str, refused: bool) -> None:
+def test_line_of_pip_is_judged(line: str, refused: bool) -> None:
     said: list[str] = []
     look = without_cuda(said.append, ["torch==2.13.0"])
     if refused:

@@ -1,4 +1,4 @@
-"""How far a build is, from what BuildKit and pip printed."""
+"""The progress line of a build, from lines of BuildKit and pip."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ exporting to image
 """
 
 
-def test_a_line_says_step_packages_megabytes_and_rate() -> None:
+def test_line_has_step_packages_megabytes_and_rate() -> None:
     progress = BuildProgress(0.0)
-    told = []
+    shown = []
     for second, line in enumerate(LINES.splitlines(), 1):
         begun = progress.line(line, float(second))
-        told.append((begun, progress.words(float(second))))
+        shown.append((begun, progress.words(float(second))))
     framework = "installing the framework with pip"
-    assert told == [
+    assert shown == [
         (True, "getting the base image, 1 s"),
         (False, "getting the base image, 2 s: 10 MB downloaded"),
         (False, "getting the base image, 3 s: 30 MB downloaded"),
@@ -47,7 +47,7 @@ def test_a_line_says_step_packages_megabytes_and_rate() -> None:
     assert progress.totals() == ["4 packages", "36.4 MB downloaded"]
 
 
-def test_a_step_of_somebodys_own_dockerfile_is_told_in_its_words() -> None:
+def test_step_of_an_own_dockerfile_keeps_its_words() -> None:
     progress = BuildProgress(0.0)
     assert progress.line("[web 3/5] RUN --mount=type=cache,target=/c make -j all", 1.0)
     assert progress.words(2.0) == "RUN make -j all, 2 s"
@@ -58,7 +58,7 @@ def test_a_step_of_somebodys_own_dockerfile_is_told_in_its_words() -> None:
     assert progress.line("pushing registry.example.org/a:1", 5.0) and progress.step == "pushing the image"
 
 
-def test_a_virtual_environment_is_told_from_its_first_second() -> None:
+def test_virtual_environment_is_shown_from_its_first_second() -> None:
     progress = BuildProgress(0.0)
     assert progress.line("creating the virtual environment", 0.1)
     assert progress.words(4.0) == "creating the virtual environment, 4 s"
@@ -90,13 +90,13 @@ Status: Downloaded newer image for registry.test/train:1
 
 def test_of_an_image_that_is_pulled_the_layers_count() -> None:
     progress = BuildProgress(0.0)
-    told = []
+    shown = []
     for second, line in enumerate(PULL.splitlines(), 1):
         progress.line(line, float(second))
-        told.append(progress.words(float(second)))
+        shown.append(progress.words(float(second)))
     name = "pulling registry.test/train:1"
-    assert told[:2] == [f"{name}, 1 s", f"{name}, 2 s"]
-    assert told[3:7] == [
+    assert shown[:2] == [f"{name}, 1 s", f"{name}, 2 s"]
+    assert shown[3:7] == [
         f"{name}, 4 s: 1 of 2 layers",
         f"{name}, 5 s: 1 of 2 layers",
         f"{name}, 6 s: 1 of 2 layers unpacked",

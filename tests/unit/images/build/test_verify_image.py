@@ -1,4 +1,4 @@
-"""What a built image shows of itself, against what was resolved."""
+"""A built image is compared with the resolved versions."""
 
 from __future__ import annotations
 

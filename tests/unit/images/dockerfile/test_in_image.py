@@ -14,7 +14,7 @@ from seatrial.images.dockerfile import layer_program
 
 
 def package(root: Path, name: str, version: str, *, code: str = "", library: bytes = b"") -> None:
-    """As pip leaves it: a folder, its metadata, and a record of both."""
+    """Make an installed package: a folder, its metadata and a record of both."""
     site = root / "lib" / f"python3.{sys.version_info[1]}" / "site-packages"
     (site / name).mkdir(parents=True, exist_ok=True)
     (site / name / "__init__.py").write_text(code or f"version = '{version}'\n")

@@ -17,7 +17,7 @@ from seatrial.job.script import ScriptFacts
 HASH = " --hash=sha256:" + "0" * 64
 
 
-def asked(*lines: str, constraints: tuple[str, ...] = ()) -> Requirements:
+def requested(*lines: str, constraints: tuple[str, ...] = ()) -> Requirements:
     return Requirements(lines, constraints)
 
 
@@ -61,9 +61,11 @@ def test_a_small_package_changes_the_last_layer_alone(tmp_path: Path) -> None:
 
 
 def test_versions_of_what_the_framework_requires_leave_the_framework_as_it_is() -> None:
-    plain = split(asked("torch==2.13.0", "numpy"))
-    pinned = split(asked("torch==2.13.0", "numpy<2.4", "sympy==1.13.3", constraints=("networkx==3.4", "tqdm==4.67.0")))
-    assert plain.framework == pinned.framework == asked("torch==2.13.0")
+    plain = split(requested("torch==2.13.0", "numpy"))
+    pinned = split(
+        requested("torch==2.13.0", "numpy<2.4", "sympy==1.13.3", constraints=("networkx==3.4", "tqdm==4.67.0"))
+    )
+    assert plain.framework == pinned.framework == requested("torch==2.13.0")
     assert pinned.required is not None
     assert pinned.required.lines == ("torch==2.13.0", "numpy<2.4", "sympy==1.13.3")
     assert pinned.required.constraints == ("networkx==3.4",)
@@ -71,35 +73,39 @@ def test_versions_of_what_the_framework_requires_leave_the_framework_as_it_is() 
 
 
 def test_nothing_more_is_no_layer_more() -> None:
-    layers = split(asked("torch==2.13.0", "numpy"))
+    layers = split(requested("torch==2.13.0", "numpy"))
     assert (layers.large, layers.packages) == (None, None)
     assert "packages/requirements.txt" not in layers.texts()
 
 
 def test_order_is_no_other_layer() -> None:
-    one, two = (split(asked(*lines)) for lines in (("torch", "pandas", "timm"), ("timm", "torch", "pandas")))
+    one, two = (split(requested(*lines)) for lines in (("torch", "pandas", "timm"), ("timm", "torch", "pandas")))
     assert (one.framework, one.required, one.large) == (two.framework, two.required, two.large)
 
 
 def test_a_freeze_that_names_every_part_of_torch_has_the_same_framework_layer() -> None:
-    frozen = split(asked("nvidia-cublas==13.1", "numpy==2.3.0", "torch==2.13.0", "triton==3.5.0"))
-    assert frozen.framework == asked("torch==2.13.0")
+    frozen = split(requested("nvidia-cublas==13.1", "numpy==2.3.0", "torch==2.13.0", "triton==3.5.0"))
+    assert frozen.framework == requested("torch==2.13.0")
 
 
 def test_ranges_of_jax_are_narrowed_where_the_project_does() -> None:
-    layers = split(asked("jax[cuda12]==0.7.0", "jaxlib==0.7.0", constraints=("nvidia-cudnn-cu12==9.10", "rich==13.0")))
-    assert layers.framework == asked("jax[cuda12]==0.7.0", "jaxlib==0.7.0", constraints=("nvidia-cudnn-cu12==9.10",))
+    layers = split(
+        requested("jax[cuda12]==0.7.0", "jaxlib==0.7.0", constraints=("nvidia-cudnn-cu12==9.10", "rich==13.0"))
+    )
+    assert layers.framework == requested(
+        "jax[cuda12]==0.7.0", "jaxlib==0.7.0", constraints=("nvidia-cudnn-cu12==9.10",)
+    )
 
 
 def test_hashes_hold_in_every_layer() -> None:
     """pip's hash mode is all or nothing: the framework's lines as they stand, without what they do not list."""
     lines = [f"{name}{HASH}" for name in ("torch==2.13.0", "triton==3.5.0", "nvidia-nccl-cu12==2.27", "tqdm==4.67.1")]
-    layers = split(asked(*lines))
+    layers = split(requested(*lines))
     assert layers.hashed
     assert layers.framework is not None
     assert sorted(layers.framework.lines) == sorted(lines[:3])
     assert (layers.required, layers.large) == (None, None)
-    assert layers.packages == asked(*lines)
+    assert layers.packages == requested(*lines)
 
 
 def test_hash_mode_in_the_dockerfile(tmp_path: Path) -> None:
@@ -110,14 +116,14 @@ def test_hash_mode_in_the_dockerfile(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", ["torch @ https://e.org/torch.whl", "torch @ git+https://e.org/torch.git", "six"])
 def test_what_is_on_no_index_is_no_framework_layer(line: str) -> None:
-    layers = split(asked(line, "numpy"))
+    layers = split(requested(line, "numpy"))
     assert layers.framework is None
     assert layers.required is None
 
 
 def test_a_second_framework_is_a_package() -> None:
-    layers = split(asked("tensorflow-cpu==2.20.0", "torch==2.13.0", "numpy"))
-    assert layers.framework == asked("torch==2.13.0")
+    layers = split(requested("tensorflow-cpu==2.20.0", "torch==2.13.0", "numpy"))
+    assert layers.framework == requested("torch==2.13.0")
     assert layers.packages is not None
 
 

@@ -1,4 +1,4 @@
-"""What a script lists of itself, as uv run reads it."""
+"""The list inside a script, as uv run reads it."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_a_project_table_wins(tmp_path: Path) -> None:
 )
 def test_nonsense_is_one_sentence(tmp_path: Path, line: str) -> None:
     file = project(tmp_path, f"[tool.poetry.dependencies]\n{line}\n")
-    with pytest.raises(ConfigError, match="no version that Poetry knows"):
+    with pytest.raises(ConfigError, match="not a version that Poetry knows"):
         pyproject_requirements(file, [])
         requires_python(file)
 

@@ -1,4 +1,4 @@
-"""What wheels need of Debian."""
+"""Debian packages that wheels need."""
 
 from __future__ import annotations
 

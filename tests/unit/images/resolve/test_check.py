@@ -102,10 +102,10 @@ def test_the_python_follows_the_pins(plan: Planner, requirements: str, python: s
 
 def test_list_is_resolved_once(plan: Planner) -> None:
     plan("numpy==1.17.4\nplain\nsix>=1.0\nNumPy<2\n")
-    assert set(plan.index.asked) == {f"/simple/{name}/" for name in ("numpy", "plain", "six")}
-    before = len(plan.index.asked)
+    assert set(plan.index.requested) == {f"/simple/{name}/" for name in ("numpy", "plain", "six")}
+    before = len(plan.index.requested)
     plan("numpy==1.17.4\nplain\nsix>=1.0\nNumPy<2\n")
-    assert len(plan.index.asked) == before
+    assert len(plan.index.requested) == before
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_list_is_resolved_once(plan: Planner) -> None:
         ("transformers>=4.15.0", "3.11"),
     ],
 )
-def test_what_a_pinned_release_needs_of_another_decides_too(plan: Planner, requirements: str, python: str) -> None:
+def test_requirement_of_a_pinned_release_decides_too(plan: Planner, requirements: str, python: str) -> None:
     plan.index.has("transformers", "transformers-4.15.0-py3-none-any.whl")
     plan.index.has("transformers", "transformers-4.24.0-py3-none-any.whl")
     plan.index.has("accelerate", "accelerate-1.0-py3-none-any.whl")
@@ -125,24 +125,24 @@ def test_what_a_pinned_release_needs_of_another_decides_too(plan: Planner, requi
     plan.index.has("tokenizers", "tokenizers-0.10.3.tar.gz")
     plan.index.wheels("tokenizers", "0.13.3", "38 39 310 311")
     assert plan(requirements).base == f"python:{python}-slim-bookworm"
-    said = " ".join(each.reason for each in plan.choices if each.what == "python")
-    assert ("which transformers==4.15.0 needs" in said) == (python == "3.9")
+    text = " ".join(each.reason for each in plan.choices if each.what == "python")
+    assert ("which transformers==4.15.0 needs" in text) == (python == "3.9")
 
 
-def test_what_is_built_from_source_is_named(plan: Planner) -> None:
+def test_package_built_from_source_is_named(plan: Planner) -> None:
     plan("old-source==0.7.2\n")
     assert [choice.value for choice in plan.choices if choice.what == "from source"] == ["old-source==0.7.2"]
 
 
 def test_hifi_gan_on_an_h100(plan: Planner) -> None:
     """torch 1.4.0 has no code for it: the nearest stack that has keeps the Python that numpy needs."""
-    said = plan.refused("torch==1.4.0\nnumpy==1.17.4\n", gpu="h100")
-    assert "torch 1.4.0+cu101 has code for sm_37, sm_50, sm_60, sm_61, sm_70, sm_75, but H100 is sm_90" in said
-    assert "torch 2.4.1+cu121 on Python 3.8 (another version)" in said
+    text = plan.refused("torch==1.4.0\nnumpy==1.17.4\n", gpu="h100")
+    assert "torch 1.4.0+cu101 has code for sm_37, sm_50, sm_60, sm_61, sm_70, sm_75, but H100 is sm_90" in text
+    assert "torch 2.4.1+cu121 on Python 3.8 (another version)" in text
 
 
 @pytest.mark.parametrize(
-    ("requirements", "told"),
+    ("requirements", "part"),
     [
         ("numpy==1.99.0\n", "numpy==1.99.0 (requirements.txt): the package index has no such version"),
         ("numpy==1.99.0\n", "near it: 1.23.2"),
@@ -158,26 +158,26 @@ def test_hifi_gan_on_an_h100(plan: Planner) -> None:
         ("torch>=2.9\nearly==1.0\n", "there is no Python for both"),
     ],
 )
-def test_what_cannot_be_had_is_told_before_any_build(plan: Planner, requirements: str, told: str) -> None:
+def test_list_that_cannot_be_installed_is_refused(plan: Planner, requirements: str, part: str) -> None:
     plan.index.wheels("tensorflow", "1.15.0", "35 36 37")
     plan.index.wheels("tensorflow", "2.21.0", "310 311")
     plan.index.has("winonly", "winonly-1.0-cp311-cp311-win_amd64.whl")
     plan.index.wheels("early", "1.0", "37 38 39")
     plan.index.wheels("late", "1.0", "312 313 314")
     plan.index.wheels("apex", "0.9.10.dev0", "311")
-    assert told in plan.refused(requirements)
+    assert part in plan.refused(requirements)
 
 
 def test_a_pin_and_requires_python_that_exclude_each_other(plan: Planner) -> None:
     plan.index.wheels("early", "1.0", "37 38 39")
     (plan.project / "pyproject.toml").write_text('[project]\nname = "x"\nrequires-python = ">=3.10"\n')
-    said = plan.refused("early==1.0\n")
-    assert "early==1.0 (requirements.txt) has wheels up to Python 3.9, but the project requires Python >=3.10" in said
-    said = plan.refused("torch\nearly==1.0\n")
-    assert "early==1.0 (requirements.txt) has wheels up to Python 3.9" in said or "requires Python >=3.10" in said
+    text = plan.refused("early==1.0\n")
+    assert "early==1.0 (requirements.txt) has wheels up to Python 3.9, but the project requires Python >=3.10" in text
+    text = plan.refused("torch\nearly==1.0\n")
+    assert "early==1.0 (requirements.txt) has wheels up to Python 3.9" in text or "requires Python >=3.10" in text
 
 
-def test_a_wheel_is_better_than_compiling_and_compiling_is_told(plan: Planner) -> None:
+def test_pin_that_pip_compiles_gets_a_warning(plan: Planner) -> None:
     made = plan("torch==2.13.0\nnumpy==1.17.4\n")
     assert made.base == "python:3.11-slim-bookworm"
     [warning] = made.warnings
@@ -185,7 +185,7 @@ def test_a_wheel_is_better_than_compiling_and_compiling_is_told(plan: Planner) -
     assert warning.endswith("which often fails; change the version")
 
 
-def test_the_users_own_base_is_told_not_refused(plan: Planner) -> None:
+def test_own_base_gets_a_warning_in_place_of_a_refusal(plan: Planner) -> None:
     made = plan("numpy==1.17.4\n", base="python:3.12-bookworm")
     assert made.base == "python:3.12-bookworm"
     assert made.warnings == (
@@ -197,7 +197,7 @@ def test_the_users_own_base_is_told_not_refused(plan: Planner) -> None:
 
 
 def test_an_index_that_is_not_there(plan: Planner) -> None:
-    """The tables know numpy; of the rest it is said that nothing was checked."""
+    """The tables know numpy; the rest is reported as unchecked."""
     plan.environ["PIP_INDEX_URL"] = "http://me:hunter2@127.0.0.1:9/simple?token=abc"
     started = time.monotonic()
     made = plan("numpy==1.17.4\nunheard-of==1.0\n")
@@ -255,24 +255,24 @@ def test_a_login_is_sent_to_the_index_and_shown_nowhere(plan: Planner) -> None:
     assert made.warnings[0].startswith(f"{plan.index.url} asks for a login: ")
 
 
-def test_lines_and_settings_say_which_index(plan: Planner) -> None:
+def test_lines_and_settings_choose_the_index(plan: Planner) -> None:
     with serving() as other:
         other.wheels("early", "1.0", "37 38 39")
         plan(f"--extra-index-url {other.url}\nearly==1.0\n")
-        assert "/simple/early/" in other.asked and "/simple/early/" in plan.index.asked
-        plan.index.asked.clear()
+        assert "/simple/early/" in other.requested and "/simple/early/" in plan.index.requested
+        plan.index.requested.clear()
         plan(f"--index-url={other.url}\nearly==1.0\n")
         plan("early<1.1\n", index_url=other.url)
-        assert plan.index.asked == []
+        assert plan.index.requested == []
         plan.environ["PIP_NO_INDEX"] = "1"
         assert plan("nowhere==1.0\n").warnings == ()
         del plan.environ["PIP_NO_INDEX"]
         config = plan.project / "pip.conf"
         config.write_text(f"[global]\nindex-url = {other.url}\n[install]\nextra-index-url =\n  {plan.index.url}\n")
         plan.environ = {"PIP_CONFIG_FILE": str(config)}
-        other.asked.clear()
+        other.requested.clear()
         plan("early!=2,<1.2,>0\nplain==1.0\n")
-        assert {"/simple/early/", "/simple/plain/"} == set(other.asked)
+        assert {"/simple/early/", "/simple/plain/"} == set(other.requested)
 
 
 def test_a_folder_of_wheels_counts(plan: Planner) -> None:
@@ -297,9 +297,9 @@ def test_spoilt_memory_is_resolved_again(plan: Planner, kept: str) -> None:
 def test_conflict_between_dependencies_is_refused_with_the_reason(plan: Planner) -> None:
     plan.index.has("trainer", "trainer-1.0-py3-none-any.whl")
     plan.index.needs["trainer-1.0"] = ("numpy<1.24",)
-    said = plan.refused("trainer==1.0\nnumpy>=2\n")
-    assert "the requirements contradict each other on Python 3." in said
-    assert "trainer depend on numpy<1.24 and you require" in said
+    text = plan.refused("trainer==1.0\nnumpy>=2\n")
+    assert "the requirements contradict each other on Python 3." in text
+    assert "trainer depend on numpy<1.24 and you require" in text
 
 
 def test_dependency_without_a_wheel_is_built_in_the_image(plan: Planner) -> None:
@@ -323,7 +323,7 @@ def test_sizes_of_pinned_packages_count(plan: Planner) -> None:
     assert "other packages 2.1 GB" in disk.reason
 
 
-def test_without_an_index_the_tables_say_the_same(plan: Planner) -> None:
+def test_tables_decide_without_an_index(plan: Planner) -> None:
     plan.environ["PIP_NO_INDEX"] = "1"
     assert plan("torch==1.4.0\nnumpy==1.17.4\n").base == "python:3.8-slim-bookworm"
     assert (
@@ -331,4 +331,4 @@ def test_without_an_index_the_tables_say_the_same(plan: Planner) -> None:
         in plan("torch==2.13.0\nnumpy==1.17.4\n").warnings[0]
     )
     assert "there is no Python for both" in plan.refused("torch==2.13.0\ntorchaudio==0.4.0\n")
-    assert plan.index.asked == []
+    assert plan.index.requested == []

@@ -85,7 +85,7 @@ def test_the_build_that_the_driver_can_run() -> None:
     assert mirrored.index == "https://mirror.example/pytorch/cu126"
 
 
-def test_what_is_not_in_the_tables_is_left_to_pip_and_said() -> None:
+def test_release_outside_the_tables_is_left_to_pip_with_a_warning() -> None:
     found = resolved("torch==2.99")
     assert "not in seatrial's tables" in found.warnings[0]
 
@@ -152,9 +152,9 @@ def test_tensorflows_cpu_package_is_no_build_for_gpus() -> None:
     for line in ("tensorflow-cpu==2.20.0", "Tensorflow_CPU<2.21"):
         with pytest.raises(
             GpuContractError, match=r"tensorflow 2.20.0\+cpu has no CUDA, but GPUs are requested"
-        ) as told:
+        ) as shown:
             resolved(line, imports=("tensorflow",), machine=h100)
-        assert told.value.run is not None and told.value.run.startswith("write tensorflow[and-cuda]==2.2")
+        assert shown.value.run is not None and shown.value.run.startswith("write tensorflow[and-cuda]==2.2")
         alone = resolved(line, imports=("tensorflow",), machine=None)
         assert alone.requirements.lines == ("tensorflow-cpu==2.20.0",)
 
@@ -169,8 +169,8 @@ def test_tensorflows_cpu_package_feeds_the_framework_that_computes() -> None:
     found = resolved("jax", "tensorflow-cpu", imports=("jax", "tensorflow"), machine=h100)
     assert found.requirements.lines == ("jax[cuda13]==0.11.2", "tensorflow-cpu==2.21.0")
     assert found.stack.wheel is not None and found.stack.wheel.framework == "jax"
-    told = {choice.what: choice.reason for choice in found.choices}
-    assert told["tensorflow build"] == "the list names the CPU build, and jax computes"
+    shown = {choice.what: choice.reason for choice in found.choices}
+    assert shown["tensorflow build"] == "the list names the CPU build, and jax computes"
     for imports in (("tensorflow", "lightning"), ("yaml",)):
         found = resolved("torch", "numpy", "tensorflow-cpu", imports=imports, machine=h100)
         assert found.stack.wheel is not None and found.stack.wheel.framework == "torch"
@@ -198,9 +198,9 @@ def test_a_run_without_gpus_leaves_the_libraries_of_cuda_out(line: str, imported
 def test_extras_of_jax_name_a_build() -> None:
     h100 = parse_target("driver=580.65.06,gpu=h100")
     for extra in ("tpu", "rocm", "cuda12_local"):
-        with pytest.raises(ConfigError, match=rf"jax\[{extra}\] \(requirements.txt\) names {extra}") as told:
+        with pytest.raises(ConfigError, match=rf"jax\[{extra}\] \(requirements.txt\) names {extra}") as shown:
             resolved(f"jax[{extra}]", imports=("jax",), machine=h100)
-        assert told.value.run == "write jax[cuda13]==0.11.2 in requirements.txt"
+        assert shown.value.run == "write jax[cuda13]==0.11.2 in requirements.txt"
     assert resolved("jax[cuda12_pip]", imports=("jax",), machine=h100).requirements.lines == ("jax[cuda12]==0.11.2",)
 
 
@@ -223,6 +223,6 @@ def test_tensorflow_goes_with_the_keras_that_is_required(keras: str, tensorflow:
 def test_a_keras_of_another_tensorflow_is_refused() -> None:
     with pytest.raises(
         ConfigError, match=r"tensorflow 2.10.0 goes with keras 2.10, but keras==3.3 is required"
-    ) as told:
+    ) as shown:
         resolved("keras==3.3", "tensorflow==2.10", imports=("keras",))
-    assert told.value.run == "write keras==2.10.* in requirements.txt"
+    assert shown.value.run == "write keras==2.10.* in requirements.txt"

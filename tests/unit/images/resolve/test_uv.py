@@ -60,7 +60,7 @@ def test_project_with_traps_leaves_no_mark_on_the_host(
     assert [choice.value for choice in choices if choice.what == "from source"] == ["source-only==1.0"]
     assert plan.warnings == () and plan.packages_bytes == 15_000
     assert list(marks.iterdir()) == []
-    assert "/simple/plain/" in index.asked and not [path for path in index.asked if path.startswith("/f/")]
+    assert "/simple/plain/" in index.requested and not [path for path in index.requested if path.startswith("/f/")]
 
 
 def test_lock_holds_hashes_and_sizes_and_no_address(tmp_path: Path, index: Index) -> None:

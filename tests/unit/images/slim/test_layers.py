@@ -96,7 +96,7 @@ def test_the_report_is_of_all_layers(below: Environment) -> None:
     assert report["saved_bytes"][reason] > first["saved_bytes"][reason]
 
 
-def test_a_stub_that_a_package_above_is_linked_to_is_asked_for_again(below: Environment) -> None:
+def test_stub_that_a_package_above_is_linked_to_is_replaced(below: Environment) -> None:
     assert below.slim("--wanted").split() == []
     stub, real = below.site / "nvidia-cufft" / "lib" / "libcufft.so.12", below.work / "libcufft.so.12"
     (below.work / "code.c").write_text("int cufftPlan1d(void) { return 7; }")

@@ -119,7 +119,7 @@ def test_what_only_looks_like_a_fat_binary_is_left_alone() -> None:
 
 
 @gcc
-def test_a_stub_satisfies_the_loader_and_says_what_was_called(tmp_path: Path) -> None:
+def test_stub_satisfies_the_loader_and_names_the_call(tmp_path: Path) -> None:
     versions = tmp_path / "versions"
     versions.write_text("libwork.so.1 { global: *; };\n")
     real = compiled(

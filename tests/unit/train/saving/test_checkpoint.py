@@ -299,7 +299,7 @@ def test_a_process_that_is_killed_is_done_without(tmp_path: Path) -> None:
     writer.save(1, state_of(1))
     while not checkpoints(tmp_path):
         time.sleep(0.05)
-    os.kill(writer._queue._process.pid, signal.SIGKILL)  # type: ignore[union-attr]
+    os.kill(writer._process.pid, signal.SIGKILL)  # type: ignore[union-attr]
     writer.save(2, state_of(2))
     writer.close()
     assert same(load_newest(tmp_path, print)["model"], state_of(2)["model"])

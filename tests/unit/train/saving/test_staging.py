@@ -5,8 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from seatrial.train.saving import arena  # noqa: E402
-from seatrial.train.saving.checkpoint import HostCopies  # noqa: E402
-from seatrial.train.saving.staging import Staging  # noqa: E402
+from seatrial.train.saving.staging import HostCopies, Staging  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

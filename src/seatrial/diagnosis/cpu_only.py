@@ -280,7 +280,7 @@ def _is_cpu(node: ast.expr) -> bool:
     return isinstance(value, str) and value.partition(":")[0] == "cpu"
 
 
-def told_by_torch(facts: Mapping[str, object]) -> Reason | None:
+def reason_by_torch(facts: Mapping[str, object]) -> Reason | None:
     """What torch itself said at the script's end, if the hook heard it."""
     if "cuda_build" in facts and not facts["cuda_build"]:
         version = str(facts.get("version"))[:40]

@@ -1,4 +1,4 @@
-"""What an engine prints when it will not do something → our error: the catalogue's cause and fix, and an exit code."""
+"""Errors of the engines: their words matched with the catalogue."""
 
 from __future__ import annotations
 

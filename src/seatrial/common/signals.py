@@ -1,4 +1,4 @@
-"""Anatomy: what the steps of an unmodified script were made of, as the hook beside its Python measured them.
+"""Step anatomy: the parts of an unmodified script's steps, as the hook measured them, read by every view.
 
 The lines are the target's (seatrial.agent.hook): of no value is the type or the size taken for granted.
 """

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from seatrial.common.signals import FEWEST_STEPS, Anatomy
 from seatrial.diagnosis import thresholds as at
-from seatrial.diagnosis.anatomy import FEWEST_STEPS, Anatomy
+from seatrial.diagnosis.cpu_only import Reason
 from seatrial.diagnosis.diagnosis import Advice, Cause, Diagnosis
 from seatrial.diagnosis.signals import Signals
-from seatrial.diagnosis.stays_on_cpu import Reason
 
 #: Shares of the whole run from which on it was mostly that, and from which on it is worth a tag. Of ours.
 MOSTLY, NOTED = 0.5, 0.2

@@ -1,8 +1,7 @@
-"""What is collected of a run: an engine's log taken apart into the run's record.
+"""The record of a run as the place where an agent's log goes.
 
-One process collects at a time; whoever else follows the run reads the same record. The engine's log is what lasts: a
-collector that is killed, or finds the disk full, leaves the rest to the next.
-"""
+One process collects at a time; every other process that follows the run reads the same record. The engine's log is
+what lasts: a collector that is killed, or finds the disk full, leaves the rest to the next."""
 
 from __future__ import annotations
 
