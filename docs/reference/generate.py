@@ -147,7 +147,8 @@ def cli_text() -> str:
     return "\n".join(_cli_lines()) + "\n"
 
 
-def _commands() -> Iterator[tuple[str, click.Command]]:
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """Yield each command by its words: ``run``, ``runs ls``."""
     for verb in VERBS:
         command = command_of([verb])
         below = command.commands if isinstance(command, click.Group) else {"": command}
@@ -159,7 +160,7 @@ def _cli_lines() -> Iterator[str]:
     yield ""
     yield "Generated from the commands themselves; `seatrial COMMAND --help` prints the same."
     yield "What to type for a task: [Command by command](../how-to/index.md)."
-    for name, command in _commands():
+    for name, command in commands():
         context = click.Context(command, info_name=f"seatrial {name}")
         parameters = command.get_params(context)
         arguments = [each for each in parameters if isinstance(each, click.Argument)]
@@ -390,7 +391,7 @@ PAGES = {
 }
 
 if __name__ == "__main__":
-    folder = Path(sys.argv[1])
+    folder = Path(sys.argv[1] if sys.argv[1:] else sys.exit("usage: generate.py FOLDER"))
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in PAGES.items():
         (folder / name).write_text(text(), encoding="utf-8")

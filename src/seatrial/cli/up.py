@@ -13,7 +13,7 @@ from seatrial.cli.typed import GroupName, check_folder
 
 
 @command()
-@argument("names", nargs=-1, metavar="NAME…", help="Stages, Compose services, or tensorboard and mlflow; default: all.")
+@argument("names", nargs=-1, metavar="NAME…", help="Services of the Compose file; default: all.")
 @option("files", "--file", "-f", metavar="FILE", multiple=True, help="A Compose file; can be repeated.")
 @option("profiles", "--profile", metavar="NAME", multiple=True, help="A profile of the Compose file; can be repeated.")
 @option("--plan", is_flag=True, help="Show what would be done; change nothing.")

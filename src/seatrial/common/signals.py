@@ -1,6 +1,6 @@
 """Step anatomy: the parts of an unmodified script's steps, as the hook measured them, read by every view.
 
-The lines are the target's (seatrial.agent.hook): of no value is the type or the size taken for granted.
+The lines are the target's (seatrial.agent.hook): no type and no size of a value is taken for granted.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ REGIONS: Mapping[str, str] = {
 #: Regions that windows measure more finely than the whole run: copies and waits are taken out of the others there.
 _REFINED = ("copy", "other", "forward", "backward", "optimizer", "sync", "communication")
 
-#: What is left of a step whose forward pass was not told apart: under torch.compile, and before the first window.
+#: The rest of a step whose forward pass was not separated: under torch.compile, and before the first window.
 UNDIVIDED = "forward and Python"
 
 #: What waiting for other ranks hides in, where the host does not see it itself: first what waits for the GPU.
 _ENDLESS_S = 30 * 86400.0  # a pass of months is a sampler asked for "enough" samples, and no pass that anyone awaits
 _HIDES_COMMUNICATION = ("sync", "backward", "copy", "optimizer", "forward", "other")
 
-#: Fewer steps than this say nothing of the next ones. Source: of ours, as the first window opens after three.
+#: Fewer steps than this predict nothing. Our choice, as the first window opens after three.
 FEWEST_STEPS = 10
 
 
@@ -57,7 +57,7 @@ class Anatomy:
 
     Attributes:
         regions: seconds by REGIONS; they add up to ``seconds``.
-        examples: trained on, 0 where the batches did not say. median_step_s: of the last line that tells it.
+        examples: trained on, 0 if unknown. median_step_s: of the lines that have it.
         gpu: phase of the step → share of the stream's time, in windows; {} without a GPU.
         caught_up: share of marks at which the GPU had done all that it was given: 1.0 is a GPU that waits for the host.
         copies_per_step, pageable, blocking: of copies to the GPU; the last two are shares, 0 to 1.
@@ -86,11 +86,11 @@ class Anatomy:
     exposed_communication: float | None = None
 
     def share(self, region: str) -> float:
-        """Of the time, 0 to 1."""
+        """Return the region's share of the time, 0 to 1."""
         return self.regions.get(region, 0.0) / self.seconds if self.seconds else 0.0
 
     def words(self, region: str) -> str:
-        """What the region is."""
+        """Return the region's name."""
         return UNDIVIDED if region == "other" and "forward" not in self.regions else REGIONS[region]
 
     @property
@@ -107,12 +107,12 @@ class Anatomy:
 
 
 def is_hooks(event: Mapping[str, Any]) -> bool:
-    """Whether a step event is a line of the hook's."""
+    """Return whether a step event is a line of the hook's."""
     return any(isinstance(event.get(key), Mapping) for key in HOOK_KEYS)
 
 
 def read_anatomy(events: Iterable[Mapping[str, Any]]) -> tuple[Anatomy, ...]:
-    """The ranks' anatomies, by rank. Of several processes of one rank, the one with the most steps."""
+    """Return the ranks' anatomies, by rank; of several processes of one rank, the one with the most steps."""
     lines: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
     facts: dict[tuple[int, int], Mapping[str, Any]] = {}
     for event in events:
@@ -125,15 +125,15 @@ def read_anatomy(events: Iterable[Mapping[str, Any]]) -> tuple[Anatomy, ...]:
                 else:
                     facts[process] = value
     best: dict[int, Anatomy] = {}
-    for process, told in lines.items():
-        made = _made(process[0], told, facts.get(process, {}))
+    for process, found in lines.items():
+        made = _made(process[0], found, facts.get(process, {}))
         if made.rank not in best or made.steps > best[made.rank].steps:
             best[made.rank] = made
     return tuple(best[rank] for rank in sorted(best))
 
 
 def read_facts(events: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """What the hook said last of a process of rank 0 that came to its end; {} where none did."""
+    """Return the hook's last facts about a process of rank 0 that ended; {} if none did."""
     found: Mapping[str, Any] = {}
     for event in events:
         facts = event.get(FACTS)
@@ -143,15 +143,17 @@ def read_facts(events: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def compiles_since_s(events: Iterable[Mapping[str, Any]]) -> float | None:
-    """When a process of rank 0 that made no step began to compile, in seconds since its start; None where none did."""
-    told = [facts for event in events if isinstance(facts := event.get(FACTS), Mapping) and not event.get("rank")]
-    return next((_number(facts["compiles_since_s"]) for facts in reversed(told) if "compiles_since_s" in facts), None)
+    """Return when a process of rank 0 without steps began to compile, in seconds since its start; None if none did."""
+    found = [facts for event in events if isinstance(facts := event.get(FACTS), Mapping) and not event.get("rank")]
+    return next((_number(facts["compiles_since_s"]) for facts in reversed(found) if "compiles_since_s" in facts), None)
 
 
 def rates(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Of rank 0, between the first and the last of these lines: ``steps_per_s``, ``examples_per_s``; and where a pass
-    over the data is and how long it still takes: ``pass_pct``, ``pass_left_s``, but for loaders made to have no end.
-    {} with fewer than two lines."""
+    """Return rank 0's ``steps_per_s`` and ``examples_per_s`` between the first and the last of these lines.
+
+    The position in a pass over the data and the time it still takes are ``pass_pct`` and ``pass_left_s``, except for
+    endless loaders. {} with fewer than two lines.
+    """
     lines = [line for event in events if isinstance(line := event.get(LINE), Mapping) and not event.get("rank")]
     if not lines:
         return {}
@@ -173,7 +175,7 @@ def rates(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def measured_window(ranks: Sequence[Anatomy]) -> tuple[float, float] | None:
-    """When the first rank's steps began and ended, on the clock of its lines; None where no time lies between."""
+    """Return begin and end of the first rank's steps, on the clock of its lines; None without time between them."""
     over_time = ranks[0].over_time
     if not over_time or not ranks[0].seconds:
         return None
@@ -182,7 +184,7 @@ def measured_window(ranks: Sequence[Anatomy]) -> tuple[float, float] | None:
 
 
 def why_stopped(events: Iterable[Mapping[str, Any]]) -> str | None:
-    """Why the hook switched itself off; None where it did not."""
+    """Return why the hook switched itself off; None if it did not."""
     for event in events:
         stopped = event.get(STOPPED)
         if isinstance(stopped, Mapping):
@@ -229,7 +231,7 @@ def _made(rank: int, lines: Sequence[Mapping[str, Any]], facts: Mapping[str, Any
 
 
 def _refined(whole: Mapping[str, float], window: Mapping[str, float]) -> dict[str, float]:
-    """The whole run's regions, those that windows tell apart in the windows' proportions. The sum stays."""
+    """Return the whole run's regions, those that windows separate in the windows' proportions. The sum stays."""
     fine = {region: max(0.0, window.get(region, 0.0)) for region in _REFINED}
     coarse_s = sum(whole.get(region, 0.0) for region in _REFINED)
     if not sum(fine.values()):
@@ -240,7 +242,7 @@ def _refined(whole: Mapping[str, float], window: Mapping[str, float]) -> dict[st
 
 
 def _with_communication(regions: Mapping[str, float], seconds: float) -> dict[str, float]:
-    """Waiting for ranks is at least so long; what it was taken for is less. The sum stays."""
+    """Raise waiting for ranks to at least so many seconds, and lower what hid it. The sum stays."""
     made = dict(regions)
     missing = seconds - made.get("communication", 0.0)
     for region in _HIDES_COMMUNICATION:
@@ -253,13 +255,13 @@ def _with_communication(regions: Mapping[str, float], seconds: float) -> dict[st
 
 
 def _exposed_s(ddp: Any) -> float:
-    """Seconds of a step in which DDP communicates and computes nothing beside it."""
+    """Return the seconds of a step in which DDP communicates without computing."""
     times = _numbers(ddp)
     return max(0.0, times.get("backward_comm_s", 0.0) - times.get("backward_compute_comm_overlap_s", 0.0))
 
 
 def _share_of_gpu(gpu: Mapping[str, float]) -> float:
-    """Of the stream's time, what it waited for ranks (FSDP, collectives of the script)."""
+    """Return the share of the stream's time spent waiting for ranks (FSDP, collectives of the script)."""
     whole = sum(gpu.values())
     return gpu.get("communication", 0.0) / whole if whole else 0.0
 
@@ -269,8 +271,8 @@ def _over_time(lines: Sequence[Mapping[str, Any]]) -> Iterable[tuple[float, dict
     for line in lines:
         now, window = _numbers(line.get("regions")), line.get("window")
         since = {region: max(0.0, spent - before.get(region, 0.0)) for region, spent in now.items()}
-        told = _numbers(window.get("regions")) if isinstance(window, Mapping) else {}
-        yield _number(line.get("t")), _refined(since, told)
+        found = _numbers(window.get("regions")) if isinstance(window, Mapping) else {}
+        yield _number(line.get("t")), _refined(since, found)
         before = now
 
 
@@ -281,7 +283,7 @@ def _waits(value: Any, steps: float) -> Iterable[Wait]:
 
 
 def _exposed(ddp: Any) -> float | None:
-    """Source of the meaning: torch's DDP logger; overlap is the part of the communication beside computing."""
+    """Return the exposed communication. Source: torch's DDP logger; overlap is communication during computing."""
     times = _numbers(ddp)
     whole, sent = times.get("backward_compute_s", 0.0), times.get("backward_comm_s", 0.0)
     if not whole:
@@ -298,7 +300,7 @@ def _numbers(value: Any) -> dict[str, float]:
 
 
 def _number(value: Any) -> float:
-    """A finite number that is not negative; anything else is 0."""
+    """Return a finite number that is not negative; anything else is 0."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return 0.0
     return float(value) if math.isfinite(value) and 0 <= value < 1e15 else 0.0

@@ -82,7 +82,7 @@ class Compose:
 
 
 def unescaped(value: Any) -> Any:
-    """What Compose prints, with ``$$`` as the one dollar that it stands for."""
+    """Return what Compose prints with ``$$`` replaced by one dollar."""
     if isinstance(value, str):
         return value.replace("$$", "$")
     if isinstance(value, list):
@@ -98,7 +98,7 @@ def escaped(words: Sequence[str]) -> list[str]:
 
 
 def compose_of(backend: ContainerEngine, environ: Mapping[str, str]) -> Compose:
-    """Compose over no files yet. Raises EngineUnavailableError: Podman is meant, and there is no docker-compose."""
+    """Return Compose over no files yet. Raises EngineUnavailableError: Podman without docker-compose."""
     if backend.dialect.compose:
         return Compose((*backend.client.call, "compose"), (), environ)
     program = docker_compose(environ)
@@ -126,7 +126,7 @@ def docker_compose(environ: Mapping[str, str]) -> str | None:
 
 
 def _socket(settings: Sequence[str]) -> Path:
-    """Of a service of our own: this Podman's with its options and settings, and nobody else's.
+    """Return the socket of a service of our own, for this Podman with its options and settings.
 
     A socket's path has 107 characters at most, so it is not in the state folder. Raises EngineUnavailableError.
     """
@@ -146,13 +146,13 @@ def _wake(call: tuple[str, ...], address: Path, environ: Mapping[str, str]) -> N
     if _listens(address):
         return
     argv = [*call, "system", "service", "--time", str(_IDLE_S), f"unix://{address}"]
-    said = address.with_suffix(".log")
-    said.unlink(missing_ok=True)
-    command.spawn_detached(argv, output=said, env=environ)
+    log = address.with_suffix(".log")
+    log.unlink(missing_ok=True)
+    command.spawn_detached(argv, output=log, env=environ)
     deadline_s = time.monotonic() + _START_TIMEOUT_S
     while not _listens(address):
         if time.monotonic() > deadline_s:
-            lines = said.read_text(errors="replace").strip().splitlines()
+            lines = log.read_text(errors="replace").strip().splitlines()
             raise EngineUnavailableError(
                 f"Podman's service does not listen on {address}", cause=lines[-1] if lines else None, run=" ".join(argv)
             )

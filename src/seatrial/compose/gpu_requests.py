@@ -1,4 +1,4 @@
-"""What a service asks for in GPUs, in each of the ways that Compose files have for it."""
+"""The GPUs that a service requests, in each of the ways that Compose files have for it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class GpuAsk:
     """GPUs that a service asks for.
 
     Attributes:
-        ways: how the file says it, the one that counts first.
+        ways: the file's ways to request them; the first counts.
         compute_added: its capabilities left CUDA out, which the request has all the same.
     """
 
@@ -51,12 +51,12 @@ class GpuAsk:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The key that says so, within the service."""
+        """The key of the request, within the service."""
         return _PATHS[self.ways[0]]
 
 
 def gpu_ask(file: ComposeFile, service: Service) -> GpuAsk | None:
-    """None for a service that asks for none. Raises GpuRequestError with the line for what cannot be meant."""
+    """Return the request; None if there is none. Raises GpuRequestError with the line of a wrong one."""
     found: dict[Way, tuple[str, tuple[str, ...]]] = {}
     reserved = _nvidia(_at(service.config, RESERVED))
     if reserved:
@@ -112,8 +112,8 @@ def foreign_ask(service: Service) -> tuple[str, ...] | None:
 
 def _short(service: Service) -> list[Mapping[str, Any]]:
     """The requests of the key ``gpus:``, to each of which Compose adds that it is for GPUs."""
-    asked = service.config.get("gpus") or ()
-    return [{**each, "capabilities": [*(each.get("capabilities") or ()), "gpu"]} for each in asked]
+    requests = service.config.get("gpus") or ()
+    return [{**each, "capabilities": [*(each.get("capabilities") or ()), "gpu"]} for each in requests]
 
 
 def _nvidia(requests: Any) -> list[Mapping[str, Any]]:
@@ -146,7 +146,7 @@ def _of_requests(requests: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[str,
 
 
 def _of_variable(service: Service) -> tuple[str, tuple[str, ...]] | None:
-    """What NVIDIA's runtime reads; an image of NVIDIA's own says all, and without a word there are none."""
+    """Return the request in the variables that NVIDIA's runtime reads; without them every GPU."""
     environment = service.environment
     visible = environment.get("NVIDIA_VISIBLE_DEVICES", "all").strip().lower()
     if visible in ("", "none", "void"):

@@ -1,8 +1,8 @@
-"""Group and Member: what one ``seatrial up`` started, as a record in the state folder beside the project's runs.
+"""Group and Member: the services that one ``seatrial up`` started, as a record in the store of the project's runs.
 
 A group owns no process. Its file is its whole state, changed under a lock and replaced whole, so that a killed command
-line loses nothing: a later ``up``, ``down`` or ``runs ls`` reads it and goes on. What a member computes is a run with
-its own record; the group only knows its ID. Listing groups loads no models, as listing runs does not.
+line loses nothing: a later ``up`` or ``runs ls`` reads it and goes on. A member that computes is a run with its own
+record; the group only has its ID. Listing groups loads no models, as listing runs does not.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -29,13 +28,13 @@ from seatrial.system.near import did_you_mean
 #: task: ends by itself. service: runs until it is stopped.
 Role = Literal["task", "service"]
 
-#: waiting: for others, or for a GPU. skipped: what it needs failed.
+#: waiting: for others, or for a GPU. skipped: a task that it needs failed.
 State = Literal["waiting", "running", "done", "failed", "stopped", "skipped"]
 
 #: States from which a member does not go on by itself.
 ENDED: frozenset[State] = frozenset({"done", "failed", "stopped", "skipped"})
 
-#: Of a whole group; interrupted: nobody looks after it and it is not complete.
+#: interrupted: no command line follows it, and it is not complete.
 GroupState = Literal["running", "done", "failed", "stopped", "interrupted"]
 
 #: In a project: chained receipts, for people.
@@ -55,11 +54,10 @@ class Member:
 
     Attributes:
         needs: members that must be done before.
-        run: ID of the run that it is; None: none yet, or it is not one of ours.
-        why: the state's reason in words.
+        run: ID of its run; None if it has none yet, or is not measured.
+        why: the state's reason.
         started_at, ended_at: seconds since the epoch.
         gpus: how many it holds or held.
-        details: what the kind of group keeps of it, as JSON has it.
     """
 
     name: str
@@ -82,11 +80,11 @@ class Member:
 
 @dataclass(frozen=True)
 class Group:
-    """What belongs together.
+    """The members of one ``seatrial up``.
 
     Attributes:
-        launcher: (PID, start time in ticks) of the command line that looks after it; None: nobody has to.
-        details: what the kind of group keeps, as JSON has it.
+        launcher: (PID, start time in ticks) of the command line that follows it; None if it is complete.
+        details: Compose's project, files, profiles, and engine.
     """
 
     id: str
@@ -97,42 +95,35 @@ class Group:
     details: dict[str, Any] = field(default_factory=dict)
 
     def member(self, name: str) -> Member:
-        """Raises KeyError."""
-        for member in self.members:
-            if member.name == name:
-                return member
-        raise KeyError(name)
+        return next(member for member in self.members if member.name == name)
 
     @property
-    def looked_after(self) -> bool:
+    def followed(self) -> bool:
         """Its command line lives."""
-        if self.launcher is None:
-            return False
-        process = processes.read(self.launcher[0])
-        return process is not None and process.started_ticks == self.launcher[1] and process.state != "Z"
+        process = processes.read(self.launcher[0]) if self.launcher else None
+        return process is not None and (process.pid, process.started_ticks) == self.launcher and process.state != "Z"
 
     @property
     def state(self) -> GroupState:
-        """Of the members' states, as far as they have been written down."""
+        """Derived from the members' states, as far as they have been written down."""
         states = {member.state for member in self.members}
-        live = any(member.state == "running" for member in self.members)
         if states <= {"done"}:
             return "done"
-        if live or self.looked_after:
+        if "running" in states or self.followed:
             return "running"
         if "waiting" in states:
             return "interrupted"
         return "failed" if "failed" in states else "stopped"
 
     def changed(self, name: str, **changes: Any) -> Group:
-        """With other values of one member."""
+        """Return it with other values of one member."""
         return replace(
             self, members=tuple(replace(each, **changes) if each.name == name else each for each in self.members)
         )
 
 
 def this_process() -> tuple[int, int]:
-    """For ``Group.launcher``: this command line."""
+    """Return PID and start time of this command line, for ``Group.launcher``."""
     me = processes.read(os.getpid())
     assert me is not None
     return me.pid, me.started_ticks
@@ -150,11 +141,11 @@ class GroupStore:
         self.root = store.record / "groups"
 
     def folder(self, group_id: str) -> Path:
-        """The record of a group, where its kind may keep files of its own."""
+        """Return the folder of a group's record."""
         return self.root / group_id
 
     def create(self, members: tuple[Member, ...], *, name: str | None = None, details: Mapping[str, Any] = {}) -> Group:
-        """A new group, looked after by this process. Raises DiskError."""
+        """Make a group that this process follows. Raises DiskError."""
         group = Group(new_run_id(), members, name, time.time(), this_process(), dict(details))
         try:
             self.folder(group.id).mkdir(mode=0o700, parents=True)
@@ -164,7 +155,7 @@ class GroupStore:
         return group
 
     def all(self) -> list[Group]:
-        """Every group that can be read, oldest first."""
+        """Return every group that can be read, oldest first."""
         try:
             names = sorted(entry.name for entry in os.scandir(self.root) if is_run_id(entry.name))
         except OSError:
@@ -172,16 +163,15 @@ class GroupStore:
         return [group for name in names if (group := self.read(name)) is not None]
 
     def read(self, group_id: str) -> Group | None:
-        """The group as it is now; None where there is none, or none that can be read."""
+        """Return the group as it is now; None if there is none, or none that can be read."""
         try:
-            return _from_json(
-                json.loads(nofollow.read_regular(self.folder(group_id) / _FILE, most_bytes=_MOST_BYTES)), group_id
-            )
+            text = nofollow.read_regular(self.folder(group_id) / _FILE, most_bytes=_MOST_BYTES)
+            return _from_json(json.loads(text), group_id)
         except (FileNotFoundError, UntrustedPathError, ValueError, TypeError, KeyError, RecursionError):
             return None
 
     def find(self, reference: str) -> Group:
-        """The group of this ID, unique part of one, or name (the newest of it); ``last`` is the newest.
+        """Return the group of this ID, unique part of one, or name (the newest of it); ``last`` is the newest.
 
         Raises RunNotFoundError.
         """
@@ -195,7 +185,7 @@ class GroupStore:
         return group
 
     def look_up(self, reference: str) -> Group | None:
-        """As ``find``; None where there is none."""
+        """Find a group as ``find`` does; None if there is none."""
         groups = self.all()
         if reference == "last":
             return groups[-1] if groups else None
@@ -209,25 +199,20 @@ class GroupStore:
         return partial[0] if partial else None
 
     def change(self, group: Group, name: str, **changes: Any) -> Group:
-        """Write down other values of one member; the group as it is then. Safe from several threads and processes."""
-        with self.locked(group):
-            now = (self.read(group.id) or group).changed(name, **changes)
-            self._write(now)
-        return now
+        """Write down other values of one member; safe from several threads and processes."""
+        return self._changed(group, lambda now: now.changed(name, **changes))
 
     def change_group(self, group: Group, **changes: Any) -> Group:
-        """Write down other values of the group itself; the group as it is then."""
-        with self.locked(group):
-            now = replace(self.read(group.id) or group, **changes)
-            self._write(now)
-        return now
+        """Write down other values of the group itself."""
+        return self._changed(group, lambda now: replace(now, **changes))
 
-    @contextmanager
-    def locked(self, group: Group) -> Iterator[None]:
-        """While one process changes a group, no other does."""
+    def _changed(self, group: Group, change: Callable[[Group], Group]) -> Group:
+        """Change the group as it is now, while no other process does; return it."""
         with (self.folder(group.id) / ".lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+            now = change(self.read(group.id) or group)
+            self._write(now)
+        return now
 
     def remove(self, group: Group) -> None:
         """Forget a group, and delete its receipt in the project; its runs stay."""
@@ -236,11 +221,11 @@ class GroupStore:
             nofollow.remove_tree(pages, group.id)
 
     def without_runs(self) -> list[Group]:
-        """Groups that have ended and whose own runs are all gone; ``prune`` forgets them."""
+        """Return groups that have ended and whose runs are all gone; pruning forgets them."""
         return [
             group
             for group in self.all()
-            if not group.looked_after
+            if not group.followed
             and all(member.ended for member in group.members)
             and not any(member.run and self.runs.run(member.run).folder.exists() for member in group.members)
         ]
@@ -250,18 +235,8 @@ class GroupStore:
         write_atomically(self.folder(group.id) / _FILE, text.encode("utf-8", "surrogateescape"), mode=0o600)
 
 
-def with_ended_runs(group: Group, store: RunStore) -> Group:
-    """With the states that members' runs have come to since they were written down; changes no file."""
-    for member in group.members:
-        if member.state != "running" or member.run is None:
-            continue
-        if (summary := store.run(member.run).summary()) is not None:
-            group = group.changed(member.name, **ended(summary))
-    return group
-
-
 def ended(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """What a member becomes by the summary of its run."""
+    """Return the new values of a member whose run has this summary."""
     code = summary.get("exit_code")
     state = "stopped" if summary.get("cause") == "stopped" else "done" if code == 0 else "failed"
     why = "" if state == "done" else str(summary.get("outcome") or "")
@@ -269,25 +244,22 @@ def ended(summary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refresh(store: GroupStore, group: Group, environ: Mapping[str, str]) -> Group:
-    """Finalise members' runs that have ended while nobody watched, and write down what became of them."""
+    """Finalise members' runs that have ended while nobody followed them, and write down how."""
     from seatrial.runs.finalise import finalise
 
     for member in group.members:
         if member.state == "running" and member.run is not None:
+            run = store.runs.run(member.run)
             with contextlib.suppress(SeatrialError, OSError):
-                finalise(store.runs.run(member.run), environ)
-    now = with_ended_runs(group, store.runs)
-    for member in now.members:
-        if member != group.member(member.name):
-            store.change(group, member.name, state=member.state, why=member.why, exit_code=member.exit_code)
-    return now
+                finalise(run, environ)
+            if (summary := run.summary()) is not None:
+                group = store.change(group, member.name, **ended(summary))
+    return group
 
 
 def _from_json(loaded: Any, group_id: str) -> Group:
-    """Raises KeyError, TypeError or ValueError for what is no group of this version."""
-    if not isinstance(loaded, dict):
-        raise TypeError(group_id)
-    if loaded.pop("schema_version") != _SCHEMA_VERSION or loaded["id"] != group_id or loaded.pop("kind") != KIND:
+    """Raises KeyError, TypeError or ValueError for anything but a group of this version."""
+    if loaded["schema_version"] != _SCHEMA_VERSION or loaded["id"] != group_id or loaded["kind"] != KIND:
         raise ValueError(group_id)
     known = {each.name for each in fields(Member)}
     members = tuple(

@@ -18,7 +18,7 @@ from seatrial.compose.service import COMPLETED, Service
 from seatrial.job.plan import FRAMED_LOG, LOG_LABEL, ContainerPlan, Mount, Plan
 from seatrial.planning.container.plan import GPU_DEVICE
 
-#: What an override may say of services that are no runs.
+#: The keys of one service in the override.
 Entry = dict[str, Any]
 
 
@@ -72,7 +72,7 @@ def override(
 
 
 def service_entry(service: Service, plan: Plan) -> Entry:
-    """What a run's plan adds to its service."""
+    """Return the entry that a run's plan adds to its service."""
     container = plan.container
     assert container is not None
     entry: Entry = {}

@@ -32,12 +32,12 @@ _PYTHON = re.compile(r"(.*/)?python[\d.]*")
 
 @dataclass(frozen=True)
 class ComposeContext:
-    """What plans are made from, read once.
+    """The facts that plans are made from, read once.
 
     Attributes:
-        job: what seatrial.toml says for every service: criteria, the network of builds.
-        gpus: in place of what the file says for each service that asks for GPUs; None: as it says.
-        images: service → what its image says of itself, of those that are here.
+        job: seatrial.toml's values for every service: criteria, the network of builds.
+        gpus: replaces the request of each service that has one; None keeps the file's.
+        images: service → configuration of its image, of those that are here.
     """
 
     file: ComposeFile
@@ -50,7 +50,7 @@ class ComposeContext:
     images: Mapping[str, ImageFacts] = field(default_factory=dict)
 
     def asks(self) -> dict[str, GpuAsk]:
-        """Service → the GPUs that it asks for, those that were told otherwise included.
+        """Return each service's GPU request, replaced ones included.
 
         A variable by itself asks for none where there are none: Compose starts such a service on any machine.
         """
@@ -66,7 +66,7 @@ class ComposeContext:
 def with_images(
     file: ComposeFile, backend: ContainerEngine, *, pythons: bool = False
 ) -> tuple[ComposeFile, dict[str, ImageFacts]]:
-    """The services with what their images say, of those that are here.
+    """Return the services with the configuration of their images, of those that are here.
 
     Args:
         pythons: find the Python in each as well, which starts a container of it.
@@ -75,22 +75,22 @@ def with_images(
     found: dict[str, str | None] = {}  # images of one build differ in their labels, and not in what is inside
     for name, service in file.services.items():
         inspected = backend.client.inspect("image", service.image)
-        said = store.image(service.image)
-        if inspected is None or said is None:
+        image = store.image(service.image)
+        if inspected is None or image is None:
             services[name] = service
             continue
         config = inspected.get("Config") or {}
         if pythons:
-            inside = json.dumps([inspected.get("RootFS"), config.get("Env")]) if inspected.get("RootFS") else said.id
+            inside = json.dumps([inspected.get("RootFS"), config.get("Env")]) if inspected.get("RootFS") else image.id
             if inside not in found:
                 found[inside] = store.find_python(service.image)
-            said = replace(said, python=found[inside])
-        facts[name] = said
+            image = replace(image, python=found[inside])
+        facts[name] = image
         found_config = ImageConfig(
             ports=bool(config.get("ExposedPorts")),
             health_check=bool(config.get("Healthcheck")),
-            entrypoint=said.entrypoint,
-            cmd=said.cmd,
+            entrypoint=image.entrypoint,
+            cmd=image.cmd,
             user=str(config.get("User") or ""),
         )
         services[name] = replace(service, image_config=found_config)
@@ -119,9 +119,9 @@ def select(context: ComposeContext, leased: Mapping[str, str]) -> dict[str, Sele
             chosen[name] = select_gpus(job, ScriptFacts(), context.host, taken)
         except (GpuContractError, GpuRequestError) as error:
             place = context.file.place(name, *ask.path)
-            told = error.message.removeprefix(f"--gpus {ask.request}: ")
+            problem = error.message.removeprefix(f"--gpus {ask.request}: ")
             raise type(error)(
-                f"{place}: {name} reserves {_in_words(ask.request)}: {told}",
+                f"{place}: {name} reserves {_in_words(ask.request)}: {problem}",
                 cause="; ".join(filter(None, [error.cause, "up plans for this machine's GPUs, for no others yet"])),
                 run=f"{context.file.command} --gpus none   # to try it on the CPU; or see: nvidia-smi -L",
             ) from None
@@ -137,7 +137,7 @@ def _in_words(request: GpuRequest) -> str:
 
 
 def becomes_run(service: Service, ask: GpuAsk | None, python: str | None) -> bool:
-    """What computes: every service that asks for GPUs, and tasks that an agent can go along with.
+    """Return whether it is measured: every service that requests GPUs, and tasks that an agent can accompany.
 
     One on another maker's accelerator is neither: its receipt would say that it ran on the CPU.
     """
@@ -173,7 +173,7 @@ def plan_service(
             "grace_s": grace_s,
             "image": context.job.image.model_copy(update={"ready": service.image, "python": python}),
             "mounts": _binds(service),
-            # One that serves and is asked nothing does not hang.
+            # A server without requests does not hang.
             "watch": watch if service.is_task else watch.model_copy(update={"hang_after_s": None}),
         }
     )
@@ -195,7 +195,7 @@ def plan_service(
 
 
 def service_argv(service: Service, image: ImageFacts | None) -> tuple[str, ...]:
-    """What the container would run: as an engine puts entrypoint and command of file and image together."""
+    """Return the command of the container, from entrypoint and command of file and image as an engine does."""
     entrypoint, command = service.config.get("entrypoint"), service.config.get("command")
     if entrypoint is None:
         words = image.entrypoint if image else ()
@@ -238,5 +238,5 @@ def checked_gpus(text: str | None) -> GpuRequest | None:
     """``--gpus`` of the command line; None where it was not given. Raises ConfigError for ``auto``."""
     request = GpuRequest.parse(text) if text is not None else None
     if request is not None and request.kind == "auto":
-        raise ConfigError("--gpus auto means nothing here: a Compose file says itself what it needs", run="seatrial up")
+        raise ConfigError("--gpus auto means nothing here: the Compose file has the request", run="seatrial up")
     return request

@@ -325,8 +325,8 @@ def refusal(ended: command.Completed, files: Sequence[Path], lines: Lines) -> Us
     if lines.has("apiVersion") and lines.has("kind"):
         shown = from_here(files[0])
         return UsageError(manifest_refused(shown), run=instead_of_manifest(shown))
-    said = [line.strip() for line in ended.stderr.splitlines() if line.strip() and not line.startswith("time=")]
-    text = "; ".join(said) or ended.last_line()
+    printed = [line.strip() for line in ended.stderr.splitlines() if line.strip() and not line.startswith("time=")]
+    text = "; ".join(printed) or ended.last_line()
     for path in files:
         text = text.replace(f"validating {path}: ", "").replace(str(path), from_here(path))
     where = from_here(files[0])

@@ -18,10 +18,10 @@ class UpRequest:
     Attributes:
         names: services; () for all.
         files: named by ``-f``; () if the project's own is looked for.
-        profiles: of the Compose file, beside those in COMPOSE_PROFILES.
+        profiles: of the Compose file, added to those in COMPOSE_PROFILES.
         plan_only: print what would happen and change nothing.
-        gpus, backend: in place of what the file says for each member.
-        notify: whom to tell of the end, in place of what the file says; as typed.
+        gpus, backend: replace the file's for each member.
+        notify: replaces [notify] of the file; as typed.
     """
 
     project: Path
@@ -42,7 +42,7 @@ class Console:
     """The person in console of the command line.
 
     Attributes:
-        say: a line of ours. write: a target's output.
+        say: prints a line of ours. write: prints a target's output.
         building: while what it gives holds, what that gives takes the lines of a build or download.
         show: a whole answer (a plan, a receipt), on standard output.
         allow: returns when the user has allowed what a job asks for beyond a container; raises TrustError.

@@ -38,7 +38,7 @@ OVERRIDE, BUILD_OVERRIDE, LOG = "override.yaml", "build.yaml", "compose.log"
 
 @dataclass(frozen=True)
 class Planned:
-    """What is about to be brought up.
+    """The services that are about to start.
 
     Attributes:
         plans: of the services that become runs. text: the override file.
@@ -50,7 +50,7 @@ class Planned:
 
 
 def plan_only(context: ComposeContext, store: RunStore) -> Planned:
-    """What ``up`` would do, as far as it can be told without building; changes nothing."""
+    """Return what ``up`` would do, as far as it is known without building; change nothing."""
     context = _looked_into(context)
     runs = {name: store.run(new_run_id()) for name in context.file.services}
     return _planned(context, _selected(context), make=lambda name: runs[name])
@@ -85,7 +85,7 @@ def start(context: ComposeContext, request: UpRequest, store: GroupStore, consol
         _check_override(context, path, planned)
         for name, plan in planned.plans.items():
             if plan.companion is not None:
-                console.say(f"{name}: checking its GPUs from beside, as its image has no Python")
+                console.say(f"{name}: checking its GPUs from a second container, as its image has no Python")
                 context.backend.check_beside(plan, made[name].folder)
         group = _with_runs(store, group, planned, made)
         process = launch(context.file.compose.with_override(path), store.folder(group.id), *request.names)
@@ -100,7 +100,7 @@ def start(context: ComposeContext, request: UpRequest, store: GroupStore, consol
 
 
 def _looked_into(context: ComposeContext) -> ComposeContext:
-    """With what the images that are here say of themselves."""
+    """Add the configuration of the images that are here."""
     file, images = with_images(context.file, context.backend, pythons=True)
     return replace(context, file=file, images=images)
 
@@ -194,7 +194,7 @@ def _build(compose: Compose, file: ComposeFile, built: list[str], console: Conso
 
 
 def build_error(ended: command.Completed, file: ComposeFile, built: list[str]) -> SeatrialError:
-    """What the catalogue of findings says of a build that failed; else its last line that says something."""
+    """Return the finding that matches a failed build; else its last meaningful line."""
     from seatrial.findings.catalogue import AT_BUILD
     from seatrial.findings.match import match_text
 

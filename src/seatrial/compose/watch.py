@@ -28,10 +28,10 @@ from seatrial.runs.launching_process import LaunchingProcess
 from seatrial.runs.run import Run
 from seatrial.system import command
 
-#: The engine is asked this often for the group's containers: about 20 ms of CPU each time.
+#: The engine is queried this often for the group's containers: about 20 ms of CPU each time.
 LOOK_S = 0.5
 
-#: Between Ctrl-C and ``compose stop`` for services that are no runs.
+#: Between Ctrl-C and ``compose stop`` for services without runs.
 _DOWN_TIMEOUT_S = 120.0
 
 
@@ -64,7 +64,7 @@ class Watch:
         self._threads: dict[str, threading.Thread] = {}
         self._presses = 0
         self._stopping = False
-        self._told_of_services = False
+        self._services_announced = False
 
     def to_the_end(self) -> Group:
         """Until every member has ended; Ctrl-C stops them all, a second one kills them."""
@@ -78,7 +78,7 @@ class Watch:
         return self._group
 
     def stop_now(self) -> None:
-        """As Ctrl-C would, at the next look."""
+        """Stop everything at the next look, as Ctrl-C does."""
         self._presses = 1
 
     # ------------------------------------------------------------------ looking
@@ -102,7 +102,7 @@ class Watch:
                 waiting.append(member)
         if waiting:
             self._without_compose(waiting, found)
-        self._tell_of_services()
+        self._announce_services()
 
     def _is_cut_off(self, member: Member, container: Container) -> bool:
         """Its container ended with its engine, and is to be started again."""
@@ -163,7 +163,7 @@ class Watch:
             finalise(run, self._environ)
             summary = run.summary() or {"exit_code": EXIT_TARGET_FAILED, "outcome": "it has no receipt"}
             self._change(name, **ended(summary), ended_at=time.time())
-        except EngineUnavailableError:  # what became of it is told when the engine is back: here, or at the next up
+        except EngineUnavailableError:  # its end is recorded when the engine is back: here, or at the next up
             del self._threads[name]
         except (SeatrialError, OSError) as error:
             self._change(name, state="failed", why=str(error), ended_at=time.time())
@@ -172,7 +172,7 @@ class Watch:
         self._group = self._store.change(self._group, name, **changes)
 
     def _show_logs(self, name: str) -> None:
-        """Of a service that is no run, until it ends."""
+        """Print the output of a service without a run, until it ends."""
         argv = self._compose.argv("--ansi", "never", "logs", "--follow", "--no-color", "--no-log-prefix", name)
         write = self._lines.writer(name)
 
@@ -183,12 +183,12 @@ class Watch:
 
         threading.Thread(target=pass_on, name=f"logs of {name}", daemon=True).start()
 
-    def _tell_of_services(self) -> None:
+    def _announce_services(self) -> None:
         left = [member for member in self._group.members if not member.ended]
-        if self._told_of_services or self._stopping or not left or any(each.role == "task" for each in left):
+        if self._services_announced or self._stopping or not left or any(each.role == "task" for each in left):
             return
         if all(each.state == "running" for each in left):
-            self._told_of_services = True
+            self._services_announced = True
             names = ", ".join(each.name for each in left)
             tasks = any(member.role == "task" for member in self._group.members)
             before = "every task has ended; " if tasks else ""
@@ -199,7 +199,9 @@ class Watch:
         doomed = [member for member in waiting if self._failed_needs(member)]
         if self._again and not self._stopping and len(doomed) < len(waiting):
             others = [member for member in self._group.members if not member.ended and member not in waiting]
-            if all(found[member.name].status == "running" for member in others):  # else what has ended is told first
+            if all(
+                found[member.name].status == "running" for member in others
+            ):  # else the ended ones are recorded first
                 self._launch_again([member for member in (*others, *waiting) if member not in doomed])
             return
         names = {member.name for member in waiting}
@@ -229,19 +231,19 @@ class Watch:
 
     def _never_started(self, member: Member) -> None:
         """Compose has ended without it."""
-        said = compose_said(self._store.folder(self._group.id))
+        printed = last_compose_line(self._store.folder(self._group.id))
         failed = self._failed_needs(member)
         if self._stopping:
             state, why = "stopped", "stopped before it was started"
         elif failed:
             state, why = "skipped", f"{failed[0]} did not end well"
         else:
-            state, why = "failed", said or "Compose did not start it"
+            state, why = "failed", printed or "Compose did not start it"
         if member.run is not None:
             run = self._store.runs.run(member.run)
             run.give_up()
             kind = "stopped" if self._stopping else "engine-refused"
-            finding = Finding(kind, "error", f"{member.name} was not started: {why}", cause=said, fix="seatrial up")
+            finding = Finding(kind, "error", f"{member.name} was not started: {why}", cause=printed, fix="seatrial up")
             run.record(finding.event())
             finalise(run, self._environ)
         code = None if self._stopping else EXIT_TARGET_FAILED
@@ -276,8 +278,8 @@ class Watch:
 
 
 def was_cut_off(run: Run, backend: ContainerEngine) -> bool:
-    """Whether its container ended by no doing of its own: killed without a word of its agent's and not for its memory,
-    or asked to end by the engine, as one does that is started after it was killed. What the user stopped stays so.
+    """Return whether the engine died under its container: no exit event from the agent, and not out of memory; or the
+    restarted engine ended it. A run that the user stopped stays stopped.
     """
     handle = run.handle() or backend.find(run.id, run.folder)
     if handle is None or not handle.framed or run.ended:
@@ -287,7 +289,7 @@ def was_cut_off(run: Run, backend: ContainerEngine) -> bool:
         return False
     with backend.collect(handle, run.folder, lambda line: None):
         pass
-    last: list[str] = []  # kinds of what was told since the last start
+    last: list[str] = []  # kinds of events since the last start
     for event in run.events()[0]:
         if event["type"] == AgentStarted.type:
             last = [AgentStarted.type]
@@ -323,14 +325,14 @@ def _quietly(act: Callable[..., object]) -> Callable[..., None]:
     return quietly
 
 
-def compose_said(folder: Path) -> str | None:
+def last_compose_line(folder: Path) -> str | None:
     """The last line of what ``docker compose up`` printed, where it is about a failure."""
     try:
         lines = (folder / LOG).read_text(errors="replace").splitlines()
     except OSError:
         return None
-    told = [line.strip() for line in lines if line.strip() and not line.startswith((" ", "time="))]
-    return told[-1] if told else None
+    printed = [line.strip() for line in lines if line.strip() and not line.startswith((" ", "time="))]
+    return printed[-1] if printed else None
 
 
 def exit_code(group: Group) -> int:

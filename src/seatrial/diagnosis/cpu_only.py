@@ -1,4 +1,4 @@
-"""Why a script stays on the CPU, read from its source: the lines that choose, and what is nowhere in it."""
+"""The reasons why a script stays on the CPU, read from its source: lines that choose it, and missing lines."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _LIBRARIES = (
     "ultralytics",
 )
 
-#: Libraries that use a GPU unasked → what makes them say what they found.
+#: Libraries that use a GPU by themselves → a line that prints the devices they found.
 _ASK = {
     "jax": "import jax; print(jax.devices())",
     "tensorflow": 'import tensorflow as tf; print(tf.config.list_physical_devices("GPU"))',
@@ -74,7 +74,7 @@ class Reason:
 
 
 def reasons(target: Target, project: Path) -> tuple[Reason, ...]:
-    """What the script and the project's modules that it imports show, the strongest first; () of what is no script."""
+    """Return the reasons in the script and the modules that it imports, strongest first; () without a script."""
     try:
         facts = script_facts(target, project)
         trees = {name: tree for name in facts.files if (tree := _tree(project, name)) is not None}
@@ -102,7 +102,7 @@ def _tree(project: Path, name: str) -> ast.Module | None:
 
 
 def _nowhere(script: str, trees: Iterable[ast.Module], imported: set[str]) -> Iterator[Reason]:
-    """What a script would need to come to a GPU, and has nowhere."""
+    """Return the reasons for lines that a script needs to use a GPU and lacks."""
     if not imported & set(_LIBRARIES):
         yield Reason(
             1,
@@ -138,7 +138,7 @@ def _moves(tree: ast.Module) -> bool:
 
 
 class _File:
-    """One module's lines that choose a device."""
+    """The lines of one module that choose a device."""
 
     def __init__(self, name: str, tree: ast.Module, args: tuple[str, ...]) -> None:
         self.name, self.tree, self.args = name, tree, args
@@ -174,18 +174,18 @@ class _File:
             yield Reason(3, f"{self._at(line)} sets {dotted(where)} to False", f"{self._at(line)}: True in its place")
 
     def _variable(self, name: object, value: ast.expr, line: int) -> Iterator[Reason]:
-        """A variable that frameworks read: which GPUs there are, or which platform."""
-        told = _constant(value)
-        if name == "CUDA_VISIBLE_DEVICES" and told != "0":
-            hides = "which hides every GPU" if str(told) in _HIDING else "which hides all GPUs but those"
-            shown = repr(told) if isinstance(told, (str, int)) else "a value of its own"
+        """Yield reasons for a variable that frameworks read: visible GPUs, or the platform."""
+        value_set = _constant(value)
+        if name == "CUDA_VISIBLE_DEVICES" and value_set != "0":
+            hides = "which hides every GPU" if str(value_set) in _HIDING else "which hides all GPUs but those"
+            shown = repr(value_set) if isinstance(value_set, (str, int)) else "a value of its own"
             yield Reason(
-                0 if str(told) in _HIDING else 2,
+                0 if str(value_set) in _HIDING else 2,
                 f"{self._at(line)} sets CUDA_VISIBLE_DEVICES to {shown}, {hides}",
                 f"take {self._at(line)} out: seatrial sets CUDA_VISIBLE_DEVICES for the GPUs that were asked for",
             )
-        elif name in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME", "ACCELERATE_USE_CPU") and told in ("cpu", "true", "1"):
-            yield Reason(0, f"{self._at(line)} sets {name} to {told!r}", f"take {self._at(line)} out")
+        elif name in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME", "ACCELERATE_USE_CPU") and value_set in ("cpu", "true", "1"):
+            yield Reason(0, f"{self._at(line)} sets {name} to {value_set!r}", f"take {self._at(line)} out")
 
     def _call(self, call: ast.Call) -> Iterator[Reason]:
         called = dotted(call.func)
@@ -214,7 +214,7 @@ class _File:
             yield from self._arguments(call, called)
 
     def _flag(self, call: ast.Call, names: list[str]) -> Iterator[Reason]:
-        """An option of the command line: of argparse, click, absl or typer."""
+        """Yield reasons for an option of the command line: of argparse, click, absl or typer."""
         given = {keyword.arg: _constant(keyword.value) for keyword in call.keywords}
         long = max(names, key=len)
         used = [arg.partition("=") for arg in self.args if arg.partition("=")[0] in names]
@@ -229,7 +229,7 @@ class _File:
             yield Reason(0, f"{long} was given", f"leave {long} out")
 
     def _arguments(self, call: ast.Call, called: str) -> Iterator[Reason]:
-        """``Trainer(accelerator="cpu")`` and its like. ``map_location`` and other tensors' devices say little."""
+        """Yield reasons for ``Trainer(accelerator="cpu")`` and similar; ``map_location`` proves little."""
         if not called.rpartition(".")[2][:1].isupper() and called != "pipeline":
             return
         for keyword in call.keywords:
@@ -238,7 +238,7 @@ class _File:
                 yield Reason(1, f"{self._at(call.lineno)} takes the CPU: {shown}", f"take {keyword.arg} out of it")
 
     def _fallback(self, handler: ast.ExceptHandler) -> Iterator[Reason]:
-        """An error of the GPU that is caught, and training goes on without."""
+        """Yield reasons for a caught error of the GPU, after which training goes on without it."""
         for node in ast.walk(handler):
             if isinstance(node, ast.Assign | ast.Return) and node.value is not None and _is_cpu(node.value):
                 yield Reason(
@@ -281,7 +281,7 @@ def _is_cpu(node: ast.expr) -> bool:
 
 
 def reason_by_torch(facts: Mapping[str, object]) -> Reason | None:
-    """What torch itself said at the script's end, if the hook heard it."""
+    """Return the reason that torch itself reported at the script's end, if the hook recorded it."""
     if "cuda_build" in facts and not facts["cuda_build"]:
         version = str(facts.get("version"))[:40]
         return Reason(

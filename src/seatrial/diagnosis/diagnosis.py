@@ -51,7 +51,7 @@ MEANING: dict[Cause, str] = {
 
 @dataclass(frozen=True)
 class Advice:
-    """A change most likely to help, in the user's terms, and what to expect of it."""
+    """A change likely to help, in the user's terms, and its expected gain."""
 
     change: str
     gain: str
@@ -59,7 +59,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What bounds a run.
+    """The bound of a run.
 
     Attributes:
         tags: further things that hold, e.g. ``power-cap``, ``fp32``, ``cpu-quota``, ``worker-limit``.

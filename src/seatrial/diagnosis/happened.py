@@ -1,4 +1,4 @@
-"""Did training happen at all? Asked before what bounds it: most runs that go wrong never come so far."""
+"""Whether training happened at all, which is judged before its bound: most failing runs never get so far."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from seatrial.diagnosis.signals import Signals
 #: Shares of the whole run from which on it was mostly that, and from which on it is worth a tag. Of ours.
 MOSTLY, NOTED = 0.5, 0.2
 #: Less than this of steps is too short for samples of one second; with few steps, less than LONG_S: large models make
-#: one in some seconds, and the GPU's counters say as much of eight seconds of them as of many.
+#: one in some seconds, and eight seconds of the GPU's counters are as good as many.
 SHORTEST_S, LONG_S = 2.0, 8.0
-#: A run that was stopped sooner than this, before it came to its GPU, says nothing: imports take 3 to 8 s there.
+#: A run that was stopped sooner than this, before it used its GPU, proves nothing: imports take 3 to 8 s there.
 CUT_EARLY_S = 20.0
 #: Steps of so many seconds are judged, unless the start took MANY_TIMES as long; shorter ones, unless FEW_TIMES.
 #: Measured on an H200 (2026-11-22): imports of 3 to 8 s and 5 s of preparing before 5 to 7 s of steps are common.
@@ -33,7 +33,7 @@ class Ended:
         failed: in words; None where it finished, goes on, or was stopped by its user or at its time limit.
         cut: that it was stopped so, in words.
         wall_s: of the target. measured: the hook was there to see steps.
-        gpus: asked for. used: of them, on how many the target had a CUDA context; None where nobody could look.
+        gpus: requested. used: those with a CUDA context of the target; None if that is unknown.
         compile_s: of a script without optimizer steps. compiles_since_s: of one that was ended while it compiled.
         why_cpu: why the script may stay on the CPU, the strongest first.
     """
@@ -50,7 +50,7 @@ class Ended:
 
 
 def happened(seen: Signals, ended: Ended) -> Diagnosis | None:
-    """What kept the script from training, or None where it did train, or nobody knows."""
+    """Return what kept the script from training, or None if it did train, or if that is unknown."""
     first = seen.ranks[0] if seen.ranks else None
     short = first is not None and _short(first)
     if ended.failed is not None and (short or (first is None and _nothing_done(seen, ended))):
@@ -66,43 +66,45 @@ def happened(seen: Signals, ended: Ended) -> Diagnosis | None:
     if first is None:
         mostly = ended.compile_s >= MOSTLY * (ended.wall_s or math.inf)
         return (
-            _said("compiling", f"torch.compile took {ended.compile_s:.1f} s of {ended.wall_s:.1f} s")
+            _diagnosis("compiling", f"torch.compile took {ended.compile_s:.1f} s of {ended.wall_s:.1f} s")
             if mostly
             else None
         )
-    return _start(first, ended.wall_s or 0.0) or (_said("too-short", _steps(first)) if short else None)
+    return _start(first, ended.wall_s or 0.0) or (_diagnosis("too-short", _steps(first)) if short else None)
 
 
 def _cut(seen: Signals, ended: Ended, words: str) -> Diagnosis | None:
-    """Stopped before its first step; None where something can be said of what it did until then."""
+    """Judge a run that was stopped before its first step; None if its work until then can be judged."""
     none = f"No optimizer step was made: {words}"
     wall_s, since_s = ended.wall_s or 0.0, ended.compiles_since_s
     if since_s is not None and wall_s - since_s >= MOSTLY * wall_s:
-        return _said("compiling", f"torch.compile had begun after {since_s:.1f} s of {wall_s:.1f} s", none)
+        return _diagnosis("compiling", f"torch.compile had begun after {since_s:.1f} s of {wall_s:.1f} s", none)
     if ended.used == 0:
-        return _said("too-short", f"It never came to {_gpus(ended)}", none) if wall_s < CUT_EARLY_S else None
+        return _diagnosis("too-short", f"It never came to {_gpus(ended)}", none) if wall_s < CUT_EARLY_S else None
     works = seen.host.get("cpu_cores", 0.0) >= at.WORKERS_ACTIVE_CORES
-    return _said("start-up", none) if ended.measured and ended.used and _gpu_rests(seen) and works else None
+    return _diagnosis("start-up", none) if ended.measured and ended.used and _gpu_rests(seen) and works else None
 
 
 def _start(first: Anatomy, wall_s: float) -> Diagnosis | None:
-    """Compilation, or what was done before the first step, was most of the run, and leaves little to judge."""
+    """Judge a run that was mostly compilation or preparation before the first step."""
     compiled = notes(first, wall_s).get("compiling")
     start_s, import_s = (_seconds(first, key) for key in ("first_step_after_s", "imported_after_s"))
     if compiled and (first.compile_s >= MOSTLY * wall_s or (_short(first) and first.compile_s >= MOSTLY * start_s)):
-        return _said("compiling", compiled, _steps(first))
+        return _diagnosis("compiling", compiled, _steps(first))
     prepared_s = start_s - import_s
     times = FEW_TIMES if first.seconds < STEADY_S else MANY_TIMES
     if prepared_s >= max(LONG_START_S, times * first.seconds):
         if compiled and first.compile_s >= MOSTLY * prepared_s:
-            return _said("compiling", compiled, _steps(first))
-        told = f"The first step ended {prepared_s:.1f} s after torch was imported; all steps took {first.seconds:.1f} s"
-        return _said("start-up", told, _steps(first))
+            return _diagnosis("compiling", compiled, _steps(first))
+        words = (
+            f"The first step ended {prepared_s:.1f} s after torch was imported; all steps took {first.seconds:.1f} s"
+        )
+        return _diagnosis("start-up", words, _steps(first))
     return None
 
 
 def notes(first: Anatomy, wall_s: float) -> dict[str, str]:
-    """What took much of the run beside its steps, and is not their cause: tag → a sentence."""
+    """Return tag → sentence for what took much of the run besides its steps, and is not their bound."""
     found = {}
     start_s = _seconds(first, "first_step_after_s")
     if first.compile_s >= NOTED * wall_s > 0:
@@ -115,9 +117,9 @@ def notes(first: Anatomy, wall_s: float) -> dict[str, str]:
 
 
 def too_short(seen: Signals) -> Diagnosis:
-    """A script that used its GPU for a moment, and whose steps nobody could count."""
+    """Judge a script that used its GPU for a moment, without steps to count."""
     window = f" in {seen.window_s:.1f} s" if seen.window_s else ""
-    return _said(
+    return _diagnosis(
         "too-short", f"{seen.samples} sample{'s' * (seen.samples != 1)} of the GPU{window}, and no optimizer steps"
     )
 
@@ -136,7 +138,7 @@ def _gpu_rests(seen: Signals) -> bool:
 
 
 def _nothing_done(seen: Signals, ended: Ended) -> bool:
-    """A script without steps that fails may have computed for hours before: then its GPU was busy."""
+    """Return whether a failed script without steps computed nothing: its GPU would have been busy."""
     if ended.used == 0:
         return True
     rested = seen.gpu.get("utilization_pct", 0.0) < at.BUSY_BESIDE_PCT or seen.samples < at.MIN_SAMPLES
@@ -149,22 +151,22 @@ def _on_a_gpu(first: Anatomy | None) -> bool:
 
 def _failed(first: Anatomy | None, words: str) -> Diagnosis:
     steps = "No optimizer step was made" if first is None else f"It made {_steps(first)}"
-    return _said("failed-early", f"{steps}: {words}")
+    return _diagnosis("failed-early", f"{steps}: {words}")
 
 
 def _on_the_cpu(first: Anatomy | None, ended: Ended) -> Diagnosis:
-    said = [] if ended.used != 0 else [f"No CUDA context of the script on {_gpus(ended)} in the whole run"]
+    lines = [] if ended.used != 0 else [f"No CUDA context of the script on {_gpus(ended)} in the whole run"]
     if first is not None:
         parameters = first.facts.get("parameters")
         held = f"{parameters:,} " if isinstance(parameters, int) else ""
-        said += [f"The optimizer's {held}parameters are on the CPU", _steps(first)]
+        lines += [f"The optimizer's {held}parameters are on the CPU", _steps(first)]
     why = ended.why_cpu[:2]
-    said += [
+    lines += [
         reason.words[0].upper() + reason.words[1:] if i else f"Why: {reason.words}" for i, reason in enumerate(why)
     ]
     gain = "the GPU that you have; how much faster it is, a run on it tells"
     advice = tuple(Advice(reason.change, gain) for reason in why)
-    return Diagnosis("cpu-only", (), tuple(said), advice or (_MOVE,))
+    return Diagnosis("cpu-only", (), tuple(lines), advice or (_MOVE,))
 
 
 def _gpus(ended: Ended) -> str:
@@ -186,7 +188,7 @@ def _unused(ended: Ended) -> Diagnosis:
     )
 
 
-def _said(cause: Cause, *evidence: str) -> Diagnosis:
+def _diagnosis(cause: Cause, *evidence: str) -> Diagnosis:
     return Diagnosis(cause, (), evidence, _WHAT_THEN.get(cause, ()))
 
 

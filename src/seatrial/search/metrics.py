@@ -20,7 +20,7 @@ from seatrial.search.trial import Ending, State, Trial
 #: Read at once: a script may report without end.
 _MOST_BYTES = 4 << 20
 
-#: Of a line of output that has not ended; a longer one is no line with a metric.
+#: Kept of a line of output that has not ended; a longer one has no metric.
 _MOST_LINE_BYTES = 64 * 1024
 
 _LINE_END = re.compile(rb"[\r\n]")
@@ -47,7 +47,7 @@ class Reading:
     Attributes:
         last_printed: with a pattern, the last finite value.
         diverged: the objective's last value is NaN or infinite.
-        told: full name among what scripts report → how many values came.
+        counts: full name among what scripts report → how many values came.
     """
 
     def __init__(self, run: Run, objective: Objective, series: str | None) -> None:
@@ -55,7 +55,7 @@ class Reading:
         self._lines = events.Lines(str(run.events_path))
         names = [phase + objective.metric for phase in PHASES if phase != "train_"]
         self._names = [series] if series is not None else names
-        self.told = dict.fromkeys(self._names, 0)
+        self.counts = dict.fromkeys(self._names, 0)
         self._unfinished: dict[Stream, bytes] = {}
         self._printed: list[float] = []
         self.last_printed: float | None = None
@@ -65,8 +65,8 @@ class Reading:
     @property
     def series(self) -> str | None:
         """The name that came most often, by PHASES of equals; None: none came more than once."""
-        most = max(self.told, key=lambda name: self.told[name])
-        return most if self.told[most] > 1 else None
+        most = max(self.counts, key=lambda name: self.counts[name])
+        return most if self.counts[most] > 1 else None
 
     def output(self, stream: Stream, data: bytes) -> None:
         """More of the output."""
@@ -84,7 +84,7 @@ class Reading:
         self._unfinished.clear()
 
     def new(self) -> list[tuple[int, float]]:
-        """(1, 2, 3 …, value) of those that have come since the last call. What is no finite number does not count."""
+        """(1, 2, 3 …, value) of those that have come since the last call; NaN and infinity do not count."""
         values, self._printed = self._printed, []
         if self._pattern is None:
             values = self._reported()
@@ -121,14 +121,14 @@ class Reading:
         """The objective of one line. The first name that was seen is the one from then on."""
         phase = text(event.get("phase")) or ""
         values = [(key if not phase or key.startswith(phase + "_") else f"{phase}_{key}", event[key]) for key in event]
-        for name in {name for name, told in values if name in self.told and number(told) is not None}:
-            self.told[name] += 1
-        for name, told in values:
+        for name in {name for name, raw in values if name in self.counts and number(raw) is not None}:
+            self.counts[name] += 1
+        for name, raw in values:
             if name not in self._names:
                 continue
-            value = number(told)
+            value = number(raw)
             if value is None:
-                self.diverged = self.diverged or told is None or isinstance(told, float)  # events have null for NaN
+                self.diverged = self.diverged or raw is None or isinstance(raw, float)  # events have null for NaN
                 continue
             self.diverged = False
             self._names = self._names[: self._names.index(name) + 1] if name != self._names[0] else [name]
@@ -138,10 +138,10 @@ class Reading:
 
 def _printed_number(match: re.Match[str]) -> float | None:
     """The first group as a number, with its exponent, and without the full stop or percent sign behind it."""
-    told = (match[1] or "").strip().rstrip("%.,;)")
-    exponent = _EXPONENT.match(match.string, match.end(1)) if told[-1:].isdigit() else None
+    digits = (match[1] or "").strip().rstrip("%.,;)")
+    exponent = _EXPONENT.match(match.string, match.end(1)) if digits[-1:].isdigit() else None
     try:
-        return float(told + (exponent[0] if exponent is not None else ""))
+        return float(digits + (exponent[0] if exponent is not None else ""))
     except ValueError:
         return None
 
@@ -154,7 +154,7 @@ def ending_of(
     diverged: bool = False,
     series: str | None = None,
 ) -> Ending:
-    """How a trial ended.
+    """Return how a trial ended.
 
     Args:
         printed: with a pattern, the last value that its output had.
@@ -212,7 +212,7 @@ def _state(receipt: Receipt) -> State:
 
 def unreported(objective: Objective, trial: Trial, last_line: str = "") -> UsageError:
     """The error of a search whose trials end well and never report the objective."""
-    told = trial.ending.metrics if trial.ending else {}
+    reported = trial.ending.metrics if trial.ending else {}
     words = f"trial {trial.number} (run {trial.run_id})"
     if objective.pattern is not None:
         return UsageError(
@@ -220,9 +220,9 @@ def unreported(objective: Objective, trial: Trial, last_line: str = "") -> Usage
             cause=f"its last line was: {last_line}" if last_line else "it printed nothing",
             run=f"seatrial runs logs {trial.run_id}",
         )
-    if told:
-        names = ", ".join(sorted(told)[:12])
-        better = _nearest(objective.metric, list(told))
+    if reported:
+        names = ", ".join(sorted(reported)[:12])
+        better = _nearest(objective.metric, list(reported))
         return UsageError(
             f"No trial reports {objective.metric}: {words} reported {names}",
             run=f"seatrial sweep … --metric {better}:{objective.direction}",
@@ -235,14 +235,18 @@ def unreported(objective: Objective, trial: Trial, last_line: str = "") -> Usage
     )
 
 
-def _nearest(name: str, told: list[str]) -> str:
+def _nearest(name: str, reported: list[str]) -> str:
     from seatrial.system.near import nearest
 
-    return next((one for one in told if name in one or one in name), None) or nearest(name, told) or sorted(told)[0]
+    return (
+        next((one for one in reported if name in one or one in name), None)
+        or nearest(name, reported)
+        or sorted(reported)[0]
+    )
 
 
 def problem_of(trials: Sequence[Trial]) -> SeatrialError | None:
-    """What the ended trials show to be wrong with all of them."""
+    """Return what the ended trials show to be wrong with all of them."""
     return _always_fails(trials) or _ignores_settings(trials)
 
 

@@ -74,7 +74,8 @@ def connect(address: str | None, upload: Path | None = None) -> None:
     import ray
 
     try:
-        env = {"working_dir": str(upload), "excludes": list(_NOT_SENT)} if upload else None
+        kept = {"env_vars": {"RAY_CHDIR_TO_TRIAL_DIR": "0"}}  # a worker stays in the copied folder
+        env = {"working_dir": str(upload), "excludes": list(_NOT_SENT), **kept} if upload else None
         ray.init(address=where, log_to_driver=False, logging_level="ERROR", namespace="seatrial", runtime_env=env)
     except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
         raise explain(where, str(error)) from error
@@ -126,12 +127,7 @@ def nodes() -> list[Node]:
 
 
 def needs_of(job: Job, found: Sequence[Node]) -> Needs:
-    """Return what a trial takes.
-
-    Raises:
-        UsageError: the GPUs are named, or all of them.
-        CapacityError: no node has as many.
-    """
+    """Return what a trial takes. Raises UsageError for GPUs by name, or all; CapacityError if no node has as many."""
     request, cpus = job.gpus, job.cpus or 1.0
     if request.kind in ("devices", "all") or request.profile is not None:
         raise UsageError(

@@ -101,8 +101,7 @@ def request_of(ids: list[str], asked: GpuRequest, gpus: tuple[Gpu, ...]) -> GpuR
     """Return a request for exactly the GPUs that Ray gave to this trial, by UUID.
 
     Args:
-        ids: as Ray counts them: NVML's indices, or UUIDs where its node was started with those.
-        gpus: of this node.
+        ids: NVML's indices, or UUIDs where the node was started with those.
 
     Raises GpuContractError: Ray counts GPUs that are not there.
     """

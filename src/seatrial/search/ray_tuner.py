@@ -52,7 +52,7 @@ _LAST = ("end", "problem", "again")
 
 
 class Reasons:
-    """An actor with the reasons why trials are to end, by number; None: all of them."""
+    """An actor with the reasons why trials are to end, by number; of all at None."""
 
     def __init__(self) -> None:
         self._reasons: dict[int | None, tuple[str, str | None]] = {}
@@ -90,9 +90,7 @@ class RunTrial(tune.Trainable):  # type: ignore[misc]  # ray has no types here
     def step(self) -> dict[str, Any]:
         """Start the run, the first time; return its messages of a second, and ``done`` with its end."""
         if self._commands is None:
-            environ = {
-                name: value for name, value in os.environ.items() if not name.startswith("RAY_") and name not in _RAYS
-            }
+            environ = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", *_RAYS))}
             process = dialogue([sys.executable, "-m", "seatrial.search.ray_node"], environ)
             self._commands = process.commands
             self._send(self._order)
@@ -122,10 +120,7 @@ class RunTrial(tune.Trainable):  # type: ignore[misc]  # ray has no types here
             if last in _LAST:
                 break
         if last not in _LAST:
-            message = "The process that follows the run was killed"
-            self._lines.put(
-                {"kind": "problem", "message": message, "cause": None, "run": "seatrial runs ls", "exit_code": 5}
-            )
+            self._lines.put({"kind": "problem", "message": "The process that follows the run was killed"})
         ended.set()
         with contextlib.suppress(BrokenPipeError):
             self._commands.close()
@@ -136,10 +131,9 @@ class RunTrial(tune.Trainable):  # type: ignore[misc]  # ray has no types here
             self._commands.flush()
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Nothing: the study has all that is known."""
+        """The study has everything."""
 
-    def load_checkpoint(self, checkpoint: Any) -> None:
-        """Nothing."""
+    load_checkpoint = save_checkpoint
 
 
 def run_trials(search: Search) -> None:
@@ -179,12 +173,16 @@ def _take_back(search: Search, store: RunStore) -> None:
             search.study.again(trial.number)
 
 
-class _Driver:
-    """One search on a cluster; its messages arrive in Tune's thread."""
+class _Driver(Searcher, Stopper):  # type: ignore[misc]
+    """One search on a cluster: names trials to Tune, takes their messages, and stops the one that falls behind.
+
+    The study, which Optuna chooses for, is what a later searcher goes on from. Messages arrive in Tune's thread.
+    """
 
     def __init__(self, search: Search, store: RunStore, names: Mapping[str, str]) -> None:
+        super().__init__()
         self.search, self._store, self._names = search, store, names
-        self.numbers: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
         self._told: set[int] = set()
         self._reasons = ray.remote(Reasons).options(num_cpus=0).remote()
         self._failure: BaseException | None = None
@@ -201,7 +199,7 @@ class _Driver:
                     self._reasons.put.remote(None, *stop)
                 self.search.tick()
                 time.sleep(_LOOK_S)
-        for number in set(self.numbers.values()) - self._told:
+        for number in set(self._numbers.values()) - self._told:
             self._not_told(self.search.study.trial(number))
         if self._failure is not None and self.search.problem is None and not self.search.interrupted:
             words = str(self._failure).strip().splitlines() or [type(self._failure).__name__]
@@ -214,13 +212,11 @@ class _Driver:
         given = {"reasons": self._reasons, "project": str(self._store.project) if shared else None}
         return tune.Tuner(
             tune.with_resources(tune.with_parameters(RunTrial, **given), dict(needs.resources)),
-            tune_config=tune.TuneConfig(
-                search_alg=_StudySearcher(self), reuse_actors=True, num_samples=-1, max_concurrent_trials=room
-            ),
+            tune_config=tune.TuneConfig(search_alg=self, reuse_actors=True, num_samples=-1, max_concurrent_trials=room),
             run_config=tune.RunConfig(
                 name=self.search.study.definition.name,
                 storage_path=folder,
-                stop=_Messages(self),
+                stop=self,
                 verbose=0,
                 failure_config=tune.FailureConfig(max_failures=0),
             ),
@@ -241,7 +237,7 @@ class _Driver:
         else:
             self.search.study.again(trial.number)
 
-    def hear(self, number: int, message: Mapping[str, Any], node: str) -> bool:
+    def _hear(self, number: int, message: Mapping[str, Any], node: str) -> bool:
         """Take a trial's message; return whether the trial is to be stopped."""
         search, kind = self.search, message["kind"]
         if kind == "say":
@@ -281,29 +277,20 @@ class _Driver:
         """End the search if its first trial cannot start; later it is this trial's failure."""
         search, words = self.search, f"{message['message']} (on {self._names.get(node, 'a node')})"
         if any(one.state in ("done", "pruned") for one in search.study.trials()):
-            ending = Ending("failed", outcome=words, exit_code=message["exit_code"])
+            ending = Ending("failed", outcome=words, exit_code=message.get("exit_code", 5))
             tell(search, search.study.trial(number), ending)
             return
         search.study.again(number)
-        problem = SeatrialError(words, cause=message["cause"], run=message["run"])
-        problem.exit_code = message["exit_code"]
+        problem = SeatrialError(words, cause=message.get("cause"), run=message.get("run"))
+        problem.exit_code = message.get("exit_code", 5)
         search.end(problem)
 
-
-class _StudySearcher(Searcher):  # type: ignore[misc]
-    """Asks the study, which Optuna chooses for; a trial that waits to run again goes first."""
-
-    def __init__(self, driver: _Driver) -> None:
-        super().__init__()
-        self._driver = driver
-
     def suggest(self, trial_id: str) -> Any:
-        search = self._driver.search
+        search, objective = self.search, self.search.objective
         trial = search.ask()
         if trial is None:
             return Searcher.FINISHED
-        self._driver.numbers[trial_id] = trial.number
-        objective = search.objective
+        self._numbers[trial_id] = trial.number
         order = {
             "job": search.job_of(trial).model_dump_json(),
             "number": trial.number,
@@ -313,39 +300,24 @@ class _StudySearcher(Searcher):  # type: ignore[misc]
         }
         return {"order": json.dumps(order)}
 
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Nothing: its last message has ended it."""
-
-    def save(self, checkpoint_path: str) -> None:
-        """Nothing: the study is what a later searcher goes on from."""
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Nothing."""
-
-    def __reduce__(self) -> Any:
-        return _nothing, ()
-
-
-class _Messages(Stopper):  # type: ignore[misc]
-    """Takes every result of a trial, and stops the one that falls behind, or all when the search is over."""
-
-    def __init__(self, driver: _Driver) -> None:
-        self._driver = driver
-
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        number = self._driver.numbers[trial_id]
-        messages = json.loads(result.get("lines", "[]"))
+        """Take the messages of a result; return whether its trial is to be stopped."""
         stop = False
-        for each in messages:
-            stop = self._driver.hear(number, each, result["node"]) or stop
+        for message in json.loads(result.get("lines", "[]")):
+            stop = self._hear(self._numbers[trial_id], message, result["node"]) or stop
         return stop
 
     def stop_all(self) -> bool:
-        return self._driver.search.time_is_over()
+        return self.search.time_is_over()
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Its last message has ended it."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """The study has everything."""
+
+    restore = save
 
     def __reduce__(self) -> Any:
-        return _nothing, ()
-
-
-def _nothing() -> None:
-    """Stand in for ours in Ray's copy of a search on the disk."""
+        """Stand for nothing in Ray's copy of the search on the disk."""
+        return dict, ()

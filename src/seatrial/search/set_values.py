@@ -1,4 +1,4 @@
-"""How a setting reaches the target: a flag or a variable that its source shows."""
+"""The way in which a setting reaches the target: a flag or a variable that its source shows."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def ways_in(job: Job, names: Sequence[str]) -> dict[str, str]:
 
 
 def way_in(job: Job, name: str) -> str:
-    """How the target takes a setting.
+    """Return the way in which the target takes a setting.
 
     ``--flag``; ``--flag=`` or ``name=``, the value in the same word; ``--flag?`` or ``--flag?--no-flag``, of a switch
     what is said for true, and for false; or the name of a variable.
@@ -89,7 +89,7 @@ def way_in(job: Job, name: str) -> str:
 
 
 def _switch(flag: str, behind: str) -> str:
-    """What is added to the way in by an option that takes no value, from the source behind its name."""
+    """Return the suffix of the way in for an option without a value, from the source after its name."""
     match = _SWITCH.search(behind[: _end_of_call(behind)])
     if match is None:
         return ""

@@ -122,7 +122,7 @@ class Space:
             yield dict(zip(self.names, values, strict=True))
 
     def typed(self) -> list[str]:
-        """As behind --set; ``parse_space`` reads it back."""
+        """Return it as typed behind --set, for ``parse_space``."""
         return [str(dimension) for dimension in self.dimensions]
 
 

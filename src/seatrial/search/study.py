@@ -57,7 +57,7 @@ Standing = Literal["done", "running", "stopped", "failed"]
 
 @dataclass(frozen=True)
 class Definition:
-    """What a study searches; it does not change.
+    """The fixed part of a study: what it searches.
 
     Attributes:
         title: the target and its arguments, as typed.
@@ -119,13 +119,13 @@ class Study:
                 storage=study._storage,
                 study_name=path.parent.name,
                 direction="minimize" if lower else "maximize",
-                load_if_exists=True,  # whoever made it was killed before it was defined
+                load_if_exists=True,  # its maker was killed before it was defined
             ).set_user_attr("definition", asdict(definition))
         return study
 
     @property
     def is_made(self) -> bool:
-        """It is there and defined: whoever made the file was not killed in between."""
+        """It is there and defined: its maker was not killed in between."""
         if not self.path.is_file():
             return False
         require_optuna()
@@ -224,7 +224,7 @@ class Study:
             self._optuna.tell(number, value if state is TrialState.COMPLETE else None, state)
 
     def again(self, number: int) -> None:
-        """Let a trial whose run did not begin, or was lost, run again with whoever asks next."""
+        """Let a trial whose run did not begin, or was lost, run again, for the next searcher that asks."""
         with self._changing():
             frozen = self._frozen(number)
             if frozen.state.is_finished():

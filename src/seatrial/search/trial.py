@@ -14,7 +14,7 @@ State = Literal["waiting", "running", "done", "pruned", "failed", "stopped", "no
 
 @dataclass(frozen=True)
 class Report:
-    """The objective's value as the script told it.
+    """A value of the objective that the script reported.
 
     Attributes:
         step: 1 for the first report, 2 for the second …
@@ -26,7 +26,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a trial ended.
+    """The end of a trial.
 
     Attributes:
         value: the objective's last value; None: never reported.
@@ -50,7 +50,7 @@ class Trial:
     """One trial as the study has it.
 
     Attributes:
-        number: from 0, in the order in which they were asked for.
+        number: from 0, in the order in which they were made.
         run_id: None before its run was made.
         begun_at, ended_at: seconds since the epoch.
     """

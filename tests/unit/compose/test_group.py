@@ -93,11 +93,11 @@ def test_the_state_of_a_group_that_nobody_looks_after(states: list[State], expec
 
 def test_a_group_runs_while_its_command_line_lives(store: GroupStore) -> None:
     group = store.create((Member("train"),))
-    assert group.looked_after and group.state == "running"
+    assert group.followed and group.state == "running"
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    assert not replace(group, launcher=(gone.pid, 1)).looked_after
-    assert not replace(group, launcher=(os.getpid(), 1)).looked_after  # another process had the number
+    assert not replace(group, launcher=(gone.pid, 1)).followed
+    assert not replace(group, launcher=(os.getpid(), 1)).followed  # another process had the number
 
 
 def test_what_a_member_becomes_by_its_run() -> None:

@@ -11,7 +11,7 @@ import threading
 import weakref
 from typing import Any, Callable, Dict, Optional, Tuple
 
-from .observe import wrap
+from .observe import is_compiling, wrap
 from .report import in_short
 from .steps import shared
 
@@ -256,7 +256,7 @@ class Models:
         if not any(key in changes.wanted for key in (*self.KEYS, *changes.NEED_A_MODULE)):
             return
         base = self._torch.nn.Module
-        compiling = getattr(getattr(self._torch, "compiler", None), "is_compiling", lambda: False)
+        compiling = is_compiling(self._torch)
 
         def around(original: Any) -> Any:
             def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:

@@ -6,7 +6,7 @@ import sys
 import weakref
 from typing import Any, Optional, Set, Tuple
 
-from .observe import wrap
+from .observe import is_compiling, wrap
 
 
 class Backend:
@@ -115,7 +115,7 @@ class Copies:
             self._changes.refuse("non_blocking", "there is no GPU")
             return
         tensor = self._torch.Tensor
-        compiling = getattr(getattr(self._torch, "compiler", None), "is_compiling", lambda: False)
+        compiling = is_compiling(self._torch)
         wrap(tensor, "to", lambda original: self._around(original, compiling, self._to_a_gpu))
         wrap(tensor, "cuda", lambda original: self._around(original, compiling, lambda args, kwargs: True))
 
@@ -180,7 +180,7 @@ class Optimizers:
         if "fused_optimizer" in self._changes.wanted:
             wrap(self._torch.optim.Optimizer, "__init__", self._remember_places)
         optimizer: Any = sys.modules["torch.optim.optimizer"]
-        compiling = getattr(getattr(self._torch, "compiler", None), "is_compiling", lambda: False)
+        compiling = is_compiling(self._torch)
 
         def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
             if not compiling():

@@ -28,6 +28,11 @@ def wrap(owner: Any, name: str, around: Callable[[Any], Any]) -> Any:
     return original
 
 
+def is_compiling(torch: Any) -> Callable[[], bool]:
+    """Return torch's function that is true while torch.compile traces; always false before torch 2.1."""
+    return getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
+
+
 class Placed:
     """Wrappers that are placed for a while: ``Placed()(owner, name, around)``, and ``restore``."""
 

@@ -29,6 +29,11 @@ def write(key: str, value: Dict[str, Any]) -> None:
     _append({key: value})
 
 
+def failure(key: str, error: BaseException) -> None:
+    """Append one line with the reason of a failure of ours."""
+    write(key, {"reason": ("%s: %s" % (type(error).__name__, error))[:300]})
+
+
 def metrics(by: str, phase: str, epoch: int, values: Dict[str, Any]) -> None:
     """Append a framework's metrics of an epoch, like a script that reports its own: finite numbers.
 

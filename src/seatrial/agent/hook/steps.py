@@ -181,7 +181,7 @@ class Recorder:
         """Switch off after an error in here, and report it."""
         if self.on:
             self.on, self.thread = False, NOBODY
-            report.write("hook_stopped", {"reason": ("%s: %s" % (type(error).__name__, error))[:300]})
+            report.failure("hook_stopped", error)
 
     # evaluation
 

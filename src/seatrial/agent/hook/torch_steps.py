@@ -140,7 +140,7 @@ class OptimizerSteps:
             return
         patch = patcher.patch
 
-        def patch_and_wrap() -> None:
+        def patch_and_look() -> None:
             global end_graph
             patch()
             end_graph = getattr(sys.modules.get("torch._dynamo"), "graph_break", no_break)
@@ -148,9 +148,9 @@ class OptimizerSteps:
                 step = vars(optimizer).get("step") if isinstance(optimizer, type) else None
                 if step is None:
                     continue
-                optimizer._seatrial_ends_graph = _goes_through(step, "_use_grad")
+                optimizer._seatrial_ends_graph = _ends_its_graph(step)
 
-        patcher.patch = staticmethod(patch_and_wrap)
+        patcher.patch = staticmethod(patch_and_look)
 
     def _before_step(self) -> Any:
         recorder, compiling, windows = self.recorder, self._compiling, self.windows
@@ -221,12 +221,11 @@ def compiling_check(torch: Any) -> Callable[[], bool]:
     return lambda: False
 
 
-def _goes_through(step: Any, name: str) -> bool:
-    """Return whether a function of this name in torch/optim/optimizer.py is around this step: ``wrapper`` calls the
-    hooks."""
+def _ends_its_graph(step: Any) -> bool:
+    """Return whether torch/optim/optimizer.py's ``_use_grad`` is around this step."""
     while step is not None:
         code = getattr(step, "__code__", None)
-        if code is not None and code.co_name == name and code.co_filename.endswith("optimizer.py"):
+        if code is not None and code.co_name == "_use_grad" and code.co_filename.endswith("optimizer.py"):
             return True
         step = getattr(step, "__wrapped__", None)
     return False

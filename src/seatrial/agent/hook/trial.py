@@ -187,7 +187,7 @@ class Trial:
         try:
             self._look(step)
         except Exception as error:  # noqa: BLE001  any error: a trial that goes on would be a whole training
-            report.write("trial_failed", {"reason": ("%s: %s" % (type(error).__name__, error))[:300]})
+            report.failure("trial_failed", error)
             os._exit(0)
 
     def _look(self, step: int) -> None:
@@ -276,7 +276,7 @@ class Trial:
             self.report_trial(ended)
             self.recorder.report_line()
         except Exception as error:  # noqa: BLE001
-            report.write("trial_failed", {"reason": ("%s: %s" % (type(error).__name__, error))[:300]})
+            report.failure("trial_failed", error)
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
@@ -292,7 +292,7 @@ class Trial:
             try:
                 self.report_trial("script")
             except Exception as error:  # noqa: BLE001
-                report.write("trial_failed", {"reason": ("%s: %s" % (type(error).__name__, error))[:300]})
+                report.failure("trial_failed", error)
 
     def report_trial(self, ended: str) -> None:
         """The report; once."""

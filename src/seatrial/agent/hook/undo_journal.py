@@ -11,6 +11,8 @@ import sys
 import threading
 from typing import Any, Callable, Dict, List, Optional, Set
 
+from .observe import wrap
+
 #: Larger files are not copied: what a script opens to change in place at that size is data, hardly a result.
 _MOST_BYTES = 64 << 20
 
@@ -56,19 +58,23 @@ def counts() -> Dict[str, Any]:
 
 
 def _skip_saving(owner: Any, name: str) -> None:
-    """``owner.name(what, path)`` writes nothing but an empty file where there is none, as a script may rename or link
-    it (timm does); into a buffer it writes as ever."""
-    original = getattr(owner, name)
+    """Let ``owner.name(what, path)`` write only an empty file, and none over a file; into a buffer it writes as ever.
 
-    def save(*args: Any, **kwargs: Any) -> Any:
-        path = args[1] if len(args) > 1 else kwargs.get("f", kwargs.get("filename"))
-        if isinstance(path, (str, os.PathLike)):
-            _state["skipped"] += 1
-            _stand_in(path)
-            return None
-        return original(*args, **kwargs)
+    The empty file is there because a script may rename or link it (timm does).
+    """
 
-    setattr(owner, name, save)
+    def around(original: Any) -> Any:
+        def save(*args: Any, **kwargs: Any) -> Any:
+            path = args[1] if len(args) > 1 else kwargs.get("f", kwargs.get("filename"))
+            if isinstance(path, (str, os.PathLike)):
+                _state["skipped"] += 1
+                _stand_in(path)
+                return None
+            return original(*args, **kwargs)
+
+        return save
+
+    wrap(owner, name, around)
 
 
 def _stand_in(path: Any) -> None:

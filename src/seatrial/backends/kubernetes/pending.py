@@ -155,7 +155,7 @@ def _half(resource: str, asked: str) -> str:
 
 
 def _resources(message: str, around: Surroundings) -> Facts:
-    """Insufficient cpu or memory: whose request it is. One without a limit is ours (manifests/pod.py, resources)."""
+    """Insufficient cpu or memory: whose request it is. One without a limit is ours (pod.py, _resources)."""
     what = sorted(set(re.findall(r"Insufficient ([\w./-]+?)(?=[,.\s]|$)", message)))
     resources = own_container(around.item.get("spec", {})).get("resources", {})
     asked, limits = resources.get("requests", {}), resources.get("limits", {})

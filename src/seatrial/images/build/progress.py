@@ -46,7 +46,7 @@ _OTHER_STEPS = (
     (re.compile(r"load metadata for|FROM .*@?sha256|^sha256:|^(Trying to pull|Copying blob)"), _BASE),
     (re.compile(r"exporting|COMMIT|writing image"), "writing the image"),
     (re.compile(r"^pushing "), "pushing the image"),
-    # backends/local/venv.py
+    # backends/local.py
     (re.compile(r"^creating the virtual environment$"), "creating the virtual environment"),
     (re.compile(r"^installing the packages with pip$"), "installing the packages with pip"),
 )
