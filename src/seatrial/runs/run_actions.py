@@ -13,7 +13,6 @@ from seatrial.backends.base import Backend, Freed, Handle
 from seatrial.errors import EngineUnavailableError, SeatrialError, UsageError
 from seatrial.events import follow_chain
 from seatrial.images.plan import slug
-from seatrial.receipt.store import JSON_NAME, load
 from seatrial.runs.adopt import handle_of
 from seatrial.runs.following.watch import request_stop
 from seatrial.runs.liveness import backend_of, leases, state_of
@@ -151,6 +150,8 @@ def verify(run: Run) -> Verdict:
 
     Raises UsageError: the run has no record, or its evidence is not chained.
     """
+    from seatrial.receipt.store import JSON_NAME, load  # not loaded before a run has started
+
     if not run.recorded:
         raise UsageError(
             f"Run {run.id} predates seatrial's own records: it cannot be verified",
