@@ -120,7 +120,7 @@ class TestBesideTheTarget:
         assert finding["id"] == ("gpu-too-new-for-tensorflow" if check == "tensorflow" else "no-kernel-image")
         assert finding["fix"].startswith("seatrial" if check == "tensorflow" else "pip install --upgrade 'jax[cuda")
 
-    @pytest.mark.parametrize("said", ["CUDA_ERROR_OUT_OF_MEMORY: out of memory", "CUBLAS_STATUS_NOT_INITIALIZED"])
+    @pytest.mark.parametrize("printed", ["CUDA_ERROR_OUT_OF_MEMORY: out of memory", "CUBLAS_STATUS_NOT_INITIALIZED"])
     def test_memory_that_the_target_has_taken_is_no_failure(self, tmp_path, driver, check, version, printed):
         agent, done = run(tmp_path, driver, check, GRAPH="INTERNAL: failed: " + printed)
         assert done.returncode == 0 and len(agent.events("gpu.kernel")) == 1

@@ -104,7 +104,7 @@ def test_a_record_of_pods_that_is_none_stops_nothing(tmp_path, monkeypatch, text
 
 
 @pytest.mark.parametrize(
-    ("code", "stopped", "pod_restarts", "told"),
+    ("code", "stopped", "pod_restarts", "reported"),
     [
         (0, True, 0, 143),  # saved and ended well: evicted all the same
         (1, True, 3, 143),

@@ -103,7 +103,7 @@ def reported(monkeypatch, uid=1000, **status):
 
 
 @pytest.mark.parametrize(
-    ("uid", "status", "said"),
+    ("uid", "status", "printed"),
     [
         (1000, {}, None),
         (1000, {"CapBnd": "000001ffffffffff"}, None),  # not to be had: no setuid program gives any

@@ -32,7 +32,7 @@ CPU = Anatomy(
 
 
 @pytest.mark.parametrize(
-    ("device", "share", "said"),
+    ("device", "share", "printed"),
     [
         ("cpu", 0.34, "the script trains on the CPU"),
         ("cuda", 0.001, "0 % of a step is the optimizer's"),
