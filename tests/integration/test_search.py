@@ -291,7 +291,7 @@ def test_bad_input_is_one_sentence_and_the_next_command(project: Project) -> Non
     told = _refused(project, "train.py", "--set", "lr=1,2", "--address", "10.0.0.1:6379")
     assert "--engine ray" in told
     told = project.cli("sweep", "--resume", "nobody", "--set", "lr=1,2", exit_code=2).stderr
-    assert "takes no --set" in told
+    assert "--resume cannot be combined with --set" in told
     told = project.cli("sweep", "--resume", "nobody", exit_code=2).stderr
     assert "There is no study nobody in this project" in told
     assert project.runs == []

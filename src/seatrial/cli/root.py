@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from seatrial.cli import VERBS
+from seatrial.cli.verbs import VERBS
 
 #: The plug-ins that pydantic leaves out. Source: pydantic.dev/docs, "Pydantic plugins".
 _PYDANTIC_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
@@ -22,6 +22,13 @@ class Root(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb. Raises SystemExit from BrokenPipeError, which click itself would turn into a bare exit."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise SystemExit(1) from error
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:

@@ -57,8 +57,11 @@ def test_xid_of_the_program_warns_and_of_the_hardware_is_an_error_once_each(case
     case.look()
     case.gpu.xids += [79]
     case.look()
-    assert [(finding.id, finding.severity) for finding in case.told] == [("gpu-xid", "warning"), ("gpu-xid", "error")]
-    assert case.told[1].evidence == [f"Xid 79 on {UUID}"]
+    assert [(finding.id, finding.severity) for finding in case.reported] == [
+        ("gpu-xid", "warning"),
+        ("gpu-xid", "error"),
+    ]
+    assert case.reported[1].evidence == [f"Xid 79 on {UUID}"]
 
 
 def test_nvml_that_stops_answering(case):
@@ -83,7 +86,7 @@ def test_a_slowdown_must_last(case):
 def test_the_power_cap_is_information(case):
     capped = {"throttle_reasons": ["sw_power_cap"]}
     case.look(1, capped)
-    assert case.look(CAPPED_S, capped) == ["gpu-power-capped"] and case.told[0].severity == "info"
+    assert case.look(CAPPED_S, capped) == ["gpu-power-capped"] and case.reported[0].severity == "info"
 
 
 def test_what_is_nearly_full(case):
@@ -100,7 +103,7 @@ SPINNING = {"utilization_pct": 100.0, "tensor_activity_pct": 0.0, "dram_activity
 def test_a_hung_collective_spins_at_full_utilisation(case):
     case.look()
     assert case.look(1, SPINNING) == [] and case.look(299, SPINNING) == []
-    assert case.look(1, SPINNING) == ["hang"] and "utilisation 100 %" in case.told[0].evidence[0]
+    assert case.look(1, SPINNING) == ["hang"] and "utilisation 100 %" in case.reported[0].evidence[0]
 
 
 def test_a_long_start_is_no_hang(case):

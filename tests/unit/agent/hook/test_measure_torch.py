@@ -139,8 +139,7 @@ def test_forked_children_of_the_script_report_nothing(tmp_path):
 
 def test_an_error_in_the_hook_switches_it_off_and_reports_so(tmp_path):
     body = (
-        "import seatrial_hook.recorder as r\ndef bad(*_): raise RuntimeError('ours')\nr.Recorder.stepped = bad\n"
-        + PLAIN
+        "import seatrial_hook.steps as r\ndef bad(*_): raise RuntimeError('ours')\nr.Recorder.stepped = bad\n" + PLAIN
     )
     with_hook = run(tmp_path, body, measured=True)
     without = run(tmp_path, PLAIN, measured=False)
