@@ -14,7 +14,7 @@ help:
 	@echo "make test      set up, lint, and the core tests (Docker and Podman tests skip where there is no engine)"
 	@echo "make test-all  the same and the slow tests"
 	@echo "make wheel-test  build the wheel, install it with pip, pipx and uv, and use it from there"
-	@echo "make docs      write the generated pages under docs/ again, and build the site in build/site"
+	@echo "make docs      build the site in build/site, with the pages that are generated from the code"
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("seatrial needs Python 3.10 or newer, for example: make PYTHON=python3.12 demo")'
@@ -64,7 +64,6 @@ $(VENV)/.docs: $(VENV)/.test
 
 # Stops at a link that leads nowhere. The site, in build/site, can be opened from there; it asks no other server for anything.
 docs: $(VENV)/.docs
-	$(BIN)/python docs/reference/generate.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "the site: build/site/index.html"
 

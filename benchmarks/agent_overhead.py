@@ -19,7 +19,7 @@ import threading
 import time
 from pathlib import Path
 
-from seatrial.probe import nvml, proc
+from seatrial.probe import nvml, processes
 from seatrial.system import agent_archive
 
 SETTLE_S = 2.0
@@ -63,9 +63,9 @@ def measure(python: str, seconds: float, archive: Path | None, report_hz: float,
         try:
             wait_for_target(agent)
             time.sleep(SETTLE_S)
-            before, bytes_before = proc.read(agent.pid), written.bytes
+            before, bytes_before = processes.read(agent.pid), written.bytes
             time.sleep(seconds)
-            after = proc.read(agent.pid)
+            after = processes.read(agent.pid)
         finally:
             agent.terminate()
             agent.wait()
@@ -76,7 +76,7 @@ def measure(python: str, seconds: float, archive: Path | None, report_hz: float,
         "gpus": len(gpus),
         "report_hz": report_hz,
         "context": context,
-        "processes_visible": len(proc.everyone()),
+        "processes_visible": len(processes.everyone()),
         "start_cpu_s": round(before.cpu_seconds, 3),
         "steady_cpu_pct_of_a_core": round((after.cpu_seconds - before.cpu_seconds) / seconds * 100, 3),
         "rss_mb": round(after.rss_bytes / 1e6, 1),
@@ -101,7 +101,7 @@ class Counter(threading.Thread):
 def wait_for_target(agent: subprocess.Popen[bytes]) -> None:
     """Until the target runs, or the agent has ended."""
     while agent.poll() is None:
-        if any(b"target.py" in proc.command_line(process.pid) for process in proc.descendants(agent.pid)):
+        if any(b"target.py" in processes.command_line(process.pid) for process in processes.descendants(agent.pid)):
             return
         time.sleep(0.05)
 

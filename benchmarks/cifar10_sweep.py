@@ -17,13 +17,14 @@ from pathlib import Path
 import torch
 
 from seatrial.recipes import cifar10
-from seatrial.train.data.cifar10 import read_cifar10
+from seatrial.train.data.cifar10 import image_sets, read_records
 from seatrial.train.data.crops import AlternatingCrops
-from seatrial.train.data.images import ImageSet, Normalisation, TestImages
+from seatrial.train.data.images import ImageSet, TestImages
 from seatrial.train.distributed import Ranks
 from seatrial.train.engine import choose_engine
-from seatrial.train.evaluate import evaluate
+from seatrial.train.evaluation import evaluate
 from seatrial.train.precision import choose_precision
+from seatrial.train.saving.examples import Normalisation
 from seatrial.train.saving.rng import seed_all
 from seatrial.train.step import Step
 
@@ -172,7 +173,7 @@ def main() -> None:
     arguments = parser.parse_args()
     began = time.perf_counter()
     torch.backends.cudnn.benchmark = True
-    data = read_cifar10(arguments.data) if arguments.data else (blobs(400), blobs(50))
+    data = image_sets(read_records(arguments.data)) if arguments.data else (blobs(400), blobs(50))
     settings = json.loads(arguments.settings.read_text()) if arguments.settings else {"usual": {}}
     number, parts = map(int, arguments.part.split("/"))
     chosen = dict(list(settings.items())[number::parts])

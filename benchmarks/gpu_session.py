@@ -148,7 +148,7 @@ def from_seeds(data, seeds, batch, rate, epochs):
 
     from seatrial.recipes.mnist import network
     from seatrial.train.data.images import TestImages
-    from seatrial.train.evaluate import evaluate
+    from seatrial.train.evaluation import evaluate
     from seatrial.train.saving.rng import seed_all
 
     step, engine, _ = mnist_step(data, "graph", "bf16", batch=batch, rate=rate, epochs=epochs, schedule=True)
@@ -345,15 +345,15 @@ def mnist_step(
     import torch
 
     from seatrial.recipes.mnist import image_sets, network
-    from seatrial.train.data.idx import read_folder
-    from seatrial.train.data.images import Normalisation, ResidentImages
-    from seatrial.train.data.streaming import StreamedImages
+    from seatrial.train.data.images import ResidentImages, StreamedImages
+    from seatrial.train.data.mnist import read_folder
     from seatrial.train.distributed import Ranks
     from seatrial.train.engine import choose_engine
     from seatrial.train.fused import cross_entropy
     from seatrial.train.optim.optimizer import adam
     from seatrial.train.optim.schedules import triangle
     from seatrial.train.precision import choose_precision
+    from seatrial.train.saving.examples import Normalisation
     from seatrial.train.saving.rng import seed_all
     from seatrial.train.step import Step
 
@@ -392,7 +392,7 @@ def mnist_outcome(data, engine, precision, *, epochs=1, steps=None, **options):
     import torch
 
     from seatrial.train.data.images import TestImages
-    from seatrial.train.evaluate import evaluate
+    from seatrial.train.evaluation import evaluate
     from seatrial.train.loop import Settings, fit
     from seatrial.train.trackers import Trackers
 

@@ -2,7 +2,7 @@
 
     python benchmarks/hook_calls.py
 
-A loop keeps them in the CPU's caches; in a real step they cost two to five times as much (docs/decisions/0036).
+A loop keeps them in the CPU's caches; in a real step they cost two to five times as much (docs/decisions.md, 0036).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from seatrial.agent.hook import install as hook
+from seatrial.agent.hook import install
 
 BODY = r"""
 import collections, gc, statistics, sys, time, torch
@@ -75,7 +75,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as place:
         env = {**os.environ, "SEATRIAL_EVENTS": f"{place}/events.jsonl"}
         env.pop("PYTHONPATH", None)
-        hook.install(f"{place}/hooks", env, None, measure_steps=True)
+        install.install(f"{place}/hooks", env, None, measure_steps=True)
         script = Path(place, "steps.py")
         script.write_text(BODY)
         return subprocess.run([sys.executable, str(script)], env=env).returncode

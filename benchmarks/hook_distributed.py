@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from seatrial.agent.hook import install as hook
+from seatrial.agent.hook import install
 
 #: Multicast of NVLink hangs on some machines.
 QUIET = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
@@ -108,7 +108,7 @@ def one(name: str, asked: argparse.Namespace, *, measured: bool) -> dict[str, An
         (folder / "train.py").write_text(text)
         env = {**os.environ, **QUIET, "SEATRIAL_EVENTS": str(folder / "events.jsonl")}
         if measured:
-            hook.install(str(folder / "hooks"), env, None, measure_steps=True)
+            install.install(str(folder / "hooks"), env, None, measure_steps=True)
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={asked.ranks}"]
         command += ["train.py", "cpu" if asked.cpu else "cuda"]
         try:

@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from seatrial.agent.hook import install as hook
+from seatrial.agent.hook import install
 
 HEAD = """
 import hashlib, sys, time, torch
@@ -240,7 +240,7 @@ def environment(folder: Path, measured: bool) -> dict[str, str]:
     env = {**os.environ, "SEATRIAL_EVENTS": str(folder / "events.jsonl"), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     env.pop("PYTHONPATH", None)
     if measured:
-        hook.install(str(folder / "hooks"), env, None, measure_steps=True)
+        install.install(str(folder / "hooks"), env, None, measure_steps=True)
     return env
 
 

@@ -190,12 +190,12 @@ def score(model, images, labels):
 def accuracy_of(tiny, seeds, epochs=10, **options):
     """Ten epochs on CIFAR-10 as docs/training.md has it: accuracy, loop and preparing of each seed."""
     from seatrial.train import Step, Test, batches, cosine, fit
-    from seatrial.train.data.cifar10 import read_cifar10
+    from seatrial.train.data.cifar10 import image_sets, read_records
 
     if tiny or not CIFAR:
         return {"skipped": "no CIFAR-10: --cifar DIR names its .bin files"}
     engine = options.pop("engine", "auto")
-    train, test = (TensorDataset(part.images_NCHW, part.labels_N) for part in read_cifar10(Path(CIFAR)))
+    train, test = (TensorDataset(part.images_NCHW, part.labels_N) for part in image_sets(read_records(Path(CIFAR))))
     results = []
     for seed in seeds:
         torch.manual_seed(seed)

@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from seatrial.train import Step, batches, compiled_blocks, cosine, module_kernels
+from seatrial.train import Step, batches, cosine, module_patches
 from seatrial.train.engine import choose_engine
 from seatrial.train.kernels import layernorm
 from seatrial.train.saving import rng
@@ -96,7 +96,7 @@ def resnet(engine="graph", kernels=True, second_stream=True):
 
 def gpt(engine="graph", kernels=False, mixed=False):
     if mixed:
-        compiled_blocks.options = lambda: None
+        engine.options = lambda: None
     words, length, batch = text(False)
     there, offsets = words.cuda(), torch.arange(length + 1, device="cuda")
 
@@ -146,7 +146,7 @@ def check():
         for channels, pixels in ((32, 32), (64, 32), (128, 16), (256, 8), (512, 4), (1024, 7), (2048, 3)):
             torch.manual_seed(0)
             norm = nn.BatchNorm2d(channels).cuda()
-            exact, then = copy.deepcopy(norm).double(), module_kernels.NormThen(norm, "relu")
+            exact, then = copy.deepcopy(norm).double(), module_patches.NormThen(norm, "relu")
             x, other, grad = (
                 torch.randn(128, channels, pixels, pixels, device="cuda")
                 .to(dtype)

@@ -99,8 +99,8 @@ def check(arguments):
     from seatrial.train.kernels import dropout
     from seatrial.train.optim.optimizer import adamw
     from seatrial.train.packed.bert import PackedBert
-    from seatrial.train.packed.optimizer import FlatAdamW
     from seatrial.train.packed.texts import PackedTexts
+    from seatrial.train.packed.weights import FlatAdamW
     from seatrial.train.precision import Precision
 
     here, cpu = lone(), Ranks(0, 1, torch.device("cpu"))
@@ -201,8 +201,8 @@ def speed(arguments):
     from seatrial.train.engine import choose_engine
     from seatrial.train.optim.schedules import triangle
     from seatrial.train.packed.bert import PackedBert
-    from seatrial.train.packed.optimizer import FlatAdamW
     from seatrial.train.packed.texts import PackedTexts
+    from seatrial.train.packed.weights import FlatAdamW
     from seatrial.train.precision import choose_precision
     from seatrial.train.step import Step
 
@@ -280,23 +280,23 @@ def trained(arguments, *words, padded_way=False, checkpoints=True):
     import torch
 
     from seatrial.recipes import spam
-    from seatrial.train import script
+    from seatrial.train import options
 
-    outcomes, fit, settings = [], spam.fit, script.settings
+    outcomes, fit, settings = [], spam.fit, options.settings
     takes = spam.takes
     if padded_way:
         spam.takes = lambda *given: "a comparison"
     if not checkpoints:
         import dataclasses
 
-        script.settings = lambda given: dataclasses.replace(settings(given), checkpoints=None)
+        options.settings = lambda given: dataclasses.replace(settings(given), checkpoints=None)
     spam.fit = lambda *given: outcomes.append((time.perf_counter(), fit(*given))) or outcomes[-1][1]
     printed = io.StringIO()
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as models, contextlib.redirect_stdout(printed):
         data = ["--data", str(arguments.sms), "--models", models, "--from-scratch"]
         code = spam.main([*data, *words])
-    spam.fit, script.settings, spam.takes = fit, settings, takes
+    spam.fit, options.settings, spam.takes = fit, settings, takes
     outcome = outcomes[0][1]
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -385,8 +385,8 @@ def small_steps(arguments):
 
     from seatrial.train.data.texts import TextSet
     from seatrial.train.packed.bert import PackedBert
-    from seatrial.train.packed.optimizer import FlatAdamW
     from seatrial.train.packed.texts import PackedTexts
+    from seatrial.train.packed.weights import FlatAdamW
 
     here = lone()
     lengths = [1, 2, 16, 17, 31, 33, 40, 64, 65, 100, 128, 5, 9, 12, 3, 20]

@@ -22,12 +22,12 @@ from statistics import mean, median
 from typing import Any
 
 from seatrial.agent.observer import GPM_FIRST_S, GPM_LATER_S
-from seatrial.probe import gpm, nvml, proc, shm
-from seatrial.probe.attribution import Attribution
-from seatrial.probe.cgroup import Cgroup
-from seatrial.probe.gpu import Gpu
+from seatrial.probe import container, nvml, processes
+from seatrial.probe.container import Cgroup
+from seatrial.probe.gpu import Gpm, Gpu
+from seatrial.probe.machine import Attribution
+from seatrial.probe.processes import Tree
 from seatrial.probe.sampler import GPM_INTERVAL_S, Sampler
-from seatrial.probe.tree import Tree
 
 #: Between two calls of a part: caches go cold as they do between samples. GPM wants more than 0.1 s.
 PAUSE_S = 0.03
@@ -72,13 +72,13 @@ def container_parts() -> dict[str, Any]:
     tree.read()
     attribution.containers()
     return {
-        "every process of /proc": cost(lambda: proc.descendants(os.getpid())),
+        "every process of /proc": cost(lambda: processes.descendants(os.getpid())),
         "the tree, incrementally": cost(tree.read),
         "containers, incrementally": cost(attribution.containers),
         "cgroup: CPU": cost(cgroup.cpu_seconds),
         "cgroup: memory": cost(cgroup.memory_bytes),
         "cgroup: limits": cost(lambda: (cgroup.memory_limit_bytes(), cgroup.cpu_quota_cores())),
-        "/dev/shm": cost(shm.read),
+        "/dev/shm": cost(container.read),
     }
 
 
@@ -93,7 +93,7 @@ def gpu_parts(pynvml: Any, uuid: str) -> dict[str, Any]:
     }
     for name, arguments in CALLS.items():
         found[name] = cost(lambda name=name, arguments=arguments: nvml.optional(pynvml, name, handle, *arguments), 10)
-    reader = gpm.Gpm(pynvml, handle)
+    reader = Gpm(pynvml, handle)
     if reader.supported:
         found["GPM: sample and comparison"] = cost(lambda: reader.read(0), 20, GPM_PAUSE_S)
         found["GPM: sample"] = cost(reader._take, 20, GPM_PAUSE_S)
@@ -157,7 +157,7 @@ def main() -> None:
     try:
         found: dict[str, Any] = {
             "gpus": [gpu.name for gpu in inventory.gpus],
-            "processes": len(proc.everyone()),
+            "processes": len(processes.everyone()),
             "python": sys.version.split()[0],
             "container": attempt(container_parts),
         }

@@ -21,7 +21,7 @@ from typing import Any
 
 from seatrial.probe.nvml import NvmlError, inventory, load
 from seatrial.runs.store import RunStore
-from seatrial.search.opening import find_study
+from seatrial.search.search import find_study
 from seatrial.search.trial import Trial
 
 #: Holds 2 GB of the GPU and computes for some seconds; reports a loss that falls to what the setting allows.

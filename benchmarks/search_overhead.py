@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from seatrial.runs.store import RunStore
-from seatrial.search.opening import find_study
+from seatrial.search.search import find_study
 
 SCRIPT = "import argparse, time\np = argparse.ArgumentParser(); p.add_argument('--a'); p.parse_args(); time.sleep(1)\n"
 IMAGE = "python:3.11-slim-bookworm"

@@ -15,13 +15,15 @@ import json
 import os
 import statistics
 import sys
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from seatrial import events
 from seatrial.runs.store import RunStore
-from seatrial.search.engines import ENGINES, PRUNERS
-from seatrial.search.opening import find_study
-from seatrial.search.trial import Ending, Report, Trial
+from seatrial.search.search import find_study
+from seatrial.search.study import FILE, Study
+from seatrial.search.trial import Ending, Trial
 
 SEEDS = 10
 
@@ -42,27 +44,25 @@ def main() -> None:
     for search, prune in (("tpe", "asha"), ("tpe", "median"), ("tpe", "none"), ("random", "none")):
         shares = []
         for seed in range(SEEDS):
-            engine, pruner = ENGINES[search](seed), PRUNERS[prune]() if prune != "none" else None
-            done: list[Trial] = []
-            used_s, found = 0.0, False
-            while (settings := engine.ask(space, objective, done)) is not None and not found:
-                known = grid[tuple((one, settings[one]) for one in space.names)]
+            folder = Path(tempfile.mkdtemp()) / "replay"
+            folder.mkdir()
+            definition = replace(study.definition, name="replay", search=search, prune=prune, trials=None, seed=seed)
+            replay = Study.create(folder / FILE, definition)
+            count, used_s, found = 0, 0.0, False
+            while not found and (trial := replay.ask()) is not None:
+                count += 1
+                known = grid[tuple((one, trial.settings[one]) for one in space.names)]
                 seconds = spent[tuple(known.settings.items())]
-                trial = Trial(len(done), settings, "running")
                 for place, report in enumerate(known.reports):
-                    trial = Trial(**{**vars(trial), "reports": (*trial.reports, Report(report.step, report.value))})
-                    answer = pruner.judge(objective, [*done, trial], trial) if pruner else None
-                    if answer is not None:
-                        trial = Trial(**{**vars(trial), "notes": answer.notes})
-                    if answer is not None and answer.why and place + 1 < len(known.reports):
+                    if replay.report(trial.number, report.step, report.value) and place + 1 < len(known.reports):
                         used_s += seconds[place]
-                        done.append(Trial(**{**vars(trial), "state": "pruned", "ending": Ending("pruned")}))
+                        replay.tell(trial.number, Ending("pruned"))
                         break
                 else:
                     used_s += seconds[-1]
-                    done.append(Trial(**{**vars(trial), "state": "done", "ending": Ending("done", value=known.value)}))
+                    replay.tell(trial.number, Ending("done", value=known.value))
                     found = known is best
-            shares.append({"seed": seed, "found": found, "trials": len(done), "share": round(used_s / all_s, 3)})
+            shares.append({"seed": seed, "found": found, "trials": count, "share": round(used_s / all_s, 3)})
         mean = statistics.fmean(one["share"] for one in shares)
         print(
             f"{search:6} prune {prune:6}: mean {mean:.1%} of the grid's CPU-s, found by "

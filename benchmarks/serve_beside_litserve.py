@@ -75,8 +75,7 @@ def save_digits(folder):
     import torch
 
     from seatrial.recipes.mnist import network
-    from seatrial.train.normalisation import Normalisation
-    from seatrial.train.saving.examples import image_examples, save_examples
+    from seatrial.train.saving.examples import Normalisation, image_examples, save_examples
     from seatrial.train.saving.model_files import save_model
 
     torch.manual_seed(0)

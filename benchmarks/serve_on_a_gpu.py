@@ -4,7 +4,7 @@
 
 Needs torch, transformers, tokenizers, safetensors, and what serving needs (uvicorn, uvloop, httptools, starlette …).
 Models have random weights unless --mnist names the data. Every part has a time limit; OUT gets results.json after each,
-NAME.log of each server, and NAME.svg of each curve. --small is for a try on a CPU.
+NAME.log of each server. --small is for a try on a CPU.
 """
 
 import argparse
@@ -38,8 +38,7 @@ def make_mnist(models, data, device):
     import torch
 
     from seatrial.recipes.mnist import network
-    from seatrial.train.normalisation import Normalisation
-    from seatrial.train.saving.examples import image_examples, save_examples
+    from seatrial.train.saving.examples import Normalisation, image_examples, save_examples
     from seatrial.train.saving.model_files import save_model
 
     torch.manual_seed(0)
@@ -301,17 +300,6 @@ def versions():
     return facts
 
 
-def curve(name, found, out):
-    from seatrial.train.plot import line_chart
-
-    points = [(each["requests_per_s"], each["p99_ms"]) for each in found["rounds"] if each["requests"]]
-    middle = [(each["requests_per_s"], each["p50_ms"]) for each in found["rounds"] if each["requests"]]
-    title = f"{name}: latency over throughput"
-    if points:
-        chart = line_chart({"p99": points, "p50": middle}, title=title, x="requests/s", y="ms")
-        (out / f"{name}.svg").write_text(chart)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
@@ -352,8 +340,6 @@ def main():
             part("spam model", lambda: make_spam(models, options.messages, "small" if options.small else "base"))
         for name in reversed(chosen):
             part(f"{name} over HTTP", lambda name=name: over_http(name, models, options.out, options))
-            if isinstance(results[f"{name} over HTTP"], dict):
-                curve(name, results[f"{name} over HTTP"], options.out)
         for name in reversed(chosen):
             part(f"{name} alone", lambda name=name: in_process(name, models, options.out))
         part("overload", lambda: overload(chosen[-1], models, options.out, options))

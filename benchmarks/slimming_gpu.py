@@ -196,7 +196,16 @@ def _link(source: Path, target: Path) -> None:
 
 def _level(given: argparse.Namespace, copy: Path, arguments: list[str], *, try_it: bool) -> Row:
     started = time.monotonic()
-    slim = [given.python, "-m", "seatrial.images.slimming.main", "--root", str(copy), "--arch", given.arch, *arguments]
+    slim = [
+        given.python,
+        "-m",
+        "seatrial.images.slim.program.main",
+        "--root",
+        str(copy),
+        "--arch",
+        given.arch,
+        *arguments,
+    ]
     try:
         _output(slim, env=_env(REPOSITORY / "src"), timeout=150)
     except (subprocess.SubprocessError, OSError) as error:

@@ -218,7 +218,7 @@ def _link(source: str, target: str) -> None:
 
 def slim(site: Path, arguments: list[str]) -> dict[str, Any]:
     """Run the slimming program; what it reports."""
-    argv = [sys.executable, "-m", "seatrial.images.slimming.main", "--root", str(site), *arguments]
+    argv = [sys.executable, "-m", "seatrial.images.slim.program.main", "--root", str(site), *arguments]
     started = time.time()
     ended = subprocess.run(argv, capture_output=True, text=True, timeout=400, check=False)
     report = site / "slim.json"

@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from seatrial.probe import proc
+from seatrial.probe import processes
 
 CONNECTIONS = 10
 
@@ -108,12 +108,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         started = {
             verb: subprocess.Popen(
-                [sys.executable, "-m", "seatrial", verb, "--listen", f"127.0.0.1:{port}"],
+                [sys.executable, "-m", "seatrial", "dashboard", *flags, "--listen", f"127.0.0.1:{port}"],
                 cwd=folder,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
             )
             for verb, port in ports.items()
+            for flags in (["--metrics-only"] if verb == "exporter" else [],)
         }
         try:
             for verb, port in ports.items():
@@ -124,12 +125,12 @@ def main() -> None:
                     except OSError:
                         time.sleep(0.1)
             time.sleep(2.0)
-            before = {verb: proc.read(process.pid) for verb, process in started.items()}
+            before = {verb: processes.read(process.pid) for verb, process in started.items()}
             began_s = time.monotonic()
             found = asyncio.run(load(ports, options.seconds, options.scrapes, options.pages))
             took_s = time.monotonic() - began_s
             for verb, process in started.items():
-                now, earlier = proc.read(process.pid), before[verb]
+                now, earlier = processes.read(process.pid), before[verb]
                 assert now is not None and earlier is not None, f"{verb} ended"
                 found[f"{verb}_cpu_pct_of_a_core"] = round((now.cpu_seconds - earlier.cpu_seconds) / took_s * 100, 1)
                 found[f"{verb}_rss_mb"] = round(now.rss_bytes / 1e6, 1)

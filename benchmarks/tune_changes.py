@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
-from seatrial.agent.hook import install as hook
+from seatrial.agent.hook import install
 
 COMMON = """
 import json, os, sys, time, torch
@@ -183,7 +183,7 @@ def trial(name, script, changes, folder, left_s):
     }
     if changes is not None:
         env["SEATRIAL_TUNE"] = json.dumps(changes)
-    hook.install(str(place / "hooks"), env, None, measure_steps=True)
+    install.install(str(place / "hooks"), env, None, measure_steps=True)
     began = time.monotonic()
     row = {"script": name, "changes": changes}
     try:

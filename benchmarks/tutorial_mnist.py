@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from seatrial.recipes.mnist import network
-from seatrial.train.data.idx import read_folder
+from seatrial.train.data.mnist import read_folder
 
 MEAN, DEVIATION = 0.1307, 0.3081
 

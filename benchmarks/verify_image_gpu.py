@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from seatrial.backends.containers.docker import Docker
-from seatrial.images.building.verify_image import verify_image
+from seatrial.images.build.verify import verify_image
 from seatrial.job.plan import Plan
 
 

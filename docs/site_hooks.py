@@ -1,22 +1,30 @@
-"""While the site is built: a list of decisions, a small search index, no files for debuggers."""
+"""Hooks of the site: pages that are generated, a small search index, no files for debuggers."""
 
 from __future__ import annotations
 
 import html
+import importlib.util
+import json
 import re
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-#: Folders that the search leaves out: a third of the index, and records rather than answers.
-UNSEARCHED = ("decisions/", "receipts/")
+#: Pages that the search leaves out: records rather than answers.
+UNSEARCHED = ("decisions.md", "receipts/")
 
-FOLDER = Path(__file__).parent / "decisions"
-EXAMPLES = Path(__file__).parent.parent / "examples"
+HERE = Path(__file__).parent
+RESULTS = HERE.parent / "benchmarks" / "results"
+EXAMPLES = HERE.parent / "examples"
 
 _RECORDED = re.compile(r"^<!-- recorded (\S+): (.*) -->$", re.MULTILINE)
 _NOT_RUN = re.compile(r"^<!-- not run: (.*) -->$", re.MULTILINE)
-#: A link from a page to examples/, which lies beside docs/ in the repository and below it on the site.
+#: A link from a page to examples/, which is next to docs/ in the repository and below it on the site.
 _TO_EXAMPLE = re.compile(r"(\]\((?:\.\./)*)\.\./examples/")
+#: A line that is only a link to a file of results: the site puts the table there.
+_RESULT = re.compile(r"^\[[^\]]*\]\((?:\.\./)+benchmarks/results/([\w-]+\.json)\)$", re.MULTILINE)
+#: A link to a receipt: the repository has the JSON, the site the page.
+_TO_RECEIPT = re.compile(r"(?<=/receipt)\.json(?=\))")
 _FILE = re.compile(r"^<!-- file: (.*) -->$", re.MULTILINE)
 
 #: A block of code as Pygments makes it: what opens it, and what lies inside.
@@ -24,34 +32,54 @@ _CODE = re.compile(r'<div class="highlight">(?=<pre>(.*?)</pre>)', re.DOTALL)
 _TAG = re.compile(r"<[^>]*>")
 
 
-def text() -> str:
-    lines = [
-        "# Decisions",
-        "",
-        "Why it is built this way: what was decided, from what, and the alternative that lost.",
-        "",
-    ]
-    for page in sorted(FOLDER.glob("[0-9]*.md")):
-        title = page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-        lines.append(f"- [{title}]({page.name})")
-    return "\n".join(lines) + "\n"
+def generator() -> ModuleType:
+    """Load reference/generate.py, which no package holds."""
+    spec = importlib.util.spec_from_file_location("generate_reference", HERE / "reference" / "generate.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Called by MkDocs, which is imported nowhere else."""
+    """Add the pages that are not in docs/. MkDocs calls this, and is imported nowhere else."""
     from mkdocs.structure.files import File
 
-    files.append(File.generated(config, "decisions/index.md", content=text()))
+    for name, text in generator().PAGES.items():
+        files.append(File.generated(config, f"reference/{name}", content=text()))
+    for path in (HERE / "receipts").glob("*/receipt.json"):
+        content = receipt_page(path)
+        files.append(File.generated(config, f"receipts/{path.parent.name}/receipt.md", content=content))
     for page in EXAMPLES.glob("*/README.md"):
         content = page.read_text(encoding="utf-8").replace("](../../docs/", "](../../")
         files.append(File.generated(config, f"examples/{page.parent.name}/README.md", content=content))
     return files
 
 
+def receipt_page(path: Path) -> str:
+    """Render a recorded receipt as Markdown."""
+    from seatrial.receipt.model import Receipt
+    from seatrial.receipt.render import markdown
+
+    return markdown.render(Receipt.model_validate_json(path.read_bytes()))
+
+
+def measured(path: Path) -> str:
+    """Return the table of a file of benchmarks/results, with its machine and command."""
+    result = json.loads(path.read_text(encoding="utf-8"))
+    shown = [["" if cell is None else str(cell) for cell in row] for row in (result["columns"], *result["rows"])]
+    lines = ["| " + " | ".join(row) + " |" for row in shown]
+    lines.insert(1, "|" + "---|" * len(result["columns"]))
+    about = f"*{result['title']}*. {result['machine']}; {result['versions']}; {result['date']}; `{result['command']}`."
+    return "\n".join([*lines, "", about, *(f"\n{note}" for note in result.get("notes", ()))])
+
+
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """What the markers of tests/pages/console.py say is shown: a block's date, and a file's name."""
+    """Replace links to results and receipts, and show the markers of tests/pages/console.py."""
     if page.file.src_uri.startswith(UNSEARCHED):
         page.meta["search"] = {"exclude": True}
+    markdown = _RESULT.sub(lambda found: measured(RESULTS / found[1]), markdown)
+    markdown = _TO_RECEIPT.sub(".md", markdown)
     markdown = _TO_EXAMPLE.sub(r"\1examples/", _NOT_RUN.sub(_why_not, markdown))
     return _FILE.sub(r"`\1`:\n", _RECORDED.sub(r"*Recorded \1; needs: \2.*\n", markdown))
 

@@ -23,7 +23,7 @@ CONFIG = '[image]\nbuild_network = "host"\n'
 PROGRAM = [sys.executable, "-m", "seatrial"]
 
 #: Verbs that ask before they act on such a file.
-ASKING = ("run", "up", "shell", "sweep", "predict", "bench", "build", "export", "tune")
+ASKING = ("run", "up", "shell", "sweep", "build", "export", "tune")
 
 
 class Project:

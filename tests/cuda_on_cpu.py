@@ -192,7 +192,7 @@ def kernels_on_cpu(monkeypatch):
     """Every launch of the library's kernels goes to the CPU."""
     if shutil.which("g++") is None:
         pytest.skip("g++ is not installed")
-    from seatrial.train import fused, layer_norms, module_kernels
+    from seatrial.train import fused, layer_norms, module_patches
     from seatrial.train.data import augment, images
     from seatrial.train.data import crops as crop_data
     from seatrial.train.kernels import (
@@ -224,7 +224,7 @@ def kernels_on_cpu(monkeypatch):
     for module in (
         *lone,
         *packed,
-        module_kernels,
+        module_patches,
         normact,
         layernorm,
         layer_norms,

@@ -8,18 +8,18 @@ import shutil
 import threading
 import time
 
-import uvicorn
-
 from fakes import FakeGpu, FakeNvml, a_plan
-from seatrial.dashboard import server
-from seatrial.dashboard.feed import Feed
-from seatrial.dashboard.projects import Projects
-from seatrial.receipt.write import write_receipt
-from seatrial.reports.view import provisional
+from seatrial.monitor.api import Api
+from seatrial.monitor.app import dashboard_app
+from seatrial.monitor.feed import Feed
+from seatrial.monitor.prometheus import Exposition
+from seatrial.monitor.reading import Names, Reader
+from seatrial.monitor.run_list import Projects
+from seatrial.monitor.run_view import provisional
+from seatrial.receipt.store import write_receipt
 from seatrial.runs.run import Run
 from seatrial.system import names
-from seatrial.telemetry.engines import Names
-from seatrial.telemetry.reading import Reader
+from seatrial.web import server
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 NO_ENGINES = {"SEATRIAL_DOCKER": "/no/docker", "SEATRIAL_PODMAN": "/no/podman"}
@@ -53,12 +53,11 @@ def serve(store, token=None, interval_s=0.3, hidden=NOBODY, environ=None):
     """(address, the server, its thread, the fake GPU). With an environment: every project that it leads to."""
     gpu = FakeGpu(utilization_pct=41)
     reader = Reader(Names(NO_ENGINES), pynvml=FakeNvml([gpu]))
-    feed = Feed(reader.read, interval_s=interval_s)
-    sock = server.listen("127.0.0.1", 0)
-    config = uvicorn.Config(
-        server.make_app(Projects(store, environ), feed, token, hidden), log_level="warning", timeout_graceful_shutdown=1
-    )
-    running = uvicorn.Server(config)
+    exposition = Exposition(list)
+    feed = Feed(reader.read, interval_s=interval_s, on_reading=exposition.renew)
+    sock = server.listen("dashboard", "127.0.0.1", 0)
+    made = dashboard_app(Api(Projects(store, environ), feed, hidden), feed, exposition, token)
+    running = server.Server(made, on_stop=feed.stop)
     thread = threading.Thread(target=running.run, kwargs={"sockets": [sock]}, daemon=True)
     thread.start()
     while not running.started:

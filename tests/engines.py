@@ -18,6 +18,7 @@ from cli_project import Project, environment
 from seatrial.backends.containers.docker import Docker
 from seatrial.backends.containers.podman import Podman
 from seatrial.backends.kubernetes.client import Cluster
+from seatrial.backends.kubernetes.survey import INDEXED_SINCE, read_version
 
 IMAGE = "python:3.11-slim-bookworm"
 
@@ -210,6 +211,13 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory, node_docker: Docker) ->
 @pytest.fixture(scope="session")
 def cluster(kubeconfig: Path) -> Cluster:
     return Cluster({"KUBECONFIG": str(kubeconfig)})
+
+
+@pytest.fixture
+def indexed_jobs(cluster: Cluster) -> None:
+    """Skip on a cluster whose Jobs do not number their pods: several nodes need that."""
+    if read_version(cluster.get("/version")) < INDEXED_SINCE:
+        pytest.skip("Jobs of this cluster are not indexed: several nodes need Kubernetes 1.24")
 
 
 @pytest.fixture

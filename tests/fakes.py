@@ -13,17 +13,18 @@ from types import SimpleNamespace
 from typing import Any
 
 from seatrial.backends import table
-from seatrial.backends.base import Backend, EngineFacts, Handle, ImageFacts, PlaceKind, State
+from seatrial.backends.base import OF_CONTAINERS, Backend, EngineFacts, Handle, ImageFacts, State
+from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.errors import EngineUnavailableError, GpuContractError, ImageError, SeatrialError
 from seatrial.job import loading
 from seatrial.job.model import Job, Target
-from seatrial.job.plan import AgentPlan, ContainerPlan, EngineAddress, ImagePlan, Plan
+from seatrial.job.plan import ContainerPlan, EngineAddress, ImagePlan, Plan
 from seatrial.system.command import Completed
 
 
 def load_job(project: Path, flags: dict[str, Any], **keys: Any) -> Job:
     """job.loading.load_job with the backends that there are."""
-    return loading.load_job(project, flags, without_container=lambda name: table.place(name) == "process", **keys)
+    return loading.load_job(project, flags, without_container=lambda name: not table.isolates(name), **keys)
 
 
 def untold() -> contextlib.AbstractContextManager[Callable[[str], None]]:
@@ -97,7 +98,7 @@ class OfflineImages(FakeImages):
 class FakeBackend:
     """A backend that keeps its runs in memory. ``end`` ends one, as if its agent had."""
 
-    place: PlaceKind = "container"
+    traits = OF_CONTAINERS
 
     def __init__(self, name: str = "docker", facts: EngineFacts | None = None) -> None:
         self.name = name

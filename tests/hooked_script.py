@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 
-from seatrial.agent.hook import install as hook
+from seatrial.agent.hook import install
 
 PREAMBLE = """
 import hashlib, torch
@@ -27,7 +27,7 @@ def run(tmp_path, body, *, measured, preamble=PREAMBLE, ending=ENDING, **variabl
     events.unlink(missing_ok=True)
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SEATRIAL_EVENTS": str(events), **variables}
     if measured:
-        hook.install(str(tmp_path / "hooks"), env, None, measure_steps=True)
+        install.install(str(tmp_path / "hooks"), env, None, measure_steps=True)
     ended = subprocess.run([sys.executable, str(script)], env=env, capture_output=True, text=True, cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     lines = [json.loads(line) for line in events.read_text().splitlines()] if events.exists() else []

@@ -1,9 +1,10 @@
-"""A package index on this machine: pages of PEP 503 and PEP 691 over HTTP, and what was asked of it."""
+"""A package index on this machine: pages of PEP 503 and PEP 691 and metadata of wheels over HTTP, with a log."""
 
 from __future__ import annotations
 
 import base64
 import gzip
+import hashlib
 import json
 import threading
 import time
@@ -17,25 +18,37 @@ File = tuple[str, str, int]
 
 
 class Index:
-    """What the server has, how it answers, and what it was asked for.
+    """Hold the server's files, its way to answer, and the paths of pages that were requested.
 
     Attributes:
-        projects: name → files. html: pages as HTML. login: ``user:password`` that it asks for.
-        delay_s: before each answer. broken: what it sends in place of every page, and its content type.
+        projects: name → files. needs: ``name-version`` → requirements. html: pages as HTML.
+        login: ``user:password`` that it requires. delay_s: before each answer.
+        broken: body and content type sent in place of every page.
     """
 
     def __init__(self) -> None:
         self.projects: dict[str, list[File]] = {}
+        self.needs: dict[str, tuple[str, ...]] = {}
         self.html = False
         self.login: str | None = None
         self.delay_s = 0.0
         self.broken: tuple[bytes, str] | None = None
-        self.asked: list[str] = []
+        self.requested: list[str] = []
         self.port = 0
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/simple"
+
+    @property
+    def files(self) -> str:
+        return f"http://127.0.0.1:{self.port}/f/"
+
+    def metadata(self, file: str) -> bytes:
+        name, version = file.split("-")[:2]
+        lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+        lines += [f"Requires-Dist: {each}" for each in self.needs.get(f"{name}-{version}", ())]
+        return "\n".join([*lines, "", ""]).encode()
 
     def with_login(self, login: str) -> str:
         return f"http://{login}@127.0.0.1:{self.port}/simple"
@@ -50,11 +63,28 @@ class Index:
     def page(self, name: str) -> tuple[bytes, str]:
         files = self.projects[name]
         if self.html:
-            links = [f'<a href="../../f/{file}#sha256=0" data-requires-python="{r}">{file}</a>' for file, r, _ in files]
+            attributes = 'data-core-metadata="true" data-requires-python'
+            links = [
+                f'<a href="../../f/{file}#sha256={_hash(file)}" {attributes}="{r}">{file}</a>' for file, r, _ in files
+            ]
             return "\n".join(["<!DOCTYPE html><html><body>", *links]).replace(">=", "&gt;=").encode(), "text/html"
-        listed = [{"filename": file, "url": file, "requires-python": r or None, "size": s} for file, r, s in files]
+        listed = [
+            {
+                "filename": file,
+                "url": f"{self.files}{file}",
+                "requires-python": r or None,
+                "size": s,
+                "core-metadata": True,
+                "hashes": {"sha256": _hash(file)},
+            }
+            for file, r, s in files
+        ]
         data: Mapping[str, Any] = {"meta": {"api-version": "1.1"}, "name": name, "files": listed}
         return json.dumps(data).encode(), "application/vnd.pypi.simple.v1+json"
+
+
+def _hash(file: str) -> str:
+    return hashlib.sha256(file.encode()).hexdigest()
 
 
 @contextmanager
@@ -63,7 +93,12 @@ def serving() -> Iterator[Index]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            index.asked.append(self.path)
+            if self.path.endswith(".metadata"):
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(index.metadata(self.path.rpartition("/")[2]))
+                return
+            index.requested.append(self.path)
             time.sleep(index.delay_s)
             name = self.path.rstrip("/").rpartition("/")[2]
             wanted = index.login and "Basic " + base64.b64encode(index.login.encode()).decode()

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from fakes import FakeBackend
-from seatrial.backends.base import EngineFacts, ImageFacts, PlaceKind
+from seatrial.backends.base import OF_CONTAINERS, OF_PROCESSES, EngineFacts, ImageFacts, Traits
+from seatrial.backends.containers.podman import PODMAN
+from seatrial.backends.kubernetes.backend import Kubernetes
 from seatrial.backends.kubernetes.survey import ClusterFacts, Node
 from seatrial.job.gpus import Selection
 from seatrial.job.plan import Choice, Gpu
@@ -18,7 +20,12 @@ from seatrial.probe.nvml import Inventory
 
 RUN_ID = "20261121-000000-test"
 READY = "registry.test/train:1"
-PLACES: dict[str, PlaceKind] = {"docker": "container", "podman": "container", "local": "process", "k8s": "cluster"}
+TRAITS: dict[str, Traits] = {
+    "docker": OF_CONTAINERS,
+    "podman": OF_CONTAINERS,
+    "local": OF_PROCESSES,
+    "k8s": Kubernetes.traits,
+}
 
 MODERN = ClusterFacts(version=(1, 31), git_version="v1.31.0", nodes=(Node("gpu-1", 8, 8, ready=True),))
 GPUS = tuple(
@@ -61,7 +68,7 @@ def a_site(
     place = project / ".seatrial" / "runs" / RUN_ID
     chosen = GPUS[:gpus]
     fake = FakeBackend()
-    fake.name, fake.place = backend, PLACES[backend]
+    fake.name, fake.traits = backend, TRAITS[backend]
     fake.images.held[READY] = ImageFacts("sha256:1", None, cmd=("serve",), python="/usr/bin/python3")
     inside = {"runtimes": ("runc", "nvidia"), "cdi_spec_dirs": ("/etc/cdi",), "cdi_devices": CDI} if gpus else {}
     return Site(
@@ -71,7 +78,9 @@ def a_site(
         outputs=place / "outputs",
         project_cache=folder / "cache" / "project",
         backend=fake,
-        engine=EngineFacts(backend, available=True, reason="a fake", **inside),  # type: ignore[arg-type]
+        engine=EngineFacts(
+            backend, available=True, reason="a fake", **inside, **(PODMAN if backend == "podman" else {})
+        ),  # type: ignore[arg-type]
         host=a_host(folder, chosen),
         agent_archive=folder / "state" / "agent.pyz",
         secrets_folder=folder / "secrets",

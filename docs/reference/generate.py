@@ -1,4 +1,7 @@
-"""Writes the reference pages that come from code: `python docs/reference/generate.py`. A test keeps them current."""
+"""Generates the reference pages from the code while the site is built (docs/site_hooks.py). None is committed.
+
+``python docs/reference/generate.py FOLDER`` writes the pages into FOLDER, to read them without the site.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,25 @@ import ast
 import inspect
 import json
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
+import click
+
 from seatrial import api, train
 from seatrial.api.doctor import Examination
-from seatrial.cli import VERBS, words
-from seatrial.cli.manual import manual
+from seatrial.cli import VERBS
+from seatrial.cli.options import command_of
 from seatrial.doctor.chain import CHAIN
 from seatrial.errors import SeatrialError
 from seatrial.events import schema
 from seatrial.findings.catalogue import LAYERS, entries
 from seatrial.findings.known import Known
 from seatrial.job.config import json_schema
-from seatrial.receipt.model import SCHEMA_VERSION, Receipt
-from seatrial.receipt.numbers import Series
-
-HERE = Path(__file__).parent
+from seatrial.receipt.model import SCHEMA_VERSION, Receipt, Series
 
 
 def schema_text() -> str:
@@ -135,43 +138,53 @@ def _table(types: Mapping[str, str], words: Mapping[str, str]) -> Iterator[str]:
     yield "| key | type | |" if typed else "| key | |"
     yield "|---|---|---|" if typed else "|---|---|"
     for key, type in types.items():
-        said = " ".join(words.get(key, "").split()).removesuffix(".")
-        yield f"| `{key}` | {type} | {said} |" if typed else f"| `{key}` | {said} |"
-
-
-def manual_text() -> str:
-    """seatrial.1, for man."""
-    return manual(words.read(VERBS))
+        text = " ".join(words.get(key, "").split()).removesuffix(".")
+        yield f"| `{key}` | {type} | {text} |" if typed else f"| `{key}` | {text} |"
 
 
 def cli_text() -> str:
-    """cli.md: every verb, its examples and options, from the same data as completion and the manual page."""
+    """cli.md: every command, its examples and options, read from the commands themselves."""
     return "\n".join(_cli_lines()) + "\n"
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """Yield each command by its words: ``run``, ``runs ls``."""
+    for verb in VERBS:
+        command = command_of([verb])
+        below = command.commands if isinstance(command, click.Group) else {"": command}
+        yield from ((f"{verb} {name}".strip(), each) for name, each in below.items() if each and not each.hidden)
 
 
 def _cli_lines() -> Iterator[str]:
     yield "# Commands"
     yield ""
-    yield "Generated from the verbs themselves; `man seatrial` and `seatrial VERB --help` say the same."
-    yield "What is typed for what: [Verb by verb](../how-to/index.md)."
-    for name, command in words.read(VERBS).items():
-        shown = " ".join(["seatrial", name, *(argument["metavar"] for argument in command["arguments"])])
-        yield from ("", f"## {name}", "", f"`{shown}`", "", _prose(command["about"]), "")
-        if command["examples"]:
-            yield from ("```console", *(f"$ {line}" for line in command["examples"]), "```", "")
-        rows = [(f"`{one['metavar']}`", one["help"]) for one in command["arguments"] if one["help"]]
-        rows += [(_names(option), option["help"]) for option in command["options"]]
+    yield "Generated from the commands themselves; `seatrial COMMAND --help` prints the same."
+    yield "What to type for a task: [Command by command](../how-to/index.md)."
+    for name, command in commands():
+        context = click.Context(command, info_name=f"seatrial {name}")
+        parameters = command.get_params(context)
+        arguments = [each for each in parameters if isinstance(each, click.Argument)]
+        shown = " ".join(["seatrial", name, *(each.make_metavar(context) for each in arguments)])
+        yield from ("", f"## {name}", "", f"`{shown}`", "", _prose((command.help or "").replace("\b", "").strip()), "")
+        if examples := getattr(command, "examples", ()):
+            yield from ("```console", *(f"$ {line}" for line in examples), "```", "")
+        rows = [(f"`{each.make_metavar(context)}`", each.help) for each in arguments if each.help]
+        rows += [
+            _row(each, context) for each in parameters if isinstance(each, click.Option) and "--help" not in each.opts
+        ]
         if rows:
             yield from ("| | |", "|---|---|", *(f"| {left} | {_cell(right)} |" for left, right in rows))
 
 
-def _names(option: Mapping[str, Any]) -> str:
-    names = ", ".join(f"`{name}`" for name in option["names"])
-    return f"{names} `{_cell(option['metavar'])}`" if option["metavar"] else names
+def _row(option: click.Option, context: click.Context) -> tuple[str, str]:
+    """(names and value, help) of an option."""
+    names = ", ".join(f"`{name}`" for name in sorted(option.opts, key=lambda name: (name.startswith("--"), name)))
+    value = "" if option.is_flag else f" `{_cell(option.make_metavar(context))}`"
+    return names + value, option.help or ""
 
 
 def _prose(text: str) -> str:
-    """Paragraphs of help: what stands between brackets is no HTML."""
+    """Return paragraphs of help with angle brackets escaped."""
     return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n")).replace("<", "&lt;").replace("``", "`")
 
 
@@ -191,15 +204,20 @@ def _toml_lines() -> Iterator[str]:
     yield "The keys of a project's file. Generated from [its schema](seatrial.schema.json), which editors read, too."
     yield from ("", "## The job", "")
     yield from _keys(schema["properties"])
-    for name, key in schema["properties"].items():
-        for inner in (key, *key.get("anyOf", ()), key.get("additionalProperties") or {}):
-            table = (
-                schema["$defs"].get(str(inner.get("$ref", "")).rpartition("/")[2]) if isinstance(inner, dict) else None
-            )
+    yield from _tables("", schema["properties"], schema["$defs"])
+
+
+def _tables(above: str, properties: Mapping[str, Any], tables: Mapping[str, Any]) -> Iterator[str]:
+    """Each table below these keys, and the tables in it."""
+    for name, key in properties.items():
+        many = [key.get("additionalProperties"), *key.get("patternProperties", {}).values()]
+        for inner in (key, *key.get("anyOf", ()), *many):
+            table = tables.get(str(inner.get("$ref", "")).rpartition("/")[2]) if isinstance(inner, dict) else None
             if table and table.get("properties"):
-                more = ".NAME" if inner is key.get("additionalProperties") else ""
-                yield from ("", f"## [{name}{more}]", "", _prose(table.get("description", "")), "")
+                named = f"{above}{name}" + (".NAME" if inner in many else "")
+                yield from ("", f"## [{named}]", "", _prose(table.get("description", "")), "")
                 yield from _keys(table["properties"])
+                yield from _tables(f"{named}.", table["properties"], tables)
 
 
 def _keys(properties: Mapping[str, Any]) -> Iterator[str]:
@@ -359,24 +377,21 @@ def _doc(object: object) -> Iterator[str]:
             yield from ("", _prose(part))
 
 
+#: File → the function that generates it.
 PAGES = {
+    "cli.md": cli_text,
+    "seatrial-toml.md": toml_text,
     "python.md": python_text,
     "train.md": train_text,
     "receipt.md": receipt_text,
-    "cli.md": cli_text,
-    "seatrial-toml.md": toml_text,
-    "seatrial.schema.json": schema_text,
     "findings.md": findings_text,
     "checks.md": checks_text,
     "events.md": events_text,
-    "seatrial.1": manual_text,
+    "seatrial.schema.json": schema_text,
 }
 
-#: Files that are part of the package.
-PACKAGED = {words.PATH: lambda: words.text(VERBS)}
-
 if __name__ == "__main__":
-    for path, packaged in PACKAGED.items():
-        path.write_text(packaged(), encoding="utf-8")
+    folder = Path(sys.argv[1] if sys.argv[1:] else sys.exit("usage: generate.py FOLDER"))
+    folder.mkdir(parents=True, exist_ok=True)
     for name, text in PAGES.items():
-        (HERE / name).write_text(text(), encoding="utf-8")
+        (folder / name).write_text(text(), encoding="utf-8")

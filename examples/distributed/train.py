@@ -1,7 +1,7 @@
 """Train one network on several GPUs: DistributedDataParallel under torchrun or an operator, or DataParallel.
 
-RANK and WORLD_SIZE say which process this is and of how many; without them it trains alone. EPOCHS, BATCH_SIZE (of each
-GPU), LEARNING_RATE and MIXED_PRECISION are variables, too. The digits are made up: ten patterns and noise.
+RANK and WORLD_SIZE give the number of this process and of all; without them it trains alone. EPOCHS, BATCH_SIZE (of
+each GPU), LEARNING_RATE and MIXED_PRECISION are variables, too. The digits are generated: ten patterns and noise.
 """
 
 from __future__ import annotations

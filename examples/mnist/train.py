@@ -74,27 +74,27 @@ def load(folder: Path) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--data", type=Path, default=Path("/data"))
-    options.add_argument("--out", type=Path, default=Path("models"))
-    options.add_argument("--epochs", type=int, default=os.environ.get("EPOCHS", "5"))
-    options.add_argument("--batch", type=int, default=64)
-    options.add_argument("--lr", type=float, default=1e-3)
-    options.add_argument("--patience", type=int, default=3, help="epochs without a better accuracy before it stops")
-    asked = options.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, default=Path("/data"))
+    parser.add_argument("--out", type=Path, default=Path("models"))
+    parser.add_argument("--epochs", type=int, default=os.environ.get("EPOCHS", "5"))
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--patience", type=int, default=3, help="epochs without a better accuracy before it stops")
+    options = parser.parse_args()
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     print("device:", torch.cuda.get_device_name() if device.type == "cuda" else "CPU")
-    asked.out.mkdir(parents=True, exist_ok=True)  # before the training, not after it
+    options.out.mkdir(parents=True, exist_ok=True)  # before the training, not after it
     torch.manual_seed(0)
-    images, labels, test_images, test_labels = (part.to(device) for part in load(asked.data))
+    images, labels, test_images, test_labels = (part.to(device) for part in load(options.data))
     model = SmallCNN().to(device)
-    optimizer = torch.optim.Adam(model.parameters(), lr=asked.lr)
+    optimizer = torch.optim.Adam(model.parameters(), lr=options.lr)
 
     best, waited = 0.0, 0
-    for epoch in range(1, asked.epochs + 1):
+    for epoch in range(1, options.epochs + 1):
         began, total = time.perf_counter(), 0.0
-        for chosen in torch.randperm(len(images), device=device).split(asked.batch):
+        for chosen in torch.randperm(len(images), device=device).split(options.batch):
             with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
                 loss = nn.functional.cross_entropy(model(images[chosen]), labels[chosen])
             optimizer.zero_grad()
@@ -116,11 +116,11 @@ def main() -> None:
         waited += 1
         if accuracy > best:
             best, waited = accuracy, 0
-            torch.save(model.state_dict(), asked.out / "mnist_cnn.pth")
-        if waited == asked.patience:
+            torch.save(model.state_dict(), options.out / "mnist_cnn.pth")
+        if waited == options.patience:
             print(f"no better for {waited} epochs: stopped")
             break
-    print(f"best test accuracy {best:.2%}; saved to {asked.out / 'mnist_cnn.pth'}")
+    print(f"best test accuracy {best:.2%}; saved to {options.out / 'mnist_cnn.pth'}")
 
 
 if __name__ == "__main__":

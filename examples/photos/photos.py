@@ -1,4 +1,4 @@
-"""An image classifier as tutorials have it: a picture is read, cropped and normalised when it is asked for.
+"""An image classifier as tutorials have it: a picture is read, cropped and normalised when it is needed.
 
     seatrial run photos.py -- --epochs 2
 

@@ -28,13 +28,13 @@ def made_up(count: int) -> list[tuple[str, str]]:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--data", type=Path, default=Path("/data"), help="folder of the file SMSSpamCollection")
-    options.add_argument("--out", type=Path, default=Path("models"))
-    options.add_argument("--epochs", type=int, default=3)
-    asked = options.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=Path("/data"), help="folder of the file SMSSpamCollection")
+    parser.add_argument("--out", type=Path, default=Path("models"))
+    parser.add_argument("--epochs", type=int, default=3)
+    options = parser.parse_args()
 
-    file = asked.data / "SMSSpamCollection"
+    file = options.data / "SMSSpamCollection"
     if file.exists():
         labelled = [tuple(line.split("\t", 1)) for line in file.read_text(encoding="utf-8").splitlines()]
     else:
@@ -49,8 +49,8 @@ def main() -> None:
     torch.manual_seed(0)
     model = Classifier().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    asked.out.mkdir(parents=True, exist_ok=True)
-    for epoch in range(1, asked.epochs + 1):
+    options.out.mkdir(parents=True, exist_ok=True)
+    for epoch in range(1, options.epochs + 1):
         model.train()
         for chosen in (held_out + torch.randperm(len(words) - held_out, device=device)).split(64):
             loss = nn.functional.cross_entropy(model(words[chosen]), answers[chosen])
@@ -63,8 +63,8 @@ def main() -> None:
         spam = answers[:held_out] == 1
         caught, alarms = found[spam].float().mean().item(), found[~spam].float().mean().item()
         print(f"epoch {epoch}: {caught:.1%} of spam found, {alarms:.1%} of ham taken for spam, on {device}", flush=True)
-    torch.save(model.state_dict(), asked.out / "spam.pth")
-    print(f"saved to {asked.out / 'spam.pth'}")
+    torch.save(model.state_dict(), options.out / "spam.pth")
+    print(f"saved to {options.out / 'spam.pth'}")
 
 
 if __name__ == "__main__":

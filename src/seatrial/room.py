@@ -1,7 +1,7 @@
 """CallableRoom: a package that can be called, so that ``seatrial.runs()`` and ``seatrial.runs.store`` both work.
 
 The Python interface has functions ``runs`` and ``doctor``; rooms have these names, too, and importing one of their
-modules puts the room in the function's place (docs/decisions/0046-ready-for-strangers.md).
+modules puts the room in the function's place (docs/decisions.md, 0046).
 """
 
 import importlib

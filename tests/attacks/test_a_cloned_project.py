@@ -66,7 +66,7 @@ def test_a_planted_run_is_a_line_and_nothing_else(local_project: Project, name: 
     assert "predates" in local_project.cli("run", "--resume", RUN, exit_code=2).stderr
     assert own in local_project.cli("runs", "verify", "last").stdout
     assert own in local_project.cli("runs", "verify", "mine").stdout
-    local_project.cli("prune", "--keep", "0")
+    local_project.cli("runs", "prune", "--keep", "0")
     assert folder.exists()
 
 
@@ -82,7 +82,7 @@ def test_a_link_in_place_of_our_folder_is_refused(local_project: Project, victim
     refused = local_project.run("train.py", "--gpus", "none", exit_code=5)
     assert "is a symlink, which seatrial does not follow" in refused.stderr
     local_project.cli("runs", "ls")
-    local_project.cli("prune", "--keep", "0")
+    local_project.cli("runs", "prune", "--keep", "0")
     assert victim.digest() == before
 
 

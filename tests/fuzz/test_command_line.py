@@ -10,7 +10,7 @@ import pytest
 
 import fork_server
 from fuzz.hostile import BOMB
-from seatrial.errors import EXIT_TARGET_FAILED, EXIT_USAGE
+from seatrial.errors import EXIT_USAGE
 
 #: File of the project → its content.
 NONSENSE: dict[str, tuple[str, bytes]] = {
@@ -94,11 +94,3 @@ def test_check_what_is_no_dockerfile(project: Path, data: bytes) -> None:
     ended = seatrial(project, "build", "--check", "Dockerfile")
     assert ended.returncode == EXIT_USAGE, ended.stdout + ended.stderr
     assert "Dockerfile" in ended.stderr
-
-
-def test_check_with_a_bad_dockerignore(project: Path) -> None:
-    (project / "Dockerfile").write_text("FROM python:3.11\nUSER 1000\nCOPY . /app\n")
-    (project / ".dockerignore").write_text("a\n[z-a]\n")
-    ended = seatrial(project, "build", "--check", "Dockerfile")
-    assert ended.returncode == EXIT_TARGET_FAILED
-    assert "[z-a] is not a valid pattern" in ended.stdout + ended.stderr

@@ -11,8 +11,8 @@ import pytest
 from fakes import load_job
 from fuzz.attack import one_case
 from seatrial.errors import ConfigError, TargetError
-from seatrial.images.building.code_layer import with_code
-from seatrial.images.dockerfiles.lint import check_dockerfile
+from seatrial.images.dockerfile.context import with_code
+from seatrial.images.lint.check import check_dockerfile
 from seatrial.images.plan import plan_image
 from seatrial.job.plan import ImagePlan
 from seatrial.job.script import ScriptFacts, script_facts
@@ -143,16 +143,6 @@ def test_a_project_that_is_a_link(project: Path) -> None:
 def test_dockerfile(project: Path, make: Callable[[Path], None]) -> None:
     make(project / "Dockerfile")
     assert "Dockerfile" in str(one_case(check_dockerfile, project / "Dockerfile"))
-
-
-@pytest.mark.parametrize("make", [fifo, folder, device, nowhere, itself, outside, huge])
-def test_dockerignore(project: Path, make: Callable[[Path], None]) -> None:
-    (project / "Dockerfile").write_text("FROM python:3.11\nCOPY . /app\n")
-    make(project / ".dockerignore")
-    assert one_case(check_dockerfile, project / "Dockerfile") is None
-    found = [remark for remark in check_dockerfile(project / "Dockerfile") if remark.id == "dockerignore"]
-    assert [remark.severity for remark in found] == ["error"]
-    assert "ghp_" not in str(found)
 
 
 def test_code_that_leads_out_goes_into_no_image(project: Path) -> None:

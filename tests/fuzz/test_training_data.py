@@ -22,9 +22,9 @@ from fuzz.hostile import nearly
 torch = pytest.importorskip("torch")
 
 from seatrial.recipes.spam import read_messages  # noqa: E402  after the look whether torch is there
-from seatrial.train.data import cifar10_files as cifar10  # noqa: E402
-from seatrial.train.data.idx import read_idx  # noqa: E402
+from seatrial.train.data import cifar10 as cifar10  # noqa: E402
 from seatrial.train.data.images import ImageSet  # noqa: E402
+from seatrial.train.data.mnist import read_idx  # noqa: E402
 from seatrial.train.data.texts import TextSet  # noqa: E402
 from seatrial.train.errors import TrainError  # noqa: E402
 from seatrial.train.saving.checkpoint import load, load_newest  # noqa: E402

@@ -9,8 +9,8 @@ import transformers
 from seatrial.train.data.texts import TextSet
 from seatrial.train.distributed import ranks
 from seatrial.train.packed.bert import PackedBert
-from seatrial.train.packed.optimizer import FlatAdamW
 from seatrial.train.packed.texts import PackedTexts
+from seatrial.train.packed.weights import FlatAdamW
 from seatrial.train.precision import Precision
 from seatrial.train.step import Step
 

@@ -17,14 +17,15 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from seatrial.train import script
-from seatrial.train.data.images import ImageSet, Normalisation, ResidentImages, TestImages
+from seatrial.train import options
+from seatrial.train.data.images import ImageSet, ResidentImages, TestImages
 from seatrial.train.distributed import ranks
 from seatrial.train.errors import EXIT_TERMINATED
-from seatrial.train.evaluate import evaluate
+from seatrial.train.evaluation import evaluate
 from seatrial.train.loop import Settings, fit
 from seatrial.train.optim.optimizer import adam
 from seatrial.train.precision import Precision
+from seatrial.train.saving.examples import Normalisation
 from seatrial.train.saving.rng import seed_all
 from seatrial.train.step import Step
 from seatrial.train.trackers import Trackers
@@ -119,7 +120,7 @@ def main(argv):
 
 if __name__ == "__main__":
     try:
-        script.run(main)
+        options.run(main)
     except SystemExit as ended:
         (Path(sys.argv[2]) / f"exit-{os.environ['RANK']}").write_text(str(ended.code))
         raise

@@ -15,8 +15,8 @@ for needed in ("starlette", "uvicorn", "playwright"):
 from playwright.sync_api import sync_playwright  # noqa: E402
 
 from dashboard_site import CHROMIUM, a_run, serve  # noqa: E402
-from seatrial.receipt.load import load  # noqa: E402
-from seatrial.reports.compare import compare, to_html  # noqa: E402
+from seatrial.monitor.compare import compare, to_html  # noqa: E402
+from seatrial.receipt.store import load  # noqa: E402
 from seatrial.runs.store import RunStore  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("dashboard")]

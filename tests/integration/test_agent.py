@@ -12,9 +12,9 @@ import pytest
 from agent_process import FLOOR, Agent
 from pace import slowness
 from seatrial import events, frames
-from seatrial.agent.process import guard
-from seatrial.backends.collected import Sink
-from seatrial.probe import proc
+from seatrial.agent import isolation
+from seatrial.backends.log_sink import Sink
+from seatrial.probe import processes
 
 both = pytest.mark.parametrize(
     "python",
@@ -26,7 +26,7 @@ both = pytest.mark.parametrize(
 
 
 def gone(pid):
-    process = proc.read(pid)
+    process = processes.read(pid)
     return process is None or process.state == "Z"
 
 
@@ -238,10 +238,10 @@ time.sleep(60)
     process.kill()
     process.communicate()
     agent.wait_for(lambda: all(gone(pid) for pid in pids))
-    agent.wait_for(lambda: not guard.find_run(agent.plan["run_id"]))
+    agent.wait_for(lambda: not isolation.find_run(agent.plan["run_id"]))
 
 
-def test_kill_9_of_the_target_is_told(tmp_path):
+def test_kill_9_of_the_target_is_reported(tmp_path):
     agent = Agent(tmp_path, "import os, time; print('ready', flush=True); time.sleep(60)")
     process = agent.start()
     agent.wait_for_output("ready")
@@ -286,7 +286,7 @@ raise SystemExit(7)
 
 
 @both
-def test_reports_are_steps_and_forgeries_are_told(tmp_path, python):
+def test_reports_are_steps_and_forgeries_are_reported(tmp_path, python):
     agent = Agent(tmp_path, FORGES, python)
     assert agent.run().returncode == 7
     assert agent.exited()["exit_code"] == 7 and agent.events("gpu.context") == []
@@ -458,9 +458,9 @@ def test_the_agent_is_light(tmp_path):
     agent = Agent(tmp_path, "import time; time.sleep(60)", sample_interval_s=1.0)
     process = agent.start()
     agent.wait_for(lambda: len(agent.events("sample")) >= 2)  # by then all is imported
-    before = proc.read(process.pid)
+    before = processes.read(process.pid)
     time.sleep(4)
-    after = proc.read(process.pid)
+    after = processes.read(process.pid)
     process.terminate()
     process.communicate(timeout=20)
     assert after.cpu_seconds - before.cpu_seconds <= 4 * 0.02 * slowness()
@@ -471,8 +471,8 @@ def test_a_record_that_cannot_be_written_is_one_sentence(tmp_path):
     agent = Agent(tmp_path, "print('never')", evidence_dir=str(tmp_path / "none"))
     done = agent.run()
     assert done.returncode == 125 and done.stdout == b""
-    said = f"seatrial: the run cannot start: {tmp_path}/none/events.jsonl: No such file or directory\n"
-    assert done.stderr.decode() == said
+    printed = f"seatrial: the run cannot start: {tmp_path}/none/events.jsonl: No such file or directory\n"
+    assert done.stderr.decode() == printed
 
 
 def test_a_secret_that_is_not_there_is_one_sentence(tmp_path):

@@ -104,8 +104,7 @@ def test_to_leave_the_question_is_no(stranger: Project, typed: str) -> None:
         (*RUN, "--detach"),
         ("shell", "train.py", "--on", "local"),
         ("sweep", "train.py", "--on", "local", "--set", "lr=1,2"),
-        ("predict", "spam", "hello", "--on", "local"),
-        ("bench", "matmul", "--on", "local"),
+        ("run", "--on", "local", "bench", "--", "train", "digits", "--compare", "eager"),
     ],
     ids=lambda words: " ".join(words),
 )
@@ -203,17 +202,21 @@ def test_prune_asks_on_a_terminal(stranger: Project) -> None:
     (stranger.folder / "seatrial.toml").unlink()
     stranger.cli(*RUN)
     asks = "Delete this?"
-    code, shown = on_a_terminal(stranger, "prune", typed="\n", question=asks)
+    code, shown = on_a_terminal(stranger, "runs", "prune", typed="\n", question=asks)
     assert code == 0 and shown.index("would remove 1 run, ") < shown.index(asks) < shown.index("nothing was removed")
     assert len(stranger.runs) == 1
-    code, shown = on_a_terminal(stranger, "prune", typed="y\n", question=asks)
+    code, shown = on_a_terminal(stranger, "runs", "prune", typed="y\n", question=asks)
     assert code == 0 and "\nremoved 1 run, " in shown and stranger.runs == []
-    assert asks not in on_a_terminal(stranger, "prune", typed="", question=asks)[1]  # there is nothing to delete
+    assert (
+        asks not in on_a_terminal(stranger, "runs", "prune", typed="", question=asks)[1]
+    )  # there is nothing to delete
 
 
 def test_prune_that_need_not_ask(stranger: Project) -> None:
     (stranger.folder / "seatrial.toml").unlink()
     for words in (("--dry-run",), ("--yes",)):
         stranger.cli(*RUN)
-        assert "Delete this?" not in on_a_terminal(stranger, "prune", *words, typed="", question="Delete this?")[1]
+        assert (
+            "Delete this?" not in on_a_terminal(stranger, "runs", "prune", *words, typed="", question="Delete this?")[1]
+        )
     assert stranger.runs == []

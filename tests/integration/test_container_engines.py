@@ -187,7 +187,8 @@ from seatrial.job.plan import Plan
 backend = {"docker": Docker, "podman": Podman}[sys.argv[1]](sys.argv[2].split())
 if sys.argv[3] == "exec":
     sys.exit(backend.exec(Handle(backend=sys.argv[1], id=sys.argv[4]), ["sh", "-c", "tty; exit 5"], interactive=True))
-sys.exit(backend.shell(Plan.model_validate_json(Path(sys.argv[4]).read_text()), Path(sys.argv[4]).parent))
+file = Path(sys.argv[4])
+sys.exit(backend.shell(Plan.model_validate_json(file.read_text(), strict=False), file.parent))
 """
 
 

@@ -14,8 +14,8 @@ from fakes import FakeBackend
 from planning_sites import a_host
 from seatrial.backends.containers.cdi import DEFAULT_SPEC_DIRS, read_specs
 from seatrial.backends.containers.env_file import proxy_env
-from seatrial.backends.containers.home import host_files
 from seatrial.backends.containers.injection import InjectionPlan, choose
+from seatrial.backends.containers.mounts import host_files
 from seatrial.backends.containers.run_options import run_options
 from seatrial.job.gpus import Selection
 from seatrial.job.model import Job, Target

@@ -22,7 +22,7 @@ for needed in ("starlette", "uvicorn", "playwright"):
 from playwright.sync_api import sync_playwright  # noqa: E402
 
 from dashboard_site import CHROMIUM, NOBODY, a_run, serve  # noqa: E402
-from seatrial.dashboard import server  # noqa: E402
+from seatrial.web import server  # noqa: E402
 
 HOSTILE = b"<script>window.hit=1</script>\n<img src=x onerror='window.hit=1'>\n</pre><b>bold</b>\n\x1b[31mred\x1b[0m\n"
 MEGABYTES = 50
@@ -334,7 +334,7 @@ def test_a_port_in_use_is_one_sentence():
     taken.bind(("127.0.0.1", 0))
     taken.listen()
     with pytest.raises(UsageError, match="Cannot listen on"):
-        server.listen("127.0.0.1", taken.getsockname()[1])
+        server.listen("dashboard", "127.0.0.1", taken.getsockname()[1])
     taken.close()
 
 

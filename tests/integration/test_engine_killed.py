@@ -1,4 +1,4 @@
-"""The engine killed in the middle of a stage and of a Compose task: what is complete is not done again.
+"""The engine killed in the middle of a Compose task: a task that has ended is not run again.
 
 An engine of the test's own is killed, in a network namespace of its own: dockerd changes its machine's bridge.
 """
@@ -23,18 +23,6 @@ from seatrial.backends.containers.docker import Docker
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
 IMAGE = "python:3.11-slim-bookworm"
-STAGES = """\
-gpus = "none"
-[image]
-ready = "python:3.11-slim-bookworm"
-[stages.prep]
-target = "prep.py"
-outputs = ["handed"]
-[stages.train]
-target = "train.py"
-needs = ["prep"]
-outputs = ["model"]
-"""
 COMPOSE = """\
 services:
   prep: &task
@@ -131,11 +119,8 @@ def begun(project: Project, engine: Engine) -> tuple[subprocess.Popen[bytes], Pa
 
 
 @pytest.mark.parametrize("down_s", [1.0, 9.0], ids=["for a moment", "for longer than the target ran"])
-@pytest.mark.parametrize("file", ["seatrial.toml", "compose.yaml"])
-def test_up_goes_on_from_what_is_complete(project: Project, engine: Engine, file: str, down_s: float) -> None:
-    project.write("seatrial.toml", "" if file == "compose.yaml" else STAGES)
-    if file == "compose.yaml":
-        project.write(file, COMPOSE)
+def test_up_goes_on_from_what_is_complete(project: Project, engine: Engine, down_s: float) -> None:
+    project.write("compose.yaml", COMPOSE)
     running, out = begun(project, engine)
     engine.kill()
     assert running.wait(60) == 5, out.read_text()
@@ -145,9 +130,6 @@ def test_up_goes_on_from_what_is_complete(project: Project, engine: Engine, file
     ended = project.cli("up", "--gpus", "none", "--on", "docker", timeout_s=120)
     assert "prepared" not in ended.stdout and "trained" in ended.stdout, ended.stdout + ended.stderr
     prepared = next(line.split()[-1] for line in out.read_text().splitlines() if "prepared" in line)
-    if file == "compose.yaml":
-        assert f"of {prepared}" in ended.stdout
-    else:
-        assert (project.folder / "model" / "text").read_text() == f"of {prepared}"
+    assert f"of {prepared}" in ended.stdout
     left = subprocess.run(["docker", "-H", engine.address, "ps", "-aq"], capture_output=True, text=True).stdout
     assert left == ""

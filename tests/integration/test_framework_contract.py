@@ -120,9 +120,9 @@ class TestBesideTheTarget:
         assert finding["id"] == ("gpu-too-new-for-tensorflow" if check == "tensorflow" else "no-kernel-image")
         assert finding["fix"].startswith("seatrial" if check == "tensorflow" else "pip install --upgrade 'jax[cuda")
 
-    @pytest.mark.parametrize("said", ["CUDA_ERROR_OUT_OF_MEMORY: out of memory", "CUBLAS_STATUS_NOT_INITIALIZED"])
-    def test_memory_that_the_target_has_taken_is_no_failure(self, tmp_path, driver, check, version, said):
-        agent, done = run(tmp_path, driver, check, GRAPH="INTERNAL: failed: " + said)
+    @pytest.mark.parametrize("printed", ["CUDA_ERROR_OUT_OF_MEMORY: out of memory", "CUBLAS_STATUS_NOT_INITIALIZED"])
+    def test_memory_that_the_target_has_taken_is_no_failure(self, tmp_path, driver, check, version, printed):
+        agent, done = run(tmp_path, driver, check, GRAPH="INTERNAL: failed: " + printed)
         assert done.returncode == 0 and len(agent.events("gpu.kernel")) == 1
         named = {"tensorflow": "TensorFlow", "jax": "JAX"}[check]
         assert agent.events("note")[0]["message"].startswith(f"{named}'s own kernel was not tested")
@@ -296,7 +296,7 @@ class TestRealFrameworks:
         assert kernel["ok"] and lacks == []
 
     @absent("jax")
-    def test_what_jax_says_without_its_plug_in_is_known(self):
+    def test_what_jax_reports_without_its_plug_in_is_known(self):
         program = "import jax; jax.devices('gpu')"
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
         assert "jax-no-gpu" in [finding.id for finding in match_text(done.stderr)], done.stderr

@@ -10,9 +10,9 @@ import pytest
 
 from agent_process import FLOOR, Agent
 from seatrial import events
-from seatrial.agent.contract import check as contract
-from seatrial.agent.plan import Gpu, Plan
-from seatrial.agent.process import guard
+from seatrial.agent import gpu_check, isolation
+from seatrial.agent.plan import Gpu
+from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.probe import nvml
 
 HERE, OTHER = "de421f490f0c00000000000000000001", "de421f490f0c00000000000000000002"
@@ -178,7 +178,7 @@ def test_a_stop_meanwhile_ends_both(tmp_path, driver):
     process.communicate(timeout=20)
     assert process.returncode == 1 and agent.exited()["cause"] == "exited"
     assert agent.events("note")[0]["message"] == "the run was stopped before its torch was tested"
-    assert guard.find_run(agent.plan["run_id"]) == []
+    assert isolation.find_run(agent.plan["run_id"]) == []
 
 
 def test_a_person_who_would_be_typing_is_told_before(tmp_path, driver):
@@ -190,8 +190,8 @@ def test_a_person_who_would_be_typing_is_told_before(tmp_path, driver):
 @pytest.mark.parametrize(("mode", "before"), [(0, False), (None, False), (2, True), (3, True)])
 def test_a_gpu_for_one_process_at_a_time_is_tried_before(mode, before):
     gpu = nvml.GpuFact(0, "GPU-1", "A", 1, 0, compute_mode=mode)
-    plan = Plan("id", [], "/", "/", gpus=[Gpu("GPU-1", "A")])
-    assert contract._before_the_target(plan, nvml.Inventory(None, None, [gpu])) is before
+    plan = AgentPlan("id", [], "/", "/", gpus=[Gpu("GPU-1", "A")])
+    assert gpu_check._before_the_target(plan, nvml.Inventory(None, None, [gpu])) is before
 
 
 @pytest.mark.torch

@@ -20,10 +20,10 @@ from pace import within
 from seatrial.backends.containers.docker import Docker
 from seatrial.backends.containers.podman import Podman
 from seatrial.errors import EngineUnavailableError, ImageError
-from seatrial.images.building.build import BuildResult, build
-from seatrial.images.building.build_failure import NAME_THE_PACKAGE
-from seatrial.images.building.wheel import WHEEL_NAME, wheel_bytes
-from seatrial.images.image_size import image_bytes
+from seatrial.images.build.build import BuildResult, build
+from seatrial.images.build.failure import NAME_THE_PACKAGE
+from seatrial.images.build.size import image_bytes
+from seatrial.images.dockerfile.context import WHEEL_NAME, wheel_bytes
 from seatrial.images.plan import plan_image
 from seatrial.images.sources import pip_conf
 from seatrial.job.model import ImageOptions, Job, Target

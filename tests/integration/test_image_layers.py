@@ -13,8 +13,8 @@ import pytest
 from seatrial.backends.containers.docker import Docker
 from seatrial.backends.containers.podman import Podman
 from seatrial.errors import ImageError
-from seatrial.images.building.build import build
-from seatrial.images.image_size import image_bytes
+from seatrial.images.build.build import build
+from seatrial.images.build.size import image_bytes
 from seatrial.images.plan import plan_image, slug
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import ImagePlan

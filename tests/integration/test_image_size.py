@@ -12,7 +12,7 @@ import pytest
 
 from seatrial.backends.containers.docker import Docker
 from seatrial.backends.containers.podman import Podman
-from seatrial.images.image_size import FOLDER, image_bytes
+from seatrial.images.build.size import FOLDER, image_bytes
 
 BASE = "python:3.11-slim-bookworm"
 

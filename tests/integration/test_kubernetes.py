@@ -15,7 +15,7 @@ import yaml
 
 from cli_project import Project
 from seatrial.backends.kubernetes.client import Cluster
-from seatrial.backends.kubernetes.manifests.render import RESOURCES
+from seatrial.backends.kubernetes.objects import RESOURCES
 from seatrial.errors import SeatrialError
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.docker, pytest.mark.xdist_group("kubernetes")]
@@ -153,21 +153,6 @@ def test_an_image_that_is_nowhere(project: Project, cluster: Cluster) -> None:
     wait_until_nothing_is_left(cluster)
 
 
-def test_cleanup_removes_ours_and_only_ours(project: Project, cluster: Cluster) -> None:
-    path = "/api/v1/namespaces/default/configmaps"
-    theirs = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "not-ours"}}
-    ours = {**theirs, "metadata": {"name": "ours", "labels": {"app.kubernetes.io/managed-by": "seatrial"}}}
-    for manifest in (theirs, ours):
-        cluster.create(path, manifest)
-    try:
-        assert "would remove configmap/ours" in project.cli("k8s", "cleanup", "--dry-run").stdout
-        assert cluster.find(f"{path}/ours") is not None
-        assert "removed configmap/ours" in project.cli("k8s", "cleanup").stdout
-        assert cluster.find(f"{path}/ours") is None and cluster.find(f"{path}/not-ours") is not None
-    finally:
-        cluster.delete(f"{path}/not-ours")
-
-
 def test_bad_input(project: Project, tmp_path: Path) -> None:
     project.write("train.py", "print('never')")
     cases = [
@@ -250,41 +235,6 @@ def operators(cluster: Cluster) -> Iterator[None]:
     yield
     for name in ("pytorchjobs.kubeflow.org", "trainjobs.trainer.kubeflow.org"):
         cluster.delete(f"{path}/{name}")
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the CRDs are not beside the repository")
-def test_auto_takes_an_operator_that_is_there_and_no_bare_crd(
-    project: Project, cluster: Cluster, operators: None
-) -> None:
-    project.write("train.py", "print('never')")
-    project.write("seatrial.toml", f'[image]\nready = "{IMAGE}"\n')
-
-    def planned(*flags: str, cache: str) -> dict[str, Any]:
-        words = ("plan", "train.py", "--on", "k8s", "--gpus", "none", "--json", *flags)
-        made: dict[str, Any] = json.loads(project.cli(*words, XDG_CACHE_HOME=str(project.folder / cache)).stdout)
-        return made
-
-    alone = planned(cache="alone")
-    assert alone["cluster"]["kind"] == "job"
-    assert any("its controller is not" in choice["reason"] for choice in alone["choices"])
-    asked = planned("--kind", "pytorchjob", cache="alone")
-    assert any("no Deployment training-operator" in warning for warning in asked["warnings"])
-    path = "/apis/apps/v1/namespaces/default/deployments"
-    labels = {"app": "training-operator"}
-    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "a", "image": "none"}]}}
-    deployment = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "training-operator"},
-        "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": template},
-    }
-    cluster.create(path, deployment)
-    try:
-        assert planned(cache="remembered")["cluster"]["kind"] == "pytorchjob"
-        again = planned(cache="remembered")
-        assert any("s ago; run queries it again" in choice["reason"] for choice in again["choices"])
-    finally:
-        cluster.delete(f"{path}/training-operator")
 
 
 def _served(cluster: Cluster, group: str) -> bool:

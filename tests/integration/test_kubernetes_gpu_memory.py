@@ -104,7 +104,7 @@ def test_a_script_that_asks_for_nearly_all_gets_a_quarter(project: Project, two_
     assert told == {"limit_bytes": 256 * 2**20, "frameworks": ["JAX"], "peak_bytes": 200 * 2**20, "failed": None}
 
 
-def test_two_pods_are_held_each(project: Project, two_gpus: None) -> None:
+def test_two_pods_are_held_each(project: Project, two_gpus: None, indexed_jobs: None) -> None:
     project.write("train.py", SCRIPT)
     words = ["train.py", "--gpus", "1", "--gpu-memory", "256MiB", "--nodes", "2", "--launcher", "none"]
     project.run(*words, exit_code=3)

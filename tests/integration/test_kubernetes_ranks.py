@@ -11,7 +11,12 @@ import pytest
 from cli_project import CONFIG, Project
 from seatrial.backends.kubernetes.client import Cluster
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.docker, pytest.mark.xdist_group("kubernetes")]
+pytestmark = [
+    pytest.mark.kubernetes,
+    pytest.mark.docker,
+    pytest.mark.xdist_group("kubernetes"),
+    pytest.mark.usefixtures("indexed_jobs"),
+]
 
 NODE = "/api/v1/nodes/test-node"
 PODS = "/api/v1/namespaces/default/pods"
@@ -33,7 +38,8 @@ def pods(cluster: Cluster, run_id: str) -> dict[str, str]:
     """Node of the run → its newest pod's name."""
     items = cluster.get(PODS, labelSelector=f"seatrial.run={run_id}")["items"]
     by_age = sorted(items, key=lambda item: str(item["metadata"]["creationTimestamp"]))
-    return {item["metadata"]["labels"]["seatrial.node"]: item["metadata"]["name"] for item in by_age}
+    index = "batch.kubernetes.io/job-completion-index"
+    return {item["metadata"]["annotations"][index]: item["metadata"]["name"] for item in by_age}
 
 
 def listed(project: Project) -> dict[str, object]:

@@ -196,7 +196,7 @@ print('finished', flush=True)
 
 
 def test_a_node_that_is_lost_for_good(
-    torch_project: Project, second_node: SimpleNamespace, cluster: Cluster, tmp_path: Path
+    torch_project: Project, second_node: SimpleNamespace, cluster: Cluster, tmp_path: Path, indexed_jobs: None
 ) -> None:
     """Two pods meet by name across two machines; one loses its power; the run goes on where there is still one."""
     project = torch_project

@@ -19,6 +19,7 @@ pytestmark = [
     pytest.mark.kubernetes,
     pytest.mark.docker,
     pytest.mark.xdist_group("kubernetes"),
+    pytest.mark.usefixtures("indexed_jobs"),
     pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the image's Python is another one"),
 ]
 

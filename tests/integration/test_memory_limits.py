@@ -13,7 +13,7 @@ import sys
 
 import pytest
 
-from seatrial.agent.hook import install as hook
+from seatrial.agent.hook import install
 
 GPUS = "de421f490f0c00000000000000000001,de421f490f0c00000000000000000002"
 LIMIT_MB = 256
@@ -184,7 +184,7 @@ def absent(package):
 def python(tmp_path, driver, program, text="", **variables):
     env = {**os.environ, "LD_LIBRARY_PATH": str(driver), "FAKE_CUDA_GPUS": GPUS, **variables}
     env["SEATRIAL_EVENTS"] = str(tmp_path / "events.jsonl")
-    hook.install(str(tmp_path / "hooks"), env, LIMIT_MB * 2**20, measure_steps=False)
+    install.install(str(tmp_path / "hooks"), env, LIMIT_MB * 2**20, measure_steps=False)
     done = subprocess.run(
         [sys.executable, "-c", program], env=env, input=text, capture_output=True, text=True, check=False
     )

@@ -59,20 +59,19 @@ VERBS = {
     "doctor as JSON": ["doctor", "--host-only", "--json"],
     "explain": ["explain", "CUDA error: no kernel image is available"],
     "explain stdin": ["explain", "-"],
-    "cdi check": ["cdi", "check"],
-    "cdi generate": ["cdi", "generate", "-o", "-"],
-    "exporter": ["exporter", "--listen", "127.0.0.1:0"],
-    "exporter --print-config": ["exporter", "--print-config", "grafana"],
+    "doctor --only cdi": ["doctor", "--only", "cdi"],
+    "doctor --write-cdi": ["doctor", "--write-cdi=-"],
+    "metrics": ["dashboard", "--metrics-only", "--listen", "127.0.0.1:0"],
+    "dashboard --print-config": ["dashboard", "--print-config", "grafana"],
     "dashboard": ["dashboard", "--listen", "127.0.0.1:0"],
     "sweep": ["sweep", *LOCAL, "--set", "lr=1"],
-    "k8s": ["k8s", "cleanup"],
-    "bench": ["bench", "train", "nothing", "--compare", "eager"],
-    "predict": ["predict", "spam", "hello"],
-    "prune": ["prune", "--dry-run"],
+    "doctor --on k8s": ["doctor", "--on", "k8s"],
+    "predict": ["run", "predict", "--", "spam", "hello"],
+    "prune": ["runs", "prune", "--dry-run"],
     "up": ["up"],
-    "down": ["down"],
+    "down": ["runs", "stop", "--all"],
 }
-SERVERS = {"exporter", "dashboard"}
+SERVERS = {"metrics", "dashboard"}
 #: With their reader gone: those that print a page or more whatever they find.
 PRINTS = ["help", "plan", "runs ls", "runs show", "runs logs", "doctor as JSON"]
 

@@ -48,7 +48,7 @@ def _words(*words: str) -> list[str]:
 
 def _study(project: Project) -> Study:
     [place] = (project.folder / ".seatrial" / "sweeps").iterdir()
-    return Study((place / "study.sqlite").resolve())
+    return Study((place / "study.journal").resolve())
 
 
 def _trials(project: Project) -> list[Trial]:
@@ -71,7 +71,7 @@ def _wait(project: Project, holds: Any, searcher: subprocess.Popen[str]) -> None
     """Until something is true of the study's trials."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        places = list((project.folder / ".seatrial" / "sweeps").glob("*/study.sqlite"))
+        places = list((project.folder / ".seatrial" / "sweeps").glob("*/study.journal"))
         if places and holds(Study(places[0].resolve()).trials()):
             return
         assert searcher.poll() is None, searcher.communicate()
@@ -272,8 +272,8 @@ def test_a_script_that_ignores_the_setting(project: Project) -> None:
 
 def _trials_of_last(project: Project) -> list[Trial]:
     places = (project.folder / ".seatrial" / "sweeps").iterdir()
-    newest = max(places, key=lambda place: (place / "study.sqlite").stat().st_mtime)
-    return Study((newest / "study.sqlite").resolve()).trials()
+    newest = max(places, key=lambda place: (place / "study.journal").stat().st_mtime)
+    return Study((newest / "study.journal").resolve()).trials()
 
 
 @pytest.mark.slow
@@ -291,7 +291,7 @@ def test_bad_input_is_one_sentence_and_the_next_command(project: Project) -> Non
     told = _refused(project, "train.py", "--set", "lr=1,2", "--address", "10.0.0.1:6379")
     assert "--engine ray" in told
     told = project.cli("sweep", "--resume", "nobody", "--set", "lr=1,2", exit_code=2).stderr
-    assert "takes no --set" in told
+    assert "--resume cannot be combined with --set" in told
     told = project.cli("sweep", "--resume", "nobody", exit_code=2).stderr
     assert "There is no study nobody in this project" in told
     assert project.runs == []

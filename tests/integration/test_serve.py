@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -150,43 +149,6 @@ def test_a_model_that_cannot_be_served_ends_with_1_and_its_reason(project: Proje
     port = free_port()
     ended = project.cli("serve", "broken.onnx", "--on", "local", "--port", str(port), "--detach", exit_code=1)
     assert "broken" in ended.stdout + ended.stderr and project.receipt()["serving"]["reported"] is False
-
-
-STAGES = """
-on = "local"
-gpus = "none"
-[stages.train]
-target = "digits"
-args = ["--epochs", "1"]
-[stages.serve]
-serve = "train"
-port = {port}
-"""
-
-
-def test_up_serves_what_it_trained_until_ctrl_c(tmp_path: Path) -> None:
-    project, port = Project(tmp_path / "shop", "local", environment(tmp_path)), free_port()
-    project.write("seatrial.toml", STAGES.format(port=port))
-    options: dict[str, Any] = {"cwd": project.folder, "env": project.environ, "stdin": subprocess.DEVNULL}
-    try:
-        with subprocess.Popen([*project.program, "up", "--trust"], **options) as up:
-            project.wait_for(lambda: _answers(port), timeout_s=180)
-            up.kill()  # the group's command line alone
-        again = project.cli("up")
-        assert f"serve: unchanged: still serves at http://127.0.0.1:{port}" in again.stderr
-        first = project.last.name
-        project.write("seatrial.toml", STAGES.format(port=port).replace('"1"', '"2"'))
-        with subprocess.Popen([*project.program, "up", "--trust"], **options) as up:
-            project.wait_for(lambda: project.last.name != first and (project.last / "handle.json").exists())
-            project.wait_for(lambda: len(project.runs) == 4 and _answers(port), timeout_s=180)
-            time.sleep(2)
-            assert "still serves at" in project.cli("up").stderr  # while the first one is there
-            up.send_signal(signal.SIGINT)
-            assert up.wait(timeout=60) == 0
-        assert (project.runs[1] / "summary.json").exists(), "the server of the older model was stopped"
-        assert project.receipt()["serving"]["reported"] and project.receipt()["exit_cause"]["id"] == "stopped"
-    finally:
-        project.clean()
 
 
 def _answers(port: int) -> bool:

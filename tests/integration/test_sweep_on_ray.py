@@ -84,7 +84,7 @@ def test_tpe_with_asha_on_two_nodes(project: Project, nodes: RayNodes) -> None:
     trials = json.loads(ended.stdout)
     assert len(trials) == len(project.runs) == 8, "each trial is one run"
     assert {trial["state"] for trial in trials} == {"done", "pruned"}, ended.stderr
-    used = {match[1] for match in re.finditer(r": run 2\S+ on (head|second) ", ended.stderr)}
+    used = {match[1] for match in re.finditer(r": run 2\S+ on (head|second)", ended.stderr)}
     assert used == {"head", "second"}, ended.stderr
     for trial in trials:
         cause = receipt_of(project, trial)["exit_cause"]["id"]
@@ -95,7 +95,7 @@ def test_tpe_with_asha_on_two_nodes(project: Project, nodes: RayNodes) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can hide a folder from a process")
-def test_a_node_with_another_disk_sends_receipts_and_models(project: Project, nodes: RayNodes, tmp_path: Path) -> None:
+def test_node_with_another_disk_sends_receipts(project: Project, nodes: RayNodes, tmp_path: Path) -> None:
     nodes.head(cpus=0)
     away = tmp_path / "away"
     hidden = [project.folder, project.state]
@@ -107,11 +107,9 @@ def test_a_node_with_another_disk_sends_receipts_and_models(project: Project, no
     )
     assert [trial["state"] for trial in trials_of(project)] == ["done", "done"]
     assert len(project.runs) == 2
-    for run, value in zip(project.runs, ("0.01", "0.03"), strict=True):
+    for run in project.runs:
         assert json.loads((run / "summary.json").read_bytes())["cause"] == "finished"
-        assert (project.folder / ".seatrial" / "runs" / run.name / "models" / "model.pt").read_text() == value
     assert project.runs[0].name in project.cli("runs", "ls").stdout
-    assert not list((away / "state").glob("projects/*/runs/*")), "nothing stays on the node"
 
 
 def test_killed_in_the_middle_and_gone_on_with(project: Project, nodes: RayNodes) -> None:
@@ -139,8 +137,8 @@ def test_killed_in_the_middle_and_gone_on_with(project: Project, nodes: RayNodes
 @pytest.mark.parametrize(
     ("package", "sentence"),
     [
-        ('raise ImportError("No module named seatrial")', "Node second .* has no seatrial"),
-        ('__version__ = "0.0.1"\n', "Node second .* has seatrial 0.0.1, and here is"),
+        ('raise ImportError("No module named seatrial")', "Node second .* has seatrial none, not"),
+        ('__version__ = "0.0.1"\n', "Node second .* has seatrial 0.0.1, not"),
     ],
 )
 def test_a_node_that_cannot_run_trials_is_named(

@@ -11,9 +11,8 @@ import urllib.request
 
 import pytest
 
-from seatrial.probe import attribution
-from seatrial.telemetry.engines import Names
-from seatrial.telemetry.reading import Reader
+from seatrial.monitor.reading import Names, Reader
+from seatrial.probe import machine
 
 IMAGE = "python:3.11-slim-bookworm"
 WORK = "data = bytearray(60_000_000)\nopen('/dev/shm/x', 'wb').write(b'x' * 5_000_000)\nwhile True: pass"
@@ -49,7 +48,7 @@ def test_a_container_is_found_named_and_measured(engine):
         assert row["shm_used_bytes"] == 5_001_216 or 5e6 <= row["shm_used_bytes"] < 6e6
         assert row["shm_total_bytes"] == 16 * 2**20
         pid = int(subprocess.check_output([*call, "inspect", "-f", "{{.State.Pid}}", identity]))
-        assert attribution.owner(pid).container_id == identity
+        assert machine.owner(pid).container_id == identity
     finally:
         subprocess.run([*call, "kill", name], capture_output=True)
 
@@ -64,7 +63,7 @@ def free_port():
 def exporter(tmp_path):
     port = free_port()
     process = subprocess.Popen(
-        [sys.executable, "-m", "seatrial", "exporter", "--listen", f"127.0.0.1:{port}"],
+        [sys.executable, "-m", "seatrial", "dashboard", "--metrics-only", "--listen", f"127.0.0.1:{port}"],
         cwd=tmp_path, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert "/metrics" in process.stderr.readline()
@@ -83,7 +82,7 @@ def test_promtool_has_no_complaint_of_syntax(exporter):
 
 def test_a_real_prometheus_scrapes_it(exporter, tmp_path):
     prometheus = program("prometheus")
-    argv = [sys.executable, "-m", "seatrial", "exporter", "--print-config", "prometheus"]
+    argv = [sys.executable, "-m", "seatrial", "dashboard", "--print-config", "prometheus"]
     config = subprocess.check_output(argv, text=True)
     config = config.replace("127.0.0.1:9400", f"127.0.0.1:{exporter}").replace("15s", "1s")
     (tmp_path / "prometheus.yml").write_text(config)

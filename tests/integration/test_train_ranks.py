@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from agent_process import Agent
-from seatrial.probe import proc
+from seatrial.probe import processes
 
 torch = pytest.importorskip("torch")
 
@@ -107,14 +107,14 @@ def test_a_dead_rank_is_restarted_from_the_last_checkpoint(alone: dict[str, Any]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("told", ["torchrun", "one rank"])
-def test_sigterm_saves_once_ends_every_rank_with_143_and_goes_on_bit_identically(tmp_path: Path, told: str) -> None:
+@pytest.mark.parametrize("receiver", ["torchrun", "one rank"])
+def test_sigterm_saves_once_ends_every_rank_with_143_and_goes_on_bit_identically(tmp_path: Path, receiver: str) -> None:
     assert launch("plain", tmp_path / "whole").returncode == 0
     out = tmp_path / "parts"
     torchrun = start(["--standalone", "--nproc-per-node=2"], "wait", out)
     try:
         wait_for(lambda: all((out / f"waits-{rank}").exists() for rank in (0, 1)))
-        number = torchrun.pid if told == "torchrun" else int((out / "waits-1").read_text())
+        number = torchrun.pid if receiver == "torchrun" else int((out / "waits-1").read_text())
         os.kill(number, signal.SIGTERM)
         time.sleep(1.0)  # torchrun looks at its signals and its ranks every 0.1 s
         (out / "go").touch()
@@ -122,8 +122,8 @@ def test_sigterm_saves_once_ends_every_rank_with_143_and_goes_on_bit_identically
     finally:
         end(torchrun)
     assert [(out / f"exit-{rank}").read_text() for rank in (0, 1)] == ["143", "143"]
-    said = (out / "output-0").read_text()
-    assert said.count("terminated in epoch 2 after step 3: saved in") == 1
+    message = (out / "output-0").read_text()
+    assert message.count("terminated in epoch 2 after step 3: saved in") == 1
     assert [path.name for path in sorted((out / "checkpoints").glob("checkpoint-*"))] == [
         "checkpoint-0000000005.pt",
         "checkpoint-0000000008.pt",
@@ -154,31 +154,31 @@ def test_a_lost_node_is_done_without_and_taken_back(tmp_path: Path) -> None:
     nodes = [host]
     try:
         nodes.append(start([*options, f"{patience}0"], "elastic", tmp_path, env=env))
-        wait_for(lambda: "epoch 3:" in said(tmp_path))
+        wait_for(lambda: "epoch 3:" in output_of(tmp_path))
         end(nodes[1])
-        wait_for(lambda: "1 rank(s)" in said(tmp_path))
-        wait_for(lambda: said(tmp_path).count("resumed from") == 1)
+        wait_for(lambda: "1 rank(s)" in output_of(tmp_path))
+        wait_for(lambda: output_of(tmp_path).count("resumed from") == 1)
         time.sleep(5.0)  # by then the lost one is no longer counted as alive
         nodes.append(start([*options, f"{patience}0"], "elastic", tmp_path, env=env))
-        wait_for(lambda: said(tmp_path).count("2 rank(s)") == 2)
+        wait_for(lambda: output_of(tmp_path).count("2 rank(s)") == 2)
         wait_for(lambda: host.poll() is not None)
         assert host.returncode == 0, output.read_text()
     finally:
         for node in nodes:
             end(node)
-    epochs = [line.partition(":")[0] for line in said(tmp_path).splitlines() if line.startswith("epoch ")]
+    epochs = [line.partition(":")[0] for line in output_of(tmp_path).splitlines() if line.startswith("epoch ")]
     assert set(epochs) == {f"epoch {number}" for number in range(1, 121)}, "an epoch was left out"
     assert len(epochs) <= 120 + 2, "more than the epoch that was running was trained again"
 
 
-def said(out: Path) -> str:
+def output_of(out: Path) -> str:
     """What the ranks have printed on all nodes."""
     return "".join(path.read_text() for path in sorted(out.glob("output-*")))
 
 
 def end(process: subprocess.Popen[str]) -> None:
     """Kill torchrun and, with it, its ranks: they are sessions of their own."""
-    ranks = [child.pid for child in proc.descendants(process.pid)]
+    ranks = [child.pid for child in processes.descendants(process.pid)]
     for pid in (process.pid, *ranks):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -52,16 +52,16 @@ def tune(project: Project, script: str, *words: str, exit_code: int = 0, args: t
 def test_workers_are_found_kept_saved_and_applied_by_the_next_run(local_project: Project) -> None:
     (local_project.folder / "log.txt").write_text("of the run before")
     script = SLOW.format(length=4096, wait_s=0.002)
-    told = tune(local_project, script, "--save", "--only", "workers", args=("--epochs", "3"))
-    kept, whole = told["tune"]["kept"], told["tune"]["combination"]
+    receipt = tune(local_project, script, "--save", "--only", "workers", args=("--epochs", "3"))
+    kept, whole = receipt["tune"]["kept"], receipt["tune"]["combination"]
     assert kept["workers"] >= 2 and whole["steps_per_s"] > 1.3 * whole["against"]
-    assert whole["loss_difference"] <= told["tune"]["loss_band"]
+    assert whole["loss_difference"] <= receipt["tune"]["loss_band"]
     assert (
         f"Give the training DataLoader num_workers={kept['workers']}."
         in (local_project.last / "receipt.md").read_text()
     )
     assert (local_project.folder / "log.txt").read_text() == "of the run before"
-    assert not (local_project.folder / "model.pt").exists() and "farewell" not in told["printed"]
+    assert not (local_project.folder / "model.pt").exists() and "farewell" not in receipt["printed"]
     assert f"workers = {kept['workers']}" in (local_project.folder / "seatrial.toml").read_text()
     short = ("train.py", "--on", "local", "--gpus", "none", "--", "--epochs", "1")
     local_project.write("train.py", SLOW.format(length=320, wait_s=0.001))
@@ -76,9 +76,11 @@ def test_workers_are_found_kept_saved_and_applied_by_the_next_run(local_project:
 
 def test_of_a_script_where_nothing_helps_nothing_is_kept(local_project: Project) -> None:
     script = SLOW.format(length=4096, wait_s=0).replace("batch_size=16", "batch_size=2")
-    told = tune(local_project, script, "--save", "--only", "fused_optimizer,cudnn_benchmark", args=("--epochs", "99"))
-    assert told["tune"]["kept"] == {} and told["tune"]["done"]
-    assert "nothing is kept" in told["printed"]
+    receipt = tune(
+        local_project, script, "--save", "--only", "fused_optimizer,cudnn_benchmark", args=("--epochs", "99")
+    )
+    assert receipt["tune"]["kept"] == {} and receipt["tune"]["done"]
+    assert "nothing is kept" in receipt["printed"]
     assert "[tune]" not in (local_project.folder / "seatrial.toml").read_text()
 
 
@@ -93,22 +95,24 @@ def test_of_a_script_where_nothing_helps_nothing_is_kept(local_project: Project)
     ],
     ids=["too short", "usage", "crashed", "no torch", "no step"],
 )
-def test_a_script_that_cannot_be_tuned_says_why(
+def test_a_script_that_cannot_be_tuned_reports_why(
     local_project: Project, script: str, args: tuple[str, ...], words: str
 ) -> None:
-    told = tune(local_project, script, exit_code=1, args=args)
-    assert words in told["exit_cause"]["words"] and told["exit_cause"]["words"].startswith("The script cannot be tuned")
-    assert told["tune"]["trials"] == 1
+    receipt = tune(local_project, script, exit_code=1, args=args)
+    assert words in receipt["exit_cause"]["words"] and receipt["exit_cause"]["words"].startswith(
+        "The script cannot be tuned"
+    )
+    assert receipt["tune"]["trials"] == 1
 
 
-def test_one_whose_losses_change_is_told_from_one_that_trains_the_same(local_project: Project) -> None:
+def test_one_whose_losses_change_is_reported_from_one_that_trains_the_same(local_project: Project) -> None:
     """Its augmentation is drawn in the loader, and in workers becomes another: a hundred times as strong."""
     script = SLOW.format(length=4096, wait_s=0.002).replace(
         "return x, ", "from torch.utils.data import get_worker_info as w; x = x * (100 if w() else 1); return x, "
     )
-    told = tune(local_project, script, "--only", "workers", args=("--epochs", "3"))
-    assert told["tune"]["kept"] == {}
-    first = told["tune"]["rows"][0]
+    receipt = tune(local_project, script, "--only", "workers", args=("--epochs", "3"))
+    assert receipt["tune"]["kept"] == {}
+    first = receipt["tune"]["rows"][0]
     assert first["verdict"] == "different" and first["why"].startswith("its losses ")  # differ, or are not finite
 
 

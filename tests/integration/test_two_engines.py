@@ -12,8 +12,8 @@ import pytest
 from cli_project import Project, environment
 from engines import IMAGE
 from seatrial.backends.containers.docker import Docker
-from seatrial.dashboard.projects import Projects
-from seatrial.dashboard.server import Housekeeping
+from seatrial.monitor.app import Housekeeping
+from seatrial.monitor.run_list import Projects
 from seatrial.runs.launching_process import LaunchingProcess
 from seatrial.runs.store import RunStore
 
@@ -77,7 +77,7 @@ def test_stop_from_another_engines_terminal_ends_the_container_of_the_run(termin
     here = terminals.here
     assert "ready" in terminals.project.cli("runs", "logs", run, **here).stdout
     assert terminals.project.cli("runs", "exec", run, "--", "echo", "inside", **here).stdout == "inside\n"
-    terminals.project.cli("prune", "--yes", "--keep", "0", exit_code=None, **here)
+    terminals.project.cli("runs", "prune", "--yes", "--keep", "0", exit_code=None, **here)
     assert terminals.listed(**here)["status"] == "running"
     terminals.project.cli("runs", "stop", run, exit_code=None, **here)
     assert terminals.listed(**here)["status"] == "stopped"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.backends.local.venv import COMPLETE, ensure_venv
+from seatrial.backends.local import COMPLETE, ensure_venv
 from seatrial.errors import EngineError
 
 PYTHON = Path(sys.executable)

@@ -26,7 +26,7 @@ time.sleep(3)
 """
 
 
-def test_what_runs_full_in_a_container_is_told_before_it_is(container_project):
+def test_what_runs_full_in_a_container_is_reported_before_it_is(container_project):
     container_project.write("train.py", FULL)
     container_project.write(
         "seatrial.toml",
@@ -34,15 +34,15 @@ def test_what_runs_full_in_a_container_is_told_before_it_is(container_project):
         "command = 'echo \"$SEATRIAL_FINDING_ID\" >> /workspace/told'\n",
     )
     ended = container_project.run("train.py", "--image", "python:3.11-slim-bookworm")
-    told = ["shared-memory-nearly-full", "host-memory-nearly-full"]
-    assert (container_project.folder / "told").read_text().split() == told
-    assert [finding["id"] for finding in container_project.receipt()["findings"]] == told
+    reported = ["shared-memory-nearly-full", "host-memory-nearly-full"]
+    assert (container_project.folder / "told").read_text().split() == reported
+    assert [finding["id"] for finding in container_project.receipt()["findings"]] == reported
     assert "warning: /dev/shm is nearly full (95 % of /dev/shm in use)" in ended.stderr
 
 
-def test_a_hang_is_told_everywhere_and_the_webhooks_url_is_written_down_nowhere(local_project):
+def test_a_hang_is_reported_everywhere_and_the_webhooks_url_is_written_down_nowhere(local_project):
     """On the terminal, in the receipt, to the command and to the webhook."""
-    posted, told = [], local_project.folder / "told"
+    posted, reported = [], local_project.folder / "told"
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
@@ -58,7 +58,7 @@ def test_a_hang_is_told_everywhere_and_the_webhooks_url_is_written_down_nowhere(
     url = f"http://127.0.0.1:{server.server_port}/services/T0KEN-of-the-hook"
     local_project.write(
         "seatrial.toml",
-        f'[watch]\nhang_after = "3s"\nwebhook = "{url}"\ncommand = \'echo "$SEATRIAL_FINDING_ID" >> {told}\'\n',
+        f'[watch]\nhang_after = "3s"\nwebhook = "{url}"\ncommand = \'echo "$SEATRIAL_FINDING_ID" >> {reported}\'\n',
     )
     local_project.write("train.py", HANG + "import os\nprint(dict(os.environ))\n")
     try:
@@ -70,7 +70,7 @@ def test_a_hang_is_told_everywhere_and_the_webhooks_url_is_written_down_nowhere(
     assert "warning: The run seems to hang (no step, no output and no GPU work for 3 s)" in ended.stderr
     [finding] = json.loads(ended.stdout)["findings"]
     assert finding["id"] == "hang" and finding["severity"] == "warning"
-    assert told.read_text() == "hang\n"
+    assert reported.read_text() == "hang\n"
     [(path, body)] = posted
     assert path == "/services/T0KEN-of-the-hook" and json.loads(body)["finding"]["id"] == "hang"
     kept = local_project.kept()
@@ -81,10 +81,10 @@ def test_a_hang_is_told_everywhere_and_the_webhooks_url_is_written_down_nowhere(
     assert plan["job"]["watch"]["webhook"] == "http://127.0.0.1/…"
 
 
-def test_a_table_that_cannot_be_meant_is_one_sentence(local_project):
+def test_a_table_that_cannot_be_intended_is_one_sentence(local_project):
     local_project.write("train.py", "print(1)\n")
     local_project.write("seatrial.toml", '[watch]\nwebhook = "chat.example.org"\n')
-    said = local_project.run("train.py", exit_code=2).stderr
-    assert "watch.webhook" in said and "http or https URL" in said
+    printed = local_project.run("train.py", exit_code=2).stderr
+    assert "watch.webhook" in printed and "http or https URL" in printed
     local_project.write("seatrial.toml", "[watch]\nhang_after = false\n")
     local_project.run("train.py", "--gpus", "none")

@@ -162,7 +162,7 @@ def test_the_lower_bounds_are_true(version: str, wheel: Path, tmp_path: Path, en
     call(BIN / "uv", "pip", "install", *into, "-r", tmp_path / "oldest.txt", cwd=tmp_path, env=env)
     call(BIN / "uv", "pip", "install", *into, "--no-deps", wheel, cwd=tmp_path, env=env)
     program = tmp_path / "venv" / "bin" / "seatrial"
-    for verb in ("run", "plan", "runs", "doctor", "init", "sweep", "dashboard", "k8s"):
+    for verb in ("run", "plan", "runs", "doctor", "init", "sweep", "dashboard"):
         assert "Usage: seatrial" in call(program, verb, "--help", cwd=tmp_path, env=env)
     test_a_script_runs_and_is_judged(program, tmp_path, env)
     test_a_recipe_is_planned_and_a_project_begun(program, tmp_path, env)

@@ -1,10 +1,10 @@
-"""The console blocks of a page: what is typed, what is shown, and whether it comes out so.
+"""Runs the console blocks of a page and compares their output with the page.
 
-A page says ``<!-- executable -->`` near its top, or with ``: docker`` or ``: cluster`` behind the word. Its blocks run
-in their order, in one shell and one empty folder. ``<!-- file: NAME -->`` before a block writes it to that file;
+A page that begins with ``<!-- executable -->``, or with ``: docker`` or ``: cluster`` after the word, has its blocks
+run in order, in one shell and one empty folder. ``<!-- file: NAME -->`` before a block writes it to that file;
 ``<!-- file of PAGE: NAME -->`` by itself writes one that another page shows. A console block that does not run has a
-line before it: ``<!-- recorded 2026-11-21: gpu -->`` says what it needs and when its output was recorded,
-``<!-- not run: REASON -->`` why there is no output.
+line before it: ``<!-- recorded 2026-11-21: gpu -->`` gives the date of its output and what it needs,
+``<!-- not run: REASON -->`` explains a missing output.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Block:
 
 
 def blocks(page: str) -> Iterator[Block]:
-    """Files and console blocks of a page. Raises ValueError: a marker that says something else."""
+    """Yield the files and console blocks of a page. Raises ValueError: an unknown marker."""
     for found in _BLOCK.finditer(page):
         marker, language, text = found.groups()
         block = Block(line=page.count("\n", 0, found.start()) + 1, text=text)
@@ -105,12 +105,12 @@ def _commands(text: str) -> Iterator[Command]:
 
 
 def borrowed(page: str) -> list[tuple[str, str]]:
-    """Files that other pages show: ``(PAGE, NAME)``."""
+    """Return files that other pages show: ``(PAGE, NAME)``."""
     return _FILE_OF.findall(page)
 
 
 def run(page: str, folder: Path, environment: Mapping[str, str], timeout_s: float = 120) -> list[str]:
-    """What does not come out as the page shows it. A command ends with 0, or the next one is ``echo $?``."""
+    """Run a page and return each difference. A command must end with 0, or ``echo $?`` follows it."""
     wrong: list[str] = []
     typed: list[Command] = []
     script = ["exec 2>&1 </dev/null"]
@@ -140,9 +140,9 @@ def run(page: str, folder: Path, environment: Mapping[str, str], timeout_s: floa
 
 
 def same(shown: Sequence[str], printed: Sequence[str]) -> bool:
-    """Equal but for numbers with a fraction, run names, widths of space, and what … stands for: words, or whole lines.
+    """Compare, ignoring numbers with a fraction, run names, widths of space, and text that … replaces.
 
-    Whole numbers count: an exit code or a step is part of what a page says. A sentence on indented lines may break
+    Whole numbers count: an exit code or a step is part of the page. A sentence on indented lines may break
     elsewhere: with a longer number in it, it does.
     """
     lines = [line for line in shown if line.strip()]
@@ -165,7 +165,7 @@ def _indent(line: str) -> int:
 
 
 def _pattern(line: str) -> str:
-    """A line as a regular expression; … alone stays as it is."""
+    """Return a line as a regular expression; a line of … alone is returned unchanged."""
     words = " ".join(line.split())
     if words == "…":
         return words

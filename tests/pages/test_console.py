@@ -1,4 +1,4 @@
-"""The runner of blocks notices what is wrong on a page, and lets pass what may differ."""
+"""The runner of blocks reports wrong output and accepts what may differ."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def ran(text: str, folder: Path) -> list[str]:
     return console.run(text, folder, {"PATH": os.environ["PATH"]}, timeout_s=20)
 
 
-def test_what_comes_out_as_shown_passes(tmp_path: Path) -> None:
+def test_output_as_shown_passes(tmp_path: Path) -> None:
     text = page(
         "<!-- file: say.sh -->\n```sh\necho took 2.75 s\necho end\nexit 3\n```",
         "```console\n$ sh say.sh    # a comment\ntook 0.31  s\nend\n$ echo $?\n3\n$ cd /\n```",
@@ -28,7 +28,7 @@ def test_what_comes_out_as_shown_passes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("block", "says"),
+    ("block", "message"),
     [
         ("$ echo one\ntwo", "the page shows:\ntwo"),
         ("$ echo step 5\nstep 6", "printed:\nstep 5"),
@@ -39,12 +39,12 @@ def test_what_comes_out_as_shown_passes(tmp_path: Path) -> None:
         ("$ missing-program", "ended with 127"),
     ],
 )
-def test_what_differs_is_said(block: str, says: str, tmp_path: Path) -> None:
+def test_wrong_output_is_reported(block: str, message: str, tmp_path: Path) -> None:
     (wrong, *_) = ran(page(f"```console\n{block}\n```"), tmp_path)
-    assert says in wrong
+    assert message in wrong
 
 
-def test_what_is_recorded_does_not_run(tmp_path: Path) -> None:
+def test_recorded_block_does_not_run(tmp_path: Path) -> None:
     text = page(
         "<!-- recorded 2026-11-21: gpu, docker -->\n```console\n$ touch ran\nnever\n```", "```console\n$ ls\n```"
     )
@@ -52,25 +52,25 @@ def test_what_is_recorded_does_not_run(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_what_is_not_run_has_a_reason_and_no_output(tmp_path: Path) -> None:
-    told = page("<!-- not run: NAME is yours -->\n```console\n$ touch ran\n```", "```console\n$ ls\n```")
-    assert ran(told, tmp_path) == []
-    assert [block.not_run for block in console.blocks(told)] == ["NAME is yours", ""]
+def test_block_that_is_not_run_has_a_reason_and_no_output(tmp_path: Path) -> None:
+    text = page("<!-- not run: NAME is yours -->\n```console\n$ touch ran\n```", "```console\n$ ls\n```")
+    assert ran(text, tmp_path) == []
+    assert [block.not_run for block in console.blocks(text)] == ["NAME is yours", ""]
     with pytest.raises(ValueError, match="shows no output"):
         ran(page("<!-- not run: no time -->\n```console\n$ touch ran\ndone\n```"), tmp_path)
     assert not (tmp_path / "ran").exists()
 
 
 def test_files_of_other_pages_are_named() -> None:
-    told = page("<!-- file of ../start.md: train.py -->", "```console\n$ ls\n```")
-    assert console.borrowed(told) == [("../start.md", "train.py")]
-    assert len(list(console.blocks(told))) == 1
+    text = page("<!-- file of ../start.md: train.py -->", "```console\n$ ls\n```")
+    assert console.borrowed(text) == [("../start.md", "train.py")]
+    assert len(list(console.blocks(text))) == 1
 
 
 @pytest.mark.parametrize(
     "marker", ["recorded: gpu", "recorded 2026-11-21", "recorded 2026-11-21: moon", "not run", "skip"]
 )
-def test_a_marker_that_says_nothing_known_is_refused(marker: str, tmp_path: Path) -> None:
+def test_unknown_marker_is_refused(marker: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"recorded|marker"):
         ran(page(f"<!-- {marker} -->\n```console\n$ true\n```"), tmp_path)
 

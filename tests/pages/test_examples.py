@@ -6,6 +6,7 @@ The commands of each README are run by test_pages.py.
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import json
 import os
 import shutil
@@ -93,8 +94,8 @@ def test_pytorchjob_gives_each_replica_a_gpu_the_script_and_the_folders_it_uses(
     manifest = yaml.safe_load((EXAMPLES / "distributed" / "pytorchjob.yaml").read_text())
     for replica in manifest["spec"]["pytorchReplicaSpecs"].values():
         (container,) = replica["template"]["spec"]["containers"]
-        asked, limits = container["resources"]["requests"], container["resources"]["limits"]
-        assert asked["nvidia.com/gpu"] == limits["nvidia.com/gpu"] == "1"
+        requests, limits = container["resources"]["requests"], container["resources"]["limits"]
+        assert requests["nvidia.com/gpu"] == limits["nvidia.com/gpu"] == "1"
         variables = {each["name"]: each["value"] for each in container["env"]}
         assert "CUDA_VISIBLE_DEVICES" not in variables
         mounted = {each["mountPath"] for each in container["volumeMounts"]}
@@ -104,17 +105,30 @@ def test_pytorchjob_gives_each_replica_a_gpu_the_script_and_the_folders_it_uses(
 def test_mnist_reads_idx_files_and_saves_its_best_epoch(mnist: Path, tmp_path: Path) -> None:
     import torch
 
-    said = printed("mnist", "train.py", "--data", str(mnist), "--out", str(tmp_path / "out"), EPOCHS=1)
-    assert f"data: MNIST from {mnist}" in said
+    output = printed("mnist", "train.py", "--data", str(mnist), "--out", str(tmp_path / "out"), EPOCHS=1)
+    assert f"data: MNIST from {mnist}" in output
     weights = torch.load(tmp_path / "out" / "mnist_cnn.pth", weights_only=True)
     assert weights["classifier.1.weight"].shape == (128, 1600)
+
+
+@pytest.mark.slow  # Keras and a framework take 5 to 10 s to start
+@pytest.mark.parametrize("framework", ["jax", "tensorflow", "torch"])
+def test_keras_mnist_trains_on_each_framework(mnist: Path, tmp_path: Path, framework: str) -> None:
+    for needed in ("keras", framework):
+        if importlib.util.find_spec(needed) is None:
+            pytest.skip(f"{needed} is not installed here")
+    words = ("--data", str(mnist), "--models", str(tmp_path / "out"), "--epochs", "1")
+    shown = printed("keras-mnist", "train.py", *words, KERAS_BACKEND=framework, SEATRIAL_EVENTS=tmp_path / "events")
+    assert f"data: MNIST from {mnist}" in shown and f"on {framework}" in shown
+    assert (tmp_path / "out" / "mnist.keras").is_file()
+    assert json.loads((tmp_path / "events").read_text())["epoch"] == 1
 
 
 def test_pipeline_hands_over_from_step_to_step(mnist: Path, tmp_path: Path) -> None:
     for name in ("processed", "models", "artifacts"):
         (tmp_path / name).mkdir()
-    said = printed("pipeline", "preprocess/preprocess.py", RAW=mnist, PROCESSED=tmp_path / "processed")
-    assert said == "MNIST: 64 images to train on, 32 to test with\n"
+    output = printed("pipeline", "preprocess/preprocess.py", RAW=mnist, PROCESSED=tmp_path / "processed")
+    assert output == "MNIST: 64 images to train on, 32 to test with\n"
     printed("pipeline", "train/train.py", DATA=tmp_path / "processed", MODELS=tmp_path / "models", EPOCHS=1)
     printed("pipeline", "export/export.py", MODELS=tmp_path / "models", ARTIFACTS=tmp_path / "artifacts")
     report = json.loads((tmp_path / "artifacts" / "report.json").read_text())
@@ -177,5 +191,5 @@ def test_compose_file_gets_no_warning(file: Path, tmp_path: Path) -> None:
     project = tmp_path / file.parent.name
     shutil.copytree(file.parent, project)
     shown = seatrial("up", "--plan", "--gpus", "none", "-C", str(project))
-    # Another program on this machine may hold the port: that is no fault of the file.
+    # Another program on this machine may hold the port, which the file cannot prevent.
     assert [line for line in shown.splitlines() if "warning" in line and "publishes port" not in line] == []

@@ -1,7 +1,8 @@
-"""Pages marked executable come out as they are written; every block that does not run says why."""
+"""Executable pages print what they show, and every other block gives a reason."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shlex
@@ -10,11 +11,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import date
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from seatrial.cli import words
+from seatrial.cli.options import options_of
 
 from . import console
 
@@ -22,10 +24,10 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 EXAMPLES = sorted(ROOT.glob("examples/*/README.md"))
 
-#: Records, and what comes from code, whose examples tests/unit/cli parses.
-NOT_WRITTEN = ("docs/decisions/", "docs/receipts/", "docs/reference/")
+#: Records of runs.
+NOT_WRITTEN = ("docs/receipts/",)
 
-#: Pages that people write for readers, by their path from the root.
+#: Pages by their path from the root.
 WRITTEN = {
     name: page.read_text(encoding="utf-8")
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md")), *EXAMPLES)
@@ -43,7 +45,7 @@ TIMEOUT_S = 900
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """A new user's, with this installation's seatrial."""
+    """Return a new user's environment with this installation's seatrial."""
     names = ("LANG", "LC_ALL", "SEATRIAL_STATE", "PYTHONPATH", "DOCKER_HOST", "DOCKER_CONFIG")
     kept = {name: os.environ[name] for name in names if name in os.environ}
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -52,7 +54,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def commands(page: str) -> Iterator[list[str]]:
-    """The words behind ``seatrial`` of everything that is typed on a page."""
+    """Yield the arguments of each ``seatrial`` command on a page."""
     for block in console.blocks(page):
         for command in block.commands:
             lexer = shlex.shlex(command.typed.replace("\\\n", " "), posix=True, punctuation_chars="();<>|&")
@@ -67,9 +69,18 @@ def commands(page: str) -> Iterator[list[str]]:
                     here.append(word)
 
 
+@cache
+def options() -> dict[str, set[str]]:
+    """Return the options of each command, by its words."""
+    spec = importlib.util.spec_from_file_location("generate_reference", DOCS / "reference" / "generate.py")
+    assert spec is not None and spec.loader is not None
+    reference = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(reference)
+    return {name: set(options_of(*name.split())) for name, _ in reference.commands()}
+
+
 def verb_of(typed: list[str]) -> str:
-    known = words.kept()
-    return next((name for name in (" ".join(typed[:2]), typed[0]) if name in known), "")
+    return next((name for name in (" ".join(typed[:2]), typed[0]) if name in options()), "")
 
 
 def test_there_are_executable_pages() -> None:
@@ -78,41 +89,40 @@ def test_there_are_executable_pages() -> None:
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_blocks_are_run_or_say_why_not(name: str) -> None:
+def test_blocks_are_run_or_give_a_reason(name: str) -> None:
     found = [block for block in console.blocks(WRITTEN[name]) if block.commands]
     if name in PAGES:
         assert any(not block.recorded and not block.not_run for block in found), "nothing on it is run"
     for block in found:
         assert block.recorded is None or date(2026, 11, 1) <= block.recorded, f"{name}:{block.line}"
-        assert name in PAGES or block.recorded or block.not_run, f"{name}:{block.line} is not run and does not say why"
-        # What waits for a GPU says so in one form, which the site spells out: docs/site_hooks.py.
+        assert name in PAGES or block.recorded or block.not_run, f"{name}:{block.line} is not run and gives no reason"
+        # Blocks that wait for a GPU use one form, which the site rewrites: docs/site_hooks.py.
         assert not re.match(r"(?!needs )[^;[]*GPU", block.not_run), f"{name}:{block.line}"
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_what_is_typed_exists(name: str) -> None:
-    """Verbs and flags, also in blocks that are not run. What stands behind -- is the target's."""
+def test_verbs_and_flags_of_pages_exist(name: str) -> None:
+    """Also in blocks that are not run. Arguments after -- belong to the target."""
     for typed in commands(WRITTEN[name]):
-        if typed[:1] in ([], ["--help"], ["--version"], ["VERB"], ["COMMAND"]):
+        if typed[:1] in ([], ["--help"], ["--version"], ["--completion"], ["VERB"], ["COMMAND"]):
             continue
         verb = verb_of(typed)
         assert verb, f"{name}: no verb: seatrial {' '.join(typed)}"
-        known = {flag for option in words.kept()[verb]["options"] for flag in option["names"]}
         ours = typed[: typed.index("--")] if "--" in typed else typed
-        asked = {word.partition("=")[0] for word in ours if word.startswith("-") and len(word) > 1}
-        assert asked <= known | {"--help"}, f"{name}: seatrial {' '.join(typed)}: {asked - known}"
+        used = {word.partition("=")[0] for word in ours if word.startswith("-") and len(word) > 1}
+        assert used <= options()[verb] | {"--help"}, f"{name}: seatrial {' '.join(typed)}"
 
 
-def test_every_verb_is_typed_on_a_page() -> None:
+def test_every_verb_is_on_an_executable_page() -> None:
     typed = {verb_of(words) for page in PAGES.values() for words in commands(page) if words}
-    assert set(words.kept()) <= typed
+    assert set(options()) <= typed
 
 
 @pytest.mark.timeout(TIMEOUT_S + 60)
 @pytest.mark.parametrize(
     "name", [page if page in CORE else pytest.param(page, marks=pytest.mark.slow) for page in PAGES]
 )
-def test_page_comes_out_as_written(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_page_prints_what_it_shows(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if Path("/dev/nvidiactl").exists():
         pytest.skip("the pages show what happens without a GPU")
     page, environ = PAGES[name], environment(tmp_path / "home")

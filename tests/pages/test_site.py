@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,8 +20,8 @@ import yaml
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
-#: Read on GitHub as they are, beside the pages.
-ABOVE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+#: Pages above docs/.
+ABOVE = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 
 #: What takes seconds takes this long at most on a machine that many others use.
 BUSY_S = 180
@@ -31,13 +34,29 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 
+def hooks() -> ModuleType:
+    """The site's hooks, loaded from docs/."""
+    spec = importlib.util.spec_from_file_location("site_hooks", DOCS / "site_hooks.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@cache
+def generated() -> dict[Path, str]:
+    """Text of each page that the site generates, by its path in docs/."""
+    return {DOCS / "reference" / name: text() for name, text in hooks().generator().PAGES.items()}
+
+
 def pages() -> list[Path]:
     return [*(ROOT / name for name in ABOVE), *sorted(DOCS.rglob("*.md")), *sorted(ROOT.glob("examples/*/README.md"))]
 
 
 def anchors(page: Path) -> set[str]:
     """As GitHub and MkDocs make them from headings alike."""
-    headings = _HEADING.findall(_FENCED.sub("", page.read_text(encoding="utf-8")))
+    text = generated().get(page) or page.read_text(encoding="utf-8")
+    headings = _HEADING.findall(_FENCED.sub("", text))
     return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading.lower())).strip("-") for heading in headings}
 
 
@@ -49,11 +68,25 @@ def test_links_lead_to_files_and_headings() -> None:
             if re.match(r"\w+:", link):
                 continue
             seen += 1
-            target = (page.parent / path) if path else page
-            if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+            target = (page.parent / path).resolve() if path else page
+            if not (target.exists() or target in generated()) or (
+                anchor and target.suffix == ".md" and anchor not in anchors(target)
+            ):
                 lost.append(f"{page.relative_to(ROOT)}: {link}")
     assert not lost
     assert seen > 100
+
+
+def test_every_measurement_has_its_machine_and_is_shown() -> None:
+    shown = "".join(page.read_text(encoding="utf-8") for page in pages())
+    results = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
+    assert results
+    for path in results:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        assert all(result[key] for key in ("title", "machine", "versions", "date", "command")), path.name
+        assert all(len(row) == len(result["columns"]) for row in result["rows"]), path.name
+        assert f"benchmarks/results/{path.name})" in shown, f"no page links {path.name}"
+        assert hooks().measured(path).count("\n|") == len(result["rows"]) + 1
 
 
 def listed(nav: list[object] | dict[str, object] | str) -> set[str]:
@@ -65,18 +98,25 @@ def listed(nav: list[object] | dict[str, object] | str) -> set[str]:
 def test_every_page_has_its_place() -> None:
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     there = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
-    there = {page for page in there if not page.startswith(("decisions/", "receipts/"))}
+    there = {page for page in there if not page.startswith("receipts/")}
+    there |= {page.relative_to(DOCS).as_posix() for page in generated() if page.suffix == ".md"}
     there |= {page.relative_to(ROOT).as_posix() for page in ROOT.glob("examples/*/README.md")}
-    assert listed(site["nav"]) == there | {"receipts/README.md", "decisions/index.md"}
+    assert listed(site["nav"]) == there | {"receipts/README.md"}
 
 
 def test_a_console_block_copies_what_is_typed() -> None:
-    spec = importlib.util.spec_from_file_location("site_hooks", DOCS / "site_hooks.py")
-    assert spec is not None and spec.loader is not None
-    hooks = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hooks)
-    assert hooks.commands("$ cd x\nprinted\n$ run a \\\n  b\nprinted \\\n$ ls") == "cd x\nrun a \\\n  b\nls"
-    assert hooks.commands("import torch") == ""
+    commands = hooks().commands
+    assert commands("$ cd x\nprinted\n$ run a \\\n  b\nprinted \\\n$ ls") == "cd x\nrun a \\\n  b\nls"
+    assert commands("import torch") == ""
+
+
+def test_architecture_names_files_that_exist() -> None:
+    text = _FENCED.sub("", (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
+    named = {path for path in re.findall(r"`([\w./-]+)`", text) if re.search(r"/|\.py$", path)}
+    assert len(named) > 80
+    places = (ROOT, ROOT / "src" / "seatrial")
+    assert [path for path in sorted(named) if not any((place / path).exists() for place in places)] == []
+    assert text.count("\n") <= 200
 
 
 def test_readme_is_one_screen() -> None:

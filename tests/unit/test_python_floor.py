@@ -12,7 +12,17 @@ pytest.importorskip("vermin")
 PACKAGE = Path(seatrial.__file__).parent
 CARRIED = [
     PACKAGE / name
-    for name in ("__init__.py", "events", "frames.py", "agent", "compat", "probe", "findings", "images/slimming")
+    for name in (
+        "__init__.py",
+        "events",
+        "frames.py",
+        "agent",
+        "common",
+        "compat",
+        "probe",
+        "findings",
+        "images/slim/program",
+    )
 ]
 
 

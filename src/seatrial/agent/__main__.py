@@ -2,11 +2,9 @@
 
 import sys
 
-from seatrial.agent import plan
-from seatrial.agent.process import shield
-from seatrial.agent.streams import redaction
-from seatrial.agent.streams.journal import Journal, say
-from seatrial.agent.streams.pass_through import STALL_S
+from seatrial.agent import isolation, plan
+from seatrial.agent.framed_output import STALL_S
+from seatrial.agent.journal import Journal, print_to_stderr, take
 from seatrial.agent.supervisor import supervise
 from seatrial.agent.tune import spec as tune
 
@@ -16,33 +14,33 @@ EXIT_NO_RUN = 125  # as engines have it: what was to run the target failed, not 
 
 def main() -> int:
     """Read the plan and run it; or be the driver of a tune, which an agent has started."""
-    if tune.asked(sys.argv) is not None:
+    if tune.spec_path(sys.argv) is not None:
         from seatrial.agent.tune.driver import main as drive
 
         return drive(sys.argv[2])
     if len(sys.argv) != 2:
-        say("usage: agent.pyz PLAN_JSON")
+        print_to_stderr("usage: agent.pyz PLAN_JSON")
         return EXIT_USAGE
     try:
         run = plan.read(sys.argv[1])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        say("%s does not contain a plan that this agent can read: %s" % (sys.argv[1], error))
+        print_to_stderr("%s does not contain a plan that this agent can read: %s" % (sys.argv[1], error))
         return EXIT_USAGE
     journal = None
     try:
         alterable = None if run.host_sampled else "agent and target are processes of one user"
         if run.evidence_dir is None:
-            alterable = shield.close()
+            alterable = isolation.close()
         journal = Journal(run.evidence_dir, repeats=run.pod_restarts is not None)
         if run.alert_webhook is not None:
-            taken = redaction.take([run.alert_webhook], run.secrets_dir)
+            taken = take([run.alert_webhook], run.secrets_dir)
             run = run._replace(alert_webhook=taken[run.alert_webhook])
         code = supervise(run, journal, alterable)
         journal.flush(STALL_S)
         return code
     except OSError as error:
         reason = "the run cannot start: %s: %s" % (error.filename, error.strerror)
-        say(reason)
+        print_to_stderr(reason)
         if journal is not None:
             journal.note(reason)
             journal.flush(STALL_S)

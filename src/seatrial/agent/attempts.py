@@ -1,26 +1,26 @@
-"""How often the target is started: again beside lost peers, and on from checkpoints where a pod takes another's place.
+"""Decide how often the target is started: again for lost peers, and from checkpoints if a pod takes another's place.
 
-What happened before outlives the pod where a volume keeps the run's folder: a line a failure in one file beside the
-target's own, a line a pod in another. An end that was asked for from outside is in neither.
+What happened before outlives the pod where a volume keeps the run's folder: a line a failure in one file next to the
+target's own, a line a pod in another. A requested end is in neither.
 """
 
 import os
 import time
 from typing import Callable, List, Optional, Tuple
 
-from seatrial.agent.plan import Plan
-from seatrial.agent.process import signals
-from seatrial.agent.streams.journal import Journal
+from seatrial.agent import signals
+from seatrial.agent.journal import Journal
+from seatrial.common.contract.agent_plan import AgentPlan
 
 #: Before torchrun is started again: the store of an attempt that is ending should be gone by then.
 PAUSE_S = 3.0
 
-#: The agent's exit code where a pod was asked to end from outside: its run has not ended, whatever the target made of
+#: The agent's exit code if a pod was requested to end: its run has not ended, however the target took
 #: it. 128 + SIGTERM; operators make such a pod anew (seatrial.job.plan.EXIT_POD_STOPPED is the same).
 EXIT_STOPPED = 143
 
-#: The agent's exit code in a pod for an end that shells would tell as 128 or more: to operators that is a pod to make
-#: anew. How the target ended stands in the evidence.
+#: Exit codes of 128 and above make operators recreate the pod, so a failed target exits with 1. The evidence has how it
+#: ended.
 EXIT_FAILED = 1
 _LEAST_RETRYABLE = 128
 
@@ -39,16 +39,16 @@ def failures(run_dir: str) -> List[int]:
 
 
 def lost_pods(run_dir: str) -> int:
-    """Pods before this one that began and never said that they ended: killed for memory, or lost with their node."""
+    """Pods before this one that began and never recorded an end: killed for memory, or lost with their node."""
     words = _words(run_dir, _PODS)
     return max(0, words.count(_BEGUN) - words.count(_ENDED))
 
 
-def exit_code(plan: Plan, code: int, stopped: bool) -> int:
-    """The agent's exit code for the target's. In a pod it also tells the controller whether the run has ended.
+def exit_code(plan: AgentPlan, code: int, stopped: bool) -> int:
+    """Return the agent's exit code for the target's; in a pod it also shows the controller whether the run has ended.
 
     Args:
-        stopped: the target was still going on when it was asked to end from outside.
+        stopped: the target was still going on when the request to end came.
     """
     if plan.pod_restarts is None:
         return code
@@ -57,16 +57,16 @@ def exit_code(plan: Plan, code: int, stopped: bool) -> int:
     return EXIT_FAILED if code >= _LEAST_RETRYABLE else code
 
 
-def allowed(plan: Plan) -> int:
+def allowed(plan: AgentPlan) -> int:
     """Failures after which it is not started again. One node alone has no peer to lose: its script has failed."""
     return 1 + plan.restarts if plan.nodes > 1 else 1
 
 
-def run_again(plan: Plan, journal: Journal, once: Callable[[], Tuple[int, bool]]) -> int:
-    """Run the target until it ends well, is asked to end, or has failed too often; its exit code.
+def run_again(plan: AgentPlan, journal: Journal, once: Callable[[], Tuple[int, bool]]) -> int:
+    """Run the target until it ends well, is requested to end, or has failed too often; its exit code.
 
     Args:
-        once: runs it; its exit code, and whether that is final: it was asked to end, or broke the GPU contract.
+        once: runs it; its exit code, and whether that is final: its end was requested, or it broke the GPU contract.
     """
     if plan.nodes == 1 and plan.pod_restarts is None:
         return once()[0]
@@ -88,7 +88,7 @@ def run_again(plan: Plan, journal: Journal, once: Callable[[], Tuple[int, bool]]
         _append(plan, _PODS, _ENDED)
 
 
-def _attempts(plan: Plan, journal: Journal, once: Callable[[], Tuple[int, bool]], failed: int) -> int:
+def _attempts(plan: AgentPlan, journal: Journal, once: Callable[[], Tuple[int, bool]], failed: int) -> int:
     while True:
         code, final = once()
         if code == 0 or final:
@@ -103,7 +103,7 @@ def _attempts(plan: Plan, journal: Journal, once: Callable[[], Tuple[int, bool]]
 
 
 def _words(run_dir: str, name: str) -> List[bytes]:
-    """The words of a file that the target can write, too; none where it is no file of its own."""
+    """Return the words of a file that the target can write, too; none if it is not a regular file."""
     descriptor = _open(os.path.join(run_dir, name), os.O_RDONLY)
     if descriptor is None:
         return []
@@ -115,7 +115,7 @@ def _words(run_dir: str, name: str) -> List[bytes]:
         os.close(descriptor)
 
 
-def _append(plan: Plan, name: str, word: bytes) -> None:
+def _append(plan: AgentPlan, name: str, word: bytes) -> None:
     descriptor = _open(os.path.join(plan.run_dir, name), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     if descriptor is None:
         return

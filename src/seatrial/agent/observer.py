@@ -1,39 +1,182 @@
-"""The observer thread: samples, and the first CUDA context of the target on each GPU.
-
-A thread of its own because NVML can hang for seconds in a broken driver; output and signals must go on meanwhile.
-"""
+"""Sample GPUs and the container in a thread of its own, and report hangs, first contexts and Xid errors."""
 
 import threading
 import time
-from typing import Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
-from seatrial.agent.activity import Activity
-from seatrial.agent.alert import Alerts
-from seatrial.agent.plan import Gpu, Plan
-from seatrial.agent.streams.journal import Journal
-from seatrial.agent.streams.reports import Reports
-from seatrial.agent.watchdog import Watchdog
+from seatrial.agent.alerts import Alerts
+from seatrial.agent.journal import Journal
+from seatrial.agent.output import Activity, Reports
+from seatrial.agent.plan import Gpu
+from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.events import GpuContext, Sample
+from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
-from seatrial.probe import proc
+from seatrial.probe import processes
 from seatrial.probe.sampler import Sampler
+
+#: Memory this full ends the run soon. torch's allocator keeps what it once had, so less would warn of nothing.
+GPU_MEMORY_FULL = 0.97
+HOST_MEMORY_FULL = 0.95
+SHARED_MEMORY_FULL = 0.90
+
+#: A slowdown shorter than this is a spike; the power cap is reported later: it is for information.
+SLOWED_S = 10.0
+CAPPED_S = 60.0
+_SLOWDOWNS = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
+
+#: Below this tensor and DRAM activity nothing is computed. A hung NCCL kernel spins at 100 % utilisation and reads
+#: flags only; an H200 with a context and no kernel reads 0.0 %.
+QUIET_PCT = 1.0
+#: Without GPUs, or before Hopper: this little CPU, or no utilisation.
+QUIET_CORES = 0.05
+
+#: Xids that the program itself causes. Source: https://docs.nvidia.com/deploy/xid-errors/
+XIDS_OF_PROGRAMS = frozenset({13, 31, 43, 45})
+
+#: How often dead processes are looked for.
+_ZOMBIES_EVERY_S = 10.0
+
+Report = Callable[[Finding], None]
+
+
+class Watchdog:
+    """Call ``look`` after each sample.
+
+    Args:
+        activity: output and reports of the target. hang_after_s: None: hangs are not looked for.
+        report: gets each finding, once for each GPU.
+    """
+
+    def __init__(self, sampler: Sampler, activity: Activity, hang_after_s: Optional[float], report: Report) -> None:
+        self._sampler, self._report, self._hang_after_s = sampler, report, hang_after_s
+        self._activity = activity
+        self._reported: Set[Tuple[str, str]] = set()
+        self._since_s: Dict[Tuple[str, str], float] = {}
+        self._worked = False
+        self._quiet_since_s: Optional[float] = None
+        self._zombies_due_s = 0.0
+        self._dead: Set[Tuple[str, int]] = set()
+
+    def look(self, sample: Dict[str, Any], now_s: Optional[float] = None) -> None:
+        """Judge one ``sample`` event's keys. ``now_s`` is a monotonic clock."""
+        now_s = time.monotonic() if now_s is None else now_s
+        for uuid, numbers in self._sampler.xids().items():
+            self._xid(uuid, numbers)
+        for uuid in sorted(self._sampler.lost):
+            self._once("gpu-lost", uuid, "NVML says that %s is lost" % uuid)
+        for uuid in sorted(self._sampler.failing):
+            self._once("device-access-lost", uuid, "%s no longer responds to NVML" % uuid)
+        for gpu in sample["gpus"]:
+            self._gpu(gpu, now_s)
+        self._shares(sample)
+        self._hang(sample, now_s)
+        if now_s >= self._zombies_due_s:
+            self._zombies_due_s = now_s + _ZOMBIES_EVERY_S
+            self._zombies()
+
+    def _xid(self, uuid: str, numbers: List[int]) -> None:
+        for number in sorted(set(numbers)):
+            severity = "warning" if number in XIDS_OF_PROGRAMS else "error"
+            self._once("gpu-xid", "%s %d" % (uuid, number), "Xid %d on %s" % (number, uuid), severity)
+
+    def _gpu(self, gpu: Dict[str, Any], now_s: float) -> None:
+        uuid, reasons = gpu["uuid"], gpu["throttle_reasons"] or []
+        slowed = [reason for reason in reasons if reason in _SLOWDOWNS]
+        if self._lasts("slowed", uuid, bool(slowed), SLOWED_S, now_s):
+            evidence = "%s for %.0f s on %s, %s °C" % (", ".join(slowed), SLOWED_S, uuid, gpu["temperature_c"])
+            self._once("gpu-slowed-down", uuid, evidence)
+        if self._lasts("capped", uuid, "sw_power_cap" in reasons, CAPPED_S, now_s):
+            self._once("gpu-power-capped", uuid, "%s W for %.0f s on %s" % (gpu["power_w"], CAPPED_S, uuid))
+        share = _share(gpu["memory_used_bytes"], gpu["memory_total_bytes"])
+        if share >= GPU_MEMORY_FULL:
+            self._once("gpu-memory-nearly-full", uuid, "%.0f %% in use on %s" % (100 * share, uuid))
+
+    def _shares(self, sample: Dict[str, Any]) -> None:
+        host = _share(sample["memory_bytes"], sample["memory_limit_bytes"])
+        if host >= HOST_MEMORY_FULL:
+            self._once("host-memory-nearly-full", "", "%.0f %% of the limit in use" % (100 * host))
+        shared = _share(sample["shm_used_bytes"], sample["shm_total_bytes"])
+        if shared >= SHARED_MEMORY_FULL:
+            self._once("shared-memory-nearly-full", "", "%.0f %% of /dev/shm in use" % (100 * shared))
+
+    def _hang(self, sample: Dict[str, Any], now_s: float) -> None:
+        """Silence alone is no hang: a first download or compilation is silent too, so it must have worked before."""
+        active = self._activity.new()
+        quiet = _quiet(sample)
+        self._worked = self._worked or not quiet
+        if self._hang_after_s is None or active or not quiet or not self._worked:
+            self._quiet_since_s = None
+            return
+        if self._quiet_since_s is None:
+            self._quiet_since_s = now_s
+        elif now_s - self._quiet_since_s >= self._hang_after_s:
+            spins = ["%.0f" % gpu["utilization_pct"] for gpu in sample["gpus"] if gpu["utilization_pct"] is not None]
+            spinning = ", utilisation %s %%" % ", ".join(spins) if spins else ""
+            evidence = "no step, no output and no GPU work for %.0f s%s" % (self._hang_after_s, spinning)
+            self._once("hang", "", evidence)
+
+    def _zombies(self) -> None:
+        """Dead at two looks: every process that ends is dead for the moment that the driver takes it apart in."""
+        before, self._dead = self._dead, set()
+        for uuid in self._sampler.uuids:
+            for listed in self._sampler.compute_processes(uuid) or []:
+                process = processes.read(listed.pid)
+                if process is None or process.state != "Z" or not listed.memory_bytes:
+                    continue
+                self._dead.add((uuid, listed.pid))
+                if (uuid, listed.pid) in before:
+                    evidence = "PID %d holds %d bytes on %s" % (listed.pid, listed.memory_bytes, uuid)
+                    self._once("zombie-holds-gpu-memory", "%s %d" % (uuid, listed.pid), evidence)
+
+    def _lasts(self, what: str, uuid: str, holds: bool, seconds: float, now_s: float) -> bool:
+        """Return whether it has held without a break for so long."""
+        if not holds:
+            self._since_s.pop((what, uuid), None)
+            return False
+        return now_s - self._since_s.setdefault((what, uuid), now_s) >= seconds
+
+    def _once(self, id: str, about: str, evidence: str, severity: Optional[str] = None) -> None:
+        if (id, about) in self._reported:
+            return
+        self._reported.add((id, about))
+        self._report(by_id(id).finding([evidence], severity=severity))
+
+
+def _quiet(sample: Dict[str, Any]) -> bool:
+    """Return whether nothing is computed: by GPM where it is, else by utilisation, else by the CPU."""
+    if not sample["gpus"]:
+        return bool(sample["cpu_cores"] < QUIET_CORES)
+    for gpu in sample["gpus"]:
+        fine = [gpu[key] for key in ("tensor_activity_pct", "fp32_activity_pct", "dram_activity_pct")]
+        known = [value for value in fine if value is not None]
+        if known and max(known) >= QUIET_PCT:
+            return False
+        if not known and (gpu["utilization_pct"] or 0.0) > 0:
+            return False
+    return True
+
+
+def _share(part: Optional[int], whole: Optional[int]) -> float:
+    return part / whole if part is not None and whole else 0.0
+
 
 #: While a GPU is not proven to be used: until so many seconds after the start, look so often; after that, with every
 #: sample. The shortest use that was seen, a C program's on an H100, had its context for 0.16 s: looks every 0.2 s
 #: missed 5 of 10 such programs, looks every 0.1 s none of 6. A look costs 0.04 ms a GPU on an H200, 0.3 ms on an H100.
 _LOOKS = ((2.0, 0.05), (10.0, 0.1), (60.0, 0.5))
 
-#: How often reports are looked for; the time of one that tells none is that of the look.
+#: How often reports are looked for; an idle look costs nothing else.
 _REPORTS_S = 0.5
 
 #: GPM values come every second at first, so that a short run has enough of them to be judged; later they are the
-#: costly part of a sample, and a mean over five seconds tells as much.
+#: costly part of a sample, and a mean over five seconds shows as much.
 GPM_FIRST_S, GPM_LATER_S = 1.0, 5.0
 _GPM_FIRST_FOR_S = 60.0
 
 
 class Observer(threading.Thread):
-    """Writes ``sample`` and ``gpu.context`` events, and the watchdog's findings, until told to stop.
+    """Writes ``sample`` and ``gpu.context`` events, and the watchdog's findings, until ``stop``.
 
     Args:
         target: PID of the target; contexts of processes outside its tree prove nothing.
@@ -43,7 +186,7 @@ class Observer(threading.Thread):
     """
 
     def __init__(
-        self, plan: Plan, sampler: Sampler, target: int, journal: Journal, reports: Reports, activity: Activity
+        self, plan: AgentPlan, sampler: Sampler, target: int, journal: Journal, reports: Reports, activity: Activity
     ) -> None:
         super().__init__(name="observer", daemon=True)
         self._interval_s = plan.sample_interval_s
@@ -54,9 +197,9 @@ class Observer(threading.Thread):
         self._journal = journal
         self._reports = reports
         self.contexts: List[str] = []
-        self._stop_asked = threading.Event()
+        self._stop_requested = threading.Event()
         self._alerts = Alerts(plan.run_id, plan.alert_command, plan.alert_webhook, journal)
-        self._watchdog = Watchdog(sampler, activity, plan.hang_after_s, self._tell)
+        self._watchdog = Watchdog(sampler, activity, plan.hang_after_s, self._report)
 
     def run(self) -> None:
         started_s = time.monotonic()
@@ -65,7 +208,7 @@ class Observer(threading.Thread):
             now_s = time.monotonic()
             quick_s = self._pause_between_looks(now_s - started_s)
             pause_s = min(due_s - now_s, _REPORTS_S if quick_s is None else quick_s)
-            if self._stop_asked.wait(max(0.0, pause_s)):
+            if self._stop_requested.wait(max(0.0, pause_s)):
                 return
             self._reports.read()
             due = time.monotonic() >= due_s
@@ -87,7 +230,7 @@ class Observer(threading.Thread):
 
     def stop(self) -> bool:
         """Ask it to end, and wait a moment. False when it hangs in NVML: then nobody should ask NVML anything."""
-        self._stop_asked.set()
+        self._stop_requested.set()
         self.join(timeout=2.0)
         return not self.is_alive()
 
@@ -95,16 +238,16 @@ class Observer(threading.Thread):
         if not self._unproven:
             return
         listed = {uuid: self._sampler.compute_processes(uuid) for uuid in self._unproven}
-        if not any(processes is None or processes for processes in listed.values()):
+        if not any(users is None or users for users in listed.values()):
             return  # NVML answers, and nobody has a context: no need to walk through /proc
-        tree = {self._target} | {process.pid for process in proc.descendants(self._target)}
-        for uuid, processes in listed.items():
-            for process in processes or []:
+        tree = {self._target} | {process.pid for process in processes.descendants(self._target)}
+        for uuid, users in listed.items():
+            for process in users or []:
                 if process.pid in tree:
                     self._prove(uuid, process.pid, "nvml-process", process.memory_bytes)
                     break
-        # A mapping of a GPU on which NVML sees no process at all is no context, whatever it maps.
-        busy = {uuid for uuid, processes in listed.items() if processes is None or processes}
+        # A mapping of a GPU on which NVML sees no process at all is not a context, however much it maps.
+        busy = {uuid for uuid, users in listed.items() if users is None or users}
         self._look_for_mappings(tree, busy)
 
     def _look_for_mappings(self, tree: "set[int]", busy: "set[str]") -> None:
@@ -112,7 +255,7 @@ class Observer(threading.Thread):
         for pid in sorted(tree):
             if not self._unproven:
                 return
-            if proc.has_cuda_context(pid):
+            if processes.has_cuda_context(pid):
                 for uuid in self._mapped(pid):
                     if uuid in busy:
                         self._prove(uuid, pid, "uvm-mapping", None)
@@ -121,8 +264,8 @@ class Observer(threading.Thread):
         """Unproven GPUs that this process has a context on; by elimination when there is but one."""
         if len(self._sampler.uuids) == 1:
             return list(self._unproven)
-        minors = proc.context_minors(pid)
-        # Slices of one GPU share its node, so descriptors do not tell them apart.
+        minors = processes.context_minors(pid)
+        # Slices of one GPU share its node, so descriptors do not distinguish them.
         return [uuid for uuid, gpu in self._unproven.items() if gpu.minor in minors and uuid.startswith("GPU-")]
 
     def _prove(self, uuid: str, pid: int, evidence: str, memory_bytes: Optional[int]) -> None:
@@ -131,6 +274,6 @@ class Observer(threading.Thread):
             self.contexts.append(uuid)
             self._journal.write(GpuContext(uuid=uuid, pid=pid, evidence=evidence, memory_bytes=memory_bytes))
 
-    def _tell(self, finding: Finding) -> None:
+    def _report(self, finding: Finding) -> None:
         self._journal.write(finding.event())
         self._alerts.send(finding)

@@ -6,26 +6,22 @@ import socket
 from typing import Dict, Optional, Tuple
 
 import seatrial
-from seatrial.agent import attempts
-from seatrial.agent.contract import check
-from seatrial.agent.hook import install as hook
-from seatrial.agent.hook import stand_ins
-from seatrial.agent.plan import Plan, make_folder
-from seatrial.agent.process import light_import, signals
-from seatrial.agent.process.command_line import interpreter
-from seatrial.agent.process.environment import target_environment
-from seatrial.agent.run import EXIT_GPU_CONTRACT, Run
-from seatrial.agent.streams import redaction
-from seatrial.agent.streams.journal import Journal, say
+from seatrial.agent import attempts, gpu_check, isolation, signals
+from seatrial.agent.hook import install
+from seatrial.agent.journal import Journal, encode, print_to_stderr, take
+from seatrial.agent.plan import make_folder
+from seatrial.agent.run_loop import EXIT_GPU_CONTRACT, Run
+from seatrial.agent.target import interpreter, target_environment
+from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.events import AgentFinished, AgentStarted, Signal, never_started
 from seatrial.probe import nvml
-from seatrial.probe.cgroup import Cgroup
+from seatrial.probe.container import Cgroup
 
 
-def supervise(plan: Plan, journal: Journal, alterable: Optional[str]) -> int:
+def supervise(plan: AgentPlan, journal: Journal, alterable: Optional[str]) -> int:
     """Run the plan; the agent's exit code: the target's own, 128 + signal, 3 (GPU contract) or 124 (time-out).
 
-    In a pod, 143 says that it was asked to end and its run has not ended (attempts.exit_code).
+    In a pod, 143 means that its end was requested and its run has not ended (attempts.exit_code).
 
     Args:
         alterable: why the target could alter the evidence, or None.
@@ -39,8 +35,8 @@ def supervise(plan: Plan, journal: Journal, alterable: Optional[str]) -> int:
     hooks = os.path.join(plan.run_dir, "python-hooks")
     try:
         make_folder(plan.run_dir)  # a TrainJob's lies in the folder of models, where nobody made it
-        secrets = redaction.take(plan.secrets, plan.secrets_dir)
-        journal.hide(redaction.encode(secrets))
+        secrets = take(plan.secrets, plan.secrets_dir)
+        journal.hide(encode(secrets))
         env = target_environment(plan, os.environ, secrets)
         outcome = _check(plan, env, journal)
         if outcome is None or plan.host_sampled:
@@ -48,29 +44,29 @@ def supervise(plan: Plan, journal: Journal, alterable: Optional[str]) -> int:
             journal.write(AgentFinished(exit_code=code, energy_j={}))
             return code
         if outcome.gpus:
-            plan = plan._replace(gpus=list(outcome.gpus))
+            plan = plan._replace(gpus=tuple(outcome.gpus))
         plan = _with_its_own_horovod(plan, env, journal)
         hooked = plan.measure_steps or plan.changes or plan.stand_ins or plan.workers
         if plan.gpu_memory_bytes is not None or hooked:
-            hook.install(hooks, env, plan.gpu_memory_bytes, plan.measure_steps, plan.changes)
+            install.install(hooks, env, plan.gpu_memory_bytes, plan.measure_steps, plan.changes)
 
-        stand_ins.place(plan.stand_ins, hooks, env, first=plan.launcher == "torchrun")
+        install.place(plan.stand_ins, hooks, env, first=plan.launcher == "torchrun")
 
         def once() -> Tuple[int, bool]:
             trial = outcome.trial if outcome.trial and not outcome.trial.started else None
-            run = Run(plan, env, journal, redaction.encode(secrets), trial)
+            run = Run(plan, env, journal, encode(secrets), trial)
             return run.run(), run.not_again
 
         return attempts.run_again(plan, journal, once)
     except signals.Stopped as stopped:
-        say("stopped by %s before the target was started" % signals.name(stopped.number))
+        print_to_stderr("stopped by %s before the target was started" % signals.name(stopped.number))
         name = signals.name(stopped.number)
         journal.write(Signal(signal=stopped.number, name=name, origin="engine", forwarded_to=[]))
         code = attempts.exit_code(plan, 128 + stopped.number, stopped=True)
         journal.write(AgentFinished(exit_code=code, energy_j={}))
         return code
     finally:
-        hook.remove(hooks)
+        install.remove(hooks)
 
 
 def _write_started(journal: Journal, cgroup: Cgroup, alterable: Optional[str]) -> None:
@@ -89,30 +85,30 @@ def _write_started(journal: Journal, cgroup: Cgroup, alterable: Optional[str]) -
     )
 
 
-def _with_its_own_horovod(plan: Plan, env: Dict[str, str], journal: Journal) -> Plan:
+def _with_its_own_horovod(plan: AgentPlan, env: Dict[str, str], journal: Journal) -> AgentPlan:
     """A Horovod that is installed is used, by its own launcher: torchrun's ranks would each train alone with it.
 
     Across nodes its launcher would need SSH between them: there ours is used in any case.
     """
-    if "horovod" not in plan.stand_ins or not stand_ins.installed("horovod", interpreter(plan), env, plan.workdir):
+    if "horovod" not in plan.stand_ins or not install.installed("horovod", interpreter(plan), env, plan.workdir):
         return plan
     if plan.nodes > 1:
         journal.note("Horovod is installed, and seatrial's stand-in is used: between nodes torchrun starts the ranks")
         return plan
     journal.note("Horovod itself is installed here and is used")
     launcher = "horovodrun" if plan.launcher == "torchrun" and plan.processes > 1 else "none"
-    return plan._replace(stand_ins=[], launcher=launcher)
+    return plan._replace(stand_ins=(), launcher=launcher)
 
 
-def _check(plan: Plan, env: Dict[str, str], journal: Journal) -> Optional[check.Outcome]:
+def _check(plan: AgentPlan, env: Dict[str, str], journal: Journal) -> Optional[gpu_check.Outcome]:
     """The contract's outcome, or None when it is broken: then all is written down and nothing may start."""
     if plan.gpu_mode != "required":
-        return check.Outcome(None, [])
+        return gpu_check.Outcome(None, [])
     if nvml.present():
-        light_import.import_compiled_by_child("pynvml")
-    outcome = check.check(plan, env, journal)
+        isolation.import_compiled_by_child("pynvml")
+    outcome = gpu_check.check(plan, env, journal)
     if outcome.finding is not None:
-        check.tell(outcome.finding, journal)
+        gpu_check.report(outcome.finding, journal)
         journal.write(never_started("gpu-contract", None))
         return None
     if outcome.extra:

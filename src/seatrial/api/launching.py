@@ -20,7 +20,7 @@ from seatrial.planning import secrets
 from seatrial.receipt.model import Receipt
 from seatrial.runs import launch
 from seatrial.runs.finalise import finalise
-from seatrial.runs.following import recorder
+from seatrial.runs.following.watch import ensure_recorder
 from seatrial.system.trust import TrustStore
 
 #: Gets text as the target prints it, both streams in order.
@@ -77,7 +77,7 @@ def start(
     except (SeatrialError, KeyboardInterrupt):
         finalise(prepared.run, environ)  # it has a receipt, which says why
         raise
-    recorder.ensure(prepared.run)
+    ensure_recorder(prepared.run)
     return Run(prepared.run)
 
 
@@ -114,7 +114,7 @@ def _job(target: str | None, args: Sequence[str], project: Path | str, options: 
     for key, value in flags.items():
         if isinstance(value, Path):
             flags[key] = str(value)
-    without = lambda name: table.place(name) == "process"  # noqa: E731
+    without = lambda name: not table.isolates(name)  # noqa: E731
     return load_job(Path(project).absolute(), flags, recipes=RECIPES, without_container=without)
 
 

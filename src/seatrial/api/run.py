@@ -14,9 +14,9 @@ from seatrial.runs import listing, run_actions
 from seatrial.runs.finalise import finalise
 from seatrial.runs.following.output import Stream
 from seatrial.runs.following.watch import follow
-from seatrial.runs.nearest import store_of
 from seatrial.runs.run import Run as RecordedRun
 from seatrial.runs.run import run_name
+from seatrial.runs.store import store_of
 
 #: Of a live run in a notebook.
 _LAST_LINES = 15

@@ -20,12 +20,44 @@ from seatrial.system.command import Completed
 
 Status = Literal["created", "running", "exited", "gone"]
 
-#: What a backend runs: a container of this machine, a process of it, or pods that a cluster places.
-PlaceKind = Literal["container", "process", "cluster"]
+#: Which part of planning makes a backend's requests (planning/plan.py): a container of this machine, a process, pods.
+Planner = Literal["container", "process", "pods"]
+
+
+@dataclass(frozen=True)
+class Traits:
+    """Capabilities of a backend: other code reads these, and never its name.
+
+    Attributes:
+        planner: the part of planning that makes its requests.
+        honours: groups of options that it applies: ``container``, ``network``, ``limits``, ``image``.
+        refusal: the message for options of other groups, with ``{flags}``, ``{needs}`` and ``{name}``; and the command.
+        on_this_host: its runs are on this machine and use the GPUs that seatrial picks and leases; else a scheduler
+            places them and picks the GPUs, and ``--on auto`` does not take it.
+        isolates: the target runs apart from this machine's environment and files.
+    """
+
+    planner: Planner
+    honours: frozenset[str]
+    refusal: tuple[str, str] = ("", "")
+    on_this_host: bool = True
+    isolates: bool = True
+
+
+#: Of a backend that runs containers of this machine: every option is honoured.
+OF_CONTAINERS = Traits("container", frozenset({"container", "network", "limits", "image"}))
+
+#: Of a backend that runs processes of this machine.
+OF_PROCESSES = Traits(
+    "process",
+    frozenset(),
+    ("{flags} {needs} a container; the backend {name} has none", "seatrial run … --on docker"),
+    isolates=False,
+)
 
 
 class Handle(BaseModel):
-    """What finds a started run again, from any process: written to the run folder as handle.json.
+    """Finds a started run again, from any process: written to the run folder as handle.json.
 
     Attributes:
         id: full container ID, or the process ID of a local agent.
@@ -67,7 +99,7 @@ def this_machine() -> EngineAddress:
 
 @dataclass(frozen=True)
 class State:
-    """What the engine says of a started run.
+    """Reports how a started run is, as its engine has it.
 
     Attributes:
         status: ``gone`` when the engine no longer knows it.
@@ -92,7 +124,7 @@ class State:
 
 @dataclass(frozen=True)
 class EngineFacts:
-    """What plan-making needs to know of an engine. Read once, passed around, never asked again.
+    """Holds the facts of an engine that planning needs, read once.
 
     Attributes:
         name: ``docker``, ``podman`` or ``local``.
@@ -109,6 +141,11 @@ class EngineFacts:
         cpu_limits, memory_limits: cgroup limits can be enforced (not always so when rootless).
         desktop: Docker Desktop: containers run in a virtual machine, which has a GPU on Windows (WSL 2) only.
         snap: Docker from the snap, which cannot read outside the home folder.
+        ignores_gpus_flag: it accepts ``--gpus`` and does nothing: GPUs need CDI names or device nodes.
+        group_keyword: the value of ``--group-add`` that keeps the caller's groups in a rootless container.
+        names_every_user: a user ID without a name gets a line in the container's /etc/passwd.
+        maps_the_caller: rootless, it can map the caller to the same ID inside (``--userns keep-id``).
+        configured_network: its configuration, containers.conf, chooses the network of a container that names none.
         address: of this engine; None where it is not available.
     """
 
@@ -129,31 +166,26 @@ class EngineFacts:
     desktop: bool = False
     snap: bool = False
     address: EngineAddress | None = None
+    ignores_gpus_flag: bool = False
+    group_keyword: str | None = None
+    names_every_user: bool = False
+    maps_the_caller: bool = False
+    configured_network: bool = False
+
+    @property
+    def title(self) -> str:
+        """The engine's name in a sentence."""
+        return self.name.capitalize()
 
     @property
     def takes_gpus_flag(self) -> bool:
         """``--gpus`` works: through the toolkit's hook, or its registered runtime."""
         return self.nvidia_hook or "nvidia" in self.runtimes
 
-    @property
-    def names_every_user(self) -> bool:
-        """A user ID without a name gets a line in the container's /etc/passwd."""
-        return self.name == "podman"
-
-    @property
-    def keeps_the_callers_id(self) -> bool:
-        """Rootless, it can map the caller to the same ID inside (``--userns keep-id``)."""
-        return self.rootless and self.name == "podman"
-
-    @property
-    def default_network_may_be_the_hosts(self) -> bool:
-        """Its configuration, containers.conf, chooses the network of a container that names none."""
-        return self.name == "podman"
-
 
 @dataclass(frozen=True)
 class ImageFacts:
-    """What an image in the engine's store says of itself.
+    """Describes an image in the engine's store.
 
     Attributes:
         id: ``sha256:…`` of its configuration. digest: repository digest, None for a local build.
@@ -171,7 +203,7 @@ class ImageFacts:
 
 @dataclass(frozen=True)
 class Freed:
-    """What was removed of seatrial's own: images, cached steps of builds, and the bytes that came free on the disk."""
+    """Counts what was removed of seatrial's own: images, cached steps of builds, and the bytes freed on the disk."""
 
     images: int
     steps: int
@@ -263,12 +295,11 @@ class Backend(Protocol):
     """A place to run.
 
     Attributes:
-        place: what planning has to make for it, and which options it can honour (planning/options.py).
-        images: where its runs' images are; None where none is on this machine. A place of containers has one.
+        images: the images of its runs; None if none is on this machine. A backend of containers has them.
     """
 
     name: str
-    place: PlaceKind
+    traits: Traits
 
     @property
     def images(self) -> ImageStore | None: ...
@@ -299,7 +330,7 @@ class Backend(Protocol):
         """
 
     def state(self, handle: Handle) -> State:
-        """What became of it. ``gone`` is the answer of the handle's own engine alone.
+        """Return the run's state. ``gone`` is the answer of the handle's own engine alone.
 
         Raises EngineUnavailableError: that engine does not answer, or another one in its place.
         """

@@ -1,13 +1,15 @@
-"""The places to run. To add one: implement base.Backend in a file beside this one, and add a row."""
+"""The registry of backends. To add one: implement base.Backend in a file beside this one, and add a row."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
 
-from seatrial.backends.base import Backend, EngineFacts, PlaceKind
-from seatrial.backends.remembered import remembered
+from seatrial.backends.base import Backend, EngineFacts, Traits
 from seatrial.errors import EngineUnavailableError, UsageError
 from seatrial.job.plan import Choice, EngineAddress
 from seatrial.system.client_call import client_call as client_call  # part of this table for its callers
@@ -15,6 +17,49 @@ from seatrial.system.near import nearest
 
 if TYPE_CHECKING:
     from seatrial.backends.containers.engine import ContainerEngine
+
+
+T = TypeVar("T")
+
+_GOOD_FOR_S = 60.0
+
+_lock = threading.Lock()
+_open = 0
+_answers: dict[Hashable, tuple[float, object]] = {}
+
+
+@contextmanager
+def remembering() -> Iterator[None]:
+    """While this holds, answers are good for a minute, in every thread."""
+    global _open
+    with _lock:
+        _open += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _open -= 1
+            if not _open:
+                _answers.clear()
+
+
+def remembered(question: Hashable, ask: Callable[[], T], worth: Callable[[T], bool]) -> T:
+    """The answer to a question, an earlier one if that is fresh.
+
+    Args:
+        worth: whether an answer may be given again; that something is missing may not.
+    """
+    with _lock:
+        known = _answers.get(question) if _open else None
+    if known is not None and time.monotonic() - known[0] < _GOOD_FOR_S:
+        answer: T = known[1]  # type: ignore[assignment]  # of the same question
+        return answer
+    answer = ask()
+    with _lock:
+        if _open and worth(answer):
+            _answers[question] = (time.monotonic(), answer)
+    return answer
+
 
 # A row imports its backend: a plan for one of them needs none of the others.
 
@@ -32,7 +77,7 @@ def _podman() -> type[ContainerEngine]:
 
 
 def _local(environ: Mapping[str, str]) -> Backend:
-    from seatrial.backends.local.backend import Local
+    from seatrial.backends.local import Local
 
     return Local()
 
@@ -54,10 +99,6 @@ BACKENDS: dict[str, Callable[[Mapping[str, str]], Backend]] = {
     "k8s": _kubernetes,
 }
 
-#: A cluster is asked for by name: nobody should find a run there that was meant for this machine.
-NEVER_AUTO = ("k8s",)
-ON_THIS_MACHINE = tuple(name for name in BACKENDS if name not in NEVER_AUTO)
-
 
 def engine(name: str, environ: Mapping[str, str]) -> ContainerEngine:
     """One of ENGINES, called as the environment says."""
@@ -78,9 +119,29 @@ def backend(name: str, environ: Mapping[str, str], at: EngineAddress | None = No
     return made if at is None else made.bound_to(at)
 
 
-def place(name: str) -> PlaceKind | None:
-    """What kind of place a backend is; None for ``auto`` and for a name that is none. Asks no engine."""
-    return BACKENDS[name]({}).place if name in BACKENDS else None
+def traits(name: str) -> Traits | None:
+    """Return the traits of a backend; None for ``auto`` and unknown names. Asks no engine."""
+    return BACKENDS[name]({}).traits if name in BACKENDS else None
+
+
+def isolates(name: str) -> bool:
+    """Return whether a backend runs the target apart from this machine's files; True for ``auto`` and unknown names."""
+    known = traits(name)
+    return known is None or known.isolates
+
+
+def is_elsewhere(name: str) -> bool:
+    """Return whether a backend's runs are on other machines; False for ``auto`` and unknown names."""
+    known = traits(name)
+    return known is not None and not known.on_this_host
+
+
+def on_this_host() -> list[str]:
+    """Return the names of the backends on this machine, in the order in which ``auto`` tries them.
+
+    A cluster is chosen by name: no run that was meant for this machine ends up there.
+    """
+    return [name for name in BACKENDS if not is_elsewhere(name)]  # a test may have added one
 
 
 def choose(
@@ -98,7 +159,7 @@ def choose(
         why = Choice(what="backend", value=requested, reason=f"asked for; {facts.reason}")
         return _bound(chosen, facts), facts, why
     passed_over: list[str] = []
-    for name in [name for name in BACKENDS if name not in NEVER_AUTO]:  # a test may have added one
+    for name in on_this_host():
         candidate = backend(name, environ)
         facts = _facts(candidate, environ)
         obstacle = _obstacle(facts, gpus_wanted)

@@ -6,88 +6,47 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
-from types import ModuleType
 
-from seatrial.cli.screens import streams
+from seatrial.cli import terminal
+from seatrial.cli.verbs import OTHER_WORDS, VERBS
 from seatrial.errors import EXIT_INTERRUPTED, SeatrialError
-
-#: Verb → (its module, its line in the help). ``--help`` prints this table without importing anything else.
-VERBS: dict[str, tuple[str, str]] = {
-    "run": ("run", "Run a script, module, recipe or image in a GPU container; ends with a receipt."),
-    "plan": ("plan", "Show what run would do and why; changes nothing."),
-    "build": ("build", "Build the image that run would use, verify it, report its contents; or check a Dockerfile."),
-    "new": ("new", "Make a project: a script that trains, a data loader with tests, seatrial.toml."),
-    "init": ("init", "Write seatrial.toml from what was found in the project, with the reasons."),
-    "shell": ("shell", "Open an interactive shell in the same container."),
-    "up": ("up", "Run a Compose file, the stages of seatrial.toml, or trackers; one receipt for all."),
-    "down": ("down", "Stop what up started."),
-    "runs": ("runs", "List, inspect and control runs: ls, show, logs, attach, exec, stop, rm."),
-    "open": ("open", "Open a run's receipt in the browser."),
-    "top": ("top", "GPUs, containers and runs on this machine, live."),
-    "doctor": ("doctor", "Check the whole GPU-container chain, step by step, and apply safe fixes."),
-    "explain": ("explain", "Explain an error or a log, and print the command that fixes it."),
-    "cdi": ("cdi", "Write a CDI spec for this machine's GPUs, or check the existing ones."),
-    "dashboard": ("dashboard", "A web page: live GPUs, runs, curves, receipts, comparison."),
-    "exporter": ("exporter", "Export GPU, container and run metrics to Prometheus."),
-    "sweep": ("sweep", "Run a job with several settings and compare them."),
-    "k8s": ("k8s", "Kubernetes clusters: cleanup of what seatrial created, prepull of images."),
-    "tune": ("tune", "Try changes on an unmodified script; keep what is faster and trains the same."),
-    "bench": ("bench", "Benchmark variants of a recipe side by side: bench train mnist --compare eager,graph."),
-    "export": ("export", "Export a trained model to another format and prove that it computes the same."),
-    "predict": ("predict", "Query a trained model: predict spam TEXT."),
-    "serve": ("serve", "Serve a trained model over HTTP, in the same container: serve digits --port 8000."),
-    "completion": ("completion", "Print completion for bash, zsh or fish."),
-    "prune": ("prune", "Delete ended runs and free their disk space."),
-}
-
-#: What people type who come from other tools, and the verb that does it here.
-_OTHER_WORDS = {
-    "ps": "runs ls", "ls": "runs ls", "list": "runs ls", "logs": "runs logs", "log": "runs logs", "show": "runs show",
-    "attach": "runs attach", "exec": "runs exec", "stop": "runs stop", "kill": "runs stop", "rm": "runs rm",
-    "compare": "runs compare", "verify": "runs verify", "cp": "runs cp", "status": "runs show", "train": "run",
-    "start": "run", "create": "new", "check": "doctor", "diagnose": "doctor", "why": "explain", "clean": "prune",
-}  # fmt: skip
 
 #: 128 + SIGPIPE, as shells report it; 0 would read as a run that is done.
 EXIT_NO_READER = 141
 
+#: 24 lines of at most 80 columns: one screen.
 _HELP = """\
 Usage: seatrial COMMAND [OPTIONS] [TARGET] [-- TARGET'S OWN ARGUMENTS]
 
 Runs a training script in a GPU container and proves what the GPU did.
 
-Commands:
 {verbs}
 
-  seatrial run train.py --gpus 1             any script, unchanged
-  seatrial run digits                        a built-in recipe; needs no download
-  seatrial COMMAND --help                    the options of a command
-  seatrial COMMAND --no-color                without colours, as with NO_COLOR=1
-
-Exit codes: 0 success, 1 the target failed, 2 usage, 3 GPU contract, 4 criteria unmet (--strict), 5 engine.
+  seatrial run train.py --gpus 1      any script, unchanged; or: run digits
+  seatrial COMMAND --help             its options; --no-color: without colours
+Exit: 0 done, 1 target failed, 2 usage, 3 GPU contract, 4 criteria, 5 engine
 """
 
 
 def main() -> None:
     """Entry point of ``seatrial``."""
-    streams.prepare()
+    terminal.prepare()
     sys.exit(_main(sys.argv[1:]))
 
 
 def _main(argv: list[str]) -> int:
     try:
         code = _answer(_without_colour(argv))
-        streams.finish()
-    except KeyboardInterrupt:  # wherever it comes, before or after typer, which makes an Abort of it
+        terminal.finish()
+    except KeyboardInterrupt:  # wherever it comes, before or after click, which makes an Abort of it
         print("stopped", file=sys.stderr)
         return EXIT_INTERRUPTED
     except (BrokenPipeError, SystemExit) as error:
         if not _reader_has_gone(error):
             raise
-        streams.abandon()
+        terminal.abandon()
         return EXIT_NO_READER
     except Exception as error:  # the one place that turns every error into a sentence
         if _was_interrupted(error):
@@ -112,8 +71,7 @@ def _answer(argv: list[str]) -> int:
     if argv[:1] == ["help"] and argv[1:2] and argv[1] in VERBS:
         return _dispatch([*argv[1:], "--help"])
     if not argv or argv[0] in ("-h", "--help", "help"):
-        width = max(map(len, VERBS))
-        verbs = "\n".join(f"  {verb:<{width}}  {line}" for verb, (_, line) in VERBS.items())
+        verbs = "\n".join(f"{group:<9}{verb:<11}{line}" for verb, (_, group, line) in VERBS.items())
         print(_HELP.format(verbs=verbs), end="")
         return 0
     if argv[0] in ("-V", "--version", "version"):
@@ -121,54 +79,56 @@ def _answer(argv: list[str]) -> int:
 
         print(f"seatrial {__version__}")
         return 0
-    if argv[:2] == ["completion", "words"]:  # at each press of the Tab key: no typer, no verb
-        from seatrial.cli.completing import answer
-
-        return answer(argv[2:], VERBS)
+    if argv[0] == "--completion":
+        return _complete(argv[1:])
     if argv[0] not in VERBS:
         return _unknown_verb(argv[0], argv[1:])
     return _dispatch(argv)
 
 
+def _complete(argv: list[str]) -> int:
+    """Print a shell's completion script, or answer its key press. No verb but the typed one is imported for that."""
+    if argv[:1] == ["words"]:
+        from seatrial.cli.options import answer_key_press
+
+        return answer_key_press(argv[1:])
+    from importlib import resources
+
+    if len(argv) != 1 or argv[0] not in ("bash", "zsh", "fish"):
+        from seatrial.errors import UsageError
+
+        raise UsageError("--completion needs a shell: bash, zsh or fish", run="seatrial --completion bash")
+    script = resources.files("seatrial.cli").joinpath("shells").joinpath(f"seatrial.{argv[0]}")
+    print(script.read_text(encoding="utf-8"), end="")
+    return 0
+
+
 def _dispatch(argv: list[str]) -> int:
-    """Run a verb's typer app. What stands behind the first ``--`` belongs to the target, untouched."""
-    from seatrial.cli.help import dressed
-    from seatrial.cli.typed import check_launcher, check_words
+    """Run a verb. Words after the first ``--`` belong to the target, untouched."""
+    from seatrial.cli.options import check_launcher
+    from seatrial.cli.root import Root
+    from seatrial.cli.typed import check_words
 
     check_words(argv)
-    verb, rest = argv[0], argv[1:]
-    target_arguments: list[str] = []
-    if "--" in rest:
-        cut = rest.index("--")
-        rest, target_arguments = rest[:cut], rest[cut + 1 :]
-    if verb in ("run", "plan") and not any(word.startswith("--image") for word in rest):
-        check_launcher(rest, target_arguments)
-    module = _verb_module(verb)
-    rest = module.reworded(rest) if hasattr(module, "reworded") else rest
-    if not rest and len(module.app.registered_commands) > 1:
-        rest = ["--help"]
+    ours, target_arguments = argv, []
+    if "--" in argv:
+        cut = argv.index("--")
+        ours, target_arguments = argv[:cut], argv[cut + 1 :]
+    if argv[0] in ("run", "plan") and not any(word.startswith("--image") for word in ours):
+        check_launcher(ours[1:], target_arguments)
+    if ours == ["runs"]:
+        ours = ["runs", "--help"]
     try:
-        result = dressed(module.app)(rest, prog_name=f"seatrial {verb}", standalone_mode=False, obj=target_arguments)
+        result = Root().main(ours, prog_name="seatrial", standalone_mode=False, obj=target_arguments)
     except Exception as error:
-        if type(error).__name__ == "Abort":  # typer's name for Ctrl-C
+        if type(error).__name__ == "Abort":  # click's name for Ctrl-C
             raise KeyboardInterrupt from error
         raise
     return int(result or 0)
 
 
-def _verb_module(verb: str) -> ModuleType:
-    """The verb's file with all that it imports."""
-    name = f"seatrial.cli.{VERBS[verb][0]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    from seatrial.cli.importing import importing
-
-    with importing():
-        return importlib.import_module(name)
-
-
 def _reader_has_gone(ending: BaseException) -> bool:
-    """Whether the reader of our output has gone, e.g. ``| head``; rich and typer both make an exit with 1 of it."""
+    """Whether the reader of our output has gone, e.g. ``| head``; rich and click both make an exit with 1 of it."""
     cause: BaseException | None = ending
     while cause is not None and not isinstance(cause, BrokenPipeError):
         cause = cause.__cause__ or cause.__context__
@@ -182,26 +142,30 @@ def _was_interrupted(error: Exception) -> bool:
 
 def _report(error: Exception, argv: list[str]) -> int:
     """Print it and give its exit code, also where the sentence itself cannot be printed."""
-    from seatrial.cli.screens import problems
+    from seatrial.cli import errors
 
-    if isinstance(error, OSError) and error.filename is None and not streams.are_writable():
-        error = streams.cannot_write(error)
-    streams.abandon()
+    if isinstance(error, OSError) and error.filename is None and not terminal.are_writable():
+        error = terminal.cannot_write(error)
+    terminal.abandon()
     try:
-        return problems.report(error, argv)
+        return errors.report(error, argv)
     except (OSError, SystemExit):  # standard error cannot be written; SystemExit is what rich makes of it
-        streams.abandon()
-        return problems.exit_code(error)
+        terminal.abandon()
+        return errors.exit_code(error)
 
 
 def _unknown_verb(word: str, rest: list[str]) -> int:
     import difflib
     import shlex
 
-    from seatrial.findings.labels import FIX
+    from seatrial.findings.finding import FIX
+    from seatrial.job.retired import replaced_command
 
-    near = difflib.get_close_matches(word, [*VERBS, *_OTHER_WORDS], n=1)
-    near = [_OTHER_WORDS.get(each, each) for each in near]
+    if replacement := replaced_command([word, *rest]):
+        print(f"error: The command {word} was removed\n  {FIX}: {replacement}", file=sys.stderr)
+        return 2
+    near = difflib.get_close_matches(word, [*VERBS, *OTHER_WORDS], n=1)
+    near = [OTHER_WORDS.get(each, each) for each in near]
     meant, hint = (
         (f"; did you mean {near[0]}?", shlex.join(["seatrial", *near[0].split(), *rest])) if near else ("", "")
     )

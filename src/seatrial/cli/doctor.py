@@ -1,61 +1,78 @@
-"""``seatrial doctor``: the GPU-container chain, link by link, and the command that fixes the first broken one."""
+"""``seatrial doctor`` and ``seatrial explain``: the GPU-container chain, link by link, and known failures."""
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-from rich.console import Console
+import click
 
-from seatrial.backends import table
-from seatrial.backends.containers.user_mounts import checked_mount, parse_mount
-from seatrial.cli.screens.live_line import LiveLine
-from seatrial.doctor import report, terminal
-from seatrial.doctor.chain import CHAIN, HOST, Layer, with_third_party
-from seatrial.doctor.examine import Result, examine
-from seatrial.doctor.facts.inspection import InspectionRequest
-from seatrial.doctor.facts.machine import Machine
-from seatrial.doctor.fixing.apply_fixes import apply_fixes, undo
-from seatrial.doctor.report_markdown import markdown
+from seatrial.cli.options import argument, command, option
+from seatrial.cli.root import importing
 from seatrial.errors import UsageError
-from seatrial.job.units import parse_bytes
-from seatrial.system.files import require_writable, write_atomically
-from seatrial.system.state import state_folder
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+if TYPE_CHECKING:
+    from seatrial.doctor.chain import Layer
+    from seatrial.doctor.examine import Result
+    from seatrial.doctor.facts.inspection import InspectionRequest
+    from seatrial.findings.finding import Finding
+
+#: The whole chain is examined with these; ``k8s`` examines its last layer alone.
+_ENGINES = ("auto", "docker", "podman", "local", "k8s")
 
 
-# A verb's flags are the function's parameters: typer reads them from there.
-@app.command(context_settings={"help_option_names": ["-h", "--help"]})
+@command()
+@option("--on", metavar="ENGINE", default="auto", help="auto, docker, podman or local; k8s: the cluster alone.")
+@option("--image", metavar="IMAGE", help="Inspect this image.")
+@option("--container", metavar="NAME", help="Inspect this running container.")
+@option("--python", metavar="PATH", help="Python interpreter inside.")
+@option("--mount", metavar="SRC:DST[:ro]", multiple=True, help="As for run.")
+@option("--env", metavar="NAME=VALUE", multiple=True, help="As for run.")
+@option("--shm-size", metavar="SIZE", help="As for run.")
+@option("--network", metavar="NAME", help="As for run; optional.")
+@option("--host-only", is_flag=True, help="Host checks only, no container; under 1.5 s.")
+@option("--only", metavar="LAYER", multiple=True, help="This layer only, such as cdi; can be repeated.")
+@option("--fix", is_flag=True, help="Apply safe fixes, showing each change first.")
+@option("--yes", "-y", is_flag=True, help="With --fix: do not ask.")
+@option("undo_last", "--undo", is_flag=True, help="Undo the last --fix.")
+@option(
+    "cdi_file",
+    "--write-cdi",
+    metavar="[FILE]",
+    is_flag=False,
+    flag_value="",
+    help="Write a CDI spec from NVML and the driver's files, no toolkit needed; - prints it.",
+)
+@option("--verbose", "-v", is_flag=True, help="Also show checks that do not apply.")
+@option("as_json", "--json", is_flag=True, help="Print the report as JSON.")
+@option(
+    "report_file",
+    "--report",
+    metavar="[FILE]",
+    is_flag=False,
+    flag_value="-",
+    help="For an issue, no names, no secrets: Markdown, or FILE.json.",
+)
+@option("--with-names", is_flag=True, help="Keep user and host names in the report.")
 def doctor(
-    on: Annotated[str, typer.Option("--on", metavar="ENGINE", help="auto, docker, podman or local.")] = "auto",
-    image: Annotated[str | None, typer.Option("--image", metavar="IMAGE", help="Inspect this image.")] = None,
-    container: Annotated[
-        str | None, typer.Option("--container", metavar="NAME", help="Inspect this running container.")
-    ] = None,
-    python: Annotated[str | None, typer.Option("--python", metavar="PATH", help="Python interpreter inside.")] = None,
-    mount: Annotated[list[str] | None, typer.Option("--mount", metavar="SRC:DST[:ro]", help="As for run.")] = None,
-    env: Annotated[list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="As for run.")] = None,
-    shm_size: Annotated[str | None, typer.Option("--shm-size", metavar="SIZE", help="As for run.")] = None,
-    network: Annotated[str | None, typer.Option("--network", metavar="NAME", help="As for run; optional.")] = None,
-    host_only: Annotated[
-        bool, typer.Option("--host-only", help="Host checks only, no container; under 1.5 s.")
-    ] = False,
-    fix: Annotated[bool, typer.Option("--fix", help="Apply safe fixes, showing each change first.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --fix: do not ask.")] = False,
-    undo_last: Annotated[bool, typer.Option("--undo", help="Undo the last --fix.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also show checks that do not apply.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
-    report_file: Annotated[
-        Path | None,
-        typer.Option("--report", metavar="[FILE]", help="For an issue, no names, no secrets: Markdown, or FILE.json."),
-    ] = None,
-    with_names: Annotated[bool, typer.Option("--with-names", help="Keep user and host names in the report.")] = False,
+    on: str,
+    host_only: bool,
+    only: tuple[str, ...],
+    fix: bool,
+    yes: bool,
+    undo_last: bool,
+    cdi_file: str | None,
+    verbose: bool,
+    as_json: bool,
+    report_file: str | None,
+    with_names: bool,
+    **inspected: Any,
 ) -> int:
     """Check the whole GPU-container chain. Exit code 0 ok, 1 warnings, 2 broken.
 
@@ -63,83 +80,141 @@ def doctor(
     seatrial doctor --image my/image:1
     seatrial doctor --container NAME
     seatrial doctor --fix
+    seatrial doctor --write-cdi
     seatrial doctor --report
     """
+    with importing():
+        from rich.console import Console
+
+        from seatrial.cli.terminal import LiveLine
+        from seatrial.doctor import report, terminal
+        from seatrial.doctor.examine import examine
+        from seatrial.doctor.facts.machine import Machine
+        from seatrial.doctor.fixing.apply_fixes import apply_fixes, undo
+        from seatrial.system.files import require_writable
+
     console = Console(highlight=False)
     if undo_last:
         undo(console, os.environ)
         return report.EXIT_OK
-    if as_json and report_file is not None and str(report_file) == "-":
+    if cdi_file is not None:
+        return _write_cdi(cdi_file)
+    if as_json and report_file == "-":
         raise UsageError("--json and --report both print", run="seatrial doctor --json --report report.md")
     if as_json and fix:
         raise UsageError("--fix asks and shows what it changes, --json prints one object", run="seatrial doctor --fix")
-    if on not in (places := ("auto", *table.ON_THIS_MACHINE)):
-        raise UsageError(f"There is no engine {on!r}: choose from {', '.join(places)}", run="seatrial doctor --help")
-    if report_file is not None and str(report_file) != "-":
-        require_writable(report_file)
-    for option, name in (("--image", image), ("--container", container)):
-        if name is not None and not name.strip():
-            raise UsageError(f"{option} got an empty name", run=f"seatrial doctor {option} NAME")
-    request = InspectionRequest(
-        image=image,
-        container=container,
-        python=python,
-        mounts=tuple(checked_mount(parse_mount(text), Path.cwd(), state_folder(os.environ)) for text in mount or ()),
-        env=dict(_pair(text) for text in env or ()),
-        network=network,
-        shm_bytes=None if shm_size is None else parse_bytes(shm_size),
-    )
-    machine = Machine(os.environ, on=on, inspect=request)
-    chain = with_third_party([layer for layer in CHAIN if not host_only or layer.name in HOST])
+    if on not in _ENGINES:
+        raise UsageError(f"There is no engine {on!r}: choose from {', '.join(_ENGINES)}", run="seatrial doctor --help")
+    if report_file not in (None, "-"):
+        require_writable(Path(report_file or ""))
+    chain = _layers(on, only, host_only=host_only)
+    machine = Machine(os.environ, on="auto" if on == "k8s" else on, inspect=_inspection(**inspected))
     start = time.monotonic()
-    to_paste = report_file is not None and str(report_file) == "-"
     examined: list[tuple[Layer, list[Result]]] = []
     live = LiveLine()
 
     def show(layer: Layer, of_layer: list[Result]) -> None:
         examined.append((layer, of_layer))
-        if live.changes and not (as_json or to_paste):
+        if live.changes and not (as_json or report_file == "-"):
             live.show(f"checked: {layer.title}")
 
     results = examine(machine, chain, show)
     live.clear()
     if as_json:
         print(json.dumps(report.to_dict(results), indent=1))
-    elif not to_paste:
+    elif report_file != "-":
         terminal.print_summary(results, console, time.monotonic() - start)
         for layer, of_layer in examined:
-            terminal.print_layer(layer, of_layer, console, verbose=verbose)
+            terminal.print_layer(layer, of_layer, console, verbose=verbose or bool(only))
     if report_file is not None:
-        _write_report(report.full(results, machine, with_names=with_names), None if to_paste else report_file)
+        _write_report(report.full(results, machine, with_names=with_names), report_file)
     if fix:
         apply_fixes(results, machine, console, lambda question: yes or _agrees(question))
     return report.exit_code(results)
 
 
-def reworded(words: list[str]) -> list[str]:
-    """``--report`` alone prints: typer's options all take a value, or none does."""
-    behind = [*words, "-"][1:]
-    return [
-        "--report=-" if word == "--report" and following.startswith("-") else word
-        for word, following in zip(words, behind, strict=True)
-    ]
+def _layers(on: str, only: tuple[str, ...], *, host_only: bool) -> list[Layer]:
+    """Return the layers to examine. Raises UsageError for a layer that does not exist."""
+    from seatrial.doctor.chain import CHAIN, HOST, with_third_party
+
+    names = ("kubernetes",) if on == "k8s" else HOST if host_only else only
+    known = [layer.name for layer in CHAIN]
+    for name in only:
+        if name not in known:
+            raise UsageError(f"There is no layer {name!r}: choose from {', '.join(known)}", run="seatrial doctor")
+    chosen = [layer for layer in CHAIN if not names or layer.name in names]
+    return chosen if only or on == "k8s" else list(with_third_party(chosen))
 
 
-def _write_report(content: Mapping[str, Any], file: Path | None) -> None:
-    """Everything as JSON, for a file whose name does not end in .md; else Markdown. None: printed."""
-    if file is None:
+def _inspection(
+    image: str | None,
+    container: str | None,
+    python: str | None,
+    mount: tuple[str, ...],
+    env: tuple[str, ...],
+    shm_size: str | None,
+    network: str | None,
+) -> InspectionRequest:
+    from seatrial.backends.containers.mounts import checked_mount, parse_mount
+    from seatrial.doctor.facts.inspection import InspectionRequest
+    from seatrial.job.units import parse_bytes
+    from seatrial.system.state import state_folder
+
+    for option_name, name in (("--image", image), ("--container", container)):
+        if name is not None and not name.strip():
+            raise UsageError(f"{option_name} got an empty name", run=f"seatrial doctor {option_name} NAME")
+    return InspectionRequest(
+        image=image,
+        container=container,
+        python=python,
+        mounts=tuple(checked_mount(parse_mount(text), Path.cwd(), state_folder(os.environ)) for text in mount),
+        env=dict(_pair(text) for text in env),
+        network=network,
+        shm_bytes=None if shm_size is None else parse_bytes(shm_size),
+    )
+
+
+def _write_cdi(file: str) -> int:
+    """Write the spec of this machine's GPUs, which Podman and Docker 25 and later read; "-" prints it."""
+    from rich.console import Console
+
+    from seatrial.doctor import report
+    from seatrial.doctor.facts.machine import Machine
+    from seatrial.doctor.fixing import cdi_spec, fixes
+    from seatrial.system.files import make_folder, write_atomically
+
+    text = cdi_spec.to_yaml(fixes.spec_of(Machine(os.environ)))
+    if file == "-":
+        print(text, end="")
+        return report.EXIT_OK
+    path = Path(file or fixes.SPEC)
+    make_folder(path.parent)
+    write_atomically(path, text.encode())
+    Console(highlight=False).print(f"{path} written; try: podman run --device nvidia.com/gpu=all …", soft_wrap=True)
+    return report.EXIT_OK
+
+
+def _write_report(content: Mapping[str, Any], name: str) -> None:
+    """Write JSON to a file whose name does not end in .md, else Markdown; "-" prints it."""
+    from rich.console import Console
+
+    from seatrial.doctor.report_markdown import markdown
+    from seatrial.system.files import write_atomically
+
+    if name == "-":
         print(markdown(content), end="")
         return
+    file = Path(name)
     text = markdown(content) if file.suffix == ".md" else json.dumps(content, indent=1, default=str)
     write_atomically(file, text.encode())
     Console(stderr=True, highlight=False).print(f"report: {file}", soft_wrap=True)
 
 
 def _agrees(question: str) -> bool:
-    """What the user answers. Raises UsageError where nobody can: Ctrl-C is another matter."""
+    """Return the user's answer. Raises UsageError where standard input is closed: Ctrl-C is another matter."""
     try:
-        return typer.confirm(question)
-    except typer.Abort as error:
+        return click.confirm(question)
+    except click.Abort as error:
         if isinstance(error.__context__, EOFError):
             raise UsageError("No answer: standard input was closed", run="seatrial doctor --fix --yes") from error
         raise
@@ -150,3 +225,60 @@ def _pair(text: str) -> tuple[str, str]:
     if not name or not equals:
         raise UsageError(f"--env {text!r} is not NAME=VALUE", run="seatrial doctor --env NAME=VALUE …")
     return name, value
+
+
+@command()
+@argument("text", nargs=-1, metavar="TEXT…")
+@option("as_json", "--json", is_flag=True, help="Print the findings as JSON.")
+def explain(text: tuple[str, ...], as_json: bool) -> int:
+    """Explain an error, a log or a receipt: cause and fix of every known failure.
+
+    TEXT is a message or a part of it, a file (log, receipt.json, folder of a run), or an ID; - is stdin.
+    Exit code 0 if a known failure was found, 1 if not.
+
+    \b
+    seatrial explain "no kernel image is available"    a part of a message
+    seatrial explain train.log                         a file: a log, a receipt.json, the folder of a run
+    seatrial explain < train.log                       a log of any size
+    dmesg | seatrial explain -                         the kernel's messages
+    seatrial explain uvm-node-missing                  the ID of a finding
+    """
+    with importing():
+        from rich.console import Console
+
+        from seatrial.doctor import explain as explaining
+        from seatrial.doctor.terminal import print_finding
+
+    findings = _findings(list(text))
+    if as_json:
+        print(json.dumps([finding.to_dict() for finding in findings], indent=1))
+        return 0 if findings else 1
+    console = Console(highlight=False)
+    for finding in findings:
+        print_finding(finding, console, explaining.sources(finding.id))
+    if not findings and (several := explaining.candidates(" ".join(text))):
+        console.print("Several failures have these words; the whole line tells which:")
+        for entry in several:
+            console.print(f"  {entry.title}\n    seatrial explain {entry.id}", soft_wrap=True)
+    elif not findings:
+        console.print("No known failure found. To check the whole chain: seatrial doctor")
+    return 0 if findings else 1
+
+
+def _findings(text: list[str]) -> list[Finding]:
+    from seatrial.doctor import explain as explaining
+    from seatrial.doctor.explain_file import explain_file, looks_like_a_file, named_file
+
+    if not text and sys.stdin.isatty():
+        raise UsageError(
+            "Nothing to explain", run='seatrial explain "the error text"   # or: seatrial explain train.log'
+        )
+    if text in ([], ["-"]):
+        return explaining.explain_stream(sys.stdin.buffer)
+    path = named_file(text)
+    if path is not None:
+        return explain_file(path)
+    findings = explaining.explain_text(" ".join(text))
+    if not findings and looks_like_a_file(text):
+        raise UsageError(f"There is no file {text[0]}", run=f"ls {shlex.quote(str(Path(text[0]).parent))}")
+    return findings

@@ -1,69 +1,59 @@
-"""``seatrial plan``: what run would do, and why each choice. Changes nothing.
-
-Help, and a flag that there is not, need none of what plans.
-"""
+"""``seatrial plan``, ``build`` and ``init``: what a run would be, its image, and the file that describes it."""
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from seatrial.cli.importing import importing
-from seatrial.cli.job_flags import Words, takes_job
-from seatrial.cli.typed import check_folder
-from seatrial.errors import EXIT_DONE, UsageError
+from seatrial.cli.options import AS_JSON, WORDS, argument, command, option, takes_job, target_arguments
+from seatrial.cli.root import importing
+from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, UsageError
 
 if TYPE_CHECKING:
-    from seatrial.backends.kubernetes.manifests.names import Manifest
+    from seatrial.backends.kubernetes.pod import Manifest
     from seatrial.job.plan import Plan
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-
-@app.command(context_settings={"help_option_names": ["-h", "--help"]})
+@command(examples=("seatrial plan train.py --gpus 2", "seatrial plan train.py --target h100 --as compose"))
 @takes_job
+@WORDS
+@option("as_json", "--json", is_flag=True, help="Print the whole plan as JSON.")
+@option("--manifests", is_flag=True, help="Print only the complete Kubernetes manifests, as YAML.")
+@option(
+    "form",
+    "--as",
+    metavar="FORM",
+    type=click.Choice(("docker", "compose")),
+    help="Print it as docker run or a compose file, without seatrial: docker, compose.",
+)
+@option("--verbose", is_flag=True, help="Also the engine's command, or the manifests.")
 def plan(
-    context: typer.Context,
-    words: Words = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the whole plan as JSON.")] = False,
-    manifests: Annotated[
-        bool, typer.Option("--manifests", help="Print only the complete Kubernetes manifests, as YAML.")
-    ] = False,
-    form: Annotated[
-        Literal["docker", "compose"] | None,
-        typer.Option("--as", metavar="FORM", help="Print it as docker run or a compose file, without seatrial."),
-    ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Also the engine's command, or the manifests.")] = False,
-    *,
-    flags: dict[str, Any],
+    words: tuple[str, ...], as_json: bool, manifests: bool, form: str | None, verbose: bool, flags: dict[str, Any]
 ) -> int:
-    """Show what run would do and why; changes nothing. Of a project of stages: what up would do."""
+    """Show what run would do and why; changes nothing."""
     with importing():
         from seatrial.cli.typed_job import read_job
-        from seatrial.pipelines.group_kinds import only_stages
         from seatrial.planning import multi_host, secrets
         from seatrial.runs import launch
 
     environ = dict(os.environ)
-    project = check_folder(flags.get("project") or Path.cwd()).absolute()
-    if not words and not flags.get("module") and not flags.get("image", {}).get("ready") and only_stages(project):
-        return _plan_stages(project, flags, form, environ, as_json=as_json)
-    job = multi_host.join(read_job(words or [], context.obj, flags), None, environ)
+    job = multi_host.join(read_job(list(words), target_arguments(), flags), None, environ)
     secrets.check_secrets(job, environ)
     made = launch.plan_only(job, environ)
     if form is not None:
-        from seatrial.planning.equivalent import as_compose, as_docker
+        from seatrial.planning.portable import as_compose, as_docker
 
         print({"docker": as_docker, "compose": as_compose}[form](made), end="")
         return EXIT_DONE
-    if made.cluster is None and manifests:
+    if made.on_this_host and manifests:
         raise UsageError("Only a Kubernetes run has manifests", run="seatrial plan … --on k8s --manifests")
-    rendered = launch.manifests(made, environ) if made.cluster is not None else []
+    rendered = launch.manifests(made, environ) if not made.on_this_host else []
     if manifests:
-        from seatrial.backends.kubernetes.manifests.yaml_text import as_yaml
+        from seatrial.backends.kubernetes.manifests import as_yaml
 
         print(as_yaml(rendered), end="")
     else:
@@ -74,13 +64,13 @@ def plan(
 def _show(
     made: Plan, rendered: list[Manifest], asks: list[str], environ: dict[str, str], *, as_json: bool, verbose: bool
 ) -> None:
-    """The plan as people read it, or as JSON."""
+    """Print the plan as people read it, or as JSON."""
     with importing():
         from seatrial.backends import table
-        from seatrial.cli.screens.run import Screen  # with rich, which YAML and Compose files do without
+        from seatrial.cli.screen import Screen  # with rich, which YAML and Compose files do without
 
     screen = Screen(json=as_json, whole=verbose)
-    if made.cluster is None:
+    if made.on_this_host:
         backend = table.backend(made.backend, environ)
         built = bool(made.image and made.image.build and backend.images and backend.images.image(made.image.tag))
         screen.plan(made, backend.compile(made), asks, built=built)
@@ -90,19 +80,125 @@ def _show(
         screen.manifests(rendered)
 
 
-def _plan_stages(
-    project: Path, flags: dict[str, Any], form: str | None, environ: dict[str, str], *, as_json: bool
+@command(examples=("seatrial build train.py --explain", "seatrial build --check Dockerfile"))
+@takes_job
+@WORDS
+@option("--explain", is_flag=True, help="Size by package and kind; what slimming saves.")
+@option("--lock", is_flag=True, help="Write every version to seatrial.lock.")
+@option(
+    "--check",
+    metavar="DOCKERFILE",
+    type=click.Path(path_type=Path),
+    help="Check your own Dockerfile; builds nothing.",
+)
+@AS_JSON
+@option("--verbose", is_flag=True, help="Print every line of the build.")
+def build(
+    words: tuple[str, ...],
+    explain: bool,
+    lock: bool,
+    check: Path | None,
+    as_json: bool,
+    verbose: bool,
+    flags: dict[str, Any],
 ) -> int:
-    from seatrial.cli.screens.front import front
-    from seatrial.pipelines.request import UpRequest
-    from seatrial.pipelines.stages.compose import stages_as_compose
-    from seatrial.pipelines.stages.verbs import graph_of, up
+    """Build the image that run would use, verify it, and report its contents."""
+    with importing():
+        from seatrial.cli.build_report import print_built, print_findings
+        from seatrial.cli.screen import Screen
+        from seatrial.cli.typed_job import read_allowed_job
+        from seatrial.images.lint.check import check_dockerfile
+        from seatrial.runs.build_command import build_image
 
-    gpus, backend = flags.get("gpus"), flags.get("on")
-    request = UpRequest(project, gpus=gpus, backend=backend, plan_only=True, as_json=as_json)
-    if form == "docker":
-        raise UsageError("Stages have an order, which docker run cannot say", run="seatrial plan --as compose")
-    if form is None:
-        return up(request, front(as_json=as_json), environ)
-    print(stages_as_compose(graph_of(request), request, environ), end="")
+    screen = Screen(json=as_json, whole=verbose)
+    if check is not None:
+        findings = check_dockerfile(check)
+        print_findings(check, findings, as_json=as_json)
+        return EXIT_TARGET_FAILED if any(each.severity == "error" for each in findings) else EXIT_DONE
+    job = read_allowed_job(list(words), target_arguments(), flags, screen, building=True)
+    with screen.building() as progress:
+        built = build_image(job, dict(os.environ), progress, explain=explain, lock=lock)
+    print_built(built, as_json=as_json)
+    return EXIT_DONE
+
+
+@command(
+    examples=(
+        "seatrial init",
+        "seatrial init train.py",
+        "seatrial init digit-reader",
+        "seatrial init --devcontainer --target h100",
+    )
+)
+@argument("script", required=False, metavar="[SCRIPT|NAME]")
+@option("--project", "-C", metavar="DIR", type=click.Path(path_type=Path), help="The project folder; default: here.")
+@option("--show", is_flag=True, help="Print the file; write nothing.")
+@option("--devcontainer", is_flag=True, help="Write .devcontainer: the project's image for VS Code, Codespaces.")
+@option("--target", metavar="MACHINE", help="With --devcontainer: build for h100; default: this machine.")
+@option("--schema", is_flag=True, help="Print the JSON Schema of seatrial.toml: every key.")
+def init(
+    script: str | None, project: Path | None, show: bool, devcontainer: bool, target: str | None, schema: bool
+) -> int:
+    """Write seatrial.toml from what was found in the project, with the reasons.
+
+    SCRIPT is the training script, detected by default. A NAME that is no .py file makes a new project in a folder of
+    that name: a script that trains, a data loader with tests, seatrial.toml.
+    """
+    if schema:
+        from seatrial.job.config import json_schema
+
+        print(json.dumps(json_schema(), indent=1))
+        return EXIT_DONE
+    from seatrial.cli.screen import Screen
+    from seatrial.planning.new_project import FILE, project_file, write_project_file
+
+    folder = (project or Path.cwd()).resolve()
+    if script is not None and not devcontainer and not script.endswith(".py") and not (folder / script).is_file():
+        return _new_project(folder / script if project else Path(script), Screen())
+    if devcontainer:
+        return _devcontainer(folder, script, target, show=show)
+    if show:
+        print(project_file(folder, script), end="")
+        return EXIT_DONE
+    write_project_file(folder, script)
+    Screen().say(f"{FILE} written; seatrial plan shows the resulting plan")
+    return EXIT_DONE
+
+
+def _new_project(folder: Path, screen: Any) -> int:
+    from seatrial.planning.new_project import new_project
+    from seatrial.system.typed_path import as_typed
+
+    folder = Path(os.path.normpath(folder))
+    written = new_project(folder)
+    screen.say(f"made {folder} with {', '.join(written)}")
+    screen.say(
+        f"now: cd {as_typed(folder)} && seatrial run --gpus none   # or without --gpus none, where there is a GPU"
+    )
+    return EXIT_DONE
+
+
+def _devcontainer(folder: Path, script: str | None, machine: str | None, *, show: bool) -> int:
+    from seatrial.cli.screen import Screen
+    from seatrial.cli.typed_job import read_job
+    from seatrial.job.loading import project_table
+    from seatrial.planning.new_project import find_script
+    from seatrial.planning.portable import FOLDER, devcontainer, write_devcontainer
+    from seatrial.runs.launch import plan_only
+
+    flags: dict[str, Any] = {"project": folder}
+    if machine is not None:
+        flags["image"] = {"target": machine}
+    named = {"target", "module"} & project_table(folder).keys()
+    words = [script] if script else [] if named else [find_script(folder)]
+    plan = plan_only(read_job(words, [], flags), dict(os.environ))
+    if show:
+        print(json.dumps(devcontainer(plan), indent=2))
+        return EXIT_DONE
+    written = write_devcontainer(plan)
+    screen = Screen()
+    screen.say(f"{FOLDER} written: {', '.join(written)}")
+    if machine is None and plan.job.gpus.kind == "auto" and not plan.gpus:
+        screen.say("Built for CPU because this machine has no GPU; for a GPU machine, add --target h100")
+    screen.say("open the folder in VS Code and choose Reopen in Container, or: devcontainer up --workspace-folder .")
     return EXIT_DONE

@@ -1,50 +1,51 @@
-"""``seatrial run``: plan, build, start, follow, and end with a receipt.
-
-Help, and a flag that there is not, need none of what runs.
-"""
+"""``seatrial run`` and ``seatrial shell``. Help and a misspelt option need none of what they import while running."""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
-from seatrial.cli import typed
-from seatrial.cli.importing import importing
-from seatrial.cli.job_flags import Words, takes_job
+from seatrial.cli.options import RECEIPT_AS_JSON, VERBOSE, WORDS, command, option, takes_job, target_arguments
+from seatrial.cli.root import importing
+from seatrial.cli.typed import RunReference
 from seatrial.errors import EXIT_DONE, UsageError
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-
-@app.command(context_settings={"help_option_names": ["-h", "--help"]})
+@command(
+    examples=(
+        "seatrial run train.py --gpus 1 --data ./data -- --epochs 5",
+        "seatrial run digits",
+        "seatrial run --resume last",
+        "seatrial run bench -- train digits --compare eager,graph",
+        'seatrial run predict -- spam "WINNER!! Call now"',
+    )
+)
 @takes_job
+@WORDS
+@option("--resume", metavar="RUN", type=RunReference(), help="Resume from a run's checkpoints.")
+@option("--detach", "-d", is_flag=True, help="Run in the background.")
+@option(
+    "--interactive",
+    "-i",
+    is_flag=True,
+    help="Pass standard input to the target, whatever it is. A terminal and pipes are passed anyway.",
+)
+@option("--rank-of", metavar="N", type=click.IntRange(min=0), help="This machine's index in --nodes host1,host2.")
+@RECEIPT_AS_JSON
+@VERBOSE
+@option("--quiet", "-q", is_flag=True, help="The target's output, warnings, and the verdict of a failure.")
 def run(
-    context: typer.Context,
-    words: Words = None,
-    resume: Annotated[
-        str | None,
-        typer.Option("--resume", metavar="RUN", help="Resume from a run's checkpoints.", callback=typed.reference),
-    ] = None,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Run in the background.")] = False,
-    interactive: Annotated[
-        bool,
-        typer.Option(
-            "--interactive", "-i", help="Pass standard input to the target, whatever it is. A terminal and pipes are."
-        ),
-    ] = False,
-    rank_of: Annotated[
-        int | None,
-        typer.Option("--rank-of", metavar="N", min=0, help="This machine's index in --nodes host1,host2."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the receipt as JSON; output goes to stderr.")] = False,
-    verbose: typed.Verbose = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="The target's output, warnings, and the verdict of a failure.")
-    ] = False,
-    *,
+    words: tuple[str, ...],
+    resume: str | None,
+    detach: bool,
+    interactive: bool,
+    rank_of: int | None,
+    as_json: bool,
+    verbose: bool,
+    quiet: bool,
     flags: dict[str, Any],
 ) -> int:
     """Run a script, module, recipe or image in a GPU container. Ends with a receipt.
@@ -57,7 +58,7 @@ def run(
             run="seatrial run … --interactive",
         )
     with importing():
-        from seatrial.cli.screens.run import Screen
+        from seatrial.cli.screen import Screen
         from seatrial.cli.session import carry_out
         from seatrial.cli.typed_job import read_allowed_job
         from seatrial.job.script import script_facts
@@ -65,10 +66,27 @@ def run(
         from seatrial.system.caller import read_caller
 
     screen = Screen(json=as_json, whole=verbose, quiet=quiet and not verbose)
-    job = read_allowed_job(words or [], context.obj, flags, screen, resume=resume)
+    job = read_allowed_job(list(words), target_arguments(), flags, screen, resume=resume)
     job = multi_host.join(job, rank_of, os.environ)
     if job.hosts and job.node_rank is None:
         print(multi_host.instructions(job, sys.argv[1:], script_facts(job.source, job.project, any_python=True)))
         return EXIT_DONE
     caller = read_caller(os.environ, asks=interactive, shows_output=not as_json)
     return carry_out(job, dict(os.environ), screen, detach=detach, caller=caller, notifies=True)
+
+
+@command(examples=("seatrial shell train.py --gpus all",))
+@takes_job
+@WORDS
+def shell(words: tuple[str, ...], flags: dict[str, Any]) -> int:
+    """Open an interactive shell in the container the target would get; its GPUs are checked first."""
+    with importing():
+        from seatrial.cli.screen import Screen
+        from seatrial.cli.typed_job import read_allowed_job
+        from seatrial.runs import launch
+
+    environ, screen = dict(os.environ), Screen()
+    job = read_allowed_job(list(words), target_arguments(), flags, screen)
+    prepared = launch.prepare(job, environ, building=screen.building, interactive=True)
+    screen.announce(prepared.plan)
+    return launch.shell(prepared, environ, screen.building)

@@ -1,6 +1,6 @@
-"""``seatrial runs …``: list, show and steer runs.
+"""``seatrial runs …`` and ``seatrial open``: list, show, steer and delete runs.
 
-Commands import what they need: the plan's and receipt's models take longer to load than ``ls`` to list 5,000 runs.
+Commands import what they need: the models of plan and receipt take longer to load than ``ls`` to list 5,000 runs.
 """
 
 from __future__ import annotations
@@ -10,80 +10,89 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from seatrial.cli import typed
-from seatrial.cli.importing import importing
-from seatrial.cli.typed import Reference
+from seatrial.cli.options import AS_JSON, RUN, RUN_OR_LAST, Group, argument, command, option, target_arguments
+from seatrial.cli.root import importing
 from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, UsageError
-from seatrial.pipelines import listing
-from seatrial.pipelines.find import find_run
-from seatrial.pipelines.group import Group, GroupStore
-from seatrial.runs.nearest import store_of
-from seatrial.runs.store import RunStore
-from seatrial.system.typed_path import from_here
+from seatrial.system.typed_path import as_typed, from_here
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="List, inspect and control runs. RUN is an ID, part of it, a name, or last; some take a group.",
-)
+if TYPE_CHECKING:
+    from seatrial.backends.base import Freed
+    from seatrial.compose.group import Group as RunGroup
+    from seatrial.compose.listing import Listed
+    from seatrial.runs.run import Run
+    from seatrial.runs.run_actions import Pruned
+    from seatrial.runs.store import RunStore
 
 #: Between two looks of ``ls --watch``.
 WATCH_INTERVAL_S = 2.0
 
-Project = Annotated[
-    Path | None,
-    typer.Option("--project", "-C", metavar="DIR", help="The project folder; default: the nearest with runs."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="The whole receipt, not its verdict alone.")]
+_PROJECT = option(
+    "--project",
+    "-C",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="The project folder; default: the nearest with runs.",
+)
+_VERBOSE = option("--verbose", "-v", is_flag=True, help="The whole receipt, not its verdict alone.")
+
+
+@click.group(cls=Group)
+def runs() -> None:
+    """List, inspect and control runs. RUN is an ID, part of it, a name, or last; some take a group."""
 
 
 def _store(project: Path | None) -> RunStore:
+    from seatrial.runs.store import store_of
+
     return store_of(project)
 
 
-def _group(store: RunStore, reference: str) -> Group | None:
-    """The group that is meant; None where it is a run. A run of the same name is found by its ID."""
+def _find(store: RunStore, reference: str) -> Run:
+    from seatrial.compose.output import find_run
+
+    return find_run(store, reference)
+
+
+def _group(store: RunStore, reference: str) -> RunGroup | None:
+    """Return the group of that name; None if it is a run. A run of the same name is found by its ID."""
+    from seatrial.compose.group import GroupStore
+
     return None if reference == "last" else GroupStore(store).look_up(reference)
 
 
-def _show_group(store: RunStore, group: Group, *, as_json: bool) -> int:
-    from seatrial.cli.screens.front import front
-    from seatrial.pipelines.chain_show import show_chain
-    from seatrial.pipelines.group_kinds import room
-    from seatrial.runs.notified import notes
+def _show_group(store: RunStore, group: RunGroup, *, as_json: bool) -> int:
+    from seatrial.cli.screen import front
+    from seatrial.compose.commands import refresh
+    from seatrial.compose.group import GroupStore
+    from seatrial.compose.receipt import show_receipt
+    from seatrial.runs.notify import notes
 
-    group = room(group.kind).refresh(GroupStore(store), group, os.environ)
+    group = refresh(GroupStore(store), group, os.environ)
     person = front(as_json=as_json)
-    show_chain(group, store, person, os.environ, as_json=as_json)
+    show_receipt(group, store, person, os.environ, as_json=as_json)
     for note in [] if as_json else notes(GroupStore(store).folder(group.id)):
         person.say(f"notified {note}")
     return EXIT_TARGET_FAILED if group.state in ("failed", "stopped") else EXIT_DONE
 
 
-@app.command("ls")
-def list_(
-    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Number of runs to show; 0: all.")] = 20,
-    status: Annotated[
-        str | None,
-        typer.Option("--status", metavar="STATUS", help="Only these: running, failed, done, unmet, … or a,b."),
-    ] = None,
-    since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help="Only those started at most so long ago: 30m, 2d.")
-    ] = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Again every 2 s, until Ctrl-C.")] = False,
-    as_json: AsJson = False,
-    project: Project = None,
-) -> int:
+@runs.command("ls", examples=("seatrial runs ls --status failed --since 2d", "seatrial runs ls --watch"))
+@option("--limit", "-n", metavar="N", type=click.IntRange(min=0), default=20, help="Number of runs to show; 0: all.")
+@option("--status", metavar="STATUS", help="Only these: running, failed, done, unmet, … or a,b.")
+@option("--since", metavar="TIME", help="Only those started at most so long ago: 30m, 2d.")
+@option("--watch", "-w", is_flag=True, help="Again every 2 s, until Ctrl-C.")
+@AS_JSON
+@_PROJECT
+def list_(limit: int, status: str | None, since: str | None, watch: bool, as_json: bool, project: Path | None) -> int:
     """List runs, newest first; those of seatrial up under their group."""
-    from seatrial.cli.screens import runs_table
+    from seatrial.cli import runs_table
+    from seatrial.compose import listing
 
     if watch and as_json:
         raise UsageError("--watch and --json exclude each other", run="seatrial runs ls --watch")
@@ -91,7 +100,7 @@ def list_(
     since_s = None if since is None else typed.duration(since)
     store = _store(project)
 
-    def found() -> list[listing.Listed]:
+    def found() -> list[Listed]:
         now = time.time()
         every = listing.listed(store, os.environ, limit=None if statuses or since_s else limit or None)
         kept = [each for each in every if runs_table.matches(each, statuses, since_s, now)]
@@ -117,18 +126,21 @@ def list_(
         time.sleep(WATCH_INTERVAL_S)
 
 
-@app.command()
-def show(reference: Reference = "last", as_json: AsJson = False, project: Project = None) -> int:
+@runs.command(examples=("seatrial runs show last",))
+@RUN_OR_LAST
+@AS_JSON
+@_PROJECT
+def show(reference: str, as_json: bool, project: Path | None) -> int:
     """Show a run's receipt, or its progress. Exits with the run's own exit code."""
     with importing():
-        from seatrial.cli.screens.run import Screen
+        from seatrial.cli.screen import Screen
         from seatrial.runs.finalise import finalise
-        from seatrial.runs.notified import notes
+        from seatrial.runs.notify import notes
 
     store = _store(project)
     if (group := _group(store, reference)) is not None:
         return _show_group(store, group, as_json=as_json)
-    run = find_run(store, reference)
+    run = _find(store, reference)
     receipt = finalise(run, os.environ)
     screen = Screen(json=as_json, whole=True)
     if not run.recorded:
@@ -143,51 +155,50 @@ def show(reference: Reference = "last", as_json: AsJson = False, project: Projec
     return receipt.exit_code
 
 
-@app.command()
-def logs(
-    reference: Reference = "last",
-    following: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the run ends.")] = False,
-    tail: Annotated[int | None, typer.Option("--tail", "-n", min=0, help="Start with about the last N lines.")] = None,
-    rank: Annotated[
-        int | None, typer.Option("--rank", min=0, help="Only this node's lines, for a multi-node run.")
-    ] = None,
-    project: Project = None,
-) -> int:
+@runs.command(examples=("seatrial runs logs -f last",))
+@RUN_OR_LAST
+@option("following", "--follow", "-f", is_flag=True, help="Follow until the run ends.")
+@option("--tail", "-n", metavar="N", type=click.IntRange(min=0), help="Start with about the last N lines.")
+@option("--rank", metavar="N", type=click.IntRange(min=0), help="Only this node's lines, for a multi-node run.")
+@_PROJECT
+def logs(reference: str, following: bool, tail: int | None, rank: int | None, project: Path | None) -> int:
     """Print what the target printed, both streams in order."""
-    from seatrial.cli.screens.run import Screen
+    from seatrial.cli.screen import Screen
     from seatrial.runs.following.watch import follow, of_rank
 
     store = _store(project)
     if (group := _group(store, reference)) is not None:
-        from seatrial.cli.screens.front import front
-        from seatrial.pipelines.group_logs import follow_group
+        from seatrial.cli.screen import front
+        from seatrial.compose.group import GroupStore
+        from seatrial.compose.output import follow_group
 
         follow_group(GroupStore(store), group, front(), os.environ, until_end=following, tail=tail)
         return EXIT_DONE
-    run = find_run(store, reference)
+    run = _find(store, reference)
     screen = Screen()
     write = screen.write if rank is None else of_rank(run, rank, screen.write)
     follow(run, write, os.environ, tail=tail, until_end=following, say=screen.say)
     return EXIT_DONE
 
 
-@app.command()
-def attach(
-    reference: Reference = "last", as_json: AsJson = False, verbose: Verbose = False, project: Project = None
-) -> int:
+@runs.command(examples=("seatrial runs attach last",))
+@RUN_OR_LAST
+@AS_JSON
+@_VERBOSE
+@_PROJECT
+def attach(reference: str, as_json: bool, verbose: bool, project: Path | None) -> int:
     """Follow a run to its end and print its verdict. Ctrl-C detaches; the run continues."""
-    from seatrial.cli.screens.run import Screen
+    from seatrial.cli.screen import Screen
     from seatrial.runs.finalise import finalise
-    from seatrial.runs.following import recorder
-    from seatrial.runs.following.watch import follow
+    from seatrial.runs.following.watch import ensure_recorder, follow
 
-    run = find_run(_store(project), reference)
+    run = _find(_store(project), reference)
     screen = Screen(json=as_json, whole=verbose)
     try:
         with screen.showing_progress(run) as show:
             follow(run, screen.write, os.environ, tail=10, say=screen.say, between_looks=show)
     except KeyboardInterrupt:
-        recorder.ensure(run)
+        ensure_recorder(run)
         screen.say(f"detached; {run.id} is still running")
         return EXIT_DONE
     receipt = finalise(run, os.environ)
@@ -198,37 +209,37 @@ def attach(
     return receipt.exit_code
 
 
-@app.command()
-def verify(reference: Reference = "last", project: Project = None) -> int:
+@runs.command(examples=("seatrial runs verify last",))
+@RUN_OR_LAST
+@_PROJECT
+def verify(reference: str, project: Path | None) -> int:
     """Verify that a run's evidence and receipt are unchanged. Exits with 1 if not."""
-    from seatrial.runs.verify import verify as check
+    from seatrial.runs.run_actions import verify as check
 
-    run = find_run(_store(project), reference)
+    run = _find(_store(project), reference)
     verdict = check(run)
     for sentence in verdict.sentences:
         print(f"{run.id} {sentence}")
     return EXIT_DONE if verdict.intact else EXIT_TARGET_FAILED
 
 
-@app.command()
-def compare(
-    references: Annotated[list[str], typer.Argument(metavar="A B...", callback=typed.references)],
-    as_json: AsJson = False,
-    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write a page with plots.")] = None,
-    project: Project = None,
-) -> int:
-    """Runs side by side: what differs, what was measured against the first, and their curves."""
+@runs.command(examples=("seatrial runs compare baseline last --html compare.html",))
+@argument("references", nargs=-1, required=True, metavar="A B...", type=typed.RunReference())
+@AS_JSON
+@option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Also write a page with plots.")
+@_PROJECT
+def compare(references: tuple[str, ...], as_json: bool, html: Path | None, project: Path | None) -> int:
+    """Runs side by side: what differs, what was measured against the first; --html adds their curves."""
     from rich.console import Console
 
-    from seatrial.reports import compare as comparison
-    from seatrial.reports import compare_terminal
-    from seatrial.reports.view import Receipts
+    from seatrial.monitor import compare as comparison
+    from seatrial.monitor.run_view import Receipts
     from seatrial.runs.finalise import finalise
 
     store, receipts = _store(project), Receipts()
     if len(references) < 2:
         raise UsageError("A comparison needs two runs or more", run="seatrial runs ls")
-    found_runs = [find_run(store, reference) for reference in references]
+    found_runs = [_find(store, reference) for reference in references]
     for run in found_runs:
         finalise(run, os.environ)
     found = comparison.compare(*(receipts.of(run) for run in found_runs))
@@ -237,76 +248,81 @@ def compare(
     if as_json:
         print(json.dumps(comparison.to_json(found), indent=1))
     else:
-        compare_terminal.render(found, Console(highlight=False))
+        comparison.print_table(found, Console(highlight=False))
     return EXIT_DONE
 
 
-@app.command("exec")
-def execute(context: typer.Context, reference: Reference = "last", project: Project = None) -> int:
+@runs.command("exec", examples=("seatrial runs exec last -- nvidia-smi",))
+@RUN_OR_LAST
+@_PROJECT
+def execute(reference: str, project: Path | None) -> int:
     """Run a command inside a live run: seatrial runs exec RUN -- nvidia-smi"""
     from seatrial.runs import run_actions
 
-    argv: list[str] = context.obj
+    argv = target_arguments()
     if not argv:
         raise UsageError("No command to run: put it after --", run=f"seatrial runs exec {reference} -- nvidia-smi")
-    run = find_run(_store(project), reference)
+    run = _find(_store(project), reference)
     return run_actions.execute(run, argv, os.environ, interactive=sys.stdin.isatty() and sys.stdout.isatty())
 
 
-@app.command()
+@runs.command(examples=("seatrial runs stop last", "seatrial runs stop --all"))
+@argument("reference", required=False, metavar="RUN", type=typed.RunReference())
+@option("--kill", is_flag=True, help="SIGKILL at once, with no time to save.")
+@option("everything", "--all", is_flag=True, help="Every group of this project that seatrial up started.")
+@AS_JSON
+@_VERBOSE
+@_PROJECT
 def stop(
-    reference: Reference,
-    kill: Annotated[bool, typer.Option("--kill", help="SIGKILL at once, with no time to save.")] = False,
-    as_json: AsJson = False,
-    verbose: Verbose = False,
-    project: Project = None,
+    reference: str | None, kill: bool, everything: bool, as_json: bool, verbose: bool, project: Path | None
 ) -> int:
-    """End a run: SIGTERM, its grace period, SIGKILL. Prints its verdict."""
-    from seatrial.cli.screens.run import Screen
+    """End a run or a group: SIGTERM, its grace period, SIGKILL. Prints its verdict. Volumes of a group stay."""
+    from seatrial.cli.screen import Screen
     from seatrial.runs import run_actions
 
+    if (reference is None) is not everything:
+        problem = "RUN is missing" if reference is None else "A run and --all exclude each other"
+        raise UsageError(problem, run="seatrial runs stop --help")
     store = _store(project)
-    if (group := _group(store, reference)) is not None:
-        from seatrial.cli.screens.front import front
-        from seatrial.pipelines.down import down
+    group = None if reference is None else _group(store, reference)
+    if reference is None or group is not None:
+        from seatrial.cli.screen import front
+        from seatrial.compose.commands import down
 
-        down(store, group.id, front(), os.environ)
+        down(store, None if group is None else group.id, front(), os.environ)
         return EXIT_DONE
-    run = find_run(store, reference)
+    run = _find(store, reference)
     Screen(json=as_json, whole=verbose).receipt(run_actions.stop(run, os.environ, kill=kill), run)
     return EXIT_DONE
 
 
-@app.command("cp")
-def copy(
-    reference: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN[:PATH]", help="The run, and a path under its /models.", callback=typed.reference_and_path
-        ),
-    ],
-    destination: Annotated[Path, typer.Argument(metavar="FOLDER")],
-    project: Project = None,
-) -> int:
+@runs.command("cp", examples=("seatrial runs cp last:digits.pth ./models",))
+@argument("reference", metavar="RUN[:PATH]", type=typed.RunAndPath())
+@argument("destination", metavar="FOLDER", type=click.Path(path_type=Path))
+@_PROJECT
+def copy(reference: str, destination: Path, project: Path | None) -> int:
     """Fetch what a run on a cluster saved: seatrial runs cp RUN:digits.pth ./models"""
     from seatrial.runs import run_actions
 
     name, _, path = reference.partition(":")
-    for file in run_actions.copy_models(find_run(_store(project), name), path, destination, os.environ):
+    for file in run_actions.copy_models(_find(_store(project), name), path, destination, os.environ):
         print(destination / file)
     return EXIT_DONE
 
 
-@app.command(hidden=True)
-def record(reference: Reference, project: Project = None) -> int:
+@runs.command(hidden=True)
+@RUN
+@_PROJECT
+def record(reference: str, project: Path | None) -> int:
     """Follow a run in the background and make its receipt; started by run --detach."""
-    from seatrial.runs.following.recorder import record as follow_to_the_end
+    from seatrial.runs.following.watch import record as follow_to_the_end
 
     follow_to_the_end(_store(project).find(reference), os.environ)
     return EXIT_DONE
 
 
-@app.command(hidden=True)
+@runs.command(hidden=True)
+@click.argument("record", type=click.Path(path_type=Path))
 def notify(record: Path) -> int:
     """Tell who is to be told of an end; started by whoever knows it."""
     from seatrial.runs.notify import deliver
@@ -315,17 +331,103 @@ def notify(record: Path) -> int:
     return EXIT_DONE
 
 
-@app.command("rm")
-def remove(
-    references: Annotated[list[str], typer.Argument(metavar="RUN…", callback=typed.references)],
-    force: Annotated[bool, typer.Option("--force", "-f", help="Kill the run first if it has not ended.")] = False,
-    project: Project = None,
-) -> int:
+@runs.command("rm", examples=("seatrial runs rm last",))
+@argument("references", nargs=-1, required=True, metavar="RUN…", type=typed.RunReference())
+@option("--force", "-f", is_flag=True, help="Kill the run first if it has not ended.")
+@_PROJECT
+def remove(references: tuple[str, ...], force: bool, project: Path | None) -> int:
     """Delete ended runs: logs, evidence, receipt and checkpoints. Saved models stay."""
     from seatrial.runs import run_actions
 
     store = _store(project)
-    for run in [find_run(store, reference) for reference in references]:
+    for run in [_find(store, reference) for reference in references]:
         run_actions.remove(store, run, os.environ, force=force)
         print(run.id)
     return EXIT_DONE
+
+
+@runs.command(examples=("seatrial runs prune --keep 10",))
+@option("--keep", metavar="N", type=click.IntRange(min=0), default=0, help="Keep the N newest ended runs.")
+@option("--dry-run", is_flag=True, help="Show what would be deleted.")
+@option("everything", "--all", is_flag=True, help="Also all images and build cache of seatrial that no container uses.")
+@option("--yes", "-y", is_flag=True, help="Do not ask.")
+@AS_JSON
+@option("--project", "-C", metavar="DIR", type=click.Path(path_type=Path), default=Path(), help="The project folder.")
+def prune(keep: int, dry_run: bool, everything: bool, yes: bool, as_json: bool, project: Path) -> int:
+    """Delete ended runs of this project and its old images: logs, evidence, receipts, checkpoints. Models stay."""
+    import dataclasses
+
+    folder = project.absolute()
+    asks = sys.stdin.isatty() and sys.stdout.isatty() and not (yes or dry_run or as_json)
+    if asks:
+        if not _print_pruned("would remove", *_prune(folder, keep, everything=everything, dry_run=True)):
+            return EXIT_DONE
+        if not click.confirm("Delete this? Receipts and checkpoints of these runs are lost", default=False):
+            print("nothing was removed")
+            return EXIT_DONE
+    pruned, freed = _prune(folder, keep, everything=everything, dry_run=dry_run)
+    if as_json:
+        engines = {name: dataclasses.asdict(each) for name, each in freed.items()}
+        print(json.dumps({**dataclasses.asdict(pruned), "engines": engines, "dry_run": dry_run}))
+    else:
+        _print_pruned("would remove" if dry_run else "removed", pruned, freed)
+    return EXIT_DONE
+
+
+def _prune(folder: Path, keep: int, *, everything: bool, dry_run: bool) -> tuple[Pruned, Mapping[str, Freed]]:
+    """Delete runs, groups without runs, and images."""
+    from seatrial.compose.group import GroupStore
+    from seatrial.runs import run_actions
+    from seatrial.runs.run_actions import free_images
+    from seatrial.runs.store import RunStore
+
+    pruned = run_actions.prune(RunStore(folder), os.environ, keep=keep, dry_run=dry_run)
+    groups = GroupStore(RunStore(folder))
+    for group in () if dry_run else groups.without_runs():
+        groups.remove(group)
+    return pruned, free_images(None if everything else folder, os.environ, dry_run=dry_run)
+
+
+def _print_pruned(verb: str, pruned: Pruned, freed: Mapping[str, Freed]) -> bool:
+    """Print what goes; return whether that is anything."""
+    from seatrial.job.units import format_bytes
+
+    print(f"{verb} {pruned.runs} run{'s' * (pruned.runs != 1)}, {format_bytes(pruned.bytes)}")
+    least = "at least " if verb == "would remove" else ""
+    unused = {name: each for name, each in freed.items() if each.images or each.steps}
+    for name, each in unused.items():
+        images = f"{each.images} image{'s' * (each.images != 1)}"
+        steps = f"{each.steps} cached build step{'s' * (each.steps != 1)}"
+        print(f"{name}: {verb} {images} and {steps} of seatrial's own, {least}{format_bytes(each.bytes)}")
+    return bool(pruned.runs or unused)
+
+
+@command("open", examples=("seatrial open", "seatrial open last --print"))
+@RUN_OR_LAST
+@option("only_print", "--print", is_flag=True, help="Print the page's path, and open nothing.")
+@_PROJECT
+def open_receipt(reference: str, only_print: bool, project: Path | None) -> int:
+    """Open a run's receipt in the browser; where there is none, print the page's path."""
+    import webbrowser
+
+    from seatrial.runs.finalise import finalise  # it loads all that judges
+
+    run = _find(_store(project), reference)
+    if finalise(run, os.environ) is None:
+        raise UsageError(f"{run.id} has not ended: it has no receipt yet", run=f"seatrial runs logs -f {run.id}")
+    page = run.folder / "receipt.html"  # the record's: the target could have written the copy in the project
+    if not page.is_file():
+        raise UsageError(f"The page of run {run.id} is missing: {page}", run=f"seatrial runs show {run.id}")
+    if only_print or not _has_browser() or not webbrowser.open(page.absolute().as_uri()):
+        print(page.absolute())
+        if not only_print:
+            serve = f"cd {as_typed(page.parent)} && python3 -m http.server --bind 127.0.0.1 8000"
+            there = f"http://127.0.0.1:8000/{page.name}, from elsewhere through ssh -L 8000:127.0.0.1:8000"
+            print(f"no browser here; copy it, or: {serve}   # then open {there}", file=sys.stderr)
+    return EXIT_DONE
+
+
+def _has_browser() -> bool:
+    """A browser in the terminal would take it over, so one needs a screen."""
+    named = any(os.environ.get(name) for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY", "WSL_DISTRO_NAME"))
+    return named or sys.platform == "darwin"

@@ -6,18 +6,17 @@ import importlib
 from collections.abc import Callable
 
 from seatrial.backends.base import State
-from seatrial.backends.remembered import remembering
-from seatrial.cli.importing import importing
-from seatrial.cli.screens.run import Screen
+from seatrial.backends.table import remembering
+from seatrial.cli.root import importing
+from seatrial.cli.screen import Screen
 from seatrial.errors import EXIT_DONE, EXIT_GPU_CONTRACT, SeatrialError
 from seatrial.job.model import Job
 from seatrial.runs import launch
-from seatrial.runs.following import recorder
 from seatrial.runs.following.input import TYPING_INTERVAL_S, passing_on
-from seatrial.runs.following.watch import LOG_INTERVAL_S, follow, interrupt_stops, terminate_interrupts
+from seatrial.runs.following.watch import LOG_INTERVAL_S, ensure_recorder, follow, interrupt_stops, terminate_interrupts
 from seatrial.runs.launch import Prepared
 from seatrial.runs.run_actions import is_live
-from seatrial.runs.serving import ready_words, saying_when_ready, wait_until_ready
+from seatrial.runs.serving_job import ready_words, saying_when_ready, wait_until_ready
 from seatrial.system.caller import Caller
 
 
@@ -57,7 +56,7 @@ def carry_out(
             raise
     serving = prepared.plan.job.serve
     if detach:
-        recorder.ensure(prepared.run)
+        ensure_recorder(prepared.run)
         if serving is not None:
             seconds = wait_until_ready(serving, lambda: not is_live(prepared.run, environ))
             if seconds is None:
@@ -69,16 +68,15 @@ def carry_out(
     with interrupt_stops(prepared.run, environ, screen.say):  # at once: the target may be at work already
         with importing():  # while the container starts: its end need not wait for it
             importlib.import_module("seatrial.runs.ending")
-            from seatrial.receipt.look.pages import compile_pages
-            from seatrial.receipt.rendering.html import ROOM
-        compile_pages(ROOM)
+            from seatrial.receipt.render.pages import PACKAGE, compile_pages
+        compile_pages(PACKAGE)
         ready, typing = saying_when_ready(serving, screen.say), passing_on(prepared.run, prepared.plan)
         with ready, typing, screen.showing_progress(prepared.run) as show:
             ended = follow(
                 prepared.run, screen.write, environ, say=screen.say, between_looks=show, log_interval_s=looks_s
             )
     exit_code = _receipt(prepared, environ, screen, ended=ended)
-    if exit_code == EXIT_GPU_CONTRACT and prepared.plan.cluster is None:  # its GPUs are not of this host
+    if exit_code == EXIT_GPU_CONTRACT and prepared.plan.on_this_host:  # its GPUs are not of this host
         from seatrial.doctor.examine import second_opinion
 
         screen.say(second_opinion(environ, in_container=prepared.plan.container is not None))

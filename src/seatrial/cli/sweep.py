@@ -6,85 +6,88 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from seatrial.cli.job_flags import Words, takes_job
-from seatrial.cli.screens.consent import require_consent
-from seatrial.cli.screens.search import SearchScreen
-from seatrial.cli.screens.trials_table import print_table
+from seatrial.cli.options import WORDS, command, option, takes_job, target_arguments
+from seatrial.cli.root import importing
 from seatrial.cli.typed import check_folder
-from seatrial.cli.typed_job import read_allowed_job
 from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, SeatrialError, UsageError
-from seatrial.job.keys import read_duration
-from seatrial.job.loading import read_notify, read_sweep
-from seatrial.job.notify import Notify
-from seatrial.runs.following.watch import handled
-from seatrial.search import page
-from seatrial.search.end_notification import tell_end
-from seatrial.search.opening import open_search, resume_search
-from seatrial.search.request import Flags, make_request, parse_parallel
-from seatrial.search.runners import RUNNERS
-from seatrial.search.search import Search
-from seatrial.search.standing import best_of
-from seatrial.search.trial import Trial
-from seatrial.system.desktop import nothing_to_show_on
-from seatrial.system.names import Names, names_of
-from seatrial.system.typed_path import as_typed
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+if TYPE_CHECKING:
+    from seatrial.cli.trials import SearchScreen
+    from seatrial.job.notify import Notify
+    from seatrial.search.search import Search
+    from seatrial.search.trial import Trial
 
 
-@app.command(context_settings={"help_option_names": ["-h", "--help"]})
+def _local(search: Search) -> None:
+    from seatrial.search import runner
+
+    runner.run_trials(search)
+
+
+def _ray(search: Search) -> None:
+    from seatrial.search.ray_cluster import require_ray
+
+    require_ray()
+    from seatrial.search import ray_tuner
+
+    ray_tuner.run_trials(search)
+
+
+#: Behind --engine: trials as runs of this machine, or of a Ray cluster's nodes.
+RUNNERS: dict[str, Callable[[Search], None]] = {"local": _local, "ray": _ray}
+
+
+@command()
 @takes_job
+@WORDS
+@option(
+    "settings",
+    "--set",
+    metavar="NAME=SPEC",
+    multiple=True,
+    help="V1,V2; LOW..HIGH[:STEP]; log:LOW..HIGH; int:LOW..HIGH.",
+)
+@option("--search", metavar="NAME", help="grid (default), random or tpe (Optuna).")
+@option("--metric", metavar="NAME:max|min", help="The metric that a good trial has most or least of.")
+@option("--metric-from", metavar="PATTERN", help="Read it from the output: the pattern's first group.")
+@option("--trials", metavar="N", type=click.IntRange(min=1), help="Maximum number of trials.")
+@option("--budget", metavar="TIME", help="End the search after this long, e.g. 30m.")
+@option("--prune", metavar="NAME", help="Stop trials that fall behind: asha, median or none.")
+@option("--parallel", metavar="N", help="Number of parallel trials; auto: as many as fit.")
+@option("--seed", metavar="N", type=click.IntRange(min=0), help="Of the engine; default 0.")
+@option("--study", metavar="NAME", help="A name for the study.")
+@option("--resume", metavar="STUDY", help="Go on with a study, from any terminal.")
+@option("--engine", metavar="NAME", default="local", help="The engine that runs the trials: local or ray.")
+@option("--address", metavar="HOST:PORT", help="Of the Ray cluster's head; --engine ray.")
+@option("as_json", "--json", is_flag=True, help="Print the trials as JSON.")
+@option("--verbose", is_flag=True, help="Every line of the build.")
+@option("--quiet", "-q", is_flag=True, help="Warnings, and the table at the end.")
 def sweep(
-    context: typer.Context,
-    words: Words = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=SPEC", help="V1,V2; LOW..HIGH[:STEP]; log:LOW..HIGH; int:LOW..HIGH."),
-    ] = None,
-    search: Annotated[
-        str | None, typer.Option("--search", metavar="NAME", help="grid (default), random or tpe (Optuna).")
-    ] = None,
-    metric: Annotated[
-        str | None, typer.Option("--metric", metavar="NAME:max|min", help="What a good trial has much or little of.")
-    ] = None,
-    metric_from: Annotated[
-        str | None,
-        typer.Option("--metric-from", metavar="PATTERN", help="Read it from the output: the pattern's first group."),
-    ] = None,
-    trials: Annotated[int | None, typer.Option("--trials", min=1, help="Maximum number of trials.")] = None,
-    budget: Annotated[
-        str | None, typer.Option("--budget", metavar="TIME", help="End the search after this long, e.g. 30m.")
-    ] = None,
-    prune: Annotated[
-        str | None,
-        typer.Option("--prune", metavar="NAME", help="Stop trials that fall behind: asha, median or none."),
-    ] = None,
-    parallel: Annotated[
-        str | None, typer.Option("--parallel", metavar="N", help="Number of parallel trials; auto: what fits.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Of the engine; default 0.")] = None,
-    study: Annotated[str | None, typer.Option("--study", metavar="NAME", help="A name for the study.")] = None,
-    resume: Annotated[
-        str | None, typer.Option("--resume", metavar="STUDY", help="Go on with a study, from any terminal.")
-    ] = None,
-    engine: Annotated[
-        str, typer.Option("--engine", metavar="NAME", help=f"Who runs the trials: {', '.join(RUNNERS)}.")
-    ] = "local",
-    address: Annotated[
-        str | None, typer.Option("--address", metavar="HOST:PORT", help="Of the Ray cluster's head; --engine ray.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the trials as JSON.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Every line of the build.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Warnings, and the table at the end.")] = False,
-    *,
+    words: tuple[str, ...],
+    settings: tuple[str, ...],
+    search: str | None,
+    metric: str | None,
+    metric_from: str | None,
+    trials: int | None,
+    budget: str | None,
+    prune: str | None,
+    parallel: str | None,
+    seed: int | None,
+    study: str | None,
+    resume: str | None,
+    engine: str,
+    address: str | None,
+    as_json: bool,
+    verbose: bool,
+    quiet: bool,
     flags: dict[str, Any],
 ) -> int:
     """Run a job with several settings, and compare: a table here, and a page.
@@ -93,18 +96,26 @@ def sweep(
     seatrial sweep digits --set batch_size=32,64,128 --set mixed_precision=true,false --parallel 2
     seatrial sweep train.py --search tpe --set lr=log:1e-5..1e-1 --trials 40 --metric accuracy:max
     """
+    with importing():
+        from seatrial.cli.screen import require_consent
+        from seatrial.cli.trials import SearchScreen
+        from seatrial.cli.typed_job import read_allowed_job
+        from seatrial.job.loading import read_notify, read_sweep
+        from seatrial.search.request import Flags, make_request, parse_parallel
+        from seatrial.search.search import open_search, resume_search
+
     if engine not in RUNNERS:
         raise UsageError(f"There is no engine {engine!r}: {', '.join(RUNNERS)}", run="seatrial sweep --help")
     if address is not None and engine != "ray":
         raise UsageError(
-            "--address is of a Ray cluster, and --engine ray is not given",
+            "--address requires --engine ray",
             run=f"seatrial sweep … --engine ray --address {address}",
         )
     screen = SearchScreen(json=as_json, whole=verbose, quiet=quiet and not verbose)
     environ = dict(os.environ)
     budget_s = None if budget is None else _seconds(budget)
     if resume is not None:
-        _refuse_more(context, resume)
+        _refuse_more(resume)
         project = check_folder(flags.get("project") or Path.cwd())
         wanted = parse_parallel("1" if parallel is None else parallel)
         found = resume_search(project, resume, environ, screen.say, trials=trials, budget_s=budget_s, parallel=wanted)
@@ -112,16 +123,14 @@ def sweep(
         asking = found.job.model_copy(update={"asks": (*found.job.asks, *asks)})
         require_consent(asking, os.environ, screen, trust=bool(flags.get("trust")))
     else:
-        typed = Flags(settings or (), search, metric, metric_from, prune, trials, budget_s, parallel, seed, study)
+        typed = Flags(settings, search, metric, metric_from, prune, trials, budget_s, parallel, seed, study)
         request = make_request(typed, read_sweep(check_folder(flags.get("project") or Path.cwd())))
-        job = read_allowed_job(words or [], context.obj, flags, screen)
+        job = read_allowed_job(list(words), target_arguments(), flags, screen)
         told, job = job.notify, job.without_notify
         found = open_search(request, job, environ, screen.say)
     if engine == "ray":
         found.address = address
         found.parallel = 0 if parallel in (None, "auto") else found.parallel
-    for warning in nothing_to_show_on(told.desktop, environ):
-        screen.say(f"warning: {warning}")
     return _carry_out(found, engine, screen, told, as_json=as_json)
 
 
@@ -132,8 +141,9 @@ _WITH_RESUME = (
 )  # fmt: skip
 
 
-def _refuse_more(context: typer.Context, study: str) -> None:
+def _refuse_more(study: str) -> None:
     """Raise UsageError for a flag that a study which goes on would ignore."""
+    context = click.get_current_context()
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if parameter.name in _WITH_RESUME or source is None or source.name != "COMMANDLINE":
@@ -143,27 +153,33 @@ def _refuse_more(context: typer.Context, study: str) -> None:
             continue
         flag = "target" if parameter.name == "words" else max(parameter.opts, key=len)
         raise UsageError(
-            f"--resume goes on with the study as it was begun, and takes no {flag}",
-            cause="only --trials, --budget, --parallel and --engine can change",
+            f"--resume cannot be combined with {flag}",
+            cause="it goes on with the study as it began; only --trials, --budget, --parallel and --engine can change",
             run=f"seatrial sweep --resume {study}",
         )
 
 
 def _carry_out(search: Search, engine: str, screen: SearchScreen, told: Notify, *, as_json: bool) -> int:
     """Run it, then table, page and exit code; what ended it early is raised behind them. ``told``: of its end."""
+    from seatrial.cli.trials import print_table
+    from seatrial.search import results
+    from seatrial.search.results import notify_end
+    from seatrial.system.names import Names, names_of
+    from seatrial.system.typed_path import as_typed
+
     began_s, name = time.monotonic(), search.study.definition.name
-    screen.say(f"study {name}: {search.what()}")
+    screen.say(f"study {name}: {search.summary()}")
     job = search.job
     names = Names() if job.with_names else names_of(search.environ, secrets=job.secrets)
 
     def tick() -> None:
         screen.show(search)
-        page.refresh(search, names)
+        results.refresh(search, names)
 
     def tell(code: int) -> None:
         try:
             trials, seconds = search.study.trials(), time.monotonic() - began_s
-            tell_end(search, trials, told, names, search.environ, exit_code=code, seconds=seconds)
+            notify_end(search, trials, told, names, search.environ, exit_code=code, seconds=seconds)
         except SeatrialError as error:  # the sweep itself has come to what it has come to
             screen.say(f"warning: nobody was told of the end: {error.message}")
 
@@ -177,7 +193,7 @@ def _carry_out(search: Search, engine: str, screen: SearchScreen, told: Notify, 
         with suppress(SeatrialError):  # the error may be that the study cannot be written
             search.leave(error)
             screen.say(f"go on: seatrial sweep --resume {name}")
-            page.write(search, names)
+            results.write(search, names)
         tell(error.exit_code)
         raise
     screen.close()
@@ -187,7 +203,7 @@ def _carry_out(search: Search, engine: str, screen: SearchScreen, told: Notify, 
     else:
         print_table(trials, search.objective)
     _summary(search, trials, screen)
-    screen.say(f"page: {as_typed(page.write(search, names))}")
+    screen.say(f"page: {as_typed(results.write(search, names))}")
     code = _exit_code(search, trials)
     tell(code)
     if search.problem is not None:
@@ -203,6 +219,8 @@ def _carry_out(search: Search, engine: str, screen: SearchScreen, told: Notify, 
 
 
 def _summary(search: Search, trials: list[Trial], screen: SearchScreen) -> None:
+    from seatrial.search.results import best_of
+
     best = best_of(trials, search.objective)
     if best is not None and search.objective is not None:
         screen.say(f"best: {search.objective.metric} {best.value:.6g} with {best.label} (run {best.run_id})")
@@ -212,6 +230,8 @@ def _summary(search: Search, trials: list[Trial], screen: SearchScreen) -> None:
 
 def _exit_code(search: Search, trials: list[Trial]) -> int:
     """Without an objective each trial counts; with one, that there is a best."""
+    from seatrial.search.results import best_of
+
     if search.problem is not None:
         return search.problem.exit_code
     if search.interrupted:
@@ -226,6 +246,8 @@ def _code(trial: Trial) -> int:
 
 
 def _seconds(text: str) -> float:
+    from seatrial.job.keys import read_duration
+
     try:
         return float(read_duration(text))
     except ValueError as error:
@@ -235,6 +257,8 @@ def _seconds(text: str) -> float:
 @contextmanager
 def _interrupt_ends(search: Search, screen: SearchScreen) -> Iterator[None]:
     """Ctrl-C or SIGTERM once stops the trials cleanly, and twice kills them."""
+
+    from seatrial.runs.following.watch import handled
 
     def on_interrupt(_signal: int, _frame: FrameType | None) -> None:
         if search.interrupted:

@@ -6,21 +6,14 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from seatrial.errors import UsageError
-from seatrial.job.units import parse_seconds
 
 #: IDs, their parts, and names as seatrial.toml's ``name`` takes them (job/config.py).
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-
-
-#: For every verb that builds and runs. No -v: some take mounts, as docker's -v.
-Verbose = Annotated[
-    bool, typer.Option("--verbose", help="The build's log, and the whole receipt, not its verdict alone.")
-]
 
 
 def check_words(argv: Sequence[str]) -> None:
@@ -42,35 +35,6 @@ def check_words(argv: Sequence[str]) -> None:
         )
 
 
-def check_launcher(words: Sequence[str], arguments: Sequence[str] = ()) -> None:
-    """``mpirun -np 4 python train.py`` behind a verb, whose -np typer would refuse. Raises TargetError.
-
-    Args:
-        arguments: what stands behind ``--``.
-    """
-    from seatrial.job.reading.shell_commands import LAUNCHERS, MPI_LAUNCHERS, is_python
-
-    for at, word in enumerate(words if arguments else words[:-1]):
-        launcher = word in (*LAUNCHERS, *MPI_LAUNCHERS) and not (at and words[at - 1].startswith("-"))
-        if launcher or (is_python(word) and _is_first(words, at)):
-            from seatrial.job.target import launcher_refused
-
-            raise launcher_refused([*words[at:], *arguments])
-
-
-def _is_first(words: Sequence[str], at: int) -> bool:
-    """Whether only options and their values stand before this word."""
-    from seatrial.cli.words import options_of
-
-    flags = {name for verb in ("run", "plan") for name, value in options_of(verb).items() if value is None}
-    value_follows = False
-    for word in words[:at]:
-        if not value_follows and not word.startswith("-"):
-            return False
-        value_follows = not value_follows and "=" not in word and word not in flags
-    return not value_follows
-
-
 def check_folder(project: Path) -> Path:
     """A project's folder as given. Raises UsageError when its path is not UTF-8 text."""
     if _has_undecoded(str(project)):
@@ -82,23 +46,39 @@ def check_folder(project: Path) -> Path:
     return project
 
 
-def reference(text: str | None) -> str | None:
-    """A run as people name it. Raises UsageError for what is no ID, part of one, or name; "" would fit every run."""
-    if text is not None and not _REFERENCE.fullmatch(text):
-        raise UsageError(
-            f"{quoted(text)} is not a run: expected an ID, part of an ID, a name, or last", run="seatrial runs ls"
-        )
-    return text
+class RunReference(click.ParamType[str, Any]):
+    """A run as people name it: an ID, a part of one, a name, or last. "" would fit every run."""
+
+    name = "run"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not _REFERENCE.fullmatch(value):
+            raise UsageError(
+                f"{quoted(value)} is not a run: expected an ID, part of an ID, a name, or last", run="seatrial runs ls"
+            )
+        return str(value)
 
 
-def name(text: str | None) -> str | None:
-    """A name to be given. Raises UsageError for what could not be found by it again."""
-    if text is not None and (text == "last" or not _REFERENCE.fullmatch(text)):
-        raise UsageError(
-            f"{quoted(text)} cannot be a name: letters, digits, . _ - (at most 63), and not last",
-            run="seatrial up --name NAME",
-        )
-    return text
+class RunAndPath(RunReference):
+    """``RUN[:PATH]``, of which RUN is checked."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        super().convert(value.partition(":")[0], param, ctx)
+        return str(value)
+
+
+class GroupName(click.ParamType[str, Any]):
+    """A name to be given, by which a group can be found again."""
+
+    name = "name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value == "last" or not _REFERENCE.fullmatch(value):
+            raise UsageError(
+                f"{quoted(value)} cannot be a name: letters, digits, . _ - (at most 63), and not last",
+                run="seatrial up --name NAME",
+            )
+        return str(value)
 
 
 def statuses(text: str | None, known: Sequence[str]) -> tuple[str, ...]:
@@ -114,6 +94,8 @@ def statuses(text: str | None, known: Sequence[str]) -> tuple[str, ...]:
 
 def duration(text: str) -> float:
     """Seconds of ``30m``, ``2h``, ``2d``, ``1w``. Raises UsageError."""
+    from seatrial.job.units import parse_seconds
+
     days = re.fullmatch(r"([0-9]{1,4})([dw])", text.strip())
     if days:
         return float(days[1]) * {"d": 86400, "w": 604800}[days[2]]
@@ -121,23 +103,6 @@ def duration(text: str) -> float:
         return parse_seconds(text)
     except UsageError as error:
         raise UsageError(f"--since: {error.message}", run="seatrial runs ls --since 2d") from None
-
-
-def references(texts: Any) -> list[str]:
-    """As ``reference``, of several.
-
-    Of no annotated ``list[str]``: on Python 3.10 that is an instance of ``type``, and typer 0.29 asks of each which is
-    whether it is a subclass of its own, which raises TypeError: no ``seatrial runs …`` would start there.
-    """
-    for text in texts:
-        reference(text)
-    return list(texts)
-
-
-def reference_and_path(text: str) -> str:
-    """``RUN[:PATH]``, of which RUN is checked."""
-    reference(text.partition(":")[0])
-    return text
 
 
 def quoted(text: str) -> str:
@@ -150,6 +115,3 @@ def quoted(text: str) -> str:
 def _has_undecoded(text: str) -> bool:
     """Whether it holds bytes that Python could not decode, which it keeps as halves of characters (PEP 383)."""
     return any("\ud800" <= letter <= "\udfff" for letter in text)
-
-
-Reference = Annotated[str, typer.Argument(metavar="RUN", help="Run ID, part of it, name, or last.", callback=reference)]

@@ -15,12 +15,11 @@ from seatrial.images.recipes import RECIPES
 from seatrial.job.loading import load_job
 from seatrial.job.model import Criteria, Job
 from seatrial.job.reading.modules import is_file
-from seatrial.runs.nearest import store_of
 from seatrial.runs.resume import run_to_resume
-from seatrial.runs.store import RunStore
+from seatrial.runs.store import RunStore, store_of
 
 if TYPE_CHECKING:
-    from seatrial.cli.screens.run import Screen
+    from seatrial.cli.screen import Screen
 
 
 def read_job(words: list[str], target_arguments: list[str], flags: dict[str, Any], *, resume: str | None = None) -> Job:
@@ -72,7 +71,7 @@ def _too_many(words: list[str], target_arguments: list[str], project: Path, modu
 
 def _load(project: Path, flags: Mapping[str, Any], leave_out: Collection[str] = ()) -> Job:
     def runs_here(backend: str) -> bool:
-        return table.place(backend) == "process"
+        return not table.isolates(backend)
 
     return load_job(project, flags, recipes=RECIPES, without_container=runs_here, leave_out=leave_out)
 
@@ -107,7 +106,7 @@ def read_allowed_job(
 
     Raises TrustError (consent.require_consent).
     """
-    from seatrial.cli.screens.consent import require_consent  # a plan asks nothing
+    from seatrial.cli.screen import require_consent  # a plan asks nothing
 
     trust = bool(flags.pop("trust", False))
     job = read_job(words, target_arguments, flags, resume=resume)

@@ -1,96 +1,74 @@
-"""``seatrial up``: bring up a Compose file, the stages of seatrial.toml, or trackers."""
+"""``seatrial up``: bring up a Compose file."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
-from seatrial.cli.screens.front import front
-from seatrial.cli.typed import check_folder, name
-from seatrial.pipelines.group_kinds import meant, room
-from seatrial.pipelines.request import UpRequest
-
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+from seatrial.cli.options import AS_JSON, argument, command, option
+from seatrial.cli.root import importing
+from seatrial.cli.typed import GroupName, check_folder
 
 
-@app.command(context_settings={"help_option_names": ["-h", "--help"]})
+@command()
+@argument("names", nargs=-1, metavar="NAME…", help="Services of the Compose file; default: all.")
+@option("files", "--file", "-f", metavar="FILE", multiple=True, help="A Compose file; can be repeated.")
+@option("profiles", "--profile", metavar="NAME", multiple=True, help="A profile of the Compose file; can be repeated.")
+@option("--plan", is_flag=True, help="Show what would be done; change nothing.")
+@option("--detach", "-d", is_flag=True, help="Run in the background.")
+@option("--gpus", metavar="REQUEST", help="For all, in place of the file's own requests: none.")
+@option("backend", "--on", metavar="BACKEND", help="auto, docker or podman.")
+@option("--notify", metavar="COMMAND", multiple=True, help="A command to run here when all has ended.")
+@option("group", "--name", metavar="TEXT", type=GroupName(), help="A name for the group.")
+@AS_JSON
+@option("--verbose", "-v", is_flag=True, help="Every line of a build.")
+@option("--quiet", "-q", is_flag=True, help="Outputs, warnings, failures, the receipt.")
+@option("--trust", is_flag=True, help="Allow what the project's file requests without asking.")
+@option("--project", "-C", metavar="DIR", type=click.Path(path_type=Path), help="The project folder; default: here.")
 def up(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="NAME…", help="Stages, Compose services, or tensorboard and mlflow; default: all."),
-    ] = None,
-    files: Annotated[
-        list[Path] | None,
-        typer.Option("--file", "-f", metavar="FILE", help="A Compose file; can be repeated."),
-    ] = None,
-    profiles: Annotated[
-        list[str] | None,
-        typer.Option("--profile", metavar="NAME", help="A profile of the Compose file; can be repeated."),
-    ] = None,
-    stages: Annotated[bool, typer.Option("--stages", help="The stages, where a Compose file is there too.")] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Show what would be done; change nothing.")] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Run the named stages (default: all) even if nothing has changed.")
-    ] = False,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Run in the background.")] = False,
-    as_written: Annotated[
-        bool, typer.Option("--as-written", help="Add no waiting to the order in the Compose file.")
-    ] = False,
-    fix: Annotated[bool, typer.Option("--fix", help="Write a mended copy of the Compose file.")] = False,
-    gpus: Annotated[
-        str | None, typer.Option("--gpus", metavar="REQUEST", help="For all, instead of what the file says: none.")
-    ] = None,
-    backend: Annotated[
-        str | None, typer.Option("--on", metavar="BACKEND", help="auto, docker, podman or local.")
-    ] = None,
-    port: Annotated[
-        int | None, typer.Option("--port", min=1024, max=65535, help="Port of a tracker's page on this machine.")
-    ] = None,
-    notify: Annotated[
-        list[str] | None,
-        typer.Option("--notify", metavar="WHERE", help="When all has ended: desktop, a command, or a URL."),
-    ] = None,
-    group: Annotated[str | None, typer.Option("--name", help="A name for the group.", callback=name)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Every line of a build.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Outputs, warnings, failures, the receipt.")] = False,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Allow what the project's file requests without asking.")
-    ] = False,
-    project: Annotated[
-        Path | None, typer.Option("--project", "-C", metavar="DIR", help="The project folder; default: here.")
-    ] = None,
+    names: tuple[str, ...],
+    files: tuple[str, ...],
+    profiles: tuple[str, ...],
+    plan: bool,
+    detach: bool,
+    gpus: str | None,
+    backend: str | None,
+    notify: tuple[str, ...],
+    group: str | None,
+    as_json: bool,
+    verbose: bool,
+    quiet: bool,
+    trust: bool,
+    project: Path | None,
 ) -> int:
-    """Run a Compose file as it is, or the stages of seatrial.toml, or trackers; ends with one receipt for all.
+    """Run a Compose file as it is; ends with one receipt for all.
 
     \b
-    seatrial up                        what the folder has: compose.yaml or [stages]
-    seatrial up --force train          run the stage train again, and what depends on it if its outputs change
-    seatrial up tensorboard            TensorBoard over this project's runs
+    seatrial up                        every service of compose.yaml
+    seatrial up train -f gpu.yaml      one service, and the services it depends on
+    seatrial up --plan                 what would be done
+    seatrial runs stop GROUP           stop it
     """
+    with importing():
+        from seatrial.cli.screen import front
+        from seatrial.compose import commands
+        from seatrial.compose.request import UpRequest
+
+    paths = tuple(Path(file) for file in files)
     request = UpRequest(
         project=check_folder(project or Path.cwd()).absolute(),
-        names=tuple(names or ()),
-        file=files[0] if files else None,
-        files=tuple(files or ()),
-        profiles=tuple(profiles or ()),
-        stages=stages,
+        names=names,
+        files=paths,
+        profiles=profiles,
         name=group,
         plan_only=plan,
         detach=detach,
-        force=force,
-        as_written=as_written,
-        fix=fix,
         gpus=gpus,
         backend=backend,
         as_json=as_json,
-        port=port,
-        notify=tuple(notify or ()),
+        notify=notify,
     )
-    kind, request = meant(request)
-    return room(kind).up(
-        request, front(trust=trust, as_json=as_json, whole=verbose, quiet=quiet and not verbose), dict(os.environ)
-    )
+    person = front(trust=trust, as_json=as_json, whole=verbose, quiet=quiet and not verbose)
+    return commands.up(request, person, dict(os.environ))

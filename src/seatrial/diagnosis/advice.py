@@ -1,29 +1,32 @@
-"""Advice: the two or three changes most likely to help, in the user's terms, and what to expect of each at most.
+"""Advice: the two or three changes most likely to help, in the user's terms, and the most to expect of each.
 
 A gain is a bound that follows from what was measured, by Amdahl's law: a part that takes 75 % of the time gives 4× when
-it is gone. Where no bound follows, none is told. What a change really brings, ``seatrial tune`` measures.
+it is gone. Without a bound, none is shown. ``seatrial tune`` measures the real effect of a change.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import lru_cache
+from importlib import resources
 
 from seatrial.diagnosis import thresholds as at
-from seatrial.diagnosis.diagnosis import Advice, Cause
-from seatrial.diagnosis.peaks import tensor_ratio
+from seatrial.diagnosis.diagnosis import Advice, Cause, peaks
 from seatrial.diagnosis.signals import Signals, ranks_wait
 
 UNKNOWN = "no bound follows from what was measured"
 
 
 def advise(cause: Cause, tags: tuple[str, ...], seen: Signals) -> tuple[Advice, ...]:
-    """At most three changes, the most promising first."""
+    """Return at most three changes, the most promising first."""
     return tuple(ADVICE[cause](tags, seen))[:3]
 
 
 def _times(share: float) -> str:
-    """The gain of taking away a share of the time."""
+    """Return the gain of taking away a share of the time."""
     factor = 1 / max(1e-3, 1 - share)
     if factor >= at.MAX_GAIN:
         return f"{at.MAX_GAIN:.0f}× or more"
@@ -31,19 +34,19 @@ def _times(share: float) -> str:
 
 
 def _without(share: float, what: str = "it") -> str:
-    """The bound on the gain of taking away a measured share of the time."""
+    """Return the bound on the gain of taking away a measured share of the time."""
     return f"at most {_times(share)}: {what} is {100 * share:.0f} % of the time"
 
 
 def _full(busy_pct: float | None, what: str) -> str:
-    """The bound that a GPU sets that is at work for so much of the time: it can be kept at work all the time."""
+    """Return the bound of a GPU that is busy for a part of the time: it can be busy all the time."""
     if busy_pct is None:
         return UNKNOWN
     return f"at most {_times(1 - busy_pct / 100)}: {what} {busy_pct:.0f} % of the time now"
 
 
 def _rest(seen: Signals) -> str:
-    """What is there to gain until the GPU never rests."""
+    """Return the gain until the GPU never rests."""
     return _full(seen.gpu.get("utilization_pct", seen.gpu.get("graphics_activity_pct")), "the GPU runs kernels")
 
 
@@ -103,7 +106,8 @@ def _compute(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     found = []
     busy = seen.gpu.get("sm_activity_pct", seen.gpu.get("utilization_pct", 100.0)) / 100
     if "fp32" in tags:
-        ratio = tensor_ratio(seen.gpu_name)
+        peak = peaks(seen.gpu_name)
+        ratio = peak.tensor / peak.fp32 if peak and peak.fp32 else None
         gain = UNKNOWN
         if ratio is not None:
             at_most = 1 / (1 - busy + busy / ratio)
@@ -173,7 +177,7 @@ def _communication(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
 
 
 def _waited(seen: Signals) -> float:
-    """Share of the time that ranks wait for each other, as far as anything tells it."""
+    """Return the share of the time that ranks wait for each other, by any measurement."""
     exposed = max((rank.exposed_communication or 0.0 for rank in seen.ranks), default=0.0) * seen.share("backward")
     shares = [rank.share("communication") for rank in seen.ranks]
     link = seen.gpu.get("nvlink_tx_bytes_per_s", 0.0) / at.NVLINK_PEAK_BYTES_PER_S
@@ -211,7 +215,7 @@ def _host_memory(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
 
 
 def _link_share(seen: Signals) -> float:
-    """Share of the time that copies of pinned memory would take at the link's full speed."""
+    """Return the share of the time that copies of pinned memory would take at the link's full speed."""
     moved = max(seen.gpu.get("pcie_rx_bytes_per_s", 0.0), seen.gpu.get("pcie_tx_bytes_per_s", 0.0))
     return float(min(0.99, moved / at.PCIE_PEAK_BYTES_PER_S))
 
@@ -309,3 +313,29 @@ ADVICE: dict[Cause, Callable[[tuple[str, ...], Signals], list[Advice]]] = {
     "imbalanced": _imbalance,
     **dict.fromkeys(("failed-early", "cpu-only", "too-short", "start-up", "compiling"), _nothing),  # happened.py's own
 }
+
+
+@lru_cache(maxsize=1)
+def elsewhere() -> dict[str, dict[str, str | None]]:
+    """Return the beginning of an advice in PyTorch's words → its words by framework; None if there is none.
+
+    Sources: docs.jax.dev (jit, lax.scan, device_put, sharding), flax.readthedocs.io, orbax.readthedocs.io,
+    google-grain.readthedocs.io; tensorflow.org/guide (data_performance, mixed_precision, function,
+    distributed_training), keras.io (Model.compile), tensorflow.org/api_docs (CheckpointOptions, prefetch_to_device).
+    """
+    text = resources.files("seatrial.diagnosis").joinpath("frameworks.json").read_text(encoding="utf-8")
+    found: dict[str, dict[str, str | None]] = json.loads(text)
+    return found
+
+
+def in_framework(advice: Iterable[Advice], framework: str) -> tuple[Advice, ...]:
+    """Return the same advice in the words of ``jax`` or ``tensorflow``, each change once; else as it is."""
+    if framework not in ("jax", "tensorflow"):
+        return tuple(advice)
+    kept: dict[str, Advice] = {}
+    for each in advice:
+        words = next((words for begin, words in elsewhere().items() if each.change.startswith(begin)), None)
+        change = each.change if words is None else words[framework]
+        if change is not None:
+            kept.setdefault(change, replace(each, change=change))
+    return tuple(kept.values())

@@ -1,9 +1,9 @@
-"""Diagnosis: one primary cause, tags, the evidence for it and what would help."""
+"""Diagnosis: one primary cause, tags, the evidence and what would help; and the peaks of GPUs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Cause = Literal[
     "data-bound",
@@ -51,7 +51,7 @@ MEANING: dict[Cause, str] = {
 
 @dataclass(frozen=True)
 class Advice:
-    """A change most likely to help, in the user's terms, and what to expect of it."""
+    """A change likely to help, in the user's terms, and its expected gain."""
 
     change: str
     gain: str
@@ -59,7 +59,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What bounds a run.
+    """The bound of a run.
 
     Attributes:
         tags: further things that hold, e.g. ``power-cap``, ``fp32``, ``cpu-quota``, ``worker-limit``.
@@ -77,3 +77,48 @@ class Diagnosis:
     def words(self) -> str:
         """``data-bound: the GPU waits for data``."""
         return f"{self.cause}: {MEANING[self.cause]}"
+
+
+class Peaks(NamedTuple):
+    """Dense peaks of a GPU in FLOP/s: bf16 on tensor cores (fp16 if it has no bf16), and fp32 without them.
+
+    Source: NVIDIA's data sheets, dense figures without sparsity.
+    """
+
+    name: str
+    tensor: float
+    fp32: float | None
+
+
+#: By a part of NVML's product name. The first entry that fits counts, so longer names stand first.
+_PEAKS = tuple(Peaks(*row) for row in (
+    ("GB300", 2.5e15, None),
+    ("GB200", 2.5e15, None),
+    ("B300", 2.25e15, None),
+    ("B200", 2.25e15, None),
+    ("H200 NVL", 8.35e14, 6.0e13),
+    ("H200", 9.89e14, 6.7e13),
+    ("GH200", 9.89e14, 6.7e13),
+    ("H100 PCIe", 7.56e14, 5.1e13),
+    ("H100 NVL", 8.35e14, 6.0e13),
+    ("H100", 9.89e14, 6.7e13),
+    ("H800", 9.89e14, None),
+    ("H20", 1.48e14, None),
+    ("A100", 3.12e14, 1.95e13),
+    ("A800", 3.12e14, 1.95e13),
+    ("A40", 1.497e14, 3.74e13),
+    ("A30", 1.65e14, 1.03e13),
+    ("A10", 1.25e14, 3.12e13),
+    ("L40S", 3.62e14, 9.16e13),
+    ("L40", 1.81e14, 9.05e13),
+    ("L4", 1.21e14, 3.03e13),
+    ("RTX 4090", 1.652e14, 8.26e13),
+    ("RTX 3090", 7.1e13, 3.56e13),
+    ("V100", 1.25e14, None),
+    ("T4", 6.5e13, 8.1e12),
+))  # fmt: skip
+
+
+def peaks(name: str) -> Peaks | None:
+    """Return the peaks of a product, or None if it is not in the table (there is no MFU then)."""
+    return next((each for each in _PEAKS if each.name in name), None)

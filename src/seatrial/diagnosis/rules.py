@@ -1,4 +1,4 @@
-"""The rules, in the order they are asked: the first that holds is the cause. Numbers are in thresholds.py."""
+"""The rules in their order: the first that holds is the cause. Numbers are in thresholds.py."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from seatrial.common.signals import REGIONS
 from seatrial.diagnosis import thresholds as at
 from seatrial.diagnosis.advice import advise
-from seatrial.diagnosis.anatomy import REGIONS
-from seatrial.diagnosis.diagnosis import Cause, Diagnosis
-from seatrial.diagnosis.peaks import peak_flops
+from seatrial.diagnosis.diagnosis import Cause, Diagnosis, peaks
+from seatrial.diagnosis.happened import Ended, happened, notes, too_short
 from seatrial.diagnosis.signals import Signals, ranks_wait, signals
-from seatrial.diagnosis.training_happened import Ended, happened, notes, too_short
 
 
 def diagnose(
@@ -21,7 +20,7 @@ def diagnose(
     gpu_name: str = "",
     ended: Ended | None = None,
 ) -> Diagnosis | None:
-    """What bounded the time that these ``sample`` and ``step`` events cover; None when too little was measured.
+    """Return what bounded the time of these ``sample`` and ``step`` events; None if too little was measured.
 
     Args:
         ended: how the run ended; None while it goes on.
@@ -39,13 +38,13 @@ def diagnose(
 
 
 def diagnose_signals(seen: Signals) -> Diagnosis | None:
-    """The same from signals already made."""
+    """Return the same from signals."""
     if seen.samples < at.MIN_SAMPLES or not ("utilization_pct" in seen.gpu or "sm_activity_pct" in seen.gpu):
         return None
     cause = next(cause for cause, holds in RULES if holds(seen))
     tags = tuple(tag for tag, holds in TAGS if holds(seen))
-    peak = peak_flops(seen.gpu_name)
-    mfu = seen.flops_per_s / (peak * seen.gpus) if seen.flops_per_s and peak and seen.gpus else None
+    peak = peaks(seen.gpu_name)
+    mfu = seen.flops_per_s / (peak.tensor * seen.gpus) if seen.flops_per_s and peak and seen.gpus else None
     return Diagnosis(cause, tags, _evidence(seen), advise(cause, tags, seen), mfu)
 
 
@@ -62,7 +61,7 @@ def _cpu_throttled_and_starved(seen: Signals) -> bool:
 
 
 def _starved(seen: Signals) -> bool:
-    """Without GPM (before Hopper) utilisation has to stand in for SM activity."""
+    """Return whether the SMs have room; without GPM (before Hopper), by utilisation."""
     return seen.gpu.get("sm_activity_pct", seen.gpu.get("utilization_pct", 0.0)) < at.STARVED_SM_PCT
 
 
@@ -110,8 +109,10 @@ def _compute(seen: Signals) -> bool:
 
 
 def _latency(seen: Signals) -> bool:
-    """Kernels run all the time, and not for want of launches, yet neither arithmetic nor memory is at work: each waits
-    for its own last result. With SMs at work all the time that needs no word of the hook's."""
+    """Return whether kernels run all the time while neither arithmetic nor memory is busy: they wait for results.
+
+    Launches must not be missing, by the hook's measurement unless SMs are busy all the time.
+    """
     keys = ("tensor_activity_pct", "fp32_activity_pct", "dram_activity_pct")
     gpu = seen.gpu
     if "sm_activity_pct" not in gpu or gpu.get("utilization_pct", 0.0) < at.LATENCY_UTILIZATION_PCT:
@@ -135,18 +136,18 @@ def _host_memory(seen: Signals) -> bool:
     return _starved(seen) and (copied or (seen.host_memory_share or 0.0) >= at.HOST_MEMORY_FULL)
 
 
-def _data_told(seen: Signals) -> bool:
+def _data_reported(seen: Signals) -> bool:
     return (seen.data_wait or 0.0) >= at.WAIT_SHARE
 
 
 def _waits_for_data(seen: Signals) -> float:
-    """The script waits for batches, and the GPU, where its clock was read, waits too: it does not with prefetching."""
+    """Return the share spent waiting for batches while the GPU, if its clock was read, waits too."""
     share = seen.share("data")
     return share if share >= at.WAIT_SHARE and seen.ranks[0].gpu.get("data", 1.0) >= at.GPU_WAITS_SHARE else 0.0
 
 
 def _makes_batches_itself(seen: Signals) -> float:
-    """Python between the steps and outside of the model takes the time, and the GPU rests meanwhile: no loader."""
+    """Return the share of Python between the steps while the GPU rests: batches without a loader."""
     share = seen.share("other")
     if share < at.OWN_PYTHON_SHARE or not seen.share("forward") or not _starved(seen):
         return 0.0
@@ -171,8 +172,10 @@ def _copies(seen: Signals) -> float:
 
 
 def _synchronises(seen: Signals) -> float:
-    """It asks for numbers of the GPU several times a step, or waits long for one, and the GPU rests for it. One that
-    works meanwhile is waited for because it is the limit."""
+    """Return the share lost to frequent or long waits for numbers of the GPU while it rests.
+
+    A GPU that works meanwhile is the limit itself.
+    """
     lost = seen.lost_in_waits
     if lost < at.SYNC_SHARE:
         return 0.0
@@ -192,12 +195,12 @@ SHARES: tuple[tuple[Cause, Callable[[Signals], float]], ...] = (
 
 
 def _leads(share: Callable[[Signals], float]) -> Callable[[Signals], bool]:
-    """The rule that this share is the largest of those that hold."""
+    """Return the rule that this share is the largest of those that hold."""
     return lambda seen: bool(seen.ranks) and share(seen) > 0 and share(seen) == max(other(seen) for _, other in SHARES)
 
 
 def _imbalanced(seen: Signals) -> bool:
-    """One rank waits in collectives for another that does not, or one GPU is busy and another is not."""
+    """Return whether one rank waits in collectives for another, or one GPU is busy and another is not."""
     waits = [rank.share("communication") for rank in seen.ranks]
     if len(waits) > 1 and max(waits) >= at.WAIT_SHARE and min(waits) <= max(waits) / 4:
         return True
@@ -206,24 +209,24 @@ def _imbalanced(seen: Signals) -> bool:
 
 
 def _launches_measured(seen: Signals) -> bool:
-    """It trains, nothing else takes the time, and the GPU has done what it was given before it gets more."""
+    """Return whether steps were measured and the GPU is starved although nothing else takes the time."""
     return bool(seen.ranks) and _starved(seen)
 
 
 def _only_guessed(rule: Callable[[Signals], bool]) -> Callable[[Signals], bool]:
-    """A rule that infers what the hook measures: it holds only where nothing was measured."""
+    """Return the rule for runs without measured steps, as it infers what the hook measures."""
     return lambda seen: not seen.ranks and rule(seen)
 
 
 def _workers_busy(seen: Signals) -> bool:
-    """Loader processes work and the one that drives the GPU waits for them."""
+    """Return whether loader processes work and the process that drives the GPU waits for them."""
     workers = seen.host.get("worker_cpu_cores", 0.0) / max(1, seen.gpus)
     main = seen.host.get("main_cpu_cores", 0.0) / max(1, seen.gpus)
     return workers >= at.WORKERS_ACTIVE_CORES and main < at.MAIN_BUSY_CORES and _starved(seen)
 
 
 def _main_launches(seen: Signals) -> bool:
-    """The process that drives the GPU has no time left, and what it launches runs, but does not fill the chip."""
+    """Return whether the process that drives the GPU is busy, and its kernels run but do not fill the chip."""
     main = seen.host.get("main_cpu_cores", 0.0) / max(1, seen.gpus)
     utilization = seen.gpu.get("utilization_pct", seen.gpu.get("graphics_activity_pct", 0.0))
     if main < at.MAIN_BUSY_CORES or utilization < at.MAIN_LAUNCH_UTILIZATION_PCT:
@@ -232,7 +235,7 @@ def _main_launches(seen: Signals) -> bool:
 
 
 def _kernels_too_small(seen: Signals) -> bool:
-    """Utilisation without SM activity, whoever launches: nothing else explains it."""
+    """Return whether there is utilisation without SM activity, which nothing else explains."""
     utilization = seen.gpu.get("utilization_pct", 0.0)
     if "sm_activity_pct" not in seen.gpu or utilization < at.LAUNCH_UTILIZATION_PCT:
         return False
@@ -241,17 +244,17 @@ def _kernels_too_small(seen: Signals) -> bool:
 
 
 def _always(seen: Signals) -> bool:
-    """What is left: the GPU rests, nobody launches much, something on the host is slow; else the SMs were at work."""
+    """Hold for all that is left: the host is slow somewhere, or the SMs were at work."""
     return True
 
 
-#: Cause → rule. What was measured and what the script says come before what is inferred; what stops all, before all.
+#: Cause → rule. Measurements and the script's reports come before inferences; what stops all comes first.
 RULES: tuple[tuple[Cause, Callable[[Signals], bool]], ...] = (
     ("throttled", _slowed),
     ("throttled", _cpu_throttled_and_starved),
     ("imbalanced", _imbalanced),
     *((cause, _leads(share)) for cause, share in SHARES),
-    ("data-bound", _data_told),
+    ("data-bound", _data_reported),
     ("idle", _idle),
     ("communication-bound", _communication),
     ("memory-bandwidth-bound", _memory_bandwidth),
@@ -290,23 +293,23 @@ TAGS: tuple[tuple[str, Callable[[Signals], bool]], ...] = (
 
 
 def _measured(seen: Signals) -> list[str]:
-    """What of a step's time is no computing, and where the script waits for the GPU."""
+    """Return the parts of a step, and the line of the script that waits most for the GPU."""
     if not seen.ranks:
         return []
-    told = [
+    parts = [
         f"{100 * share:.0f} % of the time {seen.ranks[0].words(region)}"
         for region in REGIONS
         if (share := seen.share(region)) >= 0.05
     ]
     first = seen.ranks[0]
     if seen.share("copy") >= 0.05 and first.copies_per_step:
-        told.append(
+        parts.append(
             f"{first.copies_per_step:.3g} copies a step, {100 * first.pageable:.0f} % of them from pageable memory"
             f" and {100 * first.blocking:.0f} % without non_blocking"
         )
     worst = first.waits[:1]
-    told += [f"{wait.site} waits {wait.per_step:.3g} times a step" for wait in worst if seen.share("sync") >= 0.05]
-    return told
+    parts += [f"{wait.site} waits {wait.per_step:.3g} times a step" for wait in worst if seen.share("sync") >= 0.05]
+    return parts
 
 
 def _evidence(seen: Signals) -> tuple[str, ...]:

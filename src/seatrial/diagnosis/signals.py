@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from seatrial.common.signals import Anatomy, is_hooks, read_anatomy
 from seatrial.diagnosis import thresholds as at
-from seatrial.diagnosis.anatomy import Anatomy, is_hooks, read_anatomy
 
 _GPU_KEYS = (
     "utilization_pct",
@@ -30,7 +30,7 @@ _HOST_KEYS = ("cpu_cores", "main_cpu_cores", "worker_cpu_cores", "workers", "cpu
 
 @dataclass(frozen=True)
 class Signals:
-    """Means over the samples given; GPU values also over the GPUs. What no sample has is None.
+    """Means over the samples given; GPU values also over the GPUs. A value without samples is None.
 
     Attributes:
         gpus: how many were sampled. samples: how many samples had a GPU value.
@@ -38,11 +38,11 @@ class Signals:
         throttled: throttle reason → share of readings that showed it, 0 to 1.
         host_memory_share: highest use of the memory limit, 0 to 1.
         window_s: time the samples and steps span.
-        data_wait, communication_wait: share of the window that the script says it waited, 0 to 1.
+        data_wait, communication_wait: share of the window that the script reports as waiting, 0 to 1.
         flops_per_s: of all ranks together, as the script counts them.
         utilization: of each GPU, the mean.
         ranks: what the hook measured of each rank's steps; () where it measured nothing.
-        gpu_name: as NVML says it; "" where that is not known.
+        gpu_name: by NVML; "" if unknown.
     """
 
     gpus: int
@@ -60,25 +60,27 @@ class Signals:
     gpu_name: str = ""
 
     def share(self, region: str) -> float:
-        """Of rank 0's time, as measured; 0 where nothing was."""
+        """Return the measured share of rank 0's time; 0 without measurements."""
         return self.ranks[0].share(region) if self.ranks else 0.0
 
     @property
     def lost_in_waits(self) -> float:
-        """Share of the time that goes with the script's waits for the GPU at most: without them a step takes as long
-        as what else the host does, or as the GPU's kernels, whichever is longer."""
+        """The most that the script's waits for the GPU can cost, as a share of the time.
+
+        Without them a step takes as long as the host's other work or as the GPU's kernels, whichever is longer.
+        """
         rests = 1.0 - self.gpu.get("utilization_pct", 0.0) / 100
         return max(0.0, min(self.share("sync"), rests))
 
     def gpu_share(self, phase: str) -> float:
-        """Of rank 0's stream, as the GPU's clock told it in windows."""
+        """Return a phase's share of rank 0's stream, by the GPU's clock in windows."""
         return self.ranks[0].gpu.get(phase, 0.0) if self.ranks else 0.0
 
 
 def signals(
     samples: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]] = (), gpu_name: str = ""
 ) -> Signals:
-    """Signals of ``sample`` events and the ``step`` events of the same time; garbage in them is passed over.
+    """Return the signals of ``sample`` events and the ``step`` events of the same time; garbage is skipped.
 
     Rates of the first step line are left out: what it counts came before its time.
     """
@@ -116,7 +118,7 @@ def signals(
 
 
 def ranks_wait(seen: Signals) -> bool:
-    """Several GPUs run kernels that neither compute nor touch memory: ranks that wait for another."""
+    """Return whether several GPUs run kernels that neither compute nor touch memory: ranks that wait for another."""
     keys = ("tensor_activity_pct", "dram_activity_pct")
     loaders = seen.host.get("worker_cpu_cores", 0.0) / max(1, seen.gpus) >= at.WORKERS_ACTIVE_CORES
     return (
@@ -128,7 +130,7 @@ def ranks_wait(seen: Signals) -> bool:
 
 
 def _share(steps: Sequence[Mapping[str, Any]], key: str, window_s: float | None) -> float | None:
-    """Of rank 0 alone: the ranks wait at the same time."""
+    """Return the share by rank 0 alone: the ranks wait at the same time."""
     total = _per_second([step for step in steps if not step.get("rank")], key, window_s)
     return None if total is None else min(1.0, total)
 
@@ -158,7 +160,7 @@ def _entries(value: Any) -> list[Mapping[str, Any]]:
 
 
 def _numbers(mappings: Iterable[Mapping[str, Any]], key: str) -> list[float]:
-    """The finite, not negative numbers under a key."""
+    """Return the finite, not negative numbers under a key."""
     found = []
     for mapping in mappings:
         value = mapping.get(key)

@@ -1,10 +1,10 @@
 """Every threshold of the diagnosis, with the measurement it comes from.
 
 Percentages are means over the training window. "To confirm" marks those that rest on documentation or arithmetic until
-benchmarks/diagnosis.py has run on the GPU named; docs/diagnosis-measured.md has what it found.
+benchmarks/diagnosis.py has run on the GPU named; docs/benchmarks.md has what it found.
 """
 
-#: Fewer samples than this say nothing of a mean.
+#: Fewer samples than this make no mean.
 MIN_SAMPLES = 3
 
 #: Idle: no kernel ran. Measured on an H200: an idle GPU with a CUDA context reads 0 % utilisation, 0.0 % SM activity.
@@ -57,7 +57,7 @@ GPU_WAITS_SHARE = 0.2
 #: Copies to the GPU that the script stands still for.
 COPY_SHARE = 0.25
 #: Time in .item(), .cpu(), print and the like in which the GPU rests, of which a fifth is 1.25×, and how often a step;
-#: once a step is the loss that is told, which counts when waiting takes a third of the time.
+#: once a step is the reported loss, which counts when waiting takes a third of the time.
 #: Measured on an H200 (2026-11-22): syncs in the step read 29 to 38 %, a loss read every ten steps 17 %.
 SYNC_SHARE, SYNCS_PER_STEP, LONG_SYNC_SHARE = 0.2, 3.0, 0.35
 #: Evaluation is more than a pause when it takes nearly as long as the steps.
@@ -69,7 +69,7 @@ OWN_PYTHON_SHARE, OWN_PYTHON_UTILIZATION_PCT = 0.4, 5.0
 BUSY_BESIDE_PCT = 20.0
 
 #: Scheduler periods in which the CPU quota stopped the container. Source of the meaning: kernel.org, sched-bwc.
-#: Measured beside an H200 (2026-11-21): 100 % under --cpus 0.5.
+#: Measured on the host of an H200 (2026-11-21): 100 % under --cpus 0.5.
 CPU_THROTTLED_PCT = 25.0
 
 #: GPUs that exchange this much each way spend a third of their time on it. Measured on 2 and 4 H200 (2026-11-21):
@@ -112,7 +112,7 @@ THROTTLED_SHARE = 0.3
 SLOWDOWNS = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"})
 CAPS = frozenset({"sw_power_cap"})
 
-#: A part of the step that advice is told for beside the cause's own.
+#: A part of the step with advice of its own besides the cause's.
 TOLD_SHARE = 0.1
 #: Copies a step from which on their number is what costs: a batch has two or three.
 MANY_COPIES = 8.0

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from seatrial.doctor.chain import CHAIN, HOST, PROCESS, Layer
 from seatrial.doctor.check import Check, Verdict, found, unknown
 from seatrial.doctor.facts.machine import Machine
-from seatrial.findings.finding import Finding
-from seatrial.findings.labels import FIX
+from seatrial.findings.finding import FIX, Finding
 
 
 @dataclass(frozen=True)

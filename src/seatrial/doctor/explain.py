@@ -12,8 +12,7 @@ from seatrial.findings.aftermath import FOLLOWS, OF_A_BUILD, without_aftermath
 from seatrial.findings.catalogue import LAYERS, by_id, entries
 from seatrial.findings.finding import Finding
 from seatrial.findings.known import Known, beginning, cut_behind_a_gap, ending, plain
-from seatrial.findings.lines import Seams, one_byte_letters
-from seatrial.findings.match import Matches, match_text
+from seatrial.findings.match import Matches, Seams, match_text, one_byte_letters
 
 #: A line longer than this is read in pieces: memory stays bounded whatever comes. Symptoms are below 150 characters.
 MAX_LINE_BYTES = 1 << 16

@@ -11,8 +11,7 @@ from rich.text import Text
 from seatrial.doctor.chain import Layer
 from seatrial.doctor.check import Status
 from seatrial.doctor.examine import Result
-from seatrial.findings.finding import Finding
-from seatrial.findings.labels import CAUSE, FIX
+from seatrial.findings.finding import CAUSE, FIX, Finding
 
 WIDTH = 110
 

@@ -3,9 +3,7 @@
 Standard library only, Python >= 3.8: the agent carries this package into containers.
 """
 
-from seatrial.events.chain import CHAIN_START, Chain, follow_chain, link, split_chain
-from seatrial.events.lines import Lines
-from seatrial.events.read import MAX_DEPTH, MAX_REPORT_BYTES, mark, of_type, parse, read, report, tail
+from seatrial.events.read import MAX_DEPTH, MAX_REPORT_BYTES, Lines, mark, of_type, parse, read, report, tail
 from seatrial.events.schema import (
     EVIDENCE_TYPES,
     GPU_SAMPLE_KEYS,
@@ -38,7 +36,19 @@ from seatrial.events.schema import (
     is_result,
     never_started,
 )
-from seatrial.events.write import EVENTS_VARIABLE, EvidenceLog, StepLog, as_dict, encode, now
+from seatrial.events.write import (
+    CHAIN_START,
+    EVENTS_VARIABLE,
+    Chain,
+    EvidenceLog,
+    StepLog,
+    as_dict,
+    encode,
+    follow_chain,
+    link,
+    now,
+    split_chain,
+)
 
 __all__ = [
     "CHAIN_START",

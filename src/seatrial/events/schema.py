@@ -1,14 +1,14 @@
 """The schema of events.jsonl: each kind of event is a class, and an object of it one event to be written.
 
 Besides its own keys a line has ``t`` (Unix time in seconds), ``type``, ``source`` and ``_chain``. ``source`` is
-``agent`` (in the container or beside the local process), ``host`` (the seatrial CLI) or ``target``. A target's lines
+``agent`` (in the container or outside the local process), ``host`` (the seatrial CLI) or ``target``. A target's lines
 are its reports: it writes them to the file named in ``$SEATRIAL_EVENTS``, the agent passes them on, and they are
-``step`` events whatever they say, or ``served`` where they say that. ``_seq`` numbers the lines that an agent sent,
-from 1 at its start; ``node`` tells whose they are in a run of several. ``_chain`` is the digest of this line and all
+``step`` events whichever type they claim, or ``served``. ``_seq`` numbers the lines that an agent sent,
+from 1 at its start; ``node`` names their sender in a run of several. ``_chain`` is the digest of this line and all
 before it (EvidenceLog).
 
 Readers skip what they do not know; writers never change the meaning of a key. A key with a default here is left out of
-the line where the writer does not give it. docs/reference/events.md is made from these classes.
+the line where the writer does not give it. docs/reference/generate.py makes the events page from these classes.
 """
 
 from typing import TYPE_CHECKING, Any, Callable, ClassVar, Dict, List, Optional, Type
@@ -65,7 +65,7 @@ class AgentStarted(Event, type="agent.started"):
 
 
 class GpuCheck(Event, type="gpu.check"):
-    """What CUDA sees, looked at before the target starts.
+    """Hold what CUDA sees, looked at before the target starts.
 
     expected: UUIDs of the plan.
     visible: each with `uuid`, `name`, `index`, `compute_capability`, `memory_bytes`.
@@ -115,8 +115,8 @@ class Found(Event, type="finding"):
 class TargetStarted(Event, type="target.started"):
     """The target's process has started.
 
-    pid: null where the host tells it, which sees the container alone.
-    framework: `name` and `version`; null where a kernel of torch tells it.
+    pid: null if the host writes it, which sees the container alone.
+    framework: `name` and `version`; null if a kernel of torch shows it.
     """
 
     pid: Optional[int]
@@ -126,7 +126,7 @@ class TargetStarted(Event, type="target.started"):
 
 
 class Sample(Event, type="sample"):
-    """What GPUs and container did at one moment.
+    """Hold what GPUs and container did at one moment.
 
     gpus: each with the keys of a GPU's sample.
     cpu_cores: cores in use by the container.
@@ -168,7 +168,7 @@ class Step(Event, type="step"):
     Keys that mean something: `step`, `epoch`, `loss`, `accuracy`, `images` (count since the last line), `images_per_s`,
     `phase` (`train` or `test`). For diagnosis: `data_s` (seconds waited for data since the last line),
     `communication_s` (the same for other ranks), `flops` (floating-point operations since the last line, of this rank).
-    `by`: the framework that told them at the end of an epoch, `keras`, where the script wrote no line itself.
+    `by`: the framework that reported them at the end of an epoch, `keras`, where the script wrote no line itself.
     """
 
     def __init__(self, /, **keys: Any) -> None:
@@ -176,7 +176,7 @@ class Step(Event, type="step"):
 
 
 class Served(Event, type="served"):
-    """What a server has done since it was ready, by its own count. The last one counts.
+    """Hold what a server has done since it was ready, by its own count. The last one counts.
 
     requests: answered, refused ones included.
     errors: HTTP status, `"429"` → answers with it; of 400 and above.
@@ -309,7 +309,7 @@ class ReportRefused(Event, type="report.refused"):
     """Reports of the target posed as evidence.
 
     claims: type → lines.
-    total: these are all; each one before was told by itself.
+    total: these are all; each earlier one has an event of its own.
     """
 
     claims: Dict[str, int]
@@ -317,13 +317,13 @@ class ReportRefused(Event, type="report.refused"):
 
 
 class ReportUnreadable(Event, type="report.unreadable"):
-    """A report of the target is no JSON object, or longer than MAX_REPORT_BYTES."""
+    """A report of the target is not a JSON object, or longer than MAX_REPORT_BYTES."""
 
 
 class AgentSummary(Event, type="agent.summary"):
-    """What matters of a pod's evidence once more, near its end: the kubelet cuts the beginning of a long log.
+    """Hold what matters of a pod's evidence once more, near its end: the kubelet cuts the beginning of a long log.
 
-    events: lines told before, with their `_seq`; a reader takes those that did not arrive.
+    events: lines sent before, with their `_seq`; a reader takes those that did not arrive.
     output_lines: of stdout and stderr, as the agent passed them on.
     """
 
@@ -375,7 +375,7 @@ class HostPod(Event, type="host.pod"):
 
 
 class HostState(Event, type="host.state"):
-    """What the engine said at the end.
+    """Hold what the engine reported at the end.
 
     status: `exited` or `gone`.
     oom_killed: the engine saw the kernel's OOM killer act.
@@ -391,9 +391,9 @@ class HostState(Event, type="host.state"):
 
 
 class HostWitness(Event, type="host.witness"):
-    """What the host's own NVML saw of the run's GPUs.
+    """Hold what the host's own NVML saw of the run's GPUs.
 
-    gpus: UUID → `looks` (how often it was asked for the processes there), `ours` (how often it listed one of this
+    gpus: UUID → `looks` (how often its processes were read), `ours` (how often it listed one of this
         run's container), `others` (how often only others').
     """
 
@@ -430,8 +430,8 @@ GPU_SAMPLE = {
 }
 GPU_SAMPLE_KEYS = tuple(GPU_SAMPLE)
 
-#: What a target may say. A report of another type, or of none, is a step.
+#: What a target may report. A report of another type, or of none, is a step.
 REPORT_TYPES = frozenset({Step.type, Served.type})
 
-#: What only agent and host may say.
+#: What only agent and host may write.
 EVIDENCE_TYPES = frozenset(KINDS) - REPORT_TYPES

@@ -1,9 +1,196 @@
-"""``python -m seatrial.export``."""
+"""The program: open a model, write it in a format, load that back, compare, and only then put it in its place.
+
+python -m seatrial.export --model digits --to onnx --out exports/digits.onnx
+"""
 
 from __future__ import annotations
 
-from seatrial.export.program import main
-from seatrial.train import script
+import argparse
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from seatrial.events import EVENTS_VARIABLE, StepLog
+from seatrial.export.compare import TOLERANCES, Difference, DisagreesError, compare
+from seatrial.export.formats import FORMATS, OPSET, PROGRAM_OPSET, run_original
+from seatrial.models.model import Original
+from seatrial.models.open import open_model
+from seatrial.train import options
+from seatrial.train.errors import DiskFullError, InputError, TrainError, first_line
+from seatrial.train.saving.examples import Examples, examples_path, save_examples
+from seatrial.train.saving.model_card import DATATYPES, ModelCard, TensorCard, card_path, save_card
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command line; returns the exit code."""
+    arguments = parse(argv)
+    torch.manual_seed(0)
+    original = open_model(arguments.model, arguments.model_factory, arguments.input_shape)
+    tolerance = arguments.tolerance or TOLERANCES[original.dtype]
+    of_what = f"{len(next(iter(original.inputs.values())))} {'real' if original.real else 'random'} inputs"
+    print(f"{original.name}: comparing on {of_what}", flush=True)
+    if not original.real:
+        print("no examples are saved with it: the inputs are drawn from a fixed seed", flush=True)
+    began = time.perf_counter()
+    found = export(original, arguments.to, arguments.out, tolerance)
+    seconds, size = time.perf_counter() - began, arguments.out.stat().st_size
+    _report(export_s=round(seconds, 3), file_bytes=size)
+    print(
+        f"agrees: largest difference {found.scaled:.3g}, tolerance {tolerance:g}, at batches "
+        f"{', '.join(map(str, found.batches))}\nsaved {arguments.out}, {size:,} bytes, in {seconds:.1f} s",
+        flush=True,
+    )
+    return 0
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(prog="seatrial.export", description="Write a trained model in another format.")
+    parser.add_argument("--model", required=True, metavar="SPEC", help="a recipe's name or a file")
+    parser.add_argument("--to", required=True, choices=tuple(FORMATS))
+    parser.add_argument("--out", required=True, type=Path, metavar="PATH")
+    parser.add_argument("--model-factory", metavar="MODULE:FACTORY", help="makes the network that weights belong to")
+    parser.add_argument("--tolerance", type=options.positive_float, metavar="X", help="of the largest difference")
+    parser.add_argument("--input-shape", type=_shape, action="append", default=[], metavar="N,N", help="of one row")
+    return parser.parse_args(argv)
+
+
+def export(original: Original, to: str, out: Path, tolerance: float) -> Difference:
+    """Write the model, its examples and its card; all three are there afterwards, or none is new.
+
+    Raises:
+        DisagreesError: the outputs differ beyond the tolerance.
+        TrainError: this network cannot be written in this format, or the disk gave up.
+    """
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
+    except OSError as error:
+        raise DiskFullError(
+            f"cannot write {out}: {error.strerror}", fix=f"--out elsewhere: ls -ld {out.parent}"
+        ) from error
+    try:
+        written = aside / out.name
+        found = _write_and_compare(original, to, written, tolerance)
+        save_examples(_examples(original), written)
+        save_card(_card(original, to, written, found, tolerance), card_path(written))
+        for path in (examples_path(written), card_path(written), written):
+            path.chmod(0o644)
+            path.replace(out.with_name(path.name))
+        return found
+    except OSError as error:
+        raise DiskFullError(f"cannot write {out}: {error.strerror or error}", fix=f"df -h {out.parent}") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _write_and_compare(original: Original, to: str, written: Path, tolerance: float) -> Difference:
+    form = FORMATS[to]
+    try:
+        with torch.no_grad():
+            form.write(original, written)
+            after = form.load(written, original)
+            found = compare(original, run_original(original), after)
+    except (TrainError, OSError):
+        raise
+    except ImportError as error:
+        raise InputError(f"--to {to} needs {error.name}", fix=f"pip install {error.name}") from error
+    except Exception as error:  # exporters raise what a network leads them to
+        others = ", ".join(name for name in FORMATS if name != to)
+        traced = to == "onnx" and original.program is None  # the exporter for .pt2 files knows more operators
+        raise TrainError(
+            f"{original.name} cannot be exported to {to}: {first_line(error)}",
+            fix="--to pt2, and then that file --to onnx" if traced else f"another format: {others}",
+        ) from error
+    _report(
+        largest_difference=found.scaled, largest_absolute_difference=found.absolute, tolerance=tolerance
+    )  # also of a model that is refused for it
+    if not found.scaled <= tolerance:
+        raise DisagreesError(
+            f"the exported model differs from the original by {found.scaled:.3g}, more than the tolerance "
+            f"{tolerance:g}: nothing was saved",
+            fix=f"another format, or --tolerance {found.scaled * 2:.1g} if that is close enough for your use",
+        )
+    return found
+
+
+def _examples(original: Original) -> Examples:
+    """Return the inputs with the original's outputs, for programs that load the exported file."""
+    with torch.no_grad():
+        outputs = run_original(original)(tuple(original.inputs.values()))
+    named = dict(zip(original.outputs, outputs, strict=True))
+    return Examples(
+        original.recipe,
+        original.kind,
+        original.weights,
+        original.inputs,
+        named,
+        original.labels,
+        original.normalise,
+        original.real,
+    )
+
+
+def _card(original: Original, to: str, written: Path, found: Difference, tolerance: float) -> ModelCard:
+    examples = _examples(original)
+    opset = {"onnx": OPSET if original.program is None else PROGRAM_OPSET}.get(to, 0)
+    digest = hashlib.sha256(written.read_bytes()).hexdigest()
+    inputs = tuple(
+        TensorCard(name, DATATYPES[each.dtype], _varying(each.shape, [*original.dynamic[name]]))
+        for name, each in original.inputs.items()
+    )
+    free = [] if original.fixed_batch else [0]
+    outputs = tuple(
+        TensorCard(name, DATATYPES[each.dtype], _varying(each.shape, free)) for name, each in examples.outputs.items()
+    )
+    normalise = original.normalise
+    return ModelCard(
+        format=to,
+        file=written.name,
+        sha256=digest,
+        kind=original.kind,
+        recipe=original.recipe,
+        inputs=inputs,
+        outputs=outputs,
+        labels=original.labels,
+        scale=tuple(normalise.scale.flatten().tolist()) if normalise else (),
+        shift=tuple(normalise.shift.flatten().tolist()) if normalise else (),
+        weights=original.weights,
+        examples=len(examples),
+        real=original.real,
+        batches=found.batches,
+        largest_difference=found.scaled,
+        largest_absolute_difference=found.absolute,
+        tolerance=tolerance,
+        opset=opset,
+        torch=torch.__version__,
+    )
+
+
+def _varying(shape: Sequence[int], free: Sequence[int]) -> tuple[int, ...]:
+    return tuple(-1 if place in free else int(size) for place, size in enumerate(shape))
+
+
+def _report(**numbers: float) -> None:
+    """To the run's receipt, where there is one."""
+    if path := os.environ.get(EVENTS_VARIABLE):
+        log = StepLog(path)
+        log.write({"step": 1, **numbers})
+        log.close()
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    sizes = text.split(",")
+    if not all(size.strip().isdecimal() and int(size) > 0 for size in sizes):
+        raise argparse.ArgumentTypeError(f"write the sizes of one row as 1,28,28, not {text}")
+    return tuple(map(int, sizes))
+
 
 if __name__ == "__main__":
-    script.run(main)
+    options.run(main)

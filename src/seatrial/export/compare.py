@@ -1,4 +1,4 @@
-"""How far the exported model's outputs are from the original's, at several batch sizes."""
+"""Compare the exported model's outputs with the original's, at several batch sizes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from seatrial.export.formats import Run
-from seatrial.export.original import Original
+from seatrial.models.model import Original
 from seatrial.train.errors import TrainError
 
 #: Allowed by default, of what ``scaled`` measures. Sources: fp32 and fp64, sums of some thousand terms in another
@@ -22,12 +22,12 @@ LEAST = 1.2e-38
 
 
 class DisagreesError(TrainError):
-    """What was exported does not compute what the original computes."""
+    """The exported model does not compute what the original computes."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What the comparison found.
+    """The result of the comparison.
 
     Attributes:
         scaled: largest |a - b| / max(|b|, r), b the original's and r its root mean square over the output, so that

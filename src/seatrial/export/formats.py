@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seatrial.export.original import Original
-from seatrial.train.errors import InputError
+from seatrial.models.model import Original
 from seatrial.train.saving.model_files import read_tensors
 
 #: Of the exporter that traces; ONNX Runtime runs it from 1.12 on (its "ONNX Runtime compatibility" table), and torch
@@ -95,11 +94,6 @@ def write_pt2(original: Original, path: Path) -> None:
     if original.program is not None:
         torch.export.save(original.program, path)
         return
-    if isinstance(original.module, torch.jit.ScriptModule):
-        raise InputError(
-            "a TorchScript file cannot become a .pt2 file",
-            fix="seatrial export WEIGHTS --model module:factory --to pt2",
-        )
     dims = {"batch": torch.export.Dim("batch"), "length": torch.export.Dim("length", max=max(2, original.longest))}
     shapes = tuple({place: dims[name] for place, name in each.items()} for each in original.dynamic.values())
     rows = original.rows(max(2, _count(original)))
@@ -110,20 +104,6 @@ def write_pt2(original: Original, path: Path) -> None:
 
 def load_pt2(path: Path, original: Original) -> Run:
     module = torch.export.load(path).module()
-    return lambda inputs: _tuple(module(*inputs))
-
-
-def write_torchscript(original: Original, path: Path) -> None:
-    _quiet()
-    module = original.module
-    if not isinstance(module, torch.jit.ScriptModule):
-        rows = original.rows(max(2, _count(original)))
-        module = torch.jit.trace(module, rows, check_trace=False)  # type: ignore[no-untyped-call]
-    torch.jit.save(module, str(path))
-
-
-def load_torchscript(path: Path, original: Original) -> Run:
-    module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
     return lambda inputs: _tuple(module(*inputs))
 
 
@@ -149,7 +129,6 @@ def load_safetensors(path: Path, original: Original) -> Run:
 FORMATS: dict[str, Format] = {
     "onnx": Format(".onnx", write_onnx, load_onnx),
     "pt2": Format(".pt2", write_pt2, load_pt2),
-    "torchscript": Format(".torchscript", write_torchscript, load_torchscript),
     "safetensors": Format(".safetensors", write_safetensors, load_safetensors),
 }
 
@@ -168,7 +147,7 @@ def _count(original: Original) -> int:
 
 
 def _takes_any_number(original: Original) -> bool:
-    """Whether its forward takes ``*inputs``, for which torch.export wants the shapes one tuple deeper."""
+    """Return True if its forward takes ``*inputs``, for which torch.export wants the shapes one tuple deeper."""
     parameters = inspect.signature(original.module.forward).parameters.values()
     return any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in parameters)
 

@@ -4,7 +4,7 @@ from typing import List, Sequence
 
 from seatrial.findings.finding import Finding
 
-#: Entries that say that a process ended, and not why.
+#: Entries of a process that ended, without the reason.
 ENDED = (
     "process-killed",
     "process-crashed",
@@ -14,7 +14,7 @@ ENDED = (
     "extension-not-built",
 )
 
-#: Entries that say that another rank is missed.
+#: Entries of a missing rank.
 MISSED = (
     "nccl-timeout",
     "nccl-error",
@@ -28,7 +28,7 @@ MISSED = (
 )
 
 
-#: Entries of a build that only say that something did not work out, the most telling first: whatever else a build
+#: Entries of a build of a failure without its reason, the most specific first: all else that a build
 #: shows is their cause.
 OF_A_BUILD = (
     "build-step-killed",

@@ -51,7 +51,7 @@ LAYERS = (
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _SOURCES = os.path.join(_HERE, "catalog")
 
-#: Where a checkout keeps ``catalog.json``, beside its compiled modules.
+#: Where a checkout keeps ``catalog.json``, with its compiled modules.
 COMPILED = os.path.join(_HERE, "__pycache__", "catalog.json")
 
 

@@ -14,7 +14,8 @@ _NAME = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 
 
 def runs_on(code: str, capability: str) -> bool:
-    """Whether ``sm_90a`` or ``compute_90`` runs on a compute capability, ``9.0``. A name that is none runs nowhere."""
+    """Return whether ``sm_90a`` or ``compute_90`` runs on a compute capability, ``9.0``. An invalid name runs
+    nowhere."""
     match = _NAME.fullmatch(code)
     if match is None:
         return False
@@ -30,5 +31,5 @@ def runs_on(code: str, capability: str) -> bool:
 
 
 def covers(codes: Iterable[str], capability: str) -> bool:
-    """Whether any of them does."""
+    """Return whether any of them does."""
     return any(runs_on(code, capability) for code in codes)

@@ -161,7 +161,8 @@ def _pattern(symptom: str) -> "re.Pattern[str]":
 
 
 def cut_behind_a_gap(symptom: str, text: str, least: int) -> int:
-    """How many letters of a symptom a text shows that ends within the words behind one of its gaps; 0 if it does not.
+    """Return how many letters of a symptom a text shows that ends within the words behind one of its gaps; 0 if it
+    does not.
 
     Args:
         text: plain. least: letters of those words that have to be there.

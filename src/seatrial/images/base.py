@@ -9,7 +9,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from seatrial.errors import ConfigError
-from seatrial.images.requirements.requirements_files import Requirements, canonical_name
+from seatrial.images.requirements.pip_format import Requirements, canonical_name
 from seatrial.job.model import Flavour, ImageOptions
 from seatrial.job.plan import Choice
 from seatrial.stack.facts import CudaImage, cuda_images, table
@@ -46,7 +46,7 @@ class Base:
 
 
 def python_of_image(image: str) -> str | None:
-    """The Python that an image of this name has, as far as its name tells."""
+    """Return the Python of an image by its name; None if the name does not contain it."""
     name = image.partition("@")[0]
     repository, _, tag = name.rpartition("/")[2].partition(":")
     if repository == "python" and (match := re.match(r"(\d{1,2}\.\d{1,3})(?!\d)", tag)):
@@ -122,7 +122,7 @@ def cuda_base(stack: Stack, flavour: Flavour, ubuntu: str, reason: str) -> Base 
 
 
 def no_cuda_base(stack: Stack, flavour: Flavour) -> ConfigError:
-    """There is no nvidia/cuda image for the CUDA of this stack."""
+    """Return the error for a stack whose CUDA has no nvidia/cuda image."""
     cuda = stack.wheel.cuda if stack.wheel else "?"
     return ConfigError(
         f"there is no known nvidia/cuda image of CUDA {cuda} with flavour {flavour}",

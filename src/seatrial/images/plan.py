@@ -23,27 +23,29 @@ from seatrial.images.base import (
     slim_base,
     ubuntu_pythons,
 )
-from seatrial.images.building.ready import ready_image
-from seatrial.images.building.space import disk_choice, size_choice
-from seatrial.images.building.wheel import WHEEL_NAME, wheel_bytes
-from seatrial.images.dockerfiles.plain import render_plain
-from seatrial.images.dockerfiles.write import (
+from seatrial.images.build.build import ready_image
+from seatrial.images.build.size import disk_choice, size_choice
+from seatrial.images.dockerfile.context import WHEEL_NAME, wheel_bytes
+from seatrial.images.dockerfile.layers import CONSTRAINTS, TOOLS, digest_of, program, split
+from seatrial.images.dockerfile.render import (
     CA_SECRET,
     VENV_PYTHON,
     WHEELS,
     ImageContents,
     render,
+    render_plain,
 )
-from seatrial.images.layers.split import CONSTRAINTS, TOOLS, digest_of, program, split
-from seatrial.images.needs import Needs
-from seatrial.images.project import project_needs
 from seatrial.images.recipes import recipe_requirements, serving_requirements
-from seatrial.images.requirements.code_conflicts import check_code
-from seatrial.images.requirements.pinned_pythons import IndexDoor, PinnedPythons, pinned_pythons
-from seatrial.images.requirements.requirements_files import Requirements, canonical_name, checked_requirement
-from seatrial.images.requirements.resolve_frameworks import Resolved, resolve_frameworks
-from seatrial.images.requirements.system_packages import system_packages
-from seatrial.images.slim import Slimming, slimmer_bytes, slimming_for
+from seatrial.images.requirements.adjust import system_packages
+from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, checked_requirement
+from seatrial.images.requirements.project import project_needs
+from seatrial.images.requirements.removed_apis import check_code
+from seatrial.images.resolve.check import Checked, check_packages
+from seatrial.images.resolve.framework import Resolved, resolve_frameworks
+from seatrial.images.resolve.pinned_pythons import PinnedPythons, Ways, pinned_pythons
+from seatrial.images.resolve.pins import Pin
+from seatrial.images.resolve.uv import PackageResolver
+from seatrial.images.slim.options import Slimming, slimmer_bytes, slimming_for
 from seatrial.images.sources import ca_bundle, digest_of_sources, has_own_sources, pip_conf, wheels_of
 from seatrial.job.model import Flavour, Job, Target
 from seatrial.job.plan import Choice, ImagePlan
@@ -59,7 +61,7 @@ def plan_image(
     cpu_only: bool,
     machine: Machine | None = None,
     multi_gpu: bool = False,
-    door: IndexDoor | None = None,
+    resolver: PackageResolver | None = None,
 ) -> tuple[ImagePlan, tuple[Choice, ...]]:
     """The image this job runs in, and why it is like that.
 
@@ -68,7 +70,7 @@ def plan_image(
         cpu_only: the run has no GPU.
         machine: what it will run on, unless ``image.target`` names another; None: nothing is known of it.
         multi_gpu: the target may use several GPUs, so that what those need is kept when slimming.
-        door: how package indexes are asked about pinned versions; None: the tables alone tell.
+        resolver: checks versions on the package indexes; None: only the tables are used.
 
     Returns:
         (plan, choices). A ready image's entrypoint, cmd, env and python are for the caller to fill in from its
@@ -85,13 +87,8 @@ def plan_image(
     machine = _machine(job, machine, cpu_only)
     compiles = script.compiler_evidence is not None
     needs = image_needs(job, script, gpus=not cpu_only)
-    wheels = [path.name for path in wheels_of(job)]
-    syntax, readable = _of_syntax(script)
-    pins = pinned_pythons(needs.requirements, needs.source, job.image, door, needs.python & readable, wheels)
-    pins = replace(pins, barred={**syntax, **pins.barred})
-    if job.image.base != DEFAULT_BASE:
-        pins = _on_own_base(pins, python_of_image(job.image.base))
-    base, resolved = _base_and_stack(job, needs, machine, pins)
+    wheels = wheels_of(job)
+    base, resolved, pins, checked = _with_packages(job, script, needs, machine, resolver)
     check_code(script, needs, resolved)
     slimming = slimming_for(
         job,
@@ -108,20 +105,37 @@ def plan_image(
         base.choice,
         needs.choice,
         *resolved.choices,
-        *pins.choices,
+        *checked.choices,
         *system_choices,
         *_compiler(compiles),
         *slimming.choices,
     )
-    warnings = (*needs.warnings, *resolved.warnings, *pins.warnings, *system_warnings)
-    known_bytes = pins.packages_bytes(resolved.stack.python)
+    warnings = (*needs.warnings, *resolved.warnings, *pins.warnings, *checked.warnings, *system_warnings)
     built = {each.what.removesuffix(" build"): each.value for each in resolved.choices if each.what.endswith(" build")}
     also = {name: build for name, build in built.items() if name not in plan.stack}
-    plan = plan.model_copy(update={"packages_bytes": known_bytes, "also": also})
+    plan = plan.model_copy(update={"packages_bytes": checked.packages_bytes, "also": also})
     size, too_large = size_choice(plan, job.image.slim, slimming.left_out, job.criteria.max_image_bytes)
     plan = plan.model_copy(update={"warnings": (*warnings, *too_large)})
     takes_room = bool(resolved.requirements.lines or with_system.image.system_packages or own or wheels or compiles)
     return plan, (*choices, *((size, disk_choice(plan)) if takes_room else ()))
+
+
+def _with_packages(
+    job: Job, script: ScriptFacts, needs: Needs, machine: Machine | None, resolver: PackageResolver | None
+) -> tuple[Base, Resolved, PinnedPythons, Checked]:
+    """Choose base, stack and Python; where the resolver shows that a pin has no wheel there, choose again."""
+    syntax, readable = _of_syntax(script)
+    own_base = job.image.base != DEFAULT_BASE
+    learned: dict[Pin, Ways] = {}
+    while True:
+        pins = pinned_pythons(needs.requirements, needs.source, needs.python & readable, learned)
+        pins = replace(pins, barred={**syntax, **pins.barred})
+        if own_base:
+            pins = _on_own_base(pins, python_of_image(job.image.base))
+        base, resolved = _base_and_stack(job, needs, machine, pins)
+        checked = check_packages(resolver, job, resolved, pins.pins, learned, own_base=own_base)
+        if checked is not None:
+            return base, resolved, pins, checked
 
 
 def _with_system_packages(job: Job, resolved: Resolved) -> tuple[Job, tuple[Choice, ...], tuple[str, ...]]:
@@ -195,7 +209,7 @@ def _to_build(
 def plan_packages(
     job: Job, *, script: ScriptFacts, cpu_only: bool, machine: Machine | None = None, python: str | None = None
 ) -> Resolved:
-    """What pip is asked for in a virtual environment of this Python, where there is no image to choose."""
+    """Return the requirements for a virtual environment of this Python, where no image is chosen."""
     needs = image_needs(job, script, gpus=not cpu_only)
     resolved = resolve_frameworks(
         needs,
@@ -213,7 +227,7 @@ def plan_packages(
 
 
 def _machine(job: Job, machine: Machine | None, cpu_only: bool) -> Machine | None:
-    """What to build for; None: the CPU. A named target is built for even where there is no GPU."""
+    """Return the machine to build for, a named target first; None for the CPU."""
     if job.image.target is not None:
         return parse_target(job.image.target)
     return None if cpu_only else machine or Machine()
@@ -230,10 +244,10 @@ def _of_syntax(script: ScriptFacts) -> tuple[dict[str, str], SpecifierSet]:
 
 
 def _on_own_base(pins: PinnedPythons, python: str | None) -> PinnedPythons:
-    """The user's own base may know other indexes and have a compiler: what it lacks is told, not refused."""
+    """Report what the user's own base lacks, without refusing it: it may know other indexes and have a compiler."""
     lacking = pins.barred.get(python or "")
-    told = (f"{lacking}, and the base image has Python {python}",) if lacking else ()
-    return replace(pins, barred={}, warnings=(*pins.warnings, *told))
+    notes = (f"{lacking}, and the base image has Python {python}",) if lacking else ()
+    return replace(pins, barred={}, warnings=(*pins.warnings, *notes))
 
 
 def _base_and_stack(job: Job, needs: Needs, machine: Machine | None, pins: PinnedPythons) -> tuple[Base, Resolved]:
@@ -267,7 +281,7 @@ def _base_and_stack(job: Job, needs: Needs, machine: Machine | None, pins: Pinne
 
 
 def _flavour_of(stack: Stack) -> tuple[Flavour | None, str]:
-    """What the stack itself asks of the base."""
+    """Return the base's flavour that the stack itself needs, and the reason."""
     if stack.wheel is not None and stack.wheel.system_cuda and not stack.cpu:
         return "cudnn-runtime", f"{stack.wheel.name} does not include CUDA"
     if stack.forward_compat:
@@ -292,7 +306,7 @@ def _cuda_base(resolved_on: Callable[[str | None], Resolved], flavour: Flavour, 
 
 
 def stack_facts(stack: Stack) -> dict[str, str]:
-    """What was resolved, as plain words: for labels, the receipt and the check of the built image."""
+    """Return the resolved versions as plain text, for labels, the receipt and the check of the built image."""
     facts = {"python": stack.python} if stack.python else {}
     if stack.wheel is not None:
         facts |= {stack.wheel.framework: stack.wheel.version, "build": str(stack.build)}
@@ -310,7 +324,7 @@ def _labels(stack: Stack, architectures: tuple[str, ...]) -> dict[str, str]:
 
 
 def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False) -> Needs:
-    """What the job's target needs from pip, ``image.requirements`` included."""
+    """Return the requirements of the job's target, ``image.requirements`` included."""
     further = tuple(checked_requirement(line, "seatrial.toml: image.requirements") for line in job.image.requirements)
     serving = () if job.serve is None else serving_requirements(job.serve, gpus=gpus)
     added = f"image.requirements adds {', '.join(further)}"
@@ -326,7 +340,7 @@ def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False) -> Needs:
         listed = {canonical_name(line) for line in needs.requirements.lines}
         needs = needs.plus(Requirements(lines=tuple(name for name in own if name not in listed)))
     elif job.target.kind == "recipe":
-        found = Requirements(lines=serving or recipe_requirements(job.target, gpus=gpus))
+        found = Requirements(lines=serving or recipe_requirements(job.target))
         name = f"the recipe {job.target.value}" if job.serve is None else f"the server of {job.serve.model}"
         needs = Needs(found, name, f"{name} uses them", imports=script.imports)
     else:
@@ -351,7 +365,7 @@ def factory_of(target: Target, project: Path) -> Path | None:
 
 
 def factory_facts(job: Job) -> ScriptFacts | None:
-    """Of that file and the function in it; None where there is none."""
+    """Read that file and the function in it; None if there is no such file."""
     if (file := factory_of(job.target, job.project)) is None:
         return None
     calls = (_factory(job.target).partition(":")[2],)
@@ -371,7 +385,7 @@ def _compiler(compiles: bool) -> tuple[Choice, ...]:
 
 
 def _is_python(debian_package: str) -> bool:
-    """Of a base without Python, or without its venv module: nothing can be installed before it is there."""
+    """Return True for Python's own packages, which a base without Python needs before anything else."""
     return debian_package.startswith("python3")
 
 
@@ -387,5 +401,5 @@ def _slug(job: Job) -> str:
 
 
 def slug(name: str) -> str:
-    """What an image of this project or recipe is called."""
+    """Return the name part of the tags of this project or recipe."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "project"

@@ -1,4 +1,4 @@
-"""What each built-in recipe needs in its image. The recipes themselves are never imported on the host side."""
+"""List the requirements of each built-in recipe, which the host never imports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pathlib import Path
 from seatrial.errors import TargetError, UsageError
 from seatrial.job.model import Target
 from seatrial.job.serving import Serving
-from seatrial.recipe_names import KERAS_FRAMEWORKS, KERAS_RECIPES, frameworks_of
 from seatrial.system.nofollow import files_below
 from seatrial.system.typed_path import from_here
 
@@ -28,7 +27,8 @@ class Recipe:
         requirements: for pip; torch is resolved with the rest of the stack. Sources: the import lines of
             recipes/<name>.py and of what they use in train/.
         trains: takes ``--data``, ``--models`` and ``--resume``, and saves a model.
-        weights: of the model that it saves, below the models folder. Source: WEIGHTS in recipes/saved.py.
+        opens: reads a trained model from ``--models``.
+        weights: of the model that it saves, below the models folder. Source: WEIGHTS in models/recipe_models.py.
         ranks: runs one process per GPU under torchrun. bench does not: it starts torchrun itself.
         data: what ``--data`` has to hold, in words; None for a recipe that carries its own.
         files: one of these patterns fits the name of a file of that, in the folder or below it.
@@ -36,6 +36,7 @@ class Recipe:
 
     requirements: tuple[str, ...]
     trains: bool = True
+    opens: bool = False
     ranks: bool = True
     weights: str | None = None
     data: str | None = None
@@ -44,7 +45,7 @@ class Recipe:
 
 _TORCH = ("torch", "numpy", "safetensors")
 
-#: What serving needs beside what its model needs. Source: the import lines of serve/, torch's apart.
+#: Requirements of serving, in addition to its model's. Source: the import lines of serve/, except torch.
 SERVER = (
     "httptools", "numpy", "pillow", "python-multipart", "starlette", "uvicorn", "uvloop",
 )  # fmt: skip
@@ -60,12 +61,14 @@ RECIPES: dict[str, Recipe] = {
     "cifar10": Recipe(
         _TORCH, weights="cifar10.safetensors", data="CIFAR-10's files", files=("cifar-10*", "data_batch_1*")
     ),
+    "bench": Recipe(_TORCH, trains=False, ranks=False),
     "digits": Recipe((*_TORCH, "scikit-learn"), weights="digits.safetensors"),
     "matmul": Recipe(_TORCH, trains=False),
     "mnist": Recipe(_TORCH, weights="mnist.safetensors", data="MNIST's four IDX files", files=("train-images*",)),
     "mnist-deep": Recipe(
         _TORCH, weights="trained-model.safetensors", data="MNIST's four IDX files", files=("train-images*",)
     ),
+    "predict": Recipe((*_TORCH, "pillow"), trains=False, opens=True, ranks=False),
     "spam": Recipe(
         (*_TORCH, "tokenizers", "transformers"),
         weights="spam/model.safetensors",
@@ -74,11 +77,12 @@ RECIPES: dict[str, Recipe] = {
     ),
 }
 
-#: Programs behind verbs of their own. bench runs another recipe, so it needs that one's packages too.
+#: Recipes that run or open another one, named in their arguments, and need its packages too.
+_NAME_ANOTHER = ("bench", "predict")
+
+#: Programs behind verbs of their own.
 TOOLS: dict[str, Recipe] = {
-    "bench": Recipe(_TORCH, trains=False, ranks=False),
     "export": Recipe(_TORCH, trains=False, ranks=False),
-    "predict-spam": Recipe(RECIPES["spam"].requirements, trains=False, ranks=False),
     "serve": Recipe((*SERVER, "torch", "safetensors"), trains=False, ranks=False),
 }
 
@@ -93,12 +97,14 @@ def recipe(name: str) -> Recipe:
 
 
 def require_data(target: Target, project: Path, *, folder: Path | None, mounted: bool) -> None:
-    """Before an image is built: the recipe has the data that it reads. Raises TargetError.
+    """Check that the recipe has the data that it reads. Raises TargetError, UsageError for a retired option.
 
     Args:
-        folder: ``--data``; None: it was not given. mounted: something else is at its place in the container.
+        folder: ``--data``; None if it was not given. mounted: something else is at its place in the container.
     """
     known = RECIPES.get(target.value) if target.kind == "recipe" else None
+    if known is not None:
+        _refuse_framework(target)
     own = any(word.split("=")[0] in ("--data", "--download") for word in target.args)
     if known is None or known.data is None or mounted or own:
         return
@@ -129,7 +135,7 @@ def _holds(folder: Path, patterns: Sequence[str]) -> bool:
 
 
 def serving_requirements(serving: Serving, *, gpus: bool) -> tuple[str, ...]:
-    """What pip is asked for to serve a model; of a class of the user's, beside what the project needs."""
+    """Return the requirements for serving a model; those of a user's class are added to the project's."""
     if serving.kind == "code":
         return tuple(dict.fromkeys((*SERVER, *_TORCH)))  # which finds the GPU
     if serving.suffix == ".onnx":
@@ -138,45 +144,29 @@ def serving_requirements(serving: Serving, *, gpus: bool) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*SERVER, *needs)))
 
 
-def recipe_requirements(target: Target, *, gpus: bool = False) -> tuple[str, ...]:
-    """What pip is asked for, for a target that is a recipe.
-
-    Raises UsageError: a framework that it does not train with, or several that no one environment can hold.
-    """
-    frameworks = frameworks_of(target.value, target.args)
-    if gpus and "tensorflow" in frameworks and len(frameworks) > 1:
-        raise UsageError(
-            "TensorFlow's packages include CUDA 12 and those of torch and JAX CUDA 13: one image cannot hold both",
-            cause="both bring a cuDNN, under the same file names",
-            run="seatrial run mnist -- --framework tensorflow   # each by itself, then: seatrial runs compare RUN RUN",
-        )
-    trained = [word for word in target.args if word in RECIPES] if target.value == "bench" else [target.value]
-    needs = [recipe(target.value).requirements] if target.value in TOOLS and "torch" in frameworks else []
-    for name in trained:
-        _check_frameworks(name, frameworks)
-        needs += [
-            ("keras", "numpy", each) if each in KERAS_FRAMEWORKS else recipe(name).requirements for each in frameworks
-        ]
+def recipe_requirements(target: Target) -> tuple[str, ...]:
+    """Return the requirements that pip installs for a recipe. Raises UsageError for a retired option."""
+    _refuse_framework(target)
+    another = [word for word in target.args if word in RECIPES] if target.value in _NAME_ANOTHER else []
+    needs = [recipe(name).requirements for name in (target.value, *another)]
     needs += [packages for name, packages in TRACKER_REQUIREMENTS.items() if tracks(target.args, name)]
     if target.value == "export":
         needs += [_of_export(target.args)]
     return tuple(dict.fromkeys(name for few in needs for name in few))
 
 
-def _check_frameworks(name: str, frameworks: Sequence[str]) -> None:
-    """Raises UsageError: the recipe does not train with one of these; argparse would say so in a built image."""
-    known = ("torch", *(KERAS_FRAMEWORKS if name in KERAS_RECIPES else ()))
-    if strange := [each for each in frameworks if each not in known]:
+def _refuse_framework(target: Target) -> None:
+    """Refuse ``--framework``, with which mnist once trained in Keras. Raises UsageError."""
+    if any(word.partition("=")[0] == "--framework" for word in target.args):
         raise UsageError(
-            f"The recipe {name} does not train with {strange[0] or 'no framework'}: --framework takes "
-            f"{', '.join(known)}",
-            cause=None if name in KERAS_RECIPES else f"{', '.join(KERAS_RECIPES)} alone is written for others",
-            run=f"seatrial run {KERAS_RECIPES[0]} -- --framework {KERAS_FRAMEWORKS[-1]}",
+            f"The recipe {target.value} has no option --framework any more: it trains with torch",
+            cause="the same network in Keras 3 is a script now, examples/keras-mnist/train.py",
+            run="seatrial run train.py --data ./mnist --env KERAS_BACKEND=jax   # in examples/keras-mnist",
         )
 
 
 def _of_export(arguments: Sequence[str]) -> tuple[str, ...]:
-    """What this format and this model need. Source: the import lines of export/ and of what it opens."""
+    """Return the requirements of this format and model. Source: the import lines of export/ and of what it opens."""
     words = set(pairwise(arguments))
     needs = ["tokenizers", "transformers"] if ("--model", "spam") in words else []
     if ("--to", "onnx") in words:
@@ -186,5 +176,5 @@ def _of_export(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def tracks(arguments: Sequence[str], name: str) -> bool:
-    """Whether ``--track NAME`` or ``--track=NAME`` is among them."""
+    """Return True if ``--track NAME`` or ``--track=NAME`` is among them."""
     return f"--track={name}" in arguments or ("--track", name) in pairwise(arguments)

@@ -126,11 +126,9 @@ def _alerts(watch: Mapping[str, Any]) -> Iterator[Ask]:
 
 
 def notify_asks(notify: Notify) -> Iterator[Ask]:
-    """Who wants to be told of the end."""
+    """Yield a permission for each command of ``[notify]``."""
     for command in notify.command:
         yield Ask(words=f"runs a command on this machine, as your user, when a run ends: {_plain(command)}", hides=True)
-    for url in notify.webhook:
-        yield Ask(words=f"posts the end of each run to {_plain(host_of(url))}", apart=digest_text(url))
 
 
 def hidden(ask: Ask) -> Ask:

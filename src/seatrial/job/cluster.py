@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-#: job: Indexed Job, or one Job a node before Kubernetes 1.24. pytorchjob: Kubeflow v1. trainjob: Kubeflow v2.
+#: job: Indexed Job. pytorchjob: Kubeflow v1. trainjob: Kubeflow v2.
 #: jobset: a JobSet of one Indexed Job.
-Kind = Literal["job", "pytorchjob", "trainjob", "jobset"]
+Kind = Literal["job", "jobset", "pytorchjob", "trainjob"]
 CodeWay = Literal["image", "configmap", "none"]
 
 #: Where the agent, its plan and the files of small things are inside a pod; read-only.
@@ -63,21 +63,21 @@ class GpuClaim(_Frozen):
     """How each pod claims its GPUs, by Dynamic Resource Allocation.
 
     Attributes:
-        api: version of resource.k8s.io. device_class: NVIDIA's for whole GPUs or for MIG slices.
+        device_class: NVIDIA's for whole GPUs or for MIG slices.
         profile: of the slices, such as ``1g.10gb``.
     """
 
-    api: str
+    model_config = ConfigDict(extra="ignore", frozen=True)  # plans of earlier versions have ``api``
+
     device_class: str
     profile: str | None = None
 
 
 class ClusterPlan(_Frozen):
-    """The workload, as every kind renders it.
+    """The workload, as every kind renders it. Of plans of earlier versions, keys that are gone are ignored.
 
     Attributes:
         name: of the workload and everything beside it: a DNS label.
-        indexed: the ``job`` kind is one Indexed Job; else one Job a node.
         gpus, cpus, memory_bytes: of each pod; requests equal limits. None: a small request and no limit.
         gpu_resource: the device plugin's name of them; claim: instead of it, a claim of as many devices.
         shm_bytes: of /dev/shm, which lies in the pod's memory; shm_requested: on top of the least memory requested.
@@ -92,9 +92,10 @@ class ClusterPlan(_Frozen):
         disruptions_free: a pod that the cluster itself evicts does not count as a restart (Kubernetes 1.26).
     """
 
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
     name: str
     kind: Kind
-    indexed: bool = True
     disruptions_free: bool = True
     context: str | None = None
     namespace: str = "default"

@@ -1,7 +1,7 @@
 """ClusterOptions: the ``[kubernetes]`` table of seatrial.toml.
 
     [kubernetes]
-    kind = "auto"                             # auto, job, pytorchjob, trainjob, jobset
+    kind = "job"                              # job, jobset, pytorchjob, trainjob
     namespace = "team-a"
     data = "pvc:mnist"                        # pvc:NAME[/FOLDER], hostpath:/FOLDER, emptydir
     models = "pvc:models/alice"
@@ -20,10 +20,10 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from pydantic import WithJsonSchema as Schema
 
-from seatrial.job.cluster import Toleration, Volume
+from seatrial.job.cluster import Kind, Toleration, Volume
 from seatrial.job.keys import TEXT, Listed, Table, matching, read_duration, typed
 from seatrial.system.shown import shown
 
@@ -142,11 +142,16 @@ Nodes = Annotated[
 ]
 
 
+def _stored(old: Any, new: Any) -> BeforeValidator:
+    """Read a value that plans of earlier versions contain; in seatrial.toml it is refused."""
+    return BeforeValidator(lambda value, info: new if info.context is None and value == old else value)
+
+
 class ClusterOptions(Table):
     """Where and how a run is placed on a cluster."""
 
-    kind: Literal["auto", "job", "pytorchjob", "trainjob", "jobset"] = Field(
-        default="auto", description="Workload kind; auto picks by the cluster's CRDs."
+    kind: Annotated[Kind, _stored("auto", "job")] = Field(
+        default="job", description="Workload kind: an Indexed Job, or what an operator runs."
     )
     runtime: ObjectName = Field(default="torch-distributed", description="ClusterTrainingRuntime of a TrainJob.")
     context: str | None = Field(default=None, description="Kubeconfig context; the current one by default.")
@@ -158,9 +163,8 @@ class ClusterOptions(Table):
         default=None, description="Host and namespace that built images are pushed to: HOST[:PORT]/NAMESPACE."
     )
     gpu_resource: str = Field(default="nvidia.com/gpu", description="Resource name of a GPU or MIG slice.")
-    gpu_claims: bool | None = Field(
-        default=None,
-        description="Claim GPUs by Dynamic Resource Allocation; by default only where no node has gpu_resource.",
+    gpu_claims: Annotated[bool, _stored(None, False)] = Field(
+        default=False, description="Claim GPUs by Dynamic Resource Allocation."
     )
     node_selector: dict[str, str] = Field(default={}, description="Node labels that the pods require.")
     tolerations: Listed[TolerationText] = Field(default=(), description="Tolerated taints: KEY[=VALUE][:EFFECT].")

@@ -31,18 +31,8 @@
     hang_after = "10m"               # no step, no output, nothing computed
     webhook = "https://chat.example.org/hook"   # or command = "…"; for what the watchdog finds
 
-    [notify]                         # when the run has ended
-    desktop = true
-    webhook = "https://chat.example.org/hook"   # and command = "…", on this machine
-
-    [stages.preprocess]              # seatrial up: each a run; what stands outside of stages holds for all of them
-    target = "preprocess.py"
-    gpus = "none"
-    outputs = ["processed"]
-
-    [stages.train]
-    target = "train.py"
-    needs = ["preprocess"]
+    [notify]                         # when the run has ended, on this machine
+    command = 'notify-send seatrial "$SEATRIAL_MESSAGE"'
 
     [sweep]                          # seatrial sweep
     search = "tpe"
@@ -53,71 +43,22 @@
     lr = "log:1e-5..1e-1"
     batch = [32, 64, 128]
 
-    [services.tensorboard]           # seatrial up: trackers beside the runs
-    logdirs = ["my_logs"]
-
-    [services.mlflow]
-    port = 5001
-
 In pyproject.toml the same keys stand under ``[tool.seatrial]``. Relative paths count from the file's folder.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import ConfigDict, Field
 
 from seatrial.job.cluster_config import Nodes
-from seatrial.job.keys import Listed, Name, ProjectPath, Table, typed_keys
+from seatrial.job.keys import Listed, typed_keys
 from seatrial.job.model import Requests
 from seatrial.job.sweep_table import SweepTable
 
 #: What a file begins with: in the schema, and where all keys are listed.
 _FIRST = ("name", "target", "module", "args", "on", "gpus", "nodes")
-
-
-#: Below 1024 is root's.
-TrackerPort = Annotated[int, Field(ge=1024, le=65535)]
-
-
-class StageTable(Requests):
-    """One stage: a run of its own, with what the file says outside of stages unless it says otherwise."""
-
-    target: str | None = Field(default=None, description="Script (a path) or recipe to run.")
-    module: str | None = Field(default=None, description="Module to run, as for python -m.")
-    args: Listed[str] = Field(default=(), description="Arguments of the target.")
-    needs: Listed[Name] = Field(default=(), description="Stages that must have ended well before.")
-    inputs: Listed[ProjectPath] = Field(default=(), description="Files and folders of the project that it reads.")
-    outputs: Listed[ProjectPath] = Field(default=(), description="Files and folders of the project that it writes.")
-    serve: Name | None = Field(default=None, description="The stage whose model is served.")
-    port: int | None = Field(default=None, description="Port of a served model.")
-
-
-class TensorBoardTable(Table):
-    """TensorBoard as a service."""
-
-    port: TrackerPort | None = Field(default=None, description="Port of this machine; default: 6006.")
-    logdirs: Listed[ProjectPath] = Field(
-        default=(), description="Further folders of the project that scripts write events to."
-    )
-
-
-class MlflowTable(Table):
-    """MLflow as a service."""
-
-    port: TrackerPort | None = Field(default=None, description="Port of this machine; default: 5000.")
-
-
-class ServicesTable(Table):
-    """Trackers that seatrial up brings up beside the runs."""
-
-    tensorboard: TensorBoardTable | None = Field(default=None, description="TensorBoard over this project's runs.")
-    mlflow: MlflowTable | None = Field(default=None, description="MLflow for this project's runs.")
-
-    @property
-    def named(self) -> tuple[str, ...]:
-        return tuple(name for name in ("tensorboard", "mlflow") if getattr(self, name) is not None)
 
 
 class ConfigFile(Requests):
@@ -129,8 +70,6 @@ class ConfigFile(Requests):
     module: str | None = Field(default=None, description="Module to run, as for python -m.")
     args: Listed[str] = Field(default=(), description="Arguments of the target; replaced by arguments after --.")
     nodes: Nodes = Field(default=1, description="Number of nodes (machines or pods), or a list of host names.")
-    stages: dict[Name, StageTable] = Field(default={}, description="Stages of a pipeline, for seatrial up.")
-    services: ServicesTable = Field(default=ServicesTable(), description="Trackers, for seatrial up.")
     sweep: SweepTable = Field(default=SweepTable(), description="What seatrial sweep searches.")
 
 
@@ -140,7 +79,7 @@ def file_keys() -> list[str]:
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema of seatrial.toml, for editors; kept in docs/reference/seatrial.schema.json."""
+    """JSON Schema of seatrial.toml, for editors; ``seatrial init --schema`` prints it."""
     schema = ConfigFile.model_json_schema(mode="validation")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -39,7 +39,7 @@ def select(
     - devices: exactly those, shared if another run holds them, and said.
     - ``auto``: one GPU, the idlest that no run holds; with ``multi_gpu_evidence`` every idle one. The CPU only on a
       machine without GPUs: if all are held it refuses, since a run that silently takes a hundred times longer is
-      nobody's wish (docs/decisions/0003-gpu-auto.md).
+      nobody's wish (docs/decisions.md, 0003).
 
     One process can use one MIG slice at most (docs.nvidia.com/datacenter/tesla/mig-user-guide, "CUDA Device
     Enumeration"), so a request that comes out as more, or as a slice beside a whole GPU, is refused here instead of

@@ -177,18 +177,6 @@ def _path(value: Any, base: Path) -> Path:
     return Path(path)
 
 
-def _project_path(value: Any) -> str:
-    """A path below the project, as its parts joined; never the project itself, its top file or our own folder."""
-    if not isinstance(value, str) or not value.strip("/") or "\0" in value:
-        raise ValueError(f"expected a path in the project, got {shown(value)}")
-    parts = [part for part in value.split("/") if part not in ("", ".")]
-    if value.startswith(("/", "~")) or ".." in parts or not parts:
-        raise ValueError(f"expected a path below the project's folder, got {shown(value)}")
-    if parts[0] in (".seatrial", ".git", "seatrial.toml", "pyproject.toml"):
-        raise ValueError(f"{shown(value)} cannot be a stage's: it belongs to the project itself")
-    return "/".join(parts)
-
-
 def _folder(*, read_only: bool) -> Callable[[Any, Path], DataMount]:
     """A validator of ``DIR``, ``DIR:ro`` and ``DIR:rw``; ``read_only`` is what the first means."""
 
@@ -260,7 +248,6 @@ Gpus = Annotated[
     Schema({"anyOf": [text("auto", "none", "all", "device=0,2"), {"type": "number", "exclusiveMinimum": 0}]}),
 ]
 PathLike = Annotated[Path, _located(_path), Schema(TEXT)]
-ProjectPath = Annotated[str, typed(_project_path), Schema(text("processed", "models/best.pt"))]
 Data = Annotated[DataMount, _located(_folder(read_only=True)), Schema(text("./data", "./data:rw"))]
 Models = Annotated[DataMount, _located(_folder(read_only=False)), Schema(text("./models"))]
 MountText = Annotated[

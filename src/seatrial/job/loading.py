@@ -16,13 +16,15 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from seatrial.errors import ConfigError, DataError, TargetError
+from seatrial.errors import ConfigError, DataError
 from seatrial.job.asks import Ask, notify_asks, project_asks
 from seatrial.job.cluster_config import ClusterOptions, volumes_apart
-from seatrial.job.config import ConfigFile, MlflowTable, ServicesTable, StageTable, TensorBoardTable, file_keys
+from seatrial.job.config import ConfigFile, file_keys
+from seatrial.job.flags import FLAGS
 from seatrial.job.keys import Table, typed_keys
 from seatrial.job.model import Criteria, ImageOptions, Job, Target, WatchOptions
 from seatrial.job.notify import Notify, from_flags
+from seatrial.job.retired import replaced_key
 from seatrial.job.sweep_table import SweepTable
 from seatrial.job.target import resolve_target
 from seatrial.job.tuning import Changes
@@ -38,9 +40,6 @@ _TABLES: dict[str, type[Table]] = {
     "notify": Notify,
     "kubernetes": ClusterOptions,
     "tune": Changes,
-    "services": ServicesTable,
-    "services.tensorboard": TensorBoardTable,
-    "services.mlflow": MlflowTable,
     "sweep": SweepTable,
 }
 
@@ -56,15 +55,8 @@ _EXPECTED = {
 #: Mistakes of one file that are told at once.
 _MOST_PROBLEMS = 8
 
-#: Keys of the file whose flag is spelled otherwise.
-_FLAGS = {
-    "image.ready": "image",
-    "mounts": "mount",
-    "env_files": "env-file",
-    "secrets": "secret",
-    "devices": "device",
-    "ulimits": "ulimit",
-}
+#: Keys of the file that are options, as they are typed.
+_FLAGS = {flag.key: flag.name for flag in FLAGS}
 
 
 def load_job(
@@ -98,34 +90,14 @@ def load_job(
     if not project.is_dir():
         raise ConfigError(f"there is no project folder {from_here(project)}", run=f"ls {as_typed(project.parent)}")
     whole = _file_source(project).read()
-    from_file = {key: value for key, value in whole.items() if key not in (*_PIPELINES, *leave_out)}
+    from_file = {key: value for key, value in whole.items() if key not in ("sweep", *leave_out)}
     from_flags = _Source("", "seatrial run --help", cwd, _given(flags)).read()
-    if whole.get("stages") and not _names_a_target(from_file) and not _names_a_target(from_flags):
-        raise TargetError("nothing to run: the project's file has stages and no target of its own", run="seatrial up")
     return make_job(project, cwd, from_file, from_flags, without_container, recipes)
 
 
-def _names_a_target(table: Mapping[str, Any]) -> bool:
-    return bool({"target", "module"} & set(table) or table.get("image", {}).get("ready"))
-
-
-def read_stages(project: Path, flags: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """(name of a stage → what holds for it, validated: its own keys over those of the file; what the flags say).
-
-    Raises ConfigError, as ``load_job``.
-    """
-    from_file = _file_source(project).read()
-    common = {key: value for key, value in from_file.items() if key not in (*_PIPELINES, *_OWN)}
-    stages = {name: _merge(common, _set(table)) for name, table in from_file.get("stages", {}).items()}
-    return stages, _Source("", "seatrial up --help", Path.cwd(), _given(flags)).read()
-
-
-def read_services(project: Path) -> tuple[ServicesTable, ImageOptions, tuple[Ask, ...]]:
-    """(the trackers of the file, where images' packages come from, what the file asks for that). Raises ConfigError."""
-    config = _file_source(project).read()
-    sources = {key: value for key, value in config.get("image", {}).items() if key in _SOURCES}
-    asks = project_asks({"image": sources}, project, lambda backend: False)
-    return ServicesTable(**config.get("services", {})), ImageOptions(**sources), asks
+def read_file(project: Path) -> dict[str, Any]:
+    """Return the checked keys of the project's file; {} without one. Raises ConfigError."""
+    return _file_source(project).read()
 
 
 def read_sweep(project: Path) -> SweepTable:
@@ -153,18 +125,10 @@ def make_job(
     from_flags: Mapping[str, Any],
     without_container: Callable[[str], bool],
     recipes: Collection[str] = (),
-    *,
-    to_come: Collection[Path] = (),
 ) -> Job:
-    """The Job of two tables that have been read.
-
-    Args:
-        to_come: paths that need not be there yet, nor what lies below them.
-
-    Raises as ``load_job``.
-    """
+    """The Job of two tables that have been read. Raises as ``load_job``."""
     config = _merge(from_file, from_flags)
-    _check_paths(config, project, to_come)
+    _check_paths(config, project)
     target = _target(project, cwd, from_file, from_flags, config.get("image", {}).get("ready"), recipes)
     asks = project_asks(_not_replaced(from_file, from_flags), project, without_container)
     nodes = config.pop("nodes", 1)
@@ -206,7 +170,7 @@ class _Source:
         parts = key.split(".")
         of_table = parts[0] in _TABLES and parts[0] != "notify" and parts[1:]  # one flag is all of [notify]
         name = parts[1] if of_table else parts[0]
-        return "--" + (_FLAGS.get(key) or _FLAGS.get(name) or name).replace("_", "-")
+        return _FLAGS.get(key) or _FLAGS.get(name) or "--" + name.replace("_", "-")
 
     def _message(self, detail: ErrorDetails) -> str:
         """``seatrial.toml: criteria.mean_utilization: expected …, got …``."""
@@ -218,6 +182,8 @@ class _Source:
         near = [] if location[-1] in known else difflib.get_close_matches(location[-1], known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         if detail["type"] == "extra_forbidden":
+            if sentence := replaced_key(key):
+                return f"{self._key(key)} was removed: {sentence}"
             if key in ("kubernetes.requests", "kubernetes.limits", "kubernetes.resources"):
                 return f"{self._key(key)}: requests below limits are not supported yet; cpus and memory set both"
             return f"{self._key(key)}: unknown key{hint or '; known here: ' + ', '.join(known)}"
@@ -234,9 +200,6 @@ def _known(table: str) -> list[str]:
     """The keys of a table, "" for those outside of any; [] for a table whose keys are the user's own."""
     if not table:
         return file_keys()
-    if table.startswith("stages."):
-        _, _, rest = table.removeprefix("stages.").partition(".")
-        return _known(rest) if rest else list(typed_keys(StageTable))
     return [key for key in typed_keys(_TABLES[table]) if key != "metrics"] if table in _TABLES else []
 
 
@@ -295,12 +258,6 @@ def _environment(items: Collection[str]) -> dict[str, str]:
     return {name: value or "" for name, value in values.items() if value is not None or not name.isidentifier()}
 
 
-#: Of [image]: what holds for every image that is built.
-_SOURCES = ("ca_bundle", "index_url", "find_links", "build_network")
-
-#: Tables that describe no run. Keys that a stage does not take from outside: they are another run's.
-_PIPELINES, _OWN = ("stages", "services", "sweep"), ("name", "target", "module", "args", "resume")
-
 #: Tables of which a flag sets one key; of every other (``data`` is one, too) it replaces the whole.
 _MERGED = ("env", "image", "criteria", "metrics", "kubernetes", "node_selector")
 
@@ -344,13 +301,9 @@ def _target(
     return resolve_target([*words, *args], named.get("module"), ready, project, recipes)
 
 
-def _check_paths(config: Mapping[str, Any], project: Path, to_come: Collection[Path]) -> None:
+def _check_paths(config: Mapping[str, Any], project: Path) -> None:
     """What is mounted or read must be there: an engine would create a missing folder, owned by root."""
-
-    def later(path: Path) -> bool:
-        return any(path.is_relative_to(each) for each in to_come)
-
-    if "data" in config and not later(config["data"].source):
+    if "data" in config:
         _check_data(config["data"].source)
     models = config["models"].source if "models" in config else None
     if models is not None and models.exists() and not models.is_dir():
@@ -363,7 +316,7 @@ def _check_paths(config: Mapping[str, Any], project: Path, to_come: Collection[P
     read += [("env file", path) for path in config.get("env_files", ())]
     read += [("image.ca_bundle", path) for path in [config.get("image", {}).get("ca_bundle")] if path]
     for what, path in read:
-        if not path.exists() and not later(path):
+        if not path.exists():
             there = next(parent for parent in path.parents if parent.is_dir())
             raise DataError(f"{what} {from_here(path)}: there is no such file or folder", run=f"ls {as_typed(there)}")
 

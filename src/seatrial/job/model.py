@@ -51,6 +51,10 @@ class Target(Table):
     args: tuple[str, ...] = ()
     typed: str = ""
 
+    def with_args(self, *args: str) -> Target:
+        """Return the same target with these arguments."""
+        return Target(kind=self.kind, value=self.value, args=args, typed=self.typed)
+
 
 class ImageOptions(Table):
     """How the image is made."""
@@ -238,7 +242,6 @@ class Job(Requests):
         env_files: read on the host; they lose against ``env``.
         memory_bytes, cpus: None: no limit. shm_bytes: None: the default.
         timeout_s: after this many seconds the target gets SIGTERM, then SIGKILL after ``grace_s``.
-        outputs: paths below the project that are kept apart while it runs, and put in place whole by who started it.
         serve: what it serves, of a run whose target is the server; else None.
         tuning: what it is asked for, of a run that tries changes on its script; else None.
         asks: what the project's file wants beyond its folder and a container; the user is asked for it.
@@ -251,7 +254,6 @@ class Job(Requests):
     nodes: int = 1
     hosts: tuple[str, ...] = ()
     node_rank: int | None = None
-    outputs: tuple[str, ...] = ()
     serve: Serving | None = None
     tuning: Tuning | None = None
     asks: tuple[Ask, ...] = ()

@@ -1,95 +1,77 @@
-"""Notify: whom to tell when a run ends, from ``[notify]`` or ``--notify``."""
+"""Notify: the commands to run when a run has ended, from ``[notify]`` or ``--notify``."""
 
 from __future__ import annotations
 
-import difflib
 import shlex
 import shutil
 from collections.abc import Collection
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import Field, StrictBool
+from pydantic import Field, ValidationInfo, model_validator
 from pydantic import WithJsonSchema as Schema
 
 from seatrial.errors import UsageError
 from seatrial.job import keys
-
-DESKTOP = "desktop"
+from seatrial.job.retired import KEYS
 
 Commands = Annotated[
     keys.Listed[keys.Line],
     keys.typed(keys.list_of_one),
-    Schema({"anyOf": [keys.text("./tell-me.sh"), {"type": "array", "items": keys.TEXT}]}),
-]
-Webhooks = Annotated[
-    keys.Listed[keys.Webhook],
-    keys.typed(keys.list_of_one),
-    Schema({"anyOf": [keys.text("https://chat.example.org/hook"), {"type": "array", "items": keys.TEXT}]}),
+    Schema({"anyOf": [keys.text("./notify.sh"), {"type": "array", "items": keys.TEXT}]}),
 ]
 
 
 class Notify(keys.Table):
-    """Who is told that a run has ended. A plan has the shape of it alone: commands and addresses may be secrets."""
+    """The commands to run at the end. A plan has their programs alone: arguments may be secrets."""
 
-    desktop: StrictBool = Field(default=False, description="A notification on this machine's desktop.")
     command: Commands = Field(default=(), description="Shell commands run on this machine, in the project.")
-    webhook: Webhooks = Field(default=(), description="URLs that the end is posted to, as JSON.")
 
     @property
     def asked(self) -> bool:
-        return self.desktop or bool(self.command or self.webhook)
+        return bool(self.command)
 
     @property
     def hidden(self) -> Notify:
-        """The same for a plan: of a command its program, of an address its host."""
-        return Notify(
-            desktop=self.desktop,
-            command=tuple(program_of(command) for command in self.command),
-            webhook=tuple(host_of(url) for url in self.webhook),
-        )
+        """The same for a plan: the program of each command."""
+        return Notify(command=tuple(program_of(command) for command in self.command))
 
     @property
     def words(self) -> str:
-        """``desktop, https://chat.example.org/…``."""
-        return ", ".join([*([DESKTOP] if self.desktop else []), *self.command, *self.webhook])
+        return ", ".join(self.command)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _stored_by_an_older_version(cls, table: Any, info: ValidationInfo) -> Any:
+        """Drop the retired keys of a stored plan; in seatrial.toml they are refused."""
+        if info.context is None and isinstance(table, dict):
+            return {key: value for key, value in table.items() if key not in ("desktop", "webhook")}
+        return table
 
 
 def from_flags(words: Collection[str]) -> dict[str, Any]:
-    """``--notify`` as a table of the file: ``desktop``, a URL, or else a command.
-
-    Raises UsageError: one word that is none of the three, such as a misspelt ``desktop``.
-    """
-    table: dict[str, Any] = {"command": [], "webhook": []}
+    """Return ``--notify`` as a table of the file. Raises UsageError for a word that is no command."""
     for word in words:
         if not isinstance(word, str):  # from Python
-            raise UsageError(f"notify: {word!r} is no text", run=f'notify=["{DESKTOP}"]   # or a URL, or a command')
-        if word == DESKTOP:
-            table["desktop"] = True
-        elif word.startswith(("http://", "https://")):
-            table["webhook"].append(word)
-        else:
-            _refuse_no_command(word)
-            table["command"].append(word)
-    return {key: value for key, value in table.items() if value}
-
-
-def _refuse_no_command(word: str) -> None:
-    if word.strip() and (len(word.split()) > 1 or shutil.which(word)):
-        return
-    near = difflib.get_close_matches(word, [DESKTOP], n=1)
-    raise UsageError(
-        f"--notify {word!r} is neither {DESKTOP} nor a URL, and there is no such command on this machine"
-        + (f"; did you mean {DESKTOP}?" if near else ""),
-        run=f"seatrial run … --notify {DESKTOP}   # or a URL, or a command in quotes",
-    )
+            raise UsageError(f"notify: {word!r} is no text", run='notify=["notify-send done"]')
+        retired = "desktop" if word == "desktop" else "webhook" if word.startswith(("http://", "https://")) else ""
+        if retired:
+            raise UsageError(
+                f"--notify {host_of(word) if retired == 'webhook' else word} was removed: {KEYS[f'notify.{retired}']}"
+            )
+        if not word.strip() or (len(word.split()) == 1 and not shutil.which(word)):
+            raise UsageError(
+                f"--notify {word!r}: there is no such command on this machine",
+                run="seatrial run … --notify 'notify-send done'",
+            )
+    return {"command": list(words)} if words else {}
 
 
 def program_of(command: str) -> str:
-    """``curl …``: arguments and variables in front may be secrets."""
+    """Return ``curl …``: arguments and variables in front may be secrets."""
     try:
         words = shlex.split(command)
-    except ValueError:  # a quote that is not closed: the shell will say so
+    except ValueError:  # an open quote, which the shell will report
         words = []
     if not words or "=" in words[0]:
         return "a command"
@@ -97,7 +79,7 @@ def program_of(command: str) -> str:
 
 
 def host_of(url: str) -> str:
-    """``https://chat.example.org/…``: whoever has the rest may post there."""
+    """Return ``https://chat.example.org/…``: whoever has the rest may post there."""
     try:
         parts = urlsplit(url)
         return f"{parts.scheme}://{parts.hostname}/…"

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, model_validator
 
+from seatrial.common.contract.agent_plan import AgentPlan, Terminal, known
 from seatrial.job.cluster import ClusterPlan
 from seatrial.job.model import Job
 from seatrial.job.mount import Mount as Mount  # part of a plan for its readers
@@ -20,12 +21,8 @@ SCHEMA_VERSION = 1
 
 #: Where things are inside a container. The local backend uses host paths instead.
 CONTAINER_PROJECT = "/workspace"
-#: The project itself, where CONTAINER_PROJECT is a view of it (runs/view.py).
-CONTAINER_SOURCE = "/seatrial/project"
 CONTAINER_DATA = "/data"
 CONTAINER_MODELS = "/models"
-#: Event files for TensorBoard, where that is up.
-CONTAINER_EVENTS = "/seatrial/tensorboard"
 CONTAINER_HOME = "/home/seatrial"
 CONTAINER_RUN = "/seatrial/run"
 CONTAINER_AGENT = "/seatrial/agent.pyz"
@@ -156,104 +153,19 @@ class ImagePlan(Frozen):
     warnings: tuple[str, ...] = ()
 
 
-class Terminal(Frozen):
-    """The caller's terminal, which the target gets the like of.
-
-    Attributes:
-        columns, lines: its size at the start; ``input`` tells later ones.
-        streams: which of stdin (0), stdout (1) and stderr (2) are terminals.
-        term, colors: $TERM and $COLORTERM.
-    """
-
-    columns: int
-    lines: int
-    streams: tuple[int, ...]
-    term: str | None = None
-    colors: str | None = None
+def _read_agent(value: Any) -> AgentPlan:
+    if isinstance(value, AgentPlan):
+        return value
+    keys = known(value, AgentPlan._fields)
+    keys["gpus"] = tuple(Gpu.model_validate(gpu) for gpu in keys.get("gpus", ()))
+    if terminal := keys.get("terminal"):
+        keys["terminal"] = Terminal(**known(terminal, Terminal._fields))
+    return AgentPlan(**keys)
 
 
-class AgentPlan(Frozen):
-    """What the agent inside the container needs; every path is as seen from there.
-
-    Attributes:
-        argv: the target, ENTRYPOINT in front, launcher not yet.
-        run_dir: the target's own folder of this run: its checkpoints, its reports, whatever it likes.
-        evidence_dir: where the agent writes evidence and logs; None: to its stdout, as frames (seatrial.frames).
-        script: index in ``argv`` where the target's own command begins behind ``python`` (torchrun replaces what
-            is before it), or None when the command is no Python program of ours to relaunch.
-        launcher: ``torchrun`` or ``none``; already decided.
-        processes: ranks that torchrun starts on each node; 1 otherwise.
-        nodes: machines or pods that train together; min_nodes: torchrun goes on with so few, None: needs all.
-        node_rank: this machine's number, or None where ``node_rank_variable`` of the environment tells it.
-        rendezvous: ``HOST:PORT`` where torchrun's processes meet over c10d; ``$NAME`` is taken from the environment.
-        rendezvous_id: what the nodes of one run have in common; None: the run's ID.
-        workers: ``HOST:PORT`` of each node's one process, for TF_CONFIG and JAX's coordinator; () under torchrun.
-        restarts: how often the ranks start again after one has failed, or a node was lost.
-        env: set for the target on top of the container's environment.
-        python_path: folders that the target's Python looks in after those of its own PYTHONPATH.
-        secrets: names; values are files of that name in ``secrets_dir``, read and deleted at the start.
-        gpu_mode: ``required`` (fail closed), ``none`` (CPU asked for) or ``auto-cpu`` (auto found none).
-        gpus: expected GPUs in CUDA order.
-        gpu_count: how many GPUs must be visible where nobody could know which; the agent then takes those.
-        check: ``torch``, ``tensorflow``, ``jax`` (a kernel of that on each GPU), ``driver`` (a plain one), ``none``.
-        gpu_memory_bytes: limit that an unmodified torch, TensorFlow or JAX script is held to, or None.
-        stand_ins: packages that are laid beside a Python which lacks them (seatrial.compat), by name: ``horovod``.
-        measure_steps: a hook beside the target's Python measures the steps of a torch script (seatrial.agent.hook).
-        tune: of ``seatrial tune``: fields of agent.tune.spec.Spec; the driver runs in the script's place.
-        changes: made to the script from outside, as docs/decisions/0037-tune.md has them.
-        hang_after_s: silence after which the watchdog speaks of a hang; None: never.
-        alert_command, alert_webhook: what the watchdog's findings are sent to, besides the events. The webhook is the
-            name of a file in ``secrets_dir`` with its URL.
-        interactive: a shell: checks run, then the target inherits the terminal.
-        terminal: terminals of its own that the target gets, as the caller looks on; None: none.
-        input: the named pipe that the caller's input comes through (seatrial.input_frames); None: there is no input.
-        host_sampled: the agent runs beside a container without Python (companion): checks only.
-        pod_restarts: in a pod of a cluster, how often another takes the place of one that was lost without a word; None
-            elsewhere. A request to end that comes from outside is no end of a pod's run (docs/decisions/0031).
-        unkept: folders whose files end with the container: results there are copied into ``run_dir``.
-    """
-
-    run_id: str
-    argv: tuple[str, ...]
-    workdir: str
-    run_dir: str
-    evidence_dir: str | None = None
-    script: int | None = None
-    launcher: Literal["torchrun", "none"] = "none"
-    processes: int = 1
-    nodes: int = 1
-    min_nodes: int | None = None
-    node_rank: int | None = None
-    node_rank_variable: str | None = None
-    rendezvous: str | None = None
-    rendezvous_id: str | None = None
-    workers: tuple[str, ...] = ()
-    restarts: int = 0
-    env: dict[str, str] = Field(default_factory=dict)
-    python_path: tuple[str, ...] = ()
-    secrets: tuple[str, ...] = ()
-    secrets_dir: str | None = None
-    gpu_mode: GpuMode = "none"
-    gpus: tuple[Gpu, ...] = ()
-    gpu_count: int | None = None
-    check: Check = "none"
-    gpu_memory_bytes: int | None = None
-    measure_steps: bool = False
-    tune: dict[str, Any] | None = None
-    changes: dict[str, Any] | None = None
-    stand_ins: tuple[str, ...] = ()
-    sample_interval_s: float = 1.0
-    grace_s: float = 30.0
-    timeout_s: float | None = None
-    hang_after_s: float | None = None
-    alert_command: str | None = None
-    alert_webhook: str | None = None
-    interactive: bool = False
-    terminal: Terminal | None = None
-    input: str | None = None
-    host_sampled: bool = False
-    pod_restarts: int | None = None
-    unkept: tuple[str, ...] = ()
+def _written_agent(agent: AgentPlan) -> dict[str, Any]:
+    terminal = agent.terminal and agent.terminal._asdict()
+    return {name: value for name, value in agent._asdict().items() if name != "injection"} | {"terminal": terminal}
 
 
 class ContainerPlan(Frozen):
@@ -341,7 +253,6 @@ class Plan(Frozen):
         companion: a second container for the GPU checks when ``image.python`` is None.
         python: interpreter of the local backend, which runs agent and target. venv: where it must be made first.
         injection: how the GPUs get in.
-        view: the folder that stands for the project while the run goes on, in the run's place.
         warnings: sentences printed before the start and kept in the receipt.
     """
 
@@ -358,14 +269,23 @@ class Plan(Frozen):
     cluster: ClusterPlan | None = None
     companion: ContainerPlan | None = None
     companion_image: str | None = None
-    view: Path | None = None
     python: str | None = None
     venv: VenvPlan | None = None
-    agent: AgentPlan
+    agent: Annotated[AgentPlan, PlainValidator(_read_agent), PlainSerializer(_written_agent)]
     choices: tuple[Choice, ...] = ()
     warnings: tuple[str, ...] = ()
     git_commit: str | None = None
     driver_version: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_stages(cls, data: Any) -> Any:
+        """Drop what a plan of 0.1 has for its stages; such runs may still end under this version."""
+        if isinstance(data, dict):
+            data = {key: value for key, value in data.items() if key != "view"}
+            if isinstance(job := data.get("job"), dict):
+                data["job"] = {key: value for key, value in job.items() if key != "outputs"}
+        return data
 
     @property
     def target_line(self) -> str:
@@ -403,6 +323,11 @@ class Plan(Frozen):
         """GPUs of the whole run: on a cluster those of all its pods, which nobody can name before the start."""
         count = self.agent.gpu_count
         return len(self.gpus) if count is None else count * self.agent.nodes
+
+    @property
+    def on_this_host(self) -> bool:
+        """Its containers or processes are on this machine; else a cluster places its pods and picks their GPUs."""
+        return self.cluster is None
 
     @property
     def on_the_host(self) -> bool:

@@ -17,7 +17,7 @@ from seatrial.job.reading.project_reader import Reading, read_project
 from seatrial.job.reading.standard_modules import STANDARD_MODULES
 from seatrial.job.reading.unreadable import notebook_error
 from seatrial.job.reading.writes import Write
-from seatrial.recipe_names import frameworks_of, is_keras, source_of
+from seatrial.recipe_names import source_of
 from seatrial.system.project_files import read_bytes
 
 #: The frameworks, the likeliest to train first: JAX's and torch's scripts often read their data through TensorFlow.
@@ -212,11 +212,7 @@ def script_facts(
     facts = replace(_facts(reading), python_path=path)
     if target.kind == "module" and find_module(target.value, [project, *named], main=True) is None:
         facts = replace(facts, import_roots=tuple(dict.fromkeys((*facts.import_roots, "src"))))
-    if target.kind != "recipe" or not is_keras(target.value, target.args):
-        return facts
-    frameworks = frameworks_of(target.value, target.args)
-    imports = tuple(sorted({*facts.imports, "keras", *frameworks}))
-    return replace(facts, framework=frameworks[0], imports=imports, keras_backend=f"--framework {frameworks[0]}")
+    return facts
 
 
 def _refuse_a_notebook(reading: Reading, project: Path) -> None:
@@ -266,7 +262,7 @@ def _source(target: Target, project: Path, roots: list[Path]) -> Path | None:
     if target.kind == "script":
         return project / target.value
     if target.kind == "recipe":
-        return source_of(target.value, target.args)  # read only
+        return source_of(target.value)  # read only
     if target.kind == "module":
         return find_module(target.value, roots, main=True)
     return None

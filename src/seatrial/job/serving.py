@@ -33,7 +33,7 @@ class Serving(Table):
     """A model that is served.
 
     Attributes:
-        kind: ``recipe``, ``file`` (.pt2, ONNX, TorchScript, safetensors) or ``code`` (a class of the user's).
+        kind: ``recipe``, ``file`` (.pt2, ONNX, safetensors) or ``code`` (a class of the user's).
         model: the recipe's name; the file, below the models folder; ``file.py:Class``, below the project.
         name: in addresses: /v2/models/NAME.
         address, port: of this machine.

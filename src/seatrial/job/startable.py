@@ -1,12 +1,20 @@
-"""What a project has that can be started, for advice: scripts, packages, notebooks. Nothing is read."""
+"""Lists the scripts, packages and notebooks of a project, and the programs that start scripts. Reads no file."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 from seatrial.job.foreign_folders import is_foreign
+
+#: Programs that start Python on a script themselves.
+LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "horovodrun")
+#: Programs that start any program several times.
+#: Source: man mpirun of Open MPI and MPICH, srun of Slurm, jsrun of LSF.
+MPI_LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "srun", "jsrun", "aprun")
+_PYTHON = re.compile(r"([\w./~-]*/)?python[\d.]*")
 
 _MAX_LOOKED_AT = 2000
 
@@ -55,3 +63,8 @@ def first_notebook(project: Path) -> str | None:
 def converted(notebook: str) -> tuple[str, str]:
     """The command that makes a script of a notebook, and the script."""
     return f"jupyter nbconvert --to script {shlex.quote(notebook)}", str(Path(notebook).with_suffix(".py"))
+
+
+def is_python(word: str) -> bool:
+    """Return whether a word starts Python: ``python``, ``/usr/bin/python3.10``."""
+    return _PYTHON.fullmatch(word) is not None

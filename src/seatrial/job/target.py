@@ -6,16 +6,27 @@ import difflib
 import re
 import shlex
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from seatrial.errors import TargetError
 from seatrial.job.model import Target
 from seatrial.job.module_names import console_script, module_name
 from seatrial.job.reading.modules import find_module, folder_of, is_file, is_folder, is_package
-from seatrial.job.reading.shell_commands import LAUNCHERS, MPI_LAUNCHERS, is_python, training_command
-from seatrial.job.startable import converted, first_notebook, likely_scripts, runnable_package, scripts
-from seatrial.system.project_files import read_bytes
+from seatrial.job.startable import (
+    LAUNCHERS,
+    MPI_LAUNCHERS,
+    converted,
+    first_notebook,
+    is_python,
+    likely_scripts,
+    runnable_package,
+    scripts,
+)
 from seatrial.system.typed_path import as_typed
+
+#: Their options for the number of processes.
+_PROCESSES = re.compile(r"--(?:nproc[_-]per[_-]node|num[_-]processes|num[_-]gpus|num-proc|ntasks|np|nrs)|-np|-n")
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -62,34 +73,25 @@ _MPI = (
 
 
 def launcher_refused(words: Sequence[str]) -> TargetError:
-    """``horovodrun -np 4 python train.py`` and the like: the same in seatrial's words, where they can be read."""
-    words, options = _without_our_options(words)
-    command = training_command(shlex.join(words), lambda name: True)
-    own = is_python(words[0])
-    run = command.seatrial if command is not None else "seatrial run --gpus 2 train.py"
-    if options:
-        given = re.sub(r"^seatrial run (--gpus \S+ )?" if "--gpus" in options else "^seatrial run ", "", run)
-        run = f"seatrial run {shlex.join(options)} {given}"
+    """Return the error for ``torchrun --nproc_per_node 4 train.py`` and the like, with the command for seatrial."""
+    at = next((at for at, word in enumerate(words) if word.endswith(".py")), None)
+    script, arguments = (words[at], list(words[at + 1 :])) if at is not None else ("train.py", [])
+    ours: list[str] = []
+    for option in ("--on", "--gpus"):  # typed behind the script, as seatrial's own
+        if option in arguments[:-1]:
+            place = arguments.index(option)
+            ours += arguments[place : place + 2]
+            del arguments[place : place + 2]
+    split = [part for word in words[:at] for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    counts = [value for option, value in pairwise(split) if _PROCESSES.fullmatch(option) and value.isdigit()]
+    gpus = ["--gpus", counts[0]] if counts and counts[0] != "1" and "--gpus" not in ours else []
     return TargetError(
         "seatrial starts Python itself: name the script alone"
-        if own
+        if is_python(words[0])
         else f"seatrial starts the ranks itself: {words[0]} is a launcher, not a script",
         cause=_MPI if words[0] in MPI_LAUNCHERS else None,
-        run=run,
+        run=f"seatrial run {shlex.join([*ours, *gpus, script, *(['--', *arguments] if arguments else [])])}",
     )
-
-
-def _without_our_options(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(the launcher's and the script's words, ours among them): no script has --on, and few have --gpus."""
-    script = next((Path(word) for word in words if word.endswith(".py") and is_file(Path(word))), None)
-    text = read_bytes(script, inside=script.parent) if script is not None else b""
-    left, ours = list(words), []
-    for option in ("--on", "--gpus"):
-        at = left.index(option) if option in left else len(left)
-        if at + 1 < len(left) and script is not None and option.encode() not in text:
-            ours += left[at : at + 2]
-            del left[at : at + 2]
-    return left, ours
 
 
 def _is_path_like(word: str, project: Path) -> bool:
@@ -190,24 +192,16 @@ def _is_shell(path: Path) -> bool:
 
 
 def _no_python(word: str, path: Path, root: Path) -> TargetError:
-    """For a shell script or Makefile: the command that stands in it, where it can be read."""
+    """Return the error for a shell script or Makefile: seatrial runs the Python script that it starts."""
     makefile = _is_makefile(path)
-    message = f"{word} is a {'Makefile' if makefile else 'shell script'}, not Python"
-    inside = path.is_relative_to(root)
-    text = read_bytes(path, inside=root).decode(errors="replace") if inside else ""
-    own = path.parent.relative_to(root).as_posix() if inside else "."
-    command = training_command(text, lambda name: is_file(root / name), makefile=makefile, own=own)
-    if command is not None:
-        typed = command.typed if len(command.typed) <= 100 else command.typed[:99] + "…"
-        return TargetError(message, cause=f"its line {command.line} runs: {typed}", run=command.seatrial)
-    if "\n#SBATCH" in text:  # srun and what it loads are on the cluster alone
-        cause = "it is for sbatch; seatrial runs the Python script that it starts"
-        return TargetError(message, cause=cause, run=_run_example(likely_scripts(root), ()))
-    bash = ["make", "-f"] if makefile else ["bash"]
+    likely = likely_scripts(root)
+    program = ["make", "-f"] if makefile else ["bash"]
     return TargetError(
-        message,
-        cause="seatrial starts a script with Python; other programs run in an existing image",
-        run=f"seatrial run --image python:3.11-slim-bookworm -- {shlex.join([*bash, word])}",
+        f"{word} is a {'Makefile' if makefile else 'shell script'}, not Python",
+        cause="seatrial starts Python itself; other programs run in an existing image",
+        run=_run_example(likely, ())
+        if likely
+        else f"seatrial run --image python:3.11-slim-bookworm -- {shlex.join([*program, word])}",
     )
 
 

@@ -14,7 +14,7 @@ from seatrial.stack.machine import Machine, parse_target, same_machine
 
 @dataclass(frozen=True)
 class AnotherMachine:
-    """What is asked of the described machine's GPUs.
+    """Holds the request for the described machine's GPUs.
 
     Attributes:
         described: ``the target h100``.

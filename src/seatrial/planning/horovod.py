@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from seatrial.backends.base import PlaceKind
+from seatrial.backends.base import Traits
 from seatrial.errors import TargetError
-from seatrial.images.requirements.requirements_files import canonical_name
+from seatrial.images.requirements.pip_format import canonical_name
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
 from seatrial.job.script import HOROVOD, ScriptFacts
@@ -30,7 +30,7 @@ _WHY_NOT = "its last release, 0.28.1 of 2023, has no wheels and does not build a
 
 @dataclass(frozen=True)
 class HorovodParts:
-    """What a plan says of Horovod. ``stand_ins`` are the agent's to place.
+    """Holds a plan's choices about Horovod. ``stand_ins`` are the agent's to place.
 
     Attributes:
         starts_ranks: the script's Horovod, or what stands in for it, takes a rank per GPU.
@@ -49,7 +49,7 @@ def horovod_parts(job: Job, script: ScriptFacts, parts: Parts) -> HorovodParts:
     """
     if not script.horovod:
         return HorovodParts()
-    from seatrial.planning.local_python import missing_in  # scripts of Horovod are few
+    from seatrial.planning.process import missing_in  # scripts of Horovod are few
 
     name = script.horovod_part
     imports = f"{script.horovod[name]} imports {name}"
@@ -79,7 +79,7 @@ def horovod_parts(job: Job, script: ScriptFacts, parts: Parts) -> HorovodParts:
 
 
 def _told_where_it_is_reached(may_import: str, instead: str) -> HorovodParts:
-    """Of a part that nothing stands in for, and that the script can do without."""
+    """Describe a part without a stand-in that the script can do without."""
     reason = f"{may_import}, and nothing stands in for that part of Horovod, which cannot be installed: {_WHY_NOT}"
     warning = (
         f"{may_import}, and nothing stands in for that part of Horovod: where the script comes to it, it fails; "
@@ -90,20 +90,20 @@ def _told_where_it_is_reached(may_import: str, instead: str) -> HorovodParts:
 
 
 def _refused(needed: str) -> str | None:
-    """What to do instead of a part that nothing stands in for."""
+    """Return the next command for a part without a stand-in."""
     return next((instead for part, instead in REFUSED.items() if needed == part or needed.startswith(f"{part}.")), None)
 
 
-def refuse_first(job: Job, script: ScriptFacts, place: PlaceKind) -> None:
+def refuse_first(job: Job, script: ScriptFacts, traits: Traits) -> None:
     """As ``refuse_parts``, before anything is resolved, where the image will be ours: what the script's other imports
     lack is then no news."""
     brought = job.image.ready or any(canonical_name(line) == HOROVOD for line in job.image.requirements)
-    if script.horovod and place != "process" and not brought:
+    if script.horovod and traits.isolates and not brought:
         refuse_parts(job, script)
 
 
 def _brought_by(job: Job, parts: Parts) -> str | None:
-    """What may have a Horovod of the user's, or None."""
+    """Return the option or file that may bring the user's own Horovod; None if nothing does."""
     if parts.image is None:
         return None
     if not parts.image.build:

@@ -1,4 +1,4 @@
-"""What planning needs to know of this machine and user, read once."""
+"""Facts of this machine and user that planning needs, read once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from seatrial.job.plan import Gpu
 from seatrial.probe import driver_files, nvml
-from seatrial.probe.cgroup import Cgroup
+from seatrial.probe.container import Cgroup
 from seatrial.probe.driver_files import DriverFiles
 from seatrial.probe.machine import Machine as MachineLoad
 from seatrial.probe.nvml import Inventory

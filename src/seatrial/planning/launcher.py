@@ -1,16 +1,84 @@
-"""How the target's processes are started: by torchrun, or as the one that it is."""
+"""Choose how the target's processes are started: by torchrun, or as one process on each node with TF_CONFIG."""
 
 from __future__ import annotations
 
-from typing import Literal
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
 
+from seatrial.backends.containers.env_file import read_env_file
 from seatrial.errors import UsageError
 from seatrial.images.recipes import recipe
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
 from seatrial.job.reading.signs import RANK_OPTIONS
 from seatrial.job.script import ScriptFacts
-from seatrial.recipe_names import frameworks_of, is_keras
+
+_EXAMPLE = json.dumps({"cluster": {"worker": ["a:29400", "b:29400"]}, "task": {"type": "worker", "index": 0}})
+
+
+def refuse_half_set(job: Job, script: ScriptFacts, environ: Mapping[str, str], *, inherits: bool) -> None:
+    """Raises UsageError for a TF_CONFIG of a TensorFlow script that is none.
+
+    Args:
+        inherits: the target has this process's environment.
+    """
+    found = {}
+    for path in job.env_files:
+        found.update(read_env_file(path, environ))
+    found.update(job.env)
+    value = found.get("TF_CONFIG", environ.get("TF_CONFIG") if inherits else None)
+    if value is None or script.framework != "tensorflow" or (wrong := what_is_wrong(value)) is None:
+        return
+    where = "" if "TF_CONFIG" in found else " of this shell"
+    raise UsageError(
+        f"TF_CONFIG{where} is half set: {wrong}",
+        cause="TensorFlow's workers find each other by it, and without a part of it each would train for itself; "
+        f"whole it is {_EXAMPLE}",
+        run=f"seatrial run {job.target.value} --nodes host1,host2   # and no TF_CONFIG: it is set on each host",
+    )
+
+
+def what_is_wrong(value: str) -> str | None:
+    """A few words on the first thing that is missing or does not fit; None: it is whole, or empty.
+
+    Source: tensorflow/python/distribute/cluster_resolver/tfconfig_cluster_resolver.py of 2.21, and what a
+    MultiWorkerMirroredStrategy says of each.
+    """
+    try:
+        told = json.loads(value or "{}")
+    except ValueError as error:
+        return f"it is not JSON ({error})"
+    if not isinstance(told, dict):
+        return "it is not a JSON object"
+    if not told:
+        return None
+    cluster, task = told.get("cluster"), told.get("task")
+    if not isinstance(cluster, dict) or not cluster:
+        return "it has no cluster"
+    if wrong := next((name for name, hosts in cluster.items() if not _hosts(hosts)), None):
+        return f"cluster.{wrong} is not a list of HOST:PORT"
+    if not isinstance(task, dict):
+        return "it has no task"
+    kind, index = task.get("type"), task.get("index")
+    if kind is None or index is None:
+        return f"its task has no {'type' if kind is None else 'index'}"
+    if kind == "evaluator":  # stands in no cluster
+        return None
+    if kind not in cluster:
+        return f"its task is of type {kind!r}, and the cluster has {', '.join(sorted(cluster))}"
+    if not str(index).isdigit() or int(index) >= len(cluster[kind]):
+        return f"its task's index is {index!r}, and the cluster has {len(cluster[kind])} of type {kind}"
+    return None
+
+
+def _hosts(hosts: Any) -> bool:
+    """A list, or of a sparse cluster a mapping, of HOST:PORT."""
+    values = list(hosts.values()) if isinstance(hosts, dict) else hosts
+    if not isinstance(values, list) or not values:
+        return False
+    return all(isinstance(host, str) and host.rpartition(":")[2].isdigit() and ":" in host for host in values)
+
 
 Launcher = Literal["torchrun", "none"]
 
@@ -75,8 +143,6 @@ def _chosen(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher, str]:
         how = "JAX_COORDINATOR_ADDRESS" if script.framework == "jax" else "TF_CONFIG"
         told = f", which are told of each other by {how}" if job.nodes > 1 else ""
         return "none", f"one process on each node{told}: {script.workers_evidence}"
-    if job.target.kind == "recipe" and gpus > 1 and is_keras(job.target.value, job.target.args):
-        return "none", f"{job.target.value} drives all GPUs from one process with {' and '.join(_frameworks(job))}"
     several = max(1, gpus) * job.nodes > 1
     if several and script.torchrun_evidence and not script.one_process_evidence:
         return "torchrun", f"the script joins a process group: {script.torchrun_evidence}"
@@ -88,10 +154,6 @@ def _chosen(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher, str]:
     return "none", script.one_process_evidence or no_sign
 
 
-def _frameworks(job: Job) -> tuple[str, ...]:
-    return frameworks_of(job.target.value, job.target.args)
-
-
 def _value(chosen: Launcher, nodes: int, gpus: int) -> str:
     if chosen == "none":
         return "none"
@@ -100,9 +162,8 @@ def _value(chosen: Launcher, nodes: int, gpus: int) -> str:
 
 
 def has_a_rank_per_gpu(job: Job) -> bool:
-    """Whether the target is a recipe that runs under torchrun on several GPUs; bench starts its own."""
-    target = job.target
-    return target.kind == "recipe" and recipe(target.value).ranks and not is_keras(target.value, target.args)
+    """Return whether the target is a recipe that runs under torchrun on several GPUs; bench starts its own."""
+    return job.target.kind == "recipe" and recipe(job.target.value).ranks
 
 
 def with_rank(argv: tuple[str, ...], job: Job, script: ScriptFacts, launcher: Launcher) -> tuple[str, ...]:
@@ -118,13 +179,13 @@ def with_rank(argv: tuple[str, ...], job: Job, script: ScriptFacts, launcher: La
 
 
 def gives_rank(job: Job, script: ScriptFacts, launcher: Launcher) -> bool:
-    """Whether each rank is told its number by an option of the script, which the user has not given."""
+    """Return whether each rank gets its number by an option of the script that the user has not given."""
     given = any(word.partition("=")[0] in RANK_OPTIONS for word in job.target.args)
     return launcher == "torchrun" and script.rank_option is not None and not given
 
 
 def restarts(job: Job, *, keeps_checkpoints: bool) -> int:
-    """How often ranks that ended badly start again: others would begin anew unless the user says otherwise."""
+    """Return how often failed ranks start again; without checkpoints, never by default."""
     if job.restarts is not None:
         return job.restarts
     return RESTARTS if keeps_checkpoints else 0

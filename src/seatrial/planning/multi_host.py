@@ -39,7 +39,7 @@ def join(job: Job, rank_of: int | None, environ: Mapping[str, str]) -> Job:
 
     Raises UsageError for a number beyond the hosts, or several nodes without names.
     """
-    on_a_cluster = table.place(job.backend) == "cluster"
+    on_a_cluster = table.is_elsewhere(job.backend)
     if on_a_cluster and job.hosts:
         raise UsageError(
             "on Kubernetes --nodes takes a number: the scheduler picks the hosts", run="seatrial run … --nodes 2"
@@ -108,12 +108,12 @@ def with_network(job: Job) -> Job:
 
 
 def rendezvous_id(job: Job) -> str:
-    """What the nodes of one run have in common; each has a run ID of its own."""
+    """Return the ID that the nodes of one run share; each has a run ID of its own."""
     return job.name or "-".join(("seatrial", job.target.value.replace("/", "-"), str(job.nodes)))
 
 
 def instructions(job: Job, words: Sequence[str], script: ScriptFacts | None = None) -> str:
-    """What to type on each host: seatrial's own command, and torchrun's for those who want no seatrial there.
+    """Return the commands for each host: seatrial's own, and torchrun's for hosts without seatrial.
 
     Args:
         words: of this command line, behind ``seatrial``.
@@ -125,7 +125,7 @@ def instructions(job: Job, words: Sequence[str], script: ScriptFacts | None = No
         lines.append(f"  {host}:  " + shlex.join(["seatrial", *before, "--rank-of", str(rank), *behind]))
     processes = {"count": str(job.gpus.count), "none": "1"}.get(job.gpus.kind, "gpu")
     target = {"script": [job.target.value], "module": ["-m", job.target.value]}.get(
-        job.target.kind, ["-m", module_of(job.target.value, job.target.args)]
+        job.target.kind, ["-m", module_of(job.target.value)]
     )
     torchrun = ["torchrun", "--nnodes", str(job.nodes), "--nproc-per-node", processes, "--rdzv-backend", "c10d"]
     torchrun += ["--rdzv-endpoint", f"{job.hosts[0]}:{PORT}", "--rdzv-id", rendezvous_id(job)]
@@ -139,7 +139,7 @@ def instructions(job: Job, words: Sequence[str], script: ScriptFacts | None = No
 
 
 def _variables(job: Job, script: ScriptFacts) -> list[str]:
-    """What the agent would set."""
+    """Return the variables that the agent would set."""
     workers = meeting(job.model_copy(update={"node_rank": 0})).workers
     if script.framework == "jax":
         return [

@@ -1,19 +1,130 @@
-"""``seatrial new``: a project that trains: a data loader with tests, and a seatrial.toml that explains itself."""
+"""Write seatrial.toml for an existing project, and make new projects."""
 
 from __future__ import annotations
 
 import errno
+import json
 import math
 import os
 import random
 import re
+import shlex
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from seatrial.errors import DiskError, UsageError
-from seatrial.system.files import in_the_way
+from seatrial.images.base import needed_flavour
+from seatrial.images.plan import image_needs
+from seatrial.job.foreign_folders import is_foreign
+from seatrial.job.model import ImageOptions, Job, Target
+from seatrial.job.script import ScriptFacts, script_facts
+from seatrial.job.startable import converted, first_notebook, likely_scripts, runnable_package
+from seatrial.system.files import in_the_way, write_atomically
 from seatrial.system.typed_path import as_typed
+
+FILE = "seatrial.toml"
+
+#: Names that a training script usually has, the likeliest first.
+_USUAL = ("train.py", "main.py", "run.py", "finetune.py", "fine_tune.py", "pretrain.py")
+
+
+def project_file(project: Path, script: str | None = None) -> str:
+    """The text of seatrial.toml. Raises UsageError where no script is there to start from."""
+    target = script or find_script(project)
+    job = Job(project=project, target=Target(kind="script", value=target))
+    facts = script_facts(job.target, project)
+    needs = image_needs(job, facts)
+    flavour, why = needed_flavour(ImageOptions(), project, needs.requirements)
+    reasons = [
+        f"# {needs.reason}: {', '.join(needs.requirements.lines) or 'none'}",
+        f"# framework: {facts.framework or 'none'}, from the imports {', '.join(facts.imports) or '(none)'}",
+    ]
+    lines = [
+        f"# Found in {project.name} by `seatrial init`. Every key: seatrial init --schema",
+        f"target = {_toml(target)}",
+        *_gpus(facts),
+    ]
+    lines += [*_data(project), "", "[image]", *reasons]
+    if flavour is not None:
+        lines.append(f'flavour = "{flavour}"            # {why}')
+    else:
+        lines.append(f"# base: slim Python; {why}")
+    if facts.compiler_evidence:
+        lines.append(f"# a C++ compiler is added: {facts.compiler_evidence}")
+    lines += ['slim = "none"                  # files, unused, arch: seatrial build --explain says what each saves', ""]
+    return "\n".join(lines)
+
+
+def write_project_file(project: Path, script: str | None = None) -> Path:
+    """Write it. Raises UsageError where there is one already."""
+    path = project / FILE
+    if path.exists():
+        raise UsageError(f"{FILE} already exists", run=f"${{EDITOR:-vi}} {FILE}")
+    write_atomically(path, project_file(project, script).encode())
+    return path
+
+
+def _toml(text: str) -> str:
+    """A string as TOML has it: what JSON escapes in one, TOML reads."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _gpus(facts: ScriptFacts) -> Sequence[str]:
+    if facts.torchrun_evidence:
+        return [f'gpus = "all"                   # one process per GPU: {facts.torchrun_evidence}']
+    if facts.one_process_evidence:
+        return [f'gpus = "all"                   # one process for all: {facts.one_process_evidence}']
+    return ['gpus = "auto"                  # one GPU, or the CPU where there is none']
+
+
+def _data(project: Path) -> Sequence[str]:
+    """An empty folder is refused by each run, so it waits behind a #."""
+    folders = [name for name in ("data", "dataset", "datasets") if (project / name).is_dir()]
+    if full := next((name for name in folders if any((project / name).iterdir())), None):
+        return [f'data = "./{full}"                # the folder exists; mounted read-only at /data']
+    if folders:
+        return [f'# data = "./{folders[0]}"              # the folder is empty: fill it, then take the first # away']
+    return []
+
+
+def find_script(project: Path) -> str:
+    """The script that trains. Raises UsageError where that is not plain."""
+    for name in _USUAL:
+        if (project / name).is_file():
+            return name
+    scripts = sorted(path.name for path in project.glob("*.py") if path.name != "setup.py")
+    inner = [] if scripts else _inner_scripts(project)
+    if len(scripts + inner) == 1:
+        return (scripts + inner)[0]
+    if len(scripts) > 1:
+        told = f"There are {', '.join(scripts[:8])}"
+        run = f"seatrial init {next((name for name in scripts if 'train' in name), scripts[0])}"
+    elif inner:
+        told = f"There are {', '.join(inner[:8])}"
+        run = f"seatrial init {shlex.quote(inner[0])}"
+    elif package := runnable_package(project):
+        told, run = f"Here is the package {package}", f"seatrial run -m {package}"
+    elif others := likely_scripts(project):
+        told = f"{'Here are' if len(others) > 1 else 'Here is'} {', '.join(others[:8])}"
+        run = f"seatrial init {shlex.quote(others[0])}"
+    elif notebook := first_notebook(project):
+        convert, script = converted(notebook)
+        told, run = f"Here is the notebook {notebook}", f"{convert} && seatrial init {shlex.quote(script)}"
+    else:
+        told, run = "There is no .py file here that is named after it", "find . -name '*.py' -not -path '*/.*'"
+    raise UsageError(f"Which script trains? {told}", run=run)
+
+
+def _inner_scripts(project: Path) -> list[str]:
+    """Scripts up to two folders down that are named as ones that train are; the nearest first."""
+    folders = [folder for folder in project.glob("*/") if not is_foreign(folder)]
+    folders += [inside for folder in folders for inside in folder.glob("*/") if not is_foreign(inside)]
+    found = [path.relative_to(project) for folder in folders for path in folder.glob("*train*.py")]
+    plain = [path for path in found if not any(part.startswith((".", "_", "test")) for part in path.parts)]
+    plain.sort(key=lambda path: (path.name != "train.py", len(path.parts), path))
+    return [path.as_posix() for path in plain]
+
 
 #: Files in it have ``.txt`` behind their names, so that no tool takes them for files of this project.
 STARTER = "starter"
@@ -37,7 +148,7 @@ def new_project(folder: Path) -> list[str]:
         raise UsageError(
             f"{'An empty name' if folder == Path() else repr(str(folder))} does not name a new project",
             cause="its folder and its image get the name: letters, digits, . _ -, at most 63",
-            run="seatrial new my-project",
+            run="seatrial init my-project",
         )
     if not folder.parent.is_dir():
         raise UsageError(f"There is no folder {folder.parent}", run=f"mkdir -p {as_typed(folder.parent)}")
@@ -65,8 +176,8 @@ def _refuse_what_is_there(folder: Path) -> None:
         what = "The folder {} is not empty" if folder.is_dir() else "There is a file {} already"
         raise UsageError(
             f"{what.format(folder)}: nothing was written",
-            cause="seatrial new makes a new folder; for a project that is there, seatrial init writes seatrial.toml",
-            run=f"cd {as_typed(folder)} && seatrial init" if folder.is_dir() else "seatrial new ANOTHER-NAME",
+            cause="seatrial init makes a new folder; for a project that is there, seatrial init writes seatrial.toml",
+            run=f"cd {as_typed(folder)} && seatrial init" if folder.is_dir() else "seatrial init ANOTHER-NAME",
         )
 
 

@@ -5,30 +5,28 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
-from seatrial.backends.base import PlaceKind
+from seatrial.backends.base import Planner, Traits
+from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.errors import GpuContractError, UsageError
 from seatrial.images.recipes import recipe
 from seatrial.job.gpus import Selection, select
 from seatrial.job.memory_settings import memory_note
 from seatrial.job.model import DataMount, Job
-from seatrial.job.plan import AgentPlan, Check, Choice, Plan
+from seatrial.job.plan import Check, Choice, Plan
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
+from seatrial.planning.defaults import env_flag_changes, server_changes
 from seatrial.planning.horovod import horovod_parts, refuse_first
 from seatrial.planning.host import HostFacts, git_commit
-from seatrial.planning.launcher import Launcher, choose_launcher, restarts, with_rank
+from seatrial.planning.launcher import Launcher, choose_launcher, refuse_half_set, restarts, with_rank
 from seatrial.planning.options import gpu_memory_limit, refuse_options
-from seatrial.planning.recipe_env import with_env_flags
 from seatrial.planning.secrets import WEBHOOK_SECRET, targets_secrets, without_secrets
-from seatrial.planning.serving import with_server
 from seatrial.planning.site import Parts, Site
 from seatrial.planning.streams import choose_streams
 from seatrial.planning.target_command import Places
-from seatrial.planning.tf_config import refuse_half_set
-from seatrial.recipe_names import is_keras
 
 
 def _container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
@@ -42,32 +40,41 @@ def _container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
 
 
 def _process_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
-    from seatrial.planning.process_parts import process_parts
+    from seatrial.planning.process import process_parts
 
     return process_parts(job, site, script)
 
 
 def _cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
-    from seatrial.planning.cluster.parts import cluster_parts
+    from seatrial.planning.pods import cluster_parts
 
     return cluster_parts(job, site, script)
 
 
-#: What each kind of place has to be planned. A plan loads one.
-PARTS: Mapping[PlaceKind, Callable[[Job, Site, ScriptFacts], Parts]] = {
+#: The parts of planning; a plan loads one.
+PARTS: Mapping[Planner, Callable[[Job, Site, ScriptFacts], Parts]] = {
     "container": _container_parts,
     "process": _process_parts,
-    "cluster": _cluster_parts,
+    "pods": _cluster_parts,
 }
 
 
-def with_defaults(job: Job, place: PlaceKind) -> Job:
-    """Recipes save their models to ./models unless told otherwise; scripts save where they please."""
-    job = with_server(job, place) if job.serve is not None else with_env_flags(job)
-    trains = job.target.kind == "recipe" and recipe(job.target.value).trains
-    if trains and job.models is None and place != "cluster":
-        return job.model_copy(update={"models": DataMount(source=job.project / "models", read_only=False)})
-    return job
+@dataclass(frozen=True)
+class Notes:
+    """Choices before and after those of planning, and warnings after them."""
+
+    first: tuple[Choice, ...] = ()
+    last: tuple[Choice, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def with_defaults(job: Job, traits: Traits) -> Job:
+    """Return the job with ./models as the models folder of a recipe that saves or opens a model there."""
+    changes = server_changes(job, traits) if job.serve is not None else env_flag_changes(job)
+    known = recipe(job.target.value) if job.target.kind == "recipe" else None
+    if known is not None and job.models is None and traits.on_this_host and (known.trains or known.opens):
+        changes["models"] = DataMount(source=job.project / "models", read_only=known.opens)
+    return job.model_copy(update=changes) if changes else job
 
 
 def select_gpus(job: Job, script: ScriptFacts, host: HostFacts, leased: Mapping[str, str]) -> Selection:
@@ -84,22 +91,30 @@ def select_gpus(job: Job, script: ScriptFacts, host: HostFacts, leased: Mapping[
         raise GpuContractError(error.message, cause=host.inventory.error or error.cause, run=error.run) from None
 
 
-def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = False) -> Plan:
+def make_plan(
+    job: Job,
+    site: Site,
+    script: ScriptFacts,
+    *,
+    interactive: bool = False,
+    notes: Notes = Notes(),
+) -> Plan:
     """Resolve a job.
 
     Args:
         job: with its defaults filled in.
         interactive: an interactive shell in place of the target.
+        notes: choices and warnings from outside of planning.
 
     Raises:
         SeatrialError: something named in the job is not there or cannot be done on this backend.
     """
-    refuse_options(job, site.backend.place, site.backend.name)
-    refuse_first(job, script, site.backend.place)
-    refuse_half_set(job, script, site.host.environ, inherits=site.backend.place == "process")
+    refuse_options(job, site.backend.traits, site.backend.name)
+    refuse_first(job, script, site.backend.traits)
+    refuse_half_set(job, script, site.host.environ, inherits=not site.backend.traits.isolates)
     if interactive:  # nobody knows what will be typed
         script = replace(script, writes=tuple(replace(write, certain=False) for write in script.writes))
-    parts = PARTS[site.backend.place](job, site, script)
+    parts = PARTS[site.backend.traits.planner](job, site, script)
     horovod = horovod_parts(job, script, parts)
     script = script if horovod.starts_ranks else script.without_horovod
     launcher, launcher_choice = choose_launcher(job, script, parts.gpus.count)
@@ -123,13 +138,21 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
         cluster=parts.cluster,
         companion=parts.companion,
         companion_image=job.image.base if parts.companion else None,
-        view=site.view,
         python=parts.python,
         venv=parts.venv,
-        agent=_agent(job, site, script, parts, "none" if interactive else launcher, interactive=interactive).model_copy(
-            update={"terminal": streams.terminal, "input": streams.input, "stand_ins": horovod.stand_ins}
+        agent=_agent(
+            job,
+            site,
+            script,
+            parts,
+            "none" if interactive else launcher,
+            interactive=interactive,
+            terminal=streams.terminal,
+            input=streams.input,
+            stand_ins=horovod.stand_ins,
         ),
         choices=(
+            *notes.first,
             *(site.selection.choices if site.selection else ()),
             *parts.choices,
             *horovod.choices,
@@ -137,12 +160,14 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
             *_told_memory(job, script, parts),
             *_memory_settings(job, script, parts),
             *_told_changes(job, interactive=interactive),
+            *notes.last,
         ),
         warnings=(
             *streams.warnings,
             *horovod.warnings,
             *parts.warnings,
             *(parts.image.warnings if parts.image else ()),
+            *notes.warnings,
         ),
         git_commit=git_commit(job.project),
         driver_version=site.host.inventory.driver_version if site.selection and not site.another else None,
@@ -159,7 +184,7 @@ def _memory_settings(job: Job, script: ScriptFacts, parts: Parts) -> Iterator[Ch
 
 
 def _told_memory(job: Job, script: ScriptFacts, parts: Parts) -> tuple[Choice, ...]:
-    """How much of each GPU the target may use, where that is limited."""
+    """Return the choice of a GPU memory limit, if there is one."""
     limit = gpu_memory_limit(job, script, parts.gpus.gpus)
     if limit is None:
         return ()
@@ -169,8 +194,9 @@ def _told_memory(job: Job, script: ScriptFacts, parts: Parts) -> tuple[Choice, .
 
 
 def _agent(
-    job: Job, site: Site, script: ScriptFacts, parts: Parts, launcher: Launcher, *, interactive: bool
+    job: Job, site: Site, script: ScriptFacts, parts: Parts, launcher: Launcher, *, interactive: bool, **more: Any
 ) -> AgentPlan:
+    """Return the agent's plan; ``more``: further fields of it."""
     gpus, meeting = parts.gpus, parts.meeting
     under_torchrun = launcher == "torchrun"
     return AgentPlan(
@@ -211,11 +237,12 @@ def _agent(
         host_sampled=parts.companion is not None,
         unkept=() if interactive else parts.unkept,
         pod_restarts=parts.cluster.restarts if parts.cluster else None,
+        **more,
     )
 
 
 def _changes(job: Job, *, interactive: bool) -> dict[str, Any] | None:
-    """What is changed in a script from outside; recipes are ours, and a shell runs no script."""
+    """Return the changes that the hook makes to a script; None for recipes and shells."""
     if job.no_tune or interactive or job.target.kind == "recipe" or job.tuning is not None:
         return None
     return None if _of_another_script(job) else job.tune.set_ones() or None
@@ -249,7 +276,7 @@ def _check(job: Job, script: ScriptFacts, gpus: int) -> Check:
         return "none"
     if job.serve is not None and job.serve.suffix == ".onnx":  # an image without torch
         return "driver"
-    if job.target.kind == "recipe" and not is_keras(job.target.value, job.target.args):
+    if job.target.kind == "recipe":
         return "torch"
     if script.framework != "torch" and not script.needs_framework:
         return "driver"

@@ -1,4 +1,4 @@
-"""What planning is given, and what each kind of place makes of it."""
+"""Types that planning reads, and those that each planner returns."""
 
 from __future__ import annotations
 
@@ -83,8 +83,6 @@ class Site:
             where a scheduler picks them.
         another: the machine that the plan is made for, where it is not this one.
         cluster: what the cluster has; None on this machine.
-        view: the folder that stands for the project, so that outputs stay apart (runs/view.py); None: the project.
-        events: the folder that the target writes for TensorBoard, where that is up.
         caller: whose input and terminal the target may get; None: nobody's, it runs detached.
         service: the container is another's, and this is what it is like; None: it is all ours.
     """
@@ -103,10 +101,8 @@ class Site:
     selection: Selection | None = None
     another: AnotherMachine | None = None
     cluster: ClusterSite | None = None
-    view: Path | None = None
     caller: Caller | None = None
     service: ServiceSite | None = None
-    events: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -125,7 +121,7 @@ class GpuPlan:
 
 @dataclass(frozen=True)
 class Meeting:
-    """How the nodes of one run find each other; the defaults are those of a run on one.
+    """Describes how the nodes of one run find each other; the defaults are those of one node.
 
     Attributes:
         rank: this node's number, or None where it is read inside, from ``rank_variable``.
@@ -144,7 +140,7 @@ class Meeting:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a container, a process of this machine and a cluster's pods differ in.
+    """Holds the differences between a container, a process of this machine and a cluster's pods.
 
     Attributes:
         argv: the target's own command; ``script`` the index behind the interpreter (target_command.py).

@@ -1,12 +1,13 @@
-"""What of the caller's a target gets: terminals like theirs, and their standard input (docs/decisions/0028)."""
+"""Pass the caller's terminals and standard input on to a target (docs/decisions.md, 0028)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from seatrial.common.contract.agent_plan import Terminal
 from seatrial.errors import UsageError
 from seatrial.input_frames import PIPE
-from seatrial.job.plan import CONTAINER_INPUT, ContainerPlan, Mount, Terminal
+from seatrial.job.plan import CONTAINER_INPUT, ContainerPlan, Mount
 from seatrial.job.script import ScriptFacts
 from seatrial.planning.launcher import Launcher
 from seatrial.planning.site import Parts, Site
@@ -41,7 +42,7 @@ def choose_streams(site: Site, script: ScriptFacts, parts: Parts, launcher: Laun
             warnings = (f"Standard input is not passed to the target: {no_input[0]}",)
         wants = False
     terminal = None
-    if site.backend.place != "cluster" and parts.companion is None and not _has_ranks(parts, launcher):
+    if site.backend.traits.on_this_host and parts.companion is None and not _has_ranks(parts, launcher):
         terminal = _terminal(caller, typed=wants)
     if not wants:
         return Streams(parts.container, terminal, None, warnings)
@@ -54,7 +55,7 @@ def choose_streams(site: Site, script: ScriptFacts, parts: Parts, launcher: Laun
 
 
 def _wants_input(caller: Caller, script: ScriptFacts) -> tuple[bool, tuple[str, ...]]:
-    """Whether the caller's input is for the target, and what to say where that is not what they may think.
+    """Return whether the caller's input is for the target, and warnings if that may surprise.
 
     A pipe is, where the script reads one or nobody can tell; a file, which a shell's loop may be reading, only when
     asked for. Keys are, where their echo has a screen to go to.
@@ -77,7 +78,7 @@ def _wants_input(caller: Caller, script: ScriptFacts) -> tuple[bool, tuple[str, 
 
 def _why_no_input(site: Site, parts: Parts, launcher: Launcher) -> tuple[str, str] | None:
     """(why nothing typed or piped can reach the target, the next command), or None."""
-    if site.backend.place == "cluster":
+    if not site.backend.traits.on_this_host:
         return "a cluster's pods run detached", "seatrial runs exec RUN -- bash   # once it runs"
     if parts.companion is not None:
         return "the image has no Python >= 3.8 for the agent, which would pass it on", "seatrial shell …"

@@ -10,7 +10,6 @@ from seatrial.images.recipes import recipe
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import (
     CONTAINER_DATA,
-    CONTAINER_EVENTS,
     CONTAINER_MODELS,
     CONTAINER_PROJECT,
     CONTAINER_RESUMED_CHECKPOINTS,
@@ -20,9 +19,6 @@ from seatrial.job.plan import (
 from seatrial.recipe_names import module_of
 from seatrial.system.typed_path import as_typed
 
-#: Where Hugging Face's Trainer (transformers 5) and our recipes write event files; a script can read it, too.
-EVENTS_VARIABLE = "TENSORBOARD_LOGGING_DIR"
-
 
 @dataclass(frozen=True)
 class Places:
@@ -31,7 +27,6 @@ class Places:
     Attributes:
         project: the working directory.
         data, models, resume: None when the job has none.
-        events: where event files for TensorBoard go, while that is up.
         scripts: what a script's path is relative to, ending in "/", where that is not the working directory.
     """
 
@@ -41,7 +36,6 @@ class Places:
     models: str | None
     resume: str | None
     scripts: str = ""
-    events: str | None = None
 
     def env(self) -> dict[str, str]:
         """The same as variables, so that an unmodified script can be pointed at them on every backend."""
@@ -50,12 +44,11 @@ class Places:
             "SEATRIAL_DATA_DIR": self.data,
             "SEATRIAL_MODELS_DIR": self.models,
             "SEATRIAL_RESUME_DIR": self.resume,
-            EVENTS_VARIABLE: self.events,
         }
         return {name: value for name, value in variables.items() if value is not None}
 
 
-def container_places(job: Job, *, resumes: bool, events: bool = False) -> Places:
+def container_places(job: Job, *, resumes: bool) -> Places:
     return Places(
         project=job.workdir or CONTAINER_PROJECT,
         run=CONTAINER_RUN,
@@ -63,27 +56,21 @@ def container_places(job: Job, *, resumes: bool, events: bool = False) -> Places
         models=CONTAINER_MODELS if job.models else None,
         resume=CONTAINER_RESUMED_CHECKPOINTS if resumes else None,
         scripts=f"{CONTAINER_PROJECT}/" if job.workdir else "",
-        events=CONTAINER_EVENTS if events and EVENTS_VARIABLE not in job.env else None,
     )
 
 
-def local_places(job: Job, outputs: Path, resume_from: Path | None, view: Path | None = None) -> Places:
-    """Raises UsageError when the working directory asked for is not there.
-
-    Args:
-        view: the folder that stands for the project.
-    """
-    root = view or job.project
+def local_places(job: Job, outputs: Path, resume_from: Path | None) -> Places:
+    """Raises UsageError when the working directory asked for is not there."""
     project = job.project / (job.workdir or "")
     if not project.is_dir():
         raise UsageError(f"--workdir {job.workdir}: there is no folder {project}", run=f"ls {as_typed(job.project)}")
     return Places(
-        project=str(root / (job.workdir or "")),
+        project=str(project),
         run=str(outputs),
         data=str(job.data.source) if job.data else None,
         models=str(job.models.source) if job.models else None,
         resume=str(resume_from) if resume_from else None,
-        scripts=f"{root}/" if job.workdir else "",
+        scripts=f"{job.project}/" if job.workdir else "",
     )
 
 
@@ -100,7 +87,7 @@ def target_argv(target: Target, image: ImagePlan | None, python: str, places: Pl
     behind_python = {
         "script": [places.scripts + target.value],
         "module": ["-m", target.value],
-        "recipe": ["-m", module_of(target.value, target.args), *_recipe_arguments(target, places)],
+        "recipe": ["-m", module_of(target.value), *_recipe_arguments(target, places)],
     }[target.kind]
     return [*entrypoint, python, *behind_python, *target.args], len(entrypoint) + 1
 

@@ -1,4 +1,4 @@
-"""What CUDA itself sees, and a kernel run on each device; through ctypes on libcuda.so.1, no toolkit needed.
+"""Ask CUDA itself what it sees, and run a kernel on each device, through ctypes on libcuda.so.1 without a toolkit.
 
 ``main()`` is for a child process that prints one JSON object and exits, so that no context outlives the check.
 """
@@ -115,7 +115,7 @@ def _describe(driver: Driver, device: int, index: int) -> Dict[str, Any]:
     major = driver.number("cuDeviceGetAttribute", _CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device)
     minor = driver.number("cuDeviceGetAttribute", _CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device)
     text = name.value.decode("utf-8", "replace")
-    # For a slice cuDeviceGetUuid_v2 gives the slice's UUID; only the name tells that it is one.
+    # For a slice cuDeviceGetUuid_v2 gives the slice's UUID; only the name shows that it is one.
     prefix = "MIG" if " MIG " in text else "GPU"
     return {
         "uuid": "%s-%s" % (prefix, uuid.UUID(bytes=bytes(raw))),

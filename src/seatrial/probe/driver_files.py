@@ -4,11 +4,48 @@ What the container toolkit would inject, found without it: for hosts that have a
 """
 
 import os
+import platform
 import re
 import stat
+import struct
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
-from seatrial.probe import ld_cache
+#: Header and entry of the "new" format, which glibc >= 2.2 appends to or writes instead of the old one.
+#: Source: glibc, sysdeps/generic/dl-cache.h, struct cache_file_new and struct file_entry_new.
+MAGIC = b"glibc-ld.so.cache1.1"
+HEADER = struct.Struct("=20sIIB3xI12x")
+ENTRY = struct.Struct("=iIIIQ")
+
+#: Entry flags: low byte, kind of library; next byte, its ABI. Source: the same file, FLAG_ELF_LIBC6 and
+#: FLAG_X8664_LIB64, FLAG_AARCH64_LIB64.
+FLAG_ELF_LIBC6 = 0x0003
+FLAG_ABI = {"x86_64": 0x0300, "aarch64": 0x0A00}
+
+
+def parse(data: bytes, machine: Optional[str] = None) -> Dict[str, str]:
+    """Library name (``libcuda.so.1``) → absolute path, for one machine's ABI; the first entry wins, as in ld.so.
+
+    Raises ValueError when ``data`` is not a cache of the new format.
+    """
+    start = data.find(MAGIC)
+    if start < 0:
+        raise ValueError("no glibc-ld.so.cache1.1 header")
+    wanted = FLAG_ELF_LIBC6 | FLAG_ABI.get(machine or platform.machine(), 0)
+    libraries: Dict[str, str] = {}
+    try:
+        count = HEADER.unpack_from(data, start)[1]
+        for i in range(count):
+            flags, key, value, _, _ = ENTRY.unpack_from(data, start + HEADER.size + i * ENTRY.size)
+            if flags == wanted:
+                libraries.setdefault(_string(data, start + key), _string(data, start + value))
+    except (struct.error, ValueError) as error:
+        raise ValueError("cache ends early: %s" % error) from error
+    return libraries
+
+
+def _string(data: bytes, offset: int) -> str:
+    return os.fsdecode(data[offset : data.index(b"\0", offset)])
+
 
 #: Libraries by driver capability, as file name stems before ``.so``. Names absent on a driver's branch are normal.
 #: Source: https://github.com/NVIDIA/libnvidia-container/blob/main/src/nvc_info.c, tables utility_libs,
@@ -34,7 +71,7 @@ LIBRARIES = {
 REQUIRED_LIBRARIES = ("libcuda", "libnvidia-ml")
 
 #: Where drivers put their libraries: Debian multiarch and its alternatives, Fedora, plain installers, GPU
-#: operators and managed Kubernetes, NixOS, WSL2. ``LD_LIBRARY_PATH`` and ld.so.cache are asked first.
+#: operators and managed Kubernetes, NixOS, WSL2. ``LD_LIBRARY_PATH`` and ld.so.cache are read first.
 FOLDERS = (
     "/usr/local/nvidia/lib64",
     "/usr/lib/x86_64-linux-gnu",
@@ -85,7 +122,7 @@ class Library(NamedTuple):
 
 
 class DriverFiles(NamedTuple):
-    """What was found. Paths are as on the host, also when it was looked for under another root.
+    """Hold what was found. Paths are as on the host, also when it was looked for under another root.
 
     Attributes:
         version: of the loaded kernel module, e.g. ``580.159.04``; None under WSL2 or without a driver.
@@ -108,7 +145,7 @@ class DriverFiles(NamedTuple):
 
 
 def find(root: str = "/", environ: Optional[Mapping[str, str]] = None) -> DriverFiles:
-    """Look for the driver under ``root``. Never raises; says what it did not find."""
+    """Look for the driver under ``root``. Never raises; the result has what it did not find."""
     host = _Host(root)
     environ = os.environ if environ is None else environ
     wsl = host.exists("/dev/dxg")
@@ -219,7 +256,7 @@ def _folders(host: _Host, environ: Mapping[str, str], wsl: bool, missing: List[s
     cache = host.read("/etc/ld.so.cache")
     if cache:
         try:
-            cached = ld_cache.parse(cache)
+            cached = parse(cache)
         except ValueError as error:
             missing.append("/etc/ld.so.cache: %s" % error)
         else:

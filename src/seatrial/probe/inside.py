@@ -1,4 +1,4 @@
-"""What a container, or a plain process, sees of the GPUs and of itself: the facts that doctor judges outside.
+"""Collect what a container, or a plain process, sees of the GPUs and of itself, for doctor to judge outside.
 
 Runs under any Python >= 3.8 in the place looked at; prints one line of JSON. Nothing here imports a framework.
 """
@@ -10,8 +10,8 @@ import re
 import sys
 from typing import Any, Dict, List, Optional
 
-from seatrial.probe import cuda, nvml, shm
-from seatrial.probe.cgroup import Cgroup
+from seatrial.probe import container, cuda, nvml
+from seatrial.probe.container import Cgroup
 
 #: Variables that decide what CUDA and the engines do; nothing else of the environment leaves the container.
 VARIABLES = (
@@ -25,7 +25,7 @@ VARIABLES = (
     "NVIDIA_VISIBLE_DEVICES",
 )
 
-#: Where an image keeps libraries, beside LD_LIBRARY_PATH.
+#: Where an image keeps libraries, besides LD_LIBRARY_PATH.
 LIBRARY_FOLDERS = (
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -36,7 +36,7 @@ LIBRARY_FOLDERS = (
     "/usr/local/cuda/compat",
 )
 
-#: Distributions whose presence and version say what a framework was built for.
+#: Distributions whose presence and version show what a framework was built for.
 DISTRIBUTIONS = re.compile(r"^(torch|tensorflow.*|jax.*|nvidia-.*|triton)$")
 
 
@@ -46,7 +46,7 @@ def main(gpus: bool = True) -> None:
 
 
 def facts(gpus: bool = True) -> Dict[str, Any]:
-    """Everything; with ``gpus`` False only what the file system says: CUDA and NVML are left alone."""
+    """Everything; with ``gpus`` False only what the file system shows: CUDA and NVML are left alone."""
     result: Dict[str, Any] = {
         "python": "%d.%d.%d" % sys.version_info[:3],
         "executable": sys.executable,
@@ -58,7 +58,7 @@ def facts(gpus: bool = True) -> Dict[str, Any]:
         "torch": _torch_build(),
         "memory_limit_bytes": Cgroup().memory_limit_bytes(),
     }
-    space = shm.read()
+    space = container.read()
     result["shm_bytes"] = space.total_bytes if space else None
     result["shm_stale"] = sorted(os.path.basename(path) for path in glob.glob("/dev/shm/nccl-*"))
     if gpus:
@@ -147,6 +147,6 @@ def _peers(count: int) -> List[List[int]]:
             for j in range(count):
                 if i != j and not driver.number("cuDeviceCanAccessPeer", devices[i], devices[j]):
                     pairs.append([i, j])
-    except cuda.CudaError:  # what is broken, the kernels have told already
+    except cuda.CudaError:  # what is broken, the kernels have shown already
         pass
     return pairs

@@ -1,8 +1,9 @@
-"""The whole machine: CPU in use, memory, load. Source of the files: proc(5)."""
+"""Read the machine: its memory and load, and which container a process on a GPU belongs to."""
 
 import os
+import re
 import time
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, NamedTuple, Optional
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -15,7 +16,7 @@ class Machine:
         self._busy_s, self._read_s = self._cpu_seconds(), time.monotonic()
 
     def read(self) -> Dict[str, Any]:
-        """cpu_cores in use, cpu_count, memory_used_bytes, memory_total_bytes, load_1m; None where not told."""
+        """cpu_cores in use, cpu_count, memory_used_bytes, memory_total_bytes, load_1m; None if unknown."""
         busy_s, now_s = self._cpu_seconds(), time.monotonic()
         cores: Optional[float] = None
         if busy_s is not None and self._busy_s is not None and now_s > self._read_s:
@@ -50,3 +51,83 @@ class Machine:
                 return file.read()
         except OSError:
             return ""
+
+
+#: How often every process's cgroup is read after all.
+RESCAN_S = 30.0
+
+_ID = r"(?P<id>[0-9a-f]{64})"
+#: Engine → what stands before its container's ID. Podman's conmon has a cgroup of its own and is nobody's container.
+_PATTERNS = (
+    ("podman", re.compile(r"/libpod-" + _ID)),
+    ("containerd", re.compile(r"/cri-containerd-" + _ID)),
+    ("cri-o", re.compile(r"/crio-" + _ID)),
+    ("docker", re.compile(r"/docker[-/]" + _ID)),
+    ("containerd", re.compile(r"/kubepods[^\n]*/" + _ID)),
+)
+#: systemd's driver writes the UID's dashes as underscores.
+_POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
+
+
+class Owner(NamedTuple):
+    """A container. ``pod_uid`` in Kubernetes, else None."""
+
+    engine: str
+    container_id: str
+    pod_uid: Optional[str] = None
+
+
+def parse(cgroup: str) -> Optional[Owner]:
+    """The container in the text of /proc/PID/cgroup, or None for a process of the host.
+
+    The innermost one, where a container runs in another (kind, Docker in Docker).
+    """
+    best: Optional[Owner] = None
+    best_at = -1
+    for line in cgroup.splitlines():
+        for engine, pattern in _PATTERNS:
+            for match in pattern.finditer(line):
+                if match.start() > best_at:
+                    best_at, pod = match.start(), _POD.search(line)
+                    best = Owner(engine, match.group("id"), pod.group(1).replace("_", "-") if pod else None)
+    return best
+
+
+def owner(pid: int, proc: str = "/proc") -> Optional[Owner]:
+    """The container of a process; None for the host's own, and for one that is gone."""
+    try:
+        with open("%s/%d/cgroup" % (proc, pid)) as file:
+            return parse(file.read())
+    except OSError:
+        return None
+
+
+class Attribution:
+    """Which containers have processes here, read again and again: the cgroup of a known process is not read anew.
+
+    A process is known once two readings agree: an engine starts a container's first process in its own cgroup and
+    then moves it. Every RESCAN_S all are read: PIDs are given again, and the service manager may move processes.
+    """
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self._proc = proc
+        self._seen: Dict[str, Optional[Owner]] = {}
+        self._known: Dict[str, Optional[Owner]] = {}
+        self._rescan_at_s = 0.0
+
+    def containers(self) -> Dict[Owner, List[int]]:
+        """Every container that has a process here, with its PIDs in order."""
+        if time.monotonic() >= self._rescan_at_s:
+            self._rescan_at_s = time.monotonic() + RESCAN_S
+            self._seen, self._known = {}, {}
+        found: Dict[Owner, List[int]] = {}
+        seen: Dict[str, Optional[Owner]] = {}
+        known: Dict[str, Optional[Owner]] = {}
+        for name in sorted((name for name in os.listdir(self._proc) if name.isdigit()), key=int):
+            its = self._known[name] if name in self._known else owner(int(name), self._proc)
+            agrees = name in self._known or (name in self._seen and self._seen[name] == its)
+            (known if agrees else seen)[name] = its
+            if its is not None:
+                found.setdefault(its, []).append(int(name))
+        self._seen, self._known = seen, known
+        return found

@@ -1,10 +1,75 @@
 """NVML: the GPUs of this machine and who uses them. The only importer of pynvml.
 
-A machine without a driver is a fact, not an error: ``inventory()`` says so in ``error``.
+A machine without a driver is a fact, not an error: ``inventory()`` has it in ``error``.
 """
 
 import ctypes
+import re
 from typing import Any, List, NamedTuple, Optional
+
+#: One file a GPU instance and compute instance; it names the minor number of its node in /dev/nvidia-caps.
+#: Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/, "Device Nodes and Capabilities".
+CAPABILITIES = "/proc/driver/nvidia/capabilities/gpu%d/mig/gi%d"
+
+
+class Slice(NamedTuple):
+    """A slice and what identifies it to the kernel.
+
+    Attributes:
+        name: ``"0:1"``, GPU index and MIG index. minor: of the GPU's own node.
+        gpu_instance, compute_instance: numbers that NVML gives.
+    """
+
+    name: str
+    uuid: str
+    minor: int
+    gpu_instance: int
+    compute_instance: int
+
+
+def slices(pynvml: Any) -> List[Slice]:
+    """Every MIG slice of this machine. ``pynvml`` is initialised."""
+    found = []
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            mode = optional(pynvml, "nvmlDeviceGetMigMode", handle)
+            if not mode or not mode[0]:
+                continue
+            minor = pynvml.nvmlDeviceGetMinorNumber(handle)
+            for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+                part = optional(pynvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
+                if part is not None:
+                    found.append(
+                        Slice(
+                            "%d:%d" % (index, number),
+                            pynvml.nvmlDeviceGetUUID(part),
+                            minor,
+                            pynvml.nvmlDeviceGetGpuInstanceId(part),
+                            pynvml.nvmlDeviceGetComputeInstanceId(part),
+                        )
+                    )
+        except pynvml.NVMLError:  # a GPU that cannot be read has no slice to give
+            continue
+    return found
+
+
+def capability_nodes(part: Slice, root: str = "") -> List[str]:
+    """``/dev/nvidia-caps/nvidia-capN`` of the GPU instance and of the compute instance; [] if unknown."""
+    base = root + CAPABILITIES % (part.minor, part.gpu_instance)
+    paths = (base + "/access", base + "/ci%d/access" % part.compute_instance)
+    minors = [_minor(path) for path in paths]
+    return ["/dev/nvidia-caps/nvidia-cap%d" % minor for minor in minors if minor is not None]
+
+
+def _minor(path: str) -> Optional[int]:
+    try:
+        with open(path) as file:
+            match = re.search(r"DeviceFileMinor:\s*(\d+)", file.read())
+    except OSError:
+        return None
+    return int(match.group(1)) if match else None
+
 
 #: What the common failures of nvmlInit mean, in the user's words.
 #: Source: https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html (nvmlReturn_t)
@@ -22,7 +87,7 @@ class NvmlError(Exception):
 
 
 class GpuFact(NamedTuple):
-    """A GPU, or MIG slice, as NVML tells it; what could not be read is None.
+    """A GPU, or MIG slice, as NVML reports it; what could not be read is None.
 
     ``index`` is that of the (parent) GPU in PCI bus order. ``compute_mode`` is NVML's number, 0 = shared.
     A slice has ``mig`` = "GPU index:MIG index" and ``parent_uuid``; its parent is listed too, ``mig_enabled``.
@@ -65,7 +130,7 @@ class ComputeProcess(NamedTuple):
 
 
 def present() -> bool:
-    """Whether the driver's NVML library can be loaded."""
+    """Return whether the driver's NVML library can be loaded."""
     try:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
@@ -76,7 +141,7 @@ def present() -> bool:
 def load() -> Any:
     """The pynvml module, with NVML initialised. Raises NvmlError.
 
-    The library is tried first: importing pynvml costs 0.15 s and several MB, wasted where there is no driver.
+    The library is tried first: importing pynvml costs 0.15 s and several MB, wasted without a driver.
     """
     if not present():
         raise NvmlError(_INIT_FAILURES[_LIBRARY_NOT_FOUND])

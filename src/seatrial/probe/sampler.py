@@ -6,8 +6,7 @@ from typing import Any, Dict, List, Optional, Sequence, Set
 from seatrial.events import GPU_SAMPLE_KEYS
 from seatrial.probe import nvml
 from seatrial.probe.container import Container
-from seatrial.probe.gpu import Gpu, GpuProcess
-from seatrial.probe.xid import XidWatch
+from seatrial.probe.gpu import Gpu, GpuProcess, XidWatch
 
 #: Reading energy and ECC takes 5.8 ms of CPU (measured on an H200, driver 580.159.04: benchmarks/sample_cost.py).
 COUNTER_INTERVAL_S = 30.0
@@ -57,7 +56,7 @@ class Sampler:
         return self._container.mains
 
     def sample(self) -> Dict[str, Any]:
-        """Keys of one ``sample`` event, GPUs in the order asked for.
+        """Keys of one ``sample`` event, GPUs in the given order.
 
         Energy and ECC are read every COUNTER_INTERVAL_S, and null in between. GPM values are as old as gpm_interval_s;
         temperature, clocks, throttling and the container's as a second. All else is read each time.
@@ -68,11 +67,11 @@ class Sampler:
         return {"gpus": [self._gpu(uuid, with_counters) for uuid in self.uuids], **self._container.read()}
 
     def energy_j(self) -> Dict[str, Optional[float]]:
-        """UUID → joules since the driver loaded, read now; None where there is no such counter."""
+        """UUID → joules since the driver loaded, read now; None without such a counter."""
         return {uuid: self._read(uuid, lambda gpu: gpu.energy_j()) for uuid in self.uuids}
 
     def compute_processes(self, uuid: str) -> Optional[List[nvml.ComputeProcess]]:
-        """Processes with a CUDA context on the GPU, or None when NVML does not tell."""
+        """Processes with a CUDA context on the GPU, or None if NVML does not list them."""
         processes = self._read(uuid, lambda gpu: gpu.compute_processes())
         return None if processes is None else list(processes)
 

@@ -15,7 +15,7 @@ MAX_QUOTE = 150
 
 
 def energy(joules: float) -> str:
-    """``812 J``; from 3.6 kJ on also in watt hours."""
+    """Return ``812 J``; from 3.6 kJ on also in watt hours."""
     return energy_short(joules) + (f" ({joules / 3600:.3g} Wh)" if joules >= 3600 else "")
 
 
@@ -30,36 +30,41 @@ def percent(value: float) -> str:
 
 
 def figure(value: float) -> str:
-    """A reported number: from a thousand on whole and in groups of three digits, else five significant digits."""
+    """Return a reported number: from a thousand on in groups of three digits, else five significant digits."""
     if 1000 <= abs(value) < 1e15:
         return f"{value:,.0f}"
     return f"{int(value)}" if value == int(value) and abs(value) < 1e15 else f"{value:.5g}"
 
 
 def rate(value: float) -> str:
-    """So many a second: three digits below a hundred, whole from there on."""
+    """Return a rate: three digits below a hundred, whole from there on."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def metric_figure(name: str, value: float) -> str:
-    """A reported number whose name ends in its unit of bytes, as a size; any other as ``figure`` writes it."""
+    """Return a number whose name ends in ``_bytes`` as a size; any other as ``figure`` does."""
     return format_bytes(int(value)) if name.endswith("_bytes") and value >= 0 else figure(value)
 
 
 def quote(line: str) -> str:
-    """The first sentence of a line of output, without where it stood: enough to say what happened."""
-    said = re.sub(r"^(stdout|stderr)\.log line \d+: ", "", line)
-    sentence = re.split(r"(?<=[.!?]) ", said.replace("memory. Tried", "memory: tried"), maxsplit=1)[0]
+    """Return the first sentence of a line of output, without its place."""
+    rest = re.sub(r"^(stdout|stderr)\.log line \d+: ", "", line)
+    sentence = re.split(r"(?<=[.!?]) ", rest.replace("memory. Tried", "memory: tried"), maxsplit=1)[0]
     return sentence if len(sentence) <= MAX_QUOTE else sentence[: MAX_QUOTE - 1] + "…"
 
 
+def join(*parts: str | None) -> str | None:
+    """Join the known parts by commas; None if there are none."""
+    return ", ".join(part for part in parts if part) or None
+
+
 def count(number: int, noun: str) -> str:
-    """``1 GPU``, ``2 GPUs``, ``2 processes``."""
+    """Return ``1 GPU``, ``2 GPUs``, ``2 processes``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def short_uuid(uuid: str) -> str:
-    """``GPU-de421f49``: enough to tell the GPUs of one machine apart."""
+    """Return ``GPU-de421f49``, which distinguishes the GPUs of one machine."""
     kind, _, rest = uuid.partition("-")
     return f"{kind}-{rest[:8]}"
 
@@ -74,20 +79,20 @@ class NamedGpu(Protocol):
 
 
 def gpu_names(gpus: Sequence[NamedGpu]) -> dict[str, str]:
-    """UUID → ``GPU 0``, or ``GPU 0 (GPU-de421f49)`` where several have that index: slices, or GPUs of several pods."""
+    """Return UUID → ``GPU 0``, or ``GPU 0 (GPU-de421f49)`` if several have that index, such as slices."""
     indices = Counter(gpu.index for gpu in gpus)
     shorts = Counter(short_uuid(gpu.uuid) for gpu in gpus)
 
     def name(gpu: NamedGpu) -> str:
         short = short_uuid(gpu.uuid)
-        told = gpu.uuid if shorts[short] > 1 else short
-        return f"GPU {gpu.index}" if indices[gpu.index] == 1 else f"GPU {gpu.index} ({told})"
+        long = gpu.uuid if shorts[short] > 1 else short
+        return f"GPU {gpu.index}" if indices[gpu.index] == 1 else f"GPU {gpu.index} ({long})"
 
     return {gpu.uuid: name(gpu) for gpu in gpus}
 
 
 def signal_name(number: float) -> str:
-    """``SIGTERM``; a number that is no signal as it is."""
+    """Return ``SIGTERM``; an unknown number as it is."""
     try:
         return signal.Signals(int(number)).name
     except ValueError:

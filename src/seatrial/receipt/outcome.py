@@ -1,4 +1,4 @@
-"""Outcome: a receipt's headline, the same wherever a run is named. docs/decisions/0038-headline.md has the reasons."""
+"""How a run ended: its exit cause, the end of its logs, and the headline that is the same wherever a run is named."""
 
 from __future__ import annotations
 
@@ -9,14 +9,31 @@ from typing import Literal
 from pydantic import computed_field
 
 from seatrial.errors import EXIT_CRITERIA, EXIT_DONE
-from seatrial.receipt.criterion import Criterion
 from seatrial.receipt.formatting import count
-from seatrial.receipt.record import Record
+from seatrial.receipt.section import Criterion, Record
 
 OutcomeId = Literal[
     "running", "pruned", "stopped", "failed", "unmet", "in-doubt", "cpu", "cpu-fallback", "unproven", "passed"
 ]
 Level = Literal["good", "warning", "bad", "none"]
+
+
+class ExitCause(Record):
+    """Why the run ended: a stable ID (exit_cause.py has the table) and one sentence."""
+
+    id: str
+    words: str
+    target_exit_code: int | None = None
+    target_signal: int | None = None
+
+
+class LogEnd(Record):
+    """The end of a failed run's output: its last traceback, and the last lines of both streams."""
+
+    traceback: tuple[str, ...] = ()
+    stderr: tuple[str, ...] = ()
+    stdout: tuple[str, ...] = ()
+
 
 _LEVELS: dict[OutcomeId, Level] = {
     "running": "none",
@@ -44,10 +61,10 @@ _BADGES: dict[OutcomeId, str] = {
     "passed": "passed",
 }
 
-#: Why a run on the CPU has nothing to judge of a GPU.
+#: The reason why GPU criteria do not apply to a run on the CPU.
 _WITHOUT_GPU: dict[OutcomeId, str] = {"cpu": "no GPU was requested", "cpu-fallback": "it ran without one"}
 
-#: Findings of a run that ended with 0 by which that end is in doubt → what stands behind its exit cause.
+#: Findings that cast doubt on an end with 0 → the words behind its exit cause.
 DOUBTFUL = {
     "did-nothing": "apparently did nothing",
     "exception-swallowed": "its last words are an exception",
@@ -55,15 +72,15 @@ DOUBTFUL = {
     "went-to-background": "what it left in the background was ended with it",
 }
 
-#: Outcomes that the exit cause tells all of: the criteria of a run that failed are not what one looks for first.
+#: Outcomes that the exit cause explains alone: a reader of a failed run does not look for its criteria first.
 _BY_CAUSE: tuple[OutcomeId, ...] = ("running", "pruned", "stopped", "failed", "in-doubt")
 
 
 class Outcome(Record):
-    """How a run came out.
+    """The headline of a run.
 
     Attributes:
-        id: ``passed`` only of a run whose use of its GPUs was proven; ``cpu`` of one that was asked to use none.
+        id: ``passed`` only if its use of its GPUs was proven; ``cpu`` if it requested none.
         level: how it is marked: ✓ good, ! warning, ✗ bad; ``none`` while it runs.
         badge: in a few words.
         words: why, in one sentence.
@@ -78,7 +95,7 @@ class Outcome(Record):
 
     @property
     def brief(self) -> str:
-        """For a cell of a table: why it failed or was stopped, what is not met, else the badge."""
+        """The words for a cell of a table: why it failed or was stopped, unmet criteria, else the badge."""
         _, _, unmet = self.words.partition("; not met: ")
         if self.id == "unmet" and unmet:
             return f"{self.badge}: {unmet}"
@@ -95,7 +112,7 @@ class Outcome(Record):
 
 @dataclass(frozen=True)
 class End:
-    """What a receipt has of a run's end.
+    """The facts of a run's end.
 
     Attributes:
         cause, words: of its ExitCause.
@@ -118,25 +135,27 @@ class End:
 
     @property
     def unproven(self) -> list[Criterion]:
-        """What was asked for and is open. Without a proof that it ran on the GPU, no GPU run has passed."""
+        """Required criteria without a verdict. Without a proof that it ran on the GPU, no GPU run has passed."""
         open_ = [criterion for criterion in self.criteria if criterion.verdict == "not judged"]
         return [criterion for criterion in open_ if criterion.asked or criterion.id == "ran-on-gpu"]
 
 
 def make_outcome(end: End) -> Outcome:
-    """The headline."""
+    """Return the headline."""
     id = _id(end)
     warnings = [criterion.title for criterion in end.criteria if criterion.weight == "warning"]
     badge = _BADGES[id]
     if id in ("passed", "cpu") and warnings:
         badge += f", {count(len(warnings), 'warning')}"
-    told = [] if id in _BY_CAUSE and end.cause != "finished" else [*_told(id, end), *_missed(warnings)]
+    parts = (
+        [] if id in _BY_CAUSE and end.cause != "finished" else [*_criteria_words(id, end), *_missed_defaults(warnings)]
+    )
     footnote = f"{EXIT_CRITERIA} with --strict" if id == "unmet" and end.exit_code == EXIT_DONE else ""
-    return Outcome(id=id, level=_LEVELS[id], badge=badge, words="; ".join([end.words, *told]), footnote=footnote)
+    return Outcome(id=id, level=_LEVELS[id], badge=badge, words="; ".join([end.words, *parts]), footnote=footnote)
 
 
 def _id(end: End) -> OutcomeId:
-    """The first that holds."""
+    """Return the first that holds."""
     if end.cause == "running":
         return "running"
     if end.cause == "pruned":
@@ -156,8 +175,8 @@ def _id(end: End) -> OutcomeId:
     return "unproven" if end.unproven else "passed"
 
 
-def _told(id: OutcomeId, end: End) -> list[str]:
-    """Which criteria it is about."""
+def _criteria_words(id: OutcomeId, end: End) -> list[str]:
+    """Return the criteria that the outcome is about."""
     criteria = end.criteria
     if id in ("failed", "unmet"):
         return [f"not met: {'; '.join(map(_both_sides, end.unmet))}"] if end.unmet else []
@@ -169,11 +188,11 @@ def _told(id: OutcomeId, end: End) -> list[str]:
     if id == "passed":
         return [f"{met} {'criterion' if met == 1 else 'criteria'} met"]
     judged = sorted((each for each in criteria if each.verdict == "pass"), key=lambda each: not each.asked)
-    told = [f"met: {_titles(judged)}"] if judged else []
-    return [*told, f"GPU criteria do not apply: {_WITHOUT_GPU[id]}"]
+    parts = [f"met: {_titles(judged)}"] if judged else []
+    return [*parts, f"GPU criteria do not apply: {_WITHOUT_GPU[id]}"]
 
 
-def _missed(titles: Sequence[str]) -> list[str]:
+def _missed_defaults(titles: Sequence[str]) -> list[str]:
     return [f"{'default' if len(titles) == 1 else 'defaults'} missed: {', '.join(titles)}"] if titles else []
 
 

@@ -1,9 +1,11 @@
-"""bench: the same recipe run in several ways, interleaved, each in a process of its own; medians, ratios, table, plot.
+"""bench: run a recipe in several variants, interleaved, each in its own process, and compare the medians.
 
-python -m seatrial.recipes.bench train mnist --compare eager,compile,graph -- --data DIR
-python -m seatrial.recipes.bench train mnist-deep --compare dp,ddp --gpus 2 -- --data DIR
-python -m seatrial.recipes.bench scaling spam --gpus 1,2,4 -- --data DIR --from-scratch
-python -m seatrial.recipes.bench batch mnist -- --data DIR --epochs 1
+    seatrial run bench --data DIR -- train mnist --compare eager,compile,graph -- --epochs 2
+    seatrial run bench --gpus 2 -- train mnist-deep --compare dp,ddp --gpus 2
+    seatrial run bench --gpus 4 -- scaling spam --gpus 1,2,4 -- --from-scratch
+    seatrial run bench -- batch mnist -- --epochs 1
+
+Arguments after the second ``--`` go to the recipe. The numbers are in bench.json in the run's folder.
 """
 
 from __future__ import annotations
@@ -22,33 +24,32 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from seatrial import events
-from seatrial.recipe_names import KERAS_FRAMEWORKS, KERAS_RECIPES, TRAINED, frameworks_of, module_of
-from seatrial.train import command_line
+from seatrial.recipe_names import TRAINED, module_of
+from seatrial.train import options
 from seatrial.train.errors import InputError, TrainError
 from seatrial.train.saving.atomic import write_text
 
-#: Name in --compare → the recipe's options and the environment of that way.
-WAYS: dict[str, tuple[list[str], dict[str, str]]] = {
+#: Name in --compare → the recipe's options and environment variables of that variant.
+VARIANTS: dict[str, tuple[list[str], dict[str, str]]] = {
     "cpu": ([], {"CUDA_VISIBLE_DEVICES": ""}),
     "gpu": ([], {}),
     **{name: (["--engine", name], {}) for name in ("eager", "compile", "graph", "compile+graph")},
     **{name: (["--precision", name], {}) for name in ("fp32", "tf32", "bf16", "fp16")},
     "dp": (["--data-parallel"], {}),
     "ddp": ([], {}),
-    **{name: (["--framework", name], {}) for name in ("torch", *KERAS_FRAMEWORKS)},
 }
 BATCHES = (64, 128, 256, 512, 1024, 2048, 4096)
-#: A larger batch must be this much faster to be picked: within it the smaller one trains better per example.
+#: A larger batch must be this much faster to be picked; within the margin the smaller one trains better per example.
 WORTH = 1.05
-#: Under this name recipes on a GPU report it with every epoch.
+#: Recipes on a GPU report this metric with every epoch.
 MEMORY = "gpu_memory_reserved_bytes"
 
 
 @dataclass
-class Way:
-    """One way to run and what was measured; times are medians over ``runs``.
+class Variant:
+    """One way to run the recipe and its measurements, one dictionary per run.
 
-    ``ranks`` are processes that torchrun starts; ``gpus``, what the throughput is shared by.
+    ``ranks`` is the number of processes that torchrun starts; the throughput is divided by ``gpus``.
     """
 
     name: str
@@ -60,125 +61,111 @@ class Way:
     failure: str | None = None
 
     def median(self, metric: str) -> float | None:
-        """Over the runs, or None where it was not reported."""
+        """Return the median over the runs, or None if no run reported the metric."""
         values = [run[metric] for run in self.runs if metric in run]
         return statistics.median(values) if values else None
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line; returns the exit code."""
+    """Run the comparison; return the exit code."""
     arguments, rest = parse(argv)
-    recipe, ways = arguments.recipe, plan(arguments)
-    _check_frameworks(arguments, ways, rest)
-    for repeat in range(arguments.repeats):  # interleaved: a machine that warms up or is shared touches all ways alike
-        for way in ways:
-            if way.failure is None:
-                measured = run(recipe, [*rest, *way.options], way.env, way.ranks)
+    recipe, variants = arguments.recipe, plan(arguments)
+    for repeat in range(arguments.repeats):  # interleaved, so that a warm or shared machine affects all alike
+        for variant in variants:
+            if variant.failure is None:
+                measured = run(recipe, [*rest, *variant.options], variant.env, variant.ranks)
                 if isinstance(measured, str):
-                    way.failure = measured
+                    variant.failure = measured
                 else:
-                    way.runs.append(measured)
-            print(f"{recipe} {way.name}, run {repeat + 1}: {way.failure or summary(way.runs[-1])}", flush=True)
-    if not any(way.runs for way in ways):
-        raise TrainError(f"no variant of {recipe} ran: {ways[0].failure}")
-    print(table(ways), flush=True)
+                    variant.runs.append(measured)
+            print(
+                f"{recipe} {variant.name}, run {repeat + 1}: {variant.failure or summary(variant.runs[-1])}", flush=True
+            )
+    if not any(variant.runs for variant in variants):
+        raise TrainError(f"no variant of {recipe} ran: {variants[0].failure}")
+    print(table(variants), flush=True)
     if arguments.mode == "batch":
-        way = picked(ways)
-        last = way is [each for each in ways if each.runs][-1]
+        best = picked(variants)
+        last = best is [each for each in variants if each.runs][-1]
         reason = "the largest that ran" if last else f"nothing larger is {WORTH - 1:.0%} faster"
-        print(f"picked batch {way.name}: {reason}", flush=True)
+        print(f"picked batch {best.name}: {reason}", flush=True)
     if arguments.json:
-        write_text(arguments.json, json.dumps({"recipe": recipe, "ways": [asdict(way) for way in ways]}, indent=1))
-    if arguments.plot:
-        write_text(arguments.plot, plot(arguments.mode, recipe, ways))
+        write_text(
+            arguments.json, json.dumps({"recipe": recipe, "ways": [asdict(each) for each in variants]}, indent=1)
+        )
     return 0
 
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Our options, and the recipe's own after ``--``."""
+    """Return our options, and the recipe's own from after ``--``."""
     own, rest = (list(argv[: argv.index("--")]), list(argv[argv.index("--") + 1 :])) if "--" in argv else (argv, [])
-    parser = argparse.ArgumentParser(prog="seatrial bench", description="Benchmark variants of a recipe.")
+    parser = argparse.ArgumentParser(prog="seatrial run bench --", description="Benchmark variants of a recipe.")
     modes = parser.add_subparsers(dest="mode", required=True)
     for mode in ("train", "scaling", "batch"):
         sub = modes.add_parser(mode)
         sub.add_argument("recipe", choices=TRAINED)
-        sub.add_argument("--repeats", type=command_line.positive, default=3)
-        sub.add_argument("--json", type=Path, default=command_line.result_file("bench.json"), metavar="FILE")
-        sub.add_argument("--plot", type=Path, default=command_line.result_file("bench.svg"), metavar="FILE.svg")
+        sub.add_argument("--repeats", type=options.positive, default=3)
+        sub.add_argument("--json", type=Path, default=options.result_file("bench.json"), metavar="FILE")
         if mode == "train":
-            sub.add_argument("--compare", required=True, help=f"some of {','.join(WAYS)}")
-            sub.add_argument("--gpus", default="1", help="ranks of ddp")
+            sub.add_argument("--compare", required=True, help=f"some of {','.join(VARIANTS)}")
+            sub.add_argument("--gpus", type=options.positive, default=1, help="ranks of ddp")
         elif mode == "scaling":
-            sub.add_argument("--gpus", default="1,2,4")
+            sub.add_argument("--gpus", type=_counts, default=[1, 2, 4], metavar="N,N…")
         else:
-            sub.add_argument("--batches", type=command_line.positive, nargs="+", default=list(BATCHES))
+            sub.add_argument("--batches", type=options.positive, nargs="+", default=list(BATCHES))
     return parser.parse_args(own), rest
 
 
-def plan(arguments: argparse.Namespace) -> list[Way]:
-    """The ways that were asked for. Raises InputError for one that is not known."""
+def _counts(text: str) -> list[int]:
+    """Read ``1,2,4`` for argparse."""
+    return [options.positive(count) for count in text.split(",")]
+
+
+def plan(arguments: argparse.Namespace) -> list[Variant]:
+    """Return the requested variants. Raises InputError for an unknown one."""
     if arguments.mode == "batch":
-        return [Way(str(batch), ["--batch", str(batch)]) for batch in arguments.batches]
+        return [Variant(str(batch), ["--batch", str(batch)]) for batch in arguments.batches]
     if arguments.mode == "scaling":
-        counts = [int(count) for count in arguments.gpus.split(",")]
-        return [Way(f"{count} rank{'s' if count > 1 else ''}", [], {}, count, count) for count in counts]
-    names = arguments.compare.split(",")
-    if unknown := [name for name in names if name not in WAYS]:
-        raise InputError(f"--compare knows no {', '.join(unknown)}", fix=f"--compare takes some of {','.join(WAYS)}")
-    gpus = int(arguments.gpus)
+        return [Variant(f"{count} rank{'s' * (count > 1)}", [], {}, count, count) for count in arguments.gpus]
+    names, gpus = arguments.compare.split(","), arguments.gpus
+    if unknown := [name for name in names if name not in VARIANTS]:
+        raise InputError(
+            f"--compare knows no {', '.join(unknown)}", fix=f"--compare takes some of {','.join(VARIANTS)}"
+        )
     return [
-        Way(name, *WAYS[name], ranks=gpus if name == "ddp" else 1, gpus=gpus if name in ("dp", "ddp") else 1)
+        Variant(name, *VARIANTS[name], ranks=gpus if name == "ddp" else 1, gpus=gpus if name in ("dp", "ddp") else 1)
         for name in names
     ]
 
 
-def _check_frameworks(arguments: argparse.Namespace, ways: list[Way], rest: Sequence[str]) -> None:
-    """Raises InputError: a recipe that is not written for them, or ranks that torchrun cannot start."""
-    others = {name for way in ways for name in frameworks_of(arguments.recipe, [*rest, *way.options])} - {"torch"}
-    if others and arguments.recipe not in KERAS_RECIPES:
-        raise InputError(
-            f"{arguments.recipe} trains only with torch",
-            fix=f"bench train {KERAS_RECIPES[0]} --compare torch,{','.join(KERAS_FRAMEWORKS)}",
-        )
-    if others and any(way.ranks > 1 for way in ways):
-        raise InputError(
-            f"{arguments.recipe} drives its GPUs from one process with {', '.join(sorted(others))}: no ranks to start",
-            fix="omit --framework, or ddp and scaling",
-        )
-
-
 def run(recipe: str, options: list[str], env: dict[str, str], ranks: int = 1) -> dict[str, float] | str:
-    """Run a recipe in a fresh process and return its last numbers and ``process_s``, or why it failed."""
+    """Run a recipe in a new process; return its last numbers and ``process_s``, or a sentence why it failed."""
     with tempfile.TemporaryDirectory(prefix="seatrial-bench-") as folder:
         lines, failure = Path(folder) / "events.jsonl", Path(folder) / "failure.txt"
         began = time.perf_counter()
-        arguments = (
-            recipe,
-            ["--models", folder, *options],
-            {**env, events.EVENTS_VARIABLE: str(lines)},
-            ranks,
-            failure,
+        variables = {**env, events.EVENTS_VARIABLE: str(lines)}
+        process = multiprocessing.get_context("spawn").Process(
+            target=_run_in_this_process, args=(recipe, ["--models", folder, *options], variables, ranks, failure)
         )
-        process = multiprocessing.get_context("spawn").Process(target=_module_kernels, args=arguments)
         process.start()
         process.join()
         seconds = time.perf_counter() - began
         if process.exitcode != 0:
             return failure.read_text() if failure.exists() else f"failed with exit code {process.exitcode}"
-        told = events.read(str(lines))[0]
-        last = [line for line in told if line.get("phase") == "end"][-1]
+        reported = events.read(str(lines))[0]
+        last = [line for line in reported if line.get("phase") == "end"][-1]
         numbers = {name: value for name, value in last.items() if isinstance(value, float) and name != "t"}
-        if memory := [line[MEMORY] for line in told if MEMORY in line]:
+        if memory := [line[MEMORY] for line in reported if MEMORY in line]:
             numbers[MEMORY] = float(max(memory))
         return {**numbers, "process_s": seconds}
 
 
-def _module_kernels(recipe: str, options: list[str], env: dict[str, str], ranks: int, failure: Path) -> None:
-    """In the new process: run the recipe here, or one rank of it per GPU. Why it cannot go into ``failure``."""
+def _run_in_this_process(recipe: str, options: list[str], env: dict[str, str], ranks: int, failure: Path) -> None:
+    """Run the recipe, or one rank of it per GPU. Write the reason of a failure to the file ``failure``."""
     os.environ.update(env)
     if ranks == 1:
         try:
-            sys.exit(importlib.import_module(module_of(recipe, options)).main(options))
+            sys.exit(importlib.import_module(module_of(recipe)).main(options))
         except TrainError as error:
             failure.write_text(error.message)
             sys.exit(error.exit_code)
@@ -187,56 +174,39 @@ def _module_kernels(recipe: str, options: list[str], env: dict[str, str], ranks:
     torchrun(["--standalone", f"--nproc-per-node={ranks}", "-m", module_of(recipe), *options])
 
 
-def table(ways: list[Way]) -> str:
-    """Medians, and each way's throughput over the first one's; with several GPUs also for each of them."""
-    base = next(way for way in ways if way.runs)
+def table(variants: list[Variant]) -> str:
+    """Format medians and each throughput relative to the first; with several GPUs also per GPU."""
+    base = next(variant for variant in variants if variant.runs)
     base_rate = base.median("images_per_s") or 1.0
-    several = len({way.gpus for way in ways}) > 1
+    several = len({variant.gpus for variant in variants}) > 1
     head = f"{'':14} {'loop s':>9} {'process s':>10} {'examples/s':>12} {'accuracy':>9} {'GPU memory':>11} {'times':>7}"
     lines = [head + (f" {'each':>7}" if several else "")]
-    for way in ways:
-        if not way.runs:
-            lines.append(f"{way.name:14} {way.failure}")
+    for variant in variants:
+        if not variant.runs:
+            lines.append(f"{variant.name:14} {variant.failure}")
             continue
-        rate = way.median("images_per_s") or 0.0
-        times, accuracy = rate / base_rate, way.median("accuracy")
+        rate = variant.median("images_per_s") or 0.0
+        times, accuracy, memory = rate / base_rate, variant.median("accuracy"), variant.median(MEMORY)
         shown = f"{accuracy:9.2%}" if accuracy is not None else f"{'':9}"
-        memory = way.median(MEMORY)
         held = f"{memory / 1e6:8,.0f} MB" if memory is not None else f"{'':11}"
-        line = f"{way.name:14} {way.median('loop_s'):9.3f} {way.median('process_s'):10.2f} {rate:12,.0f} {shown} {held}"
-        lines.append(f"{line} {times:7.2f}" + (f" {times * base.gpus / way.gpus:7.1%}" if several else ""))
+        seconds = f"{variant.median('loop_s'):9.3f} {variant.median('process_s'):10.2f}"
+        line = f"{variant.name:14} {seconds} {rate:12,.0f} {shown} {held} {times:7.2f}"
+        lines.append(line + (f" {times * base.gpus / variant.gpus:7.1%}" if several else ""))
     return "\n".join(lines)
 
 
 def summary(numbers: dict[str, float]) -> str:
-    """One run on one line."""
+    """Format one run on one line."""
     times = f"loop {numbers['loop_s']:.3f} s, process {numbers['process_s']:.1f} s"
     return f"{numbers['images_per_s']:,.0f} examples/s, {times}"
 
 
-def picked(ways: list[Way]) -> Way:
-    """The smallest batch that nothing larger beats by more than WORTH; those that failed (memory) do not count."""
-    worked = [way for way in ways if way.runs]
-    best = max(way.median("images_per_s") or 0.0 for way in worked)
-    return next(way for way in worked if (way.median("images_per_s") or 0.0) * WORTH >= best)
-
-
-def plot(mode: str, recipe: str, ways: list[Way]) -> str:
-    """Examples a second over batch or ranks, or a bar for each way, as SVG."""
-    from seatrial.train.plot import bar_chart, line_chart
-
-    worked = [way for way in ways if way.runs]
-    if mode == "batch":
-        points = [(float(way.name), way.median("images_per_s") or 1.0) for way in worked]
-        return line_chart({recipe: points}, title=f"{recipe}: throughput over batch size", x="batch", y="examples/s")
-    if mode == "scaling":
-        points = [(float(way.ranks), way.median("images_per_s") or 1.0) for way in worked]
-        ideal = [(ranks, points[0][1] * ranks / points[0][0]) for ranks, _ in points]
-        title = f"{recipe}: weak scaling"
-        return line_chart({recipe: points, "perfect": ideal}, title=title, x="ranks", y="examples/s")
-    bars = {way.name: [run["images_per_s"] for run in way.runs] for way in worked}
-    return bar_chart(bars, title=f"{recipe}: examples/s, median and every run")
+def picked(variants: list[Variant]) -> Variant:
+    """Return the smallest batch that no larger one beats by more than WORTH. Failed ones do not count."""
+    ran = [variant for variant in variants if variant.runs]
+    best = max(variant.median("images_per_s") or 0.0 for variant in ran)
+    return next(variant for variant in ran if (variant.median("images_per_s") or 0.0) * WORTH >= best)
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    options.run(main)

@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from seatrial.train import early_start
-from seatrial.train.command_line import data_folder
-from seatrial.train.data.cifar10_files import read_records
+from seatrial.train.data.cifar10 import read_records
+from seatrial.train.options import data_folder
 
 if __name__ == "__main__":
     early_start.begin((read_records, data_folder(sys.argv[1:])))
@@ -38,22 +38,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from seatrial.train import script
+from seatrial.train import options
 from seatrial.train.data.cifar10 import CLASSES, image_sets
 from seatrial.train.data.crops import AlternatingCrops
-from seatrial.train.data.images import ImageSet, Normalisation, TestImages
+from seatrial.train.data.images import ImageSet, TestImages
 from seatrial.train.distributed import Ranks, ranks
 from seatrial.train.errors import EXIT_TERMINATED, InputError
-from seatrial.train.evaluate import evaluate
+from seatrial.train.evaluation import evaluate
 from seatrial.train.kernels import crops, muon, normpool, pooled_head, pooled_norm, sums, whitening
 from seatrial.train.kernels.nvrtc import FORMATS, build, usable
 from seatrial.train.kernels.pooled_norm import norm_act
 from seatrial.train.kernels.whitening import convolved, whitened_gelu
-from seatrial.train.loop import Outcome, fit
+from seatrial.train.loop import Outcome, Settings, fit
 from seatrial.train.optim.muon import MuonSgd
 from seatrial.train.optim.schedules import Schedule
 from seatrial.train.precision import Precision, choose_precision
-from seatrial.train.saving.examples import image_examples, save_examples
+from seatrial.train.saving.examples import Normalisation, image_examples, save_examples
 from seatrial.train.saving.model_files import save_model
 from seatrial.train.saving.rng import seed_all
 from seatrial.train.step import Step
@@ -66,7 +66,7 @@ WHITENING_EXAMPLES, WHITENING_FLOOR = 5000, 5e-4
 
 @dataclass(frozen=True)
 class Method:
-    """What the network is trained with, beside batch, epochs and the filters' rate.
+    """Settings of the training, besides batch, epochs and the filters' rate.
 
     Attributes:
         momentum, filter_momentum: of biases and head, and of the filters.
@@ -96,7 +96,7 @@ class Method:
         return (self.small_side,) * round(self.small_share * epochs)
 
     def frozen_after(self, model: Network, epochs: int) -> list[tuple[Tensor, int]]:
-        """What stays as it is after how many epochs: the bias of the whitening layer, and all of the first block."""
+        """Return what stays as it is after how many epochs: the whitening layer's bias, and all of the first block."""
         assert model.whitening.bias is not None
         block = [parameter for parameter in model.blocks[0].parameters() if parameter.requires_grad]
         ends = round(self.first_block_share * epochs)
@@ -144,7 +144,7 @@ class Network(nn.Module):
         return logits
 
     def features(self, x_BCHW: Tensor) -> Tensor:
-        """What the last pool sees, [B, C, 3, 3]."""
+        """Return the last pool's input, [B, C, 3, 3]."""
         features_BCHW: Tensor = self.blocks(whitened_gelu(x_BCHW, self.whitening))
         return features_BCHW
 
@@ -274,7 +274,7 @@ def schedules(epochs: int, whitening_epochs: int = METHOD.whitening_epochs) -> l
 
 
 def precision_of(name: str, device: torch.device) -> Precision:
-    """What a name stands for; fp16 without a scaled loss, for its gradient is that of a sum."""
+    """Return the precision of a name; fp16 without a scaled loss, since a sum is differentiated."""
     return replace(choose_precision(name, device, preferred="fp16"), scaled=False)
 
 
@@ -315,7 +315,7 @@ def train(
     tests = TestImages(test_set, normalise, group, TEST_BATCH, channels_last=True)
     # A training of less than a second: it is tested and saved at its end (or where SIGTERM ends it).
     every = {"test_every": arguments.epochs, "save_every": arguments.epochs, "log_steps": LOGGED_STEPS}
-    settings = replace(script.settings(arguments), seed=seed, **every)
+    settings = replace(Settings.from_arguments(arguments), seed=seed, **every)
 
     def test() -> dict[str, float]:
         return evaluate(model, tests, group, precision, views)
@@ -331,11 +331,11 @@ def train(
 def main(argv: Sequence[str]) -> int:
     """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="seatrial.recipes.cifar10", description="Train CIFAR-10 to 94 %, fast.")
-    script.add_folder_options(parser)
-    script.add_training_options(parser, epochs=9, batch=1536, learning_rate=FILTER_RATE)
-    parser.add_argument("--runs", type=script.positive, default=1, help="train from N seeds and print the mean")
-    parser.add_argument("--widths", type=script.positive, nargs=3, default=WIDTHS, help="channels of the three blocks")
-    arguments = script.parse(parser, argv)
+    options.add_folder_options(parser)
+    options.add_training_options(parser, epochs=9, batch=1536, learning_rate=FILTER_RATE)
+    parser.add_argument("--runs", type=options.positive, default=1, help="train from N seeds and print the mean")
+    parser.add_argument("--widths", type=options.positive, nargs=3, default=WIDTHS, help="channels of the three blocks")
+    arguments = options.parse(parser, argv)
     if arguments.runs > 1 and arguments.resume:
         raise InputError("--runs trains from scratch with several seeds: it cannot be combined with --resume")
     accuracies, seconds = [], []
@@ -376,4 +376,4 @@ def process_age_s() -> float:
 
 
 if __name__ == "__main__":
-    script.run(main)
+    options.run(main)

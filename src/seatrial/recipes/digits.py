@@ -17,8 +17,8 @@ import torch
 from torch.nn import functional as F
 
 from seatrial.recipes.mnist import parse, train
-from seatrial.train import script
-from seatrial.train.data.idx import IdxFolder
+from seatrial.train import options
+from seatrial.train.data.mnist import IdxFolder
 from seatrial.train.errors import InputError
 
 #: Every sixth example is for the test, so that both parts have every writer (UCI's order is by writer).
@@ -46,4 +46,4 @@ def read_digits() -> IdxFolder:
 
 
 if __name__ == "__main__":
-    script.run(main)
+    options.run(main)

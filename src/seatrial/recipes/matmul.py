@@ -1,9 +1,7 @@
-"""matmul: n×n products on the CPU, the CUDA cores (fp32) and the Tensor Cores (tf32, bf16, fp16, fp8), in TFLOP/s.
+"""Peak dense TFLOP/s of known chips, as their makers state them: without sparsity, at boost clock.
 
-    python -m seatrial.recipes.matmul --sizes 1024 4096 16384
-
-On several GPUs, under torchrun, each rank measures its own; the first one's table is the one that is kept.
-Random inputs (zeros draw less power and run faster), warm-up, the median of several timings; on a GPU by CUDA events.
+Sources: NVIDIA's data sheets of H200, H100, A100, L40S, L4, V100, T4 (figures with sparsity halved), the Hopper white
+paper (table of peak rates) and the Ada white paper (appendix A, RTX 4090).
 """
 
 from __future__ import annotations
@@ -19,11 +17,32 @@ from pathlib import Path
 
 import torch
 
-from seatrial.train import script
+from seatrial.train import options
 from seatrial.train.errors import InputError
-from seatrial.train.peaks import peak_tflops
 from seatrial.train.saving.atomic import write_text
 from seatrial.train.trackers import open_trackers
+
+#: Part of the device name → peak of each kind. The first match counts, so longer names come first.
+PEAKS: tuple[tuple[str, dict[str, float]], ...] = (
+    ("H100 PCIe", {"fp32": 51.2, "tf32": 378, "bf16": 756, "fp16": 756, "fp8": 1513}),
+    ("H200", {"fp32": 66.9, "tf32": 494.7, "bf16": 989.4, "fp16": 989.4, "fp8": 1978.9}),
+    ("H100", {"fp32": 66.9, "tf32": 494.7, "bf16": 989.4, "fp16": 989.4, "fp8": 1978.9}),
+    ("A100", {"fp32": 19.5, "tf32": 156, "bf16": 312, "fp16": 312}),
+    ("L40S", {"fp32": 91.6, "tf32": 183, "bf16": 362, "fp16": 362, "fp8": 733}),
+    ("L4", {"fp32": 30.3, "tf32": 60, "bf16": 121, "fp16": 121, "fp8": 242}),
+    ("RTX 4090", {"fp32": 82.6, "tf32": 82.6, "bf16": 165.2, "fp16": 165.2, "fp8": 330.3}),
+    ("V100", {"fp32": 15.7, "fp16": 125}),
+    ("T4", {"fp32": 8.1, "fp16": 65}),
+)
+
+
+def peak_tflops(device_name: str, kind: str) -> float | None:
+    """Peak of the chip for ``fp32`` (CUDA cores), ``tf32``, ``bf16``, ``fp16`` or ``fp8``; None when not known."""
+    for part, peaks in PEAKS:
+        if part in device_name:
+            return peaks.get(kind)
+    return None
+
 
 KINDS = ("cpu-fp32", "fp32", "tf32", "bf16", "fp16", "fp8")
 WARMUPS, TIMINGS = 3, 7
@@ -47,10 +66,9 @@ class Measured:
 def main(argv: Sequence[str]) -> int:
     """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="seatrial.recipes.matmul", description="Measure matrix products.")
-    parser.add_argument("--sizes", type=script.positive, nargs="+", default=[1024, 4096, 8192, 16384])
+    parser.add_argument("--sizes", type=options.positive, nargs="+", default=[1024, 4096, 8192, 16384])
     parser.add_argument("--kinds", choices=KINDS, nargs="+", default=list(KINDS))
-    parser.add_argument("--json", type=Path, default=script.result_file("bench.json"), metavar="FILE")
-    parser.add_argument("--plot", type=Path, default=script.result_file("bench.svg"), metavar="FILE.svg")
+    parser.add_argument("--json", type=Path, default=options.result_file("bench.json"), metavar="FILE")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
     torch.manual_seed(arguments.seed)
@@ -82,8 +100,6 @@ def main(argv: Sequence[str]) -> int:
         print(text, flush=True)
     if arguments.json and rank == 0:
         write_text(arguments.json, json.dumps({"chip": chip or "cpu", "table": [asdict(line) for line in table]}))
-    if arguments.plot and rank == 0:
-        write_text(arguments.plot, plot(table, chip or "CPU"))
     return 0
 
 
@@ -158,14 +174,5 @@ def classic_lines(table: list[Measured]) -> list[str]:
     return lines
 
 
-def plot(table: list[Measured], chip: str) -> str:
-    """TFLOP/s over size, both logarithmic, as SVG."""
-    from seatrial.train.plot import line_chart
-
-    kinds = dict.fromkeys(line.kind for line in table)
-    series = {kind: [(line.size, line.tflops) for line in table if line.kind == kind] for kind in kinds}
-    return line_chart(series, title=f"Matrix products on {chip}", x="n (n×n)", y="TFLOP/s")
-
-
 if __name__ == "__main__":
-    script.run(main)
+    options.run(main)

@@ -2,7 +2,6 @@
 
     python -m seatrial.recipes.mnist --data DIR --models DIR --epochs 5
 
-With ``--framework tensorflow`` or ``jax`` the same network trains in Keras 3: mnist_keras.py.
 Batch 64, Adam at 1e-3, five epochs: about 99 % test accuracy. Shapes: N images, C channels, H and W pixels.
 """
 
@@ -13,35 +12,30 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 
-from seatrial.recipe_names import KERAS_FRAMEWORKS, framework_of
 from seatrial.train import early_start
-from seatrial.train.command_line import data_folder
-from seatrial.train.data.idx import Bytes, IdxFolder, read_folder
+from seatrial.train.data.mnist import FILES, MIRRORS, Bytes, IdxFolder, read_folder
+from seatrial.train.options import data_folder
 
-if __name__ == "__main__" and framework_of(sys.argv[1:]) not in KERAS_FRAMEWORKS:
+if __name__ == "__main__":
     early_start.begin((read_folder, data_folder(sys.argv[1:])))
 
 import torch
 from torch import nn
 
-from seatrial.recipes import mnist_keras
-from seatrial.recipes.mnist_files import FILES as FILES  # for mnist-deep
-from seatrial.recipes.mnist_files import MIRRORS as MIRRORS
-from seatrial.train import script
+from seatrial.train import options
 from seatrial.train.data.download import fetch
-from seatrial.train.data.images import ImageSet, Normalisation, TestImages
-from seatrial.train.data.streaming import training_images
+from seatrial.train.data.images import ImageSet, TestImages, training_images
 from seatrial.train.distributed import ranks
 from seatrial.train.errors import EXIT_TERMINATED, InputError
-from seatrial.train.evaluate import evaluate
+from seatrial.train.evaluation import evaluate
 from seatrial.train.fused import cross_entropy, logits, prepare
 from seatrial.train.kernels.pool import MaxPool2x2
-from seatrial.train.loop import fit
+from seatrial.train.loop import Settings, fit
 from seatrial.train.memory import cap
 from seatrial.train.optim.optimizer import Optimizer, adam, adamw
 from seatrial.train.optim.schedules import Schedule, cosine, triangle
 from seatrial.train.precision import choose_precision
-from seatrial.train.saving.examples import image_examples, numbered, save_examples
+from seatrial.train.saving.examples import Normalisation, image_examples, numbered, save_examples
 from seatrial.train.saving.model_files import save_model
 from seatrial.train.saving.rng import seed_all
 from seatrial.train.step import Step
@@ -76,8 +70,6 @@ def _pooled(pixels: int) -> int:
 
 def main(argv: Sequence[str]) -> int:
     """The command line; returns the exit code."""
-    if framework_of(argv) in KERAS_FRAMEWORKS:
-        return mnist_keras.main(argv)
     arguments = parse(argv, "mnist")
     if arguments.download:
         fetch(FILES, MIRRORS, arguments.data)
@@ -87,14 +79,13 @@ def main(argv: Sequence[str]) -> int:
 def parse(argv: Sequence[str], name: str) -> argparse.Namespace:
     """The options, which the recipe digits shares."""
     parser = argparse.ArgumentParser(prog=f"seatrial.recipes.{name}", description=f"Train the classic CNN on {name}.")
-    script.add_folder_options(parser)
-    script.add_training_options(parser, epochs=5, batch=64, learning_rate=1e-3)
+    options.add_folder_options(parser)
+    options.add_training_options(parser, epochs=5, batch=64, learning_rate=1e-3)
     parser.add_argument("--schedule", choices=tuple(SCHEDULES), default="triangle")
-    parser.add_argument("--weight-decay", type=script.not_negative, default=0.0, help="AdamW's; 0 is Adam")
+    parser.add_argument("--weight-decay", type=options.not_negative, default=0.0, help="AdamW's; 0 is Adam")
     if name == "mnist":
         parser.add_argument("--download", action="store_true", help="fetch the files into --data first")
-        parser.add_argument("--framework", choices=("torch", *KERAS_FRAMEWORKS), default="torch")
-    return script.parse(parser, argv)
+    return options.parse(parser, argv)
 
 
 def train(data: IdxFolder, arguments: argparse.Namespace, name: str) -> int:
@@ -137,7 +128,7 @@ def train(data: IdxFolder, arguments: argparse.Namespace, name: str) -> int:
 
         if group.device.type == "cuda":
             test()  # what its first time loads and compiles is not the first epoch's
-        outcome = fit(step, test, trackers, script.settings(arguments))
+        outcome = fit(step, test, trackers, Settings.from_arguments(arguments))
         if outcome.terminated:
             return EXIT_TERMINATED
         if group.first:
@@ -166,4 +157,4 @@ def image_sets(data: IdxFolder) -> tuple[ImageSet, ImageSet]:
 
 
 if __name__ == "__main__":
-    script.run(main)
+    options.run(main)

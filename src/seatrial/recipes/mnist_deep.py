@@ -24,26 +24,25 @@ if __name__ == "__main__":
 import torch
 from torch import nn
 
-from seatrial.recipes.mnist import FILES, MIRRORS, image_sets
-from seatrial.train import script
+from seatrial.recipes.mnist import image_sets
+from seatrial.train import options
+from seatrial.train.data import cifar10
 from seatrial.train.data.augment import affine
-from seatrial.train.data.cifar10 import CLASSES, read_cifar10
 from seatrial.train.data.download import fetch
-from seatrial.train.data.idx import read_folder
-from seatrial.train.data.images import Normalisation, TestImages
-from seatrial.train.data.streaming import training_images
+from seatrial.train.data.images import TestImages, training_images
+from seatrial.train.data.mnist import FILES, MIRRORS, read_folder
 from seatrial.train.distributed import Ranks, ranks
 from seatrial.train.errors import EXIT_TERMINATED
-from seatrial.train.evaluate import evaluate
+from seatrial.train.evaluation import evaluate
 from seatrial.train.fused import cross_entropy, prepare
 from seatrial.train.kernels.pool import MaxPool2x2
-from seatrial.train.loop import Outcome, fit
+from seatrial.train.loop import Outcome, Settings, fit
 from seatrial.train.memory import cap, summary
 from seatrial.train.optim.optimizer import adamw
 from seatrial.train.optim.schedules import cosine
 from seatrial.train.precision import Precision, choose_precision
 from seatrial.train.saving.atomic import write_text
-from seatrial.train.saving.examples import image_examples, numbered, save_examples
+from seatrial.train.saving.examples import Normalisation, image_examples, numbered, save_examples
 from seatrial.train.saving.model_files import save_model
 from seatrial.train.saving.rng import seed_all
 from seatrial.train.step import Step
@@ -70,17 +69,19 @@ def network(channels: int, classes: int) -> nn.Sequential:
 def main(argv: Sequence[str]) -> int:
     """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="seatrial.recipes.mnist_deep", description="Train the four-conv network.")
-    script.add_folder_options(parser)
-    script.add_training_options(parser, epochs=20, batch=128, learning_rate=1e-3)
-    parser.add_argument("--weight-decay", type=script.not_negative, default=WEIGHT_DECAY)
+    options.add_folder_options(parser)
+    options.add_training_options(parser, epochs=20, batch=128, learning_rate=1e-3)
+    parser.add_argument("--weight-decay", type=options.not_negative, default=WEIGHT_DECAY)
     parser.add_argument("--dataset", choices=("mnist", "cifar10"), default="mnist")
     parser.add_argument("--download", action="store_true", help="fetch the files of MNIST into --data first")
-    arguments = script.parse(parser, argv)
+    arguments = options.parse(parser, argv)
     if arguments.download:
         fetch(FILES, MIRRORS, arguments.data)
     cifar = arguments.dataset == "cifar10"
-    train_set, test_set = read_cifar10(arguments.data) if cifar else image_sets(read_folder(arguments.data))
-    labels = CLASSES if cifar else numbered(train_set.classes)
+    train_set, test_set = (
+        cifar10.image_sets(cifar10.read_records(arguments.data)) if cifar else image_sets(read_folder(arguments.data))
+    )
+    labels = cifar10.CLASSES if cifar else numbered(train_set.classes)
     channels = train_set.images_NCHW.shape[1]
     augment = partial(affine, degrees=ROTATION_DEGREES, shift=SHIFT)
     normalise = Normalisation.of(train_set.images_NCHW)
@@ -114,7 +115,9 @@ def main(argv: Sequence[str]) -> int:
                 flush=True,
             )
         tests = TestImages(test_set, normalise, group, channels_last=True)
-        outcome = fit(step, lambda: evaluate(model, tests, group, precision), trackers, script.settings(arguments))
+        outcome = fit(
+            step, lambda: evaluate(model, tests, group, precision), trackers, Settings.from_arguments(arguments)
+        )
         if outcome.terminated:
             return EXIT_TERMINATED
         if group.first:
@@ -162,4 +165,4 @@ def save(
 
 
 if __name__ == "__main__":
-    script.run(main)
+    options.run(main)

@@ -24,20 +24,20 @@ if __name__ == "__main__":
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
-from seatrial.train import script
+from seatrial.train import options
 from seatrial.train.data.texts import TestTexts, Texts, TextSet
 from seatrial.train.distributed import Ranks, ranks
 from seatrial.train.errors import EXIT_TERMINATED, DataError, InputError, first_line
-from seatrial.train.evaluate import evaluate
-from seatrial.train.gradient_checkpointing import recomputed
-from seatrial.train.loop import fit
+from seatrial.train.evaluation import evaluate
+from seatrial.train.loop import Settings, fit
 from seatrial.train.memory import cap, summary
 from seatrial.train.optim.optimizer import adamw
 from seatrial.train.optim.schedules import triangle
 from seatrial.train.packed.bert import PackedBert, takes
-from seatrial.train.packed.optimizer import FlatAdamW
 from seatrial.train.packed.texts import PackedTests, PackedTexts
+from seatrial.train.packed.weights import FlatAdamW
 from seatrial.train.precision import Precision, choose_precision
 from seatrial.train.saving.examples import EXAMPLES, Examples, outputs_on_cpu, save_examples
 from seatrial.train.saving.model_files import weights_digest
@@ -102,7 +102,10 @@ def main(argv: Sequence[str]) -> int:
         tests = PackedTests(test_set, group) if packed else TestTexts(test_set, group)
         predict = packed.logits if packed else logits
         outcome = fit(
-            step, lambda: evaluate(model, tests, group, precision, predict), trackers, script.settings(arguments)
+            step,
+            lambda: evaluate(model, tests, group, precision, predict),
+            trackers,
+            Settings.from_arguments(arguments),
         )
         if outcome.terminated:
             return EXIT_TERMINATED
@@ -121,7 +124,7 @@ def main(argv: Sequence[str]) -> int:
 def source_of(
     model: Any, arguments: argparse.Namespace, precision: Precision, train_set: TextSet, group: Ranks
 ) -> tuple[PackedTexts, PackedBert] | tuple[Texts, None]:
-    """Messages packed, and the model's loss over them; where that cannot be, padded ones, and a line that says why."""
+    """Return packed messages and the model's loss over them; else padded ones, and print the reason."""
     why = takes(model, precision.dtype, group.device)
     if arguments.recompute or "compile" in arguments.engine:
         why = "--recompute keeps no activations" if arguments.recompute else f"--engine {arguments.engine}"
@@ -136,8 +139,8 @@ def source_of(
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The options; a rate and number of epochs that suit the weights are filled in."""
     parser = argparse.ArgumentParser(prog="seatrial.recipes.spam", description="Train a spam classifier.")
-    script.add_folder_options(parser)
-    script.add_training_options(parser, epochs=0, batch=64, learning_rate=0.0)
+    options.add_folder_options(parser)
+    options.add_training_options(parser, epochs=0, batch=64, learning_rate=0.0)
     parser.add_argument("--weights", default="bert-base-uncased", help="folder or hub name of a pretrained BERT")
     parser.add_argument("--from-scratch", action="store_true", help="random weights of --shape instead")
     parser.add_argument("--shape", choices=tuple(SHAPES), default="small")
@@ -145,7 +148,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--recompute", action="store_true", help="keep no activations within layers: less memory, a third more time"
     )
-    arguments = script.parse(parser, argv)
+    arguments = options.parse(parser, argv)
     if arguments.recompute and arguments.engine not in ("auto", "eager"):
         raise InputError(f"--recompute cannot be used with --engine {arguments.engine}", fix="--engine eager")
     if arguments.recompute:
@@ -223,7 +226,7 @@ def model_of(arguments: argparse.Namespace, vocabulary: int) -> Any:
 
 
 def pretrained(kind: Any, weights: str, **options: Any) -> Any:
-    """``kind.from_pretrained`` whose failures say what to do instead."""
+    """Call ``kind.from_pretrained``. Raises InputError with the alternative."""
     try:
         return kind.from_pretrained(weights, **options)
     except (OSError, ValueError) as error:
@@ -282,10 +285,12 @@ def logits(model: Any, inputs: tuple[Tensor, Tensor], *, recompute: bool = False
         return result
 
     for layer in model.bert.encoder.layer:
-        hidden = recomputed(partial(through, layer), hidden) if recompute else through(layer, hidden)
+        # Activations are computed again backwards. Dropout draws the same numbers again: the host restores its
+        # generator, which no CUDA graph can do.
+        hidden = checkpoint(through, layer, hidden, use_reentrant=False) if recompute else through(layer, hidden)
     result: Tensor = model.classifier(model.dropout(model.bert.pooler(hidden)))
     return result
 
 
 if __name__ == "__main__":
-    script.run(main)
+    options.run(main)

@@ -9,7 +9,7 @@ from seatrial.backends import table
 from seatrial.backends.base import Backend, Handle
 from seatrial.errors import SeatrialError
 from seatrial.events import HostLaunched
-from seatrial.images.image_size import image_bytes_of
+from seatrial.images.build.size import image_bytes_of
 from seatrial.job.plan import Plan
 from seatrial.runs.liveness import leases
 from seatrial.runs.run import Run

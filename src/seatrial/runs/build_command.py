@@ -13,11 +13,11 @@ from seatrial.backends.base import ImageStore
 from seatrial.errors import ImageError, UsageError
 from seatrial.findings.catalogue import IN_RUN
 from seatrial.findings.match import first_in
-from seatrial.images.building.build import BuildResult, build
-from seatrial.images.building.verify_image import Verification, measure_contents, verify_image
-from seatrial.images.image_size import image_bytes, image_bytes_of
-from seatrial.images.origin import origin_labels
-from seatrial.images.project import LOCK
+from seatrial.images.build.build import BuildResult, build
+from seatrial.images.build.size import image_bytes, image_bytes_of
+from seatrial.images.build.verify import Verification, measure_contents, verify_image
+from seatrial.images.dockerfile.context import origin_labels
+from seatrial.images.requirements.project import LOCK
 from seatrial.images.sources import pip_conf
 from seatrial.job.model import Job
 from seatrial.job.plan import Plan

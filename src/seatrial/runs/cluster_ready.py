@@ -7,16 +7,16 @@ from pathlib import Path
 
 from seatrial.backends import table
 from seatrial.backends.base import ImageStore
-from seatrial.backends.kubernetes.manifests.of_run import RECIPES
+from seatrial.backends.kubernetes.manifests import RECIPES
 from seatrial.errors import EngineUnavailableError
-from seatrial.images.building.wheel import wheel_bytes
+from seatrial.images.dockerfile.context import wheel_bytes
 from seatrial.images.sources import pip_conf
 from seatrial.job.plan import Plan
 
 
 def make_image_ready(plan: Plan, run_folder: Path, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
     """Build what is not there, push it where a registry is named, and lay the recipes' wheel beside the plan."""
-    from seatrial.images.building.build import build  # 10 ms that a plan need not wait for
+    from seatrial.images.build.build import build  # 10 ms that a plan need not wait for
 
     assert plan.image is not None and plan.cluster is not None, "a plan for k8s has both"
     if plan.cluster.recipes:

@@ -1,31 +1,33 @@
-"""Ending a run: judge its evidence, write the receipt, give back what it held. finalise.py says when."""
+"""Judge an ended run, write its receipt, and give back what it held."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from seatrial import events
 from seatrial.backends import table
 from seatrial.backends.base import Handle, State
 from seatrial.errors import DiskError
 from seatrial.events import AgentFinished, HostState, follow_chain, of_type
-from seatrial.job.plan import Plan
+from seatrial.job.plan import Gpu, Plan
 from seatrial.planning import secrets
-from seatrial.receipt.judging.judge import judge
-from seatrial.receipt.load import JSON_NAME
+from seatrial.receipt.judge import judge
 from seatrial.receipt.model import Receipt
-from seatrial.receipt.telling import telling
-from seatrial.receipt.write import write_receipt
-from seatrial.runs import notify, tracker_pages, without_agent
+from seatrial.receipt.reported import headline_metrics
+from seatrial.receipt.sections.what_ran import TrackerPage
+from seatrial.receipt.store import JSON_NAME, write_receipt
+from seatrial.runs import notify, without_agent
 from seatrial.runs.adopt import handle_of
-from seatrial.runs.discovered_gpus import with_discovered_gpus
 from seatrial.runs.liveness import backend_of, leases, state_of
+from seatrial.runs.mlflow import URI
 from seatrial.runs.run import Run, run_name
 from seatrial.system.files import write_atomically
 from seatrial.system.typed_path import as_typed
+from seatrial.system.without_login import without_login
 
 
 def end(
@@ -81,8 +83,9 @@ def _end(
         image=image,
         chain=follow_chain(str(run.events_path)) if run.events_path.exists() else None,
     )
-    stands = tracker_pages.standing(run, plan, environ)
-    receipt = tracker_pages.with_pages(receipt, stands)
+    if plan.job.env.get(URI, "").startswith(("http://", "https://")):
+        page = TrackerPage(name="MLflow", url=without_login(plan.job.env[URI]))
+        receipt = receipt.model_copy(update={"pages": (page,)})
     try:
         write_receipt(run.folder, receipt)
         leases(environ).release(run.id)
@@ -98,7 +101,6 @@ def _end(
             run=f"df -h {as_typed(run.folder)}; seatrial runs show {run.id}",
         ) from error
     run.show_receipt()
-    tracker_pages.hand_over(run, receipt, stands)
     notify.begin(run.folder, notify.ended_run(run, receipt), environ)
     return receipt
 
@@ -128,7 +130,7 @@ def _told_state(run: Run) -> State | None:
 def _summary(run: Run, plan: Plan, receipt: Receipt) -> dict[str, Any]:
     """What listings show, so that thousands of receipts need not be parsed."""
     last = {metric.name: metric.last for metric in receipt.measurements.metrics}
-    loss, accuracy = telling(last)
+    loss, accuracy = headline_metrics(last)
     return {
         "id": run.id,
         "name": run_name(run),
@@ -146,3 +148,30 @@ def _summary(run: Run, plan: Plan, receipt: Receipt) -> dict[str, Any]:
         "accuracy": last.get(accuracy),
         "receipt": hashlib.sha256((run.folder / JSON_NAME).read_bytes()).hexdigest(),
     }
+
+
+def with_discovered_gpus(plan: Plan, evidence: list[dict[str, Any]]) -> Plan:
+    """The plan with the GPUs that its agents took; unchanged where it named them itself."""
+    if plan.agent.gpu_count is None:
+        return plan
+    found: dict[str, Gpu] = {}
+    for check in events.of_type(evidence, events.GpuCheck):
+        for gpu in _taken(check, plan.agent.gpu_count):
+            found.setdefault(gpu.uuid, gpu)
+    gpus = tuple(found.values())
+    return plan.model_copy(update={"gpus": gpus, "agent": plan.agent._replace(gpus=gpus)})
+
+
+def _taken(check: dict[str, Any], count: int) -> Sequence[Gpu]:
+    """Of one node's check, the first ``count``: the agent hides any others."""
+    return [
+        Gpu(
+            index=int(entry.get("index") or 0),
+            uuid=str(entry["uuid"]),
+            name=str(entry.get("name") or "GPU"),
+            memory_bytes=int(entry.get("memory_bytes") or 0),
+            compute_capability=entry.get("compute_capability"),
+        )
+        for entry in (check.get("visible") or [])[:count]
+        if isinstance(entry, dict) and entry.get("uuid")
+    ]

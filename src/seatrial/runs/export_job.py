@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from seatrial.backends import table
 from seatrial.errors import UsageError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import DataMount, Job, Target
@@ -13,7 +14,7 @@ from seatrial.runs.trained_model import TrainedModel
 from seatrial.system.typed_path import as_typed
 
 #: Format → what its files end in. Source: FORMATS in export/formats.py; a test compares.
-SUFFIXES = {"onnx": ".onnx", "pt2": ".pt2", "torchscript": ".torchscript", "safetensors": ".safetensors"}
+SUFFIXES = {"onnx": ".onnx", "pt2": ".pt2", "safetensors": ".safetensors"}
 
 #: Where exported models go, below the project.
 FOLDER = "exports"
@@ -36,6 +37,12 @@ class Asked:
 
 def check_format(to: str) -> None:
     """Raises UsageError."""
+    if to == "torchscript":
+        raise UsageError(
+            "--to torchscript is not written any more",
+            cause="torch has deprecated TorchScript; a .pt2 file also carries its network",
+            run="seatrial export last --to pt2",
+        )
     if to not in SUFFIXES:
         raise UsageError(
             f"--to {to}: no such format; there are {', '.join(SUFFIXES)}", run="seatrial export last --to onnx"
@@ -69,7 +76,7 @@ def export_job(job: Job, model: TrainedModel, asked: Asked) -> Job:
 
     Raises UsageError: on Kubernetes; weights without a factory; an output outside the project.
     """
-    if job.backend == "k8s":
+    if table.is_elsewhere(job.backend):
         raise UsageError("seatrial export runs on this machine, not on Kubernetes", run="seatrial export … --on docker")
     if model.is_weights_alone and "--model-factory" not in asked.options:
         path = as_typed((model.folder or job.project) / model.model)

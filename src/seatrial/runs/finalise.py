@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from seatrial.receipt.load import load
 from seatrial.receipt.model import Receipt
+from seatrial.receipt.store import load
 from seatrial.runs.run import Run
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from seatrial.backends.base import Backend, EngineFacts
 from seatrial.backends.containers.env_file import proxies_with_login, read_env_file
 from seatrial.errors import GpuContractError, SeatrialError, UsageError
 from seatrial.findings.catalogue import by_id
-from seatrial.findings.cut_down import ARCHITECTURES, covers
 from seatrial.findings.finding import Finding
-from seatrial.images.building.ready import CACHED
-from seatrial.images.image_size import image_bytes_of
-from seatrial.images.origin import origin_labels
+from seatrial.findings.gpu_missing import ARCHITECTURES, keeps_code_for
+from seatrial.images.build.progress import CACHED
+from seatrial.images.build.size import image_bytes_of
+from seatrial.images.dockerfile.context import origin_labels
 from seatrial.images.recipes import require_data
 from seatrial.images.sources import pip_conf
 from seatrial.job.gpus import Selection
@@ -29,25 +29,24 @@ from seatrial.job.script import ScriptFacts, source_facts
 from seatrial.planning import secrets
 from seatrial.planning.another_machine import AnotherMachine, another_machine, refuse_without_gpu
 from seatrial.planning.host import HostFacts, read_host
-from seatrial.planning.plan import make_plan, select_gpus, with_defaults
+from seatrial.planning.plan import Notes, make_plan, select_gpus, with_defaults
 from seatrial.planning.site import ClusterSite
 from seatrial.runs import without_agent
 from seatrial.runs.liveness import leases
+from seatrial.runs.mlflow import Tracked, tracked
 from seatrial.runs.resume import has_checkpoint, resumed
 from seatrial.runs.run import Run
 from seatrial.runs.run_site import AGENT, run_site
-from seatrial.runs.serving import refuse_taken_port, warnings_of
+from seatrial.runs.serving_job import refuse_taken_port, warnings_of
 from seatrial.runs.store import RunStore, new_run_id
-from seatrial.runs.tracked import Tracked, tracked
-from seatrial.runs.view import VIEW, in_view, make_view
+from seatrial.runs.trained_model import WEIGHTS, of_recipe
 from seatrial.system import agent_archive
 from seatrial.system.caller import Caller
-from seatrial.system.desktop import nothing_to_show_on
 from seatrial.system.files import make_folder
 from seatrial.system.state import state_folder
 
 if TYPE_CHECKING:
-    from seatrial.backends.kubernetes.manifests.names import Manifest
+    from seatrial.backends.kubernetes.pod import Manifest
 
 Say = Callable[[str], None]
 
@@ -80,10 +79,7 @@ class _Ground:
     engine: EngineFacts
     why_backend: Choice
     tracked: Tracked
-
-    @property
-    def environ(self) -> Mapping[str, str]:
-        return self.tracked.environ
+    environ: Mapping[str, str]
 
 
 def plan_only(job: Job, environ: Mapping[str, str]) -> Plan:
@@ -94,7 +90,7 @@ def plan_only(job: Job, environ: Mapping[str, str]) -> Plan:
     ground = _survey(job, environ)
     run = RunStore(job.project, environ).run(new_run_id())
     selection, another = None, None
-    if ground.backend.place != "cluster":
+    if ground.backend.traits.on_this_host:
         another = another_machine(ground.job, ground.host)
         selection = (
             another.selection()
@@ -110,7 +106,7 @@ def plan_only(job: Job, environ: Mapping[str, str]) -> Plan:
 
 def manifests(plan: Plan, environ: Mapping[str, str]) -> list[Manifest]:
     """What a cluster is given. Raises UsageError for what it would not take."""
-    from seatrial.backends.kubernetes.manifests.of_run import cluster_manifests
+    from seatrial.backends.kubernetes.manifests import cluster_manifests
 
     return cluster_manifests(plan, agent_archive.build(state_folder(environ) / AGENT))
 
@@ -142,12 +138,9 @@ def prepare(
             folder=None if job.data is None else job.data.source,
             mounted=any(mount.target == "/data" for mount in job.mounts),
         )
+        _require_model(job)
     refuse_taken_port(job, RunStore(job.project, environ))
     ground = _survey(job, environ)
-    if ground.tracked.asked is not None:
-        from seatrial.runs import mlflow_server
-
-        mlflow_server.require(ground.tracked.asked, ground.environ)
     store = RunStore(job.project, environ)
     if job.name is not None and (earlier := store.unfinalised(job.name)) is not None:
         from seatrial.runs.finalise import finalise  # rare, and it loads all that judges
@@ -183,7 +176,7 @@ def _make_present(plan: Plan, backend: Backend, building: Building) -> None:
     assert image is not None and store is not None, "only a ready image of a store can be unknown"
     if store.image(image.tag) is not None:
         return
-    from seatrial.images.building.pull import pull  # most images are here
+    from seatrial.images.build.build import pull  # most images are here
 
     with building() as tell:
         pull(store, image.tag, tell)
@@ -194,7 +187,7 @@ def _refuse_cut_down_image(plan: Plan) -> None:
     image = plan.image
     kept = image.architectures or tuple(image.env.get(ARCHITECTURES, "").split()) if image else ()
     for gpu in plan.gpus if kept else ():
-        if not covers(kept, gpu.compute_capability or "0.0"):
+        if not keeps_code_for(kept, gpu.compute_capability or "0.0"):
             known = by_id("image-cut-down")
             raise GpuContractError(
                 f"The image has device code for {', '.join(kept)} only, but {gpu.name} is {gpu.compute_capability}",
@@ -239,14 +232,14 @@ def start(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
 def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
     """Everything that must be there before the start: image or venv, output folders, secrets."""
     plan = prepared.plan
-    if plan.cluster is not None:
+    if not plan.on_this_host:
         from seatrial.runs.cluster_ready import make_image_ready
 
         make_image_ready(plan, prepared.run.folder, environ, say)
         return
     store = prepared.backend.images
     if plan.image is not None and plan.image.build:
-        from seatrial.images.building.build import build  # 10 ms that a plan need not wait for
+        from seatrial.images.build.build import build  # 10 ms that a plan need not wait for
 
         assert store is not None, "a plan with an image to build is for a backend with a store"
         pip = pip_conf(plan.job.image)
@@ -255,22 +248,19 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
     elif plan.image is not None:
         image_bytes_of(plan, store, environ)  # counted before the run, not beside it
     if plan.companion_image is not None and store is not None and store.image(plan.companion_image) is None:
-        from seatrial.images.building.pull import pull  # as the build's
+        from seatrial.images.build.build import pull  # as the build's
 
         pull(store, plan.companion_image, say)
     if plan.venv is not None:
         from seatrial.runs.venv import make_venv  # pip is needed by few runs
 
         make_venv(plan, say)
-    if plan.view is not None:
-        make_view(plan)
     if plan.companion is not None:
         make_folder(prepared.run.folder / COMPANION_FOLDER)
     if plan.agent.input is not None:
         os.mkfifo(prepared.run.input, mode=0o600)
     if plan.container is not None:
-        from seatrial.backends.containers.home import host_files
-        from seatrial.backends.containers.mount_sources import check_sources
+        from seatrial.backends.containers.mounts import check_sources, host_files
 
         host_files(plan.container).write(plan.job.project)
         check_sources(plan.container.mounts, plan.job.project)
@@ -281,7 +271,7 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
 
 def _select_and_lease(ground: _Ground, run: Run, environ: Mapping[str, str]) -> Selection | None:
     """Choose and take under one lock: two runs started together get different GPUs. A cluster chooses itself."""
-    if ground.backend.place == "cluster":
+    if not ground.backend.traits.on_this_host:
         return None
     if not ground.host.gpus:
         refuse_without_gpu(ground.job, ground.host)
@@ -302,15 +292,27 @@ def _survey(job: Job, environ: Mapping[str, str]) -> _Ground:
     script = source_facts(job)  # first: a script that does not parse needs no engine
     host = read_host(environ)
     backend, engine, why = table.choose(job.backend, environ, gpus_wanted=bool(host.gpus) and job.gpus.kind != "none")
-    script = _with_keras(job, script, environ, inherits=backend.place == "process")
-    made = tracked(with_defaults(job, backend.place), backend, environ)
-    return _Ground(made.job, script, host, backend, engine, why, made)
+    script = _with_keras(job, script, environ, inherits=not backend.traits.isolates)
+    made = tracked(with_defaults(job, backend.traits), backend, environ)
+    return _Ground(made.job, script, host, backend, engine, why, made, environ)
 
 
 def _survey_cluster(job: Job, host: HostFacts, *, offline: bool) -> ClusterSite:
-    from seatrial.planning.cluster.survey import survey_cluster  # what speaks to clusters takes 80 ms to load
+    from seatrial.planning.pods import survey_cluster  # what speaks to clusters takes 80 ms to load
 
     return survey_cluster(job, host, offline=offline)
+
+
+def _require_model(job: Job) -> None:
+    """Check that ``run predict -- RECIPE …`` names a model that was trained. Raises UsageError, DataError."""
+    if job.target.kind != "recipe" or job.target.value != "predict" or job.target.args[:1] in (("-h",), ("--help",)):
+        return
+    recipe = job.target.args[0] if job.target.args else ""
+    if recipe not in WEIGHTS:
+        known = ", ".join(WEIGHTS)
+        raise UsageError(f"A prediction needs one of the models {known}", run='seatrial run predict -- spam "text…"')
+    if not table.is_elsewhere(job.backend):
+        of_recipe(recipe, job.models.source if job.models else job.project / "models")
 
 
 def _with_keras(job: Job, script: ScriptFacts, environ: Mapping[str, str], *, inherits: bool) -> ScriptFacts:
@@ -335,14 +337,7 @@ def _plan(
     offline: bool = False,
     caller: Caller | None = None,
 ) -> Plan:
-    job, on_a_cluster = ground.tracked.for_run(run.id), ground.backend.place == "cluster"
-    if job.outputs and on_a_cluster:
-        raise UsageError(
-            f"Outputs of a stage are files here, and {ground.backend.name} runs elsewhere",
-            run="seatrial up --on docker",
-        )
-    view = run.place / VIEW if job.outputs else None
-    job = job if view is None else in_view(job, view)
+    job, on_a_cluster = ground.tracked.for_run(run.id), not ground.backend.traits.on_this_host
     earlier = RunStore(job.project, environ).find(job.resume) if job.resume else None
     if earlier is not None and on_a_cluster:  # by its full ID, which names its folder on the volume
         job = job.model_copy(update={"resume": earlier.id})
@@ -352,16 +347,19 @@ def _plan(
         resumed=resumed(earlier, on_a_volume=on_a_cluster) if earlier else None,
         selection=selection,
         another=another,
-        view=view,
         cluster=_survey_cluster(job, ground.host, offline=offline) if on_a_cluster else None,
         caller=caller,
-        events=run.events_folder if ground.tracked.events else None,
     )
-    plan = make_plan(job, site, ground.script, interactive=interactive)
-    warnings = plan.warnings if on_a_cluster else (*plan.warnings, *_nothing_to_resume(job.resume, earlier))
-    choices = (ground.why_backend, *plan.choices, *ground.tracked.choices, *_told_at_the_end(job))
-    more = (*ground.tracked.warnings, *warnings_of(plan.job), *nothing_to_show_on(job.notify.desktop, environ))
-    return plan.model_copy(update={"choices": choices, "warnings": (*warnings, *more)})
+    notes = Notes(
+        first=(ground.why_backend,),
+        last=(*ground.tracked.choices, *_told_at_the_end(job)),
+        warnings=(
+            *(() if on_a_cluster else _nothing_to_resume(job.resume, earlier)),
+            *ground.tracked.warnings,
+            *warnings_of(job),
+        ),
+    )
+    return make_plan(job, site, ground.script, interactive=interactive, notes=notes)
 
 
 def _told_at_the_end(job: Job) -> list[Choice]:

@@ -6,7 +6,7 @@ import os
 
 from pydantic import BaseModel, ConfigDict
 
-from seatrial.probe import proc
+from seatrial.probe import processes
 
 
 class LaunchingProcess(BaseModel):
@@ -19,16 +19,16 @@ class LaunchingProcess(BaseModel):
 
     @classmethod
     def this_process(cls) -> LaunchingProcess:
-        me = proc.read(os.getpid())
+        me = processes.read(os.getpid())
         assert me is not None
         return cls(pid=me.pid, started_ticks=me.started_ticks)
 
     @classmethod
     def of(cls, pid: int) -> LaunchingProcess | None:
         """Another process; None where it has gone."""
-        there = proc.read(pid)
+        there = processes.read(pid)
         return None if there is None else cls(pid=there.pid, started_ticks=there.started_ticks)
 
     def is_alive(self) -> bool:
-        now = proc.read(self.pid)
+        now = processes.read(self.pid)
         return now is not None and now.started_ticks == self.started_ticks and now.state != "Z"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from seatrial import events
 from seatrial.errors import EngineUnavailableError, SeatrialError
-from seatrial.receipt.evidence.fields import number, text, whole
+from seatrial.receipt.fields import number, text, whole
 from seatrial.runs.run import Run, run_name
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _waiting(handle: Handle, environ: Mapping[str, str]) -> str | None:
     from seatrial.backends import table  # with the plan's models, which a list of ended runs needs not
     from seatrial.runs.liveness import state_of
 
-    if table.place(handle.backend) != "cluster":
+    if not table.is_elsewhere(handle.backend):
         return None
     return state_of(handle, environ).waiting
 

@@ -11,7 +11,7 @@ from seatrial.backends import table
 from seatrial.backends.base import Backend, Handle, State
 from seatrial.errors import EngineUnavailableError, SeatrialError
 from seatrial.job.plan import EngineAddress
-from seatrial.probe import proc
+from seatrial.probe import processes
 from seatrial.runs.leases import Lease, Leases, default_folder
 from seatrial.system.state import state_folder
 
@@ -33,10 +33,13 @@ def leases(environ: Mapping[str, str]) -> Leases:
     own_records = state_folder(environ) / "projects"
 
     def is_live(handle: Handle) -> bool:
-        if table.place(handle.backend) == "process":
-            process = proc.read(int(handle.id)) if handle.id.isdigit() else None
+        traits = table.traits(handle.backend)
+        if traits is None or not traits.on_this_host:
+            return False
+        if not traits.isolates:
+            process = processes.read(int(handle.id)) if handle.id.isdigit() else None
             return process is not None and str(process.started_ticks) == handle.started and process.state != "Z"
-        if table.place(handle.backend) != "container" or not _CONTAINER_ID.fullmatch(handle.id):
+        if not _CONTAINER_ID.fullmatch(handle.id):
             return False
         if handle.engine is not None and not _may_be_asked(handle.engine):
             return True
@@ -51,13 +54,14 @@ def leases(environ: Mapping[str, str]) -> Leases:
         Asked of this user's own runs alone: what was made and never started is removed on the way.
         """
         record = Path(lease.record or "/")
-        if lease.backend is None or (place := table.place(lease.backend)) in (None, "cluster"):
+        traits = None if lease.backend is None else table.traits(lease.backend)
+        if lease.backend is None or traits is None or not traits.on_this_host:
             return None
         if record.name != lease.run_id or ".." in record.parts:
             return None
         if not record.is_relative_to(own_records) or not record.is_dir():
             return None
-        if place == "container" and lease.engine is not None and not _may_be_asked(lease.engine):
+        if traits.isolates and lease.engine is not None and not _may_be_asked(lease.engine):
             raise EngineUnavailableError(f"Engine at {lease.engine.endpoint} is not asked for a lease")
         try:
             return table.backend(lease.backend, environ, lease.engine).find(lease.run_id, record)

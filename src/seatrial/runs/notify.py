@@ -2,7 +2,7 @@
 
 What is asked for lies in the record of what is to end, which no container sees, until somebody knows its end: of a run
 the command line that started it, the recorder of a detached one, or a later ``seatrial runs``. That process writes
-down what to tell, starts another, and goes on. What came of it is in NOTES (notified.py).
+down what to tell, starts another, and goes on. The results are in NOTES.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import SeatrialError
-from seatrial.job.notify import Notify, host_of, program_of
-from seatrial.receipt.load import JSON_NAME
+from seatrial.job.notify import Notify, program_of
 from seatrial.receipt.model import Receipt
-from seatrial.runs.notified import NOTES
+from seatrial.receipt.store import JSON_NAME
 from seatrial.runs.run import Run, run_name
 from seatrial.system import command, nofollow
-from seatrial.system.desktop import show
 from seatrial.system.files import write_atomically
-from seatrial.system.post import post
 
 #: In a record: what is asked for, until it is done, and what to tell.
 REQUEST, MESSAGE = "notify.json", "notify-message.json"
+
+#: In a record: a line for each command and its result.
+NOTES = "notified.txt"
 
 #: A command may upload a model; one that hangs must not stay for ever.
 COMMAND_TIMEOUT_S = 600.0
@@ -40,7 +40,7 @@ class Ended:
     """What is told: no path, no address, no name of a person or machine.
 
     Attributes:
-        kind: run, sweep, stages or compose. id: what ``seatrial`` finds it by.
+        kind: run, sweep or compose. id: what ``seatrial`` finds it by.
         outcome: of a run as its receipt has it; else done, unmet, failed, stopped or interrupted.
         exit_code: of the command; None: it was killed, and somebody else found out.
         text: the sentence that a person reads.
@@ -61,7 +61,7 @@ class Ended:
 
     @property
     def message(self) -> dict[str, Any]:
-        """What is posted. ``text`` and ``content`` are what chat services show."""
+        """The JSON that a command gets. ``text`` and ``content`` are the keys that chat services show."""
         told = {key: value for key, value in asdict(self).items() if key != "receipt"}
         return {**told, "run": self.id if self.kind == "run" else None, "content": self.text}
 
@@ -92,7 +92,7 @@ def deliver(folder: Path, environ: Mapping[str, str]) -> None:
     (folder / REQUEST).unlink()  # two who would tell: one does
     notify, project = Notify.model_validate(request["notify"], strict=False), Path(request["project"])
     for whom, trouble in _tell(notify, told["message"], project, told["receipt"], environ):
-        _note(folder, f"{whom}: {trouble or 'told'}")
+        _note(folder, f"{whom}: {trouble or 'done'}")
 
 
 def ended_run(run: Run, receipt: Receipt) -> Ended:
@@ -118,10 +118,6 @@ def _tell(
     notify: Notify, message: Mapping[str, Any], project: Path, receipt: str, environ: Mapping[str, str]
 ) -> Iterator[tuple[str, str | None]]:
     """(who, what went wrong or None) of each."""
-    if notify.desktop:
-        yield "desktop", show("seatrial", str(message["text"]).removeprefix("seatrial: "), environ)
-    for url in notify.webhook:
-        yield host_of(url), post(url, message)
     for line in notify.command:
         yield program_of(line), _run(line, message, project, receipt, environ)
 
@@ -152,3 +148,12 @@ def _note(folder: Path, line: str) -> None:
             file.write(f"{plain}\n")
     except OSError:  # the record was deleted, or the disk is full: there is nobody left to say it to
         pass
+
+
+def notes(folder: Path) -> list[str]:
+    """Return the lines of NOTES; [] if there was nobody to notify, or not yet."""
+    try:
+        text = nofollow.read_regular(folder / NOTES, most_bytes=_MOST_BYTES)
+    except (OSError, SeatrialError):
+        return []
+    return text.decode("utf-8", "replace").splitlines()

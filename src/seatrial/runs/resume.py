@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from seatrial.errors import SeatrialError, UntrustedPathError
-from seatrial.images.recipes import TOOLS
+from seatrial.images.recipes import recipe
 from seatrial.job.plan import CONTAINER_RESUME, CONTAINER_RESUMED_CHECKPOINTS, Mount
 from seatrial.planning.site import Resumed
 from seatrial.runs.run import PLACE_FOLDER, Run
@@ -28,9 +28,9 @@ def run_to_resume(store: RunStore, reference: str) -> Run:
 def _trains(run: Run) -> bool:
     try:
         target = run.plan().job.target
+        return target.kind != "recipe" or recipe(target.value).trains
     except SeatrialError:
         return False
-    return target.kind != "recipe" or target.value not in TOOLS
 
 
 def checkpoints_of(run: Run) -> Path:

@@ -9,7 +9,7 @@ A run is two folders. Its **record**, in the user's state folder, is the host's 
     receipt.json, receipt.md, receipt.html, summary.json     once it has ended
 
 Its **place**, ``.seatrial/runs/<id>`` in the project, holds what the container writes (``outputs``, ``home``) and, for
-people, copies of the receipt and links to the logs. Nothing in it is believed (docs/decisions/0019-trust-boundary.md).
+people, copies of the receipt and links to the logs. Nothing in it is believed (docs/decisions.md, 0019).
 
 Runs of before 0019 have no record: their folder in the project is shown as it is, and nothing more.
 The models of a plan are imported where one is read or written: listing ended runs needs none.
@@ -102,11 +102,6 @@ class Run:
     def outputs(self) -> Path:
         """What the target writes."""
         return self.place / "outputs"
-
-    @property
-    def events_folder(self) -> Path:
-        """What the target writes for TensorBoard, where that is up: beside the others', for one page over all."""
-        return self.place.parents[1] / "tensorboard" / self.id
 
     @property
     def checkpoints(self) -> Path:

@@ -1,14 +1,18 @@
-"""Steering a started run from any process: stop, remove, run a command inside, prune what has ended."""
+"""Actions on one run or on ended ones: stop, remove, exec, copy, verify, prune."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seatrial.backends.base import Backend, Handle
+from seatrial.backends import table
+from seatrial.backends.base import Backend, Freed, Handle
 from seatrial.errors import EngineUnavailableError, SeatrialError, UsageError
+from seatrial.events import follow_chain
+from seatrial.images.plan import slug
 from seatrial.runs.adopt import handle_of
 from seatrial.runs.following.watch import request_stop
 from seatrial.runs.liveness import backend_of, leases, state_of
@@ -48,7 +52,7 @@ def copy_models(run: Run, path: str, destination: Path, environ: Mapping[str, st
         folder = plan.job.models.source if plan.job.models else plan.job.project
         raise UsageError(f"Files saved by run {run.id} already exist here", run=f"ls {as_typed(folder)}")
     from seatrial.backends.kubernetes.client import Cluster  # of no use to runs on this machine
-    from seatrial.backends.kubernetes.copy import fetch
+    from seatrial.backends.kubernetes.objects import fetch
 
     cluster = Cluster(environ, plan.cluster.context, plan.cluster.namespace)
     return fetch(cluster, plan.cluster, path, destination)
@@ -126,3 +130,85 @@ def _live(run: Run, environ: Mapping[str, str]) -> tuple[Backend, Handle]:
     if handle is None or not state_of(handle, environ).is_live:
         raise UsageError(f"Run {run.id} has ended", run=f"seatrial runs show {run.id}")
     return backend_of(handle, environ), handle
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found.
+
+    Attributes:
+        intact: everything is as it was written.
+        sentences: what holds, or where it breaks.
+    """
+
+    intact: bool
+    sentences: tuple[str, ...]
+
+
+def verify(run: Run) -> Verdict:
+    """Follow the chain, compare it with what the receipt was made on, and the receipt with what was closed.
+
+    Raises UsageError: the run has no record, or its evidence is not chained.
+    """
+    from seatrial.receipt.store import JSON_NAME, load  # not loaded before a run has started
+
+    if not run.recorded:
+        raise UsageError(
+            f"Run {run.id} predates seatrial's own records: it cannot be verified",
+            run=f"seatrial runs show {run.id}",
+        )
+    summary = run.summary()
+    receipt = run.folder / JSON_NAME
+    if summary is not None and _digest(receipt) != summary.get("receipt"):
+        return _broken(f"{receipt} {'was changed after it was written' if receipt.exists() else 'is missing'}")
+    seal = load(run.folder).seal if summary is not None else None
+    try:
+        chain = follow_chain(str(run.events_path))
+    except FileNotFoundError:
+        if seal is not None and seal.lines:
+            return _broken(f"{run.events_path} is missing; it had {seal.lines} lines")
+        raise UsageError(
+            f"Run {run.id} has no evidence: it never started", run=f"seatrial runs show {run.id}"
+        ) from None
+    if chain.broken_at is not None:
+        return _broken(f"line {chain.broken_at} of {run.events_path} was changed after it was written")
+    if summary is None:
+        return Verdict(True, (f"intact so far: {chain.lines} lines, digest {chain.digest}; the run has not ended",))
+    if seal is None or seal.digest != chain.digest:
+        closed = f"{seal.lines} lines, digest {seal.digest}" if seal else "nothing"
+        return _broken(f"the receipt covers {closed}, but there are {chain.lines} lines, digest {chain.digest}")
+    return Verdict(True, (f"intact: {chain.lines} lines, digest {chain.digest}",))
+
+
+def _digest(path: Path) -> str | None:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except FileNotFoundError:
+        return None
+
+
+def _broken(sentence: str) -> Verdict:
+    return Verdict(False, (f"broken: {sentence}",))
+
+
+#: A cached step that no build has used for so long is of an older state of some project.
+IDLE_S = 24 * 3600.0
+
+
+def free_images(project: Path | None, environ: Mapping[str, str], *, dry_run: bool) -> dict[str, Freed]:
+    """Engine → what came free. An engine that is not there, or does not answer, is left out.
+
+    Args:
+        project: its own images but the newest, and cached steps that were not used for a day; None: all of ours.
+    """
+    repository = f"seatrial/{slug(project.name)}" if project is not None else None
+    idle_s = IDLE_S if project is not None else 0.0
+    freed = {}
+    for name in table.on_this_host():
+        backend = table.backend(name, environ)
+        try:
+            if backend.images is not None and backend.facts().available:
+                freed[name] = backend.images.free_unused(repository=repository, idle_s=idle_s, dry_run=dry_run)
+        except SeatrialError:
+            continue
+    return freed

@@ -26,5 +26,5 @@ def run_site(run: Run, project: Path, backend: Backend, engine: EngineFacts, hos
         backend=backend,
         engine=engine,
         host=host,
-        agent_archive=agent_archive.build(host.state_folder / AGENT, compiled=backend.place == "container"),
+        agent_archive=agent_archive.build(host.state_folder / AGENT, compiled=backend.images is not None),
     )

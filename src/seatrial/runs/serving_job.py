@@ -1,19 +1,28 @@
-"""serving_job: a project's job and a model → the job of a server."""
+"""serve as a job: its plan, its port, and the wait until it answers."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import ipaddress
-from collections.abc import Collection
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from seatrial.errors import DataError, UsageError
+from seatrial.errors import DataError, SeatrialError, UsageError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import DataMount, Job, Target
 from seatrial.job.serving import TOKEN, Serving, Weights
+from seatrial.runs.run import Run, run_name
+from seatrial.runs.store import RunStore
 from seatrial.runs.trained_model import TrainedModel
+from seatrial.system.address import is_loopback
 from seatrial.system.typed_path import as_typed, from_here
 
 
@@ -123,3 +132,137 @@ def _weights(file: Path, top: Path) -> Weights:
         raise DataError(f"{from_here(file)} cannot be read: {error.strerror}", run=f"ls -l {as_typed(file)}") from error
     path = str(file.relative_to(top)) if file.is_relative_to(top) else file.name
     return Weights(path=path, sha256=digest.hexdigest(), bytes=size)
+
+
+READY_PATH = "/v2/health/ready"
+
+#: How often a server that is loading its model is asked, and how long one answer may take.
+_INTERVAL_S, _ANSWER_S = 0.2, 2.0
+
+#: Ports looked at for the one to name in place of a taken one.
+_NEAR = 20
+
+
+def refuse_taken_port(job: Job, store: RunStore) -> None:
+    """Raises UsageError: something listens there already, or the address is not this machine's."""
+    serving = job.serve
+    if serving is None or (error := _taken(serving.address, serving.port)) is None:
+        return
+    where = f"{serving.address}:{serving.port}"
+    if error.errno == errno.EADDRINUSE:
+        free = free_port_near(serving.address, serving.port)
+        other = serving_on(store, serving.port)
+        by = "" if other is None else f" by run {run_name(other) or other.id}, which serves too"
+        again = _with_port(serving.typed, free)
+        first = "" if other is None else f"seatrial runs stop {run_name(other) or other.id}   # or: "
+        raise UsageError(f"Port {serving.port} is taken{by}", run=f"{first}seatrial serve {again}")
+    if error.errno == errno.EACCES:
+        raise UsageError(
+            f"Port {serving.port} may be opened by root alone",
+            run=f"seatrial serve {_with_port(serving.typed, serving.port + 8000)}",
+        )
+    raise UsageError(
+        f"{where} is no address of this machine: {error.strerror}",
+        run="seatrial serve … --host 0.0.0.0   # every address of this machine",
+    )
+
+
+def free_port_near(address: str, port: int) -> int:
+    """The next one that nobody listens on."""
+    near = range(port + 1, min(port + _NEAR, 65536))
+    return next((other for other in near if _taken(address, other) is None), port + 1)
+
+
+def serving_on(store: RunStore, port: int) -> Run | None:
+    """The run of this project that serves on a port, as far as its record goes."""
+    for run in reversed(store.all()):
+        if not run.ended and (serving := serving_of(run)) is not None and serving.port == port:
+            return run
+    return None
+
+
+def serving_of(run: Run) -> Serving | None:
+    """What a run serves; None for one that does not, or whose plan cannot be read."""
+    with contextlib.suppress(SeatrialError, OSError):  # whatever is wrong with it, somebody else says so
+        return run.plan().job.serve
+    return None
+
+
+def warnings_of(job: Job) -> tuple[str, ...]:
+    """Who else can reach it."""
+    serving = job.serve
+    if serving is None or is_loopback(serving.address) or TOKEN in job.secrets:
+        return ()
+    return (f"anyone who reaches {serving.address}:{serving.port} can use the model; --token asks for one",)
+
+
+def is_ready(serving: Serving) -> bool:
+    """Whether it answers requests by now."""
+    where = urlsplit(serving.url)
+    from http.client import HTTPConnection, HTTPException  # most runs serve nothing
+
+    connection = HTTPConnection(where.hostname or "", serving.port, timeout=_ANSWER_S)
+    try:
+        connection.request("GET", READY_PATH)
+        return connection.getresponse().status in (200, 401)  # 401: it asks for a token, so it answers
+    except (OSError, HTTPException, ValueError):
+        return False
+    finally:
+        connection.close()
+
+
+def wait_until_ready(serving: Serving, ended: Callable[[], bool]) -> float | None:
+    """Seconds until it answered; None where it ended before it did."""
+    started_s = time.monotonic()
+    while not ended():
+        if is_ready(serving):
+            return time.monotonic() - started_s
+        time.sleep(_INTERVAL_S)
+    return None
+
+
+@contextlib.contextmanager
+def saying_when_ready(serving: Serving | None, say: Callable[[str], None]) -> Iterator[None]:
+    """While this holds, a server says its address once it answers."""
+    if serving is None:
+        yield
+        return
+    over = threading.Event()
+
+    def watch() -> None:
+        seconds = wait_until_ready(serving, over.is_set)
+        if seconds is not None and not over.is_set():
+            say(ready_words(serving, seconds))
+
+    thread = threading.Thread(target=watch, name="ready", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(timeout=_ANSWER_S + 1)
+
+
+def ready_words(serving: Serving, seconds: float) -> str:
+    """``serves digits at http://127.0.0.1:8000, ready after 2.1 s``."""
+    return f"serves {serving.name} at {serving.url}, ready after {seconds:.1f} s; to try it: {serving.url}/"
+
+
+def _taken(address: str, port: int) -> OSError | None:
+    """Why nobody can listen there now."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: closed connections do not count
+        try:
+            probe.bind((address, port))
+        except OSError as error:
+            return error
+    return None
+
+
+def _with_port(typed: str, port: int) -> str:
+    words = typed.split(" ")
+    if "--port" in words:
+        words[words.index("--port") + 1] = str(port)
+        return " ".join(words)
+    return f"{typed} --port {port}"

@@ -1,7 +1,4 @@
-"""The run store: what this machine's user knows of a project's runs.
-
-A run is two folders, its record and its place in the project (run.py).
-"""
+"""The runs of a project: find, name, remove them; the nearest project that has runs."""
 
 from __future__ import annotations
 
@@ -25,9 +22,6 @@ from seatrial.system.files import write_atomically
 from seatrial.system.near import nearest
 from seatrial.system.state import state_folder
 from seatrial.system.typed_path import as_typed, from_here
-
-#: Beside the runs' places: what containers write for TensorBoard, a folder each.
-EVENTS_FOLDER = (".seatrial", "tensorboard")
 
 #: What stays with the record, with a link to it in the project.
 LINKED = ("stdout.log", "stderr.log", "events.jsonl")
@@ -211,9 +205,8 @@ class RunStore:
                 run=f"ls -la {as_typed(run.place)}   # yours? then: rm -r {as_typed(run.place)}",
             )
         try:
-            for folder in (PLACE_FOLDER, EVENTS_FOLDER):
-                with contextlib.suppress(FileNotFoundError), nofollow.folder(self.project, *folder) as places:
-                    nofollow.remove_tree(places, run.id)
+            with contextlib.suppress(FileNotFoundError), nofollow.folder(self.project, *PLACE_FOLDER) as places:
+                nofollow.remove_tree(places, run.id)
             with nofollow.folder(self.root) as records:
                 nofollow.remove_tree(records, run.id)
         except OSError as error:
@@ -255,3 +248,33 @@ def _folders(root: Path) -> list[str]:
             ]
     except OSError:
         return []
+
+
+#: A folder with one of these is a project of its own: runs of a folder around it are another's.
+_ENDS = ("seatrial.toml", ".git")
+
+
+def store_of(project: Path | None, environ: Mapping[str, str] | None = None) -> RunStore:
+    """The store of the folder that ``--project`` names, of just that one; of the nearest where it names none.
+
+    Raises UsageError: there is no such folder, and no runs are known of one that was there.
+    """
+    if project is None or project == Path():
+        return nearest_store(Path(), environ)
+    store = RunStore(project.absolute(), environ)
+    if not project.is_dir() and not store.root.is_dir():
+        there = next(parent for parent in project.absolute().parents if parent.is_dir())
+        raise UsageError(f"There is no project folder {project}", run=f"ls {as_typed(there)}")
+    return store
+
+
+def nearest_store(folder: Path, environ: Mapping[str, str] | None = None) -> RunStore:
+    """Of the folder itself or the nearest around it that has runs; of the folder itself where none has."""
+    here = RunStore(folder.absolute(), environ)
+    for around in (here.project, *here.project.parents):
+        store = RunStore(around, environ)
+        if store.root.is_dir() or os.path.lexists(store.places):
+            return store
+        if any(os.path.lexists(around / name) for name in _ENDS):
+            break
+    return here

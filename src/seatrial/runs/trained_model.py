@@ -1,8 +1,10 @@
-"""A trained model to export or to serve: a recipe's, a file, or a class of the user's."""
+"""A trained model: of a recipe, a file or a class, and whether the command can open it."""
 
 from __future__ import annotations
 
+import json
 import re
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,21 +12,21 @@ from typing import Literal
 
 from seatrial.errors import DataError, UsageError
 from seatrial.images.recipes import RECIPES
-from seatrial.recipe_names import KERAS_RECIPES
 from seatrial.system.typed_path import as_typed, from_here
 
 #: Recipe → the weights that it saves, below the models folder.
 WEIGHTS = {name: recipe.weights for name, recipe in RECIPES.items() if recipe.weights is not None}
 
 #: Files that carry their network. Weights need theirs beside them.
-PROGRAMS = (".pt2", ".onnx", ".torchscript")
+PROGRAMS = (".pt2", ".onnx")
 
 #: Inputs and outputs that recipes keep beside a model's weights. Source: train/saving/examples.py.
 _BESIDE = ".examples.safetensors"
 _PICKLES = (".pkl", ".pickle", ".joblib")
+_TORCHSCRIPT = (".torchscript", ".ts")
 
-#: What torch.save writes is called, ``model.pt`` apart, which may be TorchScript. ``model_best.pth.tar`` is usual, too.
-_CHECKPOINTS = (".pth", ".ckpt", ".th", ".pth.tar", ".pt.tar", ".bin")
+#: Suffixes of what torch.save writes. ``model_best.pth.tar`` is usual, too.
+_CHECKPOINTS = (".pth", ".pt", ".ckpt", ".th", ".pth.tar", ".pt.tar", ".bin")
 
 
 @dataclass(frozen=True)
@@ -55,21 +57,21 @@ EXPORT = Verb(
     "export",
     "seatrial export last --to onnx",
     "exported",
-    (".pt2", ".torchscript", ".ts", ".pt", ".safetensors", *_CHECKPOINTS),
+    (".pt2", ".safetensors", *_CHECKPOINTS),
     (".bin",),
-    ((".pt2",), (".torchscript",), (".safetensors",)),
+    ((".pt2",), (".safetensors",)),
 )
 SERVE = Verb(
     "serve",
     "seatrial serve last",
     "served",
-    (".pt2", ".onnx", ".torchscript", ".ts", ".pt", ".safetensors"),
+    (".pt2", ".onnx", ".safetensors"),
     (),
     (PROGRAMS, (".safetensors",)),
 )
 
 #: What the name of a model's file ends in, whether or not a command reads it; other words name runs.
-FILES = tuple(dict.fromkeys((*EXPORT.suffixes, *SERVE.suffixes, *_PICKLES)))
+FILES = tuple(dict.fromkeys((*EXPORT.suffixes, *SERVE.suffixes, *_PICKLES, *_TORCHSCRIPT)))
 
 
 @dataclass(frozen=True)
@@ -109,10 +111,8 @@ def of_recipe(name: str, models: Path) -> TrainedModel:
     path = models / WEIGHTS[name]
     if path.is_file():
         return TrainedModel("recipe", name, name, models, (path,))
-    older, keras = path.with_suffix(".pth"), models / "trained-model.keras"
+    older = path.with_suffix(".pth")
     cause = f"{older.name} there is a pickle of an older version, which is not read" if older.is_file() else None
-    if cause is None and name in KERAS_RECIPES and keras.is_file():
-        cause = f"{keras.name} there is a model of Keras, which is neither exported nor served"
     raise DataError(f"There is no trained {name} model in {from_here(models)}", cause=cause, run=f"seatrial run {name}")
 
 
@@ -136,9 +136,11 @@ def _check_suffix(path: Path, verb: Verb) -> None:
     if suffix in _PICKLES:
         raise UsageError(
             f"{from_here(path)} is a pickle: loading one can run any code of whoever wrote it, so it is refused",
-            cause="safetensors, .pt2, TorchScript, and a state dict of tensors alone can be loaded",
+            cause="safetensors, .pt2, and a state dict of tensors alone can be loaded",
             run="python -c 'torch.save(model.state_dict(), \"model.pth\")'   # in the training script",
         )
+    if suffix in _TORCHSCRIPT:
+        raise torchscript_error(path)
     if path.name.lower().endswith(verb.suffixes):
         return
     if verb is SERVE and path.name.lower().endswith(_CHECKPOINTS):
@@ -155,6 +157,15 @@ def _check_suffix(path: Path, verb: Verb) -> None:
     )
 
 
+def torchscript_error(path: Path) -> UsageError:
+    """Return the refusal of a TorchScript file, which older versions read."""
+    return UsageError(
+        f"{from_here(path)} is TorchScript, which is not read any more",
+        cause="torch has deprecated it; a .pt2 file also carries its network",
+        run="seatrial export WEIGHTS --to pt2 --model net:make_model   # make_model() in net.py makes the network",
+    )
+
+
 def is_model(name: str, verb: Verb) -> bool:
     """Whether a file of this name is a model's."""
     suffixes = tuple(suffix for suffix in verb.suffixes if suffix not in verb.vague)
@@ -167,3 +178,72 @@ def the_one(files: Sequence[Path], verb: Verb) -> Path | None:
         if len(few) == 1:
             return few[0]
     return None
+
+
+#: Of safetensors: 8 bytes with the header's length, the header in JSON, the tensors. Source: its format page.
+_LENGTH_BYTES, _MOST_HEADER_BYTES = 8, 100_000_000
+
+
+def check_model_file(model: TrainedModel, verb: Verb, *, with_network: bool = False) -> None:
+    """Raises DataError: truncated. UsageError: a pickle, or weights without their network.
+
+    Args:
+        with_network: the function that makes the network of weights is named beside.
+    """
+    if model.kind != "file":
+        return
+    path = model.files[0]
+    suffix = path.suffix.lower()
+    try:
+        whole = _whole_safetensors(path) if suffix == ".safetensors" else suffix == ".onnx" or _whole_zip(path)
+        pickled = suffix not in (".safetensors", ".onnx") and whole and _is_pickle(path)
+    except OSError as error:
+        raise DataError(f"{from_here(path)} cannot be read: {error.strerror}", run=f"ls -l {as_typed(path)}") from error
+    if not whole:
+        raise DataError(
+            f"{from_here(path)} is truncated, or no {suffix} file",
+            cause=f"it has {path.stat().st_size} bytes",
+            run=f"ls -l {as_typed(path)}   # copy it again, or save it again",
+        )
+    if not with_network and (pickled or model.is_weights_alone):
+        what = "holds weights without their network"
+        if pickled and verb is SERVE:
+            what = "is a pickle, which can run code of whoever wrote it"
+        raise UsageError(
+            f"{from_here(path)} {what}, so {'no server opens it' if verb is SERVE else 'it cannot be exported alone'}",
+            cause="a function of yours makes the network: net:make_model is make_model() in net.py",
+            run=f"seatrial export {as_typed(path)} --to {'pt2' if verb is SERVE else 'onnx'} --model net:make_model",
+        )
+
+
+def _whole_safetensors(path: Path) -> bool:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        if not 0 < length <= min(size - _LENGTH_BYTES, _MOST_HEADER_BYTES):
+            return False
+        try:
+            header = json.loads(file.read(length))
+            ends = [each["data_offsets"][1] for name, each in header.items() if name != "__metadata__"]
+            return size == _LENGTH_BYTES + length + max(ends, default=0)
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+            return False
+
+
+def _whole_zip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return zipfile.is_zipfile(file) or (file.seek(0) == 0 and file.read(1) == b"\x80")
+
+
+def _is_pickle(path: Path) -> bool:
+    """Return True for what torch.save wrote. Raises UsageError for TorchScript."""
+    if not zipfile.is_zipfile(path):
+        return True
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = {name.rpartition("/")[2] for name in archive.namelist()}
+    except zipfile.BadZipFile:
+        return False
+    if "constants.pkl" in names and "data.pkl" in names:
+        raise torchscript_error(path)
+    return "data.pkl" in names

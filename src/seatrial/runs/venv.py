@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from seatrial.backends.local.venv import ensure_venv
+from seatrial.backends.local import ensure_venv
 from seatrial.errors import EngineError
-from seatrial.images.building.build_failure import NAME_THE_PACKAGE, guess_among
-from seatrial.images.building.cuda_unasked import without_cuda
+from seatrial.images.build.checks import without_cuda
+from seatrial.images.build.failure import NAME_THE_PACKAGE, guess_among
 from seatrial.job.plan import Plan
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from seatrial.errors import UsageError
 from seatrial.job.sweep_table import SweepTable
-from seatrial.search.engines import ENGINES, PRUNERS
-from seatrial.search.objective import Objective, parse_objective
 from seatrial.search.space import Space, from_table, parse_space
 from seatrial.system.shown import shown
 
@@ -20,7 +18,62 @@ MAX_GRID = 200
 #: Trials at once; each has a thread that follows it.
 MAX_PARALLEL = 256
 
+#: Behind --search and --prune; Optuna has the samplers and pruners.
+SEARCHES, PRUNERS = ("grid", "random", "tpe"), ("asha", "median")
+
 T = TypeVar("T")
+
+Direction = Literal["max", "min"]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Attributes:
+    metric: its name among what the script reports; with a pattern it is only a name.
+    pattern: of the output's lines, whose first group is the value; None: from $SEATRIAL_EVENTS.
+    """
+
+    metric: str
+    direction: Direction
+    pattern: str | None = None
+
+    def is_better(self, one: float, other: float) -> bool:
+        return one > other if self.direction == "max" else one < other
+
+    @property
+    def lower_is_better(self) -> bool:
+        return self.direction == "min"
+
+    def __str__(self) -> str:
+        return f"{self.metric}:{self.direction}"
+
+
+def parse_objective(text: str, pattern: str | None = None) -> Objective:
+    """``NAME:max`` or ``NAME:min``. Raises UsageError."""
+    name, _, direction = text.rpartition(":")
+    if not name.strip() or direction not in ("max", "min"):
+        bare = (name or text).strip(": ") or "accuracy"
+        raise UsageError(
+            f"--metric {text!r} does not say whether more or less is better",
+            run=f"seatrial sweep … --metric {bare}:max   # or {bare}:min",
+        )
+    if pattern is not None:
+        try:
+            groups = re.compile(pattern).groups
+        except re.error as error:
+            raise UsageError(
+                f"--metric-from {pattern!r} is no regular expression: {error}", run=_pattern_example(name)
+            ) from None
+        if groups < 1:
+            raise UsageError(
+                f"--metric-from {pattern!r} has no group in parentheses that would be the number",
+                run=_pattern_example(name),
+            )
+    return Objective(name.strip(), "max" if direction == "max" else "min", pattern)
+
+
+def _pattern_example(name: str) -> str:
+    return rf"seatrial sweep … --metric {name}:max --metric-from '{name}: ([\d.]+)'"
 
 
 @dataclass(frozen=True)
@@ -103,8 +156,8 @@ def parse_parallel(value: str | int) -> int | None:
 
 
 def _check_names(search: str, prune: str, objective: Objective | None) -> None:
-    if search not in ENGINES:
-        raise UsageError(f"There is no search {search!r}: {', '.join(ENGINES)}", run="seatrial sweep … --search tpe")
+    if search not in SEARCHES:
+        raise UsageError(f"There is no search {search!r}: {', '.join(SEARCHES)}", run="seatrial sweep … --search tpe")
     if prune not in (*PRUNERS, "none"):
         raise UsageError(
             f"There is no way {prune!r} to prune: {', '.join(PRUNERS)} or none", run="seatrial sweep … --prune asha"

@@ -1,52 +1,68 @@
-"""Search: everything that those who carry trials out need, in one object."""
+"""Search: a study at work in this process; opened by a command line, gone on with, or looked at."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import hashlib
+import json
+import math
+import os
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 
-from seatrial.errors import SeatrialError
+from seatrial.errors import RunNotFoundError, SeatrialError, UsageError
+from seatrial.job.gpu_request import GpuRequest
+from seatrial.job.keys import NAME
 from seatrial.job.model import Job
-from seatrial.search.endings import without_effect
-from seatrial.search.engine import Engine, Pruner
-from seatrial.search.objective import Objective
-from seatrial.search.settings import varied, ways_in
-from seatrial.search.space import Settings, Space
-from seatrial.search.study import Study
+from seatrial.planning.host import read_host
+from seatrial.runs.store import RunStore
+from seatrial.search.metrics import without_effect
+from seatrial.search.request import Objective, Request
+from seatrial.search.set_values import check_switches, varied, ways_in
+from seatrial.search.space import Space
+from seatrial.search.study import FILE, OLD_FILE, Definition, Study, require_optuna
 from seatrial.search.trial import Trial
+from seatrial.system import nofollow
+from seatrial.system.files import make_folder
+from seatrial.system.near import nearest
 
 Say = Callable[[str], None]
+
+#: More threads that follow runs than this gain nothing.
+_MOST_AT_ONCE = 64
+
+#: In a project, for people.
+PLACE_FOLDER = (".seatrial", "sweeps")
 
 
 @dataclass
 class Search:
-    """A study at work in this process.
+    """A study at work.
 
     Attributes:
-        job: what a trial runs, before its settings.
-        pruner: None: no trial is ended early.
-        most: trials of the study at most; None: until the engine has no more.
+        job: of a trial, before its settings.
+        most: trials of the study at most; None for as many as there are.
         parallel: trials at once, of this process; 0: as many as its runner has room for.
         address: HOST:PORT of the Ray cluster, as typed.
-        ends_at: ``time.monotonic()`` at which the budget is used up; None: no budget.
-        say: a line for the terminal.
-        building: while what it gives holds, what that gives takes the lines of a build or a pull; None: ``say`` tells
-            of it.
+        ends_at: ``time.monotonic()`` at which the budget is used up; None without a budget.
+        say: prints a line.
+        building: context manager whose value receives build and pull output; None sends it to ``say``.
         page_s, page_trials: when the page was written last, and with how many ended trials.
-        tick: what the terminal does at each ``look``.
-        over: set: no further trial is begun, and those that run are stopped.
-        interrupted: by the user. killed: who does not want to wait for running trials.
-        problem: what ended the search early; raised at its end.
+        tick: called at each ``look``.
+        over: set: no further trial is begun, and running ones are stopped.
+        interrupted: by the user. killed: set: running trials are killed.
+        problem: ended the search early; raised at its end.
     """
 
     study: Study
     space: Space
     objective: Objective | None
-    engine: Engine
-    pruner: Pruner | None
     job: Job
     environ: Mapping[str, str]
     say: Say
@@ -65,26 +81,25 @@ class Search:
 
     @property
     def expected(self) -> int | None:
-        """Trials that there will be; None: until the budget is used up."""
+        """Trials that there will be; None if the budget ends it."""
         if not self.space.is_finite:
             return self.most
         return self.space.size if self.most is None else min(self.most, self.space.size)
 
-    def what(self) -> str:
-        """In words, for the beginning."""
-        definition = self.study.definition
-        most = self.expected
+    def summary(self) -> str:
+        """Return what is searched, for the beginning."""
+        definition, most = self.study.definition, self.expected
         of = f", at most {most} trial{'s' * (most != 1)}" if most is not None else ""
         prune = f", {definition.prune} prunes" if definition.prune != "none" else ""
         objective = f" for {self.objective}" if self.objective is not None else ""
         return f"{definition.search} search over {', '.join(definition.space)}{objective}{of}{prune}"
 
     def remarks(self, trials: Sequence[Trial]) -> list[str]:
-        """What the user should know of the whole study at its end."""
+        """Return what the whole study shows about the script."""
         return [f"{name} made no difference to any number that the script reported" for name in without_effect(trials)]
 
     def finish(self) -> list[Trial]:
-        """All trials; this searcher leaves the study, and where none is left to do, that is marked as ended."""
+        """Return all trials; this searcher leaves the study, which has ended if nothing is left to do."""
         trials = self.study.trials()
         if self.problem is not None:
             self.study.put("ended", self.problem.message)
@@ -99,52 +114,233 @@ class Search:
         self.study.leave()
 
     def _stopped(self, trials: Sequence[Trial]) -> bool:
-        """The budget was used up before all was tried."""
+        """Return whether the budget was used up before all was tried."""
         return self.time_is_over() and (self.expected is None or len(trials) < self.expected)
 
-    def look(self) -> None:
-        """Called several times a second by whoever carries trials out, in the main thread."""
-        self.study.seen()
-        self.tick()
-
     def ask(self) -> Trial | None:
-        """The next trial; None: no more, or the time is over."""
-        if self.time_is_over():
-            return None
-        return self.study.ask(self._choose, most=self.most)
+        """Return the next trial; None if there are no more, or the time is over."""
+        return None if self.time_is_over() else self.study.ask(most=self.most)
 
     def time_is_over(self) -> bool:
-        """Whether no trial is to go on."""
+        """Return whether every trial is to end."""
         return self.over.is_set() or (self.ends_at is not None and time.monotonic() >= self.ends_at)
 
     def why_stop(self) -> tuple[str, str | None] | None:
-        """(origin, why) with which running trials are stopped now; None: they go on."""
+        """Return (origin, why) with which running trials are stopped now; None if they go on."""
         if not self.time_is_over():
             return None
         if self.interrupted:
             return "user", None
         return "search", "the search has ended" if self.over.is_set() else "its time was over"
 
-    def _choose(self, trials: Sequence[Trial]) -> Settings | None:
-        return self.engine.ask(self.space, self.objective, trials)
-
     def job_of(self, trial: Trial) -> Job:
-        """The job that runs a trial: its settings as flags, arguments or variables of the target."""
+        """Return the job of a trial: its settings as flags, arguments or variables of the target."""
         return varied(self.job, trial.settings, ways_in(self.job, self.space.names))
 
     def report(self, trial: Trial, step: int, value: float) -> str | None:
-        """Write a value down; why the trial is to be stopped, or None."""
-        self.study.report(trial.number, step, value)
-        if self.pruner is None or self.objective is None:
+        """Write a value down; return why the trial is to be stopped, or None."""
+        falls_behind = self.study.report(trial.number, step, value)
+        if not falls_behind or self.objective is None:
             return None
-        trials = self.study.trials()
-        now = trials[trial.number]
-        answer = self.pruner.judge(self.objective, trials, now)
-        if answer.notes != now.notes:
-            self.study.note(trial.number, answer.notes)
-        return answer.why
+        others = sum(len(one.reports) >= step for one in self.study.trials())
+        after = f"after {step} report{'s' * (step != 1)}"
+        rank = "not in the best quarter" if self.study.definition.prune == "asha" else "below the median"
+        return f"{self.objective.metric} {value:.4g} {after} is {rank} of {others} trials"
 
     def end(self, problem: SeatrialError) -> None:
         """End the search early; the first reason counts."""
         self.problem = self.problem or problem
         self.over.set()
+
+
+def open_search(request: Request, job: Job, environ: Mapping[str, str], say: Say) -> Search:
+    """Return a search by what was typed. Raises UsageError if the target takes no such setting."""
+    require_optuna()
+    check_switches(ways_in(job, request.space.names), request.space.values())
+    job = with_share(job, environ)
+    definition = _definition(request, job)
+    study = _joined(RunStore(job.project, environ), definition, say, named=request.name is not None)
+    return _search(study, request.trials, request.budget_s, request.parallel, job, environ, say)
+
+
+def resume_search(
+    project: Path,
+    name: str,
+    environ: Mapping[str, str],
+    say: Say,
+    *,
+    trials: int | None = None,
+    budget_s: float | None = None,
+    parallel: int | None = 1,
+) -> Search:
+    """Return the study of this name, to go on with. Raises RunNotFoundError."""
+    study = find_study(RunStore(project, environ), name)
+    study.go_on()
+    stopped = study.retry_stopped()
+    if stopped:
+        say(f"{stopped} trials that were stopped run again")
+    job = Job.model_validate_json(study.definition.job, strict=False)
+    return _search(study, trials or study.definition.trials, budget_s, parallel, job, environ, say)
+
+
+def find_study(store: RunStore, name: str) -> Study:
+    """Raises RunNotFoundError."""
+    path = _file(store, name) if re.fullmatch(NAME, name) else None
+    if path is not None:
+        _refuse_old(path)
+    if path is None or not Study(path).is_made:
+        known = sorted(study.path.parent.name for study in studies_of(store))
+        near = nearest(name, known)
+        raise RunNotFoundError(
+            f"There is no study {name} in this project",
+            cause=f"There {'is' if len(known) == 1 else 'are'} {', '.join(known[:12])}" if known else None,
+            run=f"seatrial sweep --resume {near or known[0]}" if known else "seatrial sweep train.py --set lr=0.1,0.01",
+        )
+    return Study(path)
+
+
+def studies_of(store: RunStore) -> list[Study]:
+    """Return every study of a project; those of 0.1 are left out."""
+    files = (folder / FILE for folder in sorted((store.record / "sweeps").glob("*")))
+    return [Study(file) for file in files if file.is_file() and file.stat().st_size]
+
+
+def looked_at(study: Study, environ: Mapping[str, str]) -> Search:
+    """Return a study to be shown, and not to go on with."""
+    job = Job.model_validate_json(study.definition.job, strict=False)
+    return _search(study, study.definition.trials, None, 1, job, environ, lambda line: None)
+
+
+def place_of(project: Path, name: str) -> Path:
+    """Return the folder in the project that has a study's page."""
+    return project.joinpath(*PLACE_FOLDER, name)
+
+
+def _definition(request: Request, job: Job) -> Definition:
+    objective = request.objective
+    made = Definition(
+        name="",
+        title=" ".join((job.target.value or job.image.ready or "image", *job.target.args)),
+        space=tuple(request.space.typed()),
+        search=request.search,
+        objective=None if objective is None else str(objective),
+        pattern=None if objective is None else objective.pattern,
+        prune=request.prune,
+        trials=request.trials,
+        seed=request.seed,
+        job=job.model_dump_json(),
+    )
+    if request.name is not None:
+        if not re.fullmatch(NAME, request.name):
+            raise UsageError(
+                f"--study {request.name!r} is no name: letters, digits, . _ -", run="seatrial sweep … --study lr-search"
+            )
+        return replace(made, name=request.name)
+    stem = re.sub(r"[^A-Za-z0-9]+", "-", Path(job.target.value or "image").stem).strip("-")[:40] or "study"
+    digest = hashlib.sha256(json.dumps(asdict(made), sort_keys=True).encode()).hexdigest()
+    return replace(made, name=f"{stem}-{digest[:6]}")
+
+
+def _joined(store: RunStore, definition: Definition, say: Say, *, named: bool) -> Study:
+    """Return the study that this command has left unfinished or another terminal works on; else a new one."""
+    name = definition.name
+    for place in range(1, 1000):
+        wanted = definition if place == 1 else replace(definition, name=f"{name}-{place}")
+        path = _file(store, wanted.name)
+        if (path.parent / OLD_FILE).is_file():
+            if named:
+                _refuse_old(path)
+            continue
+        make_folder(path.parent)
+        with (path.parent / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not Study(path).is_made:
+                return _create(store, path, wanted)
+        study = Study(path)
+        if named and replace(study.definition, trials=wanted.trials) != wanted:
+            raise UsageError(
+                f"The study {name} searches something else: {study.definition.title}, "
+                f"{' '.join(study.definition.space)}",
+                run=f"seatrial sweep --resume {name}   # or another --study",
+            )
+        if named or study.get("ended") is None:
+            study.go_on()
+            count = len(study.trials())
+            say(f"study {wanted.name}: going on with {count} trial{'s' * (count != 1)} so far")
+            return study
+    raise UsageError(f"The study {name} exists a thousand times", run="seatrial sweep … --study another-name")
+
+
+def _refuse_old(path: Path) -> None:
+    """Raises UsageError for a study of 0.1, which kept it in SQLite."""
+    if (path.parent / OLD_FILE).is_file() and not path.is_file():
+        name = path.parent.name
+        raise UsageError(
+            f"The study {name} was made by an earlier version, whose format is not read any more",
+            run=f"seatrial sweep … --study {name}-2   # its runs are in: seatrial runs ls",
+        )
+
+
+def _create(store: RunStore, path: Path, definition: Definition) -> Study:
+    study = Study.create(path, definition)
+    with (
+        nofollow.folder(store.project, *PLACE_FOLDER, definition.name, make=True) as place,
+        contextlib.suppress(FileExistsError),
+    ):
+        os.symlink(path, FILE, dir_fd=place)
+    return study
+
+
+def _file(store: RunStore, name: str) -> Path:
+    return store.record / "sweeps" / name / FILE
+
+
+def _search(
+    study: Study,
+    most: int | None,
+    budget_s: float | None,
+    parallel: int | None,
+    job: Job,
+    environ: Mapping[str, str],
+    say: Say,
+) -> Search:
+    return Search(
+        study=study,
+        space=study.definition.parsed_space(),
+        objective=study.definition.parsed_objective(),
+        job=job,
+        environ=environ,
+        say=say,
+        most=most,
+        parallel=how_many(job, environ) if parallel is None else parallel,
+        ends_at=None if budget_s is None else time.monotonic() + budget_s,
+    )
+
+
+def with_share(job: Job, environ: Mapping[str, str]) -> Job:
+    """A job that limits its GPU memory and names no GPUs, asking for that part of one."""
+    gpus = read_host(environ).gpus if job.gpu_memory_bytes and job.gpus.kind == "auto" else ()
+    if not gpus or job.gpu_memory_bytes is None:
+        return job
+    share = math.ceil(100 * job.gpu_memory_bytes / min(gpu.memory_bytes for gpu in gpus)) / 100
+    return job if share >= 1 else job.model_copy(update={"gpus": GpuRequest("count", count=1, share=share)})
+
+
+def how_many(job: Job, environ: Mapping[str, str]) -> int:
+    """Trials at once.
+
+    On GPUs by what each asks for; on the CPU by --cpus, and one without it: a script takes all cores there are.
+    """
+    gpus = read_host(environ).gpus
+    wanted = job.gpus
+    if wanted.kind == "none" or not gpus:
+        cores = len(os.sched_getaffinity(0))
+        return max(1, min(_MOST_AT_ONCE, int(cores // job.cpus))) if job.cpus else 1
+    parents = {gpu.index for gpu in gpus if gpu.mig}
+    units = len([gpu for gpu in gpus if gpu.mig or gpu.index not in parents])
+    if wanted.kind == "devices":
+        return 1
+    if wanted.share:
+        return max(1, min(_MOST_AT_ONCE, units * int(1 / wanted.share + 1e-6)))
+    each = {"all": units, "count": wanted.count or 1}.get(wanted.kind, 1)
+    return max(1, min(_MOST_AT_ONCE, units // each))

@@ -14,9 +14,12 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from seatrial.errors import UsageError
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
 
 #: Name → value, as the target gets it.
 Settings = dict[str, str]
@@ -44,10 +47,6 @@ class Choice:
 
     def points(self) -> Sequence[str]:
         return self.values
-
-    def at(self, fraction: float) -> str:
-        """The value that lies so far, 0 to 1, through them."""
-        return self.values[min(int(fraction * len(self.values)), len(self.values) - 1)]
 
     def __str__(self) -> str:
         return f"{self.name}={','.join(self.values)}"
@@ -79,16 +78,6 @@ class Range:
         """Every value. Only where it is finite."""
         step = self.step or 1
         return [self.text(self.low + step * place) for place in range(int((self.high - self.low) / step + 1e-9) + 1)]
-
-    def at(self, fraction: float) -> str:
-        """The value that lies so far, 0 to 1, through it; on a logarithmic one by magnitude."""
-        if self.log:
-            value = math.exp(math.log(self.low) + fraction * (math.log(self.high) - math.log(self.low)))
-            return self.text(min(max(round(value) if self.whole else value, self.low), self.high))
-        if self.is_finite:
-            places = self.points()
-            return places[min(int(fraction * len(places)), len(places) - 1)]
-        return self.text(self.low + fraction * (self.high - self.low))
 
     def text(self, value: float) -> str:
         """A number as the script gets it."""
@@ -133,7 +122,7 @@ class Space:
             yield dict(zip(self.names, values, strict=True))
 
     def typed(self) -> list[str]:
-        """As behind --set; ``parse_space`` reads it back."""
+        """Return it as typed behind --set, for ``parse_space``."""
         return [str(dimension) for dimension in self.dimensions]
 
 
@@ -215,3 +204,47 @@ def _range(name: str, spec: str, whole: bool, log: bool, match: re.Match[str]) -
         why = "a logarithmic range has no step" if log else "its step is not above zero and within the range"
         raise UsageError(f"{flag}: {why}", run=f"seatrial sweep … --set {name}={spec.rpartition(':')[0]}")
     return Range(name, low, high, step, log, whole, spec)
+
+
+def distributions(space: Space) -> dict[str, BaseDistribution]:
+    """Return the space as Optuna describes it."""
+    return {dimension.name: _distribution(dimension) for dimension in space.dimensions}
+
+
+def _distribution(dimension: Dimension) -> BaseDistribution:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if isinstance(dimension, Choice):
+        order = _in_order(dimension)
+        return IntDistribution(0, len(order) - 1) if order else CategoricalDistribution(dimension.values)
+    if not dimension.whole:
+        high = float(dimension.points()[-1]) if dimension.step else dimension.high
+        return FloatDistribution(dimension.low, high, step=dimension.step, log=dimension.log)
+    step = int(dimension.step or 1)
+    low, high = int(dimension.low), int(dimension.high)
+    return IntDistribution(low, low + (high - low) // step * step, step=step, log=dimension.log)
+
+
+def _in_order(choice: Choice) -> list[str] | None:
+    """Return a list of numbers from the smallest to the largest, between which a better one may lie; None for words."""
+    try:
+        ordered = sorted(choice.values, key=float)
+    except ValueError:
+        return None
+    return ordered if len(ordered) > 2 and "nan" not in choice.values else None
+
+
+def as_text(dimension: Dimension, value: Any) -> str:
+    """Return a value of Optuna's as the script gets it."""
+    if not isinstance(dimension, Choice):
+        return dimension.text(value)
+    order = _in_order(dimension)
+    return order[value] if order else str(value)
+
+
+def as_value(dimension: Dimension, text: str) -> Any:
+    if isinstance(dimension, Choice):
+        order = _in_order(dimension)
+        return order.index(text) if order else text
+    value = min(max(float(text), dimension.low), dimension.high)  # six digits may lie just outside
+    return int(value) if dimension.whole else value

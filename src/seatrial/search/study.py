@@ -1,60 +1,68 @@
-"""The study: one SQLite file with all that is known of a search. Any number of processes, of any machines that share
-the file's disk, may work on one.
+"""The study: Optuna's journal file with all that is known of a search; several processes of one machine may work on it.
 
-Four verbs change a trial: ``ask`` makes it, ``begin`` gives it a run, ``report`` adds a value, ``tell`` ends it. Each
-is one transaction, so that whoever is killed leaves whole trials behind.
+A trial is made (``ask``), gets a run (``begin``), reports values and ends (``tell``). Each change is a whole line of
+the journal, so that a killed process leaves whole trials behind. ``optuna-dashboard`` opens the same file.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-import sqlite3
+import fcntl
+import os
+import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import cache, cached_property
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
-from seatrial.errors import DiskError, SeatrialError, UsageError
-from seatrial.search.objective import Objective, parse_objective
-from seatrial.search.owner import SEEN_S, Owner, has_gone, is_anyone_there, write_gone, write_seen
-from seatrial.search.space import Settings, Space, parse_space
-from seatrial.search.trial import ENDED, Ending, Report, State, Trial
+from seatrial.errors import DiskError, UsageError
+from seatrial.runs.launching_process import LaunchingProcess
+from seatrial.search.request import Objective, parse_objective
+from seatrial.search.space import Settings, Space, as_text, as_value, distributions, parse_space
+from seatrial.search.trial import Ending, Report, Trial
 
-FILE = "study.sqlite"
+if TYPE_CHECKING:
+    import optuna
+    from optuna.pruners import BasePruner
+    from optuna.samplers import BaseSampler
+    from optuna.storages import JournalStorage
+    from optuna.trial import FrozenTrial
 
-#: Of the tables below; another number is another version's file.
-_VERSION = 1
+FILE = "study.journal"
 
-#: Another process holds the file for as long as one question to Optuna takes, some milliseconds.
-_WAIT_S = 60.0
+#: Studies of 0.1, which are not read.
+OLD_FILE = "study.sqlite"
 
-_TABLES = """
-create table study (key text primary key, value text not null);
-create table trials (
-    number integer primary key, settings text not null, state text not null, owner text, run_id text,
-    begun_at real, ended_at real, notes text not null default '{}', ending text
-);
-create table reports (trial integer not null, step integer not null, value real not null, primary key (trial, step));
-"""
+#: Of the trials at a rung the best so many go on. Source: Li et al., "A System for Massively Parallel Hyperparameter
+#: Tuning" (2020), which uses 4; Optuna's default, too.
+REDUCTION = 4
 
-Ask = Callable[[Sequence[Trial]], "Settings | None"]
+#: Reports before the first judgement. After one the settings that end best are often not ahead: on digits, judged then,
+#: the grid's best setting was pruned in nine of ten searches; after two, in one (docs/search.md, 2026-11-22).
+FIRST_RUNG = 2
 
-#: ``stopped``: it can go on; ``failed``: so it can, and a problem ended it.
+#: Trials that the median is of, at least; Optuna's default.
+MEDIAN_OF = 5
+
+#: Settings that a sampler names again although they were tried, before the search counts as used up.
+_MOST_REPEATS = 100
+
+#: done: all was tried. stopped, failed: it can go on; a problem ended the failed one.
 Standing = Literal["done", "running", "stopped", "failed"]
 
 
 @dataclass(frozen=True)
 class Definition:
-    """What a study searches; it does not change.
+    """The fixed part of a study: what it searches.
 
     Attributes:
         title: the target and its arguments, as typed.
         space, objective: as typed.
-        search: name of the engine. prune: name of the pruner.
-        trials: how many at most; None: as many as the engine has.
+        trials: maximum number; None for as many as there are.
         job: the Job's JSON; --resume runs it again.
     """
 
@@ -76,157 +84,174 @@ class Definition:
         return parse_objective(self.objective, self.pattern) if self.objective else None
 
 
+def require_optuna() -> None:
+    """Raises UsageError: the extra is not installed."""
+    if find_spec("optuna") is None:
+        raise UsageError("seatrial sweep needs Optuna, which is not installed", run="pip install 'seatrial[search]'")
+
+
 class Study:
     """A study's file.
 
     Args:
-        path: study.sqlite, which must be there: ``create`` makes one.
+        path: study.journal; ``create`` makes one.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._seen_s = float("-inf")
+        self._joined = False
 
     @classmethod
     def create(cls, path: Path, definition: Definition) -> Study:
-        """Raises UsageError when there is one of that name, DiskError."""
+        """Raises UsageError if there is one of that name; DiskError."""
+        require_optuna()
+        import optuna
+
         study = cls(path)
-        with study._changing(new=True) as file:
-            if file.execute("select 1 from sqlite_master where name = 'study'").fetchone():
+        with study._errors():
+            if study.is_made:
                 raise UsageError(
                     f"There is a study {definition.name} already", run=f"seatrial sweep --resume {definition.name}"
                 )
-            for statement in _TABLES.split(";"):
-                file.execute(statement)
-            file.execute(f"pragma user_version = {_VERSION}")
-            file.execute("insert into study values ('definition', ?)", [json.dumps(asdict(definition))])
+            objective = definition.parsed_objective()
+            lower = objective is None or objective.lower_is_better
+            optuna.create_study(
+                storage=study._storage,
+                study_name=path.parent.name,
+                direction="minimize" if lower else "maximize",
+                load_if_exists=True,  # its maker was killed before it was defined
+            ).set_user_attr("definition", asdict(definition))
         return study
 
     @property
     def is_made(self) -> bool:
-        """Its tables are there: whoever made the file was not killed in between."""
+        """It is there and defined: its maker was not killed in between."""
         if not self.path.is_file():
             return False
-        is_empty = self.path.stat().st_size == 0
-        with self._open(new=True) as file:
-            version = file.execute("pragma user_version").fetchone()[0]
-            if not version and not is_empty:
-                raise sqlite3.DatabaseError("file is not a database")  # SQLite takes one of a few bytes for a new one
-            return bool(version)
-
-    @property
-    def definition(self) -> Definition:
-        with self._reading() as file:
-            (text,) = file.execute("select value from study where key = 'definition'").fetchone()
-        told = json.loads(text)
-        return Definition(**{**told, "space": tuple(told["space"])})
-
-    def trials(self) -> list[Trial]:
-        """All of them, by number."""
-        with self._reading() as file:
-            return _trials(file)
-
-    def shown(self) -> list[Trial]:
-        """All of them as people are to see them: of those that run, which nobody follows."""
-        with self._reading() as file:
-            lost = {number for number, _ in _lost(file)}
-            return [replace(one, state="not followed") if one.number in lost else one for one in _trials(file)]
-
-    def standing(self) -> Standing:
-        """Whether it is searched now; else what its search came to."""
-        with self._reading() as file:
-            if is_anyone_there(file):
-                return "running"
-        ended = self.get("ended")
-        if ended == "complete":
-            return "done"
-        return "stopped" if ended is None and self.get("problem") is None else "failed"
-
-    # Verbs
-
-    def ask(self, choose: Ask, *, most: int | None = None) -> Trial | None:
-        """A new trial of this process, or one that waits to be run again; None: there are no more.
-
-        Args:
-            choose: gets all trials so far, and says the settings of the next.
-            most: trials that the study may have at most.
-        """
-        with self._changing() as file:
-            write_seen(file)
-            _free_silent(file)
-            trials = _trials(file)
-            waiting = next((trial for trial in trials if trial.state == "waiting"), None)
-            owner = Owner.this_process().model_dump_json()
-            if waiting is not None:
-                number = waiting.number
-                file.execute("update trials set state = 'running', owner = ? where number = ?", [owner, number])
-            else:
-                if most is not None and len(trials) >= most:
-                    return None
-                settings = choose(trials)
-                if settings is None:
-                    return None
-                number = len(trials)
-                row = [number, json.dumps(settings), "running", owner]
-                file.execute("insert into trials (number, settings, state, owner) values (?, ?, ?, ?)", row)
-            return next(trial for trial in _trials(file) if trial.number == number)
-
-    def begin(self, number: int, run_id: str) -> None:
-        """Its run has been made."""
-        with self._changing() as file:
-            file.execute("update trials set run_id = ?, begun_at = ? where number = ?", [run_id, time.time(), number])
-
-    def report(self, number: int, step: int, value: float) -> None:
-        """A value of the objective; the same step again, as after a restart, replaces it."""
-        with self._changing() as file:
-            file.execute("insert or replace into reports values (?, ?, ?)", [number, step, value])
-
-    def note(self, number: int, notes: Mapping[str, Any]) -> None:
-        """What the pruner wants to know later."""
-        with self._changing() as file:
-            file.execute("update trials set notes = ? where number = ?", [json.dumps(dict(notes)), number])
-
-    def tell(self, number: int, ending: Ending) -> None:
-        """It has ended. Of two that tell, the first counts."""
-        with self._changing() as file:
-            file.execute(
-                "update trials set state = ?, ended_at = ?, ending = ?, owner = null "
-                "where number = ? and state = 'running'",
-                [ending.state, time.time(), json.dumps(asdict(ending)), number],
+        require_optuna()
+        with self._errors():
+            return any(each.study_name == self.path.parent.name for each in self._storage.get_all_studies()) and bool(
+                self._optuna.user_attrs.get("definition")
             )
 
+    @cached_property
+    def definition(self) -> Definition:
+        with self._errors():
+            kept = self._optuna.user_attrs["definition"]
+        return Definition(**{**kept, "space": tuple(kept["space"])})
+
+    def trials(self) -> list[Trial]:
+        """Return all of them, by number."""
+        with self._errors():
+            return [_trial(frozen) for frozen in self._visible()]
+
+    def trial(self, number: int) -> Trial:
+        with self._errors():
+            return _trial(self._frozen(number))
+
+    def shown(self) -> list[Trial]:
+        """Return the trials for people: a running one that nobody follows is marked so."""
+        with self._errors():
+            return [
+                replace(_trial(each), state="not followed") if _is_lost(each) else _trial(each)
+                for each in self._visible()
+            ]
+
+    def standing(self) -> Standing:
+        """Return whether it is searched now; else how its search ended."""
+        with self._errors():
+            attributes = self._optuna.user_attrs
+        for key, works in attributes.items():
+            if key.startswith("searcher:") and works and not _has_gone(key.removeprefix("searcher:")):
+                return "running"
+        ended = attributes.get("ended")
+        if ended == "complete":
+            return "done"
+        return "stopped" if ended is None and attributes.get("problem") is None else "failed"
+
+    # Changing it
+
+    def ask(self, *, most: int | None = None, settings: Settings | None = None) -> Trial | None:
+        """Return a new trial of this process, or one that waits to run again; None if there are no more.
+
+        Args:
+            most: trials that the study may have at most.
+            settings: of the new trial; None lets the study's search choose.
+        """
+        self._join()
+        with self._changing():
+            frozen = self._visible()
+            waiting = next((each for each in frozen if _trial(each).state == "waiting"), None)
+            if waiting is not None:
+                self._set(waiting, owner=_this_owner())
+                return _trial(self._frozen(waiting.number))
+            if most is not None and len(frozen) >= most:
+                return None
+            chosen = settings or self._choose(frozen)
+            if chosen is None:
+                return None
+            return _trial(self._frozen(self._add(chosen, owner=_this_owner())))
+
+    def begin(self, number: int, run_id: str) -> None:
+        """Write down that its run has been made."""
+        with self._errors():
+            self._set(self._frozen(number), run=run_id, begun_at=time.time())
+
+    def report(self, number: int, step: int, value: float) -> bool:
+        """Add a value of the objective; return whether the trial falls behind. The same step again replaces it."""
+        import optuna
+
+        with self._errors():
+            identity = self._frozen(number)._trial_id
+            self._storage.set_trial_intermediate_value(identity, step, value)
+            if self.definition.prune == "none":
+                return False
+            return bool(optuna.trial.Trial(self._optuna, identity).should_prune())
+
+    def tell(self, number: int, ending: Ending) -> None:
+        """End a trial. Of two that do, the first counts."""
+        from optuna.trial import TrialState
+
+        states = {"done": TrialState.COMPLETE, "pruned": TrialState.PRUNED}
+        with self._changing():
+            frozen = self._frozen(number)
+            if frozen.state.is_finished():
+                return
+            self._set(frozen, ending=asdict(ending), ended_at=time.time(), owner=None)
+            state = states.get(ending.state, TrialState.FAIL)
+            # Without an objective the time is what Optuna's own pages compare.
+            value = ending.value if ending.value is not None else ending.measured.get("seconds", 0.0)
+            self._optuna.tell(number, value if state is TrialState.COMPLETE else None, state)
+
     def again(self, number: int) -> None:
-        """Its run never began: it waits for whoever asks next."""
-        with self._changing() as file:
-            _again(file, number)
+        """Let a trial whose run did not begin, or was lost, run again, for the next searcher that asks."""
+        with self._changing():
+            frozen = self._frozen(number)
+            if frozen.state.is_finished():
+                return
+            if frozen.intermediate_values:  # a fresh one, as values that were reported stay
+                self._set(frozen, ending=asdict(Ending("stopped")), owner=None)
+                self._optuna.tell(number, state=_fail())
+                self._add(frozen.user_attrs["settings"], replaces=number)
+            else:
+                self._set(frozen, owner=None, run=None, begun_at=None)
 
     def retry_stopped(self) -> int:
-        """Trials that were stopped wait to be run again; how many."""
-        with self._changing() as file:
-            stopped = [number for (number,) in file.execute("select number from trials where state = 'stopped'")]
-            for number in stopped:
-                file.execute("delete from reports where trial = ?", [number])
-                file.execute(
-                    "update trials set state = 'waiting', run_id = null, begun_at = null, ended_at = null, "
-                    "ending = null, notes = '{}' where number = ?",
-                    [number],
-                )
+        """Let trials that were stopped run again; return how many."""
+        with self._changing():
+            stopped = [each for each in self._visible() if _trial(each).state == "stopped"]
+            for each in stopped:
+                self._add(each.user_attrs["settings"], replaces=each.number)
         return len(stopped)
 
     def take_lost(self) -> list[Trial]:
-        """Running trials of this machine whose searcher has gone; they are this process's from now on."""
-        me = Owner.this_process().model_dump_json()
-        with self._changing() as file:
-            lost = [number for number, is_here in _lost(file) if is_here]
-            file.executemany("update trials set owner = ? where number = ?", [(me, number) for number in lost])
-            return [trial for trial in _trials(file) if trial.number in lost]
-
-    def seen(self) -> None:
-        """This searcher is there. May be called as often as one likes."""
-        if time.monotonic() - self._seen_s >= SEEN_S:
-            self._seen_s = time.monotonic()
-            with self._changing() as file:
-                write_seen(file)
+        """Take over running trials whose searcher has gone, and return them."""
+        self._join()
+        with self._changing():
+            lost = [each for each in self._visible() if _is_lost(each)]
+            for each in lost:
+                self._set(each, owner=_this_owner())
+            return [_trial(each) for each in lost]
 
     def go_on(self) -> None:
         """It has not ended: more of it is searched now."""
@@ -235,118 +260,223 @@ class Study:
 
     def leave(self) -> None:
         """This searcher works on it no more."""
-        with self._changing() as file:
-            write_gone(file)
+        self.put(f"searcher:{_this_owner()}", False)
+        self._joined = False
 
-    # Facts of the whole study: why it has ended, or the problem that a searcher left it with
+    def put(self, key: str, value: Any) -> None:
+        """Keep a fact of the whole study: why it has ended, or the problem that a searcher left it with."""
+        with self._errors():
+            if self._optuna.user_attrs.get(key) != value:
+                self._optuna.set_user_attr(key, value)
 
-    def put(self, key: str, value: str | None) -> None:
-        with self._changing() as file:
-            file.execute("delete from study where key = ?", [key])
-            if value is not None:
-                file.execute("insert into study values (?, ?)", [key, value])
+    def get(self, key: str) -> Any:
+        with self._errors():
+            return self._optuna.user_attrs.get(key)
 
-    def get(self, key: str) -> str | None:
-        with self._reading() as file:
-            row = file.execute("select value from study where key = ?", [key]).fetchone()
-        return None if row is None else str(row[0])
+    # Within the journal
+
+    def _join(self) -> None:
+        if not self._joined:
+            self.put(f"searcher:{_this_owner()}", True)
+            self._joined = True
+
+    def _choose(self, trials: Sequence[FrozenTrial]) -> Settings | None:
+        """Return settings that no trial has: a script with a fixed seed would only repeat its number."""
+        definition, space = self.definition, self.definition.parsed_space()
+        tried = [each.user_attrs["settings"] for each in trials]
+        left = (settings for settings in space.combinations() if settings not in tried) if space.is_finite else iter(())
+        if definition.search == "grid" or (space.is_finite and len(trials) >= space.size):
+            return next(left, None)
+        for repeat in range(_MOST_REPEATS):
+            seed = (definition.seed * 100_003 + len(trials)) * _MOST_REPEATS + repeat
+            settings = sample(space, trials, _sampler(definition.search, seed), self._optuna.direction)
+            if settings not in tried:
+                return settings
+        return next(left, None)
+
+    def _add(self, settings: Settings, **attributes: Any) -> int:
+        from optuna.trial import TrialState, create_trial
+
+        space = self.definition.parsed_space()
+        known = [one for one in space.dimensions if one.name in settings]
+        every = distributions(space)
+        number = len(self._optuna.get_trials(deepcopy=False))
+        self._optuna.add_trial(
+            create_trial(
+                state=TrialState.RUNNING,
+                params={one.name: as_value(one, settings[one.name]) for one in known},
+                distributions={one.name: every[one.name] for one in known},
+                user_attrs={"settings": dict(settings), **attributes},
+            )
+        )
+        return number
+
+    def _visible(self) -> list[FrozenTrial]:
+        """Return the trials but those that another one replaces."""
+        found = self._optuna.get_trials(deepcopy=False)
+        replaced = {each.user_attrs.get("replaces") for each in found}
+        return [each for each in found if each.number not in replaced and "settings" in each.user_attrs]
+
+    def _frozen(self, number: int) -> FrozenTrial:
+        return self._optuna.get_trials(deepcopy=False)[number]
+
+    def _set(self, frozen: FrozenTrial, **attributes: Any) -> None:
+        for key, value in attributes.items():
+            self._storage.set_trial_user_attr(frozen._trial_id, key, value)
+
+    @cached_property
+    def _storage(self) -> JournalStorage:
+        import optuna
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        return JournalStorage(JournalFileBackend(str(self.path), lock_obj=_JournalLock(self.path)))  # type: ignore[arg-type]
+
+    @cached_property
+    def _optuna(self) -> optuna.Study:
+        import optuna
+
+        if not self.path.is_file():
+            raise FileNotFoundError(2, "No such file or directory", str(self.path))
+        study = optuna.load_study(study_name=self.path.parent.name, storage=self._storage)
+        kept = study.user_attrs.get("definition") or {}
+        study.pruner = _pruner(kept.get("prune", "none"))
+        return study
 
     @contextmanager
-    def _changing(self, *, new: bool = False) -> Iterator[sqlite3.Connection]:
-        with self._open(new=new) as file:
-            file.execute("begin immediate")
-            try:
-                yield file
-            except BaseException:
-                file.rollback()
-                raise
-            file.commit()
+    def _changing(self) -> Iterator[None]:
+        """One process changes the study at a time; a killed one holds nothing."""
+        with self._errors(), self.path.with_name(".changing").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
-        with self._open() as file:
-            file.execute("begin")
-            yield file
-
-    @contextmanager
-    def _open(self, *, new: bool = False) -> Iterator[sqlite3.Connection]:
-        mode = "rwc" if new else "rw"
+    def _errors(self) -> Iterator[None]:
+        name = self.path.parent.name
         try:
-            with contextlib.closing(
-                sqlite3.connect(
-                    f"{self.path.absolute().as_uri()}?mode={mode}", uri=True, timeout=_WAIT_S, isolation_level=None
-                )
-            ) as file:
-                if not new:
-                    self._check_version(file)
-                yield file
-        except sqlite3.DatabaseError as error:
-            if "malformed" in str(error) or "not a database" in str(error):
-                raise DiskError(
-                    f"The study {self.path.parent.name} is damaged: {error}",
-                    cause=f"Its file was cut or overwritten: {self.path}; the runs of its trials are still there",
-                    run=f"seatrial runs ls   # and search again: seatrial sweep … --study {self.path.parent.name}-2",
-                ) from error
+            yield
+        except OSError as error:
             raise DiskError(
-                f"The study {self.path} cannot be read or written: {error}",
-                cause="No disk space, no permission, or a damaged file",
+                f"The study {self.path} cannot be read or written: {error.strerror or error}",
+                cause="No disk space, or no permission",
                 run=f"ls -l {self.path}; df -h {self.path.parent}",
             ) from error
-
-    def _check_version(self, file: sqlite3.Connection) -> None:
-        (version,) = file.execute("pragma user_version").fetchone()
-        if version != _VERSION:
-            raise SeatrialError(
-                f"The study {self.path.parent.name} is of another version of seatrial",
-                run=f"seatrial sweep … --study {self.path.parent.name}-2",
-            )
+        except (ValueError, KeyError, TypeError, AttributeError, AssertionError, IndexError) as error:
+            raise DiskError(
+                f"The study {name} is damaged: {type(error).__name__}: {str(error)[:200]}",
+                cause=f"Its file was overwritten: {self.path}; the runs of its trials are still there",
+                run=f"seatrial runs ls   # and search again: seatrial sweep … --study {name}-2",
+            ) from error
 
 
-def _trials(file: sqlite3.Connection) -> list[Trial]:
-    reports: dict[int, list[Report]] = {}
-    for number, step, value in file.execute("select trial, step, value from reports order by trial, step"):
-        reports.setdefault(number, []).append(Report(step, value))
-    columns = "number, settings, state, run_id, begun_at, ended_at, notes, ending"
-    return [
-        Trial(
-            number=number,
-            settings=json.loads(settings),
-            state=_state(state),
-            run_id=run_id,
-            begun_at=begun_at,
-            ended_at=ended_at,
-            reports=tuple(reports.get(number, ())),
-            notes=json.loads(notes),
-            ending=None if ending is None else Ending(**json.loads(ending)),
-        )
-        for number, settings, state, run_id, begun_at, ended_at, notes, ending in file.execute(
-            f"select {columns} from trials order by number"
-        )
-    ]
+def sample(space: Space, trials: Sequence[FrozenTrial], sampler: BaseSampler, direction: Any) -> Settings:
+    """Return what a sampler names after these trials, as the script gets it."""
+    import optuna
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # experimental arguments
+        study = optuna.create_study(direction=direction, sampler=sampler)
+        study.add_trials(trials)
+        named = study.ask(distributions(space))
+    return {one.name: as_text(one, named.params[one.name]) for one in space.dimensions}
 
 
-def _state(text: str) -> State:
-    known: tuple[State, ...] = ("waiting", "running", *ENDED)
-    return next(state for state in known if state == text)
+def _sampler(search: str, seed: int) -> BaseSampler:
+    from optuna.samplers import RandomSampler, TPESampler
+
+    if search == "random":
+        return RandomSampler(seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # experimental arguments
+        return TPESampler(seed=seed, multivariate=True, constant_liar=True)
 
 
-def _lost(file: sqlite3.Connection) -> list[tuple[int, bool]]:
-    """(number, whether it ran on this machine) of running trials whose searcher has gone."""
-    owners = file.execute("select number, owner from trials where state = 'running'").fetchall()
-    return [(number, owner is None or Owner.parse(owner).is_here) for number, owner in owners if has_gone(file, owner)]
+def _pruner(name: str) -> BasePruner:
+    from optuna.pruners import MedianPruner, NopPruner, SuccessiveHalvingPruner
+
+    if name == "median":
+        return MedianPruner(n_startup_trials=MEDIAN_OF, n_warmup_steps=1)
+    if name == "asha":
+        return SuccessiveHalvingPruner(min_resource=FIRST_RUNG, reduction_factor=REDUCTION)
+    return NopPruner()
 
 
-def _free_silent(file: sqlite3.Connection) -> None:
-    """Trials of another machine that is silent begin again: their runs cannot be followed from here."""
-    for number, is_here in _lost(file):
-        if not is_here:
-            _again(file, number)
+def _fail() -> Any:
+    from optuna.trial import TrialState
+
+    return TrialState.FAIL
 
 
-def _again(file: sqlite3.Connection, number: int) -> None:
-    file.execute(
-        "update trials set state = 'waiting', run_id = null, begun_at = null, owner = null "
-        "where number = ? and state = 'running'",
-        [number],
+class _JournalLock:
+    """Held while a line is appended; the kernel takes it from a killed process, Optuna's own waits for 30 s then."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: IO[bytes] | None = None
+
+    def acquire(self) -> bool:
+        file = self._path.open("rb+")
+        fcntl.flock(file, fcntl.LOCK_EX)
+        _cut_torn_line(file)
+        self._file = file
+        return True
+
+    def release(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def _cut_torn_line(file: IO[bytes]) -> None:
+    """Cut off a line that a killed process did not finish: the next one would be appended to it."""
+    end = file.seek(0, os.SEEK_END)
+    if end == 0:
+        return
+    file.seek(end - 1)
+    if file.read(1) != b"\n":
+        file.seek(max(0, end - (1 << 20)))
+        tail = file.read()
+        file.truncate(end - len(tail) + tail.rfind(b"\n") + 1)
+
+
+def _trial(frozen: FrozenTrial) -> Trial:
+    kept = frozen.user_attrs
+    ending = Ending(**kept["ending"]) if kept.get("ending") and frozen.state.is_finished() else None
+    state = "waiting" if kept.get("owner") is None else "running"
+    return Trial(
+        number=frozen.number,
+        settings=dict(kept["settings"]),
+        state=ending.state if ending is not None else state,  # type: ignore[arg-type]
+        run_id=kept.get("run"),
+        begun_at=kept.get("begun_at"),
+        ended_at=kept.get("ended_at"),
+        reports=tuple(Report(step, value) for step, value in sorted(frozen.intermediate_values.items())),
+        ending=ending,
     )
-    file.execute("delete from reports where trial = ?", [number])
+
+
+def _is_lost(frozen: FrozenTrial) -> bool:
+    owner = frozen.user_attrs.get("owner")
+    return not frozen.state.is_finished() and owner is not None and _has_gone(owner)
+
+
+def _this_owner() -> str:
+    """Return PID, start time and host: whose trials these are."""
+    process = LaunchingProcess.this_process()
+    return f"{process.pid}/{process.started_ticks}/{_this_host()}"
+
+
+def _has_gone(owner: str) -> bool:
+    """Return whether that searcher of this machine has ended; another machine's processes cannot be looked up."""
+    pid, ticks, host = owner.split("/", 2)
+    return host == _this_host() and not LaunchingProcess(pid=int(pid), started_ticks=int(ticks)).is_alive()
+
+
+@cache
+def _this_host() -> str:
+    """Return this machine's name and ID: two machines may have the same name, or clones the same ID."""
+    try:
+        machine_id = Path("/etc/machine-id").read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        machine_id = ""
+    return f"{socket.gethostname()}/{machine_id}"

@@ -11,13 +11,10 @@ from seatrial.search.space import Settings
 #: the search's time was over. ``not followed``: its searcher has gone while it runs; shown, never stored.
 State = Literal["waiting", "running", "done", "pruned", "failed", "stopped", "not followed"]
 
-#: Its run is over, and what it came to is known.
-ENDED: tuple[State, ...] = ("done", "pruned", "failed", "stopped")
-
 
 @dataclass(frozen=True)
 class Report:
-    """The objective's value as the script told it.
+    """A value of the objective that the script reported.
 
     Attributes:
         step: 1 for the first report, 2 for the second …
@@ -29,7 +26,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a trial ended.
+    """The end of a trial.
 
     Attributes:
         value: the objective's last value; None: never reported.
@@ -53,10 +50,9 @@ class Trial:
     """One trial as the study has it.
 
     Attributes:
-        number: from 0, in the order in which they were asked for.
+        number: from 0, in the order in which they were made.
         run_id: None before its run was made.
         begun_at, ended_at: seconds since the epoch.
-        notes: what a pruner wants to know of it later; JSON.
     """
 
     number: int
@@ -66,7 +62,6 @@ class Trial:
     begun_at: float | None = None
     ended_at: float | None = None
     reports: tuple[Report, ...] = ()
-    notes: dict[str, Any] = field(default_factory=dict)
     ending: Ending | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""The compatibility tables beside this file, as objects. Each row of the JSON names its source and how sure it is.
+"""Read the compatibility tables of this folder as objects. Each row of the JSON names its source and how sure it is.
 
 Live facts win over tables: NVML's driver and compute capabilities make the Machine, and what is installed in an image
 is read there after the build (images.verify_image).
@@ -58,7 +58,7 @@ class Wheel(BaseModel):
 
     @property
     def name(self) -> str:
-        """As people write it: ``torch 2.13.0+cu130``, ``jax[cuda13] 0.10.2``, ``tensorflow 2.21.0``."""
+        """Return the usual spelling: ``torch 2.13.0+cu130``, ``jax[cuda13] 0.10.2``, ``tensorflow 2.21.0``."""
         if self.framework == "torch":
             return f"torch {self.version}+{self.variant}"
         return f"jax[{self.variant}] {self.version}" if self.framework == "jax" else f"tensorflow {self.version}"

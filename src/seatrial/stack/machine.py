@@ -18,7 +18,7 @@ _EXAMPLE = "seatrial plan … --target driver=535.129,gpu=A4000"
 
 @dataclass(frozen=True)
 class TargetGpu:
-    """A GPU to build for. ``datacenter`` is None where its name says nothing."""
+    """A GPU to build for. ``datacenter`` is None if its name does not show it."""
 
     name: str
     cc: str
@@ -31,7 +31,7 @@ class Machine:
 
     Attributes:
         driver: e.g. ``535.129.03``; None when unknown, and then no rule about drivers is applied.
-        gpus: () when it has none, or when none is asked for.
+        gpus: () if it has none, or none is requested.
         described: how to call it in a sentence: ``this machine``, ``the target h100``.
     """
 
@@ -46,7 +46,7 @@ class Machine:
 
 
 def this_machine(driver: str | None, gpus: Iterable[tuple[str, str | None]]) -> Machine:
-    """From NVML's own facts: (name, compute capability) a GPU; the table helps where NVML does not tell the latter."""
+    """From NVML's own facts: (name, compute capability) a GPU; the table helps if NVML does not report the latter."""
     found = []
     for name, cc in gpus:
         model = _model_of(name)
@@ -57,7 +57,7 @@ def this_machine(driver: str | None, gpus: Iterable[tuple[str, str | None]]) -> 
 
 
 def same_machine(target: Machine, here: Machine) -> bool:
-    """Whether a described machine may be the one that is here: each GPU named is there, and so is the driver."""
+    """Return True if a described machine may be this one: it has each named GPU and the driver."""
     present = [(_model_of(gpu.name), gpu.cc) for gpu in here.gpus]
     for gpu in target.gpus:
         model = _model_of(gpu.name)
@@ -69,7 +69,7 @@ def same_machine(target: Machine, here: Machine) -> bool:
 def parse_target(text: str) -> Machine:
     """``--target``: a GPU's name or capability, or ``driver=…,gpu=…`` with ``gpu`` as often as there are kinds.
 
-    Raises UsageError naming the part and what is near it.
+    Raises UsageError naming the part and similar names.
     """
     driver: str | None = None
     gpus: list[TargetGpu] = []
@@ -103,11 +103,11 @@ def _gpu(name: str) -> TargetGpu:
     model = _model_of(name)
     if model is None:
         known = {_key(each.gpu): each.gpu for each in gpu_models()}
-        near = [known[key] for key in difflib.get_close_matches(_key(name), known, n=3, cutoff=0.5)]
+        similar = [known[key] for key in difflib.get_close_matches(_key(name), known, n=3, cutoff=0.5)]
         raise UsageError(
             f"--target: unknown GPU {name!r}",
-            cause=f"near it: {', '.join(near)}" if near else "name it by its compute capability",
-            run=f"seatrial plan … --target {'-'.join(_words(near[0])) if near else 'sm_90'}",
+            cause=f"near it: {', '.join(similar)}" if similar else "name it by its compute capability",
+            run=f"seatrial plan … --target {'-'.join(_words(similar[0])) if similar else 'sm_90'}",
         )
     return TargetGpu(model.gpu, model.cc, model.kind == "datacenter")
 

@@ -1,4 +1,4 @@
-"""Which Pythons a release has wheels for, from the table: what is known where no index can be asked."""
+"""Return the Pythons that a release has wheels for, from a table; used without an index."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Row = tuple[Version, Version, Version]
 def known_range(package: str, specifier: SpecifierSet) -> tuple[Version, Version] | None:
     """(lowest, highest) Python of the releases that the specifier admits; None where the table knows none of them.
 
-    A row holds up to the next one's release, so that of an exact version the row below it counts.
+    A row holds up to the next row's release: an exact version takes the last row that is not newer.
     """
     rows = _rows().get(package, ())
     exact = [each.version for each in specifier if each.operator == "==" and not each.version.endswith(".*")]

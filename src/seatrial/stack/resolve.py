@@ -10,10 +10,9 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from seatrial.job.plan import Choice
-from seatrial.stack.constraints import Constraints
 from seatrial.stack.facts import Wheel, cuda_of_driver, minimum_driver, torch_index, wheels
 from seatrial.stack.machine import Machine
-from seatrial.stack.rules import Candidate, Violation, violations
+from seatrial.stack.rules import Candidate, Constraints, Violation, violations
 
 #: Pythons to choose from where nothing fixes one, best first. 3.11 first: every framework of the last three years has
 #: wheels for it (tables/*.json), and the official slim image is the smallest of those it is the newest of.
@@ -31,7 +30,7 @@ class Stack:
     Attributes:
         python: e.g. ``3.11``.
         requirement: the framework for pip, e.g. ``torch==2.13.0+cu126``; None without a framework.
-        index: package index that has this build beside the usual one, or None when the usual one has it.
+        index: package index that has this build; None if the usual one has it.
         wheel: the build; None without a framework. cpu: its CPU build.
         forward_compat: NVIDIA's cuda-compat must stand in for the driver.
         choices: a reason each. warnings: what could not be checked.
@@ -169,7 +168,7 @@ def _requirement(chosen: Candidate, *, local: bool) -> str:
 def _why_version(chosen: Candidate, constraints: Constraints) -> str:
     version = chosen.wheel.version
     if len(constraints.specifier):
-        return f"{constraints.said} asks for {constraints.specifier}; this is the best match for this machine"
+        return f"{constraints.source} asks for {constraints.specifier}; this is the best match for this machine"
     if version == constraints.prefer:
         return "the version that seatrial is tested with"
     if constraints.prefer:
@@ -180,7 +179,7 @@ def _why_version(chosen: Candidate, constraints: Constraints) -> str:
 def _why_build(chosen: Candidate, constraints: Constraints, machine: Machine) -> str:
     wheel = chosen.wheel
     if chosen.cpu:
-        return "no GPU in this run" if not constraints.gpu else f"{constraints.said} names it"
+        return "no GPU in this run" if not constraints.gpu else f"{constraints.source} names it"
     parts = []
     if machine.gpus:
         listed = ", ".join(f"{gpu.name} (sm_{gpu.cc.replace('.', '')})" for gpu in dict.fromkeys(machine.gpus))
@@ -226,9 +225,9 @@ def _python_alone(constraints: Constraints) -> str | None:
 
 
 def _conflict(constraints: Constraints, machine: Machine) -> Conflict:
-    """The candidate that breaks least tells the reason; then each side gives way in turn, as far as that helps.
+    """Take the reason from the candidate that breaks least; then let each side give way in turn.
 
-    A CPU build that nobody named says nothing of why there is none for the GPU.
+    A CPU build that nobody named does not explain why there is none for the GPU.
     """
     on_a_gpu = constraints.gpu and constraints.variant != "cpu"
     ranked = [
@@ -276,7 +275,7 @@ def resolve_once(constraints: Constraints, machine: Machine) -> Stack | None:
     )
 
 
-#: How far a broken rule takes a candidate from what was asked for: leaving the version alone is the nearest.
+#: Distance of a broken rule from the request: changes that keep the version are the closest.
 _WEIGHTS = {"version": 8, "variant": 6, "cpu-build": 5, "torchvision": 4, "cudnn": 4}
 
 

@@ -1,17 +1,51 @@
-"""The rules that every stack must satisfy, one function each. A broken one names both sides. Pure."""
+"""Constraints: what a project asks of its stack, read from its requirements, its imports and its configuration."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from seatrial.stack.constraints import Constraints
-from seatrial.stack.facts import Wheel, cuda_of_driver, driver_branch, forward_branches, minimum_driver
+from seatrial.stack.facts import Framework, Wheel, cuda_of_driver, driver_branch, forward_branches, minimum_driver
 from seatrial.stack.machine import Machine, TargetGpu
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """The project's side of the bargain.
+
+    Attributes:
+        framework: None: nothing to resolve but Python.
+        specifier: on the framework's version, e.g. ``>=2.6,<2.10``; "" when open.
+        variant: the build that is named: ``cu126``, ``cpu``, or None.
+        gpu: it is to run on GPUs.
+        python: Python of a base image that the user chose, or None when seatrial chooses it.
+        python_specifier: ``requires-python`` of the project.
+        barred: Python → what else is required and has no wheel for it, a sentence without an end.
+        cudnn: exact version of nvidia-cudnn-cu* that the requirements pin, or None.
+        torchvision: specifier on torchvision, whose releases each need one torch; None when it is not required.
+        torchaudio: likewise. keras: specifier on Keras, of which TensorFlow 2.6 and later each need one release.
+        prefer: version that the choice falls on when it fits, e.g. the one seatrial is tested with.
+        source: the requirement and its file, for sentences: ``torch==2.0.1 (requirements.txt)``.
+    """
+
+    framework: Framework | None
+    specifier: SpecifierSet = field(default_factory=SpecifierSet)
+    variant: str | None = None
+    gpu: bool = True
+    python: str | None = None
+    python_specifier: SpecifierSet = field(default_factory=SpecifierSet)
+    barred: Mapping[str, str] = field(default_factory=dict)
+    cudnn: str | None = None
+    torchvision: SpecifierSet | None = None
+    torchaudio: SpecifierSet | None = None
+    keras: SpecifierSet | None = None
+    prefer: str | None = None
+    source: str = "the project"
+
 
 #: Minor releases of TensorFlow 2 from which on Keras is a package of its own, and Keras 3.
 _FIRST_OWN_KERAS, _FIRST_KERAS_3 = 6, 16
@@ -49,7 +83,7 @@ def version_fits(candidate: Candidate, constraints: Constraints, machine: Machin
     """The project's version specifier admits the build."""
     if _admits(constraints.specifier, candidate.wheel.version):
         return None
-    return Violation("version", f"{candidate.name} is not the requested version", constraints.said)
+    return Violation("version", f"{candidate.name} is not the requested version", constraints.source)
 
 
 def variant_fits(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
@@ -57,7 +91,9 @@ def variant_fits(candidate: Candidate, constraints: Constraints, machine: Machin
     build = "cpu" if candidate.cpu else candidate.wheel.variant
     if constraints.variant in (None, build):
         return None
-    return Violation("variant", f"{candidate.name} is another build", f"{constraints.said} names {constraints.variant}")
+    return Violation(
+        "variant", f"{candidate.name} is another build", f"{constraints.source} names {constraints.variant}"
+    )
 
 
 def gpu_build(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
@@ -93,7 +129,7 @@ def python_as_required(candidate: Candidate, constraints: Constraints, machine: 
 
 
 def pins_have_wheels(candidate: Candidate, constraints: Constraints, machine: Machine) -> Violation | None:
-    """What else is required at a fixed version has wheels for this Python, too."""
+    """Check that all other pins have wheels for this Python."""
     if (reason := constraints.barred.get(candidate.python)) is None:
         return None
     low, high = candidate.wheel.python
@@ -209,7 +245,7 @@ def keras_pair(candidate: Candidate, constraints: Constraints, machine: Machine)
     )
 
 
-#: Every rule, in the order in which a conflict is told: what the project says, then what the machine has.
+#: Every rule, in the order of a conflict's message: the project's requirements, then the machine.
 RULES: tuple[Rule, ...] = (
     version_fits,
     variant_fits,

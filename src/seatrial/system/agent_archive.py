@@ -16,7 +16,7 @@ from seatrial.findings.catalogue import catalog_json
 from seatrial.system.zip_bytes import zip_bytes
 
 #: What goes in, relative to the package. What is not listed is not there: the agent imports nothing else of ours.
-_ROOMS = ("agent", "compat", "events", "probe", "findings")
+_ROOMS = ("agent", "common", "compat", "events", "probe", "findings")
 _FILES = ("__init__.py", "frames.py", "input_frames.py")
 
 _MAIN = "import sys\nfrom seatrial.agent.__main__ import main\nsys.exit(main())\n"

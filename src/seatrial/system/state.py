@@ -1,6 +1,6 @@
 """The state folder: what seatrial knows of its runs, in a place of the user's that no container is given.
 
-Plans, handles, locks, evidence and receipts lie here, trust in projects too (docs/decisions/0019-trust-boundary.md).
+Plans, handles, locks, evidence and receipts lie here, trust in projects too (docs/decisions.md, 0019).
 A project's own ``.seatrial`` holds what its containers write, and copies for people to look at; nothing in it is
 believed.
 """

@@ -1,6 +1,6 @@
 """The training library. A model of your own needs these names: ``from seatrial.train import Step, batches, fit``.
 
-Each is imported when it is first asked for: most of the library is used without the rest, and some of it without torch.
+Each is imported at its first use: most of the library is used without the rest, and some of it without torch.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from seatrial.train.data.augment import flip as flip
     from seatrial.train.data.batches import batches as batches
     from seatrial.train.distributed import ranks as ranks
+    from seatrial.train.evaluation import Test as Test
     from seatrial.train.fitting import fit as fit
     from seatrial.train.optim.optimizer import adam as adam
     from seatrial.train.optim.optimizer import adamw as adamw
@@ -21,13 +22,12 @@ if TYPE_CHECKING:
     from seatrial.train.optim.schedules import cosine as cosine
     from seatrial.train.optim.schedules import staircase as staircase
     from seatrial.train.optim.schedules import triangle as triangle
-    from seatrial.train.score import Test as Test
     from seatrial.train.step import Step as Step
 
 #: Name → the file that has it.
 _PLACES = {
     "Step": "step",
-    "Test": "score",
+    "Test": "evaluation",
     "adam": "optim.optimizer",
     "adamw": "optim.optimizer",
     "affine": "data.augment",

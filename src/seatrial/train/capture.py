@@ -1,7 +1,7 @@
-"""Whether a CUDA graph of a step would go on doing what the step does.
+"""Check that a CUDA graph of a step would repeat the step.
 
 A graph repeats kernels. What the step's Python does besides (counts, draws, puts a new tensor in an old one's place) is
-done once, when it is captured, and then never again: the training would go on with other numbers and say nothing.
+done once, when it is captured, and then never again: the training would silently go on with other numbers.
 So a step is looked at before it is captured, and one that does such a thing is run eagerly.
 """
 
@@ -150,7 +150,7 @@ def _note(state: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _note_function(state: dict[str, Any], name: str, function: Any) -> None:
-    """What a function keeps between calls: in its object, in variables around it, in those of its file."""
+    """Return the state that a function keeps between calls: in its object, its closure and its module."""
     if isinstance(function, MethodType):
         for key, value in vars(function.__self__).items() if hasattr(function.__self__, "__dict__") else ():
             _note(state, f"{name}'s {key}", value)

@@ -46,20 +46,20 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this rank prints and writes files."""
+        """Return True on the rank that prints and writes files."""
         return self.rank == 0
 
     @property
     def words(self) -> str:
-        """How many there are: ``1 rank``, ``4 ranks``."""
+        """Return ``1 rank``, ``4 ranks``."""
         return "1 rank" if self.world == 1 else f"{self.world} ranks"
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank. Every rank must call it."""
+        """Return True if the flag is set on any rank. Every rank must call it."""
         return self.any_of([flag])[0]
 
     def any_of(self, flags: Sequence[bool]) -> list[bool]:
-        """Of each flag, whether it is set on any rank. Every rank must call it, with as many."""
+        """Return for each flag if it is set on any rank. Every rank must call it, with as many."""
         if self.world == 1:
             return list(flags)
         answers = torch.tensor(flags, dtype=torch.uint8)
@@ -153,7 +153,7 @@ def open_store(rank: int, world: int) -> PrefixStore:
 
 
 class Gradients(Protocol):
-    """What a step does with gradients, wherever they lie.
+    """The operations of a step on gradients, in any memory.
 
     Attributes:
         overlap: the backward pass that comes is the step's last: what it has finished may be sent at once.
@@ -195,7 +195,7 @@ class GradientReducer:
     lacks and another has is zeros. Which parameters are frozen is the same on every rank, and may change between steps.
 
     Args:
-        computed: format of the model's products; WIRE tells what gradients travel in.
+        computed: format of the model's products; WIRE has the format that gradients travel in.
     """
 
     def __init__(self, model: nn.Module, ranks: Ranks, computed: torch.dtype = torch.float32) -> None:
@@ -230,7 +230,7 @@ class GradientReducer:
         self._missing = [set(bucket) for bucket in self._sending]
 
     def _place(self, trained: list[nn.Parameter]) -> None:
-        """Buckets and hooks for those that have none: at first for all, then for what is no longer frozen."""
+        """Make buckets and hooks for parameters without: at first for all, then for unfrozen ones."""
         if all(parameter in self._places for parameter in trained):
             return
         self._buckets = _buckets(trained)
@@ -240,7 +240,7 @@ class GradientReducer:
         self._places = {parameter: number for number, bucket in enumerate(self._buckets) for parameter in bucket}
 
     def agree(self, failed: bool) -> bool:
-        """Whether the step has failed on any rank; what no rank has a gradient for is not sent."""
+        """Return True if the step failed on any rank; parameters without a gradient on every rank are not sent."""
         if self.ranks.world == 1:
             return failed
         has = [parameter.grad is not None for parameter in self.parameters]
@@ -313,12 +313,12 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
 def _buckets(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
     """Parameters of one type whose gradients are sent together, in the order that backward passes fill them."""
     groups: list[list[nn.Parameter]] = []
-    room = 0
+    left_bytes = 0
     for parameter in reversed(parameters):
         size = parameter.numel() * parameter.element_size()
-        if not groups or size > room or parameter.dtype != groups[-1][0].dtype:
+        if not groups or size > left_bytes or parameter.dtype != groups[-1][0].dtype:
             groups.append([])
-            room = BUCKET_BYTES
+            left_bytes = BUCKET_BYTES
         groups[-1].append(parameter)
-        room -= size
+        left_bytes -= size
     return groups

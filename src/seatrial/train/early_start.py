@@ -1,4 +1,4 @@
-"""What a recipe does before and beside ``import torch``, which is most of its start. Imports no framework.
+"""Begin a recipe's work before and during ``import torch``, which is most of its start. Imports no framework.
 
 A recipe calls ``begin`` above its imports, where it runs as a program: with strangers' code in the same process none of
 this would be its to decide.
@@ -48,7 +48,7 @@ def imported() -> None:
 
 
 def read_ahead(reader: Callable[[Path], T], folder: Path) -> T:
-    """What ``begin`` has read of this folder, else what ``reader`` reads now. Raises what it raises."""
+    """Return the data that ``begin`` read of this folder, else read it now. Raises what ``reader`` raises."""
     reading = _reading.pop(folder, None)
     if reading is None or reading.exception() is not None:
         return reader(folder)
@@ -65,13 +65,13 @@ def torch_cuda() -> int | None:
         text = Path(found.origin).with_name("version.py").read_text(encoding="utf-8")
     except OSError:
         return None
-    told = re.search(r"^cuda[^=\n]*= '(\d+)\.", text, re.MULTILINE)
-    return int(told[1]) if told else None
+    found_version = re.search(r"^cuda[^=\n]*= '(\d+)\.", text, re.MULTILINE)
+    return int(found_version[1]) if found_version else None
 
 
 def open_context() -> bool:
     """Make the context of this rank's GPU, by the driver alone: torch takes what is there. False where none can be had;
-    torch then says why."""
+    torch then reports why."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -1,4 +1,4 @@
-"""How steps are run: eagerly, compiled, or captured in a CUDA graph and replayed several at a time.
+"""Run steps eagerly, compiled, or captured in a CUDA graph and replayed several at a time.
 
 All engines run the same ``Step``; a captured one gives the numbers of an eager one.
 """
@@ -14,12 +14,12 @@ from typing import Any
 import torch
 
 from seatrial.train import capture
+from seatrial.train.autocast_weights import EarlyError
 from seatrial.train.capture import NotCapturable
 from seatrial.train.data.shards import Shape, Span
 from seatrial.train.errors import InputError, type_and_line
 from seatrial.train.saving.checkpoint import snapshot
 from seatrial.train.saving.rng import rng_state, set_rng_state
-from seatrial.train.second_stream import EarlyError
 from seatrial.train.step import Step
 
 NAMES = ("auto", "eager", "compile", "graph", "compile+graph")
@@ -79,10 +79,10 @@ class Graphed:
             self.step.micro_batch.halve(self.step.device, self.step.ranks.first)
 
     def _prepared(self) -> bool:
-        """Whether every shape fits into memory on every rank.
+        """Return True if every shape fits into memory on every rank.
 
-        After each shape the ranks tell each other, so that none goes on to wait for one that cannot, nor runs eagerly
-        beside graphs.
+        After each shape the ranks agree, so that none goes on to wait for one that cannot, nor runs eagerly while
+        others replay graphs.
         """
         for phase in range(self.step.phases + 1):
             self.step.enter_phase(phase)
@@ -172,8 +172,8 @@ def watched_steps(step: Step, shape: Shape, *, fresh: bool) -> None:
 
 def epochs_of(step: Step, phase: int, epochs: int) -> list[list[Span]]:
     """The steps of each epoch of a phase; of one epoch where all have the same shapes."""
-    told = getattr(step.source, "spans_in", None)
-    return [told(epoch) for epoch in step.epochs_of(phase, epochs)] if told else [step.source.spans]
+    spans_in = getattr(step.source, "spans_in", None)
+    return [spans_in(epoch) for epoch in step.epochs_of(phase, epochs)] if spans_in else [step.source.spans]
 
 
 def longest_runs(epochs: list[list[Span]]) -> dict[Shape, int]:
@@ -186,9 +186,9 @@ def longest_runs(epochs: list[list[Span]]) -> dict[Shape, int]:
 
 
 def choose_engine(name: str, step: Step, note: Callable[[str], object], epochs: int | None = None) -> Engine:
-    """The engine asked for, prepared; ``auto`` is a graph on a GPU and eager on a CPU.
+    """Return the chosen engine, prepared; ``auto`` is a graph on a GPU and eager on a CPU.
 
-    An engine that this machine cannot run is replaced by the next simpler one; ``note`` is told why.
+    An engine that this machine cannot run is replaced by the next simpler one; ``note`` gets the reason.
 
     Args:
         epochs: of the training, whose shapes are prepared; None: the step's.
@@ -220,7 +220,7 @@ def choose_engine(name: str, step: Step, note: Callable[[str], object], epochs: 
                 raise error from None
             set_rng_state(generators)
             note(f"engine: the step cannot be captured ({_why(error, step)}); steps run eagerly")
-            if fresh:  # no graph goes on using its memory: it begins with whatever it keeps under whatever name
+            if fresh:  # no graph goes on using its memory: all that it keeps starts anew
                 step.optimizer.state.clear()
             engine = Eager(step)
             name = name.replace("graph", "eager")
@@ -229,7 +229,7 @@ def choose_engine(name: str, step: Step, note: Callable[[str], object], epochs: 
 
 
 def _why(error: RuntimeError, step: Step) -> str:
-    """What keeps a step from being captured; the step, its generators and its gradients are as before."""
+    """Raise the reason that a step cannot be captured; it, its generators and its gradients are as before."""
     if isinstance(error, NotCapturable):
         return str(error)
     if step.ranks.world > 1:  # one more step would need every rank

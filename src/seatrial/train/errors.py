@@ -1,9 +1,9 @@
-"""What a training script says when it cannot go on: one sentence, and the exit code it ends with.
+"""Errors of a training script: one sentence, and the exit code.
 
     TrainError                exit 1   the training itself failed
     ├── DiskFullError                  a file could not be written; the old one is intact
-    ├── DivergedError                  the loss is no longer a number
-    └── InputError            exit 2   what was asked for cannot be done
+    ├── DivergedError                  the loss is not finite
+    └── InputError            exit 2   the request cannot be done
         ├── DataError                  data that is missing, truncated or of another format
         ├── CheckpointError            a checkpoint that does not fit this model
         └── ModelFileError             a finished model's file that cannot be read or is of another model
@@ -27,7 +27,7 @@ FIX_LABEL = "fix"
 
 
 class TrainError(Exception):
-    """What failed, in one sentence, and the command or change that fixes it."""
+    """A failure in one sentence, and the command or change that fixes it."""
 
     exit_code = EXIT_FAILED
 
@@ -50,7 +50,7 @@ class DivergedError(TrainError):
 
 
 class InputError(TrainError):
-    """An option, file or combination that cannot be meant."""
+    """An invalid option, file or combination."""
 
     exit_code = EXIT_USAGE
 
@@ -68,11 +68,11 @@ class ModelFileError(InputError):
 
 
 def first_line(error: BaseException) -> str:
-    """What another library's error says first, for a sentence of ours; its type where it says nothing."""
+    """Return the first line of another library's error, or its type if it has no text."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:_MOST_CHARACTERS]
 
 
 def type_and_line(error: BaseException) -> str:
-    """The same behind its type, which says more than some errors' words: ``KeyError: 'train'``."""
+    """Return ``first_line`` after the type, without which some texts are unclear: ``KeyError: 'train'``."""
     kind = type(error).__name__
     return f"{kind}: {first_line(error)}" if str(error).strip() else kind

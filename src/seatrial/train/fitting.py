@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.train import loop
-from seatrial.train.command_line import RESUME_DIR_VARIABLE, RUN_DIR_VARIABLE
 from seatrial.train.distributed import Ranks
 from seatrial.train.errors import EXIT_TERMINATED, InputError
-from seatrial.train.modes import modes_kept
+from seatrial.train.evaluation import Test, modes_kept
+from seatrial.train.options import RESUME_DIR_VARIABLE, RUN_DIR_VARIABLE
 from seatrial.train.saving.checkpoint import checkpoints as found_in
-from seatrial.train.score import Test
 from seatrial.train.step import Step
 from seatrial.train.trackers import open_trackers
 
@@ -42,10 +41,10 @@ def fit(
 
     Args:
         test: after each epoch; a function of one's own gives its numbers.
-        checkpoints: a folder; inside of a run that of the run, whatever stands here; None: none outside of a run.
+        checkpoints: a folder; ignored inside of a run, which has its own; None: none outside of a run.
         resume: True: from the newest checkpoint of the run, else in ``checkpoints``, where there is one; or a folder or
             file.
-        track: trackers beside the receipt: tensorboard, mlflow.
+        track: trackers besides the receipt: tensorboard, mlflow.
         settings: ``epochs`` (else those of the step), ``seed``, ``engine`` (auto, eager, graph, compile,
             compile+graph), ``keep`` so many checkpoints (3), save ``every_steps`` also within epochs, ``save_every``
             and ``test_every`` so many epochs (1), ``patience`` tests without a better test loss, ``log_steps`` losses
@@ -73,7 +72,7 @@ def fit(
     chosen = loop.Settings(**{"epochs": step.epochs, "hang_s": 300.0, **settings}, checkpoints=folder, resume=place)
     if step.scheduled and chosen.epochs > step.epochs:
         raise InputError(
-            f"the schedule ends after the Step's {step.epochs} epochs, and fit() is asked for {chosen.epochs}",
+            f"the schedule ends after the Step's {step.epochs} epochs, and fit() has epochs={chosen.epochs}",
             fix=f"Step(..., epochs={chosen.epochs})",
         )
     if not step.model.training:
@@ -84,12 +83,12 @@ def fit(
     def tested() -> dict[str, float]:
         if isinstance(test, Test):
             return test(step.average.model if step.average else step.model, step.ranks, step.precision)
-        with modes_kept(step.model):  # most such functions say model.eval() and leave the rest to the next epoch
+        with modes_kept(step.model):  # most such functions call model.eval() and leave the rest to the next epoch
             return _numbers(test() if test else None, step.ranks)
 
-    beside = folder.parent if folder else Path()
+    outside = folder.parent if folder else Path()
     track = [track] if isinstance(track, str) else track
-    with closing(open_trackers(track, beside, first=step.ranks.first)) as trackers:
+    with closing(open_trackers(track, outside, first=step.ranks.first)) as trackers:
         outcome = loop.fit(step, tested, trackers, chosen)
     if outcome.terminated:
         sys.exit(EXIT_TERMINATED)
@@ -97,7 +96,7 @@ def fit(
 
 
 def _numbers(given: Any, ranks: Ranks) -> dict[str, float]:
-    """What a test of one's own gives, as numbers; {} for one that prints them itself.
+    """Return the numbers of a test function; {} for one that prints them itself.
 
     Of several ranks the mean of those that give one: where they went on with numbers of their own, one might save or
     end, and the others would wait for it.
@@ -116,10 +115,10 @@ def _numbers(given: Any, ranks: Ranks) -> dict[str, float]:
 
 
 def _resume_place(resume: str | Path | bool, folders: Sequence[Path | None]) -> Path | None:
-    """Where to go on from: what seatrial says, else the first folder with a checkpoint, or the place that is named."""
-    told = os.environ.get(RESUME_DIR_VARIABLE)
-    if told and found_in(Path(told)):
-        return Path(told)
+    """Return where to resume: seatrial's folder, else the first with a checkpoint, or the named place."""
+    named = os.environ.get(RESUME_DIR_VARIABLE)
+    if named and found_in(Path(named)):
+        return Path(named)
     if resume is True:
         return next((folder for folder in folders if folder and found_in(folder)), None)
     return Path(resume) if resume else None

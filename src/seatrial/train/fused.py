@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from seatrial.train.data import images
 from seatrial.train.kernels import classic, classifier_head, filter_gradients, normpool, single_channel_conv, sums
 from seatrial.train.kernels.nvrtc import REALS, build, unavailable, usable
-from seatrial.train.module_kernels import ModuleKernels
+from seatrial.train.module_patches import ModuleKernels
 from seatrial.train.precision import Precision
 
 
@@ -35,7 +35,7 @@ def cross_entropy(model: nn.Module, images_BCHW: Tensor, labels_B: Tensor) -> Te
 
 
 def logits(model: nn.Module, images_BCHW: Tensor) -> Tensor:
-    """What a classifier predicts: an ``evaluate.Predict``. A classic one in bf16 by the kernels of its step."""
+    """Return a classifier's logits. A classic one in bf16 runs by the kernels of its step."""
     if isinstance(model, nn.Sequential) and torch.is_autocast_enabled("cuda") and not torch.is_grad_enabled():
         layers, dtype = flat(model), torch.get_autocast_dtype("cuda")
         sizes = classic.sizes_of(layers, *images_BCHW.shape[2:]) if dtype == torch.bfloat16 else None
@@ -55,7 +55,7 @@ def flat(model: nn.Sequential) -> list[nn.Module]:
 
 
 def prepare(model: nn.Module, precision: Precision, size: tuple[int, int] | None = None) -> str:
-    """Begin to compile what this network needs, all at once, and say whether that is possible here.
+    """Begin to compile the kernels of this network, all at once; return a line that describes them.
 
     What is not named here is compiled when it is first used.
 
@@ -72,7 +72,7 @@ def prepare(model: nn.Module, precision: Precision, size: tuple[int, int] | None
     for text in texts:
         build(text, precision.device.index)
     if found:
-        return f"layers: {told(found)}"
+        return f"layers: {describe_kernels(found)}"
     return "layers: small convolutions, pools, normalisation and the loss run in kernels of this library"
 
 
@@ -89,21 +89,21 @@ def prepare_module_kernels(model: nn.Module, precision: Precision) -> tuple[str,
         build(text, precision.device.index or 0)
     if precision.name != "fp32" and any(isinstance(layer, nn.Conv2d) for layer in model.modules()):
         torch.backends.cudnn.benchmark = True  # it measures its ways when a shape is first met: a second for ResNet-18
-    return f"layers: {told(found)}", found if found.used else None
+    return f"layers: {describe_kernels(found)}", found if found.used else None
 
 
 _MODULE_KERNELS: WeakKeyDictionary[nn.Module, ModuleKernels] = WeakKeyDictionary()
 
 
 def kernels_of(model: nn.Module) -> ModuleKernels:
-    """What kernels can take inside of a module; read once."""
+    """Return what kernels can take inside of a module; read once."""
     if model not in _MODULE_KERNELS:
         _MODULE_KERNELS[model] = ModuleKernels(model)
     return _MODULE_KERNELS[model]
 
 
-def told(found: ModuleKernels) -> str:
-    """What was taken and what was left, for people."""
+def describe_kernels(found: ModuleKernels) -> str:
+    """Describe what was taken and what was left."""
     kinds = [
         (len(found.norms), "batch normalisations with what follows them run in kernels of this library"),
         (len(found.rows.layers), "layer normalisations run in kernels of this library"),
@@ -149,7 +149,7 @@ def sources(model: nn.Sequential, dtype: torch.dtype, size: tuple[int, int] | No
 
 
 def ours(x: Tensor, dtype: torch.dtype) -> bool:
-    """Whether kernels of our own can run."""
+    """Return True if our kernels can run."""
     return dtype in REALS and torch.is_grad_enabled() and usable(x.device)
 
 
@@ -191,7 +191,7 @@ def convolve(layer: nn.Conv2d, x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def pools(layer: nn.Conv2d, following: list[nn.Module]) -> bool:
-    """Whether bias, ReLU and a 2×2 max-pool come next, or batch normalisation and these."""
+    """Return True if bias, ReLU and a 2×2 max-pool come next, or batch normalisation and these."""
     if not normpool.fits(layer.out_channels):
         return False
     if following and isinstance(following[0], nn.BatchNorm2d):

@@ -16,8 +16,7 @@ from torch.fx import Node
 
 from seatrial.train.kernels import layernorm
 from seatrial.train.kernels.nvrtc import REALS, usable
-from seatrial.train.replaced_forward import running_by
-from seatrial.train.traced_code import Unreadable, hooked, read, settings_of
+from seatrial.train.traced_code import NotTraceable, hooked, read, running_by, settings_of
 
 #: Modules within modules that are read for who gets a result.
 DEEP = 3
@@ -36,7 +35,7 @@ class LayerNorms:
             for child in module.children():
                 self._parents.setdefault(child, []).append(module)
         self.layers = [layer for layer in model.modules() if isinstance(layer, nn.LayerNorm) and plain(layer)]
-        #: Whose results only products read, with the module that says so and its settings then.
+        #: Layers whose results only products read, with the module that shows it and its settings then.
         self._narrow: dict[nn.Module, tuple[nn.Module, dict[str, Any]]] = {}
         self._forwards = [self._forward(layer) for layer in self.layers]
 
@@ -47,7 +46,7 @@ class LayerNorms:
             own = [layer for layer in self.layers if self._parents.get(layer) == [parent]]
             try:
                 nodes = list(read(parent).nodes) if own else []
-            except Unreadable:
+            except NotTraceable:
                 continue
             children = dict(parent.named_modules())
             for layer in own:
@@ -85,7 +84,7 @@ class LayerNorms:
 
 
 def plain(layer: nn.LayerNorm) -> bool:
-    """Whether it is torch's own, over the last dimension, with an fp32 weight, of a width that the kernels know."""
+    """Return True if it is torch's own, over the last dimension, with an fp32 weight, of a width for the kernels."""
     if type(layer) is not nn.LayerNorm or hooked(layer) or "forward" in layer.__dict__:
         return False
     if not isinstance(layer._parameters.get("weight"), Tensor) or layer.weight.dtype != torch.float32:
@@ -94,7 +93,7 @@ def plain(layer: nn.LayerNorm) -> bool:
 
 
 def _only_products(node: Node, children: dict[str, nn.Module], products: Collection[nn.Module], deep: int) -> bool:
-    """Whether all that reads a result are linear layers among ``products``, maybe within modules called with it."""
+    """Return True if only linear layers among ``products`` read a result, maybe within modules called with it."""
     for user in node.users:
         if user.op == "call_method" and user.target in ("size", "dim"):
             continue
@@ -112,17 +111,17 @@ def _only_products(node: Node, children: dict[str, nn.Module], products: Collect
 
 
 def _passes_on(module: nn.Module, products: Collection[nn.Module], deep: int) -> bool:
-    """Whether a module gives what it is called with to products alone."""
+    """Return True if a module gives its input to products alone."""
     try:
         nodes = list(read(module).nodes)
-    except Unreadable:
+    except NotTraceable:
         return False
     given = [node for node in nodes if node.op == "placeholder"]
     return bool(given) and _only_products(given[0], dict(module.named_modules()), products, deep)
 
 
 def _known(x: Tensor, layer: nn.LayerNorm) -> bool:
-    """Whether the kernels know such numbers, and nothing but plain gradients is asked for."""
+    """Return True if the kernels take such numbers, and only plain gradients are needed."""
     plain_call = torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active() and layer.training
     fits = x.dtype in REALS and x.numel() > 0 and x.shape[-1] == layer.normalized_shape[0]
     return plain_call and fits and layer.weight.requires_grad and usable(x.device)

@@ -1,39 +1,97 @@
-"""The training loop, on one page: epochs of steps, a test after each, checkpoints, and the ways a training ends."""
+"""Run the training loop: epochs of steps, a test after each, checkpoints, early stopping and SIGTERM."""
 
 from __future__ import annotations
 
+import argparse
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from seatrial.train.distributed import Ranks
 from seatrial.train.engine import Engine, choose_engine
-from seatrial.train.epoch_progress import EpochProgress, log_losses
-from seatrial.train.errors import CheckpointError, DivergedError, InputError
-from seatrial.train.memory import peak
+from seatrial.train.errors import CheckpointError, InputError
+from seatrial.train.options import RUN_DIR_VARIABLE
+from seatrial.train.progress import Epoch, EpochProgress, print_first, read_losses, report_end
 from seatrial.train.saving import rng
 from seatrial.train.saving.checkpoint import CheckpointWriter, checkpoints, load_model, load_newest, written_by
 from seatrial.train.step import Step
-from seatrial.train.stopping import EarlyStopping, StopRequest
 from seatrial.train.trackers import Trackers
 from seatrial.train.watchdog import Watchdog
 
+
+@dataclass
+class EarlyStopping:
+    """Remembers the best validation loss.
+
+    Attributes:
+        patience: tests without improvement after which to stop; None never stops.
+        least_improvement: a loss counts as better when it is lower by more than this.
+    """
+
+    patience: int | None = None
+    least_improvement: float = 0.0
+    best: float = float("inf")
+    waited: int = 0
+
+    def better(self, loss: float) -> bool:
+        """Take an epoch's validation loss; whether it is the best so far."""
+        if loss < self.best - self.least_improvement:
+            self.best, self.waited = loss, 0
+            return True
+        self.waited += 1
+        return False
+
+    @property
+    def stop(self) -> bool:
+        """Return True if patience is at its end."""
+        return self.patience is not None and self.waited >= self.patience
+
+
+class StopRequest:
+    """Remembers a SIGTERM, so that the loop ends at a step's end and saves. Use as a context manager.
+
+    Within a run also the first SIGINT, which ``seatrial run`` sends on Ctrl-C; elsewhere that is a notebook's.
+    Only the main thread of a process gets signals: in another one nothing is remembered.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._previous: dict[signal.Signals, signal._HANDLER] = {}
+
+    def __enter__(self) -> StopRequest:
+        if threading.current_thread() is threading.main_thread():
+            numbers = [signal.SIGTERM, *([signal.SIGINT] if RUN_DIR_VARIABLE in os.environ else [])]
+            self._previous = {number: signal.signal(number, self._remember) for number in numbers}
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+
+
 #: Steps queued between two looks at SIGTERM. The ranks agree on stopping there, 0.2 ms over Gloo on one host. On
-#: a CPU a step may take a second, and whoever sent the signal waits 30.
+#: a CPU a step may take a second, and the sender of the signal waits 30.
 STEPS_PER_LOOK = {"cuda": 64, "cpu": 1}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How long to train and what to keep.
+    """Settings of a training: its length, and what to keep.
 
     Attributes:
         seed: of everything random; data order is a function of it and the epoch.
@@ -59,10 +117,25 @@ class Settings:
     save_every: int = 1
     hang_s: float | None = None
 
+    @classmethod
+    def from_arguments(cls, arguments: argparse.Namespace) -> Settings:
+        """Take the settings from a recipe's command line."""
+        return cls(
+            epochs=arguments.epochs,
+            seed=arguments.seed,
+            engine="eager" if arguments.data_parallel else arguments.engine,  # its replicas cannot be captured
+            checkpoints=arguments.checkpoints,
+            keep=arguments.keep,
+            every_steps=arguments.every_steps,
+            resume=arguments.resume,
+            patience=arguments.patience,
+            hang_s=arguments.hang,
+        )
+
 
 @dataclass
 class Outcome:
-    """What a training came to.
+    """The result of a training.
 
     Attributes:
         terminated: SIGTERM ended it; a checkpoint was saved.
@@ -82,26 +155,6 @@ class Outcome:
     best_accuracy: float = 0.0
 
 
-@dataclass(frozen=True)
-class Epoch:
-    """An epoch that is done.
-
-    Attributes:
-        steps: of a whole epoch. losses: of the steps done now, fewer after a resume within it.
-        metrics: of the test after it; {} without one.
-        examples: of all ranks, in ``seconds``.
-        parts: means of what the first rank's loss gave beside it.
-    """
-
-    number: int
-    steps: int
-    losses: Tensor
-    metrics: dict[str, float]
-    examples: int
-    seconds: float
-    parts: dict[str, float] = field(default_factory=dict)
-
-
 class Start(NamedTuple):
     """Where a training begins.
 
@@ -117,68 +170,22 @@ class Start(NamedTuple):
     training: str | None = None
 
 
-# Over 60 lines: the whole loop on one page, in the order in which it happens.
 def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, settings: Settings) -> Outcome:
     """Train ``step`` for the epochs of ``settings``, calling ``test`` after each.
 
     Raises:
         DivergedError: a loss was not finite; names the step. The checkpoints before it are intact.
-        CheckpointError: one to go on from cannot be read, does not fit, or is not the same on every rank.
-        TrainError: whatever else ended it, in one sentence.
+        CheckpointError: the one to resume from cannot be read, does not fit, or is not the same on every rank.
+        TrainError: another reason that ended it, in one sentence.
     """
-    ranks, source, spans = step.ranks, step.source, step.source.spans
-    note = print_first(ranks.first)
-    stopping = EarlyStopping(settings.patience)
-    epoch, first_step, ahead, training = _begin(step, stopping, settings, note)
-    source.start(epoch, first_step)
-    engine = choose_engine(settings.engine, step, note, settings.epochs)
-    writer = None
-    if settings.checkpoints and ranks.first:
-        writer = CheckpointWriter(settings.checkpoints, settings.keep, training=training)
-        if others := [path.name for path in writer.others]:
-            names = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if others[3:] else "")
-            kept = "kept, and not resumed; resume=FILE continues from one of another training"
-            note(f"files in {settings.checkpoints} that are not from this training ({names}) are {kept}")
-    outcome, look = Outcome(), STEPS_PER_LOOK[step.device.type]
-
-    kept = f"saved in {settings.checkpoints}" if settings.checkpoints else "nothing is saved, no folder was named"
-
-    def save(epoch: int, done: int, *, best: bool = False) -> None:
-        if settings.checkpoints:
-            generators = ranks.gather(rng.rng_state())
-            if writer:
-                number = (epoch - 1) * len(spans) + done + ahead
-                where = {"epoch": epoch, "step": done, "steps": len(spans), "number": number, "rng": generators}
-                stopped = {"best": stopping.best, "waited": stopping.waited}
-                writer.save(number, {**step.state(), **where, **stopped}, best=best)
-
-    copies = ranks.world * getattr(source, "copies", 1)
-    progress = EpochProgress(
-        step, trackers, note, epochs=settings.epochs, log_steps=settings.log_steps, together=copies
-    )
-    # Without a number: when the training began. The receipt's window is from here on, however short the training is.
-    trackers.log({"step": (epoch - 1) * len(spans) + first_step, "epoch": epoch, "phase": "train"})
-    written = closing(writer) if writer else nullcontext()  # whatever ends the training: what was saved is on the disk
-    with written, StopRequest() as stop, Watchdog(ranks, settings.hang_s) as watchdog:
+    training = _Training(step, trackers, settings)
+    outcome, stopping, steps, note = training.outcome, training.stopping, len(step.source.spans), training.note
+    # Whatever ends the training, saved checkpoints are on the disk when closing returns.
+    with closing(training), StopRequest() as stop, Watchdog(step.ranks, settings.hang_s) as watchdog:
         began = _now(step.device)
-        while epoch <= settings.epochs and not stopping.stop:
-            source.start(epoch, first_step)
-            step.start_epoch((epoch - 1) * len(spans), first_step)
-            epoch_began, done = time.perf_counter(), first_step
-            progress.start(epoch, first_step)
-            watchdog.beat((epoch - 1) * len(spans) + first_step)
-            for done in _steps(engine, step, settings.every_steps, first_step):
-                watchdog.beat((epoch - 1) * len(spans) + done)
-                if done % look == 0 or done == len(spans):  # a run of one shape may be short
-                    outcome.terminated = ranks.any(stop.requested)
-                if outcome.terminated:
-                    break
-                progress.look(done)
-                if settings.every_steps and done % settings.every_steps == 0 and done < len(spans):
-                    read_losses(step, epoch, done)
-                    watchdog.pause()
-                    save(epoch, done)
-                    watchdog.beat((epoch - 1) * len(spans) + done)
+        while training.epoch <= settings.epochs and not stopping.stop:
+            epoch, first_step = training.epoch, training.first_step
+            done, epoch_began = training.run_steps(stop, watchdog)
             step.reducer.settle()
             losses = read_losses(step, epoch, done)[first_step:]
             watchdog.pause()
@@ -186,33 +193,28 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
             outcome.losses += losses.tolist()
             outcome.train_s += seconds
             outcome.loop_s = time.perf_counter() - began
-            if outcome.terminated and done < len(spans):
-                save(epoch, done)
-                note(f"terminated in epoch {epoch} after step {done}: {kept}")
+            if outcome.terminated and done < steps:
+                training.save(epoch, done)
+                note(f"terminated in epoch {epoch} after step {done}: {training.kept}")
                 break
-            examples = sum(span.shape.rows for span in source.spans[first_step:]) * copies
+            examples = training.examples()
             outcome.examples += examples
             tested = epoch % settings.test_every == 0 or epoch == settings.epochs
             metrics = test() if tested else {}
-            if tested and settings.patience is not None and "test_loss" not in metrics:
-                given = f"{', '.join(metrics)} alone" if metrics else "nothing"
-                raise InputError(
-                    f"patience follows test_loss, and the test gives {given}",
-                    fix='"test_loss" among what the test returns',
-                )
+            if tested:
+                _require_test_loss(metrics, settings)
             outcome.metrics = metrics or outcome.metrics
             outcome.best_accuracy = max(outcome.best_accuracy, metrics.get("accuracy", 0.0))
             outcome.epochs, outcome.loop_s = epoch, _now(step.device) - began
             parts = {name: values[first_step:].mean().item() for name, values in step.parts.items()}
-            ended = Epoch(epoch, len(spans), losses, metrics, examples, seconds, parts)
-            report(ended, trackers, note, settings.log_steps, step.device, progress.logged)
-            epoch, first_step = epoch + 1, 0
+            training.progress.report(Epoch(epoch, steps, losses, metrics, examples, seconds, parts))
+            training.epoch, training.first_step = epoch + 1, 0
             best = "test_loss" in metrics and stopping.better(metrics["test_loss"])
-            last = epoch > settings.epochs or stopping.stop or outcome.terminated
-            if last or best or (epoch - 1) % settings.save_every == 0:
-                save(epoch, 0, best=best)
+            last = epoch == settings.epochs or stopping.stop or outcome.terminated
+            if last or best or epoch % settings.save_every == 0:
+                training.save(epoch + 1, 0, best=best)
             if outcome.terminated:
-                note(f"terminated after epoch {epoch - 1}: {kept}")
+                note(f"terminated after epoch {epoch}: {training.kept}")
                 break
         if not outcome.epochs and not outcome.terminated:  # nothing was left to train
             outcome.metrics = test()
@@ -220,12 +222,94 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
         if stopping.stop:
             note(f"stopped early: no better test loss than {stopping.best:.4f} in {stopping.waited} tests")
     if outcome.epochs:
-        report_end(outcome, len(spans), trackers)
+        report_end(outcome, steps, trackers)
     return outcome
 
 
+class _Training:
+    """A training that has begun: where it is, how its steps run, and where its checkpoints go."""
+
+    def __init__(self, step: Step, trackers: Trackers, settings: Settings) -> None:
+        self._step, self._settings = step, settings
+        self.note = print_first(step.ranks.first)
+        self.outcome, self.stopping = Outcome(), EarlyStopping(settings.patience)
+        self.epoch, self.first_step, self._ahead, training = _begin(step, self.stopping, settings, self.note)
+        step.source.start(self.epoch, self.first_step)
+        self._engine = choose_engine(settings.engine, step, self.note, settings.epochs)
+        folder = settings.checkpoints
+        self.kept = f"saved in {folder}" if folder else "nothing is saved, no folder was named"
+        self._writer: CheckpointWriter | None = None
+        if folder and step.ranks.first:
+            self._writer = CheckpointWriter(folder, settings.keep, training=training)
+            if others := [path.name for path in self._writer.others]:
+                names = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if others[3:] else "")
+                kept = "kept, and not resumed; resume=FILE continues from one of another training"
+                self.note(f"files in {folder} that are not from this training ({names}) are {kept}")
+        self._copies = step.ranks.world * getattr(step.source, "copies", 1)
+        self.progress = EpochProgress(
+            step, trackers, self.note, epochs=settings.epochs, log_steps=settings.log_steps, together=self._copies
+        )
+        # Without a number: when the training began. The receipt's window starts here, however short the training is.
+        begun = (self.epoch - 1) * len(step.source.spans) + self.first_step
+        trackers.log({"step": begun, "epoch": self.epoch, "phase": "train"})
+
+    def run_steps(self, stop: StopRequest, watchdog: Watchdog) -> tuple[int, float]:
+        """Run the rest of the epoch, or up to a SIGTERM; return the steps done, and when they began."""
+        step, epoch, every_steps = self._step, self.epoch, self._settings.every_steps
+        steps, look = len(step.source.spans), STEPS_PER_LOOK[step.device.type]
+        before = (epoch - 1) * steps
+        step.source.start(epoch, self.first_step)
+        step.start_epoch(before, self.first_step)
+        began, done = time.perf_counter(), self.first_step
+        self.progress.start(epoch, self.first_step)
+        watchdog.beat(before + self.first_step)
+        for done in _steps(self._engine, step, every_steps, self.first_step):
+            watchdog.beat(before + done)
+            if done % look == 0 or done == steps:  # a run of one shape may be short
+                self.outcome.terminated = step.ranks.any(stop.requested)
+            if self.outcome.terminated:
+                break
+            self.progress.look(done)
+            if every_steps and done % every_steps == 0 and done < steps:
+                read_losses(step, epoch, done)
+                watchdog.pause()
+                self.save(epoch, done)
+                watchdog.beat(before + done)
+        return done, began
+
+    def examples(self) -> int:
+        """Return the examples of all ranks in the part of the epoch that was run."""
+        return sum(span.shape.rows for span in self._step.source.spans[self.first_step :]) * self._copies
+
+    def save(self, epoch: int, done: int, *, best: bool = False) -> None:
+        """Save a checkpoint to resume from after ``done`` steps of ``epoch``; every rank calls it."""
+        if not self._settings.checkpoints:
+            return
+        generators = self._step.ranks.gather(rng.rng_state())
+        if self._writer is not None:
+            steps = len(self._step.source.spans)
+            number = (epoch - 1) * steps + done + self._ahead
+            where = {"epoch": epoch, "step": done, "steps": steps, "number": number, "rng": generators}
+            stopped = {"best": self.stopping.best, "waited": self.stopping.waited}
+            self._writer.save(number, {**self._step.state(), **where, **stopped}, best=best)
+
+    def close(self) -> None:
+        """Wait until every checkpoint is on the disk."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _require_test_loss(metrics: dict[str, float], settings: Settings) -> None:
+    """Raise InputError if ``patience`` has no test loss to follow."""
+    if settings.patience is not None and "test_loss" not in metrics:
+        given = f"{', '.join(metrics)} alone" if metrics else "nothing"
+        raise InputError(
+            f"patience follows test_loss, and the test gives {given}", fix='"test_loss" among what the test returns'
+        )
+
+
 def _begin(step: Step, stopping: EarlyStopping, settings: Settings, note: Callable[[str], None]) -> Start:
-    """What ``resume`` gives, the same on every rank; the beginning with fresh seeds. Raises CheckpointError."""
+    """Resume at the same place on every rank, or begin with fresh seeds. Raises CheckpointError."""
     ranks = step.ranks
     step.reducer.settle()  # of a training before this one that was interrupted
     ranks.same_start(step.model)
@@ -253,32 +337,6 @@ def _steps(engine: Engine, step: Step, every_steps: int | None, done: int) -> It
         engine.run(shape, steps)
         done += steps
         yield done
-
-
-def print_first(first: bool) -> Callable[[str], None]:
-    """Prints on the first rank, does nothing on the others."""
-    return (lambda text: print(text, flush=True)) if first else (lambda text: None)
-
-
-def read_losses(step: Step, epoch: int, done: int) -> Tensor:
-    """The epoch's losses so far, [steps] on the CPU, averaged over the ranks. Waits for the device.
-
-    Raises:
-        DivergedError: one is not finite; names the first.
-    """
-    shares = torch.tensor([span.shape.share for span in step.source.spans], device=step.device)
-    losses = (step.ranks.sum(step.losses * shares) / step.ranks.world).cpu()[:done]
-    broken = (~losses.isfinite()).nonzero()
-    if len(broken):
-        number = int(broken[0])
-        raise DivergedError(
-            f"the loss became {losses[number].item()} in epoch {epoch} at step {number + 1}; "
-            "the checkpoints from before it are kept",
-            fix="a lower learning rate"
-            + (", or bf16 instead of fp16" if step.precision.name == "fp16" else "")
-            + "; --resume, or resume=True, continues from the last checkpoint",
-        )
-    return losses
 
 
 def resume(step: Step, stopping: EarlyStopping, place: Path, note: Callable[[str], None]) -> Start:
@@ -316,49 +374,6 @@ def resume(step: Step, stopping: EarlyStopping, place: Path, note: Callable[[str
     return Start(epoch, done, max(0, number - (epoch - 1) * steps - done), written_by(state) or None)
 
 
-def report(
-    epoch: Epoch, trackers: Trackers, note: Callable[[str], None], log_steps: int, device: torch.device, logged: int
-) -> None:
-    """One line for people, and the epoch's numbers for the trackers; of its steps' losses ``logged`` they have."""
-    losses = epoch.losses
-    first_step = epoch.steps - len(losses)
-    log_losses(trackers, losses.tolist(), epoch.number, epoch.steps, first_step, log_steps, logged)
-    rate, used = epoch.examples / epoch.seconds, peak(device)
-    common: dict[str, Any] = {"step": epoch.number * epoch.steps, "epoch": epoch.number}
-    mean = losses.mean().item()
-    told = {"loss": mean, **epoch.parts, "images": epoch.examples, "images_per_s": rate, **used}
-    trackers.log({**common, "phase": "train", **told})
-    line = f"epoch {epoch.number}: loss {mean:.4f}"
-    line += "".join(f", {name} {value:.4f}" for name, value in epoch.parts.items())
-    if epoch.metrics:
-        trackers.log({**common, "phase": "test", **epoch.metrics})
-        line += "".join(f", {_metric(name, value)}" for name, value in epoch.metrics.items())
-    line += f", {rate:,.0f} examples/s, {epoch.seconds:.3f} s"
-    if used:
-        allocated, reserved = (number / 1e6 for number in used.values())
-        line += f", GPU memory {allocated:.0f} MB allocated, {reserved:.0f} MB reserved"
-    note(line)
-
-
-def _metric(name: str, value: float) -> str:
-    return f"{name} {value:.2%}" if name == "accuracy" else f"{name.replace('_', ' ')} {value:.4f}"
-
-
-def report_end(outcome: Outcome, steps: int, trackers: Trackers) -> None:
-    """The whole training's numbers, for the trackers."""
-    trackers.log(
-        {
-            "step": outcome.epochs * steps,
-            "epoch": outcome.epochs,
-            "phase": "end",
-            "loop_s": outcome.loop_s,
-            "train_s": outcome.train_s,
-            "images_per_s": outcome.examples / outcome.train_s,
-            **outcome.metrics,
-        }
-    )
-
-
 def _runs(shapes: list[Any], look: int, every_steps: int | None, done: int) -> list[tuple[Any, int]]:
     """Consecutive steps of one shape, cut where the loop looks up or saves."""
     numbered = enumerate(shapes, start=done)
@@ -368,7 +383,7 @@ def _runs(shapes: list[Any], look: int, every_steps: int | None, done: int) -> l
 
 
 def _resume_place(settings: Settings, ranks: Ranks) -> Path | None:
-    """What was asked for; after a restart, by torchrun or of its pod, this run's own newest checkpoint.
+    """Return the place to resume from; after a restart by torchrun or of the pod, this run's own folder.
 
     A machine that joins late, or a pod that comes back, counts restarts anew; where one rank goes on, all do.
     """

@@ -64,10 +64,10 @@ _CGROUP_FILES = (
 )
 
 
-def _control_groups(told: Path, mount: Path) -> Iterator[Path]:
+def _control_groups(listing: Path, mount: Path) -> Iterator[Path]:
     """This process's, and those around it up to the mount. In a container its own is often the mount itself."""
     try:
-        lines = [line.split(":", 2) for line in told.read_text().splitlines()]
+        lines = [line.split(":", 2) for line in listing.read_text().splitlines()]
     except OSError:
         return
     for _, controllers, path in lines:

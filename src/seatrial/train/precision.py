@@ -29,7 +29,7 @@ class Precision:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What products are computed from."""
+        """Return the format that products are computed from."""
         return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.name, torch.float32)
 
     def autocast(self) -> AbstractContextManager[object]:
@@ -52,7 +52,7 @@ class Precision:
 
 
 def choose_precision(name: str, device: torch.device, preferred: str = "tf32") -> Precision:
-    """The format asked for; ``auto`` takes ``preferred`` on a GPU that has it and fp32 elsewhere.
+    """Return the chosen format; ``auto`` takes ``preferred`` on a GPU that has it and fp32 elsewhere.
 
     Raises:
         InputError: the device has no such format.

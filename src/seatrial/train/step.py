@@ -1,10 +1,8 @@
-"""One optimizer step: load, forward, backward, reduce, clip, update, count. Device operations only: it can be captured.
-
-The host never waits for the device here. The loss of every step is kept on the device and read once an epoch.
-"""
+"""Recovery from out-of-memory errors: the micro-batch is halved, accumulation doubles, the batch stays what it was."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -12,22 +10,44 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from seatrial.train.checks import Loss, check_numbers, check_parts, trained_on
 from seatrial.train.compiled_blocks import CompiledBlocks
 from seatrial.train.data.shards import Shape, Span
 from seatrial.train.distributed import GradientReducer, Gradients, Ranks, here
-from seatrial.train.errors import InputError
-from seatrial.train.given import check_numbers, check_parts
-from seatrial.train.losses import Loss, trained_on
-from seatrial.train.oom import MicroBatch
+from seatrial.train.errors import InputError, TrainError
 from seatrial.train.optim import torch_optimizers
-from seatrial.train.optim.average import Average
-from seatrial.train.optim.optimizer import Optimizer
+from seatrial.train.optim.optimizer import Average, Optimizer
 from seatrial.train.optim.schedules import Schedule, by_group, table
 from seatrial.train.precision import Precision, choose_precision
 from seatrial.train.saving.rng import rng_state, set_rng_state
 
 if TYPE_CHECKING:
-    from seatrial.train.module_kernels import ModuleKernels
+    from seatrial.train.module_patches import ModuleKernels
+
+
+class MicroBatch:
+    """Rows that go through the network at once; a batch is made of as many as it takes."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+    def halve(self, device: torch.device, announce: bool) -> None:
+        """Take half as many rows from now on and give the memory of the failed attempt back.
+
+        Raises:
+            TrainError: it was one row already.
+        """
+        if self.rows == 1:
+            raise TrainError(
+                "out of memory even with micro-batches of 1 row",
+                fix="a smaller model, --precision bf16, or more free memory: nvidia-smi shows what else uses the GPU",
+            )
+        old, self.rows = self.rows, -(-self.rows // 2)
+        gc.collect()  # the traceback of the failed attempt may still hold its activations
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        if announce:
+            print(f"out of memory with micro-batches of {old} rows: continuing with {self.rows}", flush=True)
 
 
 class Source(Protocol):
@@ -38,7 +58,7 @@ class Source(Protocol):
         resident: ``before_step`` does nothing, so several steps can be queued at once.
 
     One whose shapes change from epoch to epoch also has ``spans_in(epoch)``: the spans of an epoch, always as many.
-    With ``steps_per_replay`` it says how many of its steps one graph holds.
+    ``steps_per_replay`` is how many of its steps one graph holds.
     """
 
     spans: list[Span]
@@ -75,8 +95,8 @@ class Step:
         accumulation: micro-batches a step is made of.
         clip_norm: the gradient's norm is limited to this.
         frozen_after: parameters that stay as they are after so many epochs, and need no gradients then.
-        kernels: on a GPU, what this library has kernels for inside of the model runs by them; says what, and what not.
-            cuDNN measures its ways of each convolution, but for fp32.
+        kernels: on a GPU, what this library has kernels for inside of the model runs by them; a line names what does,
+            and what not. cuDNN measures its ways of each convolution, but for fp32.
         gradients: who clears, averages and clips them; None: GradientReducer, for those that autograd makes.
         average_decay: also keep a moving average of the weights, ``average.model``, which changes by 1 - this a step.
     """
@@ -149,7 +169,7 @@ class Step:
         #: Steps done in this epoch, and before it: both on the device, for a captured step to read.
         self.position, self.steps_before = (torch.zeros(1, dtype=torch.long, device=self.device) for _ in range(2))
         self.losses = torch.zeros(len(source.spans), device=self.device)
-        #: What the loss gave beside it, of this rank: name → [steps of an epoch].
+        #: Other numbers of this rank's loss: name → [steps of an epoch].
         self.parts: dict[str, Tensor] = {}
 
     def start_epoch(self, steps_before: int, first_step: int) -> None:
@@ -348,7 +368,7 @@ class Step:
                 if shape.share != 1.0:
                     loss = loss * shape.share
                 scaled = self.scaler.scale(loss)
-                with self._beside(scaled, whole=count == shape.rows):
+                with self._on_side_stream(scaled, whole=count == shape.rows):
                     scaled.backward()  # type: ignore[no-untyped-call]
         for name, value in parts.items():
             if name not in self.parts:
@@ -356,7 +376,7 @@ class Step:
             self.parts[name].index_copy_(0, self.position, value.view(1))
         return torch.zeros(1, device=self.device) if total is None else total.view(1)
 
-    def _beside(self, loss: Tensor, *, whole: bool) -> AbstractContextManager[None]:
+    def _on_side_stream(self, loss: Tensor, *, whole: bool) -> AbstractContextManager[None]:
         """Gradients of weights on a second stream, in steps that become a graph."""
         products = self._module_kernels.products if self._module_kernels else None
         captured = self.rehearsing or (self.device.type == "cuda" and torch.cuda.is_current_stream_capturing())
@@ -405,10 +425,10 @@ def place(model: nn.Module, device: torch.device) -> None:
 
 
 def module_kernels(model: nn.Module, precision: Precision, ranks: Ranks) -> ModuleKernels | None:
-    """What kernels take inside of the model, compiled; None where there are none. The first rank says which."""
+    """Return the kernels inside of the model, compiled, or None if there are none. The first rank prints which."""
     from seatrial.train import fused  # torch.fx takes a quarter of a second to import
 
-    said, found = fused.prepare_module_kernels(model, precision)
+    described, found = fused.prepare_module_kernels(model, precision)
     if ranks.first:
-        print(said, flush=True)
+        print(described, flush=True)
     return found

@@ -1,9 +1,11 @@
-"""A module's own code, read by torch.fx with every module that it calls as a black box."""
+"""Read a module's own code by torch.fx, and run modules by another ``forward`` for a while."""
 
 from __future__ import annotations
 
 import inspect
 import random
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,10 +13,24 @@ import torch
 from torch import nn
 from torch.fx import Graph, Tracer
 
+
+@contextmanager
+def running_by(pairs: Iterable[tuple[nn.Module, Callable[..., Any]]]) -> Iterator[None]:
+    """Run each module by its function within."""
+    kept = list(pairs)
+    for module, forward in kept:
+        module.__dict__["forward"] = forward
+    try:
+        yield
+    finally:
+        for module, _ in kept:
+            module.__dict__.pop("forward", None)
+
+
 _PLAIN = (bool, int, float, str, type(None))
 
 
-class Unreadable(Exception):
+class NotTraceable(Exception):
     """Why a module's code cannot be read, in a few words."""
 
 
@@ -24,15 +40,15 @@ class _Shallow(Tracer):
 
 
 def read(module: nn.Module) -> Graph:
-    """What the module does in training; it stays as it is, and so do random numbers. Raises Unreadable."""
+    """Return the graph of the module in training; it and random numbers stay as they are. Raises NotTraceable."""
     kind, code = type(module).__name__, getattr(type(module).forward, "__code__", None)
     if code is None:
-        raise Unreadable(f"{kind}'s forward is no function")
+        raise NotTraceable(f"{kind}'s forward is no function")
     optional = [p for p in inspect.signature(type(module).forward).parameters.values() if p.default is not p.empty]
     if optional:
-        raise Unreadable(f"{kind}'s code may take another way without {optional[0].name}")
-    if asked := {"isinstance", "hasattr", "type", "callable"}.intersection(code.co_names):
-        raise Unreadable(f"{kind}'s code asks what it is given ({min(asked)})")
+        raise NotTraceable(f"{kind}'s code may take another way without {optional[0].name}")
+    if tested := {"isinstance", "hasattr", "type", "callable"}.intersection(code.co_names):
+        raise NotTraceable(f"{kind}'s code tests its input's type ({min(tested)})")
     modes, draws = {part: part.training for part in module.modules()}, torch.get_rng_state()
     hosts = random.getstate(), np.random.get_state()
     module.train()
@@ -40,7 +56,7 @@ def read(module: nn.Module) -> Graph:
         graph = _Shallow().trace(module)
     except Exception as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise Unreadable(f"{kind}'s code cannot be read: {first[:80]}") from error
+        raise NotTraceable(f"{kind}'s code cannot be read: {first[:80]}") from error
     finally:
         for part, mode in modes.items():
             part.training = mode
@@ -49,17 +65,17 @@ def read(module: nn.Module) -> Graph:
     if random.getstate() != hosts[0] or str(np.random.get_state()) != str(hosts[1]):
         random.setstate(hosts[0])
         np.random.set_state(hosts[1])
-        raise Unreadable(f"{kind}'s code draws random numbers on the host")
+        raise NotTraceable(f"{kind}'s code draws random numbers on the host")
     return graph
 
 
 def hooked(module: nn.Module) -> bool:
-    """Whether a call of the module does more than its ``forward``."""
+    """Return True if a call of the module does more than its ``forward``."""
     return bool(
         module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     )
 
 
 def settings_of(module: nn.Module) -> dict[str, Any]:
-    """What a module's code may branch on."""
+    """Return the settings that a module's code may branch on."""
     return {name: value for name, value in vars(module).items() if isinstance(value, _PLAIN)}

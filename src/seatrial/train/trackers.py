@@ -57,8 +57,9 @@ class Trackers:
 
 
 class TensorBoardTracker:
-    """Writes scalars for TensorBoard into $TENSORBOARD_LOGGING_DIR, which ``seatrial up tensorboard`` shows, or into
-    a folder beside the models: ``tensorboard --logdir FOLDER``. Seen within two seconds.
+    """Write scalars for TensorBoard into $TENSORBOARD_LOGGING_DIR, or into a folder next to the models.
+
+    ``tensorboard --logdir FOLDER`` shows them within two seconds.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -69,13 +70,13 @@ class TensorBoardTracker:
         self._writer = EventFileWriter(os.environ.get("TENSORBOARD_LOGGING_DIR") or str(folder), flush_secs=2)
 
     def log(self, values: Values) -> None:
-        told = [
+        plotted = [
             self._summary.Value(tag=f"{values['phase']}/{name}", simple_value=number)
             for name, number in _numbers(values).items()
         ]
-        if not told:  # the line that says when the training began
+        if not plotted:  # the line that marks the beginning of the training
             return
-        summary = self._summary(value=told)
+        summary = self._summary(value=plotted)
         self._writer.add_event(self._event(summary=summary, step=int(values["step"]), wall_time=time.time()))
 
     def close(self) -> None:
@@ -83,7 +84,7 @@ class TensorBoardTracker:
 
 
 class MlflowTracker:
-    """Writes metrics into an MLflow run: to $MLFLOW_TRACKING_URI, or an SQLite file beside the models.
+    """Writes metrics into an MLflow run: to $MLFLOW_TRACKING_URI, or an SQLite file next to the models.
 
     ``mlflow ui --backend-store-uri sqlite:///…/mlflow/mlflow.db`` shows it. The run fails when the training does.
     """
@@ -99,7 +100,7 @@ class MlflowTracker:
 
     def log(self, values: Values) -> None:
         metrics = {f"{values['phase']}_{name}": number for name, number in _numbers(values).items()}
-        if metrics:  # not the line that says when the training began
+        if metrics:  # not the line that marks the beginning of the training
             self._mlflow.log_metrics(metrics, step=int(values["step"]))
 
     def close(self) -> None:
@@ -136,6 +137,6 @@ def open_trackers(names: Sequence[str], folder: Path, *, first: bool = True) -> 
 
 
 def _numbers(values: Values) -> dict[str, float]:
-    """What is plotted, without the phase where it leads the name: both trackers put that in front."""
-    told = {name: value for name, value in values.items() if name not in ("step", "epoch", "phase")}
-    return {name.removeprefix(f"{values['phase']}_"): float(value) for name, value in told.items()}
+    """Return the numbers to plot, named without their phase, which both trackers put in front."""
+    plotted = {name: value for name, value in values.items() if name not in ("step", "epoch", "phase")}
+    return {name.removeprefix(f"{values['phase']}_"): float(value) for name, value in plotted.items()}

@@ -6,20 +6,20 @@ from pathlib import Path
 import pytest
 
 from seatrial.agent import attempts
-from seatrial.agent.plan import Plan
-from seatrial.agent.streams.journal import Journal
+from seatrial.agent.journal import Journal
+from seatrial.common.contract.agent_plan import AgentPlan
 
 
-def _run(tmp_path: Path, codes, monkeypatch: pytest.MonkeyPatch, asked=False, **keys):
+def _run(tmp_path: Path, codes, monkeypatch: pytest.MonkeyPatch, requested=False, **keys):
     """(exit code, codes that were not needed) of a target that ends with these codes in turn."""
     monkeypatch.setattr(attempts, "PAUSE_S", 0)
     journal = Journal(str(tmp_path))
     left = list(codes)
 
     def once():
-        return left.pop(0), asked
+        return left.pop(0), requested
 
-    plan = Plan(run_id="r", argv=["t"], workdir="/", run_dir=str(tmp_path), **keys)
+    plan = AgentPlan(run_id="r", argv=["t"], workdir="/", run_dir=str(tmp_path), **keys)
     return attempts.run_again(plan, journal, once), left
 
 
@@ -36,7 +36,7 @@ def test_one_node_has_no_peer_to_lose(tmp_path, monkeypatch):
 
 
 def test_a_request_to_stop_is_final(tmp_path, monkeypatch):
-    assert _run(tmp_path, [1, 0], monkeypatch, asked=True, nodes=2, restarts=3) == (1, [0])
+    assert _run(tmp_path, [1, 0], monkeypatch, requested=True, nodes=2, restarts=3) == (1, [0])
 
 
 def test_a_pod_that_comes_back_does_not_repeat_what_failed_for_good(tmp_path, monkeypatch):
@@ -83,15 +83,15 @@ def test_one_node_in_a_pod_does_not_repeat_what_failed(tmp_path, monkeypatch):
 
 def test_one_node_goes_on_after_any_number_of_requests_to_end(tmp_path, monkeypatch):
     for _ in range(20):
-        assert _run(tmp_path, [143], monkeypatch, asked=True, pod_restarts=3) == (143, [])
+        assert _run(tmp_path, [143], monkeypatch, requested=True, pod_restarts=3) == (143, [])
     assert _run(tmp_path, [0], monkeypatch, pod_restarts=3) == (0, [])
 
 
 def test_pods_that_were_lost_without_a_word_are_counted(tmp_path, monkeypatch):
     """Killed for memory, or gone with the node: an operator without a limit of its own would make them for ever."""
-    for _ in range(3):  # two that were killed, one of them after a pod that was asked to end
+    for _ in range(3):  # two that were killed, one of them after a pod that was requested to end
         (tmp_path / ".pods").open("a").write("1\n")
-        assert _run(tmp_path, [143], monkeypatch, asked=True, pod_restarts=3) == (143, [])
+        assert _run(tmp_path, [143], monkeypatch, requested=True, pod_restarts=3) == (143, [])
     (tmp_path / ".pods").open("a").write("1\n")
     assert _run(tmp_path, [0], monkeypatch, pod_restarts=3) == (1, [0])
     assert "3 may be" in (tmp_path / "events.jsonl").read_text()
@@ -104,7 +104,7 @@ def test_a_record_of_pods_that_is_none_stops_nothing(tmp_path, monkeypatch, text
 
 
 @pytest.mark.parametrize(
-    ("code", "stopped", "pod_restarts", "told"),
+    ("code", "stopped", "pod_restarts", "reported"),
     [
         (0, True, 0, 143),  # saved and ended well: evicted all the same
         (1, True, 3, 143),
@@ -113,14 +113,14 @@ def test_a_record_of_pods_that_is_none_stops_nothing(tmp_path, monkeypatch, text
         (7, False, 3, 7),
         (3, False, 3, 3),
         (139, False, 3, 1),  # an operator takes 128 and more for a lost pod, and would make it anew
-        (143, False, 3, 1),  # the target ended itself so: nobody has asked
+        (143, False, 3, 1),  # the target ended itself so: nobody has requested
         (0, True, None, 0),  # on this machine nothing takes its place
         (139, False, None, 139),
     ],
 )
-def test_what_a_pod_tells_its_controller(code, stopped, pod_restarts, told):
-    plan = Plan(run_id="r", argv=["t"], workdir="/", run_dir="/", pod_restarts=pod_restarts)
-    assert attempts.exit_code(plan, code, stopped) == told
+def test_what_a_pod_reports_its_controller(code, stopped, pod_restarts, reported):
+    plan = AgentPlan(run_id="r", argv=["t"], workdir="/", run_dir="/", pod_restarts=pod_restarts)
+    assert attempts.exit_code(plan, code, stopped) == reported
 
 
 def test_host_and_agent_mean_the_same_code():

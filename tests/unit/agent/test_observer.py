@@ -10,12 +10,12 @@ import pytest
 from fakes import FakeGpu, FakeNvml
 from seatrial import events
 from seatrial.agent import observer
-from seatrial.agent.activity import Activity
+from seatrial.agent.journal import Journal
 from seatrial.agent.observer import Observer
-from seatrial.agent.plan import Gpu, Plan
-from seatrial.agent.streams.journal import Journal
-from seatrial.agent.streams.reports import Reports
-from seatrial.probe import proc
+from seatrial.agent.output import Activity, Reports
+from seatrial.agent.plan import Gpu
+from seatrial.common.contract.agent_plan import AgentPlan
+from seatrial.probe import processes
 from seatrial.probe.sampler import Sampler
 
 
@@ -29,7 +29,7 @@ def target():
 
 def observe(tmp_path, target, gpus, seconds=0.6, interval_s=0.1, until=lambda read: True):
     """What was written in so many seconds, and until ``until`` says that it is enough (a busy machine takes longer)."""
-    plan = Plan(
+    plan = AgentPlan(
         run_id="r",
         argv=[],
         workdir="/",
@@ -74,8 +74,8 @@ def test_contexts_of_others_prove_nothing(tmp_path, target):
 
 
 def test_mappings_stand_in_where_nvml_lists_no_processes(tmp_path, target, monkeypatch):
-    monkeypatch.setattr(proc, "has_cuda_context", lambda pid: pid == target)
-    monkeypatch.setattr(proc, "context_minors", lambda pid: [1])
+    monkeypatch.setattr(processes, "has_cuda_context", lambda pid: pid == target)
+    monkeypatch.setattr(processes, "context_minors", lambda pid: [1])
     silent = frozenset({"nvmlDeviceGetComputeRunningProcesses"})
     gpus = [FakeGpu(uuid=f"GPU-{minor}", minor=minor, missing=silent) for minor in (0, 1)]
     [context] = of_type(observe(tmp_path, target, gpus), "gpu.context")
@@ -98,7 +98,7 @@ def test_gpm_is_compared_often_at_first_and_seldom_later(tmp_path, target, monke
     monkeypatch.setattr(observer, "_GPM_FIRST_FOR_S", 60.0 if early else 0.0)
     compared = []
     real = FakeNvml.nvmlGpmMetricsGet
-    monkeypatch.setattr(FakeNvml, "nvmlGpmMetricsGet", lambda self, asked: compared.append(1) or real(self, asked))
+    monkeypatch.setattr(FakeNvml, "nvmlGpmMetricsGet", lambda self, wanted: compared.append(1) or real(self, wanted))
     enough = (lambda read: len(compared) >= 2 and len(of_type(read, "sample")) >= 5) if early else lambda read: True
     read = observe(tmp_path, target, [FakeGpu(uuid="GPU-0")], seconds=1.0, until=enough)
     known = [sample["gpus"][0]["sm_activity_pct"] for sample in of_type(read, "sample")]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.agent import outside_files
-from seatrial.agent.outside_files import keep
+from seatrial.agent import saved_files
+from seatrial.agent.saved_files import keep
 from seatrial.events import FilesOutside
 
 
@@ -68,13 +68,13 @@ def test_nothing_is_made_where_nothing_was_written(folders: tuple[Path, Path]) -
 
 
 def test_what_is_too_much_is_listed_as_lost(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outside_files, "MOST_BYTES", 10)
+    monkeypatch.setattr(saved_files, "MOST_BYTES", 10)
     (folders[0] / "big.pt").write_text("x" * 11)
     (folders[0] / "small.csv").write_text("x" * 10)
     found = kept(folders)
     assert found is not None and (names(found.copied), names(found.lost)) == (["small.csv"], ["big.pt"])
-    monkeypatch.setattr(outside_files, "MOST_BYTES", 1000)
-    monkeypatch.setattr(outside_files, "MOST_FILES", 1)
+    monkeypatch.setattr(saved_files, "MOST_BYTES", 1000)
+    monkeypatch.setattr(saved_files, "MOST_FILES", 1)
     found = kept(folders)
     assert found is not None and (names(found.copied), names(found.lost)) == (["big.pt"], ["small.csv"])
     found = kept(folders, limit_s=-1.0)
@@ -85,8 +85,8 @@ def test_disk_without_space_leaves_no_half_of_a_file(
     folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folders[0] / "m.pt").write_text("x" * 100)
-    monkeypatch.setattr(outside_files, "_CHUNK_BYTES", 10)
-    monkeypatch.setattr(outside_files.os, "read", lambda *_: (_ for _ in ()).throw(OSError(28, "No space")))
+    monkeypatch.setattr(saved_files, "_CHUNK_BYTES", 10)
+    monkeypatch.setattr(saved_files.os, "read", lambda *_: (_ for _ in ()).throw(OSError(28, "No space")))
     found = kept(folders)
     assert found is not None and names(found.lost) == ["m.pt"]
     assert [path for path in folders[1].rglob("*") if path.is_file()] == []

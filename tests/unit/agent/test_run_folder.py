@@ -21,7 +21,7 @@ def test_the_agent_makes_it_before_the_target_starts(tmp_path: Path) -> None:
     assert (folder / "checkpoint.pt").read_text() == "weights"
 
 
-def test_the_next_users_run_can_make_its_own_beside_it(tmp_path: Path) -> None:
+def test_the_next_users_run_can_make_its_own_with_it(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "models").chmod(0o2775)  # as a volume with an fsGroup has it
     make_folder(str(tmp_path / "models" / ".seatrial" / "run-1"))
@@ -38,7 +38,7 @@ def test_one_that_is_there_keeps_its_mode(tmp_path: Path, monkeypatch: pytest.Mo
     assert stat.S_IMODE((tmp_path / "run" / "nodes" / "0").stat().st_mode) == 0o700
 
 
-def test_a_volume_that_may_not_be_written_says_so(tmp_path: Path) -> None:
+def test_a_volume_that_may_not_be_written_reports_so(tmp_path: Path) -> None:
     (tmp_path / "models").write_text("no folder")
     with pytest.raises(OSError, match="models"):
         make_folder(str(tmp_path / "models" / ".seatrial"))

@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-from seatrial.agent.saved_models import models
+from seatrial.agent.saved_files import models
 
 
 def test_new_models_and_nothing_else(tmp_path: Path) -> None:

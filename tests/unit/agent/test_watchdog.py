@@ -11,12 +11,12 @@ import pytest
 
 from fakes import FakeGpu, FakeNvml
 from seatrial import events
-from seatrial.agent.activity import Activity
-from seatrial.agent.alert import Alerts
-from seatrial.agent.streams.journal import Journal
-from seatrial.agent.watchdog import CAPPED_S, SLOWED_S, Watchdog
+from seatrial.agent.alerts import Alerts
+from seatrial.agent.journal import Journal
+from seatrial.agent.observer import CAPPED_S, SLOWED_S, Watchdog
+from seatrial.agent.output import Activity
 from seatrial.findings.finding import Finding
-from seatrial.probe import proc
+from seatrial.probe import processes
 from seatrial.probe.sampler import Sampler
 
 UUID = FakeGpu().uuid
@@ -29,8 +29,8 @@ class Case:
         self.gpu = FakeGpu(throttle_bits=0)
         self.activity = Activity()
         self.sampler = Sampler([UUID], pynvml=FakeNvml([self.gpu]))
-        self.told = []
-        self.watchdog = Watchdog(self.sampler, self.activity, hang_after_s, self.told.append)
+        self.reported = []
+        self.watchdog = Watchdog(self.sampler, self.activity, hang_after_s, self.reported.append)
         self.now_s = 0.0
 
     def look(self, seconds=1.0, gpu=None, **keys):
@@ -39,7 +39,7 @@ class Case:
         sample["gpus"][0].update({"tensor_activity_pct": 20.0, "dram_activity_pct": 10.0, **(gpu or {})})
         sample.update({"shm_used_bytes": 0, **keys})
         self.watchdog.look(sample, self.now_s)
-        return [finding.id for finding in self.told]
+        return [finding.id for finding in self.reported]
 
 
 @pytest.fixture
@@ -57,8 +57,11 @@ def test_xid_of_the_program_warns_and_of_the_hardware_is_an_error_once_each(case
     case.look()
     case.gpu.xids += [79]
     case.look()
-    assert [(finding.id, finding.severity) for finding in case.told] == [("gpu-xid", "warning"), ("gpu-xid", "error")]
-    assert case.told[1].evidence == [f"Xid 79 on {UUID}"]
+    assert [(finding.id, finding.severity) for finding in case.reported] == [
+        ("gpu-xid", "warning"),
+        ("gpu-xid", "error"),
+    ]
+    assert case.reported[1].evidence == [f"Xid 79 on {UUID}"]
 
 
 def test_nvml_that_stops_answering(case):
@@ -83,7 +86,7 @@ def test_a_slowdown_must_last(case):
 def test_the_power_cap_is_information(case):
     capped = {"throttle_reasons": ["sw_power_cap"]}
     case.look(1, capped)
-    assert case.look(CAPPED_S, capped) == ["gpu-power-capped"] and case.told[0].severity == "info"
+    assert case.look(CAPPED_S, capped) == ["gpu-power-capped"] and case.reported[0].severity == "info"
 
 
 def test_what_is_nearly_full(case):
@@ -100,7 +103,7 @@ SPINNING = {"utilization_pct": 100.0, "tensor_activity_pct": 0.0, "dram_activity
 def test_a_hung_collective_spins_at_full_utilisation(case):
     case.look()
     assert case.look(1, SPINNING) == [] and case.look(299, SPINNING) == []
-    assert case.look(1, SPINNING) == ["hang"] and "utilisation 100 %" in case.told[0].evidence[0]
+    assert case.look(1, SPINNING) == ["hang"] and "utilisation 100 %" in case.reported[0].evidence[0]
 
 
 def test_a_long_start_is_no_hang(case):
@@ -126,7 +129,7 @@ def test_hangs_may_be_switched_off():
 def test_a_zombie_that_holds_memory(case):
     child = subprocess.Popen(["true"])
     for _ in range(1000):
-        if proc.read(child.pid).state == "Z":
+        if processes.read(child.pid).state == "Z":
             break
         time.sleep(0.02)
     case.gpu.processes = [(child.pid, 10**9), (os.getpid(), 10**9)]

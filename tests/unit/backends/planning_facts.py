@@ -7,6 +7,7 @@ from fakes import FakeBackend
 from planning_sites import a_host
 from seatrial.backends.base import EngineFacts
 from seatrial.backends.containers.injection import choose
+from seatrial.backends.containers.podman import PODMAN
 from seatrial.job.gpus import Selection
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import Gpu, ImagePlan, Mount
@@ -43,6 +44,7 @@ def podman(**facts: Any) -> EngineFacts:
             "reason": "Podman 5.4.0",
             "rootless": True,
             "runtimes": ("crun",),
+            **PODMAN,
             **facts,
         }
     )

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seatrial import events, frames
-from seatrial.backends.collected import Sink, Turn
+from seatrial.backends.log_sink import Sink, Turn
 
 FORGED = b'{"type":"gpu.context","source":"agent","uuid":"GPU-0"}'
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from seatrial.backends.containers.home import HostFiles, host_files
+from seatrial.backends.containers.mounts import HostFiles, host_files
 from seatrial.errors import DiskError, EngineError, UntrustedPathError, UsageError
 from seatrial.job.model import DataMount
 from seatrial.job.plan import ContainerPlan, ImagePlan, Mount

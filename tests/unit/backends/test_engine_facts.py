@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.backends.base import State
-from seatrial.backends.containers.container_state import container_state
+from seatrial.backends.containers.client import container_state
 from seatrial.backends.containers.docker import Docker, docker_facts
 from seatrial.backends.containers.images import image_facts
 from seatrial.backends.containers.podman import Podman, podman_facts

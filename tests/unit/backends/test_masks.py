@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from seatrial.backends.containers.mounts import masks
 from seatrial.job.plan import Mount
-from seatrial.planning.container.masks import masks
 
 
 def covered(mounts: list[tuple[Path, str]], hidden: list[Path]) -> list[str]:

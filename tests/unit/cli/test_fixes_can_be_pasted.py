@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import shlex
 import shutil
@@ -10,10 +9,11 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
-import typer
 
 from seatrial import cli
+from seatrial.cli.options import command_of
 from seatrial.findings.catalogue import entries
 from seatrial.findings.own_words import with_own_words
 
@@ -46,14 +46,15 @@ def is_taken(words: list[str]) -> None:
     if words[0] != "seatrial":
         assert words[0] in BUILTIN or re.fullmatch(r"[\w./${}:-]+", words[0]), words
         return
-    if words[1] in ("--help", "--version"):
+    if words[1] in ("--help", "--version", "--completion"):
         return
     ours = words[2 : words.index("--")] if "--" in words else words[2:]
-    command = typer.main.get_command(importlib.import_module(f"seatrial.cli.{cli.VERBS[words[1]][0]}").app)
-    if hasattr(command, "commands") and ours and not ours[0].startswith("-"):
+    command = command_of(words[1:2])
+    assert command is not None, words
+    if isinstance(command, click.Group) and ours and not ours[0].startswith("-"):
         command, ours = command.commands[ours[0]], ours[1:]
     if "--help" not in ours:
-        command.make_context("seatrial", list(ours))
+        command.make_context("seatrial", list(ours), obj=[])
 
 
 @pytest.fixture
@@ -109,10 +110,10 @@ ERRORS = [
     ("runs", "show", "nothing"),
     ("runs", "logs", "a b"),
     ("runs", "exec", "last"),
-    ("predict", "no model.pth", "text"),
+    ("run", "predict", "--", "no model.pth", "text"),
     ("plan", "train me.py", "--timeout", "soon"),
     ("top", "--sort", "no such"),
-    ("exporter", "--print-config", "no such"),
+    ("dashboard", "--print-config", "no such"),
     ("-C", "x"),
     ("rnu",),
     ("train me.py",),

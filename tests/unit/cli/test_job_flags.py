@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from fakes import load_job
-from seatrial.cli.job_flags import FLAGS, OWN, Flag
 from seatrial.cli.typed_job import read_job
 from seatrial.errors import ConfigError
 from seatrial.job.cluster_config import ClusterOptions
 from seatrial.job.config import ConfigFile
+from seatrial.job.flags import FLAGS, OWN, Flag
 from seatrial.job.keys import typed_keys
 from seatrial.job.model import ImageOptions
 

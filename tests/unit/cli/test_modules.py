@@ -1,4 +1,4 @@
-"""What a verb imports before it acts: counted, since seconds differ from machine to machine (decisions/0050)."""
+"""What a verb imports before it acts, counted: seconds differ between machines (docs/decisions.md, 0050)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-
-from cluster_api import cluster_api, version
 
 #: Runs a verb up to its end, or up to the engine's first call for a container, and prints the modules loaded by then.
 PROBE = """
@@ -58,38 +56,23 @@ def modules(words: list[str], folder: Path, environ: Mapping[str, str]) -> tuple
 def test_a_plan(project: tuple[Path, dict[str, str]]) -> None:
     code, loaded = modules(["plan", "train.py", "--on", "local"], *project)
     assert code == 0
-    assert not (HEAVY | {"yaml", "seatrial.pipelines.request"}) & loaded
+    assert not (HEAVY | {"yaml", "seatrial.compose.request"}) & loaded
     ours = {name for name in loaded if name.startswith("seatrial.")}
     assert len(ours) <= 220, "205 on 2026-11-23"
     assert len(loaded) <= 640, "549 on 2026-11-23"
 
 
-def test_a_plan_for_a_cluster_that_is_remembered(project: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
-    folder, environ = project
-    node = {"metadata": {"name": "a", "labels": {}}, "spec": {}, "status": {"capacity": {"nvidia.com/gpu": "8"}}}
-    plan = ["plan", "train.py", "--on", "k8s", "--manifests"]
-    with cluster_api(tmp_path, {"/version": version(33), "/api/v1/nodes": {"items": [node]}}):
-        environ = {**environ, "KUBECONFIG": str(tmp_path / "kubeconfig")}
-        code, asking = modules(plan, folder, environ)
-    assert code == 0 and asking >= SPEAKS_TO_CLUSTERS
-    code, loaded = modules(plan, folder, environ)  # the API server is gone
-    assert code == 0 and not (HEAVY | OF_THIS_MACHINE | {"rich"}) & loaded and "yaml" in loaded
-    code, loaded = modules(plan[:-1], folder, environ)
-    assert code == 0 and not (HEAVY | OF_THIS_MACHINE | {"yaml"}) & loaded and "rich" in loaded
-
-
 def test_completion_loads_no_command_line(project: tuple[Path, dict[str, str]]) -> None:
-    code, loaded = modules(["completion", "words", "runs", "show", ""], *project)
+    code, loaded = modules(["--completion", "words", "runs", "show", ""], *project)
     assert code == 0
-    assert not (HEAVY | {"typer", "pydantic", "rich", "seatrial.job.plan"}) & loaded
+    assert not (HEAVY | {"pydantic", "rich", "seatrial.job.plan"}) & loaded
     assert len({name for name in loaded if name.startswith("seatrial.")}) <= 40
 
 
 def test_a_list_of_runs_loads_no_models(project: tuple[Path, dict[str, str]]) -> None:
-    """typer 0.29 would: it makes a pydantic adapter for each parameter (cli/plain_words.py)."""
     code, loaded = modules(["runs", "ls"], *project)
     assert code == 0
-    assert not (HEAVY | {"pydantic", "rich", "typer._adapters"}) & loaded
+    assert not (HEAVY | {"pydantic", "rich"}) & loaded
     assert len({name for name in loaded if name.startswith("seatrial.")}) <= 45
 
 
@@ -120,5 +103,5 @@ def test_a_receipt_that_is_there_is_shown_without_what_judges(project: tuple[Pat
     assert code == 0
     code, loaded = modules(["runs", "show"], *project)
     assert code == 0 and "seatrial.receipt.model" in loaded
-    judges = {"seatrial.receipt.judging.judge", "seatrial.job.plan", "seatrial.backends.base"}
+    judges = {"seatrial.receipt.judge", "seatrial.job.plan", "seatrial.backends.base"}
     assert not (HEAVY - {"seatrial.receipt.model"} | judges) & loaded

@@ -20,14 +20,13 @@ NUMBERS = {
     "runs ls -n": (["runs", "ls", "-n"], []),
     "runs logs --tail": (["runs", "logs", "--tail"], []),
     "runs logs --rank": (["runs", "logs", "--rank"], []),
-    "prune --keep": (["prune", "--keep"], []),
+    "runs prune --keep": (["runs", "prune", "--keep"], []),
     "run --rank-of": (["run", "digits", "--rank-of"], []),
     "sweep --parallel": (["sweep", "digits", "--set", "a=1,2", "--parallel"], []),
-    "bench --repeats": (["bench", "train", "digits", "--compare", "eager,compile", "--repeats"], []),
     "top --interval": (["top", "--once", "--interval"], []),
-    "exporter --interval": (["exporter", "--interval"], []),
+    "metrics --interval": (["dashboard", "--metrics-only", "--interval"], []),
     "dashboard --interval": (["dashboard", "--interval"], []),
-    "exporter --listen": (["exporter", "--listen", "127.0.0.1:"], []),
+    "metrics --listen": (["dashboard", "--metrics-only", "--listen", "127.0.0.1:"], []),
     "dashboard --listen": (["dashboard", "--listen", "127.0.0.1:"], []),
     "plan --publish": (["plan", "digits", "--publish"], []),
     "plan --timeout": (["plan", "digits", "--timeout"], []),
@@ -80,7 +79,7 @@ def test_nothing_to_resume(refused, reference):
 def test_no_number(refused, name):
     before, behind = NUMBERS[name]
     for value in NAN:
-        if (name, value) in {("plan --cpus", "1e3"), ("top --interval", "1e3"), ("exporter --interval", "1e3")}:
+        if (name, value) in {("plan --cpus", "1e3"), ("top --interval", "1e3"), ("metrics --interval", "1e3")}:
             continue  # a number there
         words = [*before[:-1], before[-1] + value] if before[-1].endswith(":") else [*before, value]
         refused(*words, *behind)
@@ -99,10 +98,10 @@ def test_no_number(refused, name):
         ["plan", "digits", "--env", "=x"],
         ["plan", "digits", "--publish", "0:80"],
         ["plan", "digits", "--publish", "80:70000"],
-        ["exporter", "--listen", "a b:1"],
-        ["exporter", "--listen", "é" * 80 + ":1"],
-        ["exporter", "--listen", "\n:1"],
-        ["exporter", "--listen", ":٣"],
+        ["dashboard", "--listen", "a b:1"],
+        ["dashboard", "--listen", "é" * 80 + ":1"],
+        ["dashboard", "--listen", "\n:1"],
+        ["dashboard", "--listen", ":٣"],
         ["runs", "rm", "last", ""],
         ["runs", "cp", ":x", "out"],
         ["runs", "compare", "", ""],
@@ -143,12 +142,12 @@ def test_the_command_that_others_start_it_with_is_given_in_seatrials_words(words
         ("--strict --gpus=none python train.py", "run --strict --gpus=none train.py"),
         ("--on local -e A=1 torchrun --nproc_per_node 2 train.py", "run --on local -e A=1 --gpus 2 train.py"),
         ("--on local --gpus 8 mpirun -np 2 python train.py", "run --on local --gpus 2 train.py"),
-        ("-e 'A=1 2' go.sh --on local --gpus none", "run -e 'A=1 2' --on local --gpus none train.py -- --lr 1"),
+        ("-e 'A=1 2' go.sh --on local --gpus none", "run -e 'A=1 2' --on local --gpus none train.py"),
         ("--on local --gpus none", "run --on local --gpus none train.py"),
         ("--on local trai.py", "run --on local train.py"),
-        ("--on local other.sh", "run --image python:3.11-slim-bookworm -- bash other.sh"),
+        ("--on local other.sh", "run --on local train.py"),
         ("--on local -m not-a-name", "run -m package.module --on local"),
-        ("--image own:1 go.sh --on docker", "run --image own:1 --on docker train.py -- --lr 1"),
+        ("--image own:1 go.sh --on docker", "run --image own:1 --on docker train.py"),
         ("--on local python 'a&b #1.py' --lr 1", "run --on local 'a&b #1.py' -- --lr 1"),
         ("""--on local python "it's.py" """, """run --on local 'it'"'"'s.py'"""),
     ],

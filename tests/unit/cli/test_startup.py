@@ -22,7 +22,7 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 from seatrial.cli import _main
 code = _main(sys.argv[1:])
-heavy = ("rich", "typer", "pydantic")
+heavy = ("rich", "click", "pydantic")
 print([name for name in heavy if name in sys.modules], file=sys.stderr)
 sys.exit(code)
 """
@@ -73,7 +73,7 @@ def test_a_closed_pipe_is_141_and_ctrl_c_is_130_wherever_they_come(traceback, mo
         with monkeypatch.context() as patch:
             patch.setattr(cli, "_dispatch", raised)
             assert cli._main(["plan"]) == code
-    monkeypatch.setattr(cli.streams, "finish", lambda: interrupted([]))
+    monkeypatch.setattr(cli.terminal, "finish", lambda: interrupted([]))
     assert cli._main(["--version"]) == 130
     assert capsys.readouterr().err == "stopped\nstopped\n"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import seatrial
-from seatrial.agent.hook import stand_ins
+from seatrial.agent.hook import install
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -56,9 +56,9 @@ def test_every_operation() -> None:
 
 
 def test_the_optimizer_is_ddp_to_the_bit() -> None:
-    told = passed(ranks(2, "optimizer.py"))
-    assert told[:4] == ["as DDP", "as DDP with Adam", "as DDP with clipping", "as DDP with accumulation"]
-    assert told[-1] == "SyncBatchNorm" and "as DDP in half precision" in told
+    shown = passed(ranks(2, "optimizer.py"))
+    assert shown[:4] == ["as DDP", "as DDP with Adam", "as DDP with clipping", "as DDP with accumulation"]
+    assert shown[-1] == "SyncBatchNorm" and "as DDP in half precision" in shown
 
 
 @pytest.mark.slow
@@ -115,7 +115,7 @@ def test_parts_that_are_not_here_say_what_to_do() -> None:
 
 def test_the_agent_carries_every_file() -> None:
     there = {str(path.relative_to(COMPAT / "horovod"))[:-3] for path in (COMPAT / "horovod").rglob("*.py")}
-    assert there == set(stand_ins.FILES["horovod"])
+    assert there == set(install.FILES["horovod"])
 
 
 def test_a_rank_that_is_ahead_when_it_joins_is_caught_up_with() -> None:

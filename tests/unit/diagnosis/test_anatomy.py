@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seatrial.diagnosis.anatomy import REGIONS, is_hooks, measured_window, rates, read_anatomy, why_stopped
+from seatrial.common.signals import REGIONS, is_hooks, measured_window, rates, read_anatomy, why_stopped
 
 WHOLE = {"data": 2.0, "backward": 3.0, "optimizer": 1.0, "evaluation": 1.0, "other": 3.0}
 LINE = {"pid": 5, "steps": 101, "seconds": 10.0, "examples": 6400, "regions": WHOLE, "median_step_s": 0.09}

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
+from seatrial.diagnosis.happened import Ended
 from seatrial.diagnosis.rules import RULES, diagnose
 from seatrial.diagnosis.signals import signals
-from seatrial.diagnosis.training_happened import Ended
 
 
 def samples(count=5, gpus=1, reasons=(), **values):

@@ -3,7 +3,7 @@
 
 import pytest
 
-from seatrial.diagnosis.stays_on_cpu import reasons, told_by_torch
+from seatrial.diagnosis.cpu_only import reason_by_torch, reasons
 from seatrial.job.model import Target
 
 NET = "import torch\nnet = torch.nn.Linear(3, 3)\n"
@@ -72,5 +72,5 @@ def test_a_line_in_a_module_of_the_project(tmp_path):
 
 
 def test_a_cpu_build_says_so_itself():
-    assert "torch 2.11.0+cpu is a CPU build" in told_by_torch({"version": "2.11.0+cpu", "cuda_build": None}).words
-    assert told_by_torch({"version": "2.11.0", "cuda_build": "13.0"}) is None and told_by_torch({}) is None
+    assert "torch 2.11.0+cpu is a CPU build" in reason_by_torch({"version": "2.11.0+cpu", "cuda_build": None}).words
+    assert reason_by_torch({"version": "2.11.0", "cuda_build": "13.0"}) is None and reason_by_torch({}) is None

@@ -2,9 +2,9 @@
 
 import pytest
 
+from seatrial.diagnosis.cpu_only import Reason
+from seatrial.diagnosis.happened import Ended, happened
 from seatrial.diagnosis.signals import signals
-from seatrial.diagnosis.stays_on_cpu import Reason
-from seatrial.diagnosis.training_happened import Ended, happened
 
 
 def ranks(steps=500, seconds=20.0, compile_s=0.0, **facts):

@@ -19,7 +19,7 @@ BOUND = TESTS / "bound"
 SCRIPTS = {path.stem: path for path in sorted(BOUND.rglob("*.py"))}
 RECORDED = read_packed(TESTS / "recorded" / "diagnosis" / "h200.jsonl.gz")
 
-#: Recorded, and not right: kept, and in docs/diagnosis-measured.md. One that becomes right has to leave.
+#: Recorded, and not right: kept, and in docs/benchmarks.md. One that becomes right has to leave.
 WRONG: dict[str, str] = {}
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from seatrial.doctor.explain import explain_stream, explain_text
 from seatrial.findings.catalogue import LAYERS, entries
-from seatrial.images.building.build_failure import explain as explain_build
-from seatrial.images.building.build_failure import readable
+from seatrial.images.build.failure import explain as explain_build
+from seatrial.images.build.failure import readable
 from seatrial.job.plan import ImagePlan
 
 RECORDED = Path(__file__).parents[2] / "recorded"

@@ -123,7 +123,7 @@ def test_json_has_the_stable_keys(tmp_path: Path) -> None:
         ("ID=fedora\n", ["dnf install -y nvidia-container-toolkit"], ["apt"]),
         ('ID="opensuse-leap"\nID_LIKE="suse opensuse"\n', ["zypper ar", "zypper --gpg-auto-import-keys"], ["apt"]),
         ("ID=arch\n", ["pacman -S --needed nvidia-container-toolkit"], ["apt"]),
-        ("ID=nixos\n", ["seatrial cdi generate"], ["apt", "dnf"]),
+        ("ID=nixos\n", ["seatrial doctor --write-cdi"], ["apt", "dnf"]),
     ],
 )
 def test_install_steps(tmp_path: Path, os_release: str, words: list[str], not_words: list[str]) -> None:

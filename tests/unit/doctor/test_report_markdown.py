@@ -7,7 +7,6 @@ from pathlib import Path
 
 from machines import healthy
 from seatrial import cli
-from seatrial.cli import doctor
 from seatrial.doctor import report
 from seatrial.doctor.examine import examine
 from seatrial.doctor.report_markdown import markdown
@@ -57,10 +56,3 @@ def test_the_command_line(tmp_path: Path, capsys, monkeypatch) -> None:
     assert Path("report.md").read_text().startswith("### seatrial doctor\n")
     assert json.loads(Path("report.json").read_text())["facts"]["system"]
     assert cli._main([*words, "--json", "--report"]) == 2
-
-
-def test_doctor_without_an_argument() -> None:
-    assert doctor.reworded([]) == []
-    assert doctor.reworded(["--report"]) == ["--report=-"]
-    assert doctor.reworded(["--report", "--yes"]) == ["--report=-", "--yes"]
-    assert doctor.reworded(["--report", "out.md"]) == ["--report", "out.md"]

@@ -26,12 +26,12 @@ KEYS = st.dictionaries(st.text(max_size=8), VALUES, max_size=4)
 EVENTS = st.lists(KEYS.map(lambda keys: {"type": "step", **keys}), min_size=1, max_size=8)
 
 
-def written(told: list[dict[str, Any]]) -> bytes:
+def written(reported: list[dict[str, Any]]) -> bytes:
     """The log of these events, a write each."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "events.jsonl"
         log = EvidenceLog(str(path), "agent")
-        for event in told:
+        for event in reported:
             log.append([event])
         log.close()
         return path.read_bytes()
@@ -45,16 +45,16 @@ def followed(data: bytes) -> events.Chain:
 
 
 @given(EVENTS)
-def test_what_was_written_holds(told: list[dict[str, Any]]) -> None:
-    data = written(told)
+def test_what_was_written_holds(reported: list[dict[str, Any]]) -> None:
+    data = written(reported)
     chain = followed(data)
-    assert (chain.lines, chain.broken_at) == (len(told), None)
+    assert (chain.lines, chain.broken_at) == (len(reported), None)
     assert json.loads(data.splitlines()[-1])["_chain"] == chain.digest != CHAIN_START
 
 
 @given(EVENTS, st.data())
-def test_a_changed_byte_is_found(told: list[dict[str, Any]], choice: st.DataObject) -> None:
-    data = bytearray(written(told))
+def test_a_changed_byte_is_found(reported: list[dict[str, Any]], choice: st.DataObject) -> None:
+    data = bytearray(written(reported))
     at = choice.draw(st.integers(0, len(data) - 2))  # the last line's end alone is no line's content
     other = choice.draw(st.integers(0, 255).filter(lambda byte: byte != data[at]))
     data[at] = other
@@ -62,9 +62,9 @@ def test_a_changed_byte_is_found(told: list[dict[str, Any]], choice: st.DataObje
 
 
 @given(EVENTS, st.data())
-def test_a_removed_or_moved_line_is_found(told: list[dict[str, Any]], choice: st.DataObject) -> None:
+def test_a_removed_or_moved_line_is_found(reported: list[dict[str, Any]], choice: st.DataObject) -> None:
     """At the end, by the digest that closed the log: what is left of it is a log."""
-    data = written([*told, {"type": "last"}])
+    data = written([*reported, {"type": "last"}])
     closed = followed(data)
     lines = data.splitlines(keepends=True)
     begin = choice.draw(st.integers(0, len(lines) - 1))
@@ -77,10 +77,10 @@ def test_a_removed_or_moved_line_is_found(told: list[dict[str, Any]], choice: st
 
 @given(EVENTS, EVENTS, st.data())
 def test_an_added_line_is_found(
-    told: list[dict[str, Any]], forged: list[dict[str, Any]], choice: st.DataObject
+    reported: list[dict[str, Any]], forged: list[dict[str, Any]], choice: st.DataObject
 ) -> None:
     """Lines of another log, whose own chain holds, and lines without one."""
-    data = written(told)
+    data = written(reported)
     closed = followed(data)
     lines, others = data.splitlines(keepends=True), written(forged).splitlines(keepends=True)
     at = choice.draw(st.integers(0, len(lines)))
@@ -91,13 +91,13 @@ def test_an_added_line_is_found(
 
 @given(EVENTS, st.data())
 def test_who_knows_how_the_chain_is_made_still_changes_its_end(
-    told: list[dict[str, Any]], choice: st.DataObject
+    reported: list[dict[str, Any]], choice: st.DataObject
 ) -> None:
     """A log that was written anew is whole in itself; the digest in the receipt is another."""
-    at = choice.draw(st.integers(0, len(told) - 1))
-    changed = [*told[:at], {**told[at], "forged": True}, *told[at + 1 :]]
-    if events.encode(changed[at]) != events.encode(told[at]):
-        assert followed(written(changed)).digest != followed(written(told)).digest
+    at = choice.draw(st.integers(0, len(reported) - 1))
+    changed = [*reported[:at], {**reported[at], "forged": True}, *reported[at + 1 :]]
+    if events.encode(changed[at]) != events.encode(reported[at]):
+        assert followed(written(changed)).digest != followed(written(reported)).digest
 
 
 def _differs(closed: events.Chain, now: events.Chain) -> bool:
@@ -105,10 +105,10 @@ def _differs(closed: events.Chain, now: events.Chain) -> bool:
 
 
 def test_one_write_of_many_is_as_many_writes_of_one(tmp_path: Path) -> None:
-    told = [{"type": "step", "n": number} for number in range(5)]
+    reported = [{"type": "step", "n": number} for number in range(5)]
     log = EvidenceLog(str(tmp_path / "events.jsonl"), "host")
-    log.append(told)
-    assert (tmp_path / "events.jsonl").read_bytes() == written(told)
+    log.append(reported)
+    assert (tmp_path / "events.jsonl").read_bytes() == written(reported)
 
 
 def test_a_chain_that_an_event_brings_along_is_not_taken_over(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -11,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seatrial.events import Lines
-from seatrial.events import lines as lines_module
 
 
 def add(path: Path, data: bytes) -> None:
@@ -32,15 +32,15 @@ def test_each_line_comes_once_when_it_is_complete(pieces: list[bytes]) -> None:
 
 
 @given(st.lists(st.text("ab", max_size=5).map(str.encode), min_size=1, max_size=8), st.integers(1, 60))
-def test_the_end_of_a_file_has_no_half_of_a_line(told: list[bytes], size: int) -> None:
+def test_the_end_of_a_file_has_no_half_of_a_line(reported: list[bytes], size: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log"
-        data = b"".join(line + b"\n" for line in told)
+        data = b"".join(line + b"\n" for line in reported)
         path.write_bytes(data)
         lines = Lines(str(path))
         lines.skip_to_last(size)
         read = list(lines.new())
-        assert read == told[len(told) - len(read) :]
+        assert read == reported[len(reported) - len(read) :]
         assert len(b"".join(read)) + len(read) <= size or size >= len(data)
 
 
@@ -60,7 +60,7 @@ def test_a_reader_that_stops_in_between_goes_on_there(tmp_path: Path) -> None:
 
 
 def test_a_line_of_any_length_costs_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines_module, "MAX_LINE_BYTES", 10)
+    monkeypatch.setattr(sys.modules["seatrial.events.read"], "MAX_LINE_BYTES", 10)
     lines = Lines(str(tmp_path / "log"))
     for piece in (b"before\n" + b"x" * 25, b"x" * 31 + b"\n", b"after\n", b"y" * 40):
         add(tmp_path / "log", piece)
@@ -84,11 +84,11 @@ def test_another_file_in_its_place_is_read_from_its_beginning(tmp_path: Path, ot
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
 def test_nothing_but_a_regular_file_is_opened(tmp_path: Path, kind: str) -> None:
-    path, said = tmp_path / "log", []
+    path, printed = tmp_path / "log", []
     add(tmp_path / "secret", b"secret\n")
     {"link": lambda: path.symlink_to(tmp_path / "secret"), "pipe": lambda: os.mkfifo(path), "folder": path.mkdir}[
         kind
     ]()
-    lines = Lines(str(path), said.append)
+    lines = Lines(str(path), printed.append)
     lines.skip_to_last(100)
-    assert list(lines.new()) == [] and lines.rest() == b"" and said
+    assert list(lines.new()) == [] and lines.rest() == b"" and printed

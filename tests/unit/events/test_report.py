@@ -50,8 +50,8 @@ def test_it_is_a_report_of_the_targets_or_nothing(line: bytes) -> None:
         assert back is not None and (back["type"], back["source"]) == (step["type"], "target")
     if claimed is not None:
         assert claimed in EVIDENCE_TYPES | {"step"}
-        told = json.loads(line)
-        assert told.get("type") in EVIDENCE_TYPES or told.get("source") in ("agent", "host")
+        reported = json.loads(line)
+        assert reported.get("type") in EVIDENCE_TYPES or reported.get("source") in ("agent", "host")
 
 
 @given(st.sampled_from(sorted(EVIDENCE_TYPES)), st.sampled_from(["agent", "host", "target", None, 7]))

@@ -77,9 +77,9 @@ def test_a_line_has_the_mark_of_its_kind() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_what_is_said_of_a_key_is_of_one_that_there_is(kind: type[Event]) -> None:
-    told = [line.partition(":")[0] for line in (inspect.getdoc(kind) or "").splitlines()[1:] if line[:1].islower()]
-    assert set(told) <= set(kind.__annotations__) and (kind.__doc__ or "").endswith((".\n", ".", ".\n    "))
+def test_what_is_printed_of_a_key_is_of_one_that_there_is(kind: type[Event]) -> None:
+    reported = [line.partition(":")[0] for line in (inspect.getdoc(kind) or "").splitlines()[1:] if line[:1].islower()]
+    assert set(reported) <= set(kind.__annotations__) and (kind.__doc__ or "").endswith((".\n", ".", ".\n    "))
 
 
 def test_a_sample_has_all_keys_of_a_gpu() -> None:

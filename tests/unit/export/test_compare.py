@@ -10,7 +10,7 @@ from torch import Tensor, nn  # noqa: E402
 
 from seatrial.export.compare import TOLERANCES, compare  # noqa: E402
 from seatrial.export.formats import Run  # noqa: E402
-from seatrial.export.original import Original  # noqa: E402
+from seatrial.models.model import Original  # noqa: E402
 
 pytestmark = pytest.mark.torch
 TOLERANCE = TOLERANCES[torch.float32]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
 from seatrial.findings.catalogue import by_id
-from seatrial.findings.contract import explain_missing
+from seatrial.findings.gpu_missing import explain_missing
 
 H200 = {"uuid": "GPU-de421f49", "index": 0, "name": "NVIDIA H200", "minor": 0, "compute_capability": "9.0"}
 SECOND = {**H200, "uuid": "GPU-5c1e77aa", "index": 1, "minor": 1}
@@ -120,7 +120,7 @@ def test_causes(name: str, snapshot: SnapshotAssertion) -> None:
     assert finding.to_dict() == snapshot
 
 
-def test_on_a_node_of_a_cluster_it_is_containerd_that_is_told() -> None:
+def test_on_a_node_of_a_cluster_it_is_containerd_that_is_reported() -> None:
     """Pods are started by containerd or CRI-O, whatever engine the submitter has."""
     for lacking in ({"device_nodes": []}, {"libcuda": None, "cu_init": None}):
         finding = explain_missing([H200], [], {**GOOD, **lacking, "injection": "device-plugin"})
@@ -144,6 +144,6 @@ def test_facts_may_be_missing(expected: Any, visible: Any, unknown: Any, known: 
 
 
 def test_a_title_has_the_values_that_the_framework_printed() -> None:
-    said = "JAX_PLATFORMS=cpu,rocm keeps JAX away from the GPU"
-    finding = explain_missing([H200], [H200], {**GOOD, "kernel_error": said, "kernel_uuid": H200["uuid"]})
-    assert finding.message == said and finding.severity == "error"
+    printed = "JAX_PLATFORMS=cpu,rocm keeps JAX away from the GPU"
+    finding = explain_missing([H200], [H200], {**GOOD, "kernel_error": printed, "kernel_uuid": H200["uuid"]})
+    assert finding.message == printed and finding.severity == "error"

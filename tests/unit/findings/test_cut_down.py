@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from seatrial.findings.cut_down import cut_down
+from seatrial.findings.gpu_missing import cut_down
 
 
 def gpu(capability: str | None) -> dict[str, str | None]:

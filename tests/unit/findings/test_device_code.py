@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seatrial.findings import cut_down
+from seatrial.findings import gpu_missing
 from seatrial.findings.device_code import covers, runs_on
-from seatrial.images.slimming.fatbin import CUBIN, PTX, Entry, never_loaded
+from seatrial.images.slim.program.device_code import CUBIN, PTX, Entry, never_loaded
 
 majors, minors = st.integers(2, 30), st.integers(0, 9)
 versions = st.tuples(majors, minors)
@@ -49,7 +49,7 @@ def test_what_is_no_architecture_runs_nowhere(name: str) -> None:
 @given(st.lists(versions), versions)
 def test_the_rooms_agree(kept: list[tuple[int, int]], device: tuple[int, int]) -> None:
     runs = covers([named("sm", each) for each in kept], cc(device))
-    assert cut_down.covers([cc(each) for each in kept], cc(device)) == runs
+    assert gpu_missing.keeps_code_for([cc(each) for each in kept], cc(device)) == runs
     entries = [Entry(CUBIN, 10 * major + minor, (at, at + 1)) for at, (major, minor) in enumerate(kept)]
     assert (len(never_loaded(entries, {10 * device[0] + device[1]})) < len(entries)) == runs
     texts = [Entry(PTX, 10 * major + minor, (at, at + 1)) for at, (major, minor) in enumerate(kept)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from seatrial.findings.lines import Seams, one_byte_letters, without_steering
+from seatrial.findings.match import Seams, one_byte_letters, without_steering
 
 BROKEN = {
     "at 80 columns": (b"x" * 70 + b"CUDA out o", b"f memory. Tried to allocate 2.00 GiB"),

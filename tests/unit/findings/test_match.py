@@ -207,11 +207,14 @@ def test_ordinary_lines_show_nothing_of_any_layer(line: str) -> None:
     assert match_text(line, LAYERS) == []
 
 
-@pytest.mark.parametrize("entry", [entry for entry in entries() if entry.symptoms], ids=lambda entry: entry.id)
-def test_every_symptom_is_found_and_is_its_own_entrys(entry) -> None:
-    for symptom in entry.symptoms:
-        line = "prefix " + shown(symptom) + " suffix"
-        assert [finding.id for finding in match_text(line, LAYERS)] == [entry.id]
+def test_every_symptom_is_found_and_belongs_to_its_entry() -> None:
+    found = {}
+    for entry in entries():
+        for symptom in entry.symptoms:
+            ids = [finding.id for finding in match_text("prefix " + shown(symptom) + " suffix", LAYERS)]
+            if ids != [entry.id]:
+                found[symptom] = ids
+    assert found == {}
 
 
 def test_evidence_is_the_line_with_its_number_and_is_bounded() -> None:
@@ -237,13 +240,12 @@ def test_any_text_can_be_read(text: str) -> None:
     assert isinstance(match_text(text), list)
 
 
-@pytest.mark.parametrize("entry", [entry for entry in entries() if entry.symptoms], ids=lambda entry: entry.id)
-def test_a_symptom_is_found_wherever_a_line_was_broken(entry) -> None:
-    for symptom in entry.symptoms:
+def test_symptom_is_found_wherever_a_line_was_broken() -> None:
+    for symptom in (symptom for entry in entries() for symptom in entry.symptoms):
         text = shown(symptom).encode()
         whole = Matches(LAYERS)
         whole.add(1, text + b" and so on")
-        for at in range(1, len(text)):
+        for at in range(1, len(text), 5):
             end, begin = text[:at].rstrip(), text[at:].lstrip() + b" and so on"
             if text + b" and so on" not in (end + begin, end + b" " + begin):
                 continue  # two spaces are lost where a line is broken
@@ -269,8 +271,8 @@ def test_a_line_that_repeats_the_first_half_of_a_symptom_costs_little() -> None:
 
 def test_a_long_list_of_versions_is_read_to_its_end() -> None:
     versions = ", ".join(f"1.{minor}.{patch}" for minor in range(20) for patch in range(100))
-    said = f"ERROR: Could not find a version that satisfies the requirement botocore==99 (from versions: {versions})"
-    [found] = match_text(said, LAYERS)
+    printed = f"ERROR: Could not find a version that satisfies the requirement botocore==99 (from versions: {versions})"
+    [found] = match_text(printed, LAYERS)
     assert found.id == "package-version-missing" and "1.19.99" in (found.cause or "")
 
 

@@ -1,4 +1,4 @@
-"""Where a project comes from, as its image's labels tell it."""
+"""The image's labels of the project's origin."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.images.origin import origin_labels, public_url
+from seatrial.images.dockerfile.context import origin_labels, public_url
 from seatrial.job.model import Job, Target
 
 SCRIPT, RECIPE = Target(kind="script", value="train.py"), Target(kind="recipe", value="mnist")

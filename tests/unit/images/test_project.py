@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from seatrial.errors import ConfigError
-from seatrial.images.needs import Needs
-from seatrial.images.project import LOCK, project_needs
-from seatrial.images.requirements.packages import packages_of_imports
+from seatrial.images.requirements.imports import packages_of_imports
+from seatrial.images.requirements.pip_format import Needs
+from seatrial.images.requirements.project import LOCK, project_needs
 from seatrial.job.script import ScriptFacts
 
 
@@ -411,7 +411,7 @@ trainer = "trainer.cli:main"
 
 
 @pytest.mark.parametrize("place", ["the workspace", "the member"])
-def test_a_member_of_a_workspace_is_never_asked_of_an_index(tmp_path: Path, place: str) -> None:
+def test_workspace_member_is_never_looked_up_on_an_index(tmp_path: Path, place: str) -> None:
     """The index has a core-lib, and it is a stranger's."""
     sources = '[tool.uv.sources]\ncore-lib = { workspace = true }\nshapes = { git = "https://host/s", tag = "v1" }\n'
     root = '[project]\nname = "lab"\n[tool.uv.workspace]\nmembers = ["packages/*"]\n'
@@ -429,14 +429,14 @@ def test_a_member_of_a_workspace_is_never_asked_of_an_index(tmp_path: Path, plac
     )
 
 
-def test_a_folder_that_poetry_names_is_never_asked_of_an_index(tmp_path: Path) -> None:
+def test_folder_of_poetry_is_never_looked_up_on_an_index(tmp_path: Path) -> None:
     project = tmp_path / "app"
     project.mkdir()
     (project / "pyproject.toml").write_text(
         '[tool.poetry.dependencies]\ntabulate = "^0.9"\ncore-lib = { path = "../core", develop = true }\n'
     )
     needs = needs_of(project, "core_lib", "tabulate")
-    assert needs.requirements.lines == ("tabulate (>=0.9,<0.10)",)
+    assert needs.requirements.lines == ("tabulate<0.10,>=0.9",)
     assert needs.warnings[0].endswith(
         "from a folder outside of the project, and not from an index: that folder is not there"
     )
@@ -475,12 +475,12 @@ dev = [{ include-group = "train" }, "pytest"]
         "Poetry 2": (
             '[project]\ndependencies = ["click"]\n'
             '[tool.poetry.group.train.dependencies]\ntorch = "2.5.1"\nhumanize = "<4.9"\n',
-            ("click", "torch (==2.5.1)", "humanize (<4.9)"),
+            ("click", "torch==2.5.1", "humanize<4.9"),
         ),
         "nothing of them is imported": ('[dependency-groups]\ndev = ["ruff"]\n', ("humanize", "torch")),
     }.values(),
 )
-def test_what_groups_say_of_an_imported_package_counts(tmp_path: Path, text: str, lines: tuple[str, ...]) -> None:
+def test_group_decides_about_an_imported_package(tmp_path: Path, text: str, lines: tuple[str, ...]) -> None:
     (tmp_path / "pyproject.toml").write_text(text)
     assert needs_of(tmp_path, "torch", "humanize").requirements.lines == lines
 

@@ -11,7 +11,8 @@ import pytest
 
 from fakes import FakeBackend, load_job
 from seatrial.backends import table
-from seatrial.backends.base import PlaceKind
+from seatrial.backends.base import OF_CONTAINERS, OF_PROCESSES, Traits
+from seatrial.backends.kubernetes.backend import Kubernetes
 from seatrial.planning.secrets import hide_notify
 
 
@@ -100,8 +101,6 @@ SAID = {
     '[watch]\nwebhook = "https://me:pw@chat.example.org:1/T0KEN"': "posts each watchdog finding to "
     "https://chat.example.org/…",
     '[notify]\ncommand = "curl me"': "runs a command on this machine, as your user, when a run ends: curl me",
-    '[notify]\nwebhook = "https://me:pw@chat.example.org:1/T0KEN"': "posts the end of each run to "
-    "https://chat.example.org/…",
     '[kubernetes]\ndata = "hostpath:/etc"': "mounts /etc of the cluster's nodes at /data",
     'models = "hostpath:/srv"': "mounts /srv of the cluster's nodes at /models",
     '[kubernetes]\nservice_account = "admin"': "runs with the rights of the cluster's service account admin",
@@ -135,12 +134,12 @@ def test_a_project_that_is_reached_by_a_link_is_inside_itself(project: Path, tmp
     assert asks(tmp_path / "way", 'data = "./data"\nmounts = ["./data:/more"]') == []
 
 
-@pytest.mark.parametrize(("place", "asked"), [("process", 1), ("container", 0), ("cluster", 0)])
+@pytest.mark.parametrize(("traits", "asked"), [(OF_PROCESSES, 1), (OF_CONTAINERS, 0), (Kubernetes.traits, 0)])
 def test_a_backend_of_ones_own_is_asked_about_by_its_kind(
-    project: Path, place: PlaceKind, asked: int, monkeypatch: pytest.MonkeyPatch
+    project: Path, traits: Traits, asked: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = FakeBackend()
-    bench.place = place
+    bench.traits = traits
     monkeypatch.setitem(table.BACKENDS, "bench-box", lambda environ: bench)
     assert len(asks(project, 'on = "bench-box"')) == asked
 
@@ -169,7 +168,7 @@ def test_the_table_of_pyproject_asks_as_well(project: Path) -> None:
     assert len(load_job(project, {"target": "train.py"}).asks) == 1
 
 
-@pytest.mark.parametrize("table", ["watch", "notify"])
+@pytest.mark.parametrize("table", ["watch"])
 def test_a_webhooks_path_counts_and_stands_nowhere(project: Path, table: str) -> None:
     def loaded(path: str) -> Any:
         (project / "seatrial.toml").write_text(f'[{table}]\nwebhook = "https://chat.example.org/{path}"')
@@ -179,8 +178,7 @@ def test_a_webhooks_path_counts_and_stands_nowhere(project: Path, table: str) ->
     assert "mine" not in str(loaded("mine"))
 
 
-def test_a_desktop_is_not_asked_about_and_a_typed_command_is_ones_own(project: Path) -> None:
-    assert asks(project, "[notify]\ndesktop = true") == []
+def test_a_typed_command_is_ones_own(project: Path) -> None:
     assert asks(project, '[notify]\ncommand = "theirs"', notify=["true mine"]) == []
 
 

@@ -305,7 +305,7 @@ def test_any_file_is_a_job_or_a_usage_error(project: Path, content: bytes) -> No
 
 
 def test_the_file_can_say_all_that_a_job_holds() -> None:
-    sayable = set(ConfigFile.model_fields) - {"module", "args", "stages", "services", "sweep"}
+    sayable = set(ConfigFile.model_fields) - {"module", "args", "sweep"}
     assert sayable == set(Job.model_fields) - {"project", "hosts", "node_rank", "asks", "outputs", "serve", "tuning"}
 
 

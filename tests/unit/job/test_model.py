@@ -34,10 +34,10 @@ def test_a_job_is_written_as_before() -> None:
     recorded = json.loads(RECORDED)
     assert recorded["mounts"][1].endswith(":/more:rw")
     recorded["mounts"][1] = recorded["mounts"][1].removesuffix(":rw")  # read-write is what a mount is without a word
+    assert recorded["kubernetes"].pop("kind") == "auto" and written["kubernetes"].pop("kind") == "job"
     assert written["kubernetes"].pop("queue") is None  # newer than the recording
     for key in ("runtime", "gpu_claims"):
         written["kubernetes"].pop(key)
-    assert written.pop("outputs") == []
     assert written.pop("serve") is None
     assert written.pop("no_hook") is False
     assert written.pop("no_tune") is False and written.pop("tuning") is None

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seatrial.backends.containers.user_mounts import parse_mount
+from seatrial.backends.containers.mounts import parse_mount
 from seatrial.errors import UsageError
 from seatrial.job.mount import Mount
 

@@ -15,7 +15,7 @@ import pytest
 
 from fakes import load_job, untold
 from seatrial.backends import table
-from seatrial.backends.base import EngineFacts, Handle, PlaceKind, State
+from seatrial.backends.base import OF_PROCESSES, EngineFacts, Handle, State
 from seatrial.job.plan import AGENT_PYTHON_FLAGS, Plan
 from seatrial.runs.finalise import finalise
 from seatrial.runs.following.output import Stream
@@ -28,7 +28,7 @@ class Bench:
     """Runs the agent at the lowest priority, as a child of whoever started it."""
 
     name = "bench-box"
-    place: PlaceKind = "process"
+    traits = OF_PROCESSES
     images = None
     children: dict[str, subprocess.Popen[bytes]] = {}  # noqa: RUF012  of this process
 

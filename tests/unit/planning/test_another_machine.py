@@ -13,14 +13,14 @@ import pytest
 import yaml
 
 from planning_sites import GPUS, a_host, a_site
-from seatrial.cli.screens.run import Screen
+from seatrial.cli.screen import Screen
 from seatrial.errors import GpuContractError
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import Plan
 from seatrial.job.script import script_facts
 from seatrial.planning.another_machine import another_machine, refuse_without_gpu
-from seatrial.planning.equivalent import as_compose, as_docker
 from seatrial.planning.plan import make_plan
+from seatrial.planning.portable import as_compose, as_docker
 
 SCRIPT = Target(kind="script", value="tools/train.py", args=("--note", "a $HOME 'b'"))
 

@@ -3,7 +3,7 @@
 import pytest
 
 from seatrial.job.cluster import Volume
-from seatrial.planning.cluster.volumes import volume_warnings
+from seatrial.planning.pod_contents import volume_warnings
 
 FOLDER = Volume(kind="hostpath", value="/data")
 CLAIM = Volume(kind="pvc", value="models")

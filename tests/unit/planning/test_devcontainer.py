@@ -15,7 +15,7 @@ from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.mount import DataMount
 from seatrial.job.plan import ImagePlan, Plan
-from seatrial.planning.devcontainer import devcontainer, write_devcontainer
+from seatrial.planning.portable import devcontainer, write_devcontainer
 
 WORDS = {"type": "array", "items": {"type": "string"}}
 VARIABLES = {"type": "object", "additionalProperties": {"type": "string"}}

@@ -9,9 +9,10 @@ import pytest
 import yaml
 
 from fakes import a_container, a_plan
+from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.errors import UsageError
-from seatrial.job.plan import AgentPlan, Gpu, Mount, Plan
-from seatrial.planning.equivalent import as_compose, as_docker
+from seatrial.job.plan import Gpu, Mount, Plan
+from seatrial.planning.portable import as_compose, as_docker
 
 GPU = Gpu(index=0, uuid="GPU-1", name="NVIDIA H200", memory_bytes=1, compute_capability="9.0")
 

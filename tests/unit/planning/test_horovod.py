@@ -29,7 +29,7 @@ def plan_of(project: Path, source: str, *, gpus: int = 2, backend: str = "docker
     image = ImageOptions(ready=READY) if ready else ImageOptions()
     job = Job(project=project, target=target, backend=backend, gpus=str(gpus) if gpus else "none", image=image)
     site = a_site(backend, project.parent, project, gpus=gpus)
-    return make_plan(with_defaults(job, site.backend.place), site, script_facts(target, project))
+    return make_plan(with_defaults(job, site.backend.traits), site, script_facts(target, project))
 
 
 @pytest.mark.parametrize(("gpus", "launcher"), [(0, "none"), (1, "none"), (2, "torchrun")])

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.agent.plan import Plan
-from seatrial.agent.process.command_line import command
+from seatrial.agent.target import command
+from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.job.model import Job, Target
 from seatrial.job.script import script_facts
 from seatrial.planning.launcher import choose_launcher, with_rank
@@ -49,6 +49,6 @@ def test_each_rank_gets_its_number(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     launcher, argv, reason = _planned(tmp_path, 2, "here")
     assert launcher == "torchrun" and reason.endswith("; each rank is given --local_rank")
-    plan = Plan(run_id="r", argv=list(argv), workdir="/", run_dir="/", script=1, launcher=launcher, processes=2)
+    plan = AgentPlan(run_id="r", argv=list(argv), workdir="/", run_dir="/", script=1, launcher=launcher, processes=2)
     ended = subprocess.run(command(plan), cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
     assert sorted(ended.stdout.splitlines()) == ["rank 0 of here", "rank 1 of here"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.planning.local_python import candidates
+from seatrial.planning.process import candidates
 
 
 def test_one_environment_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""seatrial new: a folder that is whole or not there, whose file the loader reads and whose own tests pass."""
+"""seatrial init: a folder that is whole or not there, whose file the loader reads and whose own tests pass."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_what_is_commented_out_can_be_commented_in(tmp_path: Path) -> None:
     switched = [line.removeprefix("# ") if " = " in line or line.startswith("# [") else line for line in lines]
     path.write_text("\n".join(switched))
     job = load_job(tmp_path / "moons", {}, cwd=tmp_path)
-    assert (job.image.slim, job.notify.desktop, job.timeout_s) == ("unused", True, 7200.0)
+    assert (job.image.slim, job.notify.asked, job.timeout_s) == ("unused", True, 7200.0)
 
 
 def test_an_empty_folder_is_filled_and_one_that_is_not_is_left_alone(tmp_path: Path) -> None:

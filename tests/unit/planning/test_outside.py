@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from seatrial.backends.containers.home import HostFiles
-from seatrial.backends.containers.user_mounts import checked_mount
+from seatrial.backends.containers.mounts import HostFiles, checked_mount
 from seatrial.errors import DataError, UsageError
 from seatrial.job.model import DataMount, ImageOptions, Job, Target
 from seatrial.job.mount import Mount
 from seatrial.job.script import script_facts
-from seatrial.planning import process_parts
+from seatrial.planning import process as process_parts
 from seatrial.planning.container import outside
 from seatrial.planning.container.outside import (
     made_by_writes,

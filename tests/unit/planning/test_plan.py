@@ -49,7 +49,7 @@ def plan_of(backend: str, project: Path, target: Target, gpus: int, nodes: int) 
         **hosts,  # type: ignore[arg-type]
     )
     site = a_site(backend, project.parent, project, gpus=gpus)
-    return make_plan(with_defaults(job, site.backend.place), site, script_facts(target, project))
+    return make_plan(with_defaults(job, site.backend.traits), site, script_facts(target, project))
 
 
 def test_changes_of_another_script_are_left_out_with_a_sentence(project: Path) -> None:
@@ -58,7 +58,7 @@ def test_changes_of_another_script_are_left_out_with_a_sentence(project: Path) -
         target = TARGETS[name]
         job = Job(project=project, target=target, gpus="none", tune=Changes(script="train.py", workers=4))
         site = a_site("local", project.parent, project, gpus=0)
-        plans[name] = make_plan(with_defaults(job, site.backend.place), site, script_facts(target, project))
+        plans[name] = make_plan(with_defaults(job, site.backend.traits), site, script_facts(target, project))
     assert plans["script"].agent.changes == {"workers": 4} and plans["ddp"].agent.changes is None
     [choice] = [each for each in plans["ddp"].choices if each.what == "changes"]
     assert choice.value == "none"

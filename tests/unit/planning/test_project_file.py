@@ -9,7 +9,7 @@ import pytest
 
 from fakes import load_job
 from seatrial.errors import TargetError, UsageError
-from seatrial.planning.project_file import find_script, write_project_file
+from seatrial.planning.new_project import find_script, write_project_file
 
 
 def test_what_is_found_is_written_and_reads_back(tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from planning_sites import a_site
-from seatrial.images.project import project_needs
+from seatrial.images.requirements.project import project_needs
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import Plan
 from seatrial.job.script import ScriptFacts, script_facts
+from seatrial.planning.container.limits import LEAST_STORE_BYTES, ray_env
 from seatrial.planning.launcher import choose_launcher
 from seatrial.planning.plan import make_plan
-from seatrial.planning.ray import LEAST_STORE_BYTES, ray_env
 
 TUNE = "from ray import tune\n"
 TRAIN = """

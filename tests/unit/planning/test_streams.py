@@ -1,4 +1,4 @@
-"""Who gets what of the caller's: docs/decisions/0028-terminal.md as a table."""
+"""Who gets what of the caller's: docs/decisions.md, 0028 as a table."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from seatrial.backends.base import OF_PROCESSES, Traits
+from seatrial.backends.kubernetes.backend import Kubernetes
 from seatrial.errors import UsageError
 from seatrial.job.model import Target
 from seatrial.job.script import ScriptFacts, script_facts
@@ -21,12 +23,17 @@ TYPING = Caller("terminal", screens=(1, 2), columns=100, lines=30, term="xterm")
 
 
 def choose(
-    caller: Caller | None, script: ScriptFacts = QUIET, *, place: str = "process", launcher: str = "none", **other: Any
+    caller: Caller | None,
+    script: ScriptFacts = QUIET,
+    *,
+    traits: Traits = OF_PROCESSES,
+    launcher: str = "none",
+    **other: Any,
 ) -> Streams:
     site: Any = SimpleNamespace(
         caller=caller,
         record=Path("/record"),
-        backend=SimpleNamespace(place=place),
+        backend=SimpleNamespace(traits=traits),
         engine=SimpleNamespace(desktop=other.get("desktop", False)),
     )
     parts: Any = SimpleNamespace(
@@ -74,7 +81,7 @@ def test_a_pipe_in_and_a_screen_out() -> None:
 
 @pytest.mark.parametrize(
     "where",
-    [{"place": "cluster"}, {"launcher": "torchrun"}, {"nodes": 2}, {"companion": object()}, {"desktop": True}],
+    [{"traits": Kubernetes.traits}, {"launcher": "torchrun"}, {"nodes": 2}, {"companion": object()}, {"desktop": True}],
     ids=lambda where: next(iter(where)),
 )
 def test_where_no_input_reaches_the_target(where: dict[str, Any]) -> None:

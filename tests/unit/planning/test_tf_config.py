@@ -9,7 +9,7 @@ import pytest
 from seatrial.errors import UsageError
 from seatrial.job.model import Job, Target
 from seatrial.job.script import ScriptFacts
-from seatrial.planning.tf_config import refuse_half_set, what_is_wrong
+from seatrial.planning.launcher import refuse_half_set, what_is_wrong
 
 CLUSTER = '"cluster": {"worker": ["a:1", "b:1"]}'
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster_plans import JOBSET, KUBEFLOW, MODERN, a_cluster_plan
-from seatrial.agent import plan as agent_plan
-from seatrial.agent.process import workers
-from seatrial.backends.kubernetes.survey import ClusterFacts
+from cluster_plans import a_cluster_plan
+from seatrial.agent import target
+from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.errors import UsageError
 from seatrial.job.model import Job, Target
 from seatrial.job.script import ScriptFacts, script_facts
@@ -65,24 +64,24 @@ def test_two_nodes_need_a_script_that_joins_the_other(tmp_path: Path, name: str)
 def test_every_host_is_told_of_all(tmp_path: Path) -> None:
     placed = meeting(job(tmp_path, nodes=3, hosts=("a", "b", "a"), node_rank=2))
     assert placed.workers == ("a:29400", "b:29400", "a:29401")
-    plan = agent_plan.Plan("id", [], "/", "/", nodes=3, node_rank=2, workers=list(placed.workers))
-    told = workers.variables(plan)
+    plan = AgentPlan("id", [], "/", "/", nodes=3, node_rank=2, workers=list(placed.workers))
+    told = target.variables(plan)
     assert json.loads(told["TF_CONFIG"]) == {
         "cluster": {"worker": ["a:29400", "b:29400", "a:29401"]},
         "task": {"type": "worker", "index": 2},
     }
     assert (told["JAX_COORDINATOR_ADDRESS"], told["JAX_NUM_PROCESSES"], told["JAX_PROCESS_ID"]) == ("a:29400", "3", "2")
-    assert workers.variables(plan._replace(workers=[])) == {}, "under torchrun it is that which tells"
+    assert target.variables(plan._replace(workers=[])) == {}, "under torchrun it is that which tells"
 
 
 @pytest.mark.parametrize(
-    ("facts", "kind", "second"),
-    [(MODERN, "job", "{0}-1.{0}"), (JOBSET, "jobset", "{0}-node-0-1.{0}"), (KUBEFLOW, "trainjob", "{0}-node-0-1.{0}")],
+    ("kind", "second"),
+    [("job", "{0}-1.{0}"), ("jobset", "{0}-node-0-1.{0}"), ("trainjob", "{0}-node-0-1.{0}")],
 )
-def test_every_pod_is_told_of_all(tmp_path: Path, facts: ClusterFacts, kind: str, second: str) -> None:
+def test_every_pod_is_told_of_all(tmp_path: Path, kind: str, second: str) -> None:
     project = tmp_path / "p"
     project.mkdir()
-    plan = a_cluster_plan(project, facts, script=SCRIPTS["workers"], gpus="1", nodes=2, kubernetes={"kind": kind})
+    plan = a_cluster_plan(project, script=SCRIPTS["workers"], gpus="1", nodes=2, kubernetes={"kind": kind})
     assert plan.agent.launcher == "none" and plan.cluster is not None
     first, last = plan.agent.workers
     assert first == plan.agent.rendezvous and last == second.format(plan.cluster.name) + ":29400"
@@ -92,17 +91,8 @@ def test_a_pytorchjob_has_names_for_one_alone(tmp_path: Path) -> None:
     project = tmp_path / "p"
     project.mkdir()
     with pytest.raises(UsageError, match="names to its first pod alone") as refused:
-        a_cluster_plan(
-            project, KUBEFLOW, script=SCRIPTS["workers"], gpus="1", nodes=2, kubernetes={"kind": "pytorchjob"}
-        )
+        a_cluster_plan(project, script=SCRIPTS["workers"], gpus="1", nodes=2, kubernetes={"kind": "pytorchjob"})
     assert "--kind job" in str(refused.value.run)
-
-
-def test_where_nobody_asks_for_a_pytorchjob_there_is_none(tmp_path: Path) -> None:
-    project = tmp_path / "p"
-    project.mkdir()
-    plan = a_cluster_plan(project, KUBEFLOW, script=SCRIPTS["workers"], gpus="1", nodes=2)
-    assert plan.cluster is not None and plan.cluster.kind == "trainjob" and len(plan.agent.workers) == 2
 
 
 def test_what_to_type_is_not_torchruns(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from seatrial.probe import ld_cache
+from seatrial.probe import driver_files
 
 VERSION = "580.159.04"
 NVRM = f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {VERSION}  Release Build  (dvs-builder@U22)\n"
@@ -72,10 +72,10 @@ def wsl(root: Path) -> Path:
 def make_cache(entries: list[tuple[int, str, str]], old_format: bytes = b"") -> bytes:
     """A cache with (flags, name, path) entries; offsets count from the new format's header."""
     strings, table = b"", b""
-    start = ld_cache.HEADER.size + len(entries) * ld_cache.ENTRY.size
+    start = driver_files.HEADER.size + len(entries) * driver_files.ENTRY.size
     for flags, name, path in entries:
         key, value = start + len(strings), start + len(strings) + len(name) + 1
         strings += name.encode() + b"\0" + path.encode() + b"\0"
-        table += ld_cache.ENTRY.pack(flags, key, value, 0, 0)
-    header = ld_cache.HEADER.pack(ld_cache.MAGIC, len(entries), len(strings), 2, 0)
+        table += driver_files.ENTRY.pack(flags, key, value, 0, 0)
+    header = driver_files.HEADER.pack(driver_files.MAGIC, len(entries), len(strings), 2, 0)
     return old_format + header + table + strings

@@ -2,9 +2,8 @@
 
 import pytest
 
-from seatrial.probe import attribution
-from seatrial.probe.attribution import Owner
-from seatrial.probe.machine import Machine
+from seatrial.probe import machine
+from seatrial.probe.machine import Machine, Owner
 
 ID = "11d8a20c894870b9431271c9e8f58909cb6894624d4f3be49fdf7f74d41f1134"
 INNER = "a2e7e1dcb528d75a995b65d39a30e7fb5ed380dc74be6f817ebf18823dfc2f79"
@@ -29,40 +28,40 @@ SLICE = "kubepods-burstable-pod" + POD.replace("-", "_")
     ],
 )
 def test_paths(cgroup, expected):
-    assert attribution.parse(cgroup) == expected
+    assert machine.parse(cgroup) == expected
 
 
 def test_a_process_that_is_gone_has_no_owner():
-    assert attribution.owner(2**22 + 1) is None
+    assert machine.owner(2**22 + 1) is None
 
 
 def test_the_machine_is_read_from_real_files():
-    machine = Machine()
+    whole = Machine()
     sum(range(3_000_000))
-    reading = machine.read()
+    reading = whole.read()
     assert 0 < reading["cpu_cores"] <= reading["cpu_count"] + 0.5
     assert 0 < reading["memory_used_bytes"] < reading["memory_total_bytes"]
 
 
-def test_a_machine_that_tells_nothing_is_all_none(tmp_path):
+def test_a_machine_that_reports_nothing_is_all_none(tmp_path):
     reading = Machine(str(tmp_path)).read()
     assert reading["cpu_cores"] is None and reading["memory_used_bytes"] is None and reading["load_1m"] is None
 
 
 def test_the_cgroup_of_a_known_process_is_not_read_anew(tmp_path, monkeypatch):
     read = []
-    real = attribution.owner
-    monkeypatch.setattr(attribution, "owner", lambda pid, proc="/proc": read.append(pid) or real(pid, proc))
+    real = machine.owner
+    monkeypatch.setattr(machine, "owner", lambda pid, proc="/proc": read.append(pid) or real(pid, proc))
     for pid, path in ((7, "/user.slice"), (8, f"/docker/{ID}")):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "cgroup").write_text(f"0::{path}\n")
-    asked = attribution.Attribution(str(tmp_path))
-    assert asked.containers() == {Owner("docker", ID): [8]}
+    requested = machine.Attribution(str(tmp_path))
+    assert requested.containers() == {Owner("docker", ID): [8]}
     (tmp_path / "7" / "cgroup").write_text(f"0::/docker/{ID}\n")  # an engine moves it into its container
-    assert asked.containers() == asked.containers() == {Owner("docker", ID): [7, 8]}
+    assert requested.containers() == requested.containers() == {Owner("docker", ID): [7, 8]}
     read.clear()
-    assert asked.containers() == {Owner("docker", ID): [7, 8]} and read == []
-    monkeypatch.setattr(attribution, "RESCAN_S", 0.0)
-    asked._rescan_at_s = 0.0
+    assert requested.containers() == {Owner("docker", ID): [7, 8]} and read == []
+    monkeypatch.setattr(machine, "RESCAN_S", 0.0)
+    requested._rescan_at_s = 0.0
     (tmp_path / "8" / "cgroup").write_text("0::/\n")
-    assert asked.containers() == {Owner("docker", ID): [7]} and sorted(read) == [7, 8]
+    assert requested.containers() == {Owner("docker", ID): [7]} and sorted(read) == [7, 8]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from seatrial.probe.cgroup import Cgroup
+from seatrial.probe.container import Cgroup
 
 
 def write(folder, **files):

@@ -19,9 +19,9 @@ def names(found: driver_files.DriverFiles) -> dict[str, tuple[str, ...]]:
 def test_nothing_there(tmp_path: Path) -> None:
     found = driver_files.find(str(tmp_path), {})
     assert (found.version, found.control, found.gpus, found.libraries, found.folder) == (None, (), {}, (), None)
-    said = "\n".join(found.missing)
+    printed = "\n".join(found.missing)
     for what in ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/nvidia-uvm:", "/dev/nvidia0", "libcuda.so.1"):
-        assert what in said
+        assert what in printed
 
 
 def test_a_root_that_does_not_exist(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_folder_named_by_the_loader_path_wins(tmp_path: Path) -> None:
 def test_the_linkers_cache_is_followed(tmp_path: Path) -> None:
     trees.kernel(tmp_path)
     trees.libraries(tmp_path, "/usr/lib/nvidia-580")
-    flags = 0x0003 | driver_files.ld_cache.FLAG_ABI[os.uname().machine]
+    flags = 0x0003 | driver_files.FLAG_ABI[os.uname().machine]
     cache = trees.make_cache([(flags, "libcuda.so.1", "/usr/lib/nvidia-580/libcuda.so.1")])
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/ld.so.cache").write_bytes(cache)

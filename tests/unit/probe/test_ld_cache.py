@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.probe import ld_cache
+from seatrial.probe import driver_files
 
 from .driver_trees import make_cache
 
@@ -23,7 +23,7 @@ def test_agrees_with_ldconfig() -> None:
         if arrow and ("x86-64" in name or "AArch64" in name):
             expected.setdefault(name.split(" ")[0], path)
     assert len(expected) > 10
-    assert ld_cache.parse(CACHE.read_bytes()) == expected
+    assert driver_files.parse(CACHE.read_bytes()) == expected
 
 
 def test_takes_this_abi_and_the_first_entry() -> None:
@@ -35,15 +35,15 @@ def test_takes_this_abi_and_the_first_entry() -> None:
         ],
         old_format=b"ld.so-1.7.0\0\0\0\0\0",
     )
-    assert ld_cache.parse(data, "x86_64") == {"libcuda.so.1": "/usr/lib/x86_64-linux-gnu/libcuda.so.1"}
+    assert driver_files.parse(data, "x86_64") == {"libcuda.so.1": "/usr/lib/x86_64-linux-gnu/libcuda.so.1"}
 
 
 @pytest.mark.parametrize("keep", [0, 10, 47, 60, 75])
 def test_a_cut_cache_is_a_value_error(keep: int) -> None:
     data = make_cache([(0x0303, "libcuda.so.1", "/usr/lib/libcuda.so.1")])
     with pytest.raises(ValueError):
-        ld_cache.parse(data[:keep], "x86_64")
+        driver_files.parse(data[:keep], "x86_64")
 
 
 def test_layout_is_glibcs() -> None:
-    assert (ld_cache.HEADER.size, ld_cache.ENTRY.size) == (48, 24)
+    assert (driver_files.HEADER.size, driver_files.ENTRY.size) == (48, 24)

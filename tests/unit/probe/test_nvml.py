@@ -44,7 +44,7 @@ def test_one_withheld_and_one_lost_gpu_do_not_hide_the_third():
 
 
 @pytest.mark.skipif(nvml.present(), reason="this machine has NVIDIA's NVML")
-def test_no_driver_at_all_is_said_without_importing_pynvml():
+def test_no_driver_at_all_is_printed_without_importing_pynvml():
     assert "libnvidia-ml.so.1 cannot be loaded" in nvml.inventory().error
     with pytest.raises(nvml.NvmlError):
         nvml.compute_processes("GPU-x")

@@ -8,10 +8,10 @@ import time
 
 from fakes import FakeGpu, FakeNvml
 from seatrial.events import GPU_SAMPLE_KEYS
-from seatrial.probe import container, proc
+from seatrial.probe import container, processes
 from seatrial.probe.gpu import GpuProcess
+from seatrial.probe.processes import Tree
 from seatrial.probe.sampler import Sampler
-from seatrial.probe.tree import Tree
 
 UUID = FakeGpu().uuid
 SHORT_S = 0.12
@@ -87,11 +87,11 @@ def test_no_nvml_still_samples_the_container():
     assert sample["shm_total_bytes"] > 0
 
 
-def test_an_unknown_uuid_is_said():
+def test_an_unknown_uuid_is_printed():
     assert "GPU-x" in Sampler(["GPU-x"], pynvml=FakeNvml()).error
 
 
-#: Has its memory, burns BURNT_S of CPU when it is told to, and waits: however long a busy machine takes for either.
+#: Has its memory, burns BURNT_S of CPU when it is reported to, and waits: however long a busy machine takes for either.
 BURNER = """
 import time
 data = b"x" * 50_000_000
@@ -118,7 +118,7 @@ def test_cpu_and_memory_of_another_process():
         sample = sampler.sample()
         read_by_s = time.monotonic()
         burner.stdin.write("\n")
-    # Rounded to a thousandth of a core, of CPU time that the kernel tells in hundredths of a second.
+    # Rounded to a thousandth of a core, of CPU time that the kernel reports in hundredths of a second.
     least, most = (BURNT_S - 0.03) / (read_by_s - made_s), (BURNT_S + 0.1) / (read_s - made_by_s)
     assert least - 0.001 <= sample["cpu_cores"] <= most + 0.001
     assert 50_000_000 < sample["memory_bytes"] < 100_000_000 and sample["processes"] == 1
@@ -132,7 +132,7 @@ def test_processes_have_memory_and_their_share():
     ]
 
 
-def test_a_driver_that_stops_answering_is_told_from_a_lost_gpu_and_may_come_back():
+def test_a_driver_that_stops_answering_is_reported_from_a_lost_gpu_and_may_come_back():
     gpu = FakeGpu()
     sampler = Sampler([UUID], pynvml=FakeNvml([gpu]))
     sampler.sample()
@@ -143,7 +143,7 @@ def test_a_driver_that_stops_answering_is_told_from_a_lost_gpu_and_may_come_back
     assert not sampler.failing
 
 
-def test_xids_are_told_once():
+def test_xids_are_reported_once():
     gpu = FakeGpu()
     sampler = Sampler([UUID], pynvml=FakeNvml([gpu]))
     gpu.xids += [79, 79]
@@ -173,13 +173,13 @@ def burning(sampler, name):
     return sample
 
 
-def test_main_processes_are_told_from_workers(monkeypatch):
+def test_main_processes_are_reported_from_workers(monkeypatch):
     """A main that sleeps with a child that burns, then the child named as a main too."""
     monkeypatch.setattr(container, "INTERVAL_S", 0.4)
     code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
     main = subprocess.Popen([sys.executable, "-c", code])
     try:
-        while not (children := proc.descendants(main.pid)):
+        while not (children := processes.descendants(main.pid)):
             time.sleep(0.05)
         sampler = Sampler([], pid=main.pid)
         sample = burning(sampler, "worker_cpu_cores")
@@ -188,13 +188,13 @@ def test_main_processes_are_told_from_workers(monkeypatch):
         sample = burning(sampler, "main_cpu_cores")
         assert sample["workers"] == 0 and sample["main_cpu_cores"] > 0.05 and sample["worker_cpu_cores"] == 0
     finally:
-        for process in proc.descendants(main.pid):
+        for process in processes.descendants(main.pid):
             os.kill(process.pid, signal.SIGKILL)
         main.kill()
         main.wait()
 
 
-def test_the_container_is_read_once_a_second_however_often_it_is_asked(monkeypatch):
+def test_the_container_is_read_once_a_second_however_often_it_is_requested(monkeypatch):
     read = []
     real = Tree.read
     monkeypatch.setattr(Tree, "read", lambda self: read.append(1) or real(self))

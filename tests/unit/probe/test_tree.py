@@ -7,8 +7,8 @@ import subprocess
 import sys
 import time
 
-from seatrial.probe import proc, tree
-from seatrial.probe.tree import Tree
+from seatrial.probe import processes
+from seatrial.probe.processes import Tree
 
 
 def wait_for(condition, seconds=30.0):
@@ -20,12 +20,12 @@ def wait_for(condition, seconds=30.0):
 
 def test_children_and_grandchildren_come_and_go():
     looked_at = Tree(os.getpid(), with_root=False)
-    wait_for(lambda: looked_at.read().keys() == {process.pid for process in proc.descendants(os.getpid())})
+    wait_for(lambda: looked_at.read().keys() == {process.pid for process in processes.descendants(os.getpid())})
     code = "import subprocess; subprocess.run(['sleep', '60'])"
     child = subprocess.Popen([sys.executable, "-c", code])
     try:
         wait_for(lambda: any(one.parent == child.pid for one in looked_at.read().values()))
-        assert list(looked_at.read()) == [process.pid for process in proc.descendants(os.getpid())]
+        assert list(looked_at.read()) == [process.pid for process in processes.descendants(os.getpid())]
         [grandchild] = [one.pid for one in looked_at.read().values() if one.parent == child.pid]
         os.kill(grandchild, signal.SIGKILL)
         wait_for(lambda: grandchild not in looked_at.read())
@@ -46,8 +46,8 @@ def test_strangers_are_read_once_and_a_pid_given_again_is_found_by_the_full_read
     for pid, parent in ((1, 0), (5, 1), (6, 5), (9, 1)):
         a_process(tmp_path, pid, parent)
     read = []
-    real = proc.read
-    monkeypatch.setattr(proc, "read", lambda pid, folder="/proc": read.append(pid) or real(pid, folder))
+    real = processes.read
+    monkeypatch.setattr(processes, "read", lambda pid, folder="/proc": read.append(pid) or real(pid, folder))
     looked_at = Tree(5, with_root=True, proc_folder=str(tmp_path))
     assert list(looked_at.read()) == [5, 6] and set(read) == {1, 5, 6, 9}
     read.clear()
@@ -55,7 +55,7 @@ def test_strangers_are_read_once_and_a_pid_given_again_is_found_by_the_full_read
     assert list(looked_at.read()) == [5, 6, 7] and set(read) == {5, 6, 7}
     a_process(tmp_path, 9, 6, started=2)
     assert 9 not in looked_at.read()
-    monkeypatch.setattr(tree, "RESCAN_S", 0.0)
+    monkeypatch.setattr(processes, "RESCAN_S", 0.0)
     looked_at._rescan_at_s = 0.0
     assert list(looked_at.read()) == [5, 6, 7, 9]
 
@@ -82,6 +82,6 @@ def test_while_no_pid_is_given_nobody_is_looked_for(tmp_path):
     assert list(looked_at.read()) == [6, 7]
     shutil.rmtree(tmp_path / "6")
     assert list(looked_at.read()) == [7]
-    (tmp_path / "loadavg").write_text("0.00 0.00 0.00 0/0 0\n")  # a kernel that does not tell
+    (tmp_path / "loadavg").write_text("0.00 0.00 0.00 0/0 0\n")  # a kernel that does not report
     a_process(tmp_path, 8, 5)
     assert list(looked_at.read()) == [7, 8]

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from seatrial.backends.base import ImageFacts, State
+from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.events import EvidenceLog, follow_chain
 from seatrial.job.model import Criteria, DataMount, Job, Target
-from seatrial.job.plan import AgentPlan, Gpu, ImagePlan, Plan
-from seatrial.receipt.judging.judge import judge
+from seatrial.job.plan import Gpu, ImagePlan, Plan
+from seatrial.receipt.judge import judge
 from seatrial.receipt.model import Receipt
+from seatrial.receipt.section import Block, Rows
 
 #: 2026-11-20 12:00:00 UTC, when every run here starts.
 START = 1795176000.0
@@ -29,6 +31,17 @@ H200 = Gpu(
 )
 OTHER = H200.model_copy(update={"index": 1, "minor": 1, "uuid": "GPU-aaaabbbb-0f0c-4a5b-9c8d-1e2f3a4b5c6d"})
 EXITED = State("exited", 0)
+
+
+def blocks_of(receipt: Receipt, title: str) -> list[Block]:
+    """Return the blocks of the section with this title."""
+    return [block for section, blocks in receipt.sections() if section.title == title for block in blocks]
+
+
+def rows_of(receipt: Receipt, title: str) -> dict[str, str]:
+    """Return label → value of the section with this title."""
+    blocks = blocks_of(receipt, title)
+    return {row.label: row.value for block in blocks if isinstance(block, Rows) for row in block.rows}
 
 
 @dataclass

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seatrial.backends.base import State
-from seatrial.receipt.evidence.repeated import with_repeated
+from seatrial.receipt.evidence import _with_repeated as with_repeated
 from seatrial.receipt.model import Receipt
 
 from .conftest import H200, Scenario, at, ending, prologue, running

@@ -7,12 +7,14 @@ from typing import Any
 
 from cluster_plans import DDP, a_cluster_plan
 from seatrial.job.plan import Plan
-from seatrial.receipt.judging.judge import judge
+from seatrial.receipt.judge import judge
 from seatrial.receipt.model import Receipt
-from seatrial.receipt.rendering.rows import device, header_rows
-from seatrial.runs.discovered_gpus import with_discovered_gpus
+from seatrial.receipt.sections.what_ran import device_in_words
+from seatrial.runs.ending import with_discovered_gpus
 from seatrial.runs.listing import line_of
 from seatrial.runs.store import RunStore
+
+from .conftest import rows_of
 
 
 def _receipt(plan: Plan, folder: Path, evidence: list[dict[str, Any]]) -> Receipt:
@@ -35,18 +37,18 @@ def test_a_run_that_never_started_asked_for_its_gpus(tmp_path: Path) -> None:
     receipt = _receipt(plan, tmp_path, [])
     assert receipt.header.gpus_asked == 8
     assert _visible(receipt) == ("fail", "8 GPUs", "the check in the container never reported")
-    assert device(receipt) == "8 GPUs requested, none reported"
-    assert ("GPUs", "8 GPUs requested, none reported") in [(row.label, row.value) for row in header_rows(receipt)]
+    assert device_in_words(receipt.header) == "8 GPUs requested, none reported"
+    assert rows_of(receipt, "What ran")["GPUs"] == "8 GPUs requested, none reported"
 
 
 def test_gpus_of_all_pods_are_counted(tmp_path: Path) -> None:
     plan = a_cluster_plan(tmp_path, gpus="2", nodes="2", script=DDP)
     both = [_check(0, "GPU-a", "GPU-b"), _check(1, "GPU-c", "GPU-d")]
     receipt = _receipt(plan, tmp_path, both)
-    assert _visible(receipt)[:2] == ("pass", "4 GPUs") and device(receipt) == "4 × NVIDIA H200"
+    assert _visible(receipt)[:2] == ("pass", "4 GPUs") and device_in_words(receipt.header) == "4 × NVIDIA H200"
     receipt = _receipt(plan, tmp_path, both[:1])
     assert _visible(receipt) == ("fail", "4 GPUs", "the check of 1 pod never reported")
-    assert device(receipt) == "2 × NVIDIA H200 (4 requested)"
+    assert device_in_words(receipt.header) == "2 × NVIDIA H200 (4 requested)"
 
 
 def test_an_elastic_run_may_do_with_fewer_pods(tmp_path: Path) -> None:
@@ -63,7 +65,7 @@ def test_pods_that_share_one_gpu_have_all_reported(tmp_path: Path) -> None:
 
 def test_a_cpu_run_asks_for_none(tmp_path: Path) -> None:
     receipt = _receipt(a_cluster_plan(tmp_path, gpus="none"), tmp_path, [])
-    assert receipt.header.gpus_asked == 0 and device(receipt) == "CPU"
+    assert receipt.header.gpus_asked == 0 and device_in_words(receipt.header) == "CPU"
 
 
 def test_a_listing_counts_them_while_it_runs(tmp_path: Path) -> None:
@@ -90,7 +92,7 @@ def test_where_names_the_nodes(tmp_path: Path) -> None:
     ]
     receipt = _receipt(plan, tmp_path, pods)
     assert receipt.header.host == "gpu-c, gpu-b", "a pod that came again counts where it is now"
-    assert ("where", "k8s on gpu-c, gpu-b") in [(row.label, row.value) for row in header_rows(receipt)]
+    assert rows_of(receipt, "What ran")["where"] == "k8s on gpu-c, gpu-b"
     unnamed = a_cluster_plan(tmp_path, gpus="1", nodes="2", script=DDP)
     assert _receipt(unnamed, tmp_path, pods).header.host is None
 

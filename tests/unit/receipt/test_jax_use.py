@@ -2,9 +2,7 @@
 
 import pytest
 
-from seatrial.receipt.rendering.rows import measured_rows
-
-from .conftest import H200, Scenario, at, ending, prologue, running
+from .conftest import H200, Scenario, at, ending, prologue, rows_of, running
 
 FACTS = {
     "jax": "0.11.2",
@@ -19,7 +17,7 @@ def row(tmp_path, *lines):
     told = [at(6 + number, "step", "target", training=line) for number, line in enumerate(lines)]
     events = prologue((H200,)) + sorted(running(12, (H200,)) + told, key=lambda event: event["t"]) + ending(20)
     made = Scenario(events, (H200,), "required").judge(tmp_path)
-    return next((row.value for row in measured_rows(made) if row.label == "JAX"), None)
+    return rows_of(made, "Measured").get("JAX")
 
 
 def test_the_dispatch_rate_and_compilations(tmp_path):

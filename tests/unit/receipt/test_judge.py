@@ -13,10 +13,9 @@ from fakes import a_container
 from seatrial.backends.base import State
 from seatrial.job.plan import ImagePlan, Mount
 from seatrial.receipt.model import Receipt
-from seatrial.receipt.rendering import html, markdown
-from seatrial.receipt.rendering.rows import header_rows, measured_rows
+from seatrial.receipt.render import html, markdown
 
-from .conftest import H200, OTHER, SCENARIOS, START, Scenario, at, ending, prologue, running
+from .conftest import H200, OTHER, SCENARIOS, START, Scenario, at, ending, prologue, rows_of, running
 
 #: Scenario → (exit cause, what the command line returns).
 ENDINGS = {
@@ -169,8 +168,8 @@ def test_gpus_of_one_index_are_judged_and_shown_each_on_its_own(tmp_path):
     plots = {plot.id: plot for plot in receipt.plots}
     assert [plots[f"gpu-{n}-busy"].title for n in range(2)] == [f"{name} busy" for name in names]
     assert [line.name for line in plots["gpu-power"].lines] == names
-    assert {f"{name} power" for name in names} < {row.label for row in measured_rows(receipt)}
-    assert set(names) < {row.label for row in header_rows(receipt)}
+    assert {f"{name} power" for name in names} < set(rows_of(receipt, "Measured"))
+    assert set(names) < set(rows_of(receipt, "What ran"))
 
 
 def test_a_run_that_never_started_tells_who_interrupted_it(tmp_path):
@@ -257,7 +256,7 @@ def test_a_container_killed_before_the_agents_first_line_had_been_started(tmp_pa
 def test_a_peak_and_a_curve_say_over_what_they_are(scenario, tmp_path):
     """The kernel's peak is of every moment of the run; a curve, and a GPU's peak, of the moments that were sampled."""
     receipt = scenario("h200-success").judge(tmp_path)
-    rows = {row.label: row.value for row in measured_rows(receipt)}
+    rows = rows_of(receipt, "Measured")
     assert rows["memory"].startswith("peak of the whole run ")
     assert rows["GPU 0 memory"].startswith("peak of the window's samples ")
     assert {"Host memory, sampled", "GPU memory, sampled"} < {plot.title for plot in receipt.plots}

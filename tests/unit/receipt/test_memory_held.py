@@ -2,9 +2,7 @@
 
 import pytest
 
-from seatrial.receipt.rendering.rows import measured_rows
-
-from .conftest import H200, Scenario, at, ending, prologue, running
+from .conftest import H200, Scenario, at, ending, prologue, rows_of, running
 
 GB = 10**9
 
@@ -17,7 +15,7 @@ def receipt(tmp_path, *lines, limit=8 * GB):
 
 
 def row(made):
-    return next((row.value for row in measured_rows(made) if row.label == "GPU memory limit"), None)
+    return rows_of(made, "Measured").get("GPU memory limit")
 
 
 HELD = {"framework": "tensorflow", "pid": 7, "limit_bytes": 8 * GB}
@@ -26,16 +24,16 @@ HELD = {"framework": "tensorflow", "pid": 7, "limit_bytes": 8 * GB}
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ((), "8 GB for each process; none that was told of it started a GPU"),
-        ((HELD,), "8 GB, given to TensorFlow; the peak was not told"),
+        ((), "8 GB for each process; no process that got it started a GPU"),
+        ((HELD,), "8 GB, given to TensorFlow; no peak was reported"),
         ((HELD, {**HELD, "peak_bytes": [10**9, 7_600_000_000]}), "peak 7.6 GB of 8 GB, as TensorFlow counted"),
         (
             ({**HELD, "peak_bytes": [5 * GB]}, {**HELD, "framework": "jax", "peak_bytes": [6 * GB]}),
             "peak 6 GB of 8 GB, as TensorFlow and JAX counted",
         ),
-        (({**HELD, "framework": "<b>", "peak_bytes": [5 * GB]},), "none that was told of it started a GPU"),
-        (({**HELD, "peak_bytes": ["x", -1, None, 1e400, True]},), "the peak was not told"),
-        (({"framework": "jax", "pid": 7, "failed": "AttributeError: elsewhere"},), "8 GB were asked for and not held"),
+        (({**HELD, "framework": "<b>", "peak_bytes": [5 * GB]},), "no process that got it started a GPU"),
+        (({**HELD, "peak_bytes": ["x", -1, None, 1e400, True]},), "no peak was reported"),
+        (({"framework": "jax", "pid": 7, "failed": "AttributeError: elsewhere"},), "limit of 8 GB not enforced"),
     ],
 )
 def test_the_row(tmp_path, lines, words):

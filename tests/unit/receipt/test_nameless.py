@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from seatrial.receipt.load import load
 from seatrial.receipt.model import Receipt
-from seatrial.receipt.rendering import html, markdown, terminal
-from seatrial.receipt.write import write_receipt
+from seatrial.receipt.render import html, markdown, terminal
+from seatrial.receipt.store import load, write_receipt
 
 
 @pytest.fixture

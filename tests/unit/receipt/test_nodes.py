@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from seatrial.receipt.evidence.facts import gather
-from seatrial.receipt.judging.measurements import measure
+from seatrial.receipt.evidence import gather
+from seatrial.receipt.sections.measured import measure
 
 
 def _end(t: float, node: int, code: int) -> dict[str, object]:

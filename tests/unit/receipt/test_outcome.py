@@ -13,8 +13,8 @@ from seatrial.job.model import Criteria
 from seatrial.job.serving import Serving
 from seatrial.job.tuning import Tuning
 from seatrial.receipt.model import Receipt
-from seatrial.receipt.rendering import html, markdown
-from seatrial.receipt.rendering.rows import ending as sentence
+from seatrial.receipt.render import html, markdown
+from seatrial.receipt.summary import ending as sentence
 
 from .conftest import ALTERABLE, H200, SCENARIOS, START, Scenario, at, ending, prologue, running
 

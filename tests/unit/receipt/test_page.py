@@ -5,12 +5,12 @@ import re
 import pytest
 
 from seatrial.backends.base import State
-from seatrial.receipt.evidence.log_end import MAX_FRAMES, MAX_LETTERS, MAX_LINES, read_log_end
-from seatrial.receipt.evidence.output import read_output
-from seatrial.receipt.look.svg import HEIGHT, draw
-from seatrial.receipt.model import Line, Plot
-from seatrial.receipt.rendering import html
-from seatrial.receipt.rendering.in_window import values_in_window, window_words
+from seatrial.receipt.logs import MAX_FRAMES, MAX_LETTERS, MAX_LINES, read_log_end, read_output
+from seatrial.receipt.render import html
+from seatrial.receipt.render.svg import HEIGHT, draw
+from seatrial.receipt.section import Line, Plot
+from seatrial.receipt.sections.curves import values_in_window
+from seatrial.receipt.sections.curves import window_note as window_words
 
 from .conftest import at
 

@@ -9,9 +9,8 @@ import pytest
 from rich.console import Console
 
 from seatrial.errors import DiskError, RunNotFoundError
-from seatrial.receipt.load import load
-from seatrial.receipt.rendering import html, markdown, terminal
-from seatrial.receipt.write import write_receipt
+from seatrial.receipt.render import html, markdown, terminal
+from seatrial.receipt.store import load, write_receipt
 
 from .conftest import START, at
 

@@ -9,9 +9,8 @@ from typing import Any, cast
 import pytest
 
 from cluster_plans import a_cluster_plan
-from seatrial.receipt.evidence.facts import gather
-from seatrial.receipt.judging.judging_input import Case
-from seatrial.receipt.judging.saved_model import judge_saved_model
+from seatrial.receipt.evidence import RunEvidence, gather
+from seatrial.receipt.sections.criteria import judge_saved_model
 
 STARTED = [
     {"t": 1.0, "type": "agent.started", "source": "agent"},
@@ -24,7 +23,9 @@ def told(tmp_path: Path, files: list[dict[str, Any]] | None, models: str | None 
     saved = [] if files is None else [{"t": 9.0, "type": "models.saved", "source": "agent", "files": files}]
     kubernetes = {"models": models} if models else {}
     plan = a_cluster_plan(tmp_path, kubernetes=kubernetes, criteria=criteria)
-    return judge_saved_model(cast(Case, SimpleNamespace(plan=plan, evidence=gather([*STARTED, *saved]))))
+    return judge_saved_model(
+        cast(RunEvidence, SimpleNamespace(plan=plan, files_since=1.0, evidence=gather([*STARTED, *saved])))
+    )
 
 
 def test_the_largest_is_named(tmp_path: Path) -> None:

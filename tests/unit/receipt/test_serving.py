@@ -11,9 +11,10 @@ from rich.console import Console
 
 from seatrial.job.model import Target
 from seatrial.job.serving import Serving, Weights
-from seatrial.receipt.model import BatchCount, Receipt
-from seatrial.receipt.rendering import html, markdown, terminal
-from seatrial.receipt.rendering.bars import MAX_BARS, draw_batches
+from seatrial.receipt.model import Receipt
+from seatrial.receipt.render import html, markdown, terminal
+from seatrial.receipt.render.svg import MAX_BARS, draw_bars
+from seatrial.receipt.section import Bars
 
 from .conftest import EXITED, H200, Scenario, at
 
@@ -137,7 +138,7 @@ def test_a_server_that_died_says_how_to_start_it_again(tmp_path: Path) -> None:
 def test_one_that_was_never_ready_has_no_count(tmp_path: Path) -> None:
     receipt = judged(tmp_path)
     assert receipt.serving is not None and not receipt.serving.reported
-    assert "the server told no count" in markdown.render(receipt)
+    assert "no request count" in markdown.render(receipt)
 
 
 def test_forged_evidence_stays_refused(tmp_path: Path) -> None:
@@ -148,7 +149,7 @@ def test_forged_evidence_stays_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sizes", [1, 3, MAX_BARS, MAX_BARS + 1, 64])
 def test_bars_fit_whatever_there_is(sizes: int) -> None:
-    drawn = draw_batches([BatchCount(rows=size, batches=size * size) for size in range(1, sizes + 1)])
+    drawn = draw_bars(Bars("Rows", "Batches", [(size, size * size) for size in range(1, sizes + 1)]))
     assert 1 <= drawn.count("<rect") <= MAX_BARS and drawn.startswith("<svg") and drawn.endswith("</svg>")
 
 

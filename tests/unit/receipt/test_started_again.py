@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.backends.base import State
-from seatrial.receipt.rendering.rows import header_rows
 
-from .conftest import Scenario, ending, prologue, running
+from .conftest import Scenario, ending, prologue, rows_of, running
 
 
 def start(at_s: float, code: int | None) -> list[dict[str, Any]]:
@@ -26,7 +25,7 @@ def judged(folder: Path, *codes: int | None) -> Any:
 
 
 def starts(receipt: Any) -> str | None:
-    return next((row.value for row in header_rows(receipt) if row.label == "starts"), None)
+    return rows_of(receipt, "What ran").get("starts")
 
 
 def test_of_one_start_nothing_is_said(tmp_path: Path) -> None:

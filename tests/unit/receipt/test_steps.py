@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from seatrial.diagnosis.anatomy import REGIONS
-from seatrial.receipt.model import STEPS_PLOT, Line, Plot, Receipt
-from seatrial.receipt.rendering import html, markdown
-from seatrial.receipt.rendering.anatomy import anatomy_rows, bar_parts
-from seatrial.receipt.rendering.stack import COLOURS, can_be_stacked, colour_of, draw_stack
+from seatrial.receipt.model import Receipt
+from seatrial.receipt.render import html, markdown
+from seatrial.receipt.render.svg import draw_stack
+from seatrial.receipt.section import STEPS_PLOT, Line, Plot, Shares
+from seatrial.receipt.sections.steps import stacked_plot
 
-from .conftest import Scenario, at, ending, prologue, running
+from .conftest import Scenario, at, blocks_of, ending, prologue, rows_of, running
 
 
 def told(second: float, **spent: float) -> dict[str, Any]:
@@ -45,33 +45,34 @@ def test_shares_are_of_the_time_since_the_line_before_and_add_up(tmp_path: Path)
         "backward pass": [50, 50, 75, 0],
         "evaluation": [0, 0, 0, 100],
     }
-    assert [x for x, _ in plot.lines[0].points] == [5, 7, 9, 15] and can_be_stacked(plot)
-    stack = draw_stack(plot)
-    assert stack.svg.count("<path") == 3 and "H1000.0" in stack.svg and "<text" not in stack.svg
-    assert all(0 <= percent <= 100 for percent, _ in stack.ticks) and stack.ticks[-1][1].endswith(" s")
+    assert [x for x, _ in plot.lines[0].points] == [5, 7, 9, 15] and stacked_plot(receipt) is plot
+    svg, ticks = draw_stack(plot, ["line0", "line1", "line2"])
+    assert svg.count("<path") == 3 and "H1000.0" in svg and "<text" not in svg
+    assert all(0 <= percent <= 100 for percent, _ in ticks) and ticks[-1][1].endswith(" s")
 
 
 def test_a_long_run_is_put_together_and_the_shares_stay_true(tmp_path: Path) -> None:
     lines = [told(second / 100, data=second / 400, other=3 * second / 400) for second in range(1, 2001)]
-    plot = plot_of(receipt_of(tmp_path, *lines))
-    assert len(plot.lines[0].points) < 600 and can_be_stacked(plot)
+    receipt = receipt_of(tmp_path, *lines)
+    plot = plot_of(receipt)
+    assert len(plot.lines[0].points) < 600 and stacked_plot(receipt) is plot
     assert {round(y) for _, y in plot.lines[0].points} == {25}
 
 
 def test_a_part_has_one_colour_in_the_bar_and_in_the_plot(tmp_path: Path) -> None:
     receipt = receipt_of(tmp_path, told(1, data=0.5, backward=0.5), told(2, data=1.0, backward=1.0))
     _, _, page = html.render(receipt).partition('<div class="stack"')
-    for part in bar_parts(receipt):
+    shares, _ = blocks_of(receipt, "Steps")
+    assert isinstance(shares, Shares) and len({part.colour for part in shares.parts}) == 2
+    for part in shares.parts:
         assert f'<span class="{part.colour}" style' in page and f'<i class="{part.colour}">' in page
         assert f'class="area {part.colour}"' in page
-    assert len({colour_of(region) for region in REGIONS}) == min(len(REGIONS), COLOURS)
-    assert all(colour_of(region) == colour_of(words) for region, words in REGIONS.items())
 
 
 def test_the_words_are_the_same_everywhere(tmp_path: Path) -> None:
     receipt = receipt_of(tmp_path, told(1, data=0.75, other=0.25), told(2, data=1.5, other=0.5))
-    [_, data, other, *_] = anatomy_rows(receipt)
-    assert data.value.endswith("75 %  78.9 ms a step") and other.value.endswith("25 %  26.3 ms a step")
+    [_, data, other, *_] = rows_of(receipt, "Steps").values()
+    assert data.endswith("75 %  78.9 ms a step") and other.endswith("25 %  26.3 ms a step")
     assert "78.9 ms" in markdown.render(receipt) and "78.9 ms" in html.render(receipt)
 
 

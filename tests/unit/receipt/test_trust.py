@@ -5,9 +5,10 @@ import pytest
 from fakes import a_container
 from seatrial.backends.base import State
 from seatrial.events import Chain
-from seatrial.receipt.evidence.clock import on_one_clock
-from seatrial.receipt.evidence.facts import gather
-from seatrial.receipt.judging.trust import MIN_LOOKS, missing_lines, refused
+from seatrial.receipt.clock import on_one_clock
+from seatrial.receipt.evidence import gather
+from seatrial.receipt.sections.trust import MIN_LOOKS
+from seatrial.receipt.sections.trust import _refused as refused
 
 from . import conftest
 from .conftest import ALTERABLE, EXITED, H200, Scenario, at, ending, prologue, running
@@ -43,7 +44,7 @@ def test_lines_that_never_arrived_are_counted(lost):
     events = numbered(prologue((H200,)) + running(32, (H200,)) + ending(36))
     agents = [event for event in events if event["source"] != "host"]
     left = [event for number, event in enumerate(agents) if number not in lost]
-    assert missing_lines(gather(left)) == (0 if lost == [76] else len(lost))
+    assert gather(left).missing_lines == (0 if lost == [76] else len(lost))
 
 
 def test_lost_lines_are_a_warning_and_prove_nothing(tmp_path):
@@ -59,17 +60,17 @@ def test_each_agent_counts_for_itself():
     """Nodes, and a pod that came back."""
     first, second = numbered(prologue() + running(8)), numbered(prologue() + running(8))
     two_nodes = [{**event, "node": node} for pair in zip(first, second, strict=True) for node, event in enumerate(pair)]
-    assert missing_lines(gather(two_nodes)) == 0
-    assert missing_lines(gather(first + second)) == 0
-    assert missing_lines(gather(first + second[3:])) == 0  # numbers that came before: nothing is known to be lost
-    assert missing_lines(gather(two_nodes[:10] + two_nodes[12:])) == 2
+    assert gather(two_nodes).missing_lines == 0
+    assert gather(first + second).missing_lines == 0
+    assert gather(first + second[3:]).missing_lines == 0  # numbers that came before: nothing is known to be lost
+    assert gather(two_nodes[:10] + two_nodes[12:]).missing_lines == 2
 
 
 @pytest.mark.parametrize("seq", ["3", 3.5, None, True, [3], -5])
 def test_a_number_that_is_none_breaks_nothing(seq):
     events = numbered(prologue() + running(3))
     events[3]["_seq"] = seq
-    assert missing_lines(gather(events)) in (0, 1)
+    assert gather(events).missing_lines in (0, 1)
 
 
 def test_forgeries_are_a_finding_with_their_number(tmp_path):

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from seatrial.job.tuning import Tuning
 from seatrial.receipt.model import Receipt
-from seatrial.receipt.rendering import html, markdown, terminal
+from seatrial.receipt.render import html, markdown, terminal
 
 from .conftest import EXITED, Scenario, at
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from cli_project import Project, environment
 from seatrial.receipt.model import Receipt
-from seatrial.receipt.rendering import verdict
+from seatrial.receipt.render.terminal import render_verdict
 
 SCRIPT = """
 import json, os
@@ -31,7 +31,7 @@ def project(tmp_path: Path) -> Project:
 
 def shown(receipt: Receipt) -> list[str]:
     out = io.StringIO()
-    verdict.render(receipt, Console(file=out, width=80))
+    render_verdict(receipt, Console(file=out, width=80))
     return out.getvalue().splitlines()
 
 

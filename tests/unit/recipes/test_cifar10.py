@@ -9,13 +9,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from seatrial.recipes import cifar10  # noqa: E402
-from seatrial.train.data.cifar10 import read_cifar10  # noqa: E402
-from seatrial.train.data.cifar10_files import MD5  # noqa: E402
-from seatrial.train.data.images import ImageSet, Normalisation  # noqa: E402
+from seatrial.train.data.cifar10 import MD5, read_records  # noqa: E402
+from seatrial.train.data.images import ImageSet  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
 from seatrial.train.engine import choose_engine, epochs_of, longest_runs  # noqa: E402
 from seatrial.train.errors import DataError  # noqa: E402
 from seatrial.train.kernels import muon  # noqa: E402
+from seatrial.train.saving.examples import Normalisation  # noqa: E402
 from seatrial.train.step import Step  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -35,9 +35,9 @@ def test_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     monkeypatch.setattr(cifar10, "image_sets", lambda records: (blobs(400), blobs(50)))
     options = ["--batch", "50", "--epochs", "3", "--widths", "8", "8", "8", "--models", str(tmp_path)]
     assert cifar10.main(options) == 0
-    said = capsys.readouterr().out
-    assert float(said.split("run 1: ")[1].split("%")[0]) > 90
-    assert "s after the process began" in said
+    text = capsys.readouterr().out
+    assert float(text.split("run 1: ")[1].split("%")[0]) > 90
+    assert "s after the process began" in text
     assert (tmp_path / "cifar10.safetensors").is_file()
 
 
@@ -116,11 +116,11 @@ def test_a_training_longer_or_shorter_than_the_step_says_has_its_own_shapes() ->
 
 
 def test_whole_images_are_tried_out_before_their_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    step, said = small_step(2, (26,)), list[str]()
+    step, text = small_step(2, (26,)), list[str]()
     monkeypatch.setattr(step, "compile", lambda: None)  # as it is: a compiled step reads the same rows
     step.source.start(1, 0)
-    choose_engine("compile", step, said.append)
-    assert not [line for line in said if "does not work" in line], said
+    choose_engine("compile", step, text.append)
+    assert not [line for line in text if "does not work" in line], text
 
 
 @pytest.mark.parametrize("sides", [(2,), (33,), (26, 40)])
@@ -149,15 +149,15 @@ def test_whitening_gives_uncorrelated_channels() -> None:
 
 def test_files_are_checked(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"lacks data_batch_1\.bin"):
-        read_cifar10(tmp_path)
+        read_records(tmp_path)
     for name in MD5:
         (tmp_path / name).write_bytes(bytes(3073 * 10_000))
     with pytest.raises(DataError, match="differs from the published data_batch_1"):
-        read_cifar10(tmp_path)
+        read_records(tmp_path)
     (tmp_path / "data_batch_1.bin").write_bytes(bytes(100))
     with pytest.raises(DataError, match="expected 30730000 bytes, got 100"):
-        read_cifar10(tmp_path)
+        read_records(tmp_path)
     (tmp_path / "data_batch_1.bin").unlink()
     (tmp_path / "data_batch_1.bin.xz").write_bytes(lzma.compress(bytes(100))[:-20])
     with pytest.raises(DataError, match=r"data_batch_1\.bin\.xz"):
-        read_cifar10(tmp_path)
+        read_records(tmp_path)

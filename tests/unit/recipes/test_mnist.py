@@ -44,13 +44,13 @@ def test_learns_saves_and_reports(
 
 @pytest.mark.parametrize("schedule", ["constant", "triangle"])
 def test_resume_is_bit_identical(data: Path, tmp_path: Path, schedule: str) -> None:
-    told = ["--epochs", "3", "--schedule", schedule]
-    run(data, tmp_path / "whole", *told)
-    run(data, tmp_path / "parts", *told)
+    shown = ["--epochs", "3", "--schedule", schedule]
+    run(data, tmp_path / "whole", *shown)
+    run(data, tmp_path / "parts", *shown)
     for path in (tmp_path / "parts" / "checkpoints").glob("*.pt"):  # as if it had ended after the second epoch
         if load(path)["epoch"] > 3:
             path.unlink()
-    run(data, tmp_path / "parts", *told, "--resume")
+    run(data, tmp_path / "parts", *shown, "--resume")
     whole, parts = (load_newest(tmp_path / name / "checkpoints", print) for name in ("whole", "parts"))
     for name, tensor in whole["model"].items():
         assert torch.equal(tensor, parts["model"][name]), name
@@ -71,9 +71,9 @@ def test_sigterm_saves_exits_143_and_goes_on_bit_identically(data: Path, tmp_pat
     assert stopped.wait(60) == 143
     state = load_newest(tmp_path / "checkpoints", print)
     epochs = str(state["epoch"] + 1)
-    told = ["--schedule", "constant", "--epochs", epochs]  # another number of epochs would fall at another pace
-    run(data, tmp_path, *told, "--resume")
-    run(data, tmp_path / "whole", *told)
+    shown = ["--schedule", "constant", "--epochs", epochs]  # another number of epochs would fall at another pace
+    run(data, tmp_path, *shown, "--resume")
+    run(data, tmp_path / "whole", *shown)
     resumed, whole = (load_newest(folder / "checkpoints", print) for folder in (tmp_path, tmp_path / "whole"))
     assert resumed["epoch"] == whole["epoch"]
     for name, tensor in whole["model"].items():

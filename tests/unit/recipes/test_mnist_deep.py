@@ -30,8 +30,8 @@ def test_trains_and_writes_model_and_metadata(tmp_path: Path, capsys: pytest.Cap
             (tmp_path / f"{part}-{kind}-ubyte").write_bytes(header + array.tobytes())
     folders = ["--data", str(tmp_path), "--models", str(tmp_path / "models")]
     assert mnist_deep.main([*folders, "--epochs", "4", "--batch", "16"]) == 0
-    said = capsys.readouterr().out
-    assert "test accuracy" in said and "GPU memory: none" in said
+    text = capsys.readouterr().out
+    assert "test accuracy" in text and "GPU memory: none" in text
     lines = tmp_path / "models" / "training_metadata.txt"
     facts = dict(line.split(": ", 1) for line in lines.read_text().splitlines())
     assert facts["dataset"] == "mnist" and facts["classes"] == "2" and facts["world size"] == "1"

@@ -6,7 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from seatrial.recipes import predict_spam, spam  # noqa: E402
+from seatrial.models import predict  # noqa: E402
+from seatrial.recipes import spam  # noqa: E402
 from seatrial.train.errors import DataError, InputError  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -32,15 +33,15 @@ def test_bad_messages(tmp_path: Path) -> None:
         spam.read_messages(tmp_path)
 
 
-def test_no_input_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predict_without_input_or_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import io
 
     monkeypatch.setattr("sys.stdin", io.StringIO("\n  \n"))
-    with pytest.raises(InputError, match="no input text") as refused:
-        predict_spam.main(["--models", str(tmp_path)])
+    with pytest.raises(InputError, match="no input") as refused:
+        predict.main(["spam", "--models", str(tmp_path)])
     assert refused.value.exit_code == 2
-    with pytest.raises(InputError, match="no model in"):
-        predict_spam.main(["--models", str(tmp_path), "hello"])
+    with pytest.raises(InputError, match="there is no model of spam"):
+        predict.main(["spam", "--models", str(tmp_path), "hello"])
 
 
 def test_trains_from_scratch_saves_and_predicts(
@@ -53,7 +54,7 @@ def test_trains_from_scratch_saves_and_predicts(
     assert {"config.json", "model.safetensors"} <= {path.name for path in (tmp_path / "spam").iterdir()}
     capsys.readouterr()
     texts = ["WINNER claim prize 77 now", "see you at 5 then, love"]
-    assert predict_spam.main(["--models", str(tmp_path), *texts]) == 0
+    assert predict.main(["spam", "--models", str(tmp_path), *texts]) == 0
     assert [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()] == ["spam", "ham"]
 
 

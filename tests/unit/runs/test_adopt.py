@@ -13,7 +13,7 @@ import pytest
 
 from fakes import untold
 from seatrial import events
-from seatrial.backends.local.backend import Local
+from seatrial.backends.local import Local
 from seatrial.job.model import Job, Target
 from seatrial.runs import adopt, leases, run_actions
 from seatrial.runs.adopt import handle_of

@@ -199,7 +199,7 @@ def test_the_file_of_a_factory(tmp_path: Path) -> None:
 def test_both_sides_agree() -> None:
     pytest.importorskip("torch")
     from seatrial.export.formats import FORMATS
-    from seatrial.recipes.saved import WEIGHTS
+    from seatrial.models.recipe_models import WEIGHTS
     from seatrial.runs import export_job, trained_model
     from seatrial.train.saving import examples, model_card
 

@@ -9,6 +9,8 @@ import pytest
 
 from cli_project import Project, environment
 from planning_sites import a_site
+from seatrial.backends.base import OF_CONTAINERS
+from seatrial.backends.kubernetes.backend import Kubernetes
 from seatrial.errors import DataError, SeatrialError, UsageError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import Job, Target
@@ -17,8 +19,7 @@ from seatrial.job.script import script_facts
 from seatrial.job.serving import CONTAINER_PORT, TOKEN
 from seatrial.planning.plan import make_plan, with_defaults
 from seatrial.runs.find_model import find_model
-from seatrial.runs.serving import refuse_taken_port, warnings_of
-from seatrial.runs.serving_job import Options, serving_job
+from seatrial.runs.serving_job import Options, refuse_taken_port, serving_job, warnings_of
 from seatrial.runs.store import RunStore
 from seatrial.runs.trained_model import EXPORT, SERVE
 
@@ -156,7 +157,7 @@ def test_the_server_is_found_by_its_port(
     site = a_site(backend, tmp_path, project)
     if backend == "local":
         site = site.__class__(**{**vars(site), "secrets_folder": tmp_path / "secrets"})
-    planned = with_defaults(asked, site.backend.place)
+    planned = with_defaults(asked, site.backend.traits)
     args = list(planned.target.args)
     listens = (
         ["--host", "127.0.0.1", "--port", "8123"] if backend == "local" else ["--host", "0.0.0.0", "--port", "8000"]
@@ -180,10 +181,10 @@ def test_the_server_is_found_by_its_port(
 def test_where_it_cannot_be_reached_it_is_refused(project: Path, store: RunStore) -> None:
     asked = job(project, "digits", store)
     with pytest.raises(UsageError, match="not on Kubernetes"):
-        with_defaults(asked, "cluster")
+        with_defaults(asked, Kubernetes.traits)
     with pytest.raises(UsageError, match="network none is reached by nobody"):
-        with_defaults(asked.model_copy(update={"network": "none"}), "container")
-    shared = with_defaults(asked.model_copy(update={"network": "host"}), "container")
+        with_defaults(asked.model_copy(update={"network": "none"}), OF_CONTAINERS)
+    shared = with_defaults(asked.model_copy(update={"network": "host"}), OF_CONTAINERS)
     assert not shared.publish and "127.0.0.1" in shared.target.args
     with pytest.raises(UsageError, match="no address in numbers"):
         job(project, "digits", store, Options(address="example.org; rm -rf /"))

@@ -6,8 +6,8 @@ import time
 import pytest
 
 from seatrial import cli
-from seatrial.cli.screens import runs_table
-from seatrial.pipelines import listing
+from seatrial.cli import runs_table
+from seatrial.compose import listing
 from seatrial.runs.listing import Line, line_of
 from seatrial.runs.store import RunStore
 

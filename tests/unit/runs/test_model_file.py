@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.errors import DataError, UsageError
-from seatrial.runs.model_file import check_model_file
-from seatrial.runs.trained_model import EXPORT, SERVE, of_file
+from seatrial.runs.trained_model import EXPORT, SERVE, check_model_file, of_file
 
 
 def safetensors(path: Path, *, cut: int = 0) -> Path:
@@ -35,7 +34,6 @@ def test_files_that_may_be_served(tmp_path: Path) -> None:
     (tmp_path / "w.examples.safetensors").write_bytes(b"")
     check(safetensors(tmp_path / "w.safetensors"))
     check(zipped(tmp_path / "n.pt2", "n/models/model.json"))
-    check(zipped(tmp_path / "n.pt", "n/data.pkl", "n/constants.pkl"))
 
 
 @pytest.mark.parametrize("cut", [1, 8, 30, 70])
@@ -59,7 +57,7 @@ def test_no_safetensors_at_all(tmp_path: Path, content: bytes) -> None:
 def test_pickles_and_weights_alone(tmp_path: Path) -> None:
     (tmp_path / "old.pt").write_bytes(b"\x80\x02}q\x00.")
     for path in (zipped(tmp_path / "w.pt", "w/data.pkl", "w/data/0"), tmp_path / "old.pt"):
-        with pytest.raises(UsageError, match="is a pickle"):
+        with pytest.raises(UsageError, match="a pickle"):
             check(path)
     with pytest.raises(UsageError, match="holds weights without their network") as told:
         check(safetensors(tmp_path / "w.safetensors"))
@@ -77,4 +75,5 @@ def test_an_export_says_as_early_what_it_lacks(tmp_path: Path) -> None:
     (tmp_path / "w.pt").write_bytes((tmp_path / "w.pt").read_bytes()[:-30])
     with pytest.raises(DataError, match=r"w\.pt is truncated"):
         check_model_file(of_file(tmp_path / "w.pt", EXPORT), EXPORT, with_network=True)
-    check_model_file(of_file(zipped(tmp_path / "s.pt", "s/data.pkl", "s/constants.pkl"), EXPORT), EXPORT)
+    with pytest.raises(UsageError, match="is TorchScript"):
+        check_model_file(of_file(zipped(tmp_path / "s.pt", "s/data.pkl", "s/constants.pkl"), EXPORT), EXPORT)

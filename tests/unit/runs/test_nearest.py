@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.events import EvidenceLog, TargetStarted
 from seatrial.job.model import Job, Target
-from seatrial.job.plan import AgentPlan, Plan
+from seatrial.job.plan import Plan
 from seatrial.runs.listing import line_of
-from seatrial.runs.nearest import nearest_store, store_of
-from seatrial.runs.store import RunStore
+from seatrial.runs.store import RunStore, nearest_store, store_of
 
 RUN = "20261120-120000-kkkk"
 

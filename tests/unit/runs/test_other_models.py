@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.errors import UsageError
-from seatrial.runs.other_models import check_other_file, folder_error
+from seatrial.runs.find_model import check_other_file, folder_error
 from seatrial.runs.trained_model import EXPORT, SERVE, Verb
 
 

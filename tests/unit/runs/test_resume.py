@@ -45,7 +45,7 @@ def test_last_is_the_last_that_trains_and_a_run_by_its_id_is_that_one(tmp_path: 
     asked, begun = (store.create(f"20261120-23150{n}-k3f9", None) for n in (2, 3))
     for each, target in (
         (run, Target(kind="script", value="train.py")),
-        (asked, Target(kind="recipe", value="predict-spam")),
+        (asked, Target(kind="recipe", value="predict")),
     ):
         plan = a_plan(tmp_path)
         each.save_plan(plan.model_copy(update={"job": plan.job.model_copy(update={"target": target})}))

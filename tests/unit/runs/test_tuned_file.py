@@ -8,7 +8,7 @@ import pytest
 
 from fakes import load_job
 from seatrial.errors import ConfigError
-from seatrial.runs.tuned_file import save_changes
+from seatrial.runs.tuning import save_changes
 from seatrial.system.toml_file import parse_toml
 
 KEPT = {"workers": 8, "persistent_workers": True, "precision": "bf16"}

@@ -8,7 +8,7 @@ import pytest
 from seatrial.errors import UsageError
 from seatrial.job.model import Criteria, Job, Target
 from seatrial.job.tuning import Changes, Tuning
-from seatrial.runs.tuning_job import tuning_job
+from seatrial.runs.tuning import tuning_job
 
 
 def job(**keys: Any) -> Job:

@@ -18,8 +18,8 @@ from seatrial.runs.finalise import finalise
 from seatrial.runs.following.watch import follow
 from seatrial.runs.launch import prepare, start
 from seatrial.runs.run import Run
+from seatrial.runs.run_actions import verify
 from seatrial.runs.store import RunStore
-from seatrial.runs.verify import verify
 
 SCRIPT = 'import json, os\nprint(json.dumps({"loss": 0.5}), file=open(os.environ["SEATRIAL_EVENTS"], "a"))\n'
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from seatrial.errors import EXIT_TARGET_FAILED
-from seatrial.search.endings import problem_of, unreported, without_effect
-from seatrial.search.objective import Objective
-from seatrial.search.standing import best_of, in_words, seconds_left
+from seatrial.search.metrics import problem_of, unreported, without_effect
+from seatrial.search.request import Objective
+from seatrial.search.results import best_of, seconds_left, summary_line
 from seatrial.search.trial import Ending, Report, State, Trial
 
 
@@ -57,7 +57,7 @@ def test_how_it_stands() -> None:
     trials = [_trial(0, loss=0.5), _trial(1, loss=0.3), _trial(2, "pruned"), _trial(3, "failed")]
     best = best_of(trials, objective)
     assert best is trials[1] and best_of(trials, None) is None
-    words = in_words(trials, objective, 8, 16.0)
+    words = summary_line(trials, objective, 8, 16.0)
     assert words == "4 of 8 trials; best loss 0.3 (lr=1); 1 pruned, 1 failed; about 16 s left"
     assert seconds_left(trials, 8, 2, None) == 11.0 and seconds_left([], 8, 2, None) is None
 

@@ -14,7 +14,7 @@ import pytest
 from seatrial.job.plan import Gpu
 from seatrial.probe.nvml import ComputeProcess
 from seatrial.runs.run import Run
-from seatrial.search import leftover_processes
+from seatrial.search import runner
 
 GPU = Gpu(index=0, uuid="GPU-1", name="H200", memory_bytes=1)
 RUN_ID = "20261122-000000-test"
@@ -36,12 +36,12 @@ def test_a_process_of_the_run_is_told_and_others_are_not(
     hurry = threading.Event()
     hurry.set()
     listed = [ComputeProcess(os.getpid(), 5), ComputeProcess(leftover, 2_000_000_000), ComputeProcess(1 << 22, None)]
-    monkeypatch.setattr(leftover_processes, "compute_processes", lambda uuid: listed if uuid == GPU.uuid else [])
-    told = leftover_processes.leftover_processes(Run(tmp_path / RUN_ID, tmp_path), [GPU], hurry)
+    monkeypatch.setattr(runner, "compute_processes", lambda uuid: listed if uuid == GPU.uuid else [])
+    told = runner.leftover_processes(Run(tmp_path / RUN_ID, tmp_path), [GPU], hurry)
     assert told is not None and f"process {leftover} of the ended run is still on GPU 0 with 2" in told
     assert f"kill {leftover}" in told
-    assert leftover_processes.leftover_processes(Run(tmp_path / "20261122-000000-else", tmp_path), [GPU], hurry) is None
+    assert runner.leftover_processes(Run(tmp_path / "20261122-000000-else", tmp_path), [GPU], hurry) is None
 
 
 def test_without_gpus_there_is_nothing_to_ask(tmp_path: Path) -> None:
-    assert leftover_processes.leftover_processes(Run(tmp_path / RUN_ID, tmp_path), [], threading.Event()) is None
+    assert runner.leftover_processes(Run(tmp_path / RUN_ID, tmp_path), [], threading.Event()) is None

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from seatrial.runs.run import Run
-from seatrial.search.objective import Objective
-from seatrial.search.reading import Reading
+from seatrial.search.metrics import Reading
+from seatrial.search.request import Objective
 
 
 def _reading(folder: Path, pattern: str | None = None) -> tuple[Reading, Path]:

@@ -1,4 +1,4 @@
-"""What is known of a release's Pythons where no index can be asked."""
+"""The Pythons of a release, from the table."""
 
 from __future__ import annotations
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from seatrial.stack.constraints import Constraints
 from seatrial.stack.facts import Framework, Wheel, gpu_models, table, wheels
 from seatrial.stack.machine import Machine, TargetGpu, parse_target
 from seatrial.stack.resolve import PYTHONS, Conflict, Stack, resolve
+from seatrial.stack.rules import Constraints
 
 H100 = parse_target("h100")
 FRAMEWORKS: tuple[Framework, ...] = ("torch", "tensorflow", "jax")
@@ -90,7 +90,7 @@ def test_cuda_compat_is_for_data_centre_gpus() -> None:
     [
         (asked(specifier="==1.13.1"), "h100", ("has code for sm_37", "H100 is sm_90")),
         (asked(specifier="==2.0.1", python="3.12"), "a100", ("Python 3.8 to 3.11", "base image has Python 3.12")),
-        (asked(variant="cpu", said="torch==2.13.0+cpu"), "h100", ("has no CUDA", "GPUs are requested")),
+        (asked(variant="cpu", source="torch==2.13.0+cpu"), "h100", ("has no CUDA", "GPUs are requested")),
         (asked(specifier="==2.13.0", cudnn="8.9.2.26"), "h100", ("needs cuDNN 9", "pin cuDNN 8.9.2.26")),
         (
             asked(specifier="==2.13.0", torchvision=SpecifierSet("==0.20.0")),
@@ -106,7 +106,7 @@ def test_a_conflict_names_both_sides(constraints: Constraints, target: str, side
     assert sides[1] in sentence.split(", but ")[1]
 
 
-def test_what_is_not_known_is_said() -> None:
+def test_unknown_driver_gives_a_warning() -> None:
     assert "has no driver version" in stack(asked(), "h100").warnings[0]
     assert stack(asked(), "driver=580.65.06,gpu=H100").warnings == ()
     unsure = stack(asked("tensorflow", "==2.12.0"), "driver=570.124,gpu=V100")
@@ -210,7 +210,7 @@ def test_every_stack_satisfies_every_rule_and_every_conflict_is_real(case: tuple
 
 
 def test_the_nearest_work() -> None:
-    """What a conflict offers is really a stack for the machine: asked for as such, it is resolved."""
+    """Each alternative that a conflict names resolves for the machine."""
     for constraints, target in (
         (asked(specifier="==1.13.1"), "h100"),
         (asked(specifier="==2.13.0", variant="cu130"), "driver=535.129,gpu=A4000"),
@@ -239,6 +239,6 @@ def test_every_jax_from_0_4_on_is_known(minor: str) -> None:
         assert stack(asked("jax", f"=={minor}.*"), "driver=580.95,gpu=H100").build == "cuda13"
 
 
-def test_a_tensorflow_that_has_only_ptx_for_a_gpu_is_told() -> None:
+def test_tensorflow_with_only_ptx_gives_a_warning() -> None:
     found = stack(asked("tensorflow"), "driver=580.95,gpu=B200")
     assert any("no machine code for" in warning for warning in found.warnings)

@@ -18,7 +18,7 @@ def test_same_content_same_bytes_and_made_once(tmp_path):
 def test_it_holds_the_agents_rooms_and_nothing_of_the_host(tmp_path):
     names = zipfile.ZipFile(agent_archive.build(tmp_path)).namelist()
     rooms = {name.split("/")[1] for name in names if name.count("/") > 1}
-    assert rooms == {"agent", "compat", "events", "probe", "findings"} and "pynvml.py" in names
+    assert rooms == {"agent", "common", "compat", "events", "probe", "findings"} and "pynvml.py" in names
 
 
 def test_it_runs_without_anything_installed(tmp_path):

@@ -14,10 +14,11 @@ def make_step() -> Callable[..., Any]:
     from torch import nn
     from torch.nn import functional as F
 
-    from seatrial.train.data.images import ImageSet, Normalisation, ResidentImages
+    from seatrial.train.data.images import ImageSet, ResidentImages
     from seatrial.train.distributed import Ranks
     from seatrial.train.optim.optimizer import adam
     from seatrial.train.precision import Precision
+    from seatrial.train.saving.examples import Normalisation
     from seatrial.train.saving.rng import seed_all
     from seatrial.train.step import Step
 

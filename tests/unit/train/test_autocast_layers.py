@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from seatrial.train.autocast_layers import AutocastLayers, plain, product  # noqa: E402
+from seatrial.train.autocast_weights import AutocastLayers, plain, product  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -60,15 +60,15 @@ def test_the_context_of_the_ranks_gpu_is_made_by_the_driver(tmp_path: Path) -> N
     library = tmp_path / "libcuda.so.1"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, tmp_path / "driver.c"], check=True)
     log = tmp_path / "log"
-    told = {"LD_LIBRARY_PATH": str(tmp_path), "DRIVER_LOG": str(log), "LOCAL_RANK": "1"}
-    assert ran("from seatrial.train import early_start; print(early_start.open_context())", **told) == "True\n"
+    shown = {"LD_LIBRARY_PATH": str(tmp_path), "DRIVER_LOG": str(log), "LOCAL_RANK": "1"}
+    assert ran("from seatrial.train import early_start; print(early_start.open_context())", **shown) == "True\n"
     assert log.read_text().splitlines() == ["init 0", "device 1", "context 41"]
 
 
 def test_without_a_driver_there_is_no_context(tmp_path: Path) -> None:
     (tmp_path / "libcuda.so.1").write_text("not a library")
-    told = {"LD_LIBRARY_PATH": str(tmp_path)}
-    assert ran("from seatrial.train import early_start; print(early_start.open_context())", **told) == "False\n"
+    shown = {"LD_LIBRARY_PATH": str(tmp_path)}
+    assert ran("from seatrial.train import early_start; print(early_start.open_context())", **shown) == "False\n"
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def test_a_torch_for_the_cpu_gets_no_context(tmp_path: Path, text: str, major: s
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "version.py").write_text(f"__version__ = '2.13.0'\n{text}")
-    told = "from seatrial.train import early_start; print(early_start.torch_cuda())"
-    assert ran(f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {told}") == f"{major}\n"
+    shown = "from seatrial.train import early_start; print(early_start.torch_cuda())"
+    assert ran(f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {shown}") == f"{major}\n"
 
 
 def test_the_installed_torch_is_told_without_importing_it() -> None:

@@ -19,16 +19,16 @@ class Told:
     world, rank, first = 2, 0, True
     device = torch.device("cpu")
 
-    def __init__(self, says):
-        self.says, self.asked = list(says), 0
+    def __init__(self, message):
+        self.message, self.asked = list(message), 0
 
     def any_of(self, flags):
         self.asked += 1
-        other = self.says.pop(0) if self.says else (False, False)
+        other = self.message.pop(0) if self.message else (False, False)
         return [own or theirs for own, theirs in zip(flags, other, strict=True)]
 
 
-def prepared(says, error=None, ranks=None):
+def prepared(message, error=None, ranks=None):
     """A Graphed whose warm-ups and captures do nothing, or raise ``error`` at the first; and its ranks."""
     model = nn.Linear(2, 1)
     step = Step(
@@ -37,7 +37,7 @@ def prepared(says, error=None, ranks=None):
         torch.optim.SGD(model.parameters(), 0.1),
         batches(TensorDataset(torch.zeros(20, 2)), 8),  # two shapes
     )
-    step.ranks = ranks or Told(says)
+    step.ranks = ranks or Told(message)
     graphed = engine.Graphed(step)
     errors = [error] if error else []
 
@@ -56,25 +56,25 @@ def test_after_every_shape_the_ranks_tell_each_other():
 
 @pytest.mark.parametrize("whose", ["own", "other"])
 def test_no_memory_on_one_rank_halves_the_micro_batch_on_all(whose):
-    own, says = (torch.OutOfMemoryError(), []) if whose == "own" else (None, [(True, False)])
-    step = prepared(says, own)
+    own, message = (torch.OutOfMemoryError(), []) if whose == "own" else (None, [(True, False)])
+    step = prepared(message, own)
     assert step.micro_batch.rows == 4 and step.ranks.asked == 1 + 2
 
 
 @pytest.mark.parametrize("whose", ["own", "other"])
 def test_a_step_that_one_rank_cannot_capture_runs_eagerly_on_all(whose):
-    own, says = (RuntimeError("waits"), []) if whose == "own" else (None, [(False, True)])
+    own, message = (RuntimeError("waits"), []) if whose == "own" else (None, [(False, True)])
     with pytest.raises(RuntimeError if own else NotCapturable, match="waits" if own else "another rank"):
-        prepared(says, own)
+        prepared(message, own)
 
 
 def test_whatever_one_rank_raises_the_others_are_told_first():
     ranks = Told([])
-    told = []
-    ranks.any_of = lambda flags: told.append(list(flags)) or list(flags)
+    shown = []
+    ranks.any_of = lambda flags: shown.append(list(flags)) or list(flags)
     with pytest.raises(TypeError, match="of the script"):
         prepared([], TypeError("of the script"), ranks)
-    assert told == [[False, True]]
+    assert shown == [[False, True]]
 
 
 @pytest.mark.parametrize("tried", ["watched", "compiled"])

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from seatrial.train import epoch_progress  # noqa: E402
+from seatrial.train import progress  # noqa: E402
 from seatrial.train.errors import DivergedError  # noqa: E402
 from seatrial.train.loop import Settings, fit  # noqa: E402
 from seatrial.train.step import Step  # noqa: E402
@@ -23,28 +23,28 @@ class Kept:
     """Keeps what it is told."""
 
     def __init__(self) -> None:
-        self.told: list[Values] = []
+        self.shown: list[Values] = []
 
     def log(self, values: Values) -> None:
-        self.told.append(values)
+        self.shown.append(values)
 
     def close(self) -> None:
         """Nothing is held."""
 
 
 def trained(step: Step, every_s: float, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> list[Values]:
-    monkeypatch.setattr(epoch_progress, "EVERY_S", every_s)
+    monkeypatch.setattr(progress, "EVERY_S", every_s)
     kept = Kept()
     fit(step, lambda: {"test_loss": 1.0}, Trackers([kept]), Settings(2, **settings))
-    return kept.told
+    return kept.shown
 
 
 @pytest.mark.parametrize("log_steps", [100, 2, 0])
 def test_the_trackers_get_the_same_losses_once(
     make_step: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], log_steps: int
 ) -> None:
-    def losses(told: list[Values]) -> list[tuple[Any, Any]]:
-        return [(one["step"], one["step_loss"]) for one in told if "step_loss" in one]
+    def losses(shown: list[Values]) -> list[tuple[Any, Any]]:
+        return [(one["step"], one["step_loss"]) for one in shown if "step_loss" in one]
 
     often = trained(make_step(), 0.0, monkeypatch, log_steps=log_steps)
     lines = [line for line in capsys.readouterr().out.splitlines() if ": step " in line]
@@ -57,8 +57,8 @@ def test_the_trackers_get_the_same_losses_once(
 
 
 def test_the_first_line_says_when_the_training_began(make_step: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = trained(make_step(), 1e9, monkeypatch)
-    assert told[0] == {"step": 0, "epoch": 1, "phase": "train"} and "step_loss" in told[1]
+    shown = trained(make_step(), 1e9, monkeypatch)
+    assert shown[0] == {"step": 0, "epoch": 1, "phase": "train"} and "step_loss" in shown[1]
 
 
 def test_a_loss_that_is_none_is_not_told_before_the_epochs_end_names_it(
@@ -76,4 +76,4 @@ def test_a_loss_that_is_none_is_not_told_before_the_epochs_end_names_it(
     ("seconds", "words"), [(0.2, "1 s"), (59.4, "59 s"), (61.0, "1 min 1 s"), (3700.0, "1 h 1 min")]
 )
 def test_time_is_told_in_two_units(seconds: float, words: str) -> None:
-    assert epoch_progress._time(seconds) == words
+    assert progress._time(seconds) == words

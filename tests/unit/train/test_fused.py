@@ -11,7 +11,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 import cuda_on_cpu  # noqa: E402
-from seatrial.train import fused, module_kernels  # noqa: E402
+from seatrial.train import fused, module_patches  # noqa: E402
 from seatrial.train.data import augment, images  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
 from seatrial.train.kernels import (  # noqa: E402
@@ -172,8 +172,8 @@ def test_says_whose_layers_run(monkeypatch):
     assert fused.prepare(classic(), Precision("fp32", cpu)) == "layers: torch's own, in fp32 on cpu"
     assert fused.prepare(classic(), Precision("fp16", gpu)) == "layers: torch's own, in fp16 on cuda"
     monkeypatch.setattr(fused, "unavailable", lambda: "OSError: no libnvrtc")
-    said = fused.prepare(classic(), Precision("bf16", gpu))
-    assert said == "layers: torch's own, for kernels cannot be compiled here (OSError: no libnvrtc)"
+    message = fused.prepare(classic(), Precision("bf16", gpu))
+    assert message == "layers: torch's own, for kernels cannot be compiled here (OSError: no libnvrtc)"
 
 
 def test_another_network_is_told(monkeypatch):
@@ -188,14 +188,14 @@ def test_another_network_is_told(monkeypatch):
             return self.features(x)
 
     monkeypatch.setattr(fused, "unavailable", lambda: None)
-    said = fused.prepare(Net(), Precision("bf16", torch.device("cuda", 0)))
-    assert said.startswith("layers: torch's own: no normalisation is inside")
+    message = fused.prepare(Net(), Precision("bf16", torch.device("cuda", 0)))
+    assert message.startswith("layers: torch's own: no normalisation is inside")
     built = []
     monkeypatch.setattr(fused, "build", lambda text, device: built.append(text))
     net = Net()
     net.features, net.odd = deep(), nn.BatchNorm2d(20)
-    said = fused.prepare(net, Precision("bf16", torch.device("cuda", 0)))
-    assert said == (
+    message = fused.prepare(net, Precision("bf16", torch.device("cuda", 0)))
+    assert message == (
         "layers: 2 batch normalisations with what follows them run in kernels of this library; "
         "left to torch: odd (of a kind that no kernel fits)"
     )
@@ -257,7 +257,7 @@ def test_norm_sum_and_activation(kernels_on_cpu, activation, dtype, summed):
     x, beside = (torch.randn(3, 64, 7, 9).to(dtype).to(memory_format=torch.channels_last) for _ in range(2))
     own = [x.clone().requires_grad_(), beside.clone().requires_grad_()]
     theirs = [x.double().requires_grad_(), beside.double().requires_grad_()]
-    out = module_kernels.NormThen(norm, activation)(own[0], own[1] if summed else None)
+    out = module_patches.NormThen(norm, activation)(own[0], own[1] if summed else None)
     expected = exact(theirs[0]) + (theirs[1] if summed else 0)
     expected = {"none": lambda z: z, "relu": F.relu, "gelu": F.gelu}[activation](expected)
     most = 1e-5 if dtype == torch.float32 else 1e-2
@@ -282,7 +282,7 @@ def test_sums_of_many_blocks(kernels_on_cpu, monkeypatch, channels, blocks):
     exact = copy.deepcopy(norm).double()
     x = torch.randn(2, channels, 3, 5).to(memory_format=torch.channels_last).requires_grad_()
     theirs = x.detach().double().requires_grad_()
-    then = module_kernels.NormThen(norm, "relu")
+    then = module_patches.NormThen(norm, "relu")
     for _ in range(2):  # from zero again
         out, expected = then(x), F.relu(exact(theirs))
         (out * x.detach().cos()).sum().backward()
@@ -302,7 +302,7 @@ def test_any_module_runs_by_kernels_inside(kernels_on_cpu, name):
         model.deep, model.last[0] = model.twice(32, 16), model.twice(64, 32)
         model.last[1] = nn.Conv2d(32, 2, 1)
     exact = copy.deepcopy(model).double()
-    found = module_kernels.ModuleKernels(model)
+    found = module_patches.ModuleKernels(model)
     loss, (images, labels) = OWN[name][1], pictures()
     with found.running():
         value = loss(model, images[:4], labels[:4])
@@ -336,7 +336,7 @@ def test_what_cannot_be_read_is_left_and_named():
             return out * 2 if self.twice else out
 
     model = nn.ModuleList([Branches(32, 32, 1), Settled(32, 32, 1), nn.BatchNorm1d(32), nn.BatchNorm2d(20)])
-    found = module_kernels.ModuleKernels(model)
+    found = module_patches.ModuleKernels(model)
     assert set(found.left) == {"0.bn1", "0.bn2", "1.bn2", "2", "3"}
     assert "Branches's code cannot be read" in found.left["0.bn1"]
     x = torch.randn(2, 32, 4, 4)
@@ -371,7 +371,7 @@ class Attentive(nn.Module):
 def test_layer_norms_write_bf16_only_for_products(kernels_on_cpu):
     torch.manual_seed(0)
     model, x = nn.Sequential(Attentive(), nn.Linear(3, 4)), torch.randn(5, 7, 64)
-    found = module_kernels.ModuleKernels(model)
+    found = module_patches.ModuleKernels(model)
     found.copy_weights()
     assert set(found.rows._narrow) == {model[0].first, model[0].second}
     kinds = []

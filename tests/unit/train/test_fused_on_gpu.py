@@ -17,12 +17,13 @@ from torch.nn import functional as F  # noqa: E402
 from seatrial.recipes import mnist, mnist_deep  # noqa: E402
 from seatrial.train import fused  # noqa: E402
 from seatrial.train.data.augment import affine  # noqa: E402
-from seatrial.train.data.images import ImageSet, Normalisation, ResidentImages  # noqa: E402
+from seatrial.train.data.images import ImageSet, ResidentImages  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
 from seatrial.train.engine import choose_engine  # noqa: E402
 from seatrial.train.kernels import nvrtc  # noqa: E402
 from seatrial.train.optim.optimizer import adamw  # noqa: E402
 from seatrial.train.precision import Precision  # noqa: E402
+from seatrial.train.saving.examples import Normalisation  # noqa: E402
 from seatrial.train.saving.rng import seed_all  # noqa: E402
 from seatrial.train.step import Step  # noqa: E402
 

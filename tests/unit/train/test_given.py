@@ -262,7 +262,7 @@ def test_parts_of_a_step_that_cannot_be_meant():
     model, other = network(), nn.Linear(3, 3)
     source, optimizer = batches(points(), BATCH), sgd(model)
     both = torch.optim.SGD([*model.parameters(), *other.parameters()], 0.1)
-    for parts, says in (
+    for parts, sentence in (
         ((model, classify, [optimizer, optimizer], source), r"one optimizer, not a list\n.*GAN"),
         (
             (model, nn.CrossEntropyLoss(), optimizer, source),
@@ -271,12 +271,12 @@ def test_parts_of_a_step_that_cannot_be_meant():
         ((model, None, optimizer, source), "the loss is a NoneType"),
         ((model, classify, both, source), r"2 parameters that the model lacks(.|\n)*ModuleDict"),
     ):
-        with pytest.raises(InputError, match=says):
+        with pytest.raises(InputError, match=sentence):
             Step(*parts)
 
 
 @pytest.mark.parametrize(
-    ("option", "says"),
+    ("option", "sentence"),
     [
         ({"accumulation": 0}, "accumulation=0"),
         ({"clip_norm": 0.0}, "clip_norm=0.0 leaves nothing"),
@@ -287,9 +287,9 @@ def test_parts_of_a_step_that_cannot_be_meant():
         ({"schedule": [cosine(), cosine()]}, "2 schedules for 1 parameter groups"),
     ],
 )
-def test_options_of_a_step_that_cannot_be_meant(option, says):
+def test_options_of_a_step_that_cannot_be_meant(option, sentence):
     model = network()
-    with pytest.raises(InputError, match=says):
+    with pytest.raises(InputError, match=sentence):
         Step(model, classify, sgd(model), batches(points(), BATCH), **option)
 
 
@@ -299,7 +299,9 @@ def test_longer_than_the_schedule_is_refused_before_it_trains():
         optimizer = sgd(model)
         made = schedule(optimizer) if schedule.__name__ == "<lambda>" else schedule
         step = Step(model, classify, optimizer, batches(points(), BATCH), schedule=made)
-        with pytest.raises(InputError, match=r"after the Step's 1 epochs.* asked for 3\n  fix: Step\(..., epochs=3\)"):
+        with pytest.raises(
+            InputError, match=r"after the Step's 1 epochs.* fit\(\) has epochs=3\n  fix: Step\(..., epochs=3\)"
+        ):
             fit(step, epochs=3)
 
 
@@ -313,15 +315,15 @@ def test_settings_that_count_nothing(setting, value):
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("given", "sentence"),
     [
         (lambda *_: torch.ones(()), "the score gives a Tensor, not a dictionary"),
         (lambda *_: {"loss": torch.ones(3, 7)}, r"gives loss of shape \[3, 7\] for 20 examples"),
     ],
 )
-def test_a_score_that_cannot_be_meant(given, says):
+def test_a_score_that_cannot_be_meant(given, sentence):
     model = network()
-    with pytest.raises(InputError, match=says):
+    with pytest.raises(InputError, match=sentence):
         fit(Step(model, classify, sgd(model), batches(points(), BATCH)), test=Test(points(), given))
 
 
@@ -358,14 +360,14 @@ def test_a_sampler_orders_the_examples_of_every_epoch():
     assert set(drawn) <= set(range(5)) and drawn[:12] != drawn[12:]
     torch.manual_seed(7)  # what is drawn follows from seed and epoch
     assert trained(weighted) == drawn
-    for sampler, says in (
+    for sampler, sentence in (
         ([5, 20, 1, 2], "outside of the 20 examples"),
         ([[1, 2]] * 4, "no places in the data set"),
         (iter([1]), "no __len__"),
         (torch.utils.data.RandomSampler(Recorded(), True, 10**10), "10,000,000,000 examples in an epoch"),
         (torch.utils.data.DistributedSampler(Recorded(), 2, 0), "deals the examples to the ranks itself"),
     ):
-        with pytest.raises(InputError, match=says):
+        with pytest.raises(InputError, match=sentence):
             trained(sampler)
 
 

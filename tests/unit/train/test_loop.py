@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from seatrial.train.data.streaming import StreamedImages  # noqa: E402
+from seatrial.train.data.images import StreamedImages  # noqa: E402
 from seatrial.train.engine import choose_engine  # noqa: E402
 from seatrial.train.errors import CheckpointError, DivergedError, InputError  # noqa: E402
 from seatrial.train.loop import Outcome, Settings, fit  # noqa: E402
@@ -94,12 +94,12 @@ def test_a_truncated_checkpoint_gives_way_to_the_one_before_and_is_named(
     newest = checkpoints(tmp_path)[0]
     newest.write_bytes(newest.read_bytes()[:1000])
     train(make_step(), 2, resume=tmp_path)
-    said = capsys.readouterr().out
+    text = capsys.readouterr().out
     assert (
         f"cannot read the checkpoint {newest}: the file is truncated or damaged; falling back to the previous one"
-        in said
+        in text
     )
-    assert "resumed from" in said and "epoch 2, step 0" in said
+    assert "resumed from" in text and "epoch 2, step 0" in text
 
 
 def test_checkpoints_of_others_are_named_kept_and_not_resumed(
@@ -111,8 +111,8 @@ def test_checkpoints_of_others_are_named_kept_and_not_resumed(
     sentence = f"files in {tmp_path} that are not from this training ({theirs.name}) are kept, and not resumed"
     assert sentence in capsys.readouterr().out
     train(make_step(), epochs=3, checkpoints=tmp_path, keep=1, resume=tmp_path)
-    told = capsys.readouterr().out
-    assert f"resumed from {tmp_path}: epoch 3, step 0" in told and "epoch 3: loss" in told
+    shown = capsys.readouterr().out
+    assert f"resumed from {tmp_path}: epoch 3, step 0" in shown and "epoch 3: loss" in shown
     assert theirs.exists() and [path.name for path in checkpoints(tmp_path)] == ["checkpoint-0000000015.pt"]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from seatrial.train import script  # noqa: E402
+from seatrial.train import options  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -15,16 +15,16 @@ pytestmark = pytest.mark.torch
 def parse(tmp_path, monkeypatch):
     """The arguments of a recipe whose run goes on from ``told``, as seatrial sets it."""
 
-    def run(*words, told):
+    def run(*words, shown):
         monkeypatch.delenv("RANK", raising=False)
-        if told is None:
+        if shown is None:
             monkeypatch.delenv("SEATRIAL_RESUME_DIR", raising=False)
         else:
-            monkeypatch.setenv("SEATRIAL_RESUME_DIR", str(told))
+            monkeypatch.setenv("SEATRIAL_RESUME_DIR", str(shown))
         parser = argparse.ArgumentParser()
-        script.add_folder_options(parser)
-        script.add_training_options(parser, epochs=1, batch=8, learning_rate=0.1)
-        return script.parse(parser, [*words, "--models", str(tmp_path / "models")])
+        options.add_folder_options(parser)
+        options.add_training_options(parser, epochs=1, batch=8, learning_rate=0.1)
+        return options.parse(parser, [*words, "--models", str(tmp_path / "models")])
 
     return run
 
@@ -36,17 +36,17 @@ def test_a_run_that_saved_no_checkpoint_begins_anew(parse, tmp_path, capsys, the
         folder.mkdir()
     if there == "without a checkpoint":
         (folder / ".checkpoint-0000000001.pt.tmp").write_bytes(b"half")
-    assert parse("--resume", str(folder), told=folder).resume is None
+    assert parse("--resume", str(folder), shown=folder).resume is None
     assert "starts from scratch" in capsys.readouterr().err
 
 
 def test_a_run_with_a_checkpoint_goes_on(parse, tmp_path, capsys):
     (tmp_path / "checkpoint-0000000001.pt").write_bytes(b"")  # damaged is another matter: the loop says so
-    assert parse("--resume", str(tmp_path), told=tmp_path).resume == tmp_path
+    assert parse("--resume", str(tmp_path), shown=tmp_path).resume == tmp_path
     assert capsys.readouterr().err == ""
 
 
 def test_a_folder_that_a_person_named_is_kept(parse, tmp_path):
     """Without a checkpoint in it, it is the wrong one: the loop refuses it."""
-    assert parse("--resume", str(tmp_path), told=None).resume == tmp_path
-    assert parse("--resume", str(tmp_path), told=tmp_path / "other").resume == tmp_path
+    assert parse("--resume", str(tmp_path), shown=None).resume == tmp_path
+    assert parse("--resume", str(tmp_path), shown=tmp_path / "other").resume == tmp_path

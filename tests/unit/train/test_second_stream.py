@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from seatrial.train.second_stream import SecondStream, uses, watched  # noqa: E402
+from seatrial.train.autocast_weights import SecondStream, gradient_counts, is_watched  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -28,9 +28,9 @@ class Tied(nn.Module):
 def test_only_weights_with_one_gradient_that_nobody_watches():
     model = Tied()
     loss = model(torch.tensor([1, 2])).square().sum()
-    counts = uses(loss)
+    counts = gradient_counts(loss)
     assert {counts[model.words.weight], counts[model.twice.weight]} == {2} and counts[model.once.weight] == 1
-    assert watched(model.seen.weight) and not watched(model.once.weight)
+    assert is_watched(model.seen.weight) and not is_watched(model.once.weight)
     beside, weights = SecondStream(), list(model.parameters())
     with beside.backward(loss, weights):
         assert [weight for weight in weights if beside.takes(weight)] == [model.once.weight]

@@ -1,7 +1,6 @@
-"""Schedules, augmentation, precision, data checks, Muon, texts, charts: each by itself."""
+"""Schedules, augmentation, precision, data checks, Muon and texts: each by itself."""
 
 import math
-import xml.etree.ElementTree as ET
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -11,18 +10,18 @@ torch = pytest.importorskip("torch")
 
 from seatrial.images.recipes import TRACKER_REQUIREMENTS, recipe_requirements  # noqa: E402
 from seatrial.job.model import Target  # noqa: E402
+from seatrial.recipes.matmul import peak_tflops  # noqa: E402
 from seatrial.train import memory  # noqa: E402
 from seatrial.train.data import augment  # noqa: E402
-from seatrial.train.data.images import ImageSet, Normalisation, TestImages  # noqa: E402
+from seatrial.train.data.images import ImageSet, TestImages  # noqa: E402
 from seatrial.train.data.texts import Texts, TextSet  # noqa: E402
 from seatrial.train.distributed import Ranks, ranks  # noqa: E402
 from seatrial.train.errors import DataError, InputError, first_line, type_and_line  # noqa: E402
 from seatrial.train.memory import cap  # noqa: E402
 from seatrial.train.optim.muon import orthogonalised  # noqa: E402
 from seatrial.train.optim.schedules import cosine, staircase, triangle  # noqa: E402
-from seatrial.train.peaks import peak_tflops  # noqa: E402
-from seatrial.train.plot import bar_chart, line_chart  # noqa: E402
 from seatrial.train.precision import choose_precision  # noqa: E402
+from seatrial.train.saving.examples import Normalisation  # noqa: E402
 from seatrial.train.trackers import TRACKERS, open_trackers  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -220,13 +219,6 @@ def test_peaks() -> None:
     assert peak_tflops("NVIDIA H200", "bf16") == 989.4
     assert peak_tflops("NVIDIA H100 PCIe", "bf16") == 756
     assert peak_tflops("Riva 128", "bf16") is None
-
-
-def test_chart_is_svg_with_every_point() -> None:
-    bars = ET.fromstring(bar_chart({"dp & co": [1000, 1300, 1250], "ddp": [2600]}, title="t"))
-    assert "1,250" in [text.text for text in bars.iter("{http://www.w3.org/2000/svg}text")]
-    chart = ET.fromstring(line_chart({"a & b": [(1, 2), (10, 20)], "c": [(5, 5)]}, title="t", x="x", y="y"))
-    assert len(chart.findall("{http://www.w3.org/2000/svg}circle")) == 3
 
 
 @pytest.mark.parametrize(("config", "taken"), [("cuda:nccl", True), ("cpu:gloo,cuda:nccl", True), ("cpu:gloo", False)])

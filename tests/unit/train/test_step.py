@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from seatrial.train.data.streaming import StreamedImages  # noqa: E402
+from seatrial.train.data.images import StreamedImages  # noqa: E402
 from seatrial.train.errors import TrainError  # noqa: E402
 from seatrial.train.loop import Outcome, Settings, fit  # noqa: E402
 from seatrial.train.optim.schedules import cosine  # noqa: E402

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from seatrial.train.command_line import RUN_DIR_VARIABLE
-from seatrial.train.stopping import StopRequest
+from seatrial.train.loop import StopRequest
+from seatrial.train.options import RUN_DIR_VARIABLE
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

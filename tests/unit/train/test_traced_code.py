@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from seatrial.train.traced_code import Unreadable, read  # noqa: E402
+from seatrial.train.traced_code import NotTraceable, read  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -32,6 +32,6 @@ class Drawing(nn.Module):
 def test_code_that_may_do_otherwise_is_not_read(kind):
     random.seed(3)
     before = random.getstate()
-    with pytest.raises(Unreadable, match=kind.__name__):
+    with pytest.raises(NotTraceable, match=kind.__name__):
         read(kind())
     assert random.getstate() == before

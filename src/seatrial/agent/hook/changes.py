@@ -1,45 +1,99 @@
-"""Changes: what SEATRIAL_TUNE asks for is done from outside to a script that knows nothing of it.
+"""Apply the changes that SEATRIAL_TUNE lists to a script from outside.
 
-Each file ``changes_*.py`` does some keys. What was done, what was not and why, and at which lines, is told as the
-report ``tuned`` behind the first optimizer step, and again when it has changed. An error in here refuses a key, and is
-not the script's.
+Each file ``change_*.py`` applies some keys. The report ``tuned`` has what was done, what was not and why, and at which
+lines, after the first optimizer step, and again when it has changed. An error in here refuses a key and is not the
+script's.
 """
 
+import importlib
 import json
 import os
 import sys
+import sysconfig
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from . import report
-from .call_sites import CallSite, CallSites
-from .changes_backend import Backend
-from .changes_copies import Copies
-from .changes_loader import Loaders
-from .changes_model import Models
-from .changes_optimizer import Optimizers
-from .changes_parallel import Parallel
-from .error_line import in_short
+from .change_loader import Loaders
+from .change_model import Models
+from .change_torch import Backend, Copies, Optimizers, Parallel
+from .report import in_short
 
-#: Lines told for one key, at most.
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+#: Frames looked at, outwards. Trainers are about thirty deep.
+_DEEPEST = 80
+
+
+class CallSite:
+    """One line of the script.
+
+    Attributes:
+        name: ``train.py:31``, from the folder that the script was started in.
+        package: the installed one that the script called there and that made the call in the end; None: the script did.
+    """
+
+    __slots__ = ("name", "package")
+
+    def __init__(self, name: str, package: Optional[str]) -> None:
+        self.name, self.package = name, package
+
+
+class CallSites:
+    """Tells the script's own files from those of Python and of installed packages."""
+
+    def __init__(self) -> None:
+        self._folder = os.getcwd()
+        paths = sysconfig.get_paths()
+        library = [paths[key] for key in ("stdlib", "platstdlib") if paths.get(key)]
+        self._foreign: List[str] = [folder + os.sep for folder in [*library, _HERE]]
+        self._own: Dict[str, bool] = {}
+
+    def here(self) -> Optional[CallSite]:
+        """The script's own line that this call came from; None in a thread that no line of the script has begun."""
+        frame: Any = sys._getframe(1)
+        library: Optional[str] = None
+        for _ in range(_DEEPEST):
+            if frame is None:
+                return None
+            path = frame.f_code.co_filename
+            if self.own(path):
+                return CallSite("%s:%d" % (self.named(path), frame.f_lineno), library)
+            library = package_of(path) or library
+            frame = frame.f_back
+        return None
+
+    def own(self, path: str) -> bool:
+        """Return whether a file belongs to the script: neither Python's nor installed nor ours."""
+        known = self._own.get(path)
+        if known is None:
+            whole = os.path.abspath(path)
+            installed = "site-packages" in whole or "dist-packages" in whole
+            foreign = installed or path.startswith("<") or any(whole.startswith(folder) for folder in self._foreign)
+            known = self._own[path] = not foreign
+        return known
+
+    def named(self, path: str) -> str:
+        """A file from the folder that the script was started in; its whole path where it is elsewhere."""
+        whole = os.path.realpath(path)
+        name = os.path.relpath(whole, os.path.realpath(self._folder))
+        return whole if name.startswith("..") else name
+
+
+def package_of(path: str) -> Optional[str]:
+    """The installed package a file is of; None for torch's own, which everything goes through."""
+    for folder in ("site-packages", "dist-packages"):
+        _, found, rest = path.rpartition(folder + os.sep)
+        if found:
+            name = rest.split(os.sep)[0]
+            return None if name in ("torch", "torch.py") else name
+    return None
+
+
+#: Lines reported for one key, at most.
 _MOST_PLACES = 8
 
-#: Refused with this where nothing else was said up to the first step.
-_NOTHING_SEEN = {
-    "workers": "no DataLoader was iterated for training",
-    "persistent_workers": "no DataLoader was iterated for training",
-    "pin_memory": "no DataLoader was iterated for training",
-    "prefetch_factor": "no DataLoader was iterated for training",
-    "batch_size": "no DataLoader was iterated for training",
-    "non_blocking": "no tensor in pinned memory was copied to the GPU",
-    "tf32": "no training step was seen",
-    "cudnn_benchmark": "no training step was seen",
-    "precision": "no module was called for training",
-    "channels_last": "no module was called for training",
-    "compile": "no module was called for training",
-    "fused_optimizer": "no optimizer of torch has stepped",
-    "bucket_cap_mb": "the script makes no DistributedDataParallel",
-    "gradient_as_bucket_view": "the script makes no DistributedDataParallel",
-}
+#: The one list of changes, which install.py copies into this folder (seatrial.common.contract.tunables).
+_TUNABLES = __package__ + ".tunables"
 
 
 def begin(torch: Any, text: str) -> None:
@@ -53,12 +107,17 @@ def begin(torch: Any, text: str) -> None:
         return
     changes = Changes(torch, wanted)
     _BEGUN[:] = [changes]
-    for room in (Loaders, Copies, Backend, Optimizers, Parallel, Models):
-        changes.place(room)
+    if not hasattr(sys.modules["torch.optim.optimizer"], "register_optimizer_step_pre_hook"):
+        for key in changes.wanted:
+            changes.refuse(key, "torch %s is older than 2.0" % torch.__version__)
+        changes.report()
+        return
+    for part in (Loaders, Copies, Backend, Optimizers, Parallel, Models):
+        changes.place(part)
 
 
 def refused(key: str) -> bool:
-    """Whether this change was asked for, and is not made."""
+    """Return whether this change was requested and not made."""
     return any(key in each.refused and key not in each.pending for each in _BEGUN)
 
 
@@ -66,7 +125,7 @@ _BEGUN: List["Changes"] = []
 
 
 class Changes:
-    """What is wanted, and what became of it.
+    """Hold what is wanted, and what became of it.
 
     Attributes:
         wanted: key → value.
@@ -78,7 +137,7 @@ class Changes:
         evaluating: whether the models are in evaluation now.
     """
 
-    #: Keys whose rooms need to know of the model.
+    #: Keys whose parts need to know of the model.
     NEED_A_MODULE = (
         "tf32",
         "cudnn_benchmark",
@@ -92,6 +151,7 @@ class Changes:
     def __init__(self, torch: Any, wanted: Dict[str, Any]) -> None:
         self.torch = torch
         self.wanted = {key: value for key, value in wanted.items() if value not in (None, False)}
+        self._not_seen = {each.key: each.not_seen for each in importlib.import_module(_TUNABLES).TUNABLES}
         self.where = CallSites()
         self.refused: Dict[str, str] = {}
         self._applied: Dict[str, Any] = {}
@@ -108,15 +168,15 @@ class Changes:
         if main and self.where.own(main):
             self.hint("main", "%s:1" % self.where.named(main))
         for key in self.wanted:
-            if key not in _NOTHING_SEEN:
+            if key not in self._not_seen:
                 self.refuse(key, "no such change")
 
-    def place(self, room: Any) -> None:
-        """Let a room place its patches. Its keys are refused where it cannot."""
+    def place(self, part: Any) -> None:
+        """Let a part place its patches. Its keys are refused where it cannot."""
         try:
-            room(self).place()
+            part(self).place()
         except Exception as error:  # noqa: BLE001  never the script's trouble
-            self.failed(room.KEYS, error)
+            self.failed(part.KEYS, error)
 
     def failed(self, keys: Any, error: BaseException) -> None:
         """An error of ours: what was being done is not."""
@@ -131,17 +191,17 @@ class Changes:
             self._changed = True
         self.refused.pop(key, None)
         self.seen(key, place)
-        self._tell_if_late()
+        self._report_if_late()
 
     def refuse(self, key: str, why: str) -> None:
         """It is not done. Where it was done elsewhere in the script, that stands."""
         if key in self.wanted and key not in self._applied and self.refused.get(key) != why:
             self.refused[key] = why
             self._changed = True
-            self._tell_if_late()
+            self._report_if_late()
 
     def take_back(self, key: str, why: str) -> None:
-        """What was done has been undone."""
+        """Record that a change has been undone."""
         self._applied.pop(key, None)
         self.refuse(key, why)
 
@@ -154,7 +214,8 @@ class Changes:
         self.hint(key, place.name)
 
     def hint(self, key: str, word: str) -> None:
-        """Something else for who writes the change into the script: ``outputs``, say, and what the model gives."""
+        """Something else for who writes the change into the script: ``outputs``, for example, and what the model
+        gives."""
         words = self._places.setdefault(key, [])
         if word not in words and len(words) < _MOST_PLACES:
             words.append(word)
@@ -166,17 +227,17 @@ class Changes:
         if not self._stepped:
             for key in self.wanted:
                 if key not in self.refused and key not in self.pending:
-                    self.refuse(key, _NOTHING_SEEN[key])
+                    self.refuse(key, self._not_seen[key])
             self._stepped = True
         if self._changed:
-            self.tell()
+            self.report()
 
-    def _tell_if_late(self) -> None:
-        """torch.compile, up to torch 2.2 at least, takes the optimizers' hooks away: no step may tell it."""
+    def _report_if_late(self) -> None:
+        """torch.compile, up to torch 2.2 at least, takes the optimizers' hooks away: no step may report it."""
         if self._stepped and self._changed:
-            self.tell()
+            self.report()
 
-    def tell(self) -> None:
+    def report(self) -> None:
         self._changed = False
         cuda = self.torch.cuda
         if "batch_size" in self.wanted and "gpu_bytes" not in self._places and cuda.is_initialized():
@@ -189,7 +250,7 @@ class Changes:
 
 
 def _gpu_bytes(cuda: Any) -> int:
-    """What the allocator could have of this GPU: what is free and what it has, and no more than --gpu-memory."""
+    """Return what the allocator could have of this GPU: what is free and what it has, and no more than --gpu-memory."""
     able = int(cuda.mem_get_info()[0]) + int(cuda.memory_reserved())
     limit = int(os.environ.get("SEATRIAL_GPU_MEMORY_BYTES") or 0)
     return min(able, limit) if limit else able

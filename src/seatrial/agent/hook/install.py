@@ -1,31 +1,78 @@
-"""Placing the hook beside the target's Python, through sitecustomize, and taking it away."""
+"""Place the hook in front of the target's Python, through sitecustomize, and remove it again."""
 
 import json
 import os
 import pkgutil
 import shutil
-from typing import Any, Dict, Optional
+import subprocess
+from typing import Any, Dict, Optional, Sequence
 
-#: Read in every Python process of the target: by memory_limit.py, and by entry.py.
+#: Names of packages that stand in, for bootstrap.py; and whether they come before what is installed.
+VARIABLE, FIRST_VARIABLE = "SEATRIAL_STAND_INS", "SEATRIAL_STAND_INS_FIRST"
+
+#: In the hook's folder, where Python does not look.
+FOLDER = "stand_ins"
+
+FILES = {
+    "horovod": (
+        *("__init__", "torch/__init__", "torch/joining", "torch/ops", "torch/optimizer", "torch/state"),
+        *("torch/sync_batch_norm", "torch/world"),
+    )
+}
+
+_IS_THERE = "import importlib.util, sys; sys.exit(importlib.util.find_spec(%r) is None)"
+
+#: Longer than an interpreter with a busy disk takes to start.
+_TIMEOUT_S = 60.0
+
+
+def place(names: Sequence[str], folder: str, env: Dict[str, str], *, first: bool) -> None:
+    """Put packages into the hook's ``folder``, whose bootstrap.py finds them. Raises OSError.
+
+    Args:
+        first: they go before packages of their names that are installed.
+    """
+    for name in names:
+        for file in FILES[name]:
+            text = pkgutil.get_data("seatrial.compat", "%s/%s.py" % (name, file))
+            if text is None:
+                raise OSError(2, "the archive lacks %s/%s.py" % (name, file))
+            path = os.path.join(folder, FOLDER, name, *file.split("/")) + ".py"
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as written:
+                written.write(text)
+    if names:
+        env[VARIABLE] = ",".join(names)
+        if first:
+            env[FIRST_VARIABLE] = "1"
+
+
+def installed(name: str, python: str, env: Dict[str, str], workdir: str) -> bool:
+    """Return whether the target's Python has a package of this name itself. A Python that does not answer has none."""
+    command = [python, "-c", _IS_THERE % name]
+    try:
+        ended = subprocess.run(
+            command, env=env, cwd=workdir, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=_TIMEOUT_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return ended.returncode == 0
+
+
+#: Read in every Python process of the target: by memory_limit.py, and by bootstrap.py.
 LIMIT_VARIABLE, STEPS_VARIABLE = "SEATRIAL_GPU_MEMORY_BYTES", "SEATRIAL_MEASURE_STEPS"
 CHANGES_VARIABLE = "SEATRIAL_TUNE"
 
-#: The folder that entry.py loads its parts from, as the package seatrial_hook. A warning that torch raises for its
+#: The folder that bootstrap.py loads its parts from, as the package seatrial_hook. A warning that torch raises for its
 #: caller (stacklevel=2) names the line of the first caller whose file has not both "importlib" and "_bootstrap" in its
 #: path, so that it names the script's line and not one of ours. Source: is_internal_frame in CPython's
 #: Python/_warnings.c and Lib/warnings.py, 3.3 to 3.14; skip_file_prefixes is for who raises the warning.
 _FOLDER = "seatrial_hook_like_importlib_bootstrap"
-_MEASURING = (
-    *("__init__", "communication", "gpu_spans", "hand_steps", "loaders", "measure_jax", "measure_keras"),
-    *("measure_torch", "memory_limit", "optimizer_steps", "recorder", "report", "timeline", "windows", "wrapping"),
+_PARTS = (
+    *("__init__", "change_loader", "change_model", "change_torch", "changes", "jax_steps", "keras_steps"),
+    *("measure_torch", "memory_limit", "observe", "report", "steps", "torch_distributed", "torch_loader"),
+    *("torch_steps", "torch_windows", "trial", "undo_journal"),
 )
-_CHANGING = (
-    *("call_sites", "changes", "changes_backend", "changes_copies", "changes_hooks", "changes_loader", "changes_model"),
-    *("changes_optimizer", "changes_parallel", "error_line", "loader_safety", "longest_first", "module_calls"),
-)
-_LIMITING = ("join_jax", "limit_jax", "limit_tensorflow")
-_TRIALS = ("keep_files", "trial", "trial_losses")
-_PARTS = _MEASURING + _CHANGING + _LIMITING + _TRIALS
 
 
 def install(
@@ -38,13 +85,14 @@ def install(
     """Put the hook into a new ``folder`` and at the front of the target's PYTHONPATH. Raises OSError.
 
     Args:
-        changes: that the script is to be run with, as decisions/0037-tune.md has them.
+        changes: that the script is to be run with, as docs/decisions.md, 0037 has them.
     """
     package = os.path.join(folder, _FOLDER)
     os.makedirs(package, exist_ok=True)
-    _copy("entry", os.path.join(folder, "sitecustomize.py"))
+    _copy("bootstrap", os.path.join(folder, "sitecustomize.py"))
     for part in _PARTS:
         _copy(part, os.path.join(package, part + ".py"))
+    _copy("tunables", os.path.join(package, "tunables.py"), "seatrial.common.contract")
     if limit_bytes is not None:
         env[LIMIT_VARIABLE] = str(limit_bytes)
     if changes:
@@ -54,8 +102,8 @@ def install(
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, env.get("PYTHONPATH")]))
 
 
-def _copy(part: str, path: str) -> None:
-    text = pkgutil.get_data("seatrial.agent.hook", part + ".py")
+def _copy(part: str, path: str, package: str = "seatrial.agent.hook") -> None:
+    text = pkgutil.get_data(package, part + ".py")
     if text is None:
         raise OSError(2, "the archive lacks the hook's %s.py" % part)
     with open(path, "wb") as file:

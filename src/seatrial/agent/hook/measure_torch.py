@@ -1,7 +1,7 @@
-"""Steps of an unmodified torch script: optimizers, loaders, backward passes, collectives, checkpoints, graphs.
+"""Measure steps of an unmodified torch script: a table of the functions that are looked at, and their wrappers.
 
-What is patched costs some hundred nanoseconds a call and changes no number: it looks at the clock, and at shapes.
-Copies and synchronisations, which are many small calls, and the GPU's own time are measured in windows (windows.py).
+A wrapper costs some hundred nanoseconds a call and changes no number: it looks at the clock, and at shapes. Copies and
+synchronisations, which are many small calls, and the GPU's own time are measured in windows (torch_windows.py).
 """
 
 import importlib.util
@@ -13,20 +13,24 @@ from threading import get_ident
 from time import perf_counter
 from typing import Any, Callable, Dict, Iterator, List
 
-from .communication import Communication
-from .hand_steps import HandSteps
-from .loaders import Loaders
-from .optimizer_steps import OptimizerSteps, compiling_check
-from .recorder import NEVER, SHORTEST_EVALUATION_S, Recorder, age_s, shared
-from .windows import Windows
-from .wrapping import wrap
+from .observe import wrap
+from .steps import NEVER, SHORTEST_EVALUATION_S, Recorder, age_s, shared
+from .torch_distributed import Communication
+from .torch_loader import Loaders
+from .torch_steps import HandSteps, OptimizerSteps, compiling_check
+from .torch_windows import Windows
 
 _BEGUN: Dict[str, "Measuring"] = {}
 
 
 def begin(torch: Any) -> None:
-    """Place all of it. An error in here leaves torch as it was, or as far as it was changed, and is told."""
+    """Place all of it. An error in here leaves torch as it was, or as far as it was changed, and is reported."""
     recorder = shared()
+    if not hasattr(sys.modules["torch.optim.optimizer"], "register_optimizer_step_post_hook"):
+        recorder.stop(RuntimeError("steps are measured from torch 2.0 on, and this is torch %s" % torch.__version__))
+        if os.environ.get("SEATRIAL_TRIAL"):
+            os._exit(0)  # a trial that measures nothing
+        return
     try:
         measuring = Measuring(torch, recorder)
         measuring.place()
@@ -55,7 +59,7 @@ def dynamo_is_here(eval_frame: Any) -> None:
 
 
 def has_callbacks() -> bool:
-    """Importing torch._dynamo says little: since torch 2.1 or so making an optimizer imports it."""
+    """Importing torch._dynamo proves little: since torch 2.1 or so making an optimizer imports it."""
     try:
         return importlib.util.find_spec("torch._dynamo.callback") is not None
     except (ImportError, ValueError):
@@ -63,7 +67,8 @@ def has_callbacks() -> bool:
 
 
 def compiling_is_here(callback: Any) -> None:
-    """torch.compile says when it begins, before it looks at anything. Source: torch/_dynamo/callback.py, since 2.4."""
+    """torch.compile announces when it begins, before it looks at anything. Source: torch/_dynamo/callback.py, since
+    2.4."""
     measuring = _BEGUN.get("torch")
     register = getattr(getattr(callback, "callback_handler", None), "register_start_callback", None)
     if measuring is not None and register is not None:
@@ -113,15 +118,21 @@ class Measuring:
 
     def place(self) -> None:
         torch = self.torch
+        graph, no_grad, inference = getattr(torch.cuda, "CUDAGraph", None), torch.no_grad, torch.inference_mode
         self.steps.place(sys.modules["torch.optim.optimizer"])
         self.by_hand.place()
         self.loaders.place(sys.modules["torch.utils.data.dataloader"])
-        wrap(torch, "save", self._saves)
-        wrap(pickle, "dump", self._saves)
-        self._without_gradients(torch.no_grad)
-        self._without_gradients(torch.inference_mode)
-        wrap(torch.nn.Module, "train", self._mode)
-        self._graphs(getattr(torch.cuda, "CUDAGraph", None))
+        for owner, name, around in (
+            (torch, "save", self._saves),
+            (pickle, "dump", self._saves),
+            *((kind, "__enter__", self._gradients_end) for kind in (no_grad, inference)),
+            *((kind, "__exit__", self._gradients_begin) for kind in (no_grad, inference)),
+            (torch.nn.Module, "train", self._mode),
+            (graph, "capture_begin", self._capture_begins),
+            (graph, "capture_end", self._capture_ends),
+            (graph, "replay", self._replays),
+        ):
+            wrap(owner, name, around)
         self.communication.place()
         self.windows.also += [self.steps.window, self.window]
 
@@ -176,95 +187,83 @@ class Measuring:
         return train
 
     def wrap_saving(self, safetensors: Any) -> None:
-        """Of ``safetensors.torch``: another way in which models are saved, by transformers and its kin."""
+        """Wrap ``safetensors.torch``: another way in which models are saved, by transformers and its kin."""
         for name in ("save_file", "save_model"):
             wrap(safetensors, name, self._saves)
 
-    def _without_gradients(self, context: Any) -> None:
-        """Evaluation that neither asks a loader nor tells its model: long, and without gradients."""
+    # evaluation that neither iterates a loader nor changes its model's mode: long, and without gradients
+
+    def _gradients_end(self, original: Any) -> Any:
         recorder, compiling, timeline = self.recorder, self.compiling, self.recorder.timeline
         spent = timeline.spent
 
-        def around_enter(original: Any) -> Any:
-            def __enter__(entered: Any) -> Any:
-                # Each step of many optimizers comes here: no call of ours that can be spared.
-                if (
-                    recorder.without[0] is None
-                    and recorder.steps
-                    and not compiling()
-                    and get_ident() == recorder.thread
-                ):
-                    recorder.without = (entered, perf_counter(), spent.copy(), timeline.current, timeline.since_s)
-                return original(entered)
+        def __enter__(entered: Any) -> Any:
+            # Each step of many optimizers comes here: no call of ours that can be spared.
+            if recorder.without[0] is None and recorder.steps and not compiling() and get_ident() == recorder.thread:
+                recorder.without = (entered, perf_counter(), spent.copy(), timeline.current, timeline.since_s)
+            return original(entered)
 
-            return __enter__
+        return __enter__
 
-        def around_exit(original: Any) -> Any:
-            def __exit__(entered: Any, *args: Any) -> Any:
-                if recorder.without[0] is entered and not compiling() and get_ident() == recorder.thread:
-                    began_s = recorder.without[1]
-                    if perf_counter() - began_s > SHORTEST_EVALUATION_S:
-                        recorder.gradients_on()
-                    recorder.without = NEVER
-                return original(entered, *args)
+    def _gradients_begin(self, original: Any) -> Any:
+        recorder, compiling = self.recorder, self.compiling
 
-            return __exit__
+        def __exit__(entered: Any, *args: Any) -> Any:
+            if recorder.without[0] is entered and not compiling() and get_ident() == recorder.thread:
+                began_s = recorder.without[1]
+                if perf_counter() - began_s > SHORTEST_EVALUATION_S:
+                    recorder.gradients_on()
+                recorder.without = NEVER
+            return original(entered, *args)
 
-        wrap(context, "__enter__", around_enter)
-        wrap(context, "__exit__", around_exit)
+        return __exit__
 
     # CUDA graphs
 
-    def _graphs(self, graph: Any) -> None:
-        if graph is None:
-            return
+    def _capture_begins(self, original: Any) -> Any:
+        def capture_begin(captured: Any, *args: Any, **kwargs: Any) -> Any:
+            self.steps.capturing, self.steps.captured_steps = True, 0
+            return original(captured, *args, **kwargs)
 
-        def around_begin(original: Any) -> Any:
-            def capture_begin(captured: Any, *args: Any, **kwargs: Any) -> Any:
-                self.steps.capturing, self.steps.captured_steps = True, 0
-                return original(captured, *args, **kwargs)
+        return capture_begin
 
-            return capture_begin
+    def _capture_ends(self, original: Any) -> Any:
+        def capture_end(captured: Any) -> Any:
+            steps, self.steps.captured_steps, self.steps.capturing = self.steps.captured_steps, 0, False
+            result = original(captured)
+            if steps:
+                self.graphs[captured] = steps
+                self.recorder.facts["cuda_graph"] = True
+            return result
 
-        def around_end(original: Any) -> Any:
-            def capture_end(captured: Any) -> Any:
-                steps, self.steps.captured_steps, self.steps.capturing = self.steps.captured_steps, 0, False
-                result = original(captured)
-                if steps:
-                    self.graphs[captured] = steps
-                    self.recorder.facts["cuda_graph"] = True
-                return result
+        return capture_end
 
-            return capture_end
+    def _replays(self, original: Any) -> Any:
+        graph = self.torch.cuda.CUDAGraph
 
-        def around_replay(original: Any) -> Any:
-            def replay(captured: Any) -> Any:
-                result = original(captured)
-                steps = self.graphs.get(captured) if self.graphs else None
-                if steps and self.recorder.mine():
-                    try:
-                        self.recorder.bounded_by(graph)
-                        self.recorder.stepped(graph, steps)
-                    except Exception as error:  # noqa: BLE001
-                        self.recorder.stop(error)
-                return result
+        def replay(captured: Any) -> Any:
+            result = original(captured)
+            steps = self.graphs.get(captured) if self.graphs else None
+            if steps and self.recorder.mine():
+                try:
+                    self.recorder.bounded_by(graph)
+                    self.recorder.stepped(graph, steps)
+                except Exception as error:  # noqa: BLE001
+                    self.recorder.stop(error)
+            return result
 
-            return replay
-
-        wrap(graph, "capture_begin", around_begin)
-        wrap(graph, "capture_end", around_end)
-        wrap(graph, "replay", around_replay)
+        return replay
 
     # lines
 
     def compiling_begins(self) -> None:
-        """What compiled code may look at stays as it is from now on."""
+        """Keep what compiled code may look at as it is from now on."""
         self.compiled = True
         self.window(opens=True)
         self.steps.compiling_begins()
 
     def compile_begins(self, *_: Any) -> None:
-        """Told at once: a run that is ended before its first step tells nothing more."""
+        """Report at once: a run that is ended before its first step reports nothing more."""
         recorder = self.recorder
         if not self.compiled:
             try:
@@ -275,7 +274,7 @@ class Measuring:
             return
         try:
             recorder.facts["compiles_since_s"] = round(age_s(), 3)
-            recorder.tell_facts()
+            recorder.report_facts()
         except Exception as error:  # noqa: BLE001
             recorder.stop(error)
 
@@ -288,7 +287,7 @@ class Measuring:
                 self.recorder.facts["loader"] = loader
 
     def at_end(self) -> None:
-        """Why a script stayed on the CPU, as far as it shows: none of it is asked of the driver."""
+        """Why a script stayed on the CPU, as far as it shows: none of it comes from the driver."""
         facts, cuda = self.recorder.facts, self.torch.cuda
         facts["cuda_build"] = self.torch.version.cuda
         facts["cuda_used"] = bool(cuda.is_initialized())
@@ -335,12 +334,12 @@ def own_code() -> Iterator[Any]:
 
 
 def _compiles() -> bool:
-    """Whether torch.compile has compiled anything. Source: torch/_dynamo/utils.py (2.0 and later)."""
+    """Return whether torch.compile has compiled anything. Source: torch/_dynamo/utils.py (2.0 and later)."""
     return bool(getattr(sys.modules.get("torch._dynamo.utils"), "compilation_time_metrics", None))
 
 
 def _compile_seconds() -> float:
-    """What torch.compile has taken so far. Source: torch/_dynamo/utils.py, compilation_time_metrics."""
+    """Return what torch.compile has taken so far. Source: torch/_dynamo/utils.py, compilation_time_metrics."""
     metrics = getattr(sys.modules.get("torch._dynamo.utils"), "compilation_time_metrics", None) or {}
     # The backward pass is compiled when it first runs. Each part has had other names, of which a torch knows one.
     parts = (

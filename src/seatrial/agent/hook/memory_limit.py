@@ -1,14 +1,27 @@
-"""--gpu-memory: each framework's allocator gets the limit, in every process of the target.
+"""Hold each framework's allocator to --gpu-memory, in every process of the target.
 
-What CUDA itself takes, its context and its libraries' workspaces (0.5 to 1 GB), is on top.
+CUDA's own memory, its context and its libraries' workspaces (0.5 to 1 GB), is on top.
+
+JAX gets the limit in the options with which XLA starts the GPUs, after the script's variables have been read. A
+variable would not do: a script may set XLA_PYTHON_CLIENT_MEM_FRACTION itself, or the newer name too, which JAX
+refuses, and two allocators have no limit. Growth (PREALLOCATE=false) stays as the script has it.
+Source: https://docs.jax.dev/en/latest/gpu_memory_allocation.html, jaxlib/xla_client.py.
+
+TensorFlow gets it in the ConfigProto with which its GPUs start. In tf.config, growth and a limit exclude each other
+(tensorflow#38367), and a call of ours would make the script's fail; in the message both go together.
+Source: tensorflow/core/protobuf/config.proto.
 """
 
 import atexit
 import ctypes
+import functools
+import importlib
 import os
+import sys
 from typing import Any, Callable, Dict, List, Optional
 
 from . import report
+from .observe import wrap
 
 LIMIT_BYTES = int(os.environ.get("SEATRIAL_GPU_MEMORY_BYTES") or 0)
 
@@ -39,7 +52,7 @@ def largest_gpu_bytes() -> Optional[int]:
     """Memory of the largest GPU that this process sees; None without one.
 
     A framework that starts its GPUs takes one fraction for all: with the largest GPU's the limit is kept on each. The
-    driver tells without a context.
+    driver answers without a context.
     """
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
@@ -57,33 +70,199 @@ def _gpu_bytes(cuda: Any, index: int) -> int:
     return 0 if failed else total.value
 
 
-_told: Dict[str, bool] = {}
+_HELD: Dict[str, bool] = {}
 
 
 def held(framework: str, peaks_bytes: Callable[[], List[int]]) -> None:
-    """Tell that this process is held to the limit, and at its end how much of each GPU it had at most.
+    """Report that this process is held to the limit, and at its end how much of each GPU it had at most.
 
     Args:
         peaks_bytes: one number a GPU, as the framework's allocator counted.
     """
     pid = os.getpid()
-    if framework in _told:
+    if framework in _HELD:
         return
-    _told[framework] = True
+    _HELD[framework] = True
     fact: Dict[str, Any] = {"framework": framework, "pid": pid, "limit_bytes": LIMIT_BYTES}
     report.write("gpu_memory", fact)
 
-    def tell_peaks() -> None:
+    def report_peaks() -> None:
         if os.getpid() == pid:
             try:
                 report.write("gpu_memory", dict(fact, peak_bytes=[int(peak) for peak in peaks_bytes()]))
             except Exception:  # noqa: BLE001  the script is at its end: nothing of ours may fail it
                 pass
 
-    atexit.register(tell_peaks)
+    atexit.register(report_peaks)
 
 
 def not_held(framework: str, error: BaseException) -> None:
-    """Tell that the framework could not be given the limit."""
+    """Report that the framework could not be given the limit."""
     reason = "%s: %s" % (type(error).__name__, error)
     report.write("gpu_memory", {"framework": framework, "pid": os.getpid(), "failed": reason[:300]})
+
+
+#: What JAX takes of a GPU by default.
+_DEFAULT_FRACTION = 0.75
+
+#: Allocators that can be held to a fraction; the others take what they need.
+_WITH_LIMIT = ("default", "bfc")
+
+_VARIABLES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
+_ALLOCATOR = "XLA_PYTHON_CLIENT_ALLOCATOR"
+
+
+def limit_jax(xla_client: Any) -> None:
+    """Put the limit where jaxlib makes its clients: of a plug-in, and of the jaxlib with CUDA that came before."""
+    try:
+        if not hasattr(xla_client, "make_c_api_client") and not hasattr(xla_client, "make_gpu_client"):
+            raise AttributeError("this jaxlib makes its clients elsewhere")
+        wrap(xla_client, "make_c_api_client", _of_a_plugin)
+        wrap(xla_client, "make_gpu_client", _of_its_own)
+    except Exception as error:  # noqa: BLE001  another JAX than any that was tried
+        not_held("jax", error)
+
+
+def _of_a_plugin(make: Any) -> Any:
+    def make_c_api_client(plugin_name: str, options: Any = None, *more: Any, **named: Any) -> Any:
+        if plugin_name in ("cuda", "gpu"):
+            options = limited_jax_options(dict(options or {}))
+        return make(plugin_name, options, *more, **named)
+
+    return make_c_api_client
+
+
+def _of_its_own(make: Any) -> Any:
+    """Give the limit to a client that reads the variables itself."""
+
+    def make_gpu_client(*arguments: Any, **named: Any) -> Any:
+        own = {name: os.environ[name] for name in (*_VARIABLES, _ALLOCATOR) if name in os.environ}
+        fraction = next((own[name] for name in _VARIABLES if own.get(name)), None)
+        options = {"memory_fraction": fraction} if fraction else {}
+        options = limited_jax_options(dict(options, allocator=own.get(_ALLOCATOR, "default").lower()))
+        if "memory_fraction" in options:
+            os.environ[_VARIABLES[1]] = str(options["memory_fraction"])
+            os.environ[_ALLOCATOR] = options["allocator"]
+        try:
+            return make(*arguments, **named)
+        finally:
+            for name in (_VARIABLES[1], _ALLOCATOR):
+                os.environ.pop(name, None)
+            os.environ.update(own)
+
+    return make_gpu_client
+
+
+def limited_jax_options(options: Dict[str, Any]) -> Dict[str, Any]:
+    """The options of a client, with no more than the limit of each GPU; the same without GPUs."""
+    total_bytes = largest_gpu_bytes()
+    if total_bytes is None:
+        return options
+    wanted = float(options.get("memory_fraction") or _DEFAULT_FRACTION)
+    options["memory_fraction"] = min(wanted, LIMIT_BYTES / total_bytes)
+    if options.get("allocator", "default") not in _WITH_LIMIT:
+        options["allocator"] = "default"
+    held("jax", jax_peaks_bytes)
+    return options
+
+
+def jax_peaks_bytes() -> List[int]:
+    """Return what JAX had at most of each GPU of this process; [] where none was started."""
+    jax, bridge = sys.modules.get("jax"), sys.modules.get("jax._src.xla_bridge")
+    if jax is None or not getattr(bridge, "_backends", None):
+        return []
+    stats = [device.memory_stats() or {} for device in jax.local_devices() if device.platform in ("gpu", "cuda")]
+    return [each.get("peak_bytes_in_use", 0) for each in stats]
+
+
+#: Allocators that take what they need and know no limit.
+_WITHOUT_LIMIT = "TF_GPU_ALLOCATOR"
+
+
+def limit_tensorflow(tensorflow: Any) -> None:
+    """Put the limit where a configuration leaves Python: eager contexts, sessions, servers, lists of devices."""
+    try:
+        context = importlib.import_module("tensorflow.python.eager.context")
+        _limit_contexts(context)
+        session = importlib.import_module("tensorflow.python.client.session")
+        _limit_argument(session.BaseSession, "__init__", "config", 3)
+        library = importlib.import_module("tensorflow.python.client.device_lib")
+        _limit_argument(library, "list_local_devices", "session_config", 0)
+        server = importlib.import_module("tensorflow.python.training.server_lib")
+        _limit_argument(server.Server, "__init__", "config", 5)
+    except Exception as error:  # noqa: BLE001  another TensorFlow than any that was tried
+        not_held("tensorflow", error)
+
+
+def _limit_contexts(context: Any) -> None:
+    """Everything of TensorFlow 2, and eager execution in TensorFlow 1's manner."""
+    original = context.Context.config
+
+    def config(self: Any) -> Any:
+        return limited_tensorflow_config(original.fget(self))
+
+    context.Context.config = property(functools.wraps(original.fget)(config), original.fset, original.fdel)
+
+
+def _limit_argument(owner: Any, name: str, argument: str, position: int) -> None:
+    """Limit a function's argument that is a ConfigProto, or None."""
+
+    def around(original: Any) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
+            if len(arguments) > position:
+                changed = list(arguments)
+                changed[position] = limited_tensorflow_config(changed[position])
+                return original(*changed, **named)
+            named[argument] = limited_tensorflow_config(named.get(argument))
+            return original(*arguments, **named)
+
+        return call
+
+    wrap(owner, name, around)
+
+
+def limited_tensorflow_config(config: Any) -> Any:
+    """A copy of a ConfigProto, or of the default, with no more than the limit of each GPU; without GPUs, as it is."""
+    total_bytes = largest_gpu_bytes()
+    if total_bytes is None:
+        return config
+    made = importlib.import_module("tensorflow.core.protobuf.config_pb2").ConfigProto()
+    if config is not None:
+        if not isinstance(config, type(made)):  # TensorFlow reports that itself
+            return config
+        made.CopyFrom(config)
+    _limit_options(made.gpu_options, total_bytes)
+    os.environ.pop(_WITHOUT_LIMIT, None)
+    held("tensorflow", tensorflow_peaks_bytes)
+    return made
+
+
+def _limit_options(options: Any, total_bytes: int) -> None:
+    """Parts of a GPU that the script made share the limit in their proportions; else it is a fraction of the GPU."""
+    experimental = getattr(options, "experimental", None)
+    parts = getattr(experimental, "virtual_devices", ())
+    limit_mb = max(1, LIMIT_BYTES // 2**20)
+    if len(parts):  # a fraction together with any, even without a limit, is refused
+        for part in parts:
+            wanted = list(part.memory_limit_mb) or [limit_mb]
+            scale = min(1.0, limit_mb / sum(wanted))
+            part.memory_limit_mb[:] = wanted if scale == 1.0 else [max(1, int(each * scale)) for each in wanted]
+    else:
+        fraction = options.per_process_gpu_memory_fraction or 1.0  # 0: all; above 1: the host's memory, too
+        options.per_process_gpu_memory_fraction = min(fraction, LIMIT_BYTES / total_bytes)
+    if "async" in options.allocator_type:
+        options.allocator_type = ""
+    if experimental is not None and getattr(experimental, "use_cuda_malloc_async", False):
+        experimental.use_cuda_malloc_async = False
+
+
+def tensorflow_peaks_bytes() -> List[int]:
+    """Return what TensorFlow had at most of each GPU; [] where none was started, or by sessions alone."""
+    context = importlib.import_module("tensorflow.python.eager.context")
+    current = context.context_safe()
+    if current is None or not getattr(current, "_initialized", False):
+        return []
+    peaks = {}
+    for device in current.list_logical_devices("GPU"):
+        peaks[device.name] = current.get_memory_info(device.name)["peak"]
+    return list(peaks.values())

@@ -1,4 +1,4 @@
-"""What the hook tells: lines of $SEATRIAL_EVENTS, each with one key of ours that the agent passes on as it is."""
+"""Append lines to $SEATRIAL_EVENTS, each with one key of ours that the agent passes on as it is."""
 
 import json
 import math
@@ -6,7 +6,16 @@ import os
 import time
 from typing import Any, Dict, List
 
-#: Of this process, where RANK does not say it: ranks that a script has started itself.
+
+def in_short(error: BaseException) -> str:
+    """Return an error's most telling line: its first; the last of a worker's error."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    if lines[0].startswith("Caught ") and len(lines) > 1:
+        return lines[-1][:200]
+    return ("%s: %s" % (type(error).__name__, lines[0]))[:200]
+
+
+#: This process's rank if RANK does not give it: ranks that a script has started itself.
 _RANK: List[int] = []
 
 
@@ -20,8 +29,13 @@ def write(key: str, value: Dict[str, Any]) -> None:
     _append({key: value})
 
 
+def failure(key: str, error: BaseException) -> None:
+    """Append one line with the reason of a failure of ours."""
+    write(key, {"reason": ("%s: %s" % (type(error).__name__, error))[:300]})
+
+
 def metrics(by: str, phase: str, epoch: int, values: Dict[str, Any]) -> None:
-    """Append what a framework says of an epoch, as a script that reports its metrics itself does: finite numbers.
+    """Append a framework's metrics of an epoch, like a script that reports its own: finite numbers.
 
     Args:
         by: the framework. epoch: 0 for none.
@@ -39,11 +53,11 @@ def metrics(by: str, phase: str, epoch: int, values: Dict[str, Any]) -> None:
         _append(dict(numbers, **position, phase=phase, by=by))
 
 
-def _append(told: Dict[str, Any]) -> None:
+def _append(values: Dict[str, Any]) -> None:
     path = os.environ.get("SEATRIAL_EVENTS")
     if not path:
         return
-    line = dict(told, t=round(time.time(), 4))
+    line = dict(values, t=round(time.time(), 4))
     rank = os.environ.get("RANK", "")
     if rank.isdigit():
         line["rank"] = int(rank)

@@ -1,4 +1,4 @@
-"""Trial: one try of `seatrial tune`: the script is measured for some steps, tells them, and its process ends.
+"""Run one trial of `seatrial tune`: measure the script for some steps, report them, and end its process.
 
 It ends by ``os._exit`` right behind an optimizer's step, so that no loop and no ``except`` of the script's goes on.
 """
@@ -12,9 +12,110 @@ from collections import deque
 from time import perf_counter
 from typing import Any, Deque, Dict, List, Optional
 
-from . import changes, keep_files, report
-from .recorder import Recorder
-from .trial_losses import Losses
+from . import changes, report, undo_journal
+from .observe import wrap
+from .steps import Recorder
+
+#: Steps whose losses are kept, from the first one on.
+_MOST_STEPS = 400
+
+#: Where the value before scaling is kept, on the scaled tensor.
+_UNSCALED = "_seatrial_unscaled"
+
+
+class Losses:
+    """Keep each step's mean over its backward passes; GradScaler's as they were before scaling."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._of_step: List[Any] = []
+        self._steps: List[Any] = []
+        self._depth = 0
+        self.codes: List[Any] = []
+
+    def place(self) -> None:
+        wrap(self._torch.autograd, "backward", self._backward)
+        for module in ("torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler"):
+            scaler = getattr(sys.modules.get(module), "GradScaler", None)
+            if scaler is not None and "scale" in vars(scaler):
+                wrap(scaler, "scale", self._scale)
+
+    def _backward(self, original: Any) -> Any:
+        def backward(tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if self._depth == 0 and len(self._steps) < _MOST_STEPS:
+                self._take(tensors if tensors is not None else kwargs.get("tensors"))
+            self._depth += 1
+            try:
+                return original(*([tensors] if tensors is not None else []), *args, **kwargs)
+            finally:
+                self._depth -= 1
+
+        self.codes.append(backward.__code__)
+        return backward
+
+    def _scale(self, original: Any) -> Any:
+        def scale(scaler: Any, outputs: Any) -> Any:
+            scaled = original(scaler, outputs)
+            try:
+                setattr(scaled, _UNSCALED, outputs.detach())
+            except Exception:  # noqa: BLE001  several outputs, or no tensor
+                pass
+            return scaled
+
+        self.codes.append(scale.__code__)
+        return scale
+
+    def _take(self, tensors: Any) -> None:
+        """A clone, as the script may change the loss in place. Nothing that waits for the GPU."""
+        try:
+            torch = self._torch
+            loss = tensors if torch.is_tensor(tensors) else tensors[0]
+            loss = getattr(loss, _UNSCALED, loss)
+            if loss.numel() != 1 or (loss.is_cuda and torch.cuda.is_current_stream_capturing()):
+                return
+            self._of_step.append(loss.detach().reshape(()).clone())
+        except Exception:  # noqa: BLE001  a step without its loss
+            pass
+
+    def step_ended(self) -> None:
+        if self.codes:
+            self._let_dynamo_pass()
+        self._steps.append(self._of_step)
+        self._of_step = []
+
+    def _let_dynamo_pass(self) -> None:
+        """torch.compile shall not look into wrappers of ours, once it is there. ``skip_code``: torch 2.0 and later."""
+        eval_frame = sys.modules.get("torch._dynamo.eval_frame")
+        if eval_frame is not None:
+            for code in self.codes:
+                getattr(eval_frame, "skip_code", lambda code: None)(code)
+            self.codes = []
+
+    def values(self) -> List[Any]:
+        """By step, from the first; None for a step without a loss. Waits for the GPU."""
+        flat = [loss for losses in self._steps for loss in losses]
+        read = self._read(flat)
+        found: List[Any] = []
+        at = 0
+        for losses in self._steps[:_MOST_STEPS]:
+            values = read[at : at + len(losses)]
+            at += len(losses)
+            found.append(float("%.7g" % (sum(values) / len(values))) if values else None)
+        while found and found[-1] is None:
+            found.pop()
+        return found
+
+    def _read(self, tensors: List[Any]) -> List[float]:
+        """One copy from each device."""
+        values: Dict[int, float] = {}
+        by_device: Dict[Any, List[int]] = {}
+        for number, tensor in enumerate(tensors):
+            by_device.setdefault(tensor.device, []).append(number)
+        for numbers in by_device.values():
+            stacked = self._torch.stack([tensors[number].double() for number in numbers]).tolist()
+            values.update(zip(numbers, stacked))
+        return [values[number] for number in range(len(tensors))]
+
 
 #: Steps before the measured ones, at most, while their time is not steady yet or loaders' queues are full.
 _MOST_WARMUP_STEPS = 60
@@ -23,16 +124,16 @@ _MOST_WARMUP_STEPS = 60
 #: compiles does. A loader with four workers may well give three batches at once and one later.
 _ALIKE_STEPS, _ALIKE, _ALIKE_S = 5, 3.0, 0.3
 
-#: Measured for at least so long: sixty steps of a small network take a tenth of a second, and say little.
+#: Measured for at least so long: sixty steps of a small network take a tenth of a second, and show little.
 _LEAST_S = 1.5
 
 #: A change that could not be made is known to be refused behind so many steps: what compiles begins behind the third.
 _REFUSED_BY = 5
 
-#: The measured steps' time is also told in so many parts, for its spread.
+#: The measured steps' time is also reported in so many parts, for its spread.
 _PARTS = 6
 
-#: Time in these regions is no step's: what a trial runs through of them is chance.
+#: Time in these regions belongs to no step: what a trial runs through of them is chance.
 _BETWEEN_STEPS = ("evaluation", "checkpoint")
 
 
@@ -49,16 +150,16 @@ def begin(torch: Any, recorder: Recorder, loader_of: Any, text: str) -> None:
 class Trial:
     """Decides when the measured part begins and ends.
 
-    Ranks end behind the same step: rank 0 says which one in a file beside the reports, before it goes on to that step,
+    Ranks end behind the same step: rank 0 names it in a file next to the reports, before it goes on to that step,
     and no rank can be further where they train together.
     """
 
-    def __init__(self, torch: Any, recorder: Recorder, loader_of: Any, asked: Dict[str, Any]) -> None:
+    def __init__(self, torch: Any, recorder: Recorder, loader_of: Any, options: Dict[str, Any]) -> None:
         self.torch, self.recorder, self.loader_of = torch, recorder, loader_of
-        self.warmup_steps = int(asked.get("warmup_steps", 10))
-        self.steps, self.seconds = int(asked.get("steps", 60)), float(asked.get("seconds", 20.0))
-        self.seed_offset = int(asked.get("seed_offset", 0))
-        self.tried = [str(key) for key in asked.get("tried", ())]
+        self.warmup_steps = int(options.get("warmup_steps", 10))
+        self.steps, self.seconds = int(options.get("steps", 60)), float(options.get("seconds", 20.0))
+        self.seed_offset = int(options.get("seed_offset", 0))
+        self.tried = [str(key) for key in options.get("tried", ())]
         self.losses = Losses(torch)
         self._synchronize = torch.cuda.synchronize  # windows, which note who waits, wrap it later
         self.pid = os.getpid()
@@ -68,13 +169,13 @@ class Trial:
         self.recent: Deque[float] = deque(maxlen=_ALIKE_STEPS)
         self.durations: List[float] = []
         self.end_after: Optional[int] = None
-        self.told = False
+        self.reported = False
         self._at_step = recorder.at_step
 
     def place(self) -> None:
         seed(self.torch, self.seed_offset)
         self.losses.place()
-        keep_files.begin(self.torch)
+        undo_journal.begin(self.torch)
         self.recorder.at_step = self.at_step
         atexit.register(self.script_ended)
 
@@ -85,14 +186,14 @@ class Trial:
             return
         try:
             self._look(step)
-        except Exception as error:  # noqa: BLE001  whatever it is: a trial that goes on would be a whole training
-            report.write("trial_failed", {"reason": ("%s: %s" % (type(error).__name__, error))[:300]})
+        except Exception as error:  # noqa: BLE001  any error: a trial that goes on would be a whole training
+            report.failure("trial_failed", error)
             os._exit(0)
 
     def _look(self, step: int) -> None:
         self.losses.step_ended()
         now_s = perf_counter()
-        if self._is_told_to_end(step):
+        if self._ends_here(step):
             self._leave("steps")
         if self.tried and _REFUSED_BY <= step <= _MOST_WARMUP_STEPS and self._all_refused():
             self._leave("refused")
@@ -123,7 +224,7 @@ class Trial:
         return step >= least and steady
 
     def _all_refused(self) -> bool:
-        """Whether none of the changes that this trial is about could be made: there is nothing to measure."""
+        """Return whether none of the changes that this trial is about could be made: there is nothing to measure."""
         return ranks(self.torch)[1] == 1 and all(changes.refused(key) for key in self.tried)
 
     def _begin(self, step: int) -> float:
@@ -134,7 +235,8 @@ class Trial:
         return self.began_s
 
     def _is_over(self, step: int, now_s: float) -> bool:
-        """Whether this rank ends here. Steps of a GPU that is behind are counted by the host's time, and waited for."""
+        """Return whether this rank ends here. Steps of a GPU that is behind are counted by the host's time, and
+        waited for."""
         rank, world = ranks(self.torch)
         if world > 1 and rank:
             return False
@@ -159,7 +261,7 @@ class Trial:
     def _steps_in_pass(self) -> int:
         return int((self.loader_of() or {}).get("length") or 0)
 
-    def _is_told_to_end(self, step: int) -> bool:
+    def _ends_here(self, step: int) -> bool:
         """Rank 0 has named the step; this rank may still be warming up by its own clock."""
         rank, world = ranks(self.torch)
         return world > 1 and rank > 0 and step >= (_read_end() or sys.maxsize)
@@ -171,10 +273,10 @@ class Trial:
     def _leave(self, ended: str) -> None:
         try:
             self._wait_for_gpu()
-            self.tell(ended)
-            self.recorder.tell()
+            self.report_trial(ended)
+            self.recorder.report_line()
         except Exception as error:  # noqa: BLE001
-            report.write("trial_failed", {"reason": ("%s: %s" % (type(error).__name__, error))[:300]})
+            report.failure("trial_failed", error)
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
@@ -188,20 +290,20 @@ class Trial:
         """The script is at its end before the trial is: what there is."""
         if os.getpid() == self.pid and self.recorder.on:
             try:
-                self.tell("script")
+                self.report_trial("script")
             except Exception as error:  # noqa: BLE001
-                report.write("trial_failed", {"reason": ("%s: %s" % (type(error).__name__, error))[:300]})
+                report.failure("trial_failed", error)
 
-    def tell(self, ended: str) -> None:
+    def report_trial(self, ended: str) -> None:
         """The report; once."""
-        if self.told:
+        if self.reported:
             return
-        self.told = True
+        self.reported = True
         rank, world = ranks(self.torch)
         line: Dict[str, Any] = {"pid": self.pid, "rank": rank, "world": world, "ended": ended}
         line.update(all_steps=self.recorder.steps, seed_offset=self.seed_offset, **self._measured())
         line["losses"] = self.losses.values()
-        line["kept_files"] = keep_files.told()
+        line["kept_files"] = undo_journal.counts()
         cuda = self.torch.cuda
         if cuda.is_available() and cuda.is_initialized():
             line.update(peak_bytes=cuda.max_memory_allocated(), reserved_bytes=cuda.max_memory_reserved())
@@ -241,11 +343,10 @@ def seed(torch: Any, offset: int) -> None:
     generators.append((getattr(numpy, "random", None), "seed"))
     for owner, name in generators:
         original = getattr(owner, name, None)
-        if original is None:
-            continue
-        original(_FIRST_SEED + offset)
-        if offset:
-            setattr(owner, name, _offset(original, offset))
+        if original is not None:
+            original(_FIRST_SEED + offset)
+            if offset:
+                wrap(owner, name, lambda seeder: _offset(seeder, offset))
 
 
 def _offset(original: Any, offset: int) -> Any:

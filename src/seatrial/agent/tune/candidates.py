@@ -1,42 +1,115 @@
-"""What can be tried on a script, the most promising first, and what is not tried, with the reason.
+"""List what can be tried on a script, the most promising first, and what is not tried, with the reason.
 
 Asked again after each change that was kept: a script that waits for data no longer is bound by another thing.
 """
 
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from seatrial.agent.tune.anatomy import Anatomy
+from seatrial.agent.tune.trial import Trial
+from seatrial.common.contract.tunables import BUNDLED, GROUPS
 
-#: Words of ``--only`` → keys of SEATRIAL_TUNE (docs/decisions/0037-tune.md) that they stand for.
-NAMES: Dict[str, Tuple[str, ...]] = {
-    "workers": ("workers", "persistent_workers", "prefetch_factor"),
-    "pin_memory": ("pin_memory", "non_blocking"),
-    "tf32": ("tf32",),
-    "cudnn_benchmark": ("cudnn_benchmark",),
-    "bf16": ("precision",),
-    "channels_last": ("channels_last",),
-    "fused_optimizer": ("fused_optimizer",),
-    "compile": ("compile",),
-    "buckets": ("bucket_cap_mb", "gradient_as_bucket_view"),
-}
+#: Regions that the hook's windows distinguish from the others; see common/signals.py.
+_REFINED = ("copy", "other", "backward", "optimizer", "sync", "communication")
 
-#: Numbers change in these only by the order of sums, or not at all: they need no losses to be kept.
-NEUTRAL = ("workers", "pin_memory", "cudnn_benchmark", "channels_last", "fused_optimizer", "buckets")
+
+class Anatomy(NamedTuple):
+    """Shares of the step's time, 0 to 1, and what is known of the training.
+
+    gpu_waits: share of marks at which the GPU had nothing left to do; None where nobody looked.
+    workers: of the loader, None where no DataLoader gives the batches. persistent: whether they stay between passes.
+    fused: whether the optimizer is as the script has it. convolutions: whether there are weights of 2-D ones.
+    in_pass: batches in a pass, 0 where that is not known.
+    """
+
+    data: float
+    copy: float
+    optimizer: float
+    sync: float
+    communication: float
+    computing: float
+    gpu_waits: Optional[float]
+    workers: Optional[int]
+    persistent: bool
+    in_pass: int
+    pinned: bool
+    device: str
+    dtype: str
+    autocast: Optional[str]
+    optimizer_name: str
+    fused: bool
+    convolutions: bool
+    parallel: Optional[str]
+    compile_s: float
+    cuda_graph: bool
+
+
+def anatomy_of(trial: Trial) -> Anatomy:
+    """A number that was not reported is 0: nothing that rests on it is tried."""
+    regions = _refined(trial)
+    seconds = sum(regions.values()) or 1.0
+    shares = {name: spent / seconds for name, spent in regions.items()}
+    window = _dict(trial.anatomy, "window")
+    caught = window.get("caught_up")
+    loader = trial.facts.get("loader")
+    loader = loader if isinstance(loader, dict) else None
+    return Anatomy(
+        data=shares.get("data", 0.0),
+        copy=shares.get("copy", 0.0),
+        optimizer=shares.get("optimizer", 0.0),
+        sync=shares.get("sync", 0.0),
+        communication=shares.get("communication", 0.0),
+        computing=sum(shares.get(name, 0.0) for name in ("other", "backward", "sync", "optimizer")),
+        gpu_waits=caught[0] / caught[1] if isinstance(caught, list) and len(caught) == 2 and caught[1] else None,
+        workers=int(_number(loader.get("workers"))) if loader is not None else None,
+        persistent=bool(loader and loader.get("persistent_workers")),
+        in_pass=int(_number((loader or {}).get("length"))),
+        pinned=bool(loader and loader.get("pin_memory")),
+        device=str(trial.facts.get("device", "")),
+        dtype=str(trial.facts.get("parameter_dtype", "")),
+        autocast=trial.facts.get("autocast"),
+        optimizer_name=str(trial.facts.get("optimizer", "")),
+        fused=bool(trial.facts.get("fused")),
+        convolutions=bool(trial.facts.get("convolutions")),
+        parallel=trial.facts.get("parallel"),
+        compile_s=_number(trial.anatomy.get("compile_s")),
+        cuda_graph=bool(trial.facts.get("cuda_graph")),
+    )
+
+
+def _refined(trial: Trial) -> Dict[str, float]:
+    """The measured steps' regions without evaluation and saving, refined in the windows' proportions."""
+    regions = _dict(trial.report or {}, "regions")
+    whole = {name: _number(spent) for name, spent in regions.items() if name not in ("evaluation", "checkpoint")}
+    window = _dict(_dict(trial.anatomy, "window"), "regions")
+    fine = {name: _number(window.get(name)) for name in _REFINED}
+    fine_s, coarse_s = sum(fine.values()), sum(whole.get(name, 0.0) for name in _REFINED)
+    if not fine_s:
+        return whole
+    return {**whole, **{name: spent * coarse_s / fine_s for name, spent in fine.items()}}
+
+
+def _dict(values: Dict[str, Any], key: str) -> Dict[str, Any]:
+    value = values.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0
+
 
 #: Between the names of what is tried in one trial.
 BESIDE = "+"
 
-#: What may be tried together; and the trials that each change needs alone: one, and a second one where it is close.
-_CHEAP = ("bf16", "tf32", "channels_last", "cudnn_benchmark", "fused_optimizer", "pin_memory")
+#: Trials that each change needs alone: one, and a second one where it is close.
 _TRIALS_EACH = 2.5
 
-#: Below this share of the step a thing is not worth a trial: it could win no more than is told from noise.
+#: Below this share of the step a thing is not worth a trial: its gain would be lost in noise.
 _LEAST_SHARE = 0.03
 
 #: Optimizers that take fused=True. Source: torch/optim (2.13): adagrad, adam, adamw, sgd.
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 
-#: Most workers that are tried for one rank, whatever the machine has.
+#: Most workers that are tried for one rank, however many the machine has.
 _MOST_WORKERS = 16
 
 #: Below this share of a step few workers are tried first: many take time from the thread that trains. Where a trial of
@@ -53,7 +126,7 @@ _LAUNCH_BOUND = 0.5
 class Candidate(NamedTuple):
     """Attributes:
 
-    name: of NAMES. changes: on top of what is kept. share: of the step's time that it can take away.
+    name: of GROUPS. changes: on top of what is kept. share: of the step's time that it can take away.
     slow: its trial compiles first.
     """
 
@@ -62,19 +135,9 @@ class Candidate(NamedTuple):
     share: float
     slow: bool = False
 
-    @property
-    def words(self) -> str:
-        """``workers=8 persistent_workers``."""
-        return in_words(self.changes)
-
-
-def in_words(changes: Dict[str, Any]) -> str:
-    told = [key if value is True else "%s=%s" % (key, value) for key, value in sorted(changes.items())]
-    return ", ".join(told) or "as it is"
-
 
 class Way(NamedTuple):
-    """One of NAMES: its candidates, or why it cannot be done, or why it is not worth a trial."""
+    """One of GROUPS: its candidates, or why it cannot be done, or why it is not worth a trial."""
 
     name: str
     able: List[Candidate]
@@ -113,7 +176,7 @@ def candidates(
         if only and way.name not in only:
             continue
         reason = way.cannot or (None if way.name in only else way.not_worth)
-        was_tried = any(set(each) & set(NAMES[way.name]) for each in tried)
+        was_tried = any(set(each) & set(GROUPS[way.name]) for each in tried)
         if reason is None:
             untried = [each for each in way.able if each.changes not in tried]
             able += [each for each in untried if not each.changes.items() <= kept.items()]
@@ -129,7 +192,7 @@ def candidates(
 
 def _together(able: Sequence[Candidate]) -> Optional[Candidate]:
     """All that changes arithmetic, copies or the optimizer at once; None where that is one thing, or none."""
-    members = [each for each in able if each.name in _CHEAP]
+    members = [each for each in able if each.name in BUNDLED]
     if len(members) < 2:
         return None
     left, changes = 1.0, {}
@@ -142,7 +205,8 @@ def _together(able: Sequence[Candidate]) -> Optional[Candidate]:
 def with_workers(
     behind: Candidate, found: Anatomy, kept: Dict[str, Any], tried: Sequence[Dict[str, Any]], cpus: int
 ) -> Optional[Candidate]:
-    """The same change beside more workers, where its own trial (``found``) waited for the loader; None where not.
+    """Return the same change together with more workers, where its own trial (``found``) waited for the loader; None
+    where not.
 
     Source: SimpleDLA on CIFAR-10, an H200, two workers. Its steps took 16 ms and waited 1 % for data. With CUDA graphs
     they take 5 ms where no loader is; in the tune they took 17.
@@ -237,7 +301,7 @@ def _arithmetic(found: Anatomy, kept: Dict[str, Any]) -> Tuple[Way, ...]:
 
 
 def _fused(found: Anatomy) -> Way:
-    if found.optimizer_name.startswith("none"):  # hook/hand_steps.py
+    if found.optimizer_name.startswith("none"):  # hook/torch_steps.py
         return Way("fused_optimizer", [], "the script has no optimizer")
     if found.optimizer_name not in _FUSED:
         return Way("fused_optimizer", [], "%s has no fused form" % (found.optimizer_name or "its optimizer"))
@@ -262,7 +326,7 @@ def _compile(found: Anatomy, kept: Dict[str, Any]) -> Way:
         little = "the script trains on the CPU"
     waits = found.gpu_waits or 0.0
     # Fewer kernels are fewer launches, too, and a CUDA graph is one launch. What was compiled lies in caches: where
-    # CUDA graphs are no gain, compiling without them is tried in less time.
+    # CUDA graphs gain nothing, compiling without them is tried in less time.
     plain = Candidate("compile", {"compile": "default"}, (0.3 + 0.1 * waits) * found.computing, slow=True)
     graphs = Candidate("compile", {"compile": "reduce-overhead"}, (0.3 + 0.3 * waits) * found.computing, slow=True)
     able = [] if "compile" in kept else [plain]

@@ -1,25 +1,79 @@
-"""The driver: baseline, then one change at a time on top of what is kept, then baseline and combination once more."""
+"""Tune a script: baseline, then one change at a time on top of the kept ones, then baseline and combination again."""
 
 import os
 import signal
 import sys
+import time
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
-from seatrial.agent.process.target import become_subreaper
-from seatrial.agent.tune import anatomy, judging, spec, trial
-from seatrial.agent.tune.budget import Budget, usual_s
-from seatrial.agent.tune.candidates import BESIDE, NAMES, Candidate, candidates, in_words, with_workers
-from seatrial.agent.tune.fitting import Fitting
-from seatrial.agent.tune.record import Record, Row, tell
-from seatrial.agent.tune.refusal import last_line, refusal
+from seatrial.agent.target import become_subreaper
+from seatrial.agent.tune import spec, statistics, trial
+from seatrial.agent.tune.candidates import BESIDE, Candidate, anatomy_of, candidates, with_workers
+from seatrial.agent.tune.fit import Fitting
+from seatrial.agent.tune.record import Record, Row, append_report, last_line, refusal
 from seatrial.agent.tune.spec import Spec
-from seatrial.agent.tune.standing import Standing
+from seatrial.agent.tune.statistics import Standing
 from seatrial.agent.tune.trial import Trial
-from seatrial.probe.cgroup import Cgroup
+from seatrial.common.contract.tunables import GROUPS, in_words
+from seatrial.probe.container import Cgroup
+
+#: A trial that compiles may take so much longer than the others, as a share of the budget, and is taken to take so
+#: many seconds longer until one was seen. Source: mingpt on an H200, 26 s; BERT with batches of varying length never
+#: ended.
+_COMPILE_SHARE, _COMPILES_S = 0.25, 20.0
+
+
+class Budget:
+    """From when it is made.
+
+    Attributes:
+        compiled_s: what trials that compile took.
+    """
+
+    def __init__(self, wanted: Spec, standing: Standing) -> None:
+        self._spec, self._standing = wanted, standing
+        self._began_s = time.monotonic()
+        self.compiled_s: List[float] = []
+
+    @property
+    def spent_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+    @property
+    def left_s(self) -> float:
+        return self._spec.budget_s - self.spent_s
+
+    def limit_s(self, slow: bool = False) -> float:
+        """Limit one trial: twice what the reference took, and never what the end still needs."""
+        trials = self._standing.reference or self._standing.baselines
+        longest_s = max([each.wall_s for each in trials] or [self._spec.seconds])
+        end_s = self.end_s() if slow and self._standing.kept else 0.0
+        return max(
+            1.0, min(self.left_s - end_s, 2 * longest_s + 10 + (_COMPILE_SHARE * self._spec.budget_s if slow else 0))
+        )
+
+    def end_s(self) -> float:
+        """For the combination once more at the end; for the baseline, too, where the budget is not small."""
+        base_s = usual_s(self._standing.baselines)
+        return 1.1 * usual_s(self._standing.reference) + (1.1 * base_s if self._spec.budget_s > 10 * base_s else 0.0)
+
+    def needed_s(self, slow: bool) -> float:
+        """For one more trial, and for what comes at the end."""
+        trial_s = usual_s(self._standing.reference)
+        if slow and "compile" not in self._standing.kept:
+            trial_s = max(trial_s, *self.compiled_s) if self.compiled_s else trial_s + _COMPILES_S
+        return 1.15 * trial_s + self.end_s()
+
+
+def usual_s(trials: List[Trial]) -> float:
+    """Return what a trial of these takes; of the very first one files came from the disk."""
+    walls_s = sorted(each.wall_s for each in trials if each.number > 1 or len(trials) == 1)
+    return walls_s[len(walls_s) // 2] if walls_s else 0.0
+
 
 EXIT_CANNOT = 1
 
-#: The first trial may take this share of the budget: more is no tuning any more.
+#: The first trial may take this share of the budget: more would not be tuning.
 _FIRST_SHARE = 0.6
 
 #: After a change that makes steps so much faster, another thing may be what they wait for: what was no faster before
@@ -41,20 +95,20 @@ class Stopped(BaseException):
 
 
 def main(path: str) -> int:
-    """Tune as the spec at ``path`` says; its exit code."""
-    asked = spec.read(path)
+    """Tune as the spec at ``path`` has it; returns the exit code."""
+    wanted = spec.read(path)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
     become_subreaper()
-    driver = Driver(asked)
+    driver = Driver(wanted)
     try:
         return driver.run()
     except Stopped:
-        say("stopped after %d trials" % driver.record.trials)
+        print_line("stopped after %d trials" % driver.record.trials)
         return 128 + signal.SIGTERM
     finally:
         driver.record.seconds = driver.budget.spent_s
-        driver.record.tell()
+        driver.record.report()
 
 
 def _stop(number: int, frame: Any) -> None:
@@ -63,7 +117,7 @@ def _stop(number: int, frame: Any) -> None:
     raise Stopped
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """A line for the one who looks on."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
@@ -76,11 +130,11 @@ class Driver:
     newest: the first trial of the newest change.
     """
 
-    def __init__(self, asked: Spec) -> None:
-        self.spec = asked
+    def __init__(self, wanted: Spec) -> None:
+        self.spec = wanted
         self.record = Record()
         self.standing = Standing()
-        self.budget = Budget(asked, self.standing)
+        self.budget = Budget(wanted, self.standing)
         self.tried: List[Dict[str, Any]] = []
         self.no_faster: List[Dict[str, Any]] = []
         self.hopeless: Set[str] = set()
@@ -94,12 +148,12 @@ class Driver:
         self.record.refusal = refusal(first, self.spec, limit_s)
         if self.record.refusal is not None:
             sys.stderr.write(first.output[-8000:])
-            say("this script cannot be tuned: %s" % self.record.refusal.words)
+            print_line("this script cannot be tuned: %s" % self.record.refusal.words)
             return EXIT_CANNOT
         for line in first.lines:  # the receipt's anatomy is the baseline's
             for key in ("anatomy", "training"):
                 if key in line:
-                    tell(key, line[key])
+                    append_report(key, line[key])
         if self.spec.fit:
             return self._fit()
         if self.budget.left_s > 1.5 * first.wall_s:
@@ -108,14 +162,14 @@ class Driver:
         self._greedy()
         self._finally()
         self.record.done = True
-        say(self._conclusion())
+        print_line(self._conclusion())
         return 0
 
     def _fit(self) -> int:
         words = Fitting(self).run()
         self.record.combination = Row("fit", {}, None, None, "", words)
         self.record.done = True
-        say(words)
+        print_line(words)
         return 0
 
     def baseline(self, words: str, limit_s: float) -> Trial:
@@ -124,7 +178,7 @@ class Driver:
         self.seeds += 1
         if made.measured:
             self.standing.add_baseline(made)
-        self._tell_baseline()
+        self._report_baseline()
         return made
 
     def trial(
@@ -137,7 +191,7 @@ class Driver:
     ) -> Trial:
         """One trial. ``tried``: keys that it is about, of which it needs one."""
         self.record.trials += 1
-        say("trial %d, %.0f s left: %s" % (self.record.trials, max(0.0, self.budget.left_s), words))
+        print_line("trial %d, %.0f s left: %s" % (self.record.trials, max(0.0, self.budget.left_s), words))
         made = trial.run(self.spec, self.record.trials, changes, seed_offset, limit_s, tried)
         self.record.add_files(made)
         if "compile" in changes:
@@ -145,8 +199,8 @@ class Driver:
         self.record.seconds = self.budget.spent_s
         return made
 
-    def _tell_baseline(self) -> None:
-        rates = judging.rates(self.standing.warm(self.standing.baselines))
+    def _report_baseline(self) -> None:
+        rates = statistics.rates(self.standing.warm(self.standing.baselines))
         if rates is None:
             return
         last = self.standing.baselines[-1]
@@ -155,15 +209,15 @@ class Driver:
         )
         self.record.band = self.standing.band.width if len(self.standing.band.curves) > 1 else None
         self.record.level = self.standing.band.level
-        self.record.tell()
-        say("    %s" % _rate(rates))
+        self.record.report()
+        print_line("    %s" % _rate(rates))
 
     # one change at a time
 
     def _greedy(self) -> None:
         cpus = _cpus() // max(1, self.spec.ranks)
         while True:
-            found = anatomy.of(self.standing.reference[-1])
+            found = anatomy_of(self.standing.reference[-1])
             trial_s = max(0.1, usual_s(self.standing.reference))
             able, self.record.not_tried = candidates(
                 found,
@@ -186,15 +240,15 @@ class Driver:
             self._try_with_workers(fits[0], cpus)
 
     def _try_with_workers(self, candidate: Candidate, cpus: int) -> None:
-        """What was no faster because the loader gave no more batches is tried once more beside more workers."""
+        """Return what was no faster because the loader gave no more batches is tried once more with more workers."""
         if self.spec.only and "workers" not in self.spec.only:
             return
         if self.record.rows[-1].verdict not in ("slower", "no-faster") or self.newest is None:
             return
-        found = anatomy.of(self.newest)
-        beside = with_workers(candidate, found, self.standing.kept, self.tried, cpus) if self.newest.measured else None
-        if beside is not None and self.budget.needed_s(beside.slow) < self.budget.left_s:
-            self._try(beside)
+        found = anatomy_of(self.newest)
+        joined = with_workers(candidate, found, self.standing.kept, self.tried, cpus) if self.newest.measured else None
+        if joined is not None and self.budget.needed_s(joined.slow) < self.budget.left_s:
+            self._try(joined)
 
     def _try(self, candidate: Candidate) -> None:
         if self.since_reference >= _REFERENCE_EVERY and self.budget.needed_s(candidate.slow) * 1.5 < self.budget.left_s:
@@ -219,7 +273,7 @@ class Driver:
         if row.verdict in ("slower", "no-faster"):
             self.no_faster.append(candidate.changes)
             if row.verdict == "no-faster" and BESIDE in candidate.name:  # then none of it alone
-                alone = [NAMES[name] for name in candidate.name.split(BESIDE) if name != "workers"]
+                alone = [GROUPS[name] for name in candidate.name.split(BESIDE) if name != "workers"]
                 parts = [{key: candidate.changes[key] for key in keys if key in candidate.changes} for keys in alone]
                 self.tried += parts
                 self.no_faster += parts
@@ -237,11 +291,11 @@ class Driver:
             self.since_reference = 0
             self.record.places.update(made[-1].places)
         self.record.kept = self.standing.kept
-        self.record.tell()
-        say("    %s%s" % ("%s; " % _rate(row.rates) if row.rates else "", row.why))
+        self.record.report()
+        print_line("    %s%s" % ("%s; " % _rate(row.rates) if row.rates else "", row.why))
 
     def _measure_another_seed(self, made: Trial) -> bool:
-        """Two seeds are one sample of how far seeds differ: one more, before a change that is near is refused."""
+        """Two seeds are one sample of how far seeds differ: one more, before a close change is refused."""
         needed_s = 1.15 * usual_s(self.standing.baselines) + self.budget.end_s()
         if not self.standing.band.might_agree(made) or self.seeds >= _MOST_SEEDS or needed_s > self.budget.left_s:
             return False
@@ -260,8 +314,8 @@ class Driver:
     def _judged(self, candidate: Candidate, made: List[Trial], last: bool = False) -> Row:
         """The row of a change after one trial, or two; verdict ``again`` asks for the second."""
         newest = made[-1]
-        against = judging.rates(self.standing.warm(self.standing.reference))
-        rates = judging.rates([each for each in made if each.measured])
+        against = statistics.rates(self.standing.warm(self.standing.reference))
+        rates = statistics.rates([each for each in made if each.measured])
         assert against is not None
         apart = self.standing.band.distance(newest)
         row = Row(
@@ -283,8 +337,8 @@ class Driver:
         self,
         candidate: Candidate,
         made: List[Trial],
-        rates: Optional[judging.Rates],
-        against: judging.Rates,
+        rates: Optional[statistics.Rates],
+        against: statistics.Rates,
         last: bool,
     ) -> Tuple[str, str]:
         newest = made[-1]
@@ -295,18 +349,18 @@ class Driver:
             if newest.exit_code is None:
                 return "failed", "took longer than a trial may"
             return "failed", "failed: %s" % last_line(newest.output)
-        gain, noise = judging.gain(rates, against), judging.noise(rates, against, self.standing.deviation())
+        gain, noise = statistics.gain(rates, against), statistics.noise(rates, against, self.standing.deviation())
         if gain <= -noise:
             return "slower", "%.0f %% slower" % (-100 * gain)
         time_for_two = not last and self.budget.left_s > 2 * self.budget.needed_s(candidate.slow)
         if gain < noise:
-            if time_for_two and gain > max(judging.LEAST_GAIN, noise / 2):
+            if time_for_two and gain > max(statistics.LEAST_GAIN, noise / 2):
                 return "again", ""
             return "no-faster", "no faster beyond the noise of %.0f %%" % (100 * noise)
         why = self.standing.why_different(candidate.name, newest)
         if why:
             return "different", why
-        if time_for_two and gain < max(judging.SURE_GAIN, 1.5 * noise):
+        if time_for_two and gain < max(statistics.SURE_GAIN, 1.5 * noise):
             return "again", ""
         return "kept", "%.2f times as fast: kept" % (1 + gain)
 
@@ -321,13 +375,13 @@ class Driver:
                 if len(self.standing.baselines) < 4 and self.budget.left_s > 1.1 * self.standing.baselines[-1].wall_s:
                     self.baseline("as it is, at the end", self.budget.limit_s())
             fresh = self.standing.reference[1:] or self.standing.reference  # the first was chosen for being fast
-            rates, against = judging.rates(fresh), judging.rates(self.standing.warm(self.standing.baselines))
+            rates, against = statistics.rates(fresh), statistics.rates(self.standing.warm(self.standing.baselines))
             assert rates is not None and against is not None
-            newest, gain = self.standing.reference[-1], judging.gain(rates, against)
+            newest, gain = self.standing.reference[-1], statistics.gain(rates, against)
             why = self.standing.why_different(self.standing.kept_order[-1][0], newest)
-            if gain <= judging.noise(rates, against, self.standing.deviation()):
-                told = "measured again, %.4g steps/s with it and %.4g as it is are no more apart than the noise"
-                why = why or told % (rates.median, against.median)
+            if gain <= statistics.noise(rates, against, self.standing.deviation()):
+                words = "measured again, %.4g steps/s with it and %.4g as it is are no more apart than the noise"
+                why = why or words % (rates.median, against.median)
             if not why:
                 self.record.combination = Row(
                     "combination",
@@ -362,7 +416,7 @@ class Driver:
         return "%s: %s (%s)" % (in_words(self.standing.kept), whole.why, _rate(whole.rates))
 
 
-def _rate(rates: judging.Rates) -> str:
+def _rate(rates: statistics.Rates) -> str:
     return "%.4g steps/s ± %.1f %%" % (rates.median, 100 * rates.spread)
 
 

@@ -1,10 +1,13 @@
 """Fit: the largest batch that the GPU's memory holds, and the fastest one, from a few trials.
 
 Memory grows with the batch along a line, weights and optimizer at its beginning: two trials give it, each further one
-is predicted first and then seen. A trial that runs out of memory is no failure here: it says where the end is.
+is predicted first and then seen. A trial that runs out of memory is no failure here: it shows where the end is.
 """
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+from seatrial.agent.tune import statistics
+from seatrial.agent.tune.record import Row
 
 #: A step up is at most this many times the largest batch that was seen: lines bend where cuDNN chooses other kernels.
 _MOST_GROWTH = 4.0
@@ -47,7 +50,7 @@ class Point(NamedTuple):
     seen: Seen
 
     def as_dict(self) -> Dict[str, Any]:
-        """As it is told: a row of the table."""
+        """Return it as a row of the table."""
         row: Dict[str, Any] = {"batch": self.batch, "predicted_bytes": self.predicted_bytes}
         row.update(peak_bytes=self.seen.peak_bytes, examples_per_s=self.seen.examples_per_s)
         if self.predicted_bytes and self.seen.peak_bytes:
@@ -89,7 +92,7 @@ def fit(batch: int, capacity_bytes: int, run: Callable[[int], Seen], more: Calla
 
     first = go(batch)
     if first.why or first.out_of_memory or not first.peak_bytes:
-        why = first.why or ("it runs out of memory as it is" if first.out_of_memory else "its memory was not told")
+        why = first.why or ("it runs out of memory as it is" if first.out_of_memory else "its memory was not reported")
         return Fit(points, refusal="the batch cannot be fitted: %s" % why)
     beyond: Optional[int] = None  # the smallest batch that did not fit
     while more() and len(points) < _MOST_TRIALS:
@@ -108,7 +111,7 @@ def fit(batch: int, capacity_bytes: int, run: Callable[[int], Seen], more: Calla
 
 
 def seen_of(made: Any) -> Seen:
-    """What a trial of the driver's (trial.Trial) says of its batch."""
+    """Return what a trial of the driver's (trial.Trial) shows of its batch."""
     refused = made.refused.get("batch_size", "")
     if refused and "already" not in refused:
         return Seen(None, None, why=refused)
@@ -120,7 +123,7 @@ def seen_of(made: Any) -> Seen:
     return Seen(max(peaks, default=0) or None, made.examples_per_s)
 
 
-#: What torch says then. Source: torch/csrc, c10/cuda/CUDACachingAllocator.cpp, and torch.OutOfMemoryError.
+#: What torch prints then. Source: torch/csrc, c10/cuda/CUDACachingAllocator.cpp, and torch.OutOfMemoryError.
 _OUT_OF_MEMORY = ("OutOfMemoryError", "CUDA out of memory", "HIP out of memory")
 
 
@@ -164,3 +167,68 @@ def _even(size: int) -> int:
         if size >= 16 * unit:
             return size // unit * unit
     return size
+
+
+class Fitting:
+    """Runs the search with a driver's trials.
+
+    Args:
+        driver: its baseline has been measured (driver.Driver).
+    """
+
+    def __init__(self, driver: Any) -> None:
+        self._driver = driver
+        self._trials: Dict[int, Any] = {}
+
+    def run(self) -> str:
+        """Search, record the rows, and return the conclusion in a sentence."""
+        driver = self._driver
+        baselines = driver.standing.baselines
+        loader = baselines[0].facts.get("loader") if baselines else None
+        batch = loader.get("batch_size") if isinstance(loader, dict) else None
+        if not isinstance(batch, int) or batch < 1:
+            return "the batch cannot be fitted: no DataLoader with a batch size gives the batches"
+        self._try(batch)  # shows how much memory there is
+        capacity = self._capacity(batch)
+        if capacity is None:
+            return "the batch cannot be fitted: training is not on a GPU"
+        found = fit(batch, capacity, self._seen, self._time_is_left)
+        for point in found.points:
+            driver.record.rows.append(self._row(point.batch, point.as_dict()))
+        return self._conclusion(found, batch)
+
+    def _try(self, batch: int) -> Any:
+        if batch not in self._trials:
+            driver = self._driver
+            self._trials[batch] = driver.trial(
+                {"batch_size": batch}, "batches of %d" % batch, driver.budget.limit_s(slow=True)
+            )
+        return self._trials[batch]
+
+    def _seen(self, batch: int) -> Seen:
+        return seen_of(self._try(batch))
+
+    def _capacity(self, batch: int) -> Optional[int]:
+        row = self._trials[batch].places.get("gpu_bytes")
+        word = row[0] if isinstance(row, list) and row else ""
+        return int(word) if isinstance(word, str) and word.isdigit() else None
+
+    def _time_is_left(self) -> bool:
+        return bool(self._driver.budget.left_s > 1.5 * max(made.wall_s for made in self._trials.values()))
+
+    def _row(self, batch: int, row: Dict[str, Any]) -> Row:
+        made = self._trials[batch]
+        rates = statistics.rates([made]) if made.measured else None
+        why = str(row.get("words", ""))
+        if "off_by" in row:
+            why = "predicted %.2f GiB: off by %.1f %%" % (row["predicted_bytes"] / 2**30, 100 * abs(row["off_by"]))
+        elif row.get("words") and row.get("predicted_bytes"):
+            why += ": predicted %.2f GiB" % (row["predicted_bytes"] / 2**30)
+        changes = {"batch_size": batch}
+        return Row("batch", changes, rates, None, "", why, row.get("examples_per_s"), row.get("peak_bytes"))
+
+    def _conclusion(self, found: Fit, batch: int) -> str:
+        if found.refusal is not None:
+            return found.refusal
+        words = "the largest batch that was seen to fit is %d, the fastest %s (now %d)"
+        return (words + "; %s") % (found.largest, found.fastest or "is not known", batch, TRAINS_DIFFERENTLY)

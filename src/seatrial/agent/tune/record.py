@@ -1,22 +1,68 @@
-"""The record of a tune: what is told after each trial, whole, so that the last line has everything."""
+"""Report the whole tune after each trial, and why a script cannot be tuned."""
 
 import json
 import os
 import time
 from typing import Any, Dict, List, NamedTuple, Optional
 
-from seatrial.agent.tune.candidates import in_words
-from seatrial.agent.tune.judging import Rates
-from seatrial.agent.tune.refusal import Refusal
+from seatrial.agent.tune.spec import Spec
+from seatrial.agent.tune.statistics import Rates
 from seatrial.agent.tune.trial import Trial
+from seatrial.common.contract.tunables import in_words
 from seatrial.events import EVENTS_VARIABLE
+
+
+class Refusal(NamedTuple):
+    """``id`` for programs; the sentence; what to do, where something can be done."""
+
+    id: str
+    words: str
+    fix: Optional[str] = None
+
+
+def refusal(trial: Trial, spec: Spec, limit_s: float) -> Optional[Refusal]:
+    """None where the first trial was measured, so that others can be."""
+    steps = int((trial.report or {}).get("all_steps") or 0)
+    if trial.exit_code is None:
+        what = "made no step" if not steps and not trial.anatomy else "did not get through a trial's steps"
+        return Refusal("slow", "it %s within %.0f s" % (what, limit_s), "seatrial tune … --budget 600 --seconds 60")
+    if trial.exit_code != 0 and not trial.measured:
+        when = "before its first step" if not steps else "after %d steps" % steps
+        return Refusal("crashed", "it failed %s: %s" % (when, last_line(trial.output)), "seatrial run …")
+    if trial.hook_failed is not None and not trial.measured:
+        return Refusal("hook", "the hook that measures it gave up: %s" % trial.hook_failed, None)
+    if trial.report is None:
+        return Refusal("no-torch", "it imported no torch, the one framework that tune knows, or left by os._exit")
+    if not steps:
+        return Refusal("no-step", "no optimizer made a step in it", None)
+    if not trial.measured:
+        if trial.ended == "seconds":
+            return Refusal(
+                "slow", "its steps are too slow: a trial saw %d" % trial.steps, "seatrial tune … --seconds 60"
+            )
+        return Refusal(
+            "too-short",
+            "it ended after %d steps, and a trial takes about %d" % (steps, 20 + spec.steps),
+            "seatrial tune … -- --epochs 10   # or another option that makes it longer",
+        )
+    if spec.gpus and trial.facts.get("device") == "cpu":
+        return Refusal("on-cpu", "it trains on the CPU and leaves the GPU alone", 'model.to("cuda")   # in the script')
+    return None
+
+
+def last_line(output: str) -> str:
+    """Return the end of a failed trial's output: its exception, if it has one."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line for line in lines if "Error" in line.partition(":")[0] and " " not in line.partition(":")[0]]
+    return ((errors or lines or ["it printed nothing"])[-1])[:300]
+
 
 #: The key of the driver's lines in $SEATRIAL_EVENTS.
 KEY = "tune"
 
 
-def tell(key: str, value: Dict[str, Any]) -> None:
-    """A report of this process. Nothing is raised: what is lost is told again with the next."""
+def append_report(key: str, value: Dict[str, Any]) -> None:
+    """Append a report of this process. Never raises; the next report repeats everything."""
     line = {"t": round(time.time(), 4), key: value}
     try:
         descriptor = os.open(os.environ[EVENTS_VARIABLE], os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -33,7 +79,7 @@ class Row(NamedTuple):
 
     Attributes:
         against: steps a second of what it was compared with. verdict: kept, no-faster, slower, different, failed,
-            refused, removed; or "" of what is no change. why: the verdict in words.
+            refused, removed; or "" without a change. why: the verdict in words.
     """
 
     name: str
@@ -48,13 +94,13 @@ class Row(NamedTuple):
     places: Dict[str, Any] = {}  # noqa: RUF012
 
     def as_dict(self) -> Dict[str, Any]:
-        told: Dict[str, Any] = dict(self._asdict(), rates=None, words=in_words(self.changes))
-        del told["rates"]
+        row: Dict[str, Any] = dict(self._asdict(), rates=None, words=in_words(self.changes) or "as it is")
+        del row["rates"]
         if self.rates is not None:
-            told.update(
+            row.update(
                 steps_per_s=round(self.rates.median, 4), spread=round(self.rates.spread, 4), trials=self.rates.trials
             )
-        return {key: value for key, value in told.items() if value not in (None, {}, "")}
+        return {key: value for key, value in row.items() if value not in (None, {}, "")}
 
 
 class Record:
@@ -76,16 +122,16 @@ class Record:
         self.done = False
 
     def add_files(self, trial: Trial) -> None:
-        """What became of files that the trial wrote."""
-        told = (trial.report or {}).get("kept_files") or {}
-        self.files["skipped"] += int(told.get("skipped") or 0)
+        """Return what became of files that the trial wrote."""
+        kept = (trial.report or {}).get("kept_files") or {}
+        self.files["skipped"] += int(kept.get("skipped") or 0)
         for key in ("restored", "removed"):
             self.files[key] += trial.restored.get(key, 0)
-        for key, paths in (("new", trial.restored.get("new", [])), ("left", told.get("left", []))):
+        for key, paths in (("new", trial.restored.get("new", [])), ("left", kept.get("left", []))):
             self.files[key] = list(dict.fromkeys([*self.files[key], *paths]))[:20]
 
-    def tell(self) -> None:
-        tell(
+    def report(self) -> None:
+        append_report(
             KEY,
             {
                 "done": self.done,

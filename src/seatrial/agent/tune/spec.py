@@ -1,11 +1,11 @@
-"""What the driver is asked to do: a file that the agent writes, and the command that starts the driver with it."""
+"""Pass the driver its orders: a file that the agent writes, and the command that starts the driver with it."""
 
 import json
 import os
 import sys
 from typing import List, NamedTuple, Optional
 
-from seatrial.agent.plan import Plan
+from seatrial.common.contract.agent_plan import AgentPlan
 
 #: The word behind the agent's archive that makes it the driver.
 WORD = "--tune"
@@ -31,8 +31,8 @@ class Spec(NamedTuple):
     fit: bool = False
 
 
-def of(plan: Plan, argv: List[str]) -> Spec:
-    """What a plan asks for.
+def of(plan: AgentPlan, argv: List[str]) -> Spec:
+    """Return what a plan asks for.
 
     Args:
         argv: its script's whole command line.
@@ -58,6 +58,6 @@ def read(path: str) -> Spec:
         return Spec(**json.load(file))
 
 
-def asked(words: List[str]) -> Optional[str]:
+def spec_path(words: List[str]) -> Optional[str]:
     """The spec's path of the agent's command line, or None where it is no driver's."""
     return words[2] if len(words) == 3 and words[1] == WORD else None

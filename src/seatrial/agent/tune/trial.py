@@ -1,19 +1,103 @@
-"""One trial: the script's whole command line with some changes, to its end, and what it told."""
+"""Run one trial: the script's whole command line with some changes, to its end, with its files put back."""
 
 import ctypes
 import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-from seatrial.agent.tune import restore
-from seatrial.agent.tune.lines import read
 from seatrial.agent.tune.spec import Spec
-from seatrial.probe import proc
+from seatrial.probe import processes
+
+#: A longer line is none of a trial's.
+_MOST_BYTES = 8 << 20
+
+
+def read(path: str) -> List[Dict[str, Any]]:
+    """The objects in it, without lines that were cut off; none without such a file."""
+    lines = []
+    try:
+        with open(path, "rb") as file:
+            for line in file:
+                try:
+                    value = json.loads(line) if len(line) < _MOST_BYTES else None
+                except ValueError:
+                    continue
+                if isinstance(value, dict):
+                    lines.append(value)
+    except OSError:
+        pass
+    return lines
+
+
+#: New files that nobody wants of a trial. Others, such as a data set that was loaded, are left and reported.
+_UNWANTED = (".pt", ".pth", ".pth.tar", ".ckpt", ".safetensors")
+_UNWANTED_PARTS = ("tfevents",)
+
+
+def restore(events: str) -> Dict[str, Any]:
+    """``{"restored": number of files, "removed": number, "new": [paths left]}``."""
+    restored, removed = 0, 0
+    new: List[str] = []
+    for line in reversed(read(events + ".journal")):
+        try:
+            if "new" in line:
+                path = line["new"]
+                stands_in = "empty" in line and os.path.isfile(path) and not os.path.getsize(path)
+                if os.path.isfile(path) and (_unwanted(path) or stands_in):
+                    os.remove(path)
+                    removed += "empty" not in line
+                elif os.path.isfile(path):
+                    new.append(path)
+            elif "copy" in line:
+                if os.path.lexists(line["path"]) and _same(line["path"], line["copy"]):
+                    os.remove(line["copy"])
+                else:
+                    os.makedirs(os.path.dirname(line["path"]), exist_ok=True)
+                    _put_back(line["copy"], line["path"])
+                    restored += 1
+            elif os.path.getsize(line["path"]) > line["bytes"]:
+                os.truncate(line["path"], line["bytes"])
+                restored += 1
+        except (OSError, KeyError, TypeError):  # what cannot be put back lies in the trial's folder
+            continue
+    shutil.rmtree(events + ".files", ignore_errors=True)
+    return {"restored": restored, "removed": removed, "new": new[:20]}
+
+
+def _put_back(copy: str, path: str) -> None:
+    """In place: the file may be mounted, or have other names."""
+    if os.path.isfile(path):
+        shutil.copyfile(copy, path)
+        shutil.copystat(copy, path)
+    else:
+        shutil.move(copy, path)
+
+
+def _same(path: str, copy: str) -> bool:
+    """One file under two names, or the same bytes."""
+    if os.path.samefile(path, copy):
+        return True
+    if os.path.getsize(path) != os.path.getsize(copy):
+        return False
+    with open(path, "rb") as one, open(copy, "rb") as other:
+        while True:
+            first = one.read(1 << 20)
+            if first != other.read(1 << 20):
+                return False
+            if not first:
+                return True
+
+
+def _unwanted(path: str) -> bool:
+    name = os.path.basename(path)
+    return name.endswith(_UNWANTED) or any(part in name for part in _UNWANTED_PARTS)
+
 
 _PR_SET_PDEATHSIG = 1  # Source: prctl(2)
 
@@ -25,7 +109,7 @@ _QUIET = {
     "CLEARML_OFFLINE_MODE": "1",
 }
 
-#: Ranks, launchers and loaders of a trial that has told all get this long to leave.
+#: Ranks, launchers and loaders of a trial that has reported get this long to leave.
 _LEAVE_S = 5.0
 
 #: Looked whether it is over so often.
@@ -94,7 +178,7 @@ class Trial(NamedTuple):
 
     @property
     def measured(self) -> bool:
-        """Whether its rate is one: of slow steps a few are enough, as long as the trial came to its own end."""
+        """Return whether it has a rate: a few slow steps are enough, as long as the trial came to its own end."""
         return self.steps >= (_LEAST_SLOW_STEPS if self.ended in ("steps", "seconds") else LEAST_STEPS)
 
     @property
@@ -110,41 +194,41 @@ def run(
     limit_s: float,
     tried: Sequence[str] = (),
 ) -> Trial:
-    """Start it, wait, end what is left of it, put changed files back, read what it told.
+    """Start it, wait, end what is left of it, put changed files back, read what it reported.
 
     Args:
         tried: keys of ``changes`` that it is about; without one of them it ends.
     """
-    asked: Dict[str, Any] = {
+    options: Dict[str, Any] = {
         "warmup_steps": 10,
         "steps": spec.steps,
         "seconds": spec.seconds,
         "seed_offset": seed_offset,
     }
-    asked["tried"] = list(tried)
+    options["tried"] = list(tried)
     began_s = time.monotonic()
     restored: Dict[str, Any] = {}
     folder = os.path.join(spec.folder, "%02d" % number)
     events, printed = os.path.join(folder, "events.jsonl"), os.path.join(folder, "output.log")
-    process = _start(spec, folder, asked, changes)
+    process = _start(spec, folder, options, changes)
     try:
         code = _wait(process, events, began_s + limit_s)
     finally:  # also where the run is being stopped
         _end(process)
-        restored = restore.restore(events)
+        restored = restore(events)
     wall_s = time.monotonic() - began_s
     lines = read(events)
     ranks = _last_of_each(lines, "trial")
-    told = next((line for line in ranks if not line.get("rank")), None)
+    reported = next((line for line in ranks if not line.get("rank")), None)
     tuned = list({line.get("rank"): line["tuned"] for line in lines if isinstance(line.get("tuned"), dict)}.values())
     applied = _together(tuned, "applied")
-    whose = (told or {}).get("pid")
+    whose = (reported or {}).get("pid")
     of_rank = [line for line in lines if any(_pid(line, key) == whose for key in ("anatomy", "training"))]
     anatomies = [line["anatomy"] for line in of_rank if "anatomy" in line]
     facts = [line["training"] for line in of_rank if "training" in line]
     return Trial(
         number=number,
-        report=told,
+        report=reported,
         ranks=ranks,
         applied=applied,
         refused={key: str(why) for key, why in _together(tuned, "refused").items() if key not in applied},
@@ -160,14 +244,14 @@ def run(
     )
 
 
-def _start(spec: Spec, folder: str, asked: Dict[str, Any], changes: Dict[str, Any]) -> "subprocess.Popen[bytes]":
+def _start(spec: Spec, folder: str, options: Dict[str, Any], changes: Dict[str, Any]) -> "subprocess.Popen[bytes]":
     """Start the script in a session of its own that dies with this process; its output goes to output.log."""
     os.makedirs(folder, exist_ok=True)
     env = dict(os.environ, **_QUIET)
     env.setdefault("MLFLOW_TRACKING_URI", "file:" + os.path.join(folder, "mlruns"))
     env["TENSORBOARD_LOGGING_DIR"] = os.path.join(folder, "tensorboard")
     env["SEATRIAL_EVENTS"] = os.path.join(folder, "events.jsonl")
-    env["SEATRIAL_TRIAL"] = json.dumps(asked)
+    env["SEATRIAL_TRIAL"] = json.dumps(options)
     env.pop("SEATRIAL_TUNE", None)
     if changes:
         env["SEATRIAL_TUNE"] = json.dumps(changes)
@@ -192,16 +276,16 @@ def _start(spec: Spec, folder: str, asked: Dict[str, Any], changes: Dict[str, An
 
 def _wait(process: "subprocess.Popen[bytes]", events: str, until_s: float) -> Optional[int]:
     """Return its exit code; None if it took too long. A launcher that does not see its ranks' end is ended."""
-    told_s = None
+    reported_s = None
     code = None
     while True:
         code = process.poll()
         now_s = time.monotonic()
         if code is not None or now_s >= until_s:
             break
-        if told_s is None and _has_told(events):
-            told_s = now_s
-        if told_s is not None and now_s - told_s >= _LEAVE_S:
+        if reported_s is None and _has_reported(events):
+            reported_s = now_s
+        if reported_s is not None and now_s - reported_s >= _LEAVE_S:
             code = 0
             break
         time.sleep(_LOOK_S)
@@ -212,7 +296,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     """End everything that the trial left: all processes below this one, which inherits orphans."""
     until_s = time.monotonic() + _LEAVE_S
     while time.monotonic() < until_s:
-        pids = [each.pid for each in proc.descendants(os.getpid())]
+        pids = [each.pid for each in processes.descendants(os.getpid())]
         for pid in pids:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -233,8 +317,8 @@ def _reap() -> None:
         pass
 
 
-def _has_told(events: str) -> bool:
-    """Whether rank 0 has told a whole trial; its line is the last or the last but a few."""
+def _has_reported(events: str) -> bool:
+    """Return whether rank 0 has reported a whole trial; its line is the last or the last but a few."""
     try:
         with open(events, "rb") as file:
             file.seek(max(0, os.path.getsize(events) - (256 << 10)))
@@ -243,7 +327,7 @@ def _has_told(events: str) -> bool:
         return False
 
 
-#: A helper of the script's that imports torch tells ``script`` at its own end.
+#: A helper of the script's that imports torch reports ``script`` at its own end.
 _WHOLE = re.compile(rb'"ended":"(steps|seconds|refused)"')
 
 
@@ -259,9 +343,9 @@ def _last_of_each(lines: List[Dict[str, Any]], key: str) -> List[Dict[str, Any]]
     return [best[rank] for rank in sorted(best)]
 
 
-def _together(told: List[Dict[str, Any]], key: str) -> Dict[str, Any]:
+def _together(reported: List[Dict[str, Any]], key: str) -> Dict[str, Any]:
     found: Dict[str, Any] = {}
-    for line in told:
+    for line in reported:
         if isinstance(line.get(key), dict):
             found.update(line[key])
     return found

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import ConfigError, printable
-from seatrial.findings.commands import GENERATE_CDI
-from seatrial.findings.finding import Finding
+from seatrial.findings.finding import GENERATE_CDI, Finding
 from seatrial.system.project_files import read_text
 from seatrial.system.shown import shown
 from seatrial.system.typed_path import as_typed
@@ -166,7 +165,7 @@ def _list(edits: dict[str, Any], key: str) -> list[Any]:
 
 
 def _is_path(value: Any) -> bool:
-    """What the file system can be asked for, and a terminal can print."""
+    """Return whether the file system and a terminal can take a text."""
     return isinstance(value, str) and value.isprintable() and 0 < len(value) < _MOST_PATH
 
 

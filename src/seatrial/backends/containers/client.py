@@ -1,22 +1,162 @@
-"""EngineClient: an engine's command line, asked with a time limit; EngineTraits: what is its own in it.
-
-A daemon that hangs must not hang us.
-"""
+"""Command lines of the engines: their differences, their addresses, and questions with a time limit."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
 from typing import Any, Literal, cast
 
-from seatrial.backends.containers.address import addressed, docker_address, podman_address
-from seatrial.backends.containers.engine_errors import as_addressed, unavailable_error
-from seatrial.backends.containers.info import read_info
+from seatrial.backends.base import State, Status, this_machine
+from seatrial.backends.containers.errors import as_addressed, unavailable_error
 from seatrial.errors import CommandTimeoutError, EngineUnavailableError
 from seatrial.job.plan import EngineAddress
 from seatrial.system import command
+from seatrial.system.command import Completed
+
+#: Options of a client that choose the engine themselves: no other may stand beside them.
+#: Source: docker(1), "Options"; podman(1), "GLOBAL OPTIONS".
+CHOOSING = ("-H", "--host", "-c", "--context", "--url", "--connection", "--remote", "--root", "--runroot")
+
+#: Files in a folder of Docker's TLS certificates. Source: docs.docker.com/engine/security/protect-access.
+_TLS = {"--tlscacert": "ca.pem", "--tlscert": "cert.pem", "--tlskey": "key.pem"}
+
+
+def docker_address(
+    info: Mapping[str, Any], context: Mapping[str, Any], environ: Mapping[str, str] = os.environ
+) -> EngineAddress:
+    """Read a daemon's address.
+
+    Args:
+        info: of ``docker info``. The ID alone is not enough: up to Docker 23 it is a key in /etc/docker, which two
+            daemons of one machine share, and which a daemon keeps when its data moves.
+        context: the entry of ``docker context inspect`` that ``info`` was asked through.
+    """
+    stored = Path((context.get("Storage") or {}).get("TLSPath") or "<")
+    if (context.get("TLSMaterial") or {}).get("docker") and stored.is_absolute():
+        tls = str(stored / "docker")
+    elif environ.get("DOCKER_TLS_VERIFY") or environ.get("DOCKER_TLS"):
+        tls = environ.get("DOCKER_CERT_PATH") or str(Path(environ.get("HOME", "/root"), ".docker"))
+    else:
+        tls = None
+    identity = f"{info.get('ID')} {info.get('DockerRootDir')}"
+    return EngineAddress(endpoint=context["Endpoints"]["docker"]["Host"], id=identity, credentials=tls)
+
+
+def podman_address(
+    info: Mapping[str, Any], ask: Callable[..., Completed], environ: Mapping[str, str] = os.environ
+) -> EngineAddress:
+    """Read a Podman's address: its storage on this machine, or the service that the client speaks to.
+
+    Args:
+        info: of ``podman info``. ask: asks the same Podman more.
+    """
+    store = str(info["store"]["graphRoot"])
+    if not info["host"].get("serviceIsRemote"):
+        return EngineAddress(endpoint=store, id=f"{this_machine().id} {store}")
+    identity = f"{info['host'].get('hostname')} {store}"
+    if url := environ.get("CONTAINER_HOST"):
+        return EngineAddress(endpoint=url, id=identity, credentials=environ.get("CONTAINER_SSHKEY") or None)
+    known = json.loads(ask("system", "connection", "list", "--format", "json").stdout or "[]")
+    name = environ.get("CONTAINER_CONNECTION")
+    for connection in known:
+        if connection["Name"].rstrip("*") == name if name else connection.get("Default"):
+            return EngineAddress(
+                endpoint=connection["URI"], id=identity, credentials=connection.get("Identity") or None
+            )
+    return EngineAddress(endpoint="podman-remote", id=identity)
+
+
+def addressed(call: Sequence[str], at: EngineAddress, *, tls: bool) -> list[str]:
+    """Return the client's call with the options that lead to ``at``; unchanged if its user has given such an option.
+
+    Args:
+        tls: the options are Docker's, which take certificates, and not Podman's, which take a key.
+    """
+    if any(word.partition("=")[0] in CHOOSING for word in call[1:]):
+        return list(call)
+    if tls:
+        folder = Path(at.credentials) if at.credentials else None
+        files = [f"{flag}={folder / name}" for flag, name in _TLS.items() if folder and (folder / name).is_file()]
+        return [*call, "--host", at.endpoint, *(["--tlsverify", *files] if folder else [])]
+    if at.endpoint.startswith("/"):
+        return [*call, "--remote=false"]
+    if "://" not in at.endpoint:
+        return list(call)
+    return [*call, "--url", at.endpoint, *(["--identity", at.credentials] if at.credentials else [])]
+
+
+#: What podman-docker's script prints; where it is told to be quiet, Podman's own answer gives it away.
+_IS_PODMAN = "Emulate Docker CLI using podman"
+
+
+def read_info(
+    engine: str, key: str, ended: Completed, environ: Mapping[str, str] = os.environ, at: EngineAddress | None = None
+) -> dict[str, Any]:
+    """The answer, which has the ``key`` of a working engine. Raises EngineUnavailableError.
+
+    Without a daemon Docker's client prints its own half; older ones exit with 0 then (docker/cli#2300).
+    """
+    try:
+        info = json.loads(ended.stdout)
+    except ValueError:
+        info = None
+    told = info if isinstance(info, dict) else {}
+    if ended.exit_code == 0 and told.get(key):
+        return told
+    said = ended.stderr or "\n".join(told.get("ServerErrors") or [])
+    if "buildahVersion" in str(told.get("host")):
+        said = _IS_PODMAN
+    raise unavailable_error(engine, said or ("" if isinstance(info, dict) else ended.stdout), environ, at)
+
+
+#: What engines call a container's state.
+#: Source: moby api/types/container/state.go; podman libpod/define/containerstate.go.
+STATUSES: dict[str, Status] = {
+    "created": "created",
+    "configured": "created",
+    "initialized": "created",
+    "running": "running",
+    "paused": "running",
+    "restarting": "running",
+    "stopping": "running",
+    "stopped": "exited",
+    "exited": "exited",
+    "removing": "exited",
+    "dead": "exited",
+}
+
+
+def container_state(inspected: dict[str, Any]) -> State:
+    """One entry of ``container inspect``. Engines print exit code 0 for a container that has not ended."""
+    state = inspected["State"]
+    status = STATUSES.get(state["Status"].lower(), "running")
+    return State(
+        status,
+        exit_code=state.get("ExitCode") if status == "exited" else None,
+        oom_killed=bool(state.get("OOMKilled")),
+        error=state.get("Error") or None,
+        seconds=_seconds(state["StartedAt"], state["FinishedAt"])
+        if "FinishedAt" in state and status == "exited"
+        else None,
+    )
+
+
+def _seconds(started_at: str, finished_at: str) -> float:
+    """Between two times as engines print them: RFC 3339 with nanoseconds, which Python 3.10 does not read."""
+    begin, end = (
+        datetime.fromisoformat(
+            re.sub(r"(\.\d{1,6})\d*", lambda part: part[1].ljust(7, "0"), time).replace("Z", "+00:00")
+        )
+        for time in (started_at, finished_at)
+    )
+    return max(0.0, (end - begin).total_seconds())
+
 
 INFO_TIMEOUT_S = 5.0
 #: For inspect, kill, remove: milliseconds when well; beside a build that holds the store's lock on a loaded machine of
@@ -25,14 +165,16 @@ ANSWER_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True)
-class EngineTraits:
-    """What one engine says or does in another way than the other.
+class Dialect:
+    """Differences between the command lines of the engines.
 
     Attributes:
         install, restart: commands for a person.
         info_format: ``info --format`` of it prints JSON. info_key: is in there when the engine works.
         storage_root: ``info --format`` of it prints where layers are kept.
         buildkit: it builds through buildx, which has ``--progress`` and ``--load``; Podman 4 has neither.
+        compose: its client has the commands ``compose`` and ``context``, and its API passes CDI names on.
+        label_form: prints a label's value in ``ps --format``, with ``%s`` for the label.
     """
 
     name: Literal["docker", "podman"]
@@ -42,6 +184,8 @@ class EngineTraits:
     info_key: str
     storage_root: str
     buildkit: bool
+    compose: bool
+    label_form: str
 
 
 class EngineClient:
@@ -52,11 +196,11 @@ class EngineClient:
         call: what runs it, led to ``at``. typed: the same as its user types it.
     """
 
-    def __init__(self, traits: EngineTraits, call: Sequence[str] = (), at: EngineAddress | None = None) -> None:
+    def __init__(self, dialect: Dialect, call: Sequence[str] = (), at: EngineAddress | None = None) -> None:
         """``call``: default is the engine's name."""
-        self.traits, self.at = traits, at
-        self.typed = list(call) or [traits.name]
-        self.call = self.typed if at is None else addressed(self.typed, traits.name, at)
+        self.dialect, self.at = dialect, at
+        self.typed = list(call) or [dialect.name]
+        self.call = self.typed if at is None else addressed(self.typed, at, tls=dialect.compose)
 
     def ask(self, *words: str, timeout_s: float = ANSWER_TIMEOUT_S) -> command.Completed:
         """Ask the engine something. Raises EngineUnavailableError when it does not answer at all."""
@@ -64,21 +208,21 @@ class EngineClient:
             return command.run([*self.call, *words], timeout_s=timeout_s)
         except CommandTimeoutError as error:
             silent = EngineUnavailableError(
-                f"{self.traits.name.capitalize()} did not respond within {timeout_s:g} s",
+                f"{self.dialect.name.capitalize()} did not respond within {timeout_s:g} s",
                 cause="it is busy with a build or pull, it hangs, or the machine is out of memory",
-                run=self.traits.restart,
+                run=self.dialect.restart,
             )
-            raise as_addressed(silent, self.traits.name, at=self.at) from error
+            raise as_addressed(silent, self.dialect.name, at=self.at) from error
 
     def info(self) -> dict[str, Any]:
-        """What the engine says of itself. Raises EngineUnavailableError."""
-        ended = self.ask("info", "--format", self.traits.info_format, timeout_s=INFO_TIMEOUT_S)
-        return read_info(self.traits.name, self.traits.info_key, ended, at=self.at)
+        """Return the engine's own report. Raises EngineUnavailableError."""
+        ended = self.ask("info", "--format", self.dialect.info_format, timeout_s=INFO_TIMEOUT_S)
+        return read_info(self.dialect.name, self.dialect.info_key, ended, at=self.at)
 
     def address(self, info: dict[str, Any] | None = None) -> EngineAddress:
         """The address of the engine that answers, whose ``info`` this is. Raises EngineUnavailableError."""
         info = info or self.info()
-        if self.traits.name == "podman":
+        if not self.dialect.compose:
             return podman_address(info, self.ask)
         ended = self.ask("context", "inspect", "--format", "{{json .}}", timeout_s=INFO_TIMEOUT_S)
         if ended.exit_code != 0:
@@ -90,7 +234,7 @@ class EngineClient:
 
         Raises EngineUnavailableError: another engine has answered, or nobody knows which one to ask.
         """
-        name = self.traits.name.capitalize()
+        name = self.dialect.name.capitalize()
         if engine is None:
             raise EngineUnavailableError(
                 f"Engine of the run not recorded; the current {name} has no container of it",
@@ -106,10 +250,10 @@ class EngineClient:
 
     def unavailable(self, stderr: str) -> EngineUnavailableError:
         """The error for a plain question that got no answer."""
-        return unavailable_error(self.traits.name, stderr, at=self.at)
+        return unavailable_error(self.dialect.name, stderr, at=self.at)
 
     def inspect(self, kind: Literal["image", "container"], id: str) -> dict[str, Any] | None:
-        """What the engine knows of one; None when it has no such. Raises EngineUnavailableError."""
+        """Return the engine's description of one; None if it has none. Raises EngineUnavailableError."""
         ended = self.ask(kind, "inspect", id)
         if ended.exit_code == 0:
             return cast("dict[str, Any]", json.loads(ended.stdout)[0])

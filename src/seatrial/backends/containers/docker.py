@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from seatrial.backends.base import EngineFacts
 from seatrial.backends.containers.cdi import read_specs
-from seatrial.backends.containers.client import EngineTraits
+from seatrial.backends.containers.client import Dialect
 from seatrial.backends.containers.engine import ContainerEngine
-from seatrial.findings.commands import INSTALL_DOCKER
+from seatrial.findings.finding import INSTALL_DOCKER
 
 #: dockerd looks for this program on its own PATH, and offers ``--gpus`` when it is there.
 #: Source: moby daemon/nvidia_linux.go.
@@ -22,7 +22,7 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 class Docker(ContainerEngine):
     """The Docker engine behind the ``docker`` command, in the context it is set to."""
 
-    traits = EngineTraits(
+    dialect = Dialect(
         "docker",
         install=INSTALL_DOCKER,
         restart="sudo systemctl restart docker",
@@ -30,6 +30,8 @@ class Docker(ContainerEngine):
         info_key="ServerVersion",
         storage_root="{{.DockerRootDir}}",
         buildkit=True,
+        compose=True,
+        label_form='{{.Label "%s"}}',
     )
     #: ``local`` keeps lines as bytes and small. Its log is the only copy of the evidence until the host has collected
     #: it, so it is not cut (the default is 100 MB); it goes with the container.
@@ -82,7 +84,7 @@ def _kinds(desktop: bool, snap: bool, rootless: bool) -> tuple[tuple[str, bool],
 
 
 def _cdi_devices(info: dict[str, Any], spec_dirs: tuple[str, ...]) -> tuple[str, ...]:
-    """What the engine has discovered itself; an engine that does not tell reads the same folders as we do."""
+    """Return the devices that the engine has discovered, else those in the folders that it reads."""
     if "DiscoveredDevices" in info:
         devices = info["DiscoveredDevices"] or []
         return tuple(device["ID"] for device in devices if device.get("Source") == "cdi")

@@ -1,4 +1,4 @@
-"""What Docker and Podman share: one container from a plan, and everything that is done to it afterwards."""
+"""The common part of Docker and Podman: one container from a plan, and everything done to it afterwards."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from seatrial import events
-from seatrial.backends.base import EngineFacts, Handle, PlaceKind, State
+from seatrial.backends.base import OF_CONTAINERS, EngineFacts, Handle, State
 from seatrial.backends.containers.client import (
     ANSWER_TIMEOUT_S,
+    STATUSES,
+    Dialect,
     EngineClient,
-    EngineTraits,
+    container_state,
     says_no_such,
 )
-from seatrial.backends.containers.container_state import STATUSES, container_state
-from seatrial.backends.containers.engine_errors import last_line, start_error
+from seatrial.backends.containers.errors import last_line, start_error
 from seatrial.backends.containers.images import EngineImages
 from seatrial.backends.containers.log import OpenLog, collecting
 from seatrial.backends.containers.run_options import RunOptions, run_options
@@ -72,14 +73,14 @@ class ContainerEngine(ABC):
         own_options: of every container of this engine.
     """
 
-    place: PlaceKind = "container"
-    traits: ClassVar[EngineTraits]
+    traits = OF_CONTAINERS
+    dialect: ClassVar[Dialect]
     own_options: ClassVar[Mapping[str, Any]]
 
     def __init__(self, client_call: Sequence[str] = (), at: EngineAddress | None = None) -> None:
         """``client_call``: the program and its global options; default is the engine's name."""
-        self.name: str = self.traits.name
-        self.client = EngineClient(self.traits, client_call, at)
+        self.name: str = self.dialect.name
+        self.client = EngineClient(self.dialect, client_call, at)
         self.call = self.client.typed
         self.images = EngineImages(self.client)
 
@@ -90,7 +91,7 @@ class ContainerEngine(ABC):
         program = shutil.which(self.call[0])
         if program is None:
             reason = f"{self.call[0]} is not installed"
-            return EngineFacts(self.name, available=False, reason=reason, fix=self.traits.install)
+            return EngineFacts(self.name, available=False, reason=reason, fix=self.dialect.install)
         try:
             info = self.client.info()
             return replace(self.facts_of(info, Path(program)), address=self.client.address(info))
@@ -300,7 +301,7 @@ def _container(plan: Plan) -> tuple[ContainerPlan, str]:
 
 
 def _agent_plan(handle: Handle) -> dict[str, Any]:
-    """What the agent starts the target with: a command beside it gets the same working directory and variables."""
+    """Read the agent's plan: a command in the container gets the target's working directory and variables."""
     assert handle.run_dir is not None, "a started run has a record"
     agent: dict[str, Any] = json.loads((Path(handle.run_dir) / "agent.json").read_bytes())["agent"]
     return agent
@@ -311,12 +312,12 @@ def _labels(inspected: dict[str, Any]) -> dict[str, str]:
 
 
 def _carries(inspected: dict[str, Any], handle: Handle) -> bool:
-    """Whether a container is that of the handle's run."""
+    """Return whether a container is that of the handle's run."""
     return handle.run_id is None or _labels(inspected).get(RUN_LABEL) == handle.run_id
 
 
 def _agent_has_started(plan: Plan) -> bool:
-    """Of a shell, whose agent writes where its user can."""
+    """Return whether the agent of a shell has written evidence."""
     mounts = plan.container.mounts if plan.container else ()
     outputs = next((mount.source for mount in mounts if mount.target == CONTAINER_RUN), None)
     if outputs is None:
@@ -340,7 +341,7 @@ def _says_ended(stderr: str) -> bool:
 
 
 def _not_in_the_container(program: str, *, gpu_mode: str) -> EngineError:
-    """What the runtime means by "executable file not found in $PATH"."""
+    """Return the error for "executable file not found in $PATH"."""
     kind = "this CPU container" if gpu_mode in ("none", "auto-cpu") else "this container"
     comes_with_gpus = program.startswith("nvidia-") and "CPU" in kind
     return EngineError(

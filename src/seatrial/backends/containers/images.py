@@ -1,20 +1,24 @@
-"""EngineImages: the image store of Docker or Podman on this machine."""
+"""Images of an engine: pull, push, build, inspect, and free what is ours and unused."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
 from seatrial.backends.base import Freed, ImageFacts
 from seatrial.backends.containers.client import ANSWER_TIMEOUT_S, EngineClient, with_algorithm
-from seatrial.backends.containers.engine_errors import last_line, pull_error, start_error
+from seatrial.backends.containers.errors import last_line, pull_error, start_error
 from seatrial.backends.containers.run_options import RunOptions
-from seatrial.backends.remembered import remembered
+from seatrial.backends.table import remembered
 from seatrial.errors import (
     CommandError,
     CommandTimeoutError,
@@ -25,6 +29,181 @@ from seatrial.errors import (
 )
 from seatrial.job.cluster_config import registry_host
 from seatrial.system import command
+
+#: Label of each image that a Dockerfile of ours makes, and the comment at the end of each of its steps
+#: (images/dockerfile/render.py).
+BUILT_LABEL = "seatrial.built=true"
+STEP_MARK = "# seatrial"
+
+#: A build gets a name with this in it until it is finished (images/build/build.py).
+_UNFINISHED = "-unfinished-"
+
+#: An engine that is asked for its disk use adds up every layer; Docker took 9 s for 40 GB on a slow disk.
+_DISK_TIMEOUT_S = 300.0
+
+#: Docker's units are decimal: https://pkg.go.dev/github.com/docker/go-units#HumanSize
+_UNITS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+
+#: A step is removed before the one it stands on; one that stays after this many rounds has a child that is not ours.
+_ROUNDS = 20
+
+
+@dataclass(frozen=True)
+class OwnImage:
+    """An image with our label and names of ours alone; ``used``: a container has it."""
+
+    id: str
+    names: tuple[str, ...]
+    created: str
+    used: bool
+
+    @property
+    def repository(self) -> str:
+        return self.names[0].rpartition(":")[0].removeprefix("localhost/")
+
+
+@dataclass(frozen=True)
+class CacheStep:
+    """One record of BuildKit's cache that a step of ours made."""
+
+    id: str
+    size_bytes: float
+    idle_s: float
+
+
+def free(client: EngineClient, *, repository: str | None, idle_s: float, dry_run: bool) -> Freed:
+    """Remove images that nothing uses, then the cached steps that only they had, and those long unused.
+
+    Args:
+        repository: only images of this name, and of those not the newest; None: of every name, the newest, too.
+        idle_s: seconds for which no build has used a step.
+    """
+    doomed = unused_images(own_images(client), repository)
+    unused = own_steps(client)
+    idle = {step.id for step in unused if step.idle_s >= idle_s}
+    unique = _unique_bytes(client) if doomed else {}
+    if dry_run:
+        size = sum(unique.get(image.id, 0.0) for image in doomed)
+        return Freed(len(doomed), len(idle), round(size + sum(step.size_bytes for step in unused if step.id in idle)))
+    before = _disk_bytes(client) if doomed and not client.dialect.buildkit else 0.0
+    removed = [image for image in doomed if _remove_image(client, image)]
+    if not client.dialect.buildkit:
+        return Freed(len(removed), 0, max(0, round(before - _disk_bytes(client))) if removed else 0)
+    orphaned = [step for step in own_steps(client) if step.id not in {each.id for each in unused}] if removed else []
+    dropped = _drop_steps(client, [*orphaned, *(step for step in unused if step.id in idle)])
+    # The removed images' layers are among the orphaned steps, but for those that the cache no longer had.
+    uncached = sum(unique.get(image.id, 0.0) for image in removed) - sum(step.size_bytes for step in orphaned)
+    return Freed(len(removed), len(dropped), round(sum(step.size_bytes for step in dropped) + max(0.0, uncached)))
+
+
+def own_images(client: EngineClient) -> list[OwnImage]:
+    """Every finished image of ours, the oldest first."""
+    row = "{{.ID}}\t{{.Repository}}:{{.Tag}}\t{{.CreatedAt}}"
+    listed = client.ask("images", "--no-trunc", "--filter", f"label={BUILT_LABEL}", "--format", row).stdout
+    in_use = set(client.ask("ps", "--all", "--no-trunc", "--format", "{{.Image}}").stdout.split())
+    names: dict[str, list[str]] = {}
+    created: dict[str, str] = {}
+    for line in reversed(listed.splitlines()):  # engines list the newest first
+        image_id, name, created_at = line.split("\t")
+        names.setdefault(image_id, []).extend([] if "<none>" in name else [name])
+        created[image_id] = created_at
+    found = [
+        OwnImage(image_id.removeprefix("sha256:"), tuple(names[image_id]), created[image_id], used=used)
+        for image_id in names
+        if names[image_id] and all(_is_our_name(name) for name in names[image_id])
+        for used in [bool(in_use & {image_id, image_id.removeprefix("sha256:"), *names[image_id]})]
+    ]
+    return sorted(found, key=lambda image: image.created)
+
+
+def _is_our_name(name: str) -> bool:
+    """Return whether images/plan.py gave the name. Images made from ours have our label, too, but other names."""
+    return name.removeprefix("localhost/").startswith("seatrial/") and _UNFINISHED not in name
+
+
+def unused_images(images: Sequence[OwnImage], repository: str | None) -> list[OwnImage]:
+    """Those that can go. Pure."""
+    if repository is None:
+        return [image for image in images if not image.used]
+    named = [image for image in images if image.repository == repository]
+    return [image for image in named[:-1] if not image.used]
+
+
+def own_steps(client: EngineClient) -> list[CacheStep]:
+    """Cached steps of ours that no image has and no build uses; none of Podman, whose cache are its images."""
+    if not client.dialect.buildkit:
+        return []
+    told = client.ask("system", "df", "--verbose", "--format", "{{json .BuildCache}}", timeout_s=_DISK_TIMEOUT_S)
+    try:
+        records = json.loads(told.stdout or "[]") or []
+    except json.JSONDecodeError:
+        return []
+    return [
+        CacheStep(record["ID"].rstrip("*"), _bytes(record["Size"]), _idle_s(record))
+        for record in sorted(records, key=lambda record: str(record["CreatedAt"]), reverse=True)
+        if _is_ours(record["Description"]) and record["InUse"] == record["Shared"] == "false"
+    ]
+
+
+def _is_ours(description: str) -> bool:
+    """The step's own text ends with our mark; a cache mount's has its name behind it."""
+    return re.search(re.escape(STEP_MARK) + r'( with id "[^"]*")?$', description.strip()) is not None
+
+
+def _drop_steps(client: EngineClient, steps: Sequence[CacheStep]) -> list[CacheStep]:
+    """Those that are gone afterwards. A step that has a child, ours or not, stays until that is gone."""
+    left = list(steps)
+    for _ in range(_ROUNDS):
+        for step in left:
+            words = ("builder", "prune", "--force", "--all", "--filter", f"id={step.id}")
+            client.ask(*words, timeout_s=_DISK_TIMEOUT_S)
+        there = {step.id for step in own_steps(client)} if left else set()
+        still = [step for step in left if step.id in there]
+        if not still or len(still) == len(left):
+            left = still
+            break
+        left = still
+    return [step for step in steps if step not in left]
+
+
+def _remove_image(client: EngineClient, image: OwnImage) -> bool:
+    """Without force: the engine itself refuses what is in use."""
+    return client.ask("rmi", *image.names).exit_code == 0
+
+
+def _disk_bytes(client: EngineClient) -> float:
+    """All images, as the engine counts them: to four digits."""
+    told = client.ask("system", "df", "--format", "{{.Type}}\t{{.Size}}", timeout_s=_DISK_TIMEOUT_S).stdout
+    rows = (line.partition("\t")[::2] for line in told.splitlines())
+    return sum(_bytes(size) for kind, size in rows if kind == "Images")
+
+
+def _unique_bytes(client: EngineClient) -> dict[str, float]:
+    """Image → bytes that no other image has; {} from Podman, which prints them as a table."""
+    if not client.dialect.buildkit:
+        return {}
+    told = client.ask("system", "df", "--verbose", "--format", "{{json .Images}}", timeout_s=_DISK_TIMEOUT_S)
+    try:
+        images = json.loads(told.stdout or "[]") or []
+    except json.JSONDecodeError:
+        return {}
+    return {each["ID"].removeprefix("sha256:"): _bytes(each["UniqueSize"]) for each in images}
+
+
+def _bytes(text: str) -> float:
+    match = re.match(r"([\d.]+)\s*([kMGT]?)i?B", text.strip())
+    return float(match[1]) * _UNITS[match[2]] if match else 0.0
+
+
+def _idle_s(record: dict[str, str]) -> float:
+    """Seconds since a build has used the step."""
+    text = (record.get("LastUsedAt") or record.get("CreatedAt") or "")[:19]
+    try:
+        last = datetime.strptime(text, "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc)
+    except ValueError:
+        return 0.0
+    return (datetime.now(timezone.utc) - last).total_seconds()
+
 
 _CHUNK_BYTES = 1 << 20
 
@@ -45,7 +224,7 @@ class EngineImages:
 
     def __init__(self, client: EngineClient) -> None:
         self._client = client
-        self.name = client.traits.name
+        self.name = client.dialect.name
         self.call = client.call
 
     def image(self, reference: str) -> ImageFacts | None:
@@ -137,18 +316,18 @@ class EngineImages:
         self._client.ask("rmi", reference)
 
     def free_unused(self, *, repository: str | None, idle_s: float, dry_run: bool) -> Freed:
-        from seatrial.backends.containers import own_storage  # a plan and a run free nothing
+        from seatrial.backends.containers import images as own_storage  # a plan and a run free nothing
 
         return own_storage.free(self._client, repository=repository, idle_s=idle_s, dry_run=dry_run)
 
     def storage_root(self) -> Path | None:
-        told = self._client.ask("info", "--format", self._client.traits.storage_root).stdout.strip()
+        told = self._client.ask("info", "--format", self._client.dialect.storage_root).stdout.strip()
         return Path(told) if told and Path(told).is_dir() else None
 
     def check_builder(self) -> None:
         if shutil.which(self.call[0]) is None:
-            raise EngineUnavailableError(f"{self.call[0]} is not installed", run=self._client.traits.install)
-        if not self._client.traits.buildkit:
+            raise EngineUnavailableError(f"{self.call[0]} is not installed", run=self._client.dialect.install)
+        if not self._client.dialect.buildkit:
             return
         ended = self._client.ask("buildx", "version")
         if ended.exit_code != 0:
@@ -161,7 +340,7 @@ class EngineImages:
     def build(
         self, context: Path, tag: str, *, network: str | None, secrets: Sequence[str], labels: Mapping[str, str]
     ) -> Iterator[str]:
-        words = ["buildx", "build", "--progress", "plain", "--load"] if self._client.traits.buildkit else ["build"]
+        words = ["buildx", "build", "--progress", "plain", "--load"] if self._client.dialect.buildkit else ["build"]
         words += ["--network", network] if network else []
         words += [word for secret in secrets for word in ("--secret", secret)]
         words += [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]

@@ -1,4 +1,4 @@
-"""How the GPUs get into a container: one strategy, chosen from facts (docs/decisions/0005-injection.md).
+"""Choose how the GPUs get into a container: one strategy, chosen from facts (docs/decisions.md, 0005).
 
 nvidia-runtime   Docker whose NVIDIA hook or runtime is there: ``--gpus '"device=GPU-…"'``
 cdi              the engine resolves the devices' CDI names: ``--device nvidia.com/gpu=GPU-…``
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from seatrial.backends.base import EngineFacts
 from seatrial.errors import GpuContractError
-from seatrial.findings.commands import GENERATE_CDI
+from seatrial.findings.finding import GENERATE_CDI
 from seatrial.job.plan import Gpu, Injection, Mount
 from seatrial.probe.driver_files import DeviceNode, DriverFiles
 
@@ -33,7 +33,7 @@ TOOLKIT = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/lat
 
 @dataclass(frozen=True)
 class InjectionPlan:
-    """What the container gets for its GPUs.
+    """Holds the parts of a container that give it its GPUs.
 
     Attributes:
         devices: device nodes, or qualified CDI names.
@@ -75,7 +75,7 @@ def choose(
     env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     if driver.wsl:  # one node stands for all GPUs, and CUDA is what chooses among them
         env["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in gpus)
-    if facts.name == "docker" and not (facts.desktop and not driver.wsl):
+    if not facts.ignores_gpus_flag and not (facts.desktop and not driver.wsl):
         toolkit_env = {**env, "NVIDIA_DRIVER_CAPABILITIES": ",".join(capabilities)}
         if facts.nvidia_hook or facts.desktop:
             return _gpus_flag(facts, gpus, driver, toolkit_env)
@@ -99,7 +99,7 @@ def on_another_machine(
         flag: for ``docker run --gpus``. devices: the GPUs by name; () where any will do.
     """
     env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    if facts.name == "podman":
+    if facts.ignores_gpus_flag:
         names = devices or ([str(index) for index in range(int(flag))] if flag.isdigit() else ["all"])
         return InjectionPlan(
             "cdi",
@@ -180,7 +180,7 @@ def _cdi_names(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles) -> 
 def _cdi(
     facts: EngineFacts, gpus: Sequence[Gpu], names: tuple[str, ...], driver: DriverFiles, env: dict[str, str]
 ) -> InjectionPlan:
-    why = "Podman ignores --gpus" if facts.name == "podman" else "Docker has no NVIDIA hook or runtime"
+    why = f"{facts.title} ignores --gpus" if facts.ignores_gpus_flag else f"{facts.title} has no NVIDIA hook or runtime"
     return InjectionPlan(
         "cdi",
         f"{why}; its CDI specs list the GPUs",
@@ -204,7 +204,7 @@ def _device_nodes(
 ) -> InjectionPlan:
     nodes = _nodes(gpus, driver)
     _refuse_impossible(facts, gpus, driver, nodes)
-    podman = facts.name == "podman"
+    lacks = "no CDI device" if facts.ignores_gpus_flag else "no NVIDIA runtime and no CDI device"
     assert nodes is not None
     if driver.wsl:
         mounts = [Mount(source=Path(WSL_MOUNT), target=WSL_MOUNT, read_only=True)]
@@ -221,8 +221,8 @@ def _device_nodes(
     left_out = [capability for capability in capabilities if capability not in {*available, "utility", "all"}]
     return InjectionPlan(
         "device-nodes",
-        f"{'Podman' if podman else 'Docker'} has {'' if podman else 'no NVIDIA runtime and '}no CDI device for these "
-        f"GPUs: device nodes and the driver's libraries are mounted. {folder} is added to LD_LIBRARY_PATH, "
+        f"{facts.title} has {lacks} for these GPUs: device nodes and the driver's libraries are mounted. "
+        f"{folder} is added to LD_LIBRARY_PATH, "
         "as the image's linker cache does not list it and cannot be updated on a read-only root",
         devices=tuple(node.path for node in nodes),
         mounts=tuple(mounts),
@@ -267,9 +267,8 @@ def _refuse_impossible(
     nodes: tuple[DeviceNode, ...] | None,
 ) -> None:
     """Raise GpuContractError when mounting the device nodes by hand cannot work."""
-    podman = facts.name == "podman"
-    engine = "Podman" if podman else "Docker"
-    need = "a CDI spec" if podman else "the NVIDIA Container Toolkit or a CDI spec"
+    engine = facts.title
+    need = "a CDI spec" if facts.ignores_gpus_flag else "the NVIDIA Container Toolkit or a CDI spec"
     if facts.desktop and not driver.wsl:
         raise GpuContractError(
             "Docker Desktop runs containers in a virtual machine that has no GPU",
@@ -292,7 +291,7 @@ def _refuse_impossible(
             run=_first_fix(absent),
         )
     # crun can keep the caller's groups in a rootless container, runc cannot, and Docker does not ask it to.
-    keeps_groups = podman and "crun" in facts.runtimes
+    keeps_groups = facts.group_keyword is not None and "crun" in facts.runtimes
     closed = [node.path for node in nodes if not (node.accessible if keeps_groups else node.world)]
     if facts.rootless and closed:
         raise GpuContractError(
@@ -319,5 +318,5 @@ def _groups(facts: EngineFacts, nodes: Sequence[DeviceNode]) -> tuple[str, ...]:
     if not gids:
         return ()
     if facts.rootless:  # the group has no number in the user namespace; crun can keep it all the same
-        return ("keep-groups",) if facts.name == "podman" else ()
+        return (facts.group_keyword,) if facts.group_keyword else ()
     return tuple(gids)

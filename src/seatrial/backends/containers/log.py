@@ -1,9 +1,10 @@
-"""The log of a container whose PID 1 is the agent, collected into the run's record as it grows."""
+"""A container's log: followed through its engine or in conmon's file, and kept in the run's record."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,11 +12,92 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from seatrial import frames
-from seatrial.backends.collected import Sink, Turn
-from seatrial.backends.containers.k8s_file import K8sFile
+from seatrial.backends.log_sink import Sink, Turn
 from seatrial.errors import DiskError
 from seatrial.system import command
 from seatrial.system.typed_path import as_typed
+
+_CHUNK_BYTES = 256 * 1024
+
+#: How often a file is looked at that has not grown, and a reader that takes nothing.
+_LOOK_S = 0.1
+
+
+class K8sFile:
+    """Reads a container's stdout from its log file, as one stream.
+
+    Args:
+        path: of the log.
+        goes_on: whether the one who writes the log lives; None: read to the end as it is now.
+
+    Attributes:
+        stdout: read end of a pipe.
+
+    Raises OSError: the file cannot be read.
+    """
+
+    def __init__(self, path: Path, goes_on: Callable[[], bool] | None) -> None:
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.stdout, self._way_in = os.pipe()
+        os.set_blocking(self._way_in, False)
+        self._goes_on, self._stopping, self._whole = goes_on, threading.Event(), False
+        self._thread = threading.Thread(target=self._run, name="k8s-file", daemon=True)
+        self._thread.start()
+
+    @property
+    def ended(self) -> bool:
+        return not self._thread.is_alive()
+
+    def end(self) -> int:
+        """Make it end if it has not; 0 where it had come to its end."""
+        self._stopping.set()
+        self._thread.join()
+        return 0 if self._whole else -1
+
+    def close(self) -> None:
+        self.end()
+        os.close(self.stdout)
+
+    def _run(self) -> None:
+        try:
+            self._whole = self._pass_on_all()
+        except OSError:  # a broken disk; or nobody reads any more
+            pass
+        finally:
+            os.close(self._way_in)
+            os.close(self._file)
+
+    def _pass_on_all(self) -> bool:
+        held, last_look = b"", self._goes_on is None
+        while not self._stopping.is_set():
+            data = os.read(self._file, _CHUNK_BYTES)
+            if data:
+                whole, newline, held = (held + data).rpartition(b"\n")
+                self._write(b"".join(map(text_of, whole.split(b"\n"))) if newline else b"")
+            elif last_look:
+                return True
+            elif self._goes_on is not None and not self._goes_on():
+                last_look = True  # what was written before it ended is there by now
+            else:
+                self._stopping.wait(_LOOK_S)
+        return False
+
+    def _write(self, data: bytes) -> None:
+        poll = select.poll()
+        poll.register(self._way_in, select.POLLOUT)
+        left = memoryview(data)
+        while left and not self._stopping.is_set():
+            if poll.poll(_LOOK_S * 1000):
+                left = left[os.write(self._way_in, left[:65536]) :]
+
+
+def text_of(line: bytes) -> bytes:
+    """Return a line's part of stdout; b"" for another stream, or a line that conmon does not write."""
+    fields = line.split(b" ", 3)
+    if len(fields) < 3 or fields[1] != b"stdout" or fields[2] not in (b"F", b"P"):
+        return b""
+    return (fields[3] if len(fields) == 4 else b"") + (b"\n" if fields[2] == b"F" else b"")
+
 
 Say = Callable[[str], None]
 OpenLog = Callable[[bool], "command.Piped | K8sFile"]  # of whether to follow it
@@ -26,8 +108,6 @@ DRAIN_S = 10.0
 #: How often a process that is not the collector asks whether it may be; and at the end, when it must.
 _TURN_S = 1.0
 _LAST_TURN_S = 0.05
-
-_CHUNK_BYTES = 256 * 1024
 _WIDTH = 96
 
 
@@ -167,7 +247,7 @@ class _Collector:
 
 
 class _Cursor:
-    """How far a log has been read, in bytes, and how large the run's logs were then: one record, one write."""
+    """Keeps how far a log has been read, in bytes, and how large the run's logs were then: one record, one write."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

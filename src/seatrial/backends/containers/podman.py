@@ -9,22 +9,30 @@ from typing import Any, ClassVar
 
 from seatrial.backends.base import EngineFacts, Handle
 from seatrial.backends.containers.cdi import DEFAULT_SPEC_DIRS, read_specs
-from seatrial.backends.containers.client import EngineTraits
+from seatrial.backends.containers.client import Dialect
 from seatrial.backends.containers.engine import ContainerEngine
-from seatrial.backends.containers.k8s_file import K8sFile
-from seatrial.backends.containers.log import OpenLog
+from seatrial.backends.containers.log import K8sFile, OpenLog
 from seatrial.backends.containers.run_options import RunOptions
 from seatrial.errors import GpuContractError, SeatrialError
-from seatrial.findings.commands import ADD_SUBIDS, GENERATE_CDI
+from seatrial.findings.finding import ADD_SUBIDS, GENERATE_CDI
 from seatrial.job.plan import ContainerPlan
-from seatrial.probe import proc
+from seatrial.probe import processes
 from seatrial.system import command
+
+#: Facts of every Podman. Source: podman-run(1).
+PODMAN: dict[str, Any] = {
+    "ignores_gpus_flag": True,
+    "group_keyword": "keep-groups",
+    "names_every_user": True,
+    "maps_the_caller": True,
+    "configured_network": True,
+}
 
 
 class Podman(ContainerEngine):
     """The Podman of the calling user."""
 
-    traits = EngineTraits(
+    dialect = Dialect(
         "podman",
         install="sudo apt-get install -y podman",
         restart="podman system migrate",
@@ -32,6 +40,8 @@ class Podman(ContainerEngine):
         info_key="version",
         storage_root="{{.Store.GraphRoot}}",
         buildkit=False,
+        compose=False,
+        label_form='{{index .Labels "%s"}}',
     )
     #: - k8s-file: read back on every machine; the default, journald, is not, where there is no journal. Its log is the
     #:   only copy of the evidence until the host has collected it, so it is not cut; it goes with the container.
@@ -44,7 +54,7 @@ class Podman(ContainerEngine):
         return podman_facts(info, DEFAULT_SPEC_DIRS)
 
     def options(self, container: ContainerPlan, image: str) -> RunOptions:
-        """As for Docker. Raises GpuContractError for a plan with ``--gpus``, which Podman accepts and ignores.
+        """Return the options. Raises GpuContractError for a plan with ``--gpus``, which Podman accepts and ignores.
 
         Source: podman-run(1), "--gpus: provided for compatibility"; with 4.3.1 ``podman run --gpus all`` on a machine
         without a GPU ends with exit code 0.
@@ -56,8 +66,9 @@ class Podman(ContainerEngine):
                 run=GENERATE_CDI,
             )
         # Podman copies what lies under a tmpfs into it unless told not to; a mask would show what it hides.
-        bare = [tmpfs.model_copy(update={"options": f"{tmpfs.options},notmpcopyup"}) for tmpfs in container.tmpfs]
-        return super().options(container.model_copy(update={"tmpfs": tuple(bare)}), image)
+        options = super().options(container, image)
+        bare = [f"{tmpfs},notmpcopyup" for tmpfs in options.options.get("tmpfs", [])]
+        return options.plus(tmpfs=bare) if bare else options
 
     def open_log(self, handle: Handle) -> OpenLog | None:
         """The file that conmon writes; where it cannot be read (``sudo podman``) what is printed once all has ended."""
@@ -73,7 +84,7 @@ class Podman(ContainerEngine):
             return lambda follow: command.piped(in_the_end if follow else logs)
 
         def goes_on() -> bool:
-            return bool(writer) and proc.read(int(writer)) is not None
+            return bool(writer) and processes.read(int(writer)) is not None
 
         return lambda follow: K8sFile(path, goes_on if follow else None)
 
@@ -108,4 +119,5 @@ def podman_facts(info: dict[str, Any], spec_dirs: tuple[Path, ...]) -> EngineFac
         cpu_limits="cpu" in controllers,
         memory_limits="memory" in controllers,
         cgroup_driver=host.get("cgroupManager"),
+        **PODMAN,
     )

@@ -76,7 +76,7 @@ class RunOptions:
 
 
 def run_options(container: ContainerPlan, image: str) -> RunOptions:
-    """What every engine is asked for; an engine adds its own (log driver, …) with ``plus``.
+    """Return the options for every engine; an engine adds its own (log driver, …) with ``plus``.
 
     - The plan's command replaces the image's ENTRYPOINT and CMD: the agent is PID 1 and runs them itself.
     - ``--mount`` and not ``--volume``: an engine would create a missing source as an empty folder owned by root.

@@ -1,1 +1,1 @@
-"""Kubernetes: plans rendered as manifests, submitted, watched, explained and collected (docs/decisions/0010)."""
+"""Kubernetes: plans rendered as manifests, submitted, watched, explained and collected (docs/decisions.md, 0010)."""

@@ -1,10 +1,8 @@
-"""k8s: pods of a cluster. The protocol of every backend, on top of the files beside this one.
-
-What speaks to a cluster is imported when one is spoken to: a plan with facts remembered renders its manifests without.
-"""
+"""Backend k8s: pods of a cluster. The cluster's client is imported when a cluster is contacted."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -16,31 +14,49 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from seatrial import events
-from seatrial.backends.base import EngineFacts, Handle, PlaceKind, State
-from seatrial.backends.kubernetes.access import configured
-from seatrial.backends.kubernetes.ending import end, pods_of
-from seatrial.backends.kubernetes.execute import execute
-from seatrial.backends.kubernetes.manifests.names import RUN_LABEL, job_names
-from seatrial.backends.kubernetes.manifests.of_run import RECIPES, cluster_manifests
-from seatrial.backends.kubernetes.manifests.render import API_KINDS
-from seatrial.backends.kubernetes.pods import end_of, newest, state_of, workload_state
-from seatrial.backends.kubernetes.submit import OWNERS, path_of, secret_manifest, submit
-from seatrial.backends.kubernetes.workload import is_of_run, told_exit_code, waiting_for
+from seatrial.backends.base import EngineFacts, Handle, State, Traits
+from seatrial.backends.kubernetes.client import configured
+from seatrial.backends.kubernetes.manifests import KINDS, RECIPES, cluster_manifests
+from seatrial.backends.kubernetes.objects import OWNERS, end, path_of, pods_of, secret_manifest, submit
+from seatrial.backends.kubernetes.pending import is_of_run, told_exit_code, waiting_for
+from seatrial.backends.kubernetes.pod import RUN_LABEL
+from seatrial.backends.kubernetes.pods import Pod, end_of, newest, state_of, workload_state
 from seatrial.errors import EngineError, EngineUnavailableError, SeatrialError
 from seatrial.job.cluster import ClusterPlan
 from seatrial.job.plan import EngineAddress, Plan
-from seatrial.system import agent_archive
+from seatrial.system import agent_archive, command
 
 if TYPE_CHECKING:
     from seatrial.backends.kubernetes.client import Cluster
+
+
+def execute(cluster: Cluster, namespace: str, pod: Pod, argv: list[str], *, terminal: bool) -> int:
+    """Run it in the run's own container; its exit code. Raises EngineError for a terminal where there is no kubectl."""
+    if not terminal:
+        out, err = sys.stdout.buffer.write, sys.stderr.buffer.write
+        return cluster.call(cluster.execute(namespace, pod.name, argv, out, err, container=pod.container))
+    if shutil.which("kubectl") is None:
+        raise EngineError(
+            "A terminal in a pod needs kubectl, which is not installed",
+            run=f"seatrial runs exec RUN -- {argv[0]} < /dev/null",
+        )
+    context = ["--context", cluster.context] if cluster.context else []
+    container = ["-c", pod.container] if pod.container else []
+    words = ["kubectl", *context, "-n", namespace, "exec", "-it", pod.name, *container, "--", *argv]
+    return command.call_interactive(words).exit_code
 
 
 class Kubernetes:
     """A cluster as a place to run."""
 
     name = "k8s"
-    place: PlaceKind = "cluster"
-    images = None  # nodes have images; nobody tells what is in them
+    traits = Traits(
+        "pods",
+        frozenset({"limits", "image"}),
+        ("{flags}: not on Kubernetes", "seatrial run … --on k8s --data pvc:NAME --models pvc:NAME"),
+        on_this_host=False,
+    )
+    images = None  # nodes have images, but do not report what is in them
 
     def __init__(self, environ: Mapping[str, str], at: EngineAddress | None = None) -> None:
         """``at``: the cluster to find runs in, by the kubeconfig that they were submitted with."""
@@ -61,10 +77,6 @@ class Kubernetes:
                 fix="kubectl config get-contexts   # KUBECONFIG names another file; no plan without a cluster yet",
             )
         return EngineFacts(self.name, available=True, reason=why)
-
-    # ------------------------------------------------------------------ images
-
-    # ------------------------------------------------------------------- runs
 
     def compile(self, plan: Plan) -> list[str]:
         return ["kubectl", "create", "--filename", "manifests.yaml"]
@@ -126,7 +138,7 @@ class Kubernetes:
             if said.status == "gone":
                 _confirm(cluster, handle.engine)
             return said
-        verdict = workload_state(workloads, len(job_names(plan)))
+        verdict = workload_state(workloads)
         if verdict == "failed" and not workloads:  # deleted, and its pods are ending
             verdict = "active" if any(not pod.ended for pod in pods) else "failed"
         state = state_of(pods, plan.nodes, verdict)
@@ -143,7 +155,7 @@ class Kubernetes:
         return replace(state, exit_code=code, error=state.error or next((end.message for end in ends), None))
 
     def _workload_events(self, cluster: Cluster, plan: ClusterPlan) -> list[dict[str, Any]]:
-        """Of what makes its pods, the oldest first; none where they may not be read."""
+        """Return the events of what makes the run's pods, the oldest first; [] if they may not be read."""
         try:
             items = cluster.get(f"/api/v1/namespaces/{plan.namespace}/events")["items"]
         except SeatrialError:
@@ -207,14 +219,12 @@ class Kubernetes:
         return [one for one in self._own(cluster, plan).values() if "deletionTimestamp" not in one["metadata"]]
 
     def _own(self, cluster: Cluster, plan: ClusterPlan) -> dict[str, dict[str, Any]]:
-        """Path → workload that carries this run's label: one of the same name may be another's."""
-        found = {path: cluster.find(path) for path in _workload_paths(plan)}
-        label = plan.labels[RUN_LABEL]
-        return {
-            path: one
-            for path, one in found.items()
-            if one is not None and one["metadata"].get("labels", {}).get(RUN_LABEL) == label
-        }
+        """Return path → the workload, if it carries this run's label: one of the same name may be another's."""
+        kind = KINDS[plan.kind].api_kind
+        path = path_of({"kind": kind, "metadata": {"name": plan.name, "namespace": plan.namespace}})
+        found = cluster.find(path)
+        is_ours = found is not None and found["metadata"].get("labels", {}).get(RUN_LABEL) == plan.labels[RUN_LABEL]
+        return {path: found} if found is not None and is_ours else {}
 
     def _end(self, handle: Handle, grace_s: int) -> None:
         """Their last words are collected while the pods end."""
@@ -266,13 +276,6 @@ def _read_plan(run_dir: Path) -> Plan:
             cause=f"its key {error.errors()[0]['loc']} is invalid",
             run=f"kubectl delete job,configmap,service -l {RUN_LABEL}={run_dir.name}",
         ) from error
-
-
-def _workload_paths(plan: ClusterPlan) -> list[str]:
-    kind = API_KINDS[plan.kind]
-    return [
-        path_of({"kind": kind, "metadata": {"name": name, "namespace": plan.namespace}}) for name in job_names(plan)
-    ]
 
 
 def _said_by_agents(run_dir: Path) -> State:

@@ -1,24 +1,181 @@
-"""Cluster: the one door to a Kubernetes API server. kr8s signs in and reconnects; answers are plain dictionaries."""
+"""The connection to a Kubernetes API server. kr8s signs in and reconnects; answers are plain dictionaries."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
+import re
 import threading
 import warnings
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from seatrial.backends.kubernetes.access import configured, kubeconfigs
-from seatrial.backends.kubernetes.kubeconfig import read_kubeconfig
-from seatrial.backends.kubernetes.problems import ApiError, no_cluster, refused, unreachable
-from seatrial.errors import EngineUnavailableError, UsageError
+from seatrial.errors import ConfigError, EngineError, EngineUnavailableError, NameInUseError, SeatrialError, UsageError
 from seatrial.job.plan import EngineAddress
+from seatrial.system.project_files import read_text
+from seatrial.system.shown import shown
+from seatrial.system.yaml_file import MAX_BYTES, parse_yaml
 
 if TYPE_CHECKING:
     from kr8s.asyncio import Api
+
+
+_SERVER = re.compile(r"https?://[!-~]+$")
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+
+
+def kubeconfigs(environ: Mapping[str, str]) -> Iterator[Path]:
+    """The files that are there, of those that KUBECONFIG names, or the usual one."""
+    for name in environ.get("KUBECONFIG", "~/.kube/config").split(os.pathsep):
+        path = Path(os.path.expanduser(name))  # noqa: PTH111  Path's raises where there is no home
+        if name and path.is_file():
+            yield path
+
+
+def configured(environ: Mapping[str, str]) -> str | None:
+    """Why there is a cluster to talk to, or None."""
+    for path in kubeconfigs(environ):
+        return f"kubeconfig {path}"
+    return "this pod's service account" if SERVICE_ACCOUNT.exists() else None
+
+
+_FORBIDDEN = re.compile(
+    r'(?:User "(?P<user>[^"]*)" )?cannot (?P<verb>\w+) resource "(?P<resource>[^"]+)" in API group "(?P<group>[^"]*)"'
+    r'(?: in the namespace "(?P<namespace>[^"]+)")?'
+)
+
+
+class ApiError(EngineError):
+    """The API server answered with an error. ``status`` is the HTTP code."""
+
+    def __init__(self, message: str, *, status: int, cause: str | None = None, run: str | None = None):
+        super().__init__(message, cause=cause, run=run)
+        self.status = status
+
+
+def refused(status: int, reason: str, message: str) -> SeatrialError:
+    """The error for an answer of the API server.
+
+    Args:
+        status: HTTP code. reason, message: of the Status object it sent.
+    """
+    if status == 401:
+        return EngineUnavailableError(
+            "The cluster rejected these credentials",
+            cause="they have expired, or belong to another cluster",
+            run="kubectl config current-context && kubectl version   # then log in again with your provider's tool",
+        )
+    if status == 403 and (match := _FORBIDDEN.search(message)):
+        return _forbidden(match)
+    if status == 404 and (match := re.search(r'namespaces "([^"]+)" not found', message)):
+        return ApiError(
+            f"There is no namespace {match[1]}",
+            status=status,
+            run=f"kubectl create namespace {match[1]}",
+        )
+    if status == 409 and reason == "AlreadyExists":
+        return NameInUseError(
+            f"The resource already exists: {message}",
+            run="seatrial runs ls; kubectl get job,configmap -l app.kubernetes.io/managed-by=seatrial",
+        )
+    if status == 422:
+        return ApiError(
+            f"The cluster rejected the manifest: {message}",
+            status=status,
+            run="seatrial plan … --on k8s",
+        )
+    if status == 403 and "exceeded quota" in message:
+        return ApiError(
+            f"The namespace's quota does not allow it: {message}",
+            status=status,
+            run="kubectl describe resourcequota",
+        )
+    return ApiError(f"The cluster returned {status}: {message}", status=status)
+
+
+def _forbidden(match: re.Match[str]) -> ApiError:
+    group = f".{match['group']}" if match["group"] else ""
+    where = f" in the namespace {match['namespace']}" if match["namespace"] else ""
+    scope = f" -n {match['namespace']}" if match["namespace"] else ""
+    return ApiError(
+        f"Permission is missing: {match['verb']} {match['resource']}{group}{where}",
+        status=403,
+        cause=f"{match['user'] or 'this account'} has no Role that allows it; whoever runs the cluster can bind one",
+        run=f"kubectl auth can-i {match['verb']} {match['resource']}{group}{scope}",
+    )
+
+
+def unreachable(server: str, error: str) -> EngineUnavailableError:
+    """Nobody answers at the cluster's address."""
+    return EngineUnavailableError(
+        f"The cluster at {server} does not respond",
+        cause=error or "it is down, or this machine cannot reach it",
+        run="kubectl cluster-info",
+    )
+
+
+def no_cluster(why: str) -> EngineUnavailableError:
+    """There is nothing to talk to."""
+    return EngineUnavailableError(
+        f"There is no cluster to run on: {why}",
+        cause="there is no kubeconfig and no pod service account",
+        run="kubectl config get-contexts   # KUBECONFIG names another file",
+    )
+
+
+#: What a kubeconfig has, as far as kr8s relies on its types: a type, a table of keys, or a list of one of these.
+#: Source: kubernetes.io/docs/reference/config-api/kubeconfig.v1.
+_CLUSTER = dict.fromkeys(("server", "certificate-authority", "certificate-authority-data", "proxy-url"), str)
+_USER = {
+    **dict.fromkeys(("token", "client-certificate", "client-certificate-data", "client-key", "client-key-data"), str),
+    "exec": {"command": str, "apiVersion": str, "args": [str], "env": [{"name": str, "value": str}]},
+    "auth-provider": {"name": str, "config": {"id-token": str}},
+}
+_KUBECONFIG = {
+    "current-context": str,
+    "clusters": [{"name": str, "cluster": {**_CLUSTER, "tls-server-name": str, "insecure-skip-tls-verify": bool}}],
+    "contexts": [{"name": str, "context": {"cluster": str, "user": str, "namespace": str}}],
+    "users": [{"name": str, "user": _USER}],
+}
+_REQUIRED = {"name", "cluster", "user", "context", "server", "command", "apiVersion", "value"}
+_NULLABLE = {"args", "env", "exec", "auth-provider", "config"}
+
+
+def read_kubeconfig(path: Path) -> dict[str, Any]:
+    """Return the file's data, with the types that kr8s takes for granted. Raises ConfigError naming ``file: key``."""
+    data = parse_yaml(read_text(path, inside=None, limit_bytes=MAX_BYTES), str(path))
+    run = f"kubectl config view --kubeconfig {path}"
+    if not isinstance(data, dict) or not data:
+        raise ConfigError(f"{path} is not a kubeconfig: expected a table, got {shown(data)}", run=run)
+    if (problem := _problem(data, _KUBECONFIG, "")) is not None:
+        raise ConfigError(f"{path}: {problem}", run=run)
+    return data
+
+
+def _problem(value: Any, shape: Any, key: str) -> str | None:
+    """Return ``key: what is wrong`` of the first value that does not have its type; None if all have."""
+    if isinstance(shape, type):
+        is_server = key.endswith(".server")
+        right = type(value) is shape and (not is_server or bool(_SERVER.match(str(value))))
+        expected = "an address" if is_server else "a text" if shape is str else "true or false"
+        return None if right else f"{key}: expected {expected}, got {shown(value)}"
+    if not isinstance(value, type(shape)):
+        expected = "a list" if isinstance(shape, list) else "a table"
+        return f"{key}: expected {expected}, got {shown(value)}"
+    if isinstance(shape, list):
+        parts = [(each, shape[0], f"{key}.{number}") for number, each in enumerate(value)]
+    else:
+        at = f"{key}." if key else ""
+        missing = sorted(name for name in shape.keys() - value.keys() if name in _REQUIRED)
+        if missing:
+            return f"{at}{missing[0]}: is missing"
+        present = [name for name in shape if name in value and not (value[name] is None and name in _NULLABLE)]
+        parts = [(value[name], shape[name], f"{at}{name}") for name in present]
+    return next((found for part in parts if (found := _problem(*part)) is not None), None)
+
 
 _EXEC_PROTOCOL = "v4.channel.k8s.io"
 
@@ -160,7 +317,7 @@ class Cluster:
         return self.call(self.its_address())
 
     async def its_address(self) -> EngineAddress:
-        """As ``address``. A cluster is known by its namespace kube-system, where that may be read; else by its server.
+        """Return the cluster's address. Its ID is that of the namespace kube-system, or else its server.
 
         Source: the practice of cluster-api and OpenTelemetry's k8s.cluster.uid.
         """
@@ -194,6 +351,7 @@ class Cluster:
         try:
             import httpx
             import kr8s.asyncio
+            import yaml
         except ImportError as error:
             raise EngineUnavailableError(
                 "Kubernetes needs the package kr8s", run="python -m pip install 'seatrial[k8s]'"
@@ -215,7 +373,12 @@ class Cluster:
             raise _refused(error) from error
         except (httpx.TransportError, kr8s.APITimeoutError) as error:
             raise unreachable("the kubeconfig's address", str(error)) from error
-        except (OSError, LookupError, httpx.InvalidURL) as error:  # a certificate, a program that gives a token
+        except (
+            OSError,
+            LookupError,
+            httpx.InvalidURL,
+            yaml.YAMLError,
+        ) as error:  # a certificate, a program that gives a token
             raise no_cluster(f"the kubeconfig's credentials or address cannot be used: {error}") from error
         api.timeout = ANSWER_TIMEOUT_S
         self._signed_in = api
@@ -256,7 +419,7 @@ class Cluster:
 
 
 def _exit_code(status: Object) -> int:
-    """Of the Status object that ends an exec."""
+    """Return the exit code in the Status object that ends an exec."""
     causes = (status.get("details") or {}).get("causes") or []
     codes = [int(cause["message"]) for cause in causes if cause.get("reason") == "ExitCode"]
     return codes[0] if codes else int(status.get("status") != "Success")

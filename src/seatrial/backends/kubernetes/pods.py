@@ -1,26 +1,75 @@
-"""A run's pods as the API tells of them, in the words of State. Pure."""
+"""Pods and workloads of a run as the API reports them, read into State. Pure."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from seatrial.backends.base import State
-from seatrial.backends.kubernetes.containers import (
-    failed_init,
-    holding_up,
-    is_final,
-    others_running,
-    own_container,
-    own_status,
-)
-from seatrial.backends.kubernetes.manifests.names import NODE_LABEL
+from seatrial.backends.kubernetes.manifests import JOB_CONTAINER, PYTORCH_CONTAINER, TRAINER_CONTAINER
 
-#: Labels by which operators number their pods. Sources: kubernetes.io/docs/reference/labels-annotations-taints
+#: Names that our manifests and the operators give the container of a run: job, pytorchjob, trainjob. Any other in a pod
+#: is an operator's or an admission webhook's.
+OURS = (JOB_CONTAINER, PYTORCH_CONTAINER, TRAINER_CONTAINER)
+
+Object = dict[str, Any]
+
+
+def own_container(spec: Object) -> Object:
+    """The run's container in a pod's spec; the first one where none has a name of ours. ``{}`` without any."""
+    return _own(spec.get("containers") or [])
+
+
+def own_status(status: Object) -> Object:
+    """The state of the run's container; ``{}`` before the kubelet has looked."""
+    return _own(status.get("containerStatuses") or [])
+
+
+def _own(entries: list[Object]) -> Object:
+    return next((one for one in entries if one.get("name") in OURS), entries[0] if entries else {})
+
+
+def holding_up(status: Object) -> Object | None:
+    """The init container or native sidecar that the run's container waits for and that is in trouble, or None.
+
+    They start one after the other, so one that waits for more than its turn holds up all behind it.
+    """
+    for one in status.get("initContainerStatuses") or []:
+        reason = one.get("state", {}).get("waiting", {}).get("reason")
+        if reason and reason not in ("PodInitializing", "ContainerCreating"):
+            return dict(one)
+    return None
+
+
+def failed_init(status: Object) -> str | None:
+    """``init container NAME ended with exit code 1`` of the one that failed, or None."""
+    for one in status.get("initContainerStatuses") or []:
+        code = one.get("state", {}).get("terminated", {}).get("exitCode")
+        if code:
+            return f"init container {one.get('name')} ended with exit code {code}"
+    return None
+
+
+def is_final(spec: Object, code: int | None) -> bool:
+    """Return whether the kubelet leaves a container that ended so stopped."""
+    policy = spec.get("restartPolicy", "Always")
+    return policy == "Never" or (policy == "OnFailure" and code == 0)
+
+
+def others_running(status: Object) -> tuple[str, ...]:
+    """Names of containers beside the run's that still run: a pod does not end before them."""
+    own = own_status(status)
+    return tuple(
+        str(one.get("name"))
+        for one in status.get("containerStatuses") or []
+        if one is not own and "running" in one.get("state", {})
+    )
+
+
+#: Labels by which controllers number their pods. Sources: kubernetes.io/docs/reference/labels-annotations-taints
 #: (job-completion-index); kubeflow/training-operator pkg/apis/kubeflow.org/v1/common_types.go.
-_INDEX_LABELS = (NODE_LABEL, "batch.kubernetes.io/job-completion-index")
+_INDEX = "batch.kubernetes.io/job-completion-index"
 _REPLICA_TYPE = "training.kubeflow.org/replica-type"
 _REPLICA_INDEX = "training.kubeflow.org/replica-index"
 
@@ -131,17 +180,13 @@ def _is_unreachable(status: Mapping[str, Any]) -> bool:
 
 
 def _node(meta: dict[str, Any]) -> int:
+    """Return the node of the run that a pod is: by its index in a Job, or in the workers of a PyTorchJob."""
     labels: dict[str, str] = meta.get("labels", {})
-    for label in _INDEX_LABELS:
-        if labels.get(label, "").isdigit():
-            return int(labels[label])
-    annotation = meta.get("annotations", {}).get("batch.kubernetes.io/job-completion-index", "")
-    if annotation.isdigit():
-        return int(annotation)
-    if labels.get(_REPLICA_INDEX, "").isdigit():
-        return int(labels[_REPLICA_INDEX]) + (labels.get(_REPLICA_TYPE) == "worker")
-    match = re.search(r"-(\d+)(?:-[a-z0-9]{5})?$", meta["name"])
-    return int(match[1]) if match else 0
+    index = labels.get(_INDEX, "") or meta.get("annotations", {}).get(_INDEX, "")
+    if index.isdigit():
+        return int(index)
+    replica = labels.get(_REPLICA_INDEX, "")
+    return int(replica) + (labels.get(_REPLICA_TYPE) == "worker") if replica.isdigit() else 0
 
 
 def newest(pods: Sequence[Pod], nodes: int) -> dict[int, Pod]:
@@ -182,23 +227,20 @@ def state_of(pods: Sequence[Pod], nodes: int, workload: str) -> State:
     )
 
 
-def workload_state(workloads: Sequence[dict[str, Any]], expected: int) -> str:
-    """``active``, ``done`` or ``failed`` of Jobs or an operator's object; ``unknown`` until a controller looked.
-
-    One Job of several that failed is the run's failure: its peers only wait for it.
-    """
-    if len(workloads) < expected:
+def workload_state(workloads: Sequence[dict[str, Any]]) -> str:
+    """Return ``active``, ``done`` or ``failed`` of the run's workload; ``unknown`` until its controller has acted."""
+    if not workloads:
         return "failed"
-    verdicts = [_verdict(workload.get("status") or {}) for workload in workloads]
-    for verdict in ("failed", "unknown", "active"):
-        if verdict in verdicts:
-            return verdict
-    return "done"
+    status = workloads[0].get("status") or {}
+    if not status:
+        return "unknown"
+    end = end_of(status)
+    return "active" if end is None else "done" if end.well else "failed"
 
 
 @dataclass(frozen=True)
 class End:
-    """How a workload says that it has ended.
+    """Describes the end that a workload reports.
 
     Attributes:
         type: of its condition. well: its pods succeeded. message: in its controller's words.
@@ -220,10 +262,3 @@ def end_of(status: Mapping[str, Any]) -> End | None:
         if condition.get("status") == "True" and kind in ("Complete", "Completed", "Succeeded", "Failed"):
             return End(kind, kind != "Failed", condition.get("message") or "")
     return None
-
-
-def _verdict(status: dict[str, Any]) -> str:
-    if not status:
-        return "unknown"
-    end = end_of(status)
-    return "active" if end is None else "done" if end.well else "failed"

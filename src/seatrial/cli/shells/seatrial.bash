@@ -1,4 +1,4 @@
-# bash completion of seatrial. Made by: seatrial completion bash
+# bash completion of seatrial. Made by: seatrial --completion bash
 
 # Words as typed, quotes taken away: bash has split them at "=" and ":", which stand in device=0 and HOST:CONTAINER.
 _seatrial_words() {
@@ -42,7 +42,7 @@ _seatrial() {
             :folders) files=-d ;;
             *) found+=("${value#"$prefix"}") ;;
         esac
-    done < <("${COMP_WORDS[0]}" completion words "${words[@]:1}" 2>/dev/null)
+    done < <("${COMP_WORDS[0]}" --completion words "${words[@]:1}" 2>/dev/null)
     COMPREPLY=()
     if [[ -n $files ]]; then  # readline quotes these itself
         compopt -o filenames 2>/dev/null

@@ -1,5 +1,5 @@
 #compdef seatrial
-# zsh completion of seatrial. Made by: seatrial completion zsh
+# zsh completion of seatrial. Made by: seatrial --completion zsh
 _seatrial() {
     local line value said files="" folders=""
     local -a shown
@@ -11,7 +11,7 @@ _seatrial() {
             :folders) folders=yes ;;
             *) value="${value//\\/\\\\}"; shown+=("${value//:/\\:}${said:+:$said}") ;;
         esac
-    done < <("${(Q)words[1]}" completion words "${(@Q)words[2,CURRENT]}" 2>/dev/null)
+    done < <("${(Q)words[1]}" --completion words "${(@Q)words[2,CURRENT]}" 2>/dev/null)
     (( ${#shown} )) && _describe -t words 'seatrial' shown
     [[ "$PREFIX" == --*=* ]] && compset -P '*='
     [[ -n "$files" ]] && _files

@@ -10,7 +10,7 @@ from seatrial.backends.containers.cdi import CdiDevice, CdiSpecs, read_specs
 from seatrial.doctor.check import Check, Verdict, found, of_finding, ok, skipped, worst
 from seatrial.doctor.checks.toolkit import CDI_BY_DEFAULT, engine_version
 from seatrial.doctor.facts.machine import Machine
-from seatrial.findings.commands import GENERATE_CDI
+from seatrial.findings.finding import GENERATE_CDI
 
 KIND = "nvidia.com/gpu"
 
@@ -24,7 +24,7 @@ VERSIONED = re.compile(r"\.so\.(\d{3,}\.\d+(?:\.\d+)?)$")
 def generate_command(machine: Machine) -> str:
     """What writes a fresh spec here: NVIDIA's program where it is installed, else ours."""
     ctk = machine.ask("nvidia-ctk", "--version")
-    return GENERATE_CDI if ctk else "sudo seatrial cdi generate"
+    return GENERATE_CDI if ctk else "sudo seatrial doctor --write-cdi"
 
 
 def folders(machine: Machine) -> tuple[str, ...]:

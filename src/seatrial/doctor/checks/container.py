@@ -9,7 +9,7 @@ from seatrial.doctor.checks.image import does_not_start, no_python
 from seatrial.doctor.facts.inspection import LookError
 from seatrial.doctor.facts.machine import Machine
 from seatrial.errors import GpuContractError
-from seatrial.findings.contract import explain_missing
+from seatrial.findings.gpu_missing import explain_missing
 from seatrial.job.units import format_bytes
 
 #: Docker's own. PyTorch's data loaders hand each batch over through it.
@@ -48,7 +48,7 @@ def _starts(machine: Machine) -> Verdict:
 
 
 def _context(machine: Machine, live: dict[str, Any]) -> dict[str, Any]:
-    """The facts as findings.contract wants them; the agent makes the same from inside (agent/contract/context.py)."""
+    """The facts as findings.gpu_missing wants them; the agent makes the same from inside (agent/gpu_check.py)."""
     inspection = machine.inspection
     nvml, cuda, env = live["nvml"], live["cuda"], live["env"]
     if inspection.is_process:

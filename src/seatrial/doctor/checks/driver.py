@@ -5,7 +5,7 @@ from __future__ import annotations
 from seatrial.doctor.check import Check, Verdict, found, ok, skipped, unknown, worst
 from seatrial.doctor.facts import pci
 from seatrial.doctor.facts.machine import Machine
-from seatrial.findings.commands import BUILD_DRIVER_MODULE, CREATE_NODES
+from seatrial.findings.finding import BUILD_DRIVER_MODULE, CREATE_NODES
 from seatrial.job.units import format_bytes
 from seatrial.probe.gpu_health import COMPUTE_MODES, FABRIC_COMPLETED, FABRIC_STATES
 

@@ -17,7 +17,7 @@ def _docker(machine: Machine) -> Verdict:
         return skipped(f"{machine.on} was asked for")
     info = machine.docker_info
     if info is None:
-        if machine.on == "docker":
+        if machine.on != "auto":
             return found("engine-missing", ["docker: not on PATH"], message="Docker is not installed")
         return skipped("Docker is not installed")
     if isinstance(info, EngineUnavailableError):
@@ -47,7 +47,7 @@ def _podman(machine: Machine) -> Verdict:
         return skipped(f"{machine.on} was asked for")
     info = machine.podman_info
     if info is None:
-        if machine.on == "podman":
+        if machine.on != "auto":
             fix = "sudo apt install podman   # or dnf, zypper"
             return found("engine-missing", ["podman: not on PATH"], message="Podman is not installed", fix=fix)
         return skipped("Podman is not installed")

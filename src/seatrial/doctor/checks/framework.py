@@ -9,8 +9,8 @@ from typing import Any
 from seatrial.doctor.check import Check, Verdict, found, ok, skipped, unknown, worst
 from seatrial.doctor.checks.image import no_python
 from seatrial.doctor.facts.machine import Machine
-from seatrial.findings.contract import explain_missing
 from seatrial.findings.device_code import covers
+from seatrial.findings.gpu_missing import explain_missing
 from seatrial.findings.match import match_text
 
 #: CUDA major version → first driver branch that runs it. Minor versions are compatible: CUDA 12.8 runs on branch 525.

@@ -9,8 +9,8 @@ import seatrial
 from seatrial.doctor.check import Check, Verdict, found, ok, skipped, unknown, worst
 from seatrial.doctor.facts.machine import Machine
 from seatrial.findings.catalogue import by_id
-from seatrial.findings.commands import CREATE_NODES
-from seatrial.findings.contract import CU_INIT_CAUSES
+from seatrial.findings.finding import CREATE_NODES
+from seatrial.findings.gpu_missing import CU_INIT_CAUSES
 from seatrial.probe.driver_files import REQUIRED_LIBRARIES, WSL_FOLDER
 
 #: The first cuInit after a start of the machine takes seconds; on a machine that is warm 0.2 s (H200, driver 580).

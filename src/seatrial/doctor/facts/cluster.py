@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.backends.kubernetes import client
-from seatrial.backends.kubernetes.kubeconfig import read_kubeconfig
+from seatrial.backends.kubernetes.client import read_kubeconfig
 from seatrial.errors import EngineUnavailableError, SeatrialError, printable
 
 #: For all questions together; a cluster that is well answers each in 0.1 s.

@@ -13,10 +13,10 @@ from typing import Any
 
 from seatrial.backends import table
 from seatrial.backends.base import EngineFacts
+from seatrial.backends.containers.client import read_info
 from seatrial.backends.containers.docker import docker_facts
 from seatrial.backends.containers.engine import ContainerEngine
-from seatrial.backends.containers.engine_errors import as_addressed
-from seatrial.backends.containers.info import read_info
+from seatrial.backends.containers.errors import as_addressed
 from seatrial.backends.containers.podman import podman_facts
 from seatrial.doctor.facts import cluster, pci
 from seatrial.errors import CommandTimeoutError, EngineUnavailableError
@@ -177,20 +177,20 @@ class HostFacts:
         return self._info("podman")
 
     def _info(self, name: str) -> dict[str, Any] | EngineUnavailableError | None:
-        traits = table.ENGINES[name]().traits
+        dialect = table.ENGINES[name]().dialect
         try:
-            ended = self.ask(*table.client_call(name, self.environ), "info", "--format", traits.info_format)
+            ended = self.ask(*table.client_call(name, self.environ), "info", "--format", dialect.info_format)
         except CommandTimeoutError as error:
             silent = EngineUnavailableError(
                 error.message[:1].upper() + error.message[1:],
                 cause="it hangs: its daemon or its storage is blocked, or the machine is out of memory",
-                run=traits.restart,
+                run=dialect.restart,
             )
             return as_addressed(silent, name, self.environ)
         if ended is None:
             return None
         try:
-            return read_info(name, traits.info_key, ended, self.environ)
+            return read_info(name, dialect.info_key, ended, self.environ)
         except EngineUnavailableError as error:
             return error
 

@@ -13,7 +13,7 @@ from typing import Any
 from seatrial.backends import table
 from seatrial.backends.base import ImageFacts
 from seatrial.backends.containers import injection
-from seatrial.backends.containers.engine_errors import start_error
+from seatrial.backends.containers.errors import start_error
 from seatrial.backends.containers.injection import InjectionPlan
 from seatrial.doctor.facts.host import HostFacts
 from seatrial.doctor.facts.loader import LOADER, modules
@@ -75,7 +75,7 @@ class Inspection:
     @cached_property
     def is_process(self) -> bool:
         """No container at all: a plain process of this host."""
-        return table.place(self._host.on) == "process"
+        return not table.isolates(self._host.on)
 
     @cached_property
     def inspected(self) -> dict[str, Any] | None:

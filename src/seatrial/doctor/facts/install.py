@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 
 from seatrial.doctor.facts.machine import Machine
-from seatrial.findings.commands import GENERATE_CDI
+from seatrial.findings.finding import GENERATE_CDI
 
 REPOSITORY = "https://nvidia.github.io/libnvidia-container"
 KEYRING = "/usr/share/keyrings/nvidia-container-toolkit-keyring.gpg"
@@ -41,7 +41,7 @@ def _toolkit_steps(machine: Machine) -> tuple[str, ...]:
         return (*_zypper(), *configure)
     if "arch" in family:
         return ("sudo pacman -S --needed nvidia-container-toolkit", *configure)
-    return ("sudo seatrial cdi generate",)
+    return ("sudo seatrial doctor --write-cdi",)
 
 
 def _apt() -> tuple[str, ...]:

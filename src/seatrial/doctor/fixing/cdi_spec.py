@@ -13,8 +13,7 @@ import yaml
 
 from seatrial.errors import GpuContractError
 from seatrial.probe.driver_files import DriverFiles
-from seatrial.probe.mig import Slice
-from seatrial.probe.nvml import GpuFact
+from seatrial.probe.nvml import GpuFact, Slice
 
 KIND = "nvidia.com/gpu"
 
@@ -141,5 +140,5 @@ def minimum_version(spec: Mapping[str, Any]) -> str:
 
 def to_yaml(spec: Mapping[str, Any]) -> str:
     """As engines read it; the first line says who wrote it and what to do when the driver changes."""
-    head = "# Written by `seatrial cdi generate`; regenerate after a driver update or a MIG change.\n"
+    head = "# Written by `seatrial doctor --write-cdi`; regenerate after a driver update or a MIG change.\n"
     return head + yaml.safe_dump(dict(spec), sort_keys=False, default_flow_style=False)

@@ -15,7 +15,7 @@ from seatrial.doctor.facts.machine import Machine
 from seatrial.doctor.fixing import cdi_spec
 from seatrial.doctor.fixing.change import Change, current
 from seatrial.errors import GpuContractError
-from seatrial.probe import mig, nvml
+from seatrial.probe import nvml
 
 #: Of all folders that engines read specs from, the one that wins, and the toolkit's own choice.
 SPEC = "/var/run/cdi/nvidia.yaml"
@@ -111,11 +111,11 @@ def spec_of(machine: Machine) -> dict[str, Any]:
     )
 
 
-def _slices(machine: Machine) -> dict[str, tuple[mig.Slice, Sequence[str]]]:
+def _slices(machine: Machine) -> dict[str, tuple[nvml.Slice, Sequence[str]]]:
     if not any(gpu.mig for gpu in machine.inventory.gpus):
         return {}
     module = machine.pynvml if machine.pynvml is not None else nvml.load()
-    return {part.uuid: (part, mig.capability_nodes(part, machine.root)) for part in mig.slices(module)}
+    return {part.uuid: (part, nvml.capability_nodes(part, machine.root)) for part in nvml.slices(module)}
 
 
 def _char_links(machine: Machine, found: set[str]) -> Iterator[Change]:

@@ -1,1 +1,1 @@
-"""What a project asks for, in each file that people write it in, and the versions chosen for it."""
+"""Read a project's requirements from each format that people use."""

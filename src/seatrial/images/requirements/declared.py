@@ -1,4 +1,4 @@
-"""What a project's own packaging asks for, whichever file says it."""
+"""Hold the requirements that a project's own packaging declares."""
 
 from __future__ import annotations
 

@@ -13,13 +13,13 @@ from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.declared import Declared
+from seatrial.images.requirements.pip_format import MOST_LINES, canonical_name, checked_requirement
 from seatrial.images.requirements.poetry import (
     poetry_folders,
     poetry_groups,
     poetry_python,
     poetry_requirements,
 )
-from seatrial.images.requirements.requirements_files import MOST_LINES, canonical_name, checked_requirement
 from seatrial.images.requirements.uv_sources import folders_of_its_own, sourced, uv_sources
 from seatrial.system import toml_file
 from seatrial.system.project_files import is_there, read_text
@@ -66,7 +66,7 @@ def pyproject_requirements(file: Path, imported: Iterable[str]) -> tuple[str, ..
 
 
 def _group_lines(whole: dict[str, Any], file: Path, text: str, sources: dict[str, Any]) -> list[str]:
-    """Of ``[dependency-groups]``, and of what uv had before there were any; a group in a group is read by itself.
+    """Read ``[dependency-groups]`` and uv's older ``dev-dependencies``; a group inside a group is read by itself.
 
     Format: https://packaging.python.org/en/latest/specifications/dependency-groups/
     """
@@ -82,7 +82,7 @@ def _group_lines(whole: dict[str, Any], file: Path, text: str, sources: dict[str
 
 
 def _imported(optional: Iterable[str], required: Iterable[str], imported: Iterable[str]) -> Iterator[str]:
-    """Of optional lines the first for each package that is imported and not required."""
+    """Return the first optional line of each package that is imported and not required."""
     wanted = {canonical_name(package) for package in imported} - {canonical_name(line) for line in required}
     for line in optional:
         if (name := canonical_name(line)) in wanted:
@@ -91,7 +91,7 @@ def _imported(optional: Iterable[str], required: Iterable[str], imported: Iterab
 
 
 def declared(file: Path) -> Declared | None:
-    """What ``[project]``, or Poetry's table, declares; None when it leaves the dependencies to others.
+    """Read ``[project]`` or Poetry's table; None if it declares no dependencies.
 
     Raises ConfigError naming ``file:line``.
     """
@@ -204,7 +204,7 @@ def _table_of(table: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _tables(file: Path) -> tuple[str, dict[str, Any]]:
-    """The file's text, and what it says."""
+    """Return the file's text and its table."""
     text = read_text(file, inside=file.parent, limit_bytes=toml_file.MAX_BYTES)
     return text, toml_file.parse_toml(text, file)
 

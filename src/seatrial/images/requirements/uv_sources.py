@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
-from seatrial.images.requirements.requirements_files import canonical_name, checked_requirement, parsed
+from seatrial.images.requirements.pip_format import canonical_name, checked_requirement, parsed
 from seatrial.system import toml_file
 from seatrial.system.project_files import is_there, read_text
 
@@ -24,7 +24,7 @@ _MOST_ABOVE, _MOST_MEMBERS = 5, 200
 
 
 def sourced(lines: Iterable[str], sources: Mapping[str, Any], place: str) -> list[str]:
-    """The lines, of which those from a repository or an address say so; those from a folder are left out.
+    """Add the address to lines from a repository or a URL, and leave out lines from a folder.
 
     A folder is the project's own. The index may have a package of that name, and it would be a stranger's.
 
@@ -51,7 +51,7 @@ def uv_sources(whole: Mapping[str, Any], project: Path) -> dict[str, Any]:
 
 
 def folders_of_its_own(sources: Mapping[str, Any], project: Path) -> dict[str, Path | None]:
-    """Canonical name → the folder of each package that is no index's; None where it is not found."""
+    """Return canonical name → folder of each package that comes from a folder; None if it is not found."""
     own = {name: _first(source) for name, source in sources.items() if is_folder_of_its_own(_first(source))}
     members = _members(project) if any("workspace" in source for source in own.values()) else {}
     return {
@@ -61,12 +61,12 @@ def folders_of_its_own(sources: Mapping[str, Any], project: Path) -> dict[str, P
 
 
 def is_folder_of_its_own(source: Mapping[str, Any]) -> bool:
-    """A member of the workspace, or a folder or a wheel beside the project."""
+    """Return True for a member of the workspace, a folder or a wheel of the project."""
     return source.get("workspace") is True or isinstance(source.get("path"), str)
 
 
 def _first(source: Any) -> dict[str, Any]:
-    """Of several sources, for as many platforms, a folder before all: what is nobody else's stays so."""
+    """Return the first of several sources, folders before all others: their names may belong to somebody else."""
     each = [one for one in (source if isinstance(source, list) else [source]) if isinstance(one, dict)]
     return next(filter(is_folder_of_its_own, each), each[0] if each else {})
 
@@ -88,7 +88,7 @@ def _with_address(requirement: Requirement, source: Mapping[str, Any]) -> str | 
 
 
 def _workspace(project: Path) -> tuple[Path, dict[str, Any]]:
-    """The folder above a member that names it as its workspace, and what its pyproject.toml says; else the project."""
+    """Return the workspace's folder above a member, and its pyproject.toml's table; else the project's."""
     for folder in islice((project, *project.parents), _MOST_ABOVE):
         table = _read(folder / "pyproject.toml")
         if isinstance(_inside(table, "tool", "uv").get("workspace"), dict):
@@ -112,7 +112,7 @@ def _matching(root: Path, patterns: Iterable[object]) -> Iterator[Path]:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """What a pyproject.toml says; nothing where it is none: whether it is right matters to uv alone."""
+    """Return the table of a pyproject.toml; empty if it cannot be read: only uv checks it."""
     if not is_there(file):
         return {}
     try:

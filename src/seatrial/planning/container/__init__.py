@@ -1,1 +1,1 @@
-"""What a container of this machine is, in the engines' common terms."""
+"""Plan a container of this machine, in the engines' common terms."""

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from seatrial.backends.containers.env_file import proxy_env, read_env_file
-from seatrial.backends.containers.home import home_env
 from seatrial.backends.containers.injection import InjectionPlan
-from seatrial.backends.containers.user_mounts import inside
+from seatrial.backends.containers.mounts import home_env, inside
 from seatrial.job.model import Job
 from seatrial.job.plan import ImagePlan, Mount
 from seatrial.planning.site import ServiceSite
@@ -129,7 +128,7 @@ def library_path(
 
 
 def _unsteered(name: str, value: str, filled: Sequence[str]) -> str:
-    """What PID 1 gets in place of an image's variable: of a path to libraries, folders that no mount fills; else "".
+    """Return PID 1's value of an image's variable: of a path to libraries, folders that no mount fills; else "".
 
     An empty entry, as ``ENV LD_LIBRARY_PATH=/opt:$LD_LIBRARY_PATH`` leaves one, is the working directory (ld.so(8)).
     """

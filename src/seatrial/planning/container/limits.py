@@ -1,6 +1,8 @@
-"""Limits of a container: memory, shared memory, processes; what an engine or a framework can be held to."""
+"""Limits of a container: memory, shared memory, processes, and the object store of Ray."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from seatrial.backends.base import EngineFacts
 from seatrial.errors import EngineError
@@ -8,7 +10,41 @@ from seatrial.findings.catalogue import by_id
 from seatrial.job.model import Job
 from seatrial.job.plan import SHM_BYTES_PER_GPU, Choice
 from seatrial.job.units import format_bytes
-from seatrial.planning.ray import SHM_SHARE, store_bytes
+
+#: Ray's own defaults for its object store: of the memory, at most, and of a /dev/shm; and the least that it accepts.
+#: Source: ray 2.60, ray/_private/ray_constants.py (DEFAULT_OBJECT_STORE_MEMORY_PROPORTION, …_MAX_MEMORY_BYTES,
+#: OBJECT_STORE_MINIMUM_MEMORY_BYTES) and ray/_private/utils.py, resolve_object_store_memory.
+STORE_SHARE = 0.3
+MOST_STORE_BYTES = 200 * 10**9
+SHM_SHARE = 0.95
+LEAST_STORE_BYTES = 75 * 2**20
+
+#: With a store larger than /dev/shm Ray goes to /tmp and warns, or refuses. This caps its default, no wish of a script.
+_MOST_VARIABLE = "RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES"
+
+#: ``ray start`` asks, and sends them where nobody answers. Source: docs.ray.io, "Usage Stats Collection".
+_STATISTICS_VARIABLE = "RAY_USAGE_STATS_ENABLED"
+
+
+def store_bytes(memory_bytes: int | None) -> int:
+    """Return the default size of Ray's object store for this much memory; 0 if that is unknown."""
+    return 0 if memory_bytes is None else min(int(memory_bytes * STORE_SHARE), MOST_STORE_BYTES)
+
+
+def ray_env(evidence: str | None, shm_bytes: int | None, have: Mapping[str, str]) -> dict[str, str]:
+    """Variables for a script that imports Ray; what the user or the image sets stays.
+
+    Args:
+        evidence: where it does so, or None.
+        shm_bytes: of the container; None for a process of this machine, whose /dev/shm Ray measures itself.
+    """
+    if evidence is None:
+        return {}
+    env = {_STATISTICS_VARIABLE: "0"}
+    if shm_bytes is not None and (most := int(shm_bytes * SHM_SHARE)) >= LEAST_STORE_BYTES:
+        env[_MOST_VARIABLE] = str(min(most, MOST_STORE_BYTES))
+    return {name: value for name, value in env.items() if name not in have}
+
 
 #: Processes and threads of a container, at most, and no more than half of what its host can have: a fork bomb ends
 #: there and not in the host. 64 data loaders of 64 threads each have room.
@@ -25,18 +61,19 @@ LIMITED_FRAMEWORKS = frozenset({"torch", "tensorflow", "jax"})
 
 
 def gpu_memory_enforceable(framework: str | None) -> bool:
-    """Whether ``--gpu-memory`` can be kept: CUDA itself has no limit that a process cannot pass."""
+    """Return whether ``--gpu-memory`` can be kept: CUDA itself has no limit that a process cannot pass."""
     return framework in LIMITED_FRAMEWORKS
 
 
 def shm_limit(
-    job: Job, gpu_count: int, *, ray: str | None = None, memory_bytes: int | None = None
+    job: Job, gpu_count: int, *, ray: str | None = None, memory_bytes: int | None = None, counts: str = ""
 ) -> tuple[int, Choice]:
     """The size of /dev/shm.
 
     Args:
         ray: where the script imports Ray, or None.
         memory_bytes: the container's limit, where there is one.
+        counts: a remark on how it counts as memory.
     """
     if job.shm_bytes is not None:
         size, reason = job.shm_bytes, "--shm-size"
@@ -51,6 +88,7 @@ def shm_limit(
         most = memory_bytes if ray is not None else job.memory_bytes
         if most is not None and size > most // 2:
             size, reason = most // 2, "half of the memory limit, as it counts towards that limit"
+    reason = f"{reason}; {counts}" if counts else reason
     return size, Choice(what="/dev/shm", value=format_bytes(size), reason=reason)
 
 

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from seatrial.backends.containers.user_mounts import inside
+from seatrial.backends.containers.mounts import inside
 from seatrial.errors import UsageError
 from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_MODELS, CONTAINER_PROJECT, Choice
@@ -171,7 +171,7 @@ def warn_of_missing_data(job: Job, script: ScriptFacts) -> Iterator[str]:
 
 
 def _is_within(target: str, others: list[str]) -> bool:
-    """Whether another mount brings it along."""
+    """Return whether another mount brings it along."""
     return any(inside(target, each) for each in others if each != target)
 
 

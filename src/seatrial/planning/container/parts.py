@@ -1,4 +1,4 @@
-"""What a container of this machine needs: image, GPUs, mounts, limits."""
+"""Plan a container of this machine: image, GPUs, mounts, limits."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 from seatrial.backends.base import ImageFacts, ImageStore
 from seatrial.backends.containers import injection
-from seatrial.errors import DiskError
-from seatrial.images.building.ready import ready_image
-from seatrial.images.building.wheel import write_wheel
+from seatrial.errors import DiskError, UsageError
+from seatrial.images.build.build import ready_image
+from seatrial.images.dockerfile.context import write_wheel
 from seatrial.images.recipes import recipe
 from seatrial.job.model import Job
 from seatrial.job.plan import (
@@ -27,7 +27,7 @@ from seatrial.job.plan import (
     Mount,
 )
 from seatrial.job.script import ScriptFacts
-from seatrial.planning import agentless
+from seatrial.planning.container.limits import ray_env
 from seatrial.planning.container.outside import (
     made_by_writes,
     refuse_lost_writes,
@@ -36,13 +36,42 @@ from seatrial.planning.container.outside import (
     warn_of_outside,
     with_models,
 )
-from seatrial.planning.container.plan import ContainerParts, plan_container, unkept_folders
-from seatrial.planning.local_gpus import gpu_count, gpu_plan, selected
+from seatrial.planning.container.plan import plan_container, unkept_folders
 from seatrial.planning.multi_host import meeting, with_network
-from seatrial.planning.ray import ray_env
+from seatrial.planning.process import gpu_count, gpu_plan, selected
+from seatrial.planning.secrets import targets_secrets
 from seatrial.planning.site import Parts, Site
 from seatrial.planning.target_command import container_places, target_argv
 from seatrial.system.files import make_folder, write_atomically
+
+WITHOUT_AGENT = (
+    "The image has no Python >= 3.8, so no agent runs next to the target: a companion container checks the GPUs, and"
+    " nothing is sampled"
+)
+
+
+def _refuse_what_needs_the_agent(job: Job) -> None:
+    """Raises UsageError for what only an agent in the container can do."""
+    if job.target.kind != "image":
+        raise UsageError(
+            f"{job.image.ready} has no Python >= 3.8 to run {job.target.value}",
+            cause="Searched its PATH and the standard locations; set [image] python to use another",
+            run=f"seatrial run --image {job.image.ready} -- PROGRAM",
+        )
+    needs = {
+        "--secret": targets_secrets(job),
+        "--timeout": job.timeout_s,
+        "--gpu-memory": job.gpu_memory_bytes,
+        "[watch] command": job.watch.command,
+        "[watch] webhook": job.watch.webhook,
+    }
+    given = [flag for flag, value in needs.items() if value]
+    if given:
+        raise UsageError(
+            f"{', '.join(given)} need{'s' if len(given) == 1 else ''} the agent, which {job.image.ready} cannot run",
+            cause="It has no Python >= 3.8 on its PATH or in the standard locations; set [image] python to use another",
+            run=f"seatrial run --image {job.image.ready}",
+        )
 
 
 def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
@@ -53,23 +82,35 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     job, models_choices = with_models(job, script)
     refuse_lost_writes(job, script, build=image.build)
     injected = way_in(job, site)
-    places = container_places(job, resumes=site.resumed is not None, events=site.events is not None)
+    places = container_places(job, resumes=site.resumed is not None)
     argv, script_index = target_argv(job.target, image, image.python or "python3", places)
     command = (image.python, *AGENT_PYTHON_FLAGS, CONTAINER_AGENT, CONTAINER_PLAN) if image.python else argv
+    more_env: dict[str, str] = {}
+    if image.python is None:
+        _refuse_what_needs_the_agent(job)
+        more_env = {**places.env(), "SEATRIAL_RUN_ID": site.run_id}
+    # A ready image has no recipes inside: they are mounted as a wheel, which Python imports as it is.
+    wheel = write_wheel(site.host.state_folder / "recipes") if job.target.kind == "recipe" and not image.build else None
     made = plan_container(
-        job, site, image, injected, command, script.ray_evidence, made_if_missing=made_by_writes(job, script)
+        job,
+        site,
+        image,
+        injected,
+        command,
+        script.ray_evidence,
+        made_if_missing=made_by_writes(job, script),
+        more_env=more_env,
+        more_mounts=() if wheel is None else (Mount(source=wheel, target=CONTAINER_RECIPES, read_only=True),),
     )
-    made_container, recipe_env = made.container, dict[str, str]()
     missing = warn_of_missing_data(job, script) if image.build else ()
     lost = warn_of_lost_writes(job, script)
     warnings = (*injected.warnings, *made.warnings, *warn_of_outside(job, script), *missing, *lost)
     if image.python is None:
-        agentless.refuse_what_needs_the_agent(job)
-        env = {**made_container.env, **places.env(), "SEATRIAL_RUN_ID": site.run_id}
-        made_container = made_container.model_copy(update={"env": env})
-        warnings += (agentless.WARNING,)
-    if job.target.kind == "recipe" and not image.build:
-        made_container, recipe_env = _with_recipes(made, image, site)
+        warnings += (WITHOUT_AGENT,)
+    recipe_env: dict[str, str] = {}
+    if wheel is not None:
+        own = made.target_env.get("PYTHONPATH", image.env.get("PYTHONPATH", ""))
+        recipe_env["PYTHONPATH"] = ":".join(filter(None, [CONTAINER_RECIPES, own]))
     return Parts(
         places=places,
         argv=tuple(argv),
@@ -80,9 +121,9 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         secrets_dir=CONTAINER_SECRETS if job.secrets else None,
         unkept=unkept_folders(made.container),
         meeting=meeting(job),
-        env={**made.target_env, **recipe_env, **_ray_env(script, made_container, image)},
+        env={**made.target_env, **recipe_env, **_ray_env(script, made.container, image)},
         image=image,
-        container=made_container,
+        container=made.container,
         companion=made.companion,
         choices=(
             *image_choices,
@@ -108,14 +149,6 @@ def way_in(job: Job, site: Site) -> injection.InjectionPlan:
     return injection.choose(site.engine, gpus, site.host.driver, capabilities=capabilities)
 
 
-def _with_recipes(made: ContainerParts, image: ImagePlan, site: Site) -> tuple[ContainerPlan, dict[str, str]]:
-    """A ready image has no recipes inside: they are mounted as our own wheel, which Python imports as it is."""
-    wheel = Mount(source=write_wheel(site.host.state_folder / "recipes"), target=CONTAINER_RECIPES, read_only=True)
-    own = made.target_env.get("PYTHONPATH", image.env.get("PYTHONPATH", ""))
-    path = ":".join(filter(None, [CONTAINER_RECIPES, own]))
-    return made.container.model_copy(update={"mounts": (*made.container.mounts, wheel)}), {"PYTHONPATH": path}
-
-
 def planned_image(
     job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ...]
 ) -> tuple[ImagePlan, tuple[Choice, ...]]:
@@ -123,7 +156,7 @@ def planned_image(
     if job.image.ready is not None:
         return _ready_image(job.image.ready, job, site)
     from seatrial.images.plan import plan_image  # what builds images takes half as long to load as all the rest
-    from seatrial.images.requirements.pinned_pythons import index_door
+    from seatrial.images.resolve.uv import UvResolver
 
     return plan_image(
         job,
@@ -131,7 +164,7 @@ def planned_image(
         cpu_only=not gpus,
         machine=site.host.machine(gpus),
         multi_gpu=gpu_count(site) > 1 or script.multi_gpu_evidence is not None,
-        door=index_door(job, site.host.cache_folder, site.host.environ),
+        resolver=UvResolver(site.host.cache_folder / "packages", site.host.environ),
     )
 
 
@@ -139,15 +172,15 @@ def _ready_image(tag: str, job: Job, site: Site) -> tuple[ImagePlan, tuple[Choic
     """An image that is there, with what it says of itself."""
     store = site.backend.images
     assert store is not None, "a place of containers has an image store"
-    image, asked = ready_image(tag)
     facts = store.image(tag)
     if facts is None:
         what, value = IMAGE_UNKNOWN
         unknown = Choice(what=what, value=value, reason=f"{tag} is not here yet; run pulls it")
-        return image.model_copy(update={"python": "python3"}), (asked, unknown)
+        image, asked = ready_image(tag, python="python3")
+        return image, (asked, unknown)
     python = job.image.python or _python_inside(tag, facts, store, site.host.cache_folder / "pythons")
-    inside = {"python": python, "entrypoint": facts.entrypoint, "cmd": facts.cmd, "env": facts.env}
-    return image.model_copy(update=inside), (asked,)
+    image, asked = ready_image(tag, python=python, entrypoint=facts.entrypoint, cmd=facts.cmd, env=facts.env)
+    return image, (asked,)
 
 
 def _python_inside(tag: str, facts: ImageFacts, store: ImageStore, cache: Path) -> str | None:

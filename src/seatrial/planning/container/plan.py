@@ -10,10 +10,8 @@ from pathlib import Path
 
 from seatrial.backends.base import EngineFacts
 from seatrial.backends.containers.env_file import proxy_env
-from seatrial.backends.containers.home import home_mounts
 from seatrial.backends.containers.injection import InjectionPlan
-from seatrial.backends.containers.mount_sources import real_source
-from seatrial.backends.containers.user_mounts import checked_mount, inside, place_mounts
+from seatrial.backends.containers.mounts import checked_mount, home_mounts, inside, masks, place_mounts, real_source
 from seatrial.errors import UsageError
 from seatrial.job.model import Job
 from seatrial.job.mount import changeable
@@ -24,13 +22,11 @@ from seatrial.job.plan import (
     COMPANION_FOLDER,
     CONTAINER_AGENT,
     CONTAINER_DATA,
-    CONTAINER_EVENTS,
     CONTAINER_MODELS,
     CONTAINER_PLAN,
     CONTAINER_PROJECT,
     CONTAINER_RUN,
     CONTAINER_SECRETS,
-    CONTAINER_SOURCE,
     FRAMED_LOG,
     LOG_LABEL,
     NAME_LABEL,
@@ -46,8 +42,7 @@ from seatrial.job.plan import (
 )
 from seatrial.planning.container.env import library_path, plan_env
 from seatrial.planning.container.limits import memory_limit, pids_limit, refuse_unenforceable, shm_limit, shm_warnings
-from seatrial.planning.container.masks import masks
-from seatrial.planning.local_gpus import gpu_count
+from seatrial.planning.process import gpu_count
 from seatrial.planning.site import Site
 
 #: Programs and libraries are run from /tmp: torch's and Triton's compilers, pip's builds. Docker's default is noexec.
@@ -85,6 +80,8 @@ def plan_container(
     ray: str | None = None,
     *,
     made_if_missing: Collection[str] = (),
+    more_env: Mapping[str, str] | None = None,
+    more_mounts: Sequence[Mount] = (),
 ) -> ContainerParts:
     """Everything about the container but the image.
 
@@ -92,6 +89,7 @@ def plan_container(
         command: what PID 1 runs.
         ray: where the script imports Ray, or None.
         made_if_missing: targets of the user's mounts whose folders in the project need not be there.
+        more_env, more_mounts: on top of the job's.
 
     Raises:
         UsageError: a mount, env file, device or working directory that cannot be meant.
@@ -121,8 +119,8 @@ def plan_container(
         security_opts=("label=disable",) if engine.selinux else (),
         groups=injection.groups,
         workdir=_workdir(job),
-        env=env.container,
-        mounts=mounts,
+        env={**env.container, **(more_env or {})},
+        mounts=(*mounts, *more_mounts),
         tmpfs=_tmpfs(job, site, mounts),
         devices=(*injection.devices, *job.devices),
         gpus_flag=injection.gpus_flag,
@@ -144,11 +142,22 @@ def plan_container(
     return ContainerParts(plan, env.target, companion, choices, (*env.warnings, *_warnings(job, host.environ)))
 
 
-def plan_companion(container: ContainerPlan, injection: InjectionPlan, record: Path) -> ContainerPlan:
+def plan_companion(
+    container: ContainerPlan,
+    injection: InjectionPlan,
+    record: Path,
+    *,
+    user: str | None = None,
+    userns: str | None = None,
+    agent: Sequence[Mount] = (),
+) -> ContainerPlan:
     """The container that checks the GPUs for one whose image has no Python >= 3.8: the same way in, nothing else.
 
     It sees neither project nor data nor secrets, and its network is shut. No target runs in it, so it may write its
     evidence into a folder of the record.
+
+    Args:
+        user, userns, agent: as whom it runs, and the mounts of the agent, where the container itself has neither.
     """
     injected = {mount.target for mount in injection.mounts} | {CONTAINER_AGENT, CONTAINER_PLAN}
     evidence = Mount(source=record / COMPANION_FOLDER, target=CONTAINER_RUN)
@@ -156,14 +165,14 @@ def plan_companion(container: ContainerPlan, injection: InjectionPlan, record: P
         name=f"{container.name}-checks",
         hostname=None,
         command=("python3", *AGENT_PYTHON_FLAGS, CONTAINER_AGENT, CONTAINER_PLAN),
-        user=container.user,
-        userns=container.userns,
+        user=user or container.user,
+        userns=userns or container.userns,
         capabilities=container.capabilities,
         security_opts=container.security_opts,
         groups=container.groups,
         workdir=CONTAINER_RUN,
         env={"PYTHONUNBUFFERED": "1", "HOME": "/tmp", **injection.env, **library_path(injection, {}, {})},
-        mounts=(*(mount for mount in container.mounts if mount.target in injected), evidence),
+        mounts=(*(mount for mount in (*container.mounts, *agent) if mount.target in injected), evidence),
         tmpfs=(TMP,),
         pids=container.pids,
         devices=injection.devices,
@@ -176,7 +185,7 @@ def plan_companion(container: ContainerPlan, injection: InjectionPlan, record: P
 
 def caller_in(engine: EngineFacts, uid: int, gid: int) -> tuple[str, str | None, Choice]:
     """Whom the container runs as, so that its files belong to the caller."""
-    if engine.keeps_the_callers_id:
+    if engine.rootless and engine.maps_the_caller:
         user, userns, reason = f"{uid}:{gid}", "keep-id", "rootless Podman maps the caller to itself (keep-id)"
     elif engine.rootless:
         user, userns, reason = (
@@ -201,7 +210,7 @@ def _mounts(
 ) -> tuple[Mount, ...]:
     """Ours, the driver's and the user's, parents first."""
     ours = [
-        *_job_mounts(job, site.host.state_folder, site.view),
+        *_job_mounts(job, site.host.state_folder),
         *home_mounts(site.record, site.place, site.project_cache, named_user=named_user),
         *_agent_mounts(site),
         *injection.mounts,
@@ -226,10 +235,8 @@ def container_labels(job: Job, site: Site, image: ImagePlan) -> dict[str, str]:
     }
 
 
-def _job_mounts(job: Job, state: Path, view: Path | None) -> list[Mount]:
+def _job_mounts(job: Job, state: Path) -> list[Mount]:
     mounts = [Mount(source=job.project, target=CONTAINER_PROJECT)]
-    if view is not None:
-        mounts = [Mount(source=view, target=CONTAINER_PROJECT), Mount(source=job.project, target=CONTAINER_SOURCE)]
     for flag, folder, target in (("--data", job.data, CONTAINER_DATA), ("--models", job.models, CONTAINER_MODELS)):
         if folder:
             source = real_source(folder.source, job.project, flag, state=state)
@@ -243,8 +250,6 @@ def _agent_mounts(site: Site) -> list[Mount]:
         Mount(source=site.agent_archive, target=CONTAINER_AGENT, read_only=True),
         Mount(source=site.record / "agent.json", target=CONTAINER_PLAN, read_only=True),
     ]
-    if site.events is not None:
-        mounts.append(Mount(source=site.events, target=CONTAINER_EVENTS))
     if site.secrets_folder:  # writable: the agent deletes each secret once it has read it
         mounts.append(Mount(source=site.secrets_folder, target=CONTAINER_SECRETS))
     if site.resumed and site.resumed.mount:
@@ -279,7 +284,7 @@ def _hostname(job: Job, engine: EngineFacts, run_id: str) -> str | None:
     """
     if job.network == "none":
         return "localhost"
-    if job.network is None and engine.default_network_may_be_the_hosts:
+    if job.network is None and engine.configured_network:
         return None
     if job.network is not None and (job.network == "host" or job.network.startswith(("container:", "ns:"))):
         return None

@@ -1,15 +1,16 @@
-"""What is added to a container that Compose makes: the agent, the GPUs' way in, labels, and nothing else.
+"""Plan additions to a container that Compose makes: the agent, the GPUs' way in, labels, and nothing else.
 
 User, network, volumes, limits and root file system stay the file's business, so the plan's ContainerPlan holds only
-what the override adds (pipelines/compose/override.py).
+what the override adds (compose/override.py).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Mapping
 
 from seatrial.backends.containers.injection import InjectionPlan
+from seatrial.backends.containers.mounts import masks
 from seatrial.errors import UsageError
 from seatrial.job.model import Job
 from seatrial.job.plan import (
@@ -24,12 +25,10 @@ from seatrial.job.plan import (
     Mount,
 )
 from seatrial.job.script import ScriptFacts
-from seatrial.planning import agentless
 from seatrial.planning.container.env import service_env
-from seatrial.planning.container.masks import masks
-from seatrial.planning.container.parts import planned_image, way_in
+from seatrial.planning.container.parts import WITHOUT_AGENT, planned_image, way_in
 from seatrial.planning.container.plan import caller_in, container_labels, plan_companion
-from seatrial.planning.local_gpus import gpu_plan, selected
+from seatrial.planning.process import gpu_plan, selected
 from seatrial.planning.site import Parts, ServiceSite, Site
 from seatrial.planning.target_command import Places
 
@@ -45,13 +44,12 @@ def service_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     image, image_choices = planned_image(job, site, script, selected(site))
     injected = way_in(job, site)
     places = Places(project=service.workdir, run=CONTAINER_RUN, data=None, models=None, resume=None)
-    container, target_env = _container(job, site, service, image, injected)
+    more_env = {**places.env(), "SEATRIAL_RUN_ID": site.run_id} if image.python is None else {}
+    container, target_env = _container(job, site, service, image, injected, more_env)
     warnings = injected.warnings
     companion = None
     if image.python is None:
-        env = {**container.env, **places.env(), "SEATRIAL_RUN_ID": site.run_id}
-        container = container.model_copy(update={"env": env})
-        warnings = (*warnings, agentless.WARNING)
+        warnings = (*warnings, WITHOUT_AGENT)
         companion = _companion(container, site, injected) if selected(site) else None
     return Parts(
         places=places,
@@ -70,9 +68,14 @@ def service_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
 
 
 def _container(
-    job: Job, site: Site, service: ServiceSite, image: ImagePlan, injected: InjectionPlan
+    job: Job,
+    site: Site,
+    service: ServiceSite,
+    image: ImagePlan,
+    injected: InjectionPlan,
+    more_env: Mapping[str, str],
 ) -> tuple[ContainerPlan, dict[str, str]]:
-    """(what is added, variables that only the target gets)."""
+    """Return what is added, and the variables that only the target gets."""
     env, target_env = service_env(service, image, injected)
     ours = [*injected.mounts]
     command: tuple[str, ...] = ()
@@ -92,7 +95,7 @@ def _container(
             user=None,
             groups=injected.groups,
             workdir=service.workdir,
-            env=env,
+            env={**env, **more_env},
             mounts=(*service.mounts, *ours),
             tmpfs=masks(service.mounts, hidden),
             devices=injected.devices,
@@ -113,5 +116,4 @@ def _companion(container: ContainerPlan, site: Site, injected: InjectionPlan) ->
         Mount(source=site.agent_archive, target=CONTAINER_AGENT, read_only=True),
         Mount(source=site.record / "agent.json", target=CONTAINER_PLAN, read_only=True),
     )
-    base = container.model_copy(update={"user": user, "userns": userns, "mounts": (*container.mounts, *agent)})
-    return plan_companion(base, replace(injected), site.record)
+    return plan_companion(container, injected, site.record, user=user, userns=userns, agent=agent)

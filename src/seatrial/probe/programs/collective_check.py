@@ -43,7 +43,7 @@ def attempt(env: Dict[str, str], timeout_s: float) -> Dict[str, Any]:
             )
             for number in (0, 1)
         ]
-        said: List[str] = []
+        printed: List[str] = []
         hung = False
         for process in ranks:
             try:
@@ -52,11 +52,11 @@ def attempt(env: Dict[str, str], timeout_s: float) -> Dict[str, Any]:
                 hung = True
                 process.kill()
                 out, _ = process.communicate()
-            said.append(out.decode("utf-8", "replace"))
+            printed.append(out.decode("utf-8", "replace"))
     ok = not hung and all(process.returncode == 0 for process in ranks)
     error: Optional[str] = None
     if not ok:
-        lines = [line.strip() for text in said for line in text.splitlines() if line.strip()]
+        lines = [line.strip() for text in printed for line in text.splitlines() if line.strip()]
         telling = [line for line in lines if "NCCL" in line or "nccl" in line or "Error" in line or "/dev/shm" in line]
         error = "\n".join((telling or lines)[-12:])[:2000]
     return {"ok": ok, "hung": hung, "seconds": round(time.monotonic() - start_s, 2), "error": error}
@@ -80,6 +80,6 @@ def rank(number: int, meeting: str) -> None:
 
 
 if __name__ == "__main__":
-    # Handed over with -c there is no file to start the ranks from: the caller puts the text there.
+    # Handed over with -c no file exists to start the ranks from: the caller puts the text there.
     SOURCE = os.environ["SEATRIAL_SOURCE"]
     main(sys.argv)

@@ -29,7 +29,7 @@ def check() -> Dict[str, Any]:
     try:
         jax = importlib.import_module("jax")
     except Exception as error:  # noqa: BLE001  # a broken wheel raises OSError, RuntimeError and worse
-        result["error"] = "JAX cannot be imported: %s: %s" % (type(error).__name__, told(error))
+        result["error"] = "JAX cannot be imported: %s: %s" % (type(error).__name__, first_lines(error))
         return result
     result["framework"] = {"name": "jax", "version": jax.__version__, "cuda": cuda()}
     platforms = os.environ.get("JAX_PLATFORMS") or os.environ.get("JAX_PLATFORM_NAME") or ""
@@ -39,7 +39,7 @@ def check() -> Dict[str, Any]:
     try:
         devices = jax.devices("gpu")
     except Exception as error:  # noqa: BLE001
-        result["error"] = told(error)
+        result["error"] = first_lines(error)
         return result
     for index, device in enumerate(devices):
         result["kernels"].append(try_jit(jax, index, device))
@@ -71,24 +71,24 @@ def try_jit(jax: Any, index: int, device: Any) -> Dict[str, Any]:
         if not numpy.array_equal(numpy.asarray(c_MN), a_MK @ b_KN * 2.0 + 1.0):
             error = "a jitted function on %s differs from the CPU's" % device
     except Exception as failure:  # noqa: BLE001
-        error = told(failure)
+        error = first_lines(failure)
     milliseconds = round((time.monotonic() - start_s) * 1000, 1)
     return {"index": index, "ok": error is None, "ms": milliseconds, "error": error}
 
 
 def lacking(jax: Any, device: Any) -> List[str]:
-    """What fails on the device that only some scripts need: a convolution (cuDNN)."""
+    """Return what fails on the device that only some scripts need: a convolution (cuDNN)."""
     try:
         images_NCHW = jax.device_put(jax.numpy.ones((1, 4, 8, 8)), device)
         filters_OIHW = jax.device_put(jax.numpy.ones((4, 4, 3, 3)), device)
         jax.jit(lambda a, b: jax.lax.conv(a, b, (1, 1), "SAME"))(images_NCHW, filters_OIHW).block_until_ready()
     except Exception as failure:  # noqa: BLE001
-        return ["a convolution: %s" % told(failure)]
+        return ["a convolution: %s" % first_lines(failure)]
     return []
 
 
-def told(error: Exception) -> str:
-    """The first two lines: of several missing parts of CUDA the first line says only that there are some."""
+def first_lines(error: Exception) -> str:
+    """The first two lines: of several missing parts of CUDA the first line only has that some are missing."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines[:2]) or type(error).__name__
 

@@ -57,7 +57,7 @@ def check() -> Dict[str, Any]:
 def missing() -> List[str]:
     """Libraries that TensorFlow opens before it lists a GPU, and that are in no place where it looks.
 
-    It says "Could not find cuda drivers" where libcudart is not found (2.21: tsl/cuda/cudart_stub.cc), or nothing.
+    It prints "Could not find cuda drivers" where libcudart is not found (2.21: tsl/cuda/cudart_stub.cc), or nothing.
     """
     folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     try:
@@ -99,7 +99,8 @@ def try_graph(tf: Any, index: int, kind: str = "GPU") -> Dict[str, Any]:
 
 
 def lacking(tf: Any, kind: str = "GPU") -> List[str]:
-    """What fails on the first device that only some scripts need: a convolution (cuDNN), XLA (ptxas, libdevice)."""
+    """Return what fails on the first device that only some scripts need: a convolution (cuDNN), XLA (ptxas,
+    libdevice)."""
 
     def convolution() -> Any:
         return tf.nn.conv2d(tf.ones((1, 8, 8, 4)), tf.ones((3, 3, 4, 4)), 1, "SAME")
@@ -120,8 +121,8 @@ def lacking(tf: Any, kind: str = "GPU") -> List[str]:
 def first_line(error: Exception) -> str:
     """TensorFlow puts the graph's nodes before, and stacks behind what failed."""
     lines = [line.strip() for line in str(error).splitlines()]
-    told = [line for line in lines if line and not line.startswith(("{{", "[[", "Detected at node"))]
-    return (told or lines or [type(error).__name__])[0] or type(error).__name__
+    plain = [line for line in lines if line and not line.startswith(("{{", "[[", "Detected at node"))]
+    return (plain or lines or [type(error).__name__])[0] or type(error).__name__
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ def try_matmul(torch: Any, index: int) -> Dict[str, Any]:
 
 
 def first_line(error: Exception) -> str:
-    """torch explains CUDA errors at length; the first line says which."""
+    """torch explains CUDA errors at length; the first line has which."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 

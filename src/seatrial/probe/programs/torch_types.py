@@ -1,6 +1,6 @@
 """Runs under the target's own interpreter, as a child: each number type on each GPU. Prints one line of JSON.
 
-Beside torch_check.py, which says whether torch can use the GPU at all: some failures show in one type alone.
+In addition to torch_check.py, which shows whether torch can use the GPU at all: some failures show in one type alone.
 """
 
 import importlib

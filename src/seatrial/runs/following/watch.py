@@ -1,26 +1,34 @@
-"""Following a run: its output as it comes, until it ends. Losing the watcher loses nothing of the run."""
+"""Follow a run to its end: its output, alerts, Ctrl-C, the recorder in the background and the host's witness."""
 
 from __future__ import annotations
 
 import importlib
 import signal
+import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
+from seatrial import events
+from seatrial.backends import table
 from seatrial.backends.base import Backend, Handle, State
-from seatrial.errors import UsageError
-from seatrial.events import AgentFinished, Signal, of_type, tail
-from seatrial.job.plan import AGENT_GRACE_S
+from seatrial.backends.log_sink import Turn
+from seatrial.errors import SeatrialError, UsageError
+from seatrial.events import AgentFinished, HostWitness, Signal, of_type, tail
+from seatrial.job.plan import AGENT_GRACE_S, Plan
+from seatrial.probe.machine import owner
+from seatrial.probe.nvml import ComputeProcess
+from seatrial.probe.sampler import Sampler
+from seatrial.receipt.fields import clean
 from seatrial.runs import without_agent
 from seatrial.runs.adopt import handle_of
-from seatrial.runs.following.alerts import Alerts
 from seatrial.runs.following.output import OfRank, OutputReader, Stream
-from seatrial.runs.following.witness import witnessing
 from seatrial.runs.liveness import backend_of
 from seatrial.runs.run import Run
+from seatrial.system.command import spawn_detached
 
 Write = Callable[[Stream, bytes], None]
 Say = Callable[[str], None]
@@ -153,7 +161,7 @@ def interrupt_stops(run: Run, environ: Mapping[str, str], say: Say) -> Iterator[
         return
     backend = backend_of(handle, environ)
     plan = run.plan()
-    job, takes_sigint = plan.job, plan.cluster is None and plan.companion is None
+    job, takes_sigint = plan.job, plan.on_this_host and plan.companion is None
     grace_s, sent = job.grace_s, 0
     who, why = ("target", "") if job.serve is None else ("server", " to answer what it has accepted")
     stopping = f"Stopping: SIGTERM was sent to the {who}{why}; it is killed in {grace_s:g} s, or by another Ctrl-C."
@@ -196,3 +204,128 @@ def handled(signals: Sequence[signal.Signals], handler: Callable[[int, FrameType
     finally:
         for number, earlier in previous:
             signal.signal(number, earlier)
+
+
+#: The agent's last line tells the end at once; the engine is asked this seldom, for runs whose agent was killed.
+RECORDER_STATE_INTERVAL_S = 10.0
+RECORDER_LOG_INTERVAL_S = 1.0
+
+
+def ensure_recorder(run: Run) -> None:
+    """Start a recorder for a live run of an engine of this machine that nobody collects; it outlives this process."""
+    handle = None if run.ended else run.handle()
+    if handle is None or not handle.framed or table.is_elsewhere(handle.backend):
+        return
+    try:
+        turn = Turn(run.folder)
+        free = turn.take()
+        turn.give_back()
+        if free:
+            project = str(run.place.parents[2])
+            argv = [sys.executable, "-m", "seatrial", "runs", "record", run.id, "--project", project]
+            # There, because ``-m`` imports from the current folder first, and the project may hold a json.py.
+            spawn_detached(argv, output=run.folder / "recorder.log", cwd=run.folder)
+    except (OSError, SeatrialError):  # a convenience
+        pass
+
+
+def record(run: Run, environ: Mapping[str, str]) -> None:
+    """Follow a run to its end, and make its receipt."""
+    from seatrial.runs.finalise import finalise  # run --detach starts a recorder, and judges nothing itself
+
+    follow(
+        run,
+        lambda stream, data: None,
+        environ,
+        state_interval_s=RECORDER_STATE_INTERVAL_S,
+        log_interval_s=RECORDER_LOG_INTERVAL_S,
+    )
+    finalise(run, environ)
+
+
+_FINDING = events.mark(events.Found)
+
+
+class Alerts:
+    """Reads events.jsonl on from where it was left; lines that are no findings cost a search.
+
+    Args:
+        from_now: pass over what was found before.
+    """
+
+    def __init__(self, run: Run, *, from_now: bool = False) -> None:
+        self._lines = events.Lines(str(run.events_path))
+        if from_now:
+            deque(self._lines.new(), maxlen=0)
+
+    def new(self) -> Iterator[str]:
+        """``warning: The run seems to hang (no step … for 300 s)``; control characters are taken out."""
+        for line in self._lines.new():
+            event = events.parse(line) if _FINDING in line else None
+            if event is not None and event["source"] == "agent":
+                seen = next(iter(event.get("evidence") or []), None)
+                words = f"{event.get('severity')}: {event.get('message')}" + (f" ({seen})" if seen else "")
+                yield clean(words)
+
+
+#: Between two looks. One costs 0.04 ms a GPU on an H200, and reading the cgroup of each process there.
+LOOK_S = 1.0
+
+
+class Witness(threading.Thread):
+    """Counts, for each GPU, looks at which a process of the run's container had a context there, and others' alone.
+
+    Args:
+        container_id: of the run.
+        processes: those with a context on a GPU; None when the driver does not tell.
+    """
+
+    def __init__(
+        self, uuids: tuple[str, ...], container_id: str, processes: Callable[[str], list[ComputeProcess] | None]
+    ) -> None:
+        super().__init__(name="witness", daemon=True)
+        self._uuids, self._container_id, self._processes = uuids, container_id, processes
+        self._done = threading.Event()
+        self.seen = {uuid: {"looks": 0, "ours": 0, "others": 0} for uuid in uuids}
+
+    def run(self) -> None:
+        while not self._done.wait(LOOK_S):
+            for uuid in self._uuids:
+                self.look(uuid)
+
+    def look(self, uuid: str) -> None:
+        """One look at one GPU. A process that this host cannot see (another PID namespace) counts as another's."""
+        listed = self._processes(uuid)
+        if listed is None:
+            return
+        owners = [owner(process.pid) for process in listed]
+        ours = any(one is not None and one.container_id == self._container_id for one in owners)
+        counts = self.seen[uuid]
+        counts["looks"] += 1
+        counts["ours"] += ours
+        counts["others"] += bool(owners) and not ours
+
+    def stop(self) -> None:
+        self._done.set()
+
+
+@contextmanager
+def witnessing(run: Run, plan: Plan, handle: Handle) -> Iterator[None]:
+    """While open, look at the run's GPUs, where it is a container of this machine; then write down what was seen."""
+    uuids = tuple(gpu.uuid for gpu in plan.gpus)
+    if not uuids or plan.container is None:
+        yield
+        return
+    sampler = Sampler(uuids)
+    witness = Witness(uuids, handle.id, sampler.compute_processes)
+    witness.start()
+    try:
+        yield
+    finally:
+        witness.stop()
+        witness.join(timeout=2 * LOOK_S)
+        hung = witness.is_alive()  # in a broken driver; it is not asked again
+        if not hung:
+            sampler.close()
+        if not run.ended and any(counts["looks"] for counts in witness.seen.values()):
+            run.record(HostWitness(gpus=witness.seen))

@@ -1,7 +1,7 @@
 """``/metrics``: the counts of all processes, and the GPUs, as Prometheus text.
 
 The counts lie in common memory (counts.py), so that whichever front is scraped tells of all. The text is written
-here, as ``seatrial exporter``'s is: prometheus-client would keep a second set of counts, and files for them where there
+here, as in telemetry/exporter.py: prometheus-client would keep a second set of counts, and files for them where there
 are several processes. Format: https://prometheus.io/docs/instrumenting/exposition_formats/
 """
 

@@ -19,7 +19,7 @@ from seatrial.serve.models.batches import Eager, Forward, Graphed
 from seatrial.serve.models.comparison import WARM_UP_SEED, compare
 from seatrial.serve.models.image_reader import ImageReader
 from seatrial.serve.served_model import Answer, Description, Reader, Row, TensorSpec, WarmUp
-from seatrial.train.normalisation import Normalisation
+from seatrial.train.saving.examples import Normalisation
 
 #: The longer side of a drawing, in pixels of the network's image: MNIST's digits, and scikit-learn's scaled up.
 BOXES = {"mnist": 20, "mnist-deep": 20, "digits": 28}

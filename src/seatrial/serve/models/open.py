@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 #: Rows of a batch at most where nobody has said: (on a GPU, elsewhere). Elsewhere 64 images no longer fit into a core's
-#: cache: an image of digits took 290 µs and not 138 (docs/serving-speed.md).
+#: cache: an image of digits took 290 µs and not 138 (docs/benchmarks.md).
 IMAGES_AT_ONCE, TEXTS_AT_ONCE, ROWS_AT_ONCE = (256, 32), (128, 32), (64, 32)
 
 
@@ -38,7 +38,7 @@ def open_model(
         return open_recipe(spec, device, max_batch=most, name=name or spec)
     if ".py:" in spec:
         from seatrial.serve.models.user_class import UserModel
-        from seatrial.train.script import default_folder
+        from seatrial.train.options import default_folder
 
         return UserModel(spec, device, folder=default_folder("models"), max_batch=max_batch, name=name)
     return _open_file(Path(spec), device, max_batch or ROWS_AT_ONCE[place], name)
@@ -57,7 +57,7 @@ def _open_file(path: Path, device: torch.device, max_batch: int, name: str | Non
         from seatrial.serve.models.onnx_file import open_onnx
 
         return open_onnx(path, device, max_batch=max_batch, name=name)
-    if path.suffix in (".pt2", ".pt", ".ts", ".torchscript"):
+    if path.suffix == ".pt2":
         from seatrial.serve.models.torch_program import open_program
 
         return open_program(path, device, max_batch=max_batch, name=name)
@@ -66,6 +66,6 @@ def _open_file(path: Path, device: torch.device, max_batch: int, name: str | Non
 
         return open_weights(path, device, max_batch=max_batch, name=name)
     raise ServeError(
-        f"{path.name} is of no kind that is served: .pt2, .onnx, TorchScript (.pt), .safetensors of a recipe",
+        f"{path.name} is of no kind that is served: .pt2, .onnx, .safetensors of a recipe",
         "seatrial export RUN --to pt2",
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from seatrial.serve.errors import ServeError
 
-SUFFIXES = (".pth", ".pkl", ".pickle", ".joblib", ".bin", ".ckpt")
+SUFFIXES = (".pth", ".pt", ".pkl", ".pickle", ".joblib", ".bin", ".ckpt")
 
 
 def refuse_pickles(path: Path) -> None:
@@ -23,8 +23,7 @@ def refuse_pickles(path: Path) -> None:
             raise ServeError(
                 f"{path.name} is truncated or damaged", "copy it anew, or export the model again"
             ) from error
-        # TorchScript has data.pkl too, with constants.pkl beside it, and is read by a reader that runs no pickled code.
-        pickle = pickle or ("data.pkl" in names and "constants.pkl" not in names)
+        pickle = pickle or "data.pkl" in names
     if pickle:
         raise ServeError(
             f"{path.name} is a pickle: loading one can run any code of whoever wrote it, so it is not opened",

@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from seatrial.recipes import saved
+from seatrial.models import recipe_models
 from seatrial.recipes.spam import LONGEST
 from seatrial.serve.errors import ServeError
 from seatrial.serve.models.image_recipe import BOXES, ImageModel, Images
 from seatrial.serve.models.text_reader import open_tokenizer
 from seatrial.serve.models.text_recipe import TextModel
 from seatrial.serve.served_model import ServedModel
-from seatrial.train import script
+from seatrial.train import options
 from seatrial.train.errors import TrainError
 from seatrial.train.saving.examples import Examples, examples_path, read_examples
 from seatrial.train.saving.model_files import read_tensors, weights_digest
@@ -28,7 +28,7 @@ def open_recipe(recipe: str, device: torch.device, *, max_batch: int, name: str)
     """The model that a recipe saved in the models folder. Raises ServeError."""
     open_kind: Callable[..., ServedModel] = _open_text if recipe == "spam" else _open_image
     with told_plainly():
-        path = script.default_folder("models") / saved.WEIGHTS[recipe]
+        path = options.default_folder("models") / recipe_models.WEIGHTS[recipe]
         if not path.is_file():
             raise ServeError(f"there is no model of {recipe}: {path} does not exist", f"seatrial run {recipe}")
         return open_kind(recipe, path, device, max_batch=max_batch, name=name)
@@ -39,7 +39,7 @@ def open_weights(path: Path, device: torch.device, *, max_batch: int, name: str)
     beside = examples_path(path)
     with told_plainly():
         recipe = read_examples(beside).recipe if beside.is_file() else ""
-        if recipe not in saved.WEIGHTS:
+        if recipe not in recipe_models.WEIGHTS:
             raise ServeError(
                 f"{path.name} holds weights without their network",
                 "seatrial serve RECIPE, or seatrial export RUN --to pt2 and serve that",
@@ -58,7 +58,7 @@ def told_plainly() -> Iterator[None]:
 
 
 def _open_image(recipe: str, path: Path, device: torch.device, *, max_batch: int, name: str) -> ServedModel:
-    opened = saved.read_file(path, recipe)
+    opened = recipe_models.read_file(path, recipe)
     examples = opened.examples
     if examples is None or examples.normalise is None:
         raise ServeError(

@@ -1,4 +1,4 @@
-"""A model of which its inputs' names, types and shapes are known: a .pt2, TorchScript or ONNX file."""
+"""A model of which its inputs' names, types and shapes are known: a .pt2 or ONNX file."""
 
 from __future__ import annotations
 

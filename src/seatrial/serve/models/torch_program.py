@@ -1,4 +1,4 @@
-""".pt2 and TorchScript files: programs, run in the container under its contract."""
+""".pt2 files: programs, run in the container under its contract."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ def open_program(path: Path, device: torch.device, *, max_batch: int, name: str)
     Raises ServeError: no such file, truncated, or a program that cannot be served.
     """
     beside = SidecarFiles.of(path)
-    script = _is_script(path)
-    program, inputs, fixed, keys = _script(path, device, beside) if script else _exported(path, device)
+    program, inputs, fixed, keys = _exported(path, device)
     if fixed is None and (images := beside.image_model(program, "program")) is not None:
         return images(name, device, max_batch)
 
@@ -101,28 +100,6 @@ def _exported(
     returned = program.call_spec.out_spec
     keys = tuple(map(str, returned.context)) if returned is not None and returned.type is dict else ()
     return program.module(), tuple(specs), fixed, keys
-
-
-def _script(
-    path: Path, device: torch.device, beside: SidecarFiles
-) -> tuple[nn.Module, tuple[TensorSpec, ...], None, tuple[str, ...]]:
-    try:
-        program = torch.jit.load(path, map_location=device).eval()  # type: ignore[no-untyped-call]
-    except Exception as error:  # RuntimeError of its archive reader, and others
-        raise ServeError(
-            f"{path.name} is truncated, damaged or no TorchScript file", "export it again: seatrial export RUN --to pt2"
-        ) from error
-    specs = beside.specs()
-    if specs is None:
-        raise ServeError(
-            f"{path.name} is TorchScript, which does not say what its inputs look like",
-            f"seatrial export {path.name} --to torchscript --input-shape 3,224,224   # of one row; serve that",
-        )
-    return program, specs, None, ()
-
-
-def _is_script(path: Path) -> bool:
-    return path.suffix in (".pt", ".ts", ".torchscript")
 
 
 def _flat(outputs: Any) -> tuple[Tensor, ...]:

@@ -113,7 +113,7 @@ def crop(images_BCHW: Tensor, pixels: int, *, reflect: bool = True) -> Tensor:
 
 
 def _moves(images_BCHW: Tensor) -> bool:
-    """Whether the kernels of MOVES can run, and no gradient of the images is wanted."""
+    """Return True if the kernels of MOVES can run, and no gradient of the images is needed."""
     plain = images_BCHW.dtype in ITEMS and images_BCHW.numel() < 2**31 and not images_BCHW.requires_grad
     return plain and usable(images_BCHW.device)
 

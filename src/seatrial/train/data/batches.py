@@ -39,7 +39,7 @@ def batches(
     workers: int | None = None,
     ranks: Ranks | None = None,
 ) -> ResidentBatches | StreamedBatches:
-    """The set on the device when it takes at most half of the free memory, else streamed; says which.
+    """Keep the set on the device if it takes at most half of the free memory, else stream it; print which.
 
     Args:
         dataset: with ``__len__`` and ``__getitem__``; one that augments at random is always streamed.
@@ -58,11 +58,11 @@ def batches(
     order = Order(count, seed, sampler)
     spans = deal(order.length, batch, ranks.rank, ranks.world, drop_last=drop_last)
     workers = workers if workers is not None else (min(MOST_WORKERS, len(os.sched_getaffinity(0))) if on_gpu else 0)
-    say = print if ranks.first else lambda *text, **_: None
+    note = print if ranks.first else lambda *text, **_: None
     how = f"{workers} processes" if workers else "this process"
     if collate is not None:
         sample = examples_of.first_batch(dataset, batch, collate)
-        say(f"data: {count} examples streamed to {ranks.device} by {how}", flush=True)
+        note(f"data: {count} examples streamed to {ranks.device} by {how}", flush=True)
         return StreamedBatches(dataset, sample, spans, batch, ranks, seed, order, transform, collate, workers)
     sample, steady = examples_of.look_at(dataset)
     size = sum(tensor.nbytes // len(tensor) for tensor in tensors_of(sample)) * count
@@ -73,10 +73,10 @@ def batches(
         began = time.perf_counter()
         data = map_tensors(lambda tensor: tensor.to(ranks.device), examples_of.read(dataset, workers=workers))
         took = time.perf_counter() - began
-        say(f"data: {count} examples kept on {ranks.device} ({megabytes}), read in {took:.1f} s", flush=True)
+        note(f"data: {count} examples kept on {ranks.device} ({megabytes}), read in {took:.1f} s", flush=True)
         return ResidentBatches(data, spans, batch, ranks, order, transform)
     why = "" if steady else "; an example comes out different each time: augment in transform= to keep them there"
-    say(f"data: {count} examples streamed to {ranks.device} by {how} ({megabytes}){why}", flush=True)
+    note(f"data: {count} examples streamed to {ranks.device} by {how} ({megabytes}){why}", flush=True)
     return StreamedBatches(dataset, sample, spans, batch, ranks, seed, order, transform, None, workers)
 
 

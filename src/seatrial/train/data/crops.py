@@ -17,7 +17,7 @@ from seatrial.train.data.shards import Shape, Span, deal
 from seatrial.train.distributed import Ranks
 from seatrial.train.kernels.crops import cropped
 from seatrial.train.kernels.nvrtc import FORMATS, usable
-from seatrial.train.normalisation import Normalisation
+from seatrial.train.saving.examples import Normalisation
 
 
 class AlternatingCrops:

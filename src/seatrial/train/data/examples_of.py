@@ -1,4 +1,4 @@
-"""What a stranger's data set gives, as tensors: read whole, looked at, or refused with what is the matter.
+"""Read the examples of any data set as tensors, and refuse those that make no batch.
 
 An example is a tensor, a picture, a number, or any nesting of dictionaries, lists and tuples of these.
 """
@@ -49,7 +49,7 @@ def moved(value: Any, device: torch.device) -> Any:
 
 
 def part_of(batch: Any, first: int, count: int, rows: int) -> Any:
-    """Rows ``first`` to ``first + count`` of a collate's batch. Raises InputError: none can tell which they are."""
+    """Rows ``first`` to ``first + count`` of a collate's batch. Raises InputError if the rows cannot be found."""
 
     def part(value: Any) -> Any:
         if isinstance(value, Tensor) and value.ndim and len(value) == rows:
@@ -78,12 +78,12 @@ def as_arguments(batch: Any) -> tuple[Any, ...]:
 
 
 def collate(examples: list[Any]) -> Any:
-    """As a DataLoader does it; pictures become bytes [C, H, W] first."""
+    """Collate as a DataLoader does; pictures become bytes [C, H, W] first."""
     return default_collate([_picture_as_tensor(example) for example in examples])
 
 
 def check(dataset: Any) -> int:
-    """The number of examples. Raises InputError for what is no map-style data set, DataError for an empty one."""
+    """Return the number of examples. Raises InputError without a map-style data set, DataError for an empty one."""
     if isinstance(dataset, DataLoader):
         raise InputError(
             "a DataLoader makes batches by itself",
@@ -110,26 +110,26 @@ def example(dataset: Any, place: int) -> Any:
         return dataset[place]
     except (MemoryError, torch.OutOfMemoryError, DataError):
         raise
-    except Exception as error:  # whatever a stranger's code may raise
+    except Exception as error:  # a stranger's code runs
         raise DataError(f"example {place} cannot be read: {type(error).__name__}: {error}") from error
 
 
 def first_batch(dataset: Any, batch: int, collated: Collate) -> Any:
-    """One batch by a collate of the user's, whatever it gives. Raises DataError when it fails."""
+    """Return one batch of the user's collate. Raises DataError if it fails."""
     with host_random_numbers_kept():
         return _collated([example(dataset, place) for place in range(min(batch, len(dataset)))], collated)
 
 
 @contextmanager
 def in_one_sentence() -> Iterator[None]:
-    """What a reading process raises inside comes with its whole traceback as its message: here without."""
+    """Strip the traceback that a reading process puts into the message of its errors."""
     try:
         yield
     except DataError as error:
         if "Original Traceback" not in error.message:
             raise
-        said = error.message.rpartition("errors.DataError: ")[2].strip()
-        message, _, fix = said.partition(f"\n  {FIX_LABEL}: ")
+        text = error.message.rpartition("errors.DataError: ")[2].strip()
+        message, _, fix = text.partition(f"\n  {FIX_LABEL}: ")
         raise DataError(message, fix=fix or None) from error
 
 
@@ -137,7 +137,7 @@ def look_at(dataset: Any) -> tuple[Any, bool]:
     """A batch of a few examples, and whether they come out the same each time: False where they are augmented.
 
     Raises:
-        DataError: they do not fit together, or contain what is no number.
+        DataError: they do not fit together, or hold other values than numbers.
     """
     count = len(dataset)
     chosen = sorted({place * count // LOOKED_AT for place in range(LOOKED_AT)})

@@ -15,7 +15,7 @@ from seatrial.train.data.examples_of import host_random_numbers_kept
 from seatrial.train.data.images import shuffled
 from seatrial.train.errors import DataError, InputError
 
-#: Examples in an epoch: minGPT's sampler, which is never to end, says 10^10.
+#: Examples in an epoch at most: minGPT's endless sampler has a length of 10^10.
 MOST = 2**31
 
 
@@ -47,7 +47,7 @@ class Order:
             )
 
     def of(self, epoch: int) -> Tensor:
-        """[N] places. Raises DataError for a sampler that gives something else than it said."""
+        """Return [N] places. Raises DataError for a sampler that gives another number or other values."""
         if self._sampler is None:
             return shuffled(self._examples, self._seed, epoch, torch.device("cpu"))
         with host_random_numbers_kept():

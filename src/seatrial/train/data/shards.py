@@ -1,4 +1,4 @@
-"""Who trains on what: an epoch's examples dealt to batches and ranks, each exactly once."""
+"""Deal an epoch's examples to batches and ranks, each exactly once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from seatrial.train.errors import InputError
 
 
 class Shape(NamedTuple):
-    """What is fixed about one rank's batch; a captured step serves every batch of one shape.
+    """The fixed properties of one rank's batch; a captured step serves every batch of one shape.
 
     Attributes:
         rows: examples in it; 0 when the last global batch has fewer examples than there are ranks.

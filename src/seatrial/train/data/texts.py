@@ -110,7 +110,7 @@ class Texts:
 class TestTexts:
     """The batches of a test set, this rank's share, sorted by length."""
 
-    __test__ = False  # not a test case, whatever pytest thinks of the name
+    __test__ = False  # pytest would collect it for its name
 
     def __init__(self, data: TextSet, ranks: Ranks, batch: int = 256) -> None:
         share = data.lengths_N.argsort(stable=True)[ranks.rank :: ranks.world]

@@ -28,7 +28,7 @@ class MuonSgd(Optimizer):
 
     def __init__(self, groups: Iterable[dict[str, Any]], momentum: float) -> None:
         super().__init__(groups, {"lr": 0.0, "momentum": momentum, "weight_decay": 0.0, "muon": False})
-        self._room: dict[tuple[tuple[int, int], ...], few_launches.Matrices] = {}
+        self._matrices: dict[tuple[tuple[int, int], ...], few_launches.Matrices] = {}
 
     @torch.no_grad()
     def step(self) -> None:
@@ -50,10 +50,15 @@ class MuonSgd(Optimizer):
     def _move_matrices(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
         """Filters, by kernels of this library."""
         sizes = tuple(map(few_launches.size_of, parameters))
-        if sizes not in self._room:
-            self._room[sizes] = few_launches.Matrices.of(sizes, parameters[0].device, QUINTIC[0])
+        if sizes not in self._matrices:
+            self._matrices[sizes] = few_launches.Matrices.of(sizes, parameters[0].device, QUINTIC[0])
         few_launches.move_matrices(
-            list(map(self._three, parameters)), self._room[sizes], group["lr"], group["momentum"], QUINTIC, ITERATIONS
+            list(map(self._three, parameters)),
+            self._matrices[sizes],
+            group["lr"],
+            group["momentum"],
+            QUINTIC,
+            ITERATIONS,
         )
 
     def _move_together(self, groups: list[dict[str, Any]], momentum: float) -> None:
@@ -95,7 +100,7 @@ class MuonSgd(Optimizer):
 
 
 def orthogonalised(updates: list[Tensor]) -> list[Tensor]:
-    """Each [outputs, …] tensor, as a matrix of outputs rows, with its singular values brought near 1."""
+    """Each [outputs, …] tensor, as a matrix of outputs rows, with its singular values brought close to 1."""
     result: dict[int, Tensor] = {}
     for shape in {update.shape for update in updates}:
         numbers = [number for number, update in enumerate(updates) if update.shape == shape]

@@ -53,7 +53,7 @@ def by_group(given: Any, groups: int, steps: int, every: int) -> list[Schedule]:
     """One schedule for each parameter group, of the step; ``given`` counts what takes ``every`` steps.
 
     Raises:
-        InputError: as many as there are no groups, or something that gives no factor.
+        InputError: another number than that of the groups, or a value that is not a factor.
     """
     listed = given if isinstance(given, (list, tuple)) else [given] * groups
     if len(listed) != groups:

@@ -40,7 +40,7 @@ def refuse_closures(optimizer: Any) -> None:
 def refuse_other_parameters(optimizer: Any, model: nn.Module, *, some: bool = False) -> None:
     """Raise InputError for an optimizer that would change nothing of the model, or something besides.
 
-    What is besides (weights of a loss, say) no step would clear of its gradients, and no checkpoint would hold.
+    No step would clear gradients of other parameters (of a loss, for example), and no checkpoint would hold them.
 
     Args:
         some: allow what is besides.
@@ -68,8 +68,8 @@ def prepare(optimizer: Any, device: torch.device) -> None:
     dense = all(p.is_floating_point() for group in optimizer.param_groups for p in group["params"])
     fused = type(optimizer).__name__ in FUSED and type(optimizer).__module__.startswith("torch.") and dense
     for group in optimizer.param_groups:
-        asked = group.get("foreach") or group.get("differentiable") or "fused" not in group
-        if fused and not asked:
+        chosen = group.get("foreach") or group.get("differentiable") or "fused" not in group
+        if fused and not chosen:
             group["fused"] = True
             optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
         if "capturable" in group:  # also where it is fused: Adam and AdamW refuse to be captured without (torch 2.11)
@@ -131,12 +131,12 @@ def scheduled(scheduler: Any, optimizer: Any, steps: int, every: int) -> list[di
 
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:
-    """A group's options; its learning rate as a number, whatever it is kept in."""
+    """A group's options; its learning rate as a number."""
     return {name: value for name, value in group.items() if name != "params"} | {"lr": float(group["lr"])}
 
 
 def _note(table: dict[str, list[Any]], group: dict[str, Any], first: dict[str, Any], step: int) -> None:
-    """One more step's learning rate, and of every other option from when it is no longer what it was at first."""
+    """One more step's learning rate, and of every other option from its first change on."""
     table["lr"].append(float(group["lr"]))
     for name, begins in first.items():
         if name == "lr":

@@ -155,10 +155,10 @@ class PackedBert:
         dx = self._head_back(saved["head"], batch, grad, add=add)
         for number in reversed(range(len(self.layers))):
             dx = self._layer_back(number, saved["kept"].pop(), batch, keys, dx, add=add)
-            self.weights.beside.wait(but=MOST_BESIDE)
+            self.weights.side_stream.wait(but=MOST_BESIDE)
             self.weights.finished(self.layers[number].inputs[0])
         self._embeddings_back(saved["first"], batch, keys, dx, add=add)
-        self.weights.beside.wait()
+        self.weights.side_stream.wait()
         self.weights.fresh = False
 
     def _layer_back(
@@ -185,13 +185,13 @@ class PackedBert:
         dx = _sum(dz, dinputs, value(*layer.inputs), in_place=dz is not dproduct)
         self._product(dinputs, x, gradient(*layer.inputs), add=add)
         parts = [input_parts, mixed_parts, wide_parts, back_parts]
-        with self.weights.beside.running(*parts):
+        with self.weights.side_stream.running(*parts):
             gelu.sum_parts(parts, gradient(*_vectors(layer)), add=add)
         return dx
 
     def _product(self, left: Tensor, right: Tensor, to: Tensor, *, add: bool) -> None:
         """A gradient of a matrix, on the second stream: nothing reads it before the backward pass ends."""
-        with self.weights.beside.running(left, right):
+        with self.weights.side_stream.running(left, right):
             product(left, right, to, add=add)
 
     def _embeddings_back(self, first: list[Tensor], batch: Packed, keys: Tensor, dy: Tensor, *, add: bool) -> None:
@@ -200,7 +200,7 @@ class PackedBert:
         dz, _, parts = norm_residual.backward(dy, first, norm.weight, keys, place, self.hidden_share, after=True)
         _, positions, kinds = _tables(self.embeddings)
         width = dz.shape[1]
-        with self.weights.beside.running(dz, parts, *batch.by_position):
+        with self.weights.side_stream.running(dz, parts, *batch.by_position):
             token_sums(dz, *batch.by_position, weights.gradient(positions)[: batch.longest], add=add)
             gelu.sum_parts([parts[:, :width].contiguous()], weights.gradient(kinds)[0], add=add)
             gelu.sum_parts([parts[:, width:].contiguous()], weights.gradient(norm.weight, norm.bias), add=add)
@@ -277,9 +277,9 @@ def product(left: Tensor, right: Tensor, to: Tensor, *, add: bool) -> None:
         torch.mm(left.t(), right, out=to)
 
 
-def _sum(beside: Tensor, left: Tensor, right: Tensor, *, in_place: bool) -> Tensor:
-    """beside + left right; in place of ``beside`` where nothing else holds it."""
-    return beside.addmm_(left, right) if in_place else torch.addmm(beside, left, right)
+def _sum(base: Tensor, left: Tensor, right: Tensor, *, in_place: bool) -> Tensor:
+    """base + left right; in place of ``base`` where nothing else holds it."""
+    return base.addmm_(left, right) if in_place else torch.addmm(base, left, right)
 
 
 def _put(to: Tensor, value: Tensor, *, add: bool) -> None:
@@ -290,7 +290,7 @@ def _put(to: Tensor, value: Tensor, *, add: bool) -> None:
 
 
 def _tables(embeddings: Any) -> tuple[nn.Parameter, nn.Parameter, nn.Parameter]:
-    """Of words, positions and kinds."""
+    """Return the embeddings of words, positions and kinds."""
     tables = embeddings.word_embeddings, embeddings.position_embeddings, embeddings.token_type_embeddings
     words, positions, kinds = (table.weight for table in tables)
     return words, positions, kinds

@@ -2,8 +2,8 @@
 
 An epoch's texts are sorted by length (equal ones in random order) and cut into as many layers as a batch has rows; each
 batch takes one text of each layer, at random. So every batch has nearly as many tokens as every other, and one captured
-step serves all of them. Where chance gives a batch more than there is room for, it changes texts with the emptiest.
-Shapes: N texts, B rows of a batch, T tokens that a batch has room for, S steps of an epoch.
+step serves all of them. Where chance gives a batch more than there is capacity for, it changes texts with the emptiest.
+Shapes: N texts, B rows of a batch, T tokens that a batch has capacity for, S steps of an epoch.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from seatrial.train.data.texts import TextSet
 from seatrial.train.distributed import Ranks
 from seatrial.train.errors import InputError
 
-#: Tokens that room is made in steps of: half a tile of cuBLAS' products.
+#: Tokens that capacity is made in steps of: half a tile of cuBLAS' products.
 STEP = 64
-#: Tokens above the mean that every batch has room for, at least.
+#: Tokens above the mean that every batch has capacity for, at least.
 SLACK = 16
 #: Changes of texts between two batches before an epoch falls back to the batches that are known to fit.
 MOST_CHANGES = 1000
@@ -72,12 +72,12 @@ class PackedTexts:
         self._mine = slice(ranks.rank, None, ranks.world)
         rows = [span.shape.rows for span in self._all_spans]
         self._fitting = balanced(self._lengths_N, rows)
-        self._room = rooms(self._lengths_N, rows, self._fitting)
+        self._capacity = capacities(self._lengths_N, rows, self._fitting)
         self.spans = [
-            Span(span.first, span.shape._replace(length=self._room[span.shape.rows]))
+            Span(span.first, span.shape._replace(length=self._capacity[span.shape.rows]))
             for span in self._all_spans[self._mine]
         ]
-        filled = sum(self._room[count] for count in rows)
+        filled = sum(self._capacity[count] for count in rows)
         #: Share of the tokens that are padding.
         self.padding = 1 - int(self._lengths_N.sum()) / filled
         self._widest = max(span.shape.length for span in self.spans)
@@ -100,7 +100,7 @@ class PackedTexts:
     def _drawn(self, epoch: int) -> Any:
         """An epoch in numbers."""
         rows = [span.shape.rows for span in self._all_spans]
-        return self._table(drawn(self._lengths_N, rows, self._room, self._seed, epoch) or self._fitting)
+        return self._table(sample_epoch(self._lengths_N, rows, self._capacity, self._seed, epoch) or self._fitting)
 
     def before_step(self) -> None:
         """Nothing to do on the host."""
@@ -109,26 +109,26 @@ class PackedTexts:
         """Texts ``first`` to ``first + count`` of step ``position``, and their labels_B (int64)."""
         row = self._table_SW.index_select(0, position).view(-1)
         parts = dict(zip(self._parts(), torch.split(row, list(self._parts().values())), strict=True))
-        room, rows = shape.length, shape.rows
+        capacity, rows = shape.length, shape.rows
         if count != rows:
             return self._some(parts, shape, first, count)
         packed = Packed(
-            parts["tokens"][:room],
-            parts["positions"][:room],
+            parts["tokens"][:capacity],
+            parts["positions"][:capacity],
             parts["starts"][: rows + 1],
             parts["there"],
-            (parts["token order"][:room], parts["token begins"]),
-            (parts["position order"][:room], parts["position begins"]),
+            (parts["token order"][:capacity], parts["token begins"]),
+            (parts["position order"][:capacity], parts["position begins"]),
             self.longest,
         )
         return packed, parts["labels"][:rows].long()
 
     def _some(self, parts: dict[str, Tensor], shape: Shape, first: int, count: int) -> tuple[Packed, Tensor]:
         """A micro-batch: its texts lie in a row within the batch's; what its sums are of is found on the device."""
-        room = min(shape.length, -(-count * self.longest // STEP) * STEP)
+        capacity = min(shape.length, -(-count * self.longest // STEP) * STEP)
         starts = parts["starts"][first : first + count + 1]
         begin, end = starts[:1].long(), starts[-1:].long()
-        places = begin + torch.arange(room, device=self._device)
+        places = begin + torch.arange(capacity, device=self._device)
         inside = places < end
         within = places.clamp(max=self._widest - 1)
         tokens = torch.where(inside, parts["tokens"][within], 0).int()
@@ -141,7 +141,7 @@ class PackedTexts:
         return packed, parts["labels"][first : first + count].long()
 
     def _parts(self) -> dict[str, int]:
-        """What a row of the table is made of."""
+        """The parts of a row of the table."""
         tokens = self._widest
         return {
             "tokens": tokens, "positions": tokens, "starts": self._most + 1, "labels": self._most, "there": self.slots,
@@ -203,7 +203,7 @@ class PackedTexts:
 class PackedTests:
     """The batches of a test set, this rank's share."""
 
-    __test__ = False  # not a test case, whatever pytest thinks of the name
+    __test__ = False  # pytest would collect it for its name
 
     def __init__(self, data: TextSet, ranks: Ranks, batch: int = 256) -> None:
         share = data.lengths_N.cpu().argsort(stable=True, descending=True)[ranks.rank :: ranks.world]
@@ -228,7 +228,7 @@ def _tested(data: TextSet, texts: Tensor, device: torch.device) -> tuple[Packed,
 
 
 def dealt(examples: int, batch: int, rank: int, world: int) -> list[Span]:
-    """As ``deal``, but no rank is left without an example: the last two batches share theirs. Raises InputError."""
+    """Deal so that every rank has an example: the last two batches share theirs. Raises InputError."""
     spans, left = deal(examples, batch, rank, world), examples % (batch * world)
     if not 0 < left < world:
         return spans
@@ -281,8 +281,8 @@ def balanced(lengths_N: Tensor, rows: list[int]) -> list[Tensor]:
     return [torch.tensor(batch, dtype=torch.long) for batch in batches]
 
 
-def rooms(lengths_N: Tensor, rows: list[int], fitting: list[Tensor]) -> dict[int, int]:
-    """Batch size → tokens it has room for: a little more than the mean, and what ``fitting`` needs."""
+def capacities(lengths_N: Tensor, rows: list[int], fitting: list[Tensor]) -> dict[int, int]:
+    """Batch size → tokens it has capacity for: a little more than the mean, and what ``fitting`` needs."""
     mean, found = float(lengths_N.double().mean()), dict[int, int]()
     for count, texts in zip(rows, fitting, strict=True):
         needed = max(count * mean + SLACK, int(lengths_N[texts].sum()), 1)
@@ -290,8 +290,10 @@ def rooms(lengths_N: Tensor, rows: list[int], fitting: list[Tensor]) -> dict[int
     return found
 
 
-def drawn(lengths_N: Tensor, rows: list[int], room: dict[int, int], seed: int, epoch: int) -> list[Tensor] | None:
-    """An epoch's batches at random, none larger than its room; None where too many changes were needed."""
+def sample_epoch(
+    lengths_N: Tensor, rows: list[int], capacity: dict[int, int], seed: int, epoch: int
+) -> list[Tensor] | None:
+    """An epoch's batches at random, none larger than its capacity; None where too many changes were needed."""
     cpu = torch.device("cpu")
     order_N = shuffled(len(lengths_N), seed, epoch, cpu)
     generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch + 2**32) % 2**63)
@@ -303,7 +305,7 @@ def drawn(lengths_N: Tensor, rows: list[int], room: dict[int, int], seed: int, e
     lengths = lengths_N.tolist()
     totals = [sum(lengths[text] for text in batch) for batch in batches]
     for _ in range(MOST_CHANGES):
-        free = [room[count] - total for count, total in zip(rows, totals, strict=True)]
+        free = [capacity[count] - total for count, total in zip(rows, totals, strict=True)]
         worst = min(range(len(rows)), key=free.__getitem__)
         if free[worst] >= 0:
             steps = torch.randperm(len(rows), generator=generator).tolist()

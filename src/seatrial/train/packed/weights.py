@@ -19,10 +19,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from seatrial.train.beside import Beside
+from seatrial.train.autocast_weights import SideStream
 from seatrial.train.distributed import BUCKET_BYTES, Ranks
 from seatrial.train.kernels import flat_adam
 from seatrial.train.kernels.flat_adam import Rule
+from seatrial.train.optim.optimizer import Optimizer
 
 #: Elements that each parameter begins at a multiple of: 16 bytes of bf16, what a thread reads at once.
 ALIGNED = 8
@@ -81,9 +82,9 @@ class FlatWeights:
         bounds = [*(self._places[parameter] for parameter in later), self.decayed]
         self._at_once = (0, bounds[0]), (self.decayed, size)
         self._later = dict(zip(later, pairwise(bounds), strict=False))
-        self.beside = Beside(device, on=alone)
-        self.second_stream = self.beside.on
-        #: Of each of ``later``, what says that it is updated, until somebody has waited for it.
+        self.side_stream = SideStream(device, on=alone)
+        self.second_stream = self.side_stream.on
+        #: Of each of ``later``, the event of its update, until it was waited for.
         self._updated: dict[nn.Parameter, torch.cuda.Event] = {}
         #: Whether the next backward pass writes the gradients, not adds to them.
         self.fresh = True
@@ -98,7 +99,7 @@ class FlatWeights:
         self.refresh()
 
     def _view(self, flat: Tensor, *parameters: nn.Parameter) -> Tensor:
-        """What belongs to parameters that lie side by side, stacked along their first dimension."""
+        """Return tensors of parameters that lie side by side, stacked along their first dimension."""
         begin, first = self._places[parameters[0]], parameters[0]
         for before, after in pairwise(parameters):
             assert self._places[after] == self._places[before] + before.numel(), "not side by side"
@@ -139,7 +140,7 @@ class FlatWeights:
         self._update_rows(None, None)
         if self._rate is not None:
             self._update_later(self._rate)
-            self.beside.wait()
+            self.side_stream.wait()
             self._updated = {}
 
     @torch.no_grad()
@@ -162,13 +163,13 @@ class FlatWeights:
         """Update the later matrices where that was not done since the last step, on the second stream."""
         if not self._later:
             return
-        with self.beside.running():
+        with self.side_stream.running():
             for matrix, (begin, end) in self._later.items():
                 self._update(begin, end, rate, applied=self._applied)
                 if end == self.decayed:
                     self._applied.copy_(self.done)
-                if self.beside.on:
-                    self._updated[matrix] = self.beside.event()
+                if self.side_stream.on:
+                    self._updated[matrix] = self.side_stream.event()
 
     def _update(
         self, begin: int, end: int, rate: Tensor, *, rules: Tensor | None = None, applied: Tensor | None = None
@@ -188,7 +189,7 @@ class FlatWeights:
     def clear(self) -> None:
         """The next backward pass writes the gradients."""
         self.fresh, self._updated = True, {}
-        self.beside.forget()
+        self.side_stream.forget()
         self._waiting, self._sent = [], self.decayed
 
     def finished(self, first: nn.Parameter) -> None:
@@ -202,7 +203,7 @@ class FlatWeights:
             self._sent = begin
 
     def agree(self, failed: bool) -> bool:
-        """Whether the step has failed on any rank."""
+        """Return True if the step failed on any rank."""
         return self.ranks.any(failed)
 
     def reduce(self) -> None:
@@ -226,3 +227,30 @@ class FlatWeights:
             piece.div_(self.ranks.world)
         kind = dist.ReduceOp.AVG if piece.is_cuda else dist.ReduceOp.SUM
         self._waiting.append(dist.all_reduce(piece, kind, async_op=True))
+
+
+class FlatAdamW(Optimizer):
+    """AdamW as ``optim.optimizer.adamw`` has it: matrices and embeddings decay, what has one dimension does not."""
+
+    def __init__(self, weights: FlatWeights, learning_rate: float) -> None:
+        rate, rule = torch.tensor(learning_rate, device=weights.flat.device), weights.rule
+        parameters = [weights.words, *weights.parameters]
+        groups = [
+            {"params": [each for each in parameters if each.ndim > 1], "weight_decay": rule.decay},
+            {"params": [each for each in parameters if each.ndim <= 1], "weight_decay": 0.0},
+        ]
+        super().__init__(groups, {"lr": rate, "betas": rule.betas, "eps": rule.epsilon})
+        self._weights = weights
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Update every parameter, and the copy for the products."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self._slots(parameter)
+        self._weights.done.add_(1)
+        self._weights.update(self.param_groups[0]["lr"])
+
+    def _fresh(self, parameter: Tensor) -> dict[str, Any]:
+        first, second = self._weights.state_of(parameter)  # type: ignore[arg-type]
+        return {"step": self._weights.done, "exp_avg": first, "exp_avg_sq": second}

@@ -60,7 +60,7 @@ def fill(arena: Arena, value: Any, copy: Callable[[Tensor, Tensor], object]) -> 
     """Queue a copy of every tensor; the nesting with a ``Place`` in place of each, in types that pickle carries.
 
     Args:
-        copy: (to, from). All that is done with a tensor is done there, on whatever stream that chooses: one made dense
+        copy: (to, from). All that is done with a tensor is done there, on the stream that it chooses: one made dense
             here, on the stream of the moment, might be read before it is there.
     """
     begin = 0
@@ -116,7 +116,7 @@ def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """Whether its elements lie side by side, in whatever order."""
+    """Return True if its elements lie side by side, in any order."""
     sizes = sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1)
     expected = 1
     for stride, size in sizes:

@@ -17,7 +17,7 @@ import zipfile
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
-from itertools import count
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,8 @@ from seatrial.train.errors import CheckpointError, DiskFullError
 from seatrial.train.memory import free_bytes
 from seatrial.train.saving import arena
 from seatrial.train.saving.atomic import link_file, remove_abandoned, write_file, write_text
-from seatrial.train.saving.host_queue import HostQueue, QueuedCheckpoint
-from seatrial.train.saving.staging import Staging
+from seatrial.train.saving.staging import HostCopies
+from seatrial.train.saving.writer_process import WriterProcess
 
 BEST = "best.pt"
 #: Holds the ID of the last training that wrote to a folder.
@@ -41,18 +41,16 @@ _KEYS = {"model", "optimizer", "epoch", "rng"}
 PROCESS_BYTES = 64 * 2**20
 #: Share of the memory that is free where the training computes that one more waiting copy may take.
 WAITING_SHARE = 0.25
-#: Copies in the host's memory where the device has room for the others: one is filled while another is written.
-HOST_COPIES = 2
 
 
 class CheckpointWriter:
     """Saves checkpoints into one folder, the last ``keep`` of them and the best.
 
-    ``save`` copies the tensors where they are (on the GPU: a device-side copy, milliseconds) and returns; a thread
-    brings them to the host, beside the training's own kernels. It also writes them where they are few; a large state
-    another process writes, for a thread that writes a gigabyte takes Python from the training. What waits for thread or
-    process stays where it was copied; of more than ``keep`` the oldest, which would be deleted at once, is never
-    written. Where the memory does not hold one more copy of a large state, training waits.
+    ``save`` copies the tensors where they are (on the GPU: a device-side copy, milliseconds) and returns. A thread
+    brings one copy at a time to the host while the training's kernels run. It also writes small states; a large one is
+    written by another process, because a thread that writes a gigabyte takes Python from the training. The other copies
+    wait where they were made; of more than ``keep`` the oldest, which would be deleted at once, is never written. Where
+    the memory does not hold one more copy of a large state, training waits.
 
     Args:
         process_bytes: states of so many bytes and more are written by the process.
@@ -75,7 +73,9 @@ class CheckpointWriter:
         self._failure: BaseException | None = None
         self._waiting: deque[tuple[int, dict[str, Any], bool, torch.cuda.Event | None]] = deque()
         self._closed, self._changed = False, threading.Condition()
-        self._queue: HostQueue | None = None
+        self._held: arena.Arena | None = None
+        self._process: WriterProcess | None = None
+        self._process_died = False
         for torn in folder.glob(".checkpoint-*.part"):  # of a training that was killed while it wrote
             if _NAME.fullmatch(torn.name[1:].rsplit(".", 2)[0]):
                 remove_abandoned(torn)
@@ -105,8 +105,6 @@ class CheckpointWriter:
 
         Not the best, unless a better one is behind it.
         """
-        while self._queue is not None and self._queue.drop(newer=len(self._waiting)):
-            pass
         bests = [best for _, _, best, _ in self._waiting]
         excess = range(len(bests) - self.keep)
         for number in reversed([number for number in excess if not bests[number] or any(bests[number + 1 :])]):
@@ -124,40 +122,53 @@ class CheckpointWriter:
     def _write_all(self) -> None:
         with suppress(DiskFullError):  # as the first checkpoint will report
             write_text(self.folder / LAST, self.training)
+        state: Any
+        write: Any
         while True:
             with self._changed:
                 while not self._waiting and not self._closed:
                     self._changed.wait()
                 if not self._waiting:
                     break
-                item = self._waiting.popleft()
+                global_step, state, best, ready = self._waiting.popleft()
                 self._changed.notify_all()
             if self._failure is None:  # after one the rest is left out, so that save() never blocks on a dead disk
-                ready = item[3]
                 try:
                     with torch.cuda.device(ready.device) if ready else nullcontext():  # a thread begins on the first
-                        self._take(*item)
+                        write = self._to_host(state, ready)
+                    del state  # the copy on the GPU
+                    self._write(global_step, write, best)
                 except Exception as error:  # noqa: BLE001  raised again by save() or close(), on the caller's thread
                     self._failure = error
-            del item  # the copy on the GPU
-        if self._queue is not None:
-            self._queue.close()
+            state = write = None  # nothing is held while it waits for the next
+        if self._process is not None:
+            self._process.close()
+        if self._held is not None:
+            self._held.close()
 
-    def _take(self, global_step: int, state: dict[str, Any], best: bool, ready: torch.cuda.Event | None) -> None:
+    def _to_host(self, state: dict[str, Any], ready: torch.cuda.Event | None) -> Callable[[Path], object]:
+        """Copy a state to the host; return the function that writes it to a path."""
         size = arena.size_of(state)
         if size < self._process_bytes:
             host = self._host.take(state, ready)
-            self._write(global_step, lambda path: write_file(path, lambda file: torch.save(host, file)), best)
-            return
-        if self._queue is None:
-            self._queue = HostQueue(self.keep, self._write, self._fail)
-        held = self._queue.room(size, HOST_COPIES if has_room(state) else self.keep + 1)
-        try:
-            told = self._host.fill(held, state, ready)
-        except BaseException:
-            self._queue.give_back(held)
-            raise
-        self._queue.give(QueuedCheckpoint(global_step, held, told, best))
+            return lambda path: write_file(path, lambda file: torch.save(host, file))
+        if self._held is None or self._held.size_bytes != size:
+            if self._held is not None:
+                self._held.close()
+            self._held = arena.Arena(size)
+        return partial(self._write_large, self._held, self._host.fill(self._held, state, ready))
+
+    def _write_large(self, held: arena.Arena, layout: Any, path: Path) -> None:
+        """Write the state in an arena by the process, or here if the process died, of memory perhaps."""
+        if not self._process_died:
+            try:
+                self._process = self._process or WriterProcess()
+                self._process.write(path, held, layout)
+                return
+            except ProcessLookupError:
+                self._process_died = True
+        state = arena.read(held.memory, layout)
+        write_file(path, lambda file: torch.save(state, file))
 
     def _write(self, global_step: int, write: Callable[[Path], object], best: bool) -> None:
         path = self._free(self.folder / f"checkpoint-{global_step:010d}.pt")
@@ -176,9 +187,6 @@ class CheckpointWriter:
             return path
         return path.with_stem(f"{path.stem}-{self.training[:8]}")
 
-    def _fail(self, error: BaseException) -> None:
-        self._failure = error
-
     def _raise_failure(self) -> None:
         if self._failure is not None:
             failure, self._failure = self._failure, None
@@ -192,7 +200,7 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def numbered(folder: Path) -> list[Path]:
-    """Return the files of a folder that are named as checkpoints are, whoever wrote them; highest step first."""
+    """Return the files of a folder that are named as checkpoints are, of any training; highest step first."""
     return sorted((path for path in folder.glob("checkpoint-*.pt") if _NAME.fullmatch(path.name)), key=_number)[::-1]
 
 
@@ -239,7 +247,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def _plain_archive(path: Path) -> bool:
-    """As torch.save writes it: a zip file of entries that are not packed, so that none is larger than the file."""
+    """Return True for a zip file as torch.save writes it, of entries that are not packed and so not larger than it."""
     with path.open("rb") as file:
         if file.read(4) != b"PK\3\4":
             return False
@@ -317,68 +325,5 @@ def snapshot(value: Any) -> Any:
 
 
 def has_room(state: Mapping[str, Any]) -> bool:
-    """Whether one more copy of a state may wait where its tensors are: what is free there is the training's."""
+    """Return True if one more copy of a state may wait where its tensors are, beyond what the training needs."""
     return all(size <= free_bytes(device) * WAITING_SHARE for device, size in arena.sizes_of(state).items())
-
-
-class HostCopies:
-    """Copies a GPU's tensors to the host while it goes on computing.
-
-    They come by a stream of their own into page-locked memory, which is kept for the next time: on the default stream,
-    or into ordinary memory, the copy would stand in the way of the kernels that are queued after it. Into an arena they
-    go on from there.
-    """
-
-    def __init__(self) -> None:
-        self._streams: dict[torch.device, torch.cuda.Stream] = {}
-        self._kept: dict[int, torch.Tensor] = {}
-        self._staging: Staging | None = None
-
-    def take(self, value: Any, ready: torch.cuda.Event | None = None) -> Any:
-        """``value`` with every tensor on the CPU; those of a GPU hold until the next call.
-
-        Args:
-            ready: recorded when the tensors were whole.
-        """
-        number = count()
-        copied = arena.map_tensors(
-            value, lambda tensor: self._copy(tensor, next(number), ready) if tensor.is_cuda else tensor
-        )
-        for stream in self._streams.values():
-            stream.synchronize()
-        return copied
-
-    def fill(self, held: arena.Arena, value: Any, ready: torch.cuda.Event | None = None) -> Any:
-        """Copy every tensor into an arena; what ``arena.fill`` gives. The copies are done when it returns."""
-
-        def copy(to: torch.Tensor, tensor: torch.Tensor) -> None:
-            if tensor.is_cuda:
-                self._staging = self._staging or Staging()
-                self._staging.copy(to, tensor, self._stream(tensor.device, ready))
-            else:
-                to.copy_(tensor)
-
-        try:
-            told = arena.fill(held, value, copy)
-            if self._staging is not None:
-                self._staging.finish()
-        except BaseException:
-            self._staging = None  # what is in its pieces must not come into the next checkpoint
-            raise
-        return told
-
-    def _stream(self, device: torch.device, ready: torch.cuda.Event | None) -> torch.cuda.Stream:
-        if device not in self._streams:
-            self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        if ready is not None:
-            self._streams[device].wait_event(ready)
-        return self._streams[device]
-
-    def _copy(self, tensor: torch.Tensor, number: int, ready: torch.cuda.Event | None) -> torch.Tensor:
-        stream = self._stream(tensor.device, ready)
-        kept = self._kept.get(number)
-        if kept is None or (kept.shape, kept.dtype, kept.stride()) != (tensor.shape, tensor.dtype, tensor.stride()):
-            kept = self._kept[number] = torch.empty_like(tensor, device="cpu", pin_memory=True)
-        with torch.cuda.stream(stream):
-            kept.copy_(tensor, non_blocking=True)
-        return kept

@@ -1,7 +1,8 @@
-"""A few real inputs and what the trained model answers, kept beside its weights: NAME.examples.safetensors.
+"""Keep a few real inputs and the trained model's answers with its weights: NAME.examples.safetensors.
 
-Whoever loads, exports or serves the model computes them again and compares. The outputs are computed on the CPU in
-fp32, so that they do not depend on the number format or the kernels of the training. Shapes: N examples, C channels.
+A program that loads, exports or serves the model computes them again and compares. The outputs are computed on the CPU
+in fp32, so that they do not depend on the number format or the kernels of the training. Shapes: N examples, B rows,
+C channels, H and W pixels.
 """
 
 from __future__ import annotations
@@ -17,9 +18,35 @@ import torch
 from torch import Tensor, nn
 
 from seatrial.train.errors import ModelFileError
-from seatrial.train.normalisation import Normalisation
 from seatrial.train.saving.atomic import write_file
 from seatrial.train.saving.model_files import read_tensors, weights_digest
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """Bytes to numbers of mean 0 and deviation 1: ``image * scale + shift``, [C, 1, 1] each."""
+
+    scale: Tensor
+    shift: Tensor
+
+    @classmethod
+    def of(cls, images_NCHW: Tensor) -> Normalisation:
+        """Read from the data, one mean and deviation a channel; exact, through a histogram of the bytes."""
+        planes = images_NCHW.unbind(1)
+        counts = torch.stack([torch.bincount(plane.flatten(), minlength=256) for plane in planes]).cpu().double()
+        values = torch.arange(256, dtype=torch.double)
+        mean = (counts * values).sum(1) / counts.sum(1)
+        variance = (counts * values.square()).sum(1) / counts.sum(1) - mean.square()
+        deviation = variance.clamp(min=1e-12).sqrt()
+        return cls((1 / deviation).float()[:, None, None], (-mean / deviation).float()[:, None, None])
+
+    def to(self, device: torch.device) -> Normalisation:
+        """The same on another device."""
+        return Normalisation(self.scale.to(device), self.shift.to(device))
+
+    def __call__(self, images_BCHW: Tensor) -> Tensor:
+        return torch.addcmul(self.shift, images_BCHW, self.scale)
+
 
 #: How many are kept. Enough for a batch, and a small file: 16 images of 3×32×32 take 197 kB.
 EXAMPLES = 16
@@ -32,7 +59,7 @@ _INPUT, _OUTPUT, _SCALE, _SHIFT = "input.", "output.", "normalise.scale", "norma
 
 @dataclass(frozen=True)
 class Examples:
-    """What one file contains.
+    """The content of one file.
 
     Attributes:
         recipe: which trained the model; "" for a model of the user's.
@@ -78,7 +105,7 @@ def outputs_on_cpu(
     inputs: tuple[Tensor, ...],
     forward: Forward | None = None,
 ) -> Tensor:
-    """What the model gives in fp32 and evaluation mode.
+    """Return the model's outputs in fp32 and evaluation mode.
 
     A copy on the CPU computes. The model stays as it is, nothing is drawn at random, and no memory of the GPU is taken.
     """
@@ -99,7 +126,7 @@ def examples_path(weights: Path) -> Path:
 
 
 def save_examples(examples: Examples, weights: Path) -> Path:
-    """Write them beside the model's file, whole or not at all; the path. Raises DiskFullError."""
+    """Write them next to the model's file, whole or not at all; return the path. Raises DiskFullError."""
     from safetensors.torch import save
 
     tensors = {_INPUT + name: tensor.contiguous() for name, tensor in examples.inputs.items()}

@@ -1,4 +1,4 @@
-"""The card of an exported model, NAME.json beside it: what a server must know and the file itself does not say.
+"""Read and write the card of an exported model, NAME.json: what a server must know and the file lacks.
 
 Written by export, read by serve; both may import train. A plain file of JSON, so that any program can read it.
 """
@@ -52,10 +52,10 @@ class TensorCard:
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What the card says.
+    """The content of a card.
 
     Attributes:
-        format: ``onnx``, ``pt2``, ``torchscript`` or ``safetensors``. file: its name; sha256: of its bytes.
+        format: ``onnx``, ``pt2`` or ``safetensors``. file: its name; sha256: of its bytes.
         kind: what a request holds: ``image``, ``text`` or ``tensors``.
         recipe: which trained it; "" for a model of the user's.
         inputs, outputs: in the order in which the model takes and gives them.
@@ -116,6 +116,6 @@ def read_card(path: Path) -> ModelCard:
             fields[name] = tuple(fields[name])
         return ModelCard(**fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelFileError(f"{path} is no card of an exported model", fix="export the model again") from error
+        raise ModelFileError(f"{path} is not a card of an exported model", fix="export the model again") from error
     except OSError as error:
         raise ModelFileError(f"cannot read {path}: {error.strerror}", fix="export the model again") from error

@@ -29,7 +29,7 @@ def save_model(model: torch.nn.Module, folder: Path, name: str) -> list[Path]:
 def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """(tensors on the CPU, metadata) of a safetensors file.
 
-    Raises ModelFileError: it is not there, truncated, or of another format; of a pickle it says why it is refused.
+    Raises ModelFileError: it is not there, truncated, or of another format; for a pickle with the reason.
     """
     try:
         with path.open("rb") as file:

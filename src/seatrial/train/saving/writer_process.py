@@ -1,6 +1,6 @@
 """The process that writes checkpoints: what it does shares no lock and no core's time with the training's Python.
 
-It is told lines of JSON on its standard input, each followed by a pickle, and answers with one line each. Its input
+It reads lines of JSON from its standard input, each followed by a pickle, and answers with one line each. Its input
 closed, it finishes what it has and ends: a training that is killed leaves a whole checkpoint or the one before.
 """
 
@@ -47,7 +47,7 @@ class WriterProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """Return the ID of the process."""
         return self._process.pid
 
     def write(self, path: Path, held: arena.Arena, state: Any) -> None:
@@ -57,24 +57,24 @@ class WriterProcess:
             DiskFullError: the file could not be written.
             ProcessLookupError: the process is gone, or cannot reach the memory.
         """
-        told = pickle.dumps(state)
-        order = {"path": str(path), "size": held.size_bytes, "bytes": len(told)}
+        layout = pickle.dumps(state)
+        order = {"path": str(path), "size": held.size_bytes, "bytes": len(layout)}
         where = f"/proc/{os.getpid()}/fd/{held.descriptor}"
         try:
             stdin, stdout = self._process.stdin, self._process.stdout
             assert stdin is not None and stdout is not None
-            stdin.write(json.dumps({**order, "memory": where}).encode() + b"\n" + told)
+            stdin.write(json.dumps({**order, "memory": where}).encode() + b"\n" + layout)
             stdin.flush()
             answer = stdout.readline()
         except (BrokenPipeError, ValueError) as error:
             raise ProcessLookupError("the process that writes checkpoints is gone") from error
         if not answer:
             raise ProcessLookupError("the process that writes checkpoints is gone")
-        said = json.loads(answer)
-        if "unable" in said:
-            raise ProcessLookupError(said["unable"])
-        if "error" in said:
-            raise DiskFullError(said["error"], fix=said["fix"])
+        result = json.loads(answer)
+        if "unable" in result:
+            raise ProcessLookupError(result["unable"])
+        if "error" in result:
+            raise DiskFullError(result["error"], fix=result["fix"])
 
     def close(self) -> None:
         """End the process."""
@@ -88,7 +88,7 @@ class WriterProcess:
 
 
 def serve() -> None:
-    """Write what is asked for until the input ends."""
+    """Write the ordered checkpoints until the input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.nice(5)
@@ -104,11 +104,11 @@ def serve() -> None:
 
 
 def _written(order: dict[str, Any], stdin: BinaryIO) -> dict[str, str]:
-    told = stdin.read(order["bytes"])
+    layout = stdin.read(order["bytes"])
     try:
         with open(order["memory"], "r+b") as file:  # noqa: PTH123
             memory = mmap.mmap(file.fileno(), order["size"])
-        state = arena.read(memory, pickle.loads(told))
+        state = arena.read(memory, pickle.loads(layout))
         write_file(Path(order["path"]), lambda file: torch.save(state, file))
     except TrainError as error:
         return {"error": error.message, "fix": error.fix or ""}

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from hooked_script import PREAMBLE, last, run
-from seatrial.agent.hook import install as hook
+from seatrial.agent.hook import install
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch")
@@ -27,11 +27,11 @@ for step in range(30):
                 net(x)
 """
     _, _, lines = run(tmp_path, body, measured=True)
-    told = last(lines, "anatomy")
-    assert told["regions"]["evaluation"] > 0.55  # the last one came after the last step
+    reported = last(lines, "anatomy")
+    assert reported["regions"]["evaluation"] > 0.55  # the last one came after the last step
 
 
-def test_modes_tell_evaluation_from_training_and_a_teacher_is_neither(tmp_path):
+def test_modes_report_evaluation_from_training_and_a_teacher_is_neither(tmp_path):
     body = """
 import time
 teacher = nn.Linear(12, 3).eval()
@@ -45,8 +45,8 @@ for step in range(40):
         net.eval(); time.sleep(0.2)
 """
     _, _, lines = run(tmp_path, body, measured=True)
-    told = last(lines, "anatomy")
-    assert 0.5 < told["regions"]["evaluation"] < 0.8
+    reported = last(lines, "anatomy")
+    assert 0.5 < reported["regions"]["evaluation"] < 0.8
 
 
 def test_script_and_trace_know_their_contexts(tmp_path):
@@ -89,7 +89,7 @@ for step, (x, y) in enumerate(DataLoader(Endless(), batch_size=8)):
     assert last(lines, "anatomy")["steps"] == 42
 
 
-def test_a_script_without_steps_says_what_torch_it_has(tmp_path):
+def test_a_script_without_steps_reports_what_torch_it_has(tmp_path):
     _, _, lines = run(tmp_path, "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '-1'\n", measured=True)
     training = last(lines, "training")
     assert training["cuda_used"] is False and training["visible_changed"] == "-1" and "cuda_build" in training
@@ -130,7 +130,7 @@ for x, y in DataLoader(Warns(), batch_size=16):
         (tmp_path / "train.py").write_text(PREAMBLE + body)
         env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SEATRIAL_EVENTS": str(tmp_path / "events.jsonl")}
         if measured:
-            hook.install(str(tmp_path / "hooks"), env, None, measure_steps=True)
+            install.install(str(tmp_path / "hooks"), env, None, measure_steps=True)
         ended = subprocess.run([sys.executable, "train.py"], env=env, capture_output=True, text=True, cwd=tmp_path)
         assert ended.returncode == 1 and "ValueError: the last one" in ended.stderr
         outputs.append(ended.stderr)

@@ -49,7 +49,7 @@ predict()
 """
 
 
-def told(tmp_path, script):
+def reported(tmp_path, script):
     (tmp_path / "keras" / "src").mkdir(parents=True)
     (tmp_path / "keras" / "__init__.py").write_text("__version__ = '3'\n")
     (tmp_path / "keras" / "config.py").write_text("def backend(): return 'torch'\n")
@@ -61,7 +61,7 @@ def told(tmp_path, script):
 
 def test_losses_and_metrics_of_each_epoch_and_of_an_evaluation(tmp_path):
     by = {"by": "keras"}
-    assert told(tmp_path, SCRIPT) == [
+    assert reported(tmp_path, SCRIPT) == [
         {**by, "epoch": 1, "phase": "train", "loss": 2.0, "accuracy": 0.5},
         {**by, "epoch": 1, "phase": "val", "val_loss": 3.0},
         {**by, "epoch": 2, "phase": "train", "loss": 1.5},  # no number that is none
@@ -72,7 +72,7 @@ def test_losses_and_metrics_of_each_epoch_and_of_an_evaluation(tmp_path):
 
 def test_an_evaluation_without_a_training_has_no_epoch(tmp_path):
     script = "from keras.src.callbacks import evaluate\nfrom keras import config\nevaluate({'loss': 0.5})\n"
-    assert told(tmp_path, script) == [{"by": "keras", "phase": "test", "loss": 0.5}]
+    assert reported(tmp_path, script) == [{"by": "keras", "phase": "test", "loss": 0.5}]
 
 
 #: Keras 2.15 (keras/src/engine/training.py) hands the logs of an evaluation on by their name.
@@ -91,7 +91,7 @@ callbacks.on_test_end(logs={"loss": 0.5})
 
 
 def test_logs_that_are_handed_on_by_name(tmp_path):
-    assert told(tmp_path, BY_NAME) == [
+    assert reported(tmp_path, BY_NAME) == [
         {"by": "keras", "epoch": 1, "phase": "train", "loss": 2.0},
         {"by": "keras", "epoch": 1, "phase": "val", "val_loss": 3.0},
         {"by": "keras", "epoch": 1, "phase": "test", "loss": 0.5},
@@ -100,4 +100,4 @@ def test_logs_that_are_handed_on_by_name(tmp_path):
 
 def test_a_loss_that_is_no_number_leaves_no_line(tmp_path):
     script = "from keras.src.callbacks import fit\nfrom keras import config\nfit([{'loss': float('inf')}])\n"
-    assert told(tmp_path, script) == []
+    assert reported(tmp_path, script) == []

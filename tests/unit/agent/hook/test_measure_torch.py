@@ -17,21 +17,21 @@ for epoch in range(8):
 
 def test_steps_examples_regions_and_settings_of_a_plain_loop(tmp_path):
     _, _, lines = run(tmp_path, PLAIN, measured=True)
-    told, training = last(lines, "anatomy"), last(lines, "training")
-    assert told["steps"] == 8 * 16
-    assert told["examples"] == 8 * 256 - 16  # the first step's time is not in it, nor are its examples
-    assert sum(told["regions"].values()) == pytest.approx(told["seconds"], rel=0.02)
-    assert {"data", "other"} <= set(told["regions"])
-    assert {"data", "forward", "backward", "optimizer", "other"} <= set(told["window"]["regions"])
-    assert sum(told["window"]["regions"].values()) == pytest.approx(told["window"]["seconds"], rel=0.02)
-    assert told["pass"] == [16, 16]
+    reported, training = last(lines, "anatomy"), last(lines, "training")
+    assert reported["steps"] == 8 * 16
+    assert reported["examples"] == 8 * 256 - 16  # the first step's time is not in it, nor are its examples
+    assert sum(reported["regions"].values()) == pytest.approx(reported["seconds"], rel=0.02)
+    assert {"data", "other"} <= set(reported["regions"])
+    assert {"data", "forward", "backward", "optimizer", "other"} <= set(reported["window"]["regions"])
+    assert sum(reported["window"]["regions"].values()) == pytest.approx(reported["window"]["seconds"], rel=0.02)
+    assert reported["pass"] == [16, 16]
     assert training["device"] == "cpu" and training["optimizer"] == "SGD"
     assert training["loader"] == {
         "workers": 0, "pin_memory": False, "persistent_workers": False, "batch_size": 16, "length": 16,
     }  # fmt: skip
 
 
-def test_evaluation_between_steps_is_told_as_evaluation(tmp_path):
+def test_evaluation_between_steps_is_reported_as_evaluation(tmp_path):
     body = (
         PLAIN
         + """
@@ -39,9 +39,9 @@ def test_evaluation_between_steps_is_told_as_evaluation(tmp_path):
         with torch.no_grad(): net(x); import time; time.sleep(0.004)
 """
     )
-    told = last(run(tmp_path, body, measured=True)[2], "anatomy")
-    assert told["steps"] == 128 and told["examples"] == 2048 - 16
-    assert told["regions"]["evaluation"] > 0.5 * told["seconds"]
+    reported = last(run(tmp_path, body, measured=True)[2], "anatomy")
+    assert reported["steps"] == 128 and reported["examples"] == 2048 - 16
+    assert reported["regions"]["evaluation"] > 0.5 * reported["seconds"]
 
 
 def test_a_slow_dataset_is_time_in_data(tmp_path):
@@ -51,8 +51,8 @@ class Slow(torch.utils.data.Dataset):
     def __getitem__(self, i):
         import time; time.sleep(0.001); return data[i]
 """ + PLAIN.replace("DataLoader(data", "DataLoader(Slow()").replace("range(8)", "range(1)")  # fmt: skip
-    told = last(run(tmp_path, body, measured=True)[2], "anatomy")
-    assert told["regions"]["data"] > 0.7 * told["seconds"]
+    reported = last(run(tmp_path, body, measured=True)[2], "anatomy")
+    assert reported["regions"]["data"] > 0.7 * reported["seconds"]
 
 
 ACCUMULATED = """
@@ -128,7 +128,7 @@ def test_losses_are_equal_bit_for_bit_and_nothing_is_printed(tmp_path, name):
     assert last(with_hook[2], "anatomy")["steps"] == steps
 
 
-def test_forked_children_of_the_script_tell_nothing(tmp_path):
+def test_forked_children_of_the_script_report_nothing(tmp_path):
     body = (
         PLAIN.replace("range(8)", "range(1)")
         + "import os\nif os.fork() == 0: losses = []; opt.step(); exit()\nos.wait()\n"
@@ -137,10 +137,9 @@ def test_forked_children_of_the_script_tell_nothing(tmp_path):
     assert len({line["anatomy"]["pid"] for line in lines if "anatomy" in line}) == 1
 
 
-def test_an_error_in_the_hook_switches_it_off_and_says_so(tmp_path):
+def test_an_error_in_the_hook_switches_it_off_and_reports_so(tmp_path):
     body = (
-        "import seatrial_hook.recorder as r\ndef bad(*_): raise RuntimeError('ours')\nr.Recorder.stepped = bad\n"
-        + PLAIN
+        "import seatrial_hook.steps as r\ndef bad(*_): raise RuntimeError('ours')\nr.Recorder.stepped = bad\n" + PLAIN
     )
     with_hook = run(tmp_path, body, measured=True)
     without = run(tmp_path, PLAIN, measured=False)
@@ -190,7 +189,7 @@ for epoch in range(13):
 
 
 @pytest.mark.slow
-def test_compiling_is_told_when_it_begins_and_not_of_a_run_that_has_trained(tmp_path):
+def test_compiling_is_reported_when_it_begins_and_not_of_a_run_that_has_trained(tmp_path):
     body = """
 net = torch.compile(net, backend="aot_eager")
 opt = torch.optim.SGD(net.parameters(), 0.1)
@@ -198,8 +197,8 @@ for _ in range(30):
     net(torch.randn(4, 12)).sum().backward(); opt.step()
 """
     _, _, lines = run(tmp_path, body, measured=True)
-    told = [line["training"] for line in lines if "training" in line]
-    assert told[0]["compiles_since_s"] > 0 and "compiles_since_s" not in told[-1]
+    reported = [line["training"] for line in lines if "training" in line]
+    assert reported[0]["compiles_since_s"] > 0 and "compiles_since_s" not in reported[-1]
 
 
 @pytest.mark.slow
@@ -232,9 +231,9 @@ for epoch in range(4):
         time.sleep(0.02)
         if number == 4: break
 """
-    told = last(run(tmp_path, body, measured=True)[2], "anatomy")
-    assert told["steps"] == 32 and told["examples"] == 4 * 256 - 32
-    assert 0.25 < told["regions"]["evaluation"] < 0.6  # 3 or 4 of them, 0.1 s each, on a busy machine
+    reported = last(run(tmp_path, body, measured=True)[2], "anatomy")
+    assert reported["steps"] == 32 and reported["examples"] == 4 * 256 - 32
+    assert 0.25 < reported["regions"]["evaluation"] < 0.6  # 3 or 4 of them, 0.1 s each, on a busy machine
 
 
 def test_collectives_of_the_script_are_communication(tmp_path):

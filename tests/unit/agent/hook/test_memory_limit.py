@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent_process import FLOOR
-from seatrial.agent.hook import install as hook
+from seatrial.agent.hook import install
 
 TORCH = """
 class cuda:
@@ -34,7 +34,7 @@ pythons = pytest.mark.parametrize("python", [p for p in (sys.executable, FLOOR) 
 
 def run(tmp_path, python, program, limit_bytes=4_000_000_000, **variables):
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path), **variables}
-    hook.install(str(tmp_path / "hooks"), env, limit_bytes, measure_steps=False)
+    install.install(str(tmp_path / "hooks"), env, limit_bytes, measure_steps=False)
     command = [python, "-c", program]
     return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
 
@@ -63,8 +63,10 @@ def test_another_tensorflow_than_any_that_was_tried_still_imports(tmp_path, pyth
     events = tmp_path / "events.jsonl"
     program = "import tensorflow, jaxlib.xla_client"
     assert run(tmp_path, python, program, SEATRIAL_EVENTS=str(events)) == "mine\nxla\n"
-    told = [json.loads(line)["gpu_memory"] for line in events.read_text().splitlines()]
-    assert [each["framework"] for each in told] == ["tensorflow", "jax"] and all(each["failed"] for each in told)
+    reported = [json.loads(line)["gpu_memory"] for line in events.read_text().splitlines()]
+    assert [each["framework"] for each in reported] == ["tensorflow", "jax"] and all(
+        each["failed"] for each in reported
+    )
 
 
 @pythons
@@ -90,6 +92,6 @@ def test_the_real_torch_takes_it(tmp_path):
 
 
 def test_remove_leaves_nothing(tmp_path):
-    hook.install(str(tmp_path / "hooks"), {}, 1, measure_steps=True)
-    hook.remove(str(tmp_path / "hooks"))
+    install.install(str(tmp_path / "hooks"), {}, 1, measure_steps=True)
+    install.remove(str(tmp_path / "hooks"))
     assert not Path(tmp_path / "hooks").exists()

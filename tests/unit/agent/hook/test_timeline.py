@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seatrial.agent.hook.timeline import REGIONS, Timeline
+from seatrial.agent.hook.steps import REGIONS, Timeline
 
 
 class Clock:

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from seatrial.agent.hook import install as hook
+from seatrial.agent.hook import install
 
 GIVEN = [one.partition("=")[::2] for one in os.environ.get("SEATRIAL_TORCHES", "").split(":") if "=" in one]
 
@@ -41,7 +41,7 @@ def test_losses_are_equal_and_steps_are_counted(tmp_path, python, folder, compil
     def run(measured):
         env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SEATRIAL_EVENTS": str(events), "PYTHONPATH": folder}
         if measured:
-            hook.install(str(tmp_path / "hooks"), env, None, measure_steps=True)
+            install.install(str(tmp_path / "hooks"), env, None, measure_steps=True)
         command = [python or sys.executable, "-c", SCRIPT, *(["compiled"] if compiled else [])]
         ended = subprocess.run(command, env=env, capture_output=True, text=True)
         if compiled and "has no attribute 'compile'" in ended.stderr:
@@ -53,6 +53,6 @@ def test_losses_are_equal_and_steps_are_counted(tmp_path, python, folder, compil
     assert run(measured=False) == run(measured=True)
     lines = [json.loads(line) for line in events.read_text().splitlines()]
     assert not [line for line in lines if "hook_stopped" in line]
-    told = [line["anatomy"] for line in lines if "anatomy" in line][-1]
-    assert told["steps"] == 64 and told["examples"] == 1024 - 16
-    assert told["regions"]["evaluation"] > 0 and told["window"]["regions"]["optimizer"] > 0
+    reported = [line["anatomy"] for line in lines if "anatomy" in line][-1]
+    assert reported["steps"] == 64 and reported["examples"] == 1024 - 16
+    assert reported["regions"]["evaluation"] > 0 and reported["window"]["regions"]["optimizer"] > 0

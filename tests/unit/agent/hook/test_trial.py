@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.agent.hook import install as hook
-from seatrial.agent.tune import restore
+from seatrial.agent.hook import install
+from seatrial.agent.tune.trial import restore
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch")
@@ -37,15 +37,15 @@ def loop(epochs=9999, loader="", more="pass"):
     return PREAMBLE + LOOP.format(epochs=epochs, loader=loader, more=more)
 
 
-def trial(tmp_path, script, *, prefix=(), seed_offset=0, seconds=0.4, asked=True, changes=None, tried=()):
+def trial(tmp_path, script, *, prefix=(), seed_offset=0, seconds=0.4, requested=True, changes=None, tried=()):
     (tmp_path / "train.py").write_text(script)
     folder = tmp_path / "told"
     folder.mkdir(exist_ok=True)
     events = folder / "events.jsonl"
     events.unlink(missing_ok=True)
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SEATRIAL_EVENTS": str(events)}
-    hook.install(str(tmp_path / "hooks"), env, None, measure_steps=True)
-    if asked:
+    install.install(str(tmp_path / "hooks"), env, None, measure_steps=True)
+    if requested:
         env["SEATRIAL_TRIAL"] = json.dumps(
             {"warmup_steps": 10, "steps": 20, "seconds": seconds, "seed_offset": seed_offset, "tried": tried}
         )
@@ -57,10 +57,10 @@ def trial(tmp_path, script, *, prefix=(), seed_offset=0, seconds=0.4, asked=True
     return ended, [line["trial"] for line in lines if "trial" in line]
 
 
-def test_an_endless_script_ends_itself_and_tells_its_rate_and_the_losses_that_it_has_without_us(tmp_path):
+def test_an_endless_script_ends_itself_and_reports_its_rate_and_the_losses_that_it_has_without_us(tmp_path):
     more = "print('loss', loss.item())\n        if epoch == 3: raise SystemExit"
-    plain, told = trial(tmp_path, loop(more=more), asked=False)
-    assert not told
+    plain, reported = trial(tmp_path, loop(more=more), requested=False)
+    assert not reported
     ended, [one] = trial(tmp_path, "import atexit; atexit.register(print, 'farewell')\n" + loop())
     assert ended.returncode == 0 and ended.stderr == "" and "farewell" not in ended.stdout
     assert one["ended"] in ("steps", "seconds") and one["steps"] >= 20 and one["warmup_steps"] >= 10
@@ -125,7 +125,7 @@ def test_seeds_are_set_in_every_way_that_scripts_set_them():
 
 
 @pytest.mark.slow
-def test_a_scaled_loss_is_told_as_it_was_before(tmp_path):
+def test_a_scaled_loss_is_reported_as_it_was_before(tmp_path):
     body = """
 scaler = torch.amp.GradScaler("cpu", init_scale=4096.0)
 while True:
@@ -147,7 +147,7 @@ def test_another_seed_differs_in_scripts_that_fix_theirs_and_the_same_is_the_sam
     assert fixed != other and free == free_again != fixed
 
 
-def test_a_script_that_ends_before_the_trial_tells_what_there_is(tmp_path):
+def test_a_script_that_ends_before_the_trial_reports_what_there_is(tmp_path):
     ended, [one] = trial(tmp_path, loop(epochs=1) + "\nprint('done')", seconds=20.0)
     assert ended.stdout == "done\n"
     assert one["ended"] == "script" and one["all_steps"] == 32 and 15 <= one["steps"] <= 22
@@ -189,7 +189,7 @@ def test_checkpoints_are_not_written_and_files_that_it_changes_are_put_back(tmp_
     ended, [one] = trial(tmp_path, loop(more=more))
     assert ended.returncode == 0, ended.stderr
     assert one["kept_files"]["skipped"] >= 2
-    done = restore.restore(str(tmp_path / "told" / "events.jsonl"))
+    done = restore(str(tmp_path / "told" / "events.jsonl"))
     assert {name: (tmp_path / name).read_text() for name in before} == before
     assert not (tmp_path / "model.pt").exists() and not (tmp_path / "events.out.tfevents.1").exists()
     assert (tmp_path / "data.bin").exists() and done["new"] == [str(tmp_path / "data.bin")]
@@ -210,7 +210,7 @@ def test_a_script_that_renames_and_links_its_checkpoint_goes_on_and_nothing_of_i
 """
     ended, [one] = trial(tmp_path, loop(more=more))
     assert ended.returncode == 0 and one["ended"] in ("steps", "seconds"), ended.stderr
-    restore.restore(str(tmp_path / "told" / "events.jsonl"))
+    restore(str(tmp_path / "told" / "events.jsonl"))
     assert sorted(path.name for path in tmp_path.glob("*.*")) == ["best.bin", "train.py"]
     assert (tmp_path / "best.bin").read_text() == "the user's best"
 
@@ -237,11 +237,11 @@ while True:
     loss = model(torch.randn(4, 8)).square().mean(); opt.zero_grad(); loss.backward(); opt.step()
 """
     prefix = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    ended, told = trial(tmp_path, script, prefix=prefix)
+    ended, reported = trial(tmp_path, script, prefix=prefix)
     assert ended.returncode == 0, ended.stderr
-    told = [one for one in told if one["all_steps"]]  # torchrun imports torch, too
-    assert sorted(one["rank"] for one in told) == [0, 1] and {one["world"] for one in told} == {2}
-    assert len({one["all_steps"] for one in told}) == 1
+    reported = [one for one in reported if one["all_steps"]]  # torchrun imports torch, too
+    assert sorted(one["rank"] for one in reported) == [0, 1] and {one["world"] for one in reported} == {2}
+    assert len({one["all_steps"] for one in reported}) == 1
 
 
 def test_a_script_that_changes_its_parameters_by_hand_makes_a_step_with_each_backward_pass(tmp_path):
@@ -276,10 +276,10 @@ from torch._dynamo.utils import counters
 compile = torch.compile
 torch.compile = lambda call, mode: compile(call, backend="eager")
 """
-    told = "print(dict(counters['stats']), dict(counters['graph_break']), flush=True)"
-    monkeypatch.setattr(hook, "install", _with_changes(hook.install, {"compile": "default"}))
+    reported = "print(dict(counters['stats']), dict(counters['graph_break']), flush=True)"
+    monkeypatch.setattr(install, "install", _with_changes(install.install, {"compile": "default"}))
     # Its time is over long after its steps are, however busy the machine: it ends behind them.
-    ended, [one] = trial(tmp_path, breaks + loop(more=told), seconds=80.0)
+    ended, [one] = trial(tmp_path, breaks + loop(more=reported), seconds=80.0)
     assert ended.returncode == 0 and one["ended"] == "steps" and one["steps"] >= 20, ended.stderr
     last = ended.stdout.splitlines()[-1]
     assert "'unique_graphs': 1" in last and last.endswith("{}")  # nn.Sequential, which module.compile() passes over

@@ -9,7 +9,7 @@ import pytest
 
 from agent_process import Agent
 
-#: How scripts answer: save and end well; end by it; fail while they save; say nothing of it and go on to their end.
+#: How scripts answer: save and end well; end by it; fail while they save; report nothing of it and go on to their end.
 SAVES = (
     "import signal, sys, time\n"
     "signal.signal(signal.SIGTERM, lambda *_: (print('saved', flush=True), sys.exit(%s)))\n"
@@ -25,7 +25,7 @@ STUBBORN = (
 )
 
 
-def _asked(folder: Path, script: str, **plan: object) -> tuple[int, dict, dict]:
+def _requested(folder: Path, script: str, **plan: object) -> tuple[int, dict, dict]:
     """(the agent's exit code, target.exited, agent.finished) of a script that gets one SIGTERM from outside."""
     agent = Agent(folder, script, **plan)
     process = agent.start()
@@ -37,25 +37,25 @@ def _asked(folder: Path, script: str, **plan: object) -> tuple[int, dict, dict]:
 
 
 @pytest.mark.parametrize("answer", [SAVES % 0, SAVES % 1, SAVES % 255, PLAIN], ids=["0", "1", "255", "default"])
-def test_an_end_that_was_asked_for_is_no_end_of_the_run(tmp_path: Path, answer: str) -> None:
-    code, _, finished = _asked(tmp_path, answer, pod_restarts=3)
+def test_an_end_that_was_requested_for_is_no_end_of_the_run(tmp_path: Path, answer: str) -> None:
+    code, _, finished = _requested(tmp_path, answer, pod_restarts=3)
     assert (code, finished["exit_code"]) == (143, 143)
 
 
 def test_what_the_target_made_of_it_stays_in_the_evidence(tmp_path: Path) -> None:
-    assert _asked(tmp_path, SAVES % 0, pod_restarts=0)[1]["exit_code"] == 0
+    assert _requested(tmp_path, SAVES % 0, pod_restarts=0)[1]["exit_code"] == 0
 
 
 def test_a_script_that_ignores_it_and_finishes_has_finished(tmp_path: Path) -> None:
-    assert _asked(tmp_path, IGNORES, pod_restarts=3)[0] == 0
+    assert _requested(tmp_path, IGNORES, pod_restarts=3)[0] == 0
 
 
 def test_one_that_ignores_it_until_it_is_killed_has_not(tmp_path: Path) -> None:
-    assert _asked(tmp_path, STUBBORN, pod_restarts=3, grace_s=0.5)[0] == 143
+    assert _requested(tmp_path, STUBBORN, pod_restarts=3, grace_s=0.5)[0] == 143
 
 
 def test_outside_of_a_pod_all_is_as_it_was(tmp_path: Path) -> None:
-    assert _asked(tmp_path, SAVES % 0)[0] == 0
+    assert _requested(tmp_path, SAVES % 0)[0] == 0
 
 
 def test_a_script_that_has_finished_by_itself_at_that_moment(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_second_pod_goes_on_in_the_same_folder(tmp_path: Path) -> None:
     assert codes == [143, 143, 0]
 
 
-def test_a_pod_tells_what_matters_once_more_at_its_end(tmp_path: Path) -> None:
+def test_a_pod_reports_what_matters_once_more_at_its_end(tmp_path: Path) -> None:
     """Its first lines may be cut from the log by then; output is counted, so that a loss is known."""
     agent = Agent(tmp_path, "import sys\nprint('a\\nb')\nprint('c', file=sys.stderr)\n", pod_restarts=0)
     assert agent.run().returncode == 0

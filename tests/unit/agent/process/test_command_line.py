@@ -2,12 +2,12 @@
 
 import pytest
 
-from seatrial.agent.plan import Plan
-from seatrial.agent.process.command_line import command, interpreter
+from seatrial.agent.target import command, interpreter
+from seatrial.common.contract.agent_plan import AgentPlan
 
 
 def plan(argv, script, **keys):
-    return Plan(run_id="r", argv=argv, workdir="/", run_dir="/", script=script, **keys)
+    return AgentPlan(run_id="r", argv=argv, workdir="/", run_dir="/", script=script, **keys)
 
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]

@@ -1,11 +1,11 @@
 """The target's variables."""
 
-from seatrial.agent.plan import Plan
-from seatrial.agent.process.environment import target_environment
+from seatrial.agent.target import target_environment
+from seatrial.common.contract.agent_plan import AgentPlan
 
 
 def plan(**keys):
-    return Plan(run_id="r1", argv=["true"], workdir="/", run_dir="/seatrial/run", **keys)
+    return AgentPlan(run_id="r1", argv=["true"], workdir="/", run_dir="/seatrial/run", **keys)
 
 
 def test_cpu_runs_see_no_gpu_and_gpu_runs_keep_the_images_own():

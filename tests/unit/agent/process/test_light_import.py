@@ -7,17 +7,17 @@ import sys
 import pytest
 
 from agent_process import FLOOR
-from seatrial.agent.process import light_import
+from seatrial.agent import isolation
 from seatrial.system import agent_archive
 
 PROGRAM = """
 import ctypes.util, json, os, string, sys, threading
 sys.path.insert(0, sys.argv[1])
-from seatrial.agent.process.light_import import import_compiled_by_child
-from seatrial.probe import proc
-before = proc.read(os.getpid()).rss_bytes
+from seatrial.agent.isolation import import_compiled_by_child
+from seatrial.probe import processes
+before = processes.read(os.getpid()).rss_bytes
 module = import_compiled_by_child("pynvml")
-grown = proc.read(os.getpid()).rss_bytes - before
+grown = processes.read(os.getpid()).rss_bytes - before
 import pynvml
 error = pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
 print(json.dumps([grown, module is pynvml, type(error).__name__]))
@@ -35,4 +35,4 @@ def test_pynvml_costs_a_few_megabytes_and_works(tmp_path, python):
 
 def test_a_module_that_is_not_there():
     with pytest.raises(ImportError, match="no_such_module cannot be found"):
-        light_import.import_compiled_by_child("no_such_module")
+        isolation.import_compiled_by_child("no_such_module")

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from seatrial.agent.process.signals import recipients
+from seatrial.agent.signals import recipients
 
 #: Starts a program of its own, as torchrun starts a rank.
 LAUNCHER = (

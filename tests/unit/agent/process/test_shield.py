@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from seatrial.agent.process import shield
+from seatrial.agent import isolation
 
 STATUS = {"CapBnd": "00000000000000cb", "CapEff": "0000000000000000", "NoNewPrivs": "1"}
 
@@ -20,9 +20,9 @@ def ordinary():
 """
 
 AGENT = """
-from seatrial.agent.process import shield
+from seatrial.agent import isolation
 ordinary()
-if "open" not in sys.argv: shield.close()
+if "open" not in sys.argv: isolation.close()
 print("ready", flush=True)
 sys.stdin.read()
 """
@@ -81,29 +81,29 @@ def test_without_it_they_do():
 @pytest.fixture
 def undumpable(monkeypatch):
     """The kernel as after close(), without this process being changed."""
-    asked = []
+    requested = []
 
     class Libc:
         def __init__(self, *_, **__):
             pass
 
         def prctl(self, option, *_):
-            asked.append(option)
+            requested.append(option)
             return 0
 
-    monkeypatch.setattr(shield.ctypes, "CDLL", Libc)
-    monkeypatch.setattr(shield, "_own_code_is_writable", lambda: False)
-    return asked
+    monkeypatch.setattr(isolation.ctypes, "CDLL", Libc)
+    monkeypatch.setattr(isolation, "_own_code_is_writable", lambda: False)
+    return requested
 
 
-def told(monkeypatch, uid=1000, **status):
-    monkeypatch.setattr(shield, "_status", lambda: {**STATUS, **status})
+def reported(monkeypatch, uid=1000, **status):
+    monkeypatch.setattr(isolation, "_status", lambda: {**STATUS, **status})
     monkeypatch.setattr(os, "geteuid", lambda: uid)
-    return shield.close()
+    return isolation.close()
 
 
 @pytest.mark.parametrize(
-    ("uid", "status", "said"),
+    ("uid", "status", "printed"),
     [
         (1000, {}, None),
         (1000, {"CapBnd": "000001ffffffffff"}, None),  # not to be had: no setuid program gives any
@@ -116,36 +116,32 @@ def told(monkeypatch, uid=1000, **status):
         (1000, {"CapEff": "what"}, "cannot be read"),
     ],
 )
-def test_capabilities_that_reach_the_agent_are_named(monkeypatch, undumpable, uid, status, said):
-    why = told(monkeypatch, uid, **status)
-    assert why is None if said is None else said in why
-    assert undumpable == [4, 3]  # set, and asked whether it holds
+def test_capabilities_that_reach_the_agent_are_named(monkeypatch, undumpable, uid, status, printed):
+    why = reported(monkeypatch, uid, **status)
+    assert why is None if printed is None else printed in why
+    assert undumpable == [4, 3]  # set, and requested whether it holds
 
 
 def test_no_status_is_no_proof(monkeypatch, undumpable):
-    monkeypatch.setattr(shield, "_status", dict)
-    assert "cannot be read" in shield.close()
+    monkeypatch.setattr(isolation, "_status", dict)
+    assert "cannot be read" in isolation.close()
 
 
-def test_a_kernel_that_refuses_is_told(monkeypatch):
+def test_a_kernel_that_refuses_is_reported(monkeypatch):
     class Libc:
         def __init__(self, *_, **__):
             pass
 
         def prctl(self, option, *_):
-            return 0 if option == 4 else 1  # it says yes, and stays dumpable
+            return 0 if option == 4 else 1  # it reports yes, and stays dumpable
 
-    monkeypatch.setattr(shield.ctypes, "CDLL", Libc)
-    assert "does not protect" in shield.close()
+    monkeypatch.setattr(isolation.ctypes, "CDLL", Libc)
+    assert "does not protect" in isolation.close()
 
 
-def test_an_agent_whose_python_the_target_can_write_is_told(tmp_path, monkeypatch, undumpable):
+def test_an_agent_whose_python_the_target_can_write_is_reported(tmp_path, monkeypatch, undumpable):
     monkeypatch.undo()
     monkeypatch.setattr(sys, "argv", [str(tmp_path)])
-    assert shield._own_code_is_writable()
+    assert isolation._own_code_is_writable()
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert not shield._own_code_is_writable()
-
-
-def test_this_process_status_is_read():
-    assert int(shield._status()["CapBnd"], 16) >= 0 and shield._capabilities(shield._status()) is not None
+    assert not isolation._own_code_is_writable()

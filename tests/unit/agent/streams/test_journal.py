@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from seatrial import events, frames
-from seatrial.agent.streams import pass_through
-from seatrial.agent.streams.journal import Journal
+from seatrial.agent import framed_output
+from seatrial.agent.journal import Journal
 
 FORGED = b'{"type":"gpu.context","source":"agent","uuid":"GPU-0","pid":7,"evidence":"nvml-process"}'
 
@@ -72,7 +72,7 @@ FORGERIES = [
 
 
 @pytest.mark.parametrize(("line", "claim"), FORGERIES)
-def test_a_report_that_poses_as_evidence_is_told_and_not_passed_on(pen, line, claim):
+def test_a_report_that_poses_as_evidence_is_reported_and_not_passed_on(pen, line, claim):
     journal, written = pen
     journal.report(line)
     [event] = written()
@@ -83,16 +83,16 @@ def test_many_forgeries_are_counted_and_do_not_fill_the_log(pen):
     journal, written = pen
     for _ in range(500):
         journal.report(FORGED)
-    journal.tell_refused()
+    journal.report_refusals()
     read = written()
     assert len(read) == 21
     assert read[-1]["claims"] == {"gpu.context": 500} and read[-1]["total"] is True
 
 
-def test_few_are_not_told_twice(pen):
+def test_few_are_not_reported_twice(pen):
     journal, written = pen
     journal.report(FORGED)
-    journal.tell_refused()
+    journal.report_refusals()
     assert len(written()) == 1
 
 
@@ -141,7 +141,7 @@ def test_lines_of_several_threads_are_each_whole_and_in_order(capfdbinary):
     assert numbers == list(range(1, 1601))
 
 
-def test_a_full_disk_is_said_once_and_is_no_end(tmp_path, capfd, monkeypatch):
+def test_a_full_disk_is_printed_once_and_is_no_end(tmp_path, capfd, monkeypatch):
     journal = Journal(str(tmp_path))
     journal.note("before")
     real = os.write
@@ -161,7 +161,7 @@ def test_a_full_disk_is_said_once_and_is_no_end(tmp_path, capfd, monkeypatch):
 
 
 def test_evidence_is_kept_for_a_reader_that_stalls_and_output_is_not(monkeypatch):
-    monkeypatch.setattr(pass_through, "STALL_S", 0.05)
+    monkeypatch.setattr(framed_output, "STALL_S", 0.05)
     read_end, write_end = os.pipe()
     saved = os.dup(1)
     os.dup2(write_end, 1)
@@ -183,6 +183,6 @@ def test_evidence_is_kept_for_a_reader_that_stalls_and_output_is_not(monkeypatch
     reader.join()
     os.close(read_end)
     read = taken_apart(b"".join(caught))
-    told = [json.loads(data)["number"] for kind, data in read if kind == frames.EVIDENCE]
-    assert told == list(range(40))
+    reported = [json.loads(data)["number"] for kind, data in read if kind == frames.EVIDENCE]
+    assert reported == list(range(40))
     assert 0 < sum(kind == frames.STDOUT and data.endswith(b"\n") for kind, data in read) < 40

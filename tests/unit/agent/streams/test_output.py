@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from seatrial import events
-from seatrial.agent.activity import Activity
-from seatrial.agent.streams import output, pass_through
-from seatrial.agent.streams.journal import Journal
-from seatrial.agent.streams.redaction import Redactor
+from seatrial.agent import framed_output, output
+from seatrial.agent.journal import Journal, Redactor
+from seatrial.agent.output import Activity
 
 
 def pipe_full_of(count):
@@ -22,16 +21,16 @@ def pipe_full_of(count):
 def test_a_reader_that_left_costs_nothing():
     read_end, write_end = os.pipe()
     os.close(read_end)
-    engine = pass_through.PassThrough(write_end)
+    engine = framed_output.PassThrough(write_end)
     engine.write(b"x" * 100_000)
     assert not engine.waiting
     os.close(write_end)
 
 
 def test_a_reader_that_stalls_is_waited_for_once(monkeypatch):
-    monkeypatch.setattr(pass_through, "STALL_S", 0.1)
+    monkeypatch.setattr(framed_output, "STALL_S", 0.1)
     read_end, write_end = pipe_full_of(4096)
-    engine = pass_through.PassThrough(write_end)
+    engine = framed_output.PassThrough(write_end)
     for _ in range(20):
         engine.write(b"x" * 100_000)
     assert engine.dropped_bytes > 1_000_000
@@ -51,7 +50,7 @@ def stream_of(tmp_path):
         engine_read, engine_write = os.pipe()
         activity = Activity()
         stream = output.Stream(number, read_end, folder, Redactor([b"hunter2"]), Journal(str(tmp_path)), activity)
-        stream.engine = pass_through.PassThrough(engine_write)
+        stream.engine = framed_output.PassThrough(engine_write)
         while stream.pump():
             pass
         os.close(engine_write)

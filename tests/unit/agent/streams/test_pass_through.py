@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seatrial.agent.streams import pass_through
-from seatrial.agent.streams.pass_through import PassThrough
+from seatrial.agent import framed_output
+from seatrial.agent.framed_output import PassThrough
 
 WRITES = st.lists(st.tuples(st.integers(1, 60_000), st.booleans()), min_size=1, max_size=40)
 
@@ -37,8 +37,8 @@ def through(writes, pauses_s, stall_s=0.01):
     try:
         way = PassThrough(write_end)
         patch = pytest.MonkeyPatch()
-        patch.setattr(pass_through, "STALL_S", stall_s)
-        patch.setattr(pass_through, "_BACKLOG_BYTES", 100_000)
+        patch.setattr(framed_output, "STALL_S", stall_s)
+        patch.setattr(framed_output, "_BACKLOG_BYTES", 100_000)
         reader.start()
         try:
             for number, (size, keep) in enumerate(writes):
@@ -71,8 +71,8 @@ def test_what_arrives_is_whole_writes_in_order_with_all_that_is_kept(writes, see
 
 def test_what_is_kept_has_an_end(monkeypatch):
     """A reader that never comes back does not take the container's memory."""
-    monkeypatch.setattr(pass_through, "STALL_S", 0.01)
-    monkeypatch.setattr(pass_through, "_KEPT_BYTES", 1_000_000)
+    monkeypatch.setattr(framed_output, "STALL_S", 0.01)
+    monkeypatch.setattr(framed_output, "_KEPT_BYTES", 1_000_000)
     read_end, write_end = os.pipe()
     way = PassThrough(write_end)
     for _ in range(100):
@@ -83,7 +83,7 @@ def test_what_is_kept_has_an_end(monkeypatch):
 
 
 def test_a_reader_that_stalls_once_is_not_waited_for_again(monkeypatch):
-    monkeypatch.setattr(pass_through, "STALL_S", 0.2)
+    monkeypatch.setattr(framed_output, "STALL_S", 0.2)
     read_end, write_end = os.pipe()
     way = PassThrough(write_end)
     began = time.monotonic()

@@ -6,10 +6,9 @@ import os
 import pytest
 
 from seatrial import events
-from seatrial.agent.activity import Activity
-from seatrial.agent.streams import reports
-from seatrial.agent.streams.journal import Journal
-from seatrial.agent.streams.reports import Reports
+from seatrial.agent import output
+from seatrial.agent.journal import Journal
+from seatrial.agent.output import Activity, Reports
 from seatrial.events import MAX_REPORT_BYTES
 
 
@@ -30,11 +29,11 @@ class Desk:
         with self.path.open("ab") as file:
             file.write(data)
 
-    def told(self):
+    def reported(self):
         return events.read(f"{self._journal}/events.jsonl")[0]
 
     def steps(self):
-        return [event.get("step") for event in self.told() if event["type"] == "step"]
+        return [event.get("step") for event in self.reported() if event["type"] == "step"]
 
 
 @pytest.fixture
@@ -67,7 +66,7 @@ def test_the_last_line_need_not_end(desk):
     assert desk.steps() == [1, 2]
 
 
-def test_what_was_there_before_the_agent_is_not_told_again(desk):
+def test_what_was_there_before_the_agent_is_not_reported_again(desk):
     desk.write(line(1))
     desk.open()
     desk.write(line(2))
@@ -87,7 +86,7 @@ def test_a_file_that_is_cut_or_replaced_is_read_from_its_beginning(desk):
     assert desk.steps() == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_line_of_any_length_is_passed_over_whatever_its_end_says(desk):
+def test_a_line_of_any_length_is_passed_over_whichever_its_end_reports(desk):
     """Its last part could be read as a line of its own."""
     desk.write(line(1) + b"x" * (3 << 20))
     desk.reports.read()
@@ -108,7 +107,7 @@ def test_a_fast_writer_does_not_keep_the_agent(desk, monkeypatch):
     desk.reports.read(1 << 20)
     once = len(desk.steps())
     assert 0 < once < 200_000
-    monkeypatch.setattr(reports, "_AT_END_BYTES", 2 << 20)
+    monkeypatch.setattr(output, "_AT_END_BYTES", 2 << 20)
     desk.reports.finish()
     assert once < len(desk.steps())
 
@@ -130,9 +129,9 @@ def test_what_is_no_regular_file_is_noted_once_and_never_followed(desk, tmp_path
     for _ in range(3):
         desk.reports.read()
     desk.reports.finish()
-    [note] = desk.told()
+    [note] = desk.reported()
     assert note["type"] == "note" and "reports in $SEATRIAL_EVENTS are not read" in note["message"]
-    desk.open()  # an agent that starts beside it does not hang either
+    desk.open()  # an agent that starts with it does not hang either
 
 
 def test_a_file_that_becomes_one_again_is_read(desk, tmp_path):
@@ -150,11 +149,11 @@ def test_a_file_that_becomes_one_again_is_read(desk, tmp_path):
 def test_evidence_in_it_is_refused(desk):
     desk.write(json.dumps({"type": "gpu.context", "source": "agent", "uuid": "GPU-0"}).encode() + b"\n" + line(1))
     desk.reports.finish()
-    assert [event["type"] for event in desk.told()] == ["report.refused", "step"]
+    assert [event["type"] for event in desk.reported()] == ["report.refused", "step"]
 
 
 def test_a_folder_that_is_gone_is_no_trouble(desk):
     desk.reports._lines.path = str(desk.path / "not" / "there")
     desk.reports.read()
     desk.reports.finish()
-    assert desk.told() == []
+    assert desk.reported() == []

@@ -3,8 +3,7 @@ import time
 
 import pytest
 
-from seatrial.agent.tune import driver as tune
-from seatrial.agent.tune import trial
+from seatrial.agent.tune import driver, trial
 from seatrial.agent.tune.spec import Spec
 
 
@@ -18,11 +17,11 @@ def tuned(tmp_path, monkeypatch, capsys):
         monkeypatch.setenv("SEATRIAL_EVENTS", str(events))
         monkeypatch.setattr(trial, "run", world.run)
         monkeypatch.setattr(time, "monotonic", lambda: world.clock_s)
-        monkeypatch.setattr(tune, "_cpus", lambda: options.pop("cpus", 16))
-        driver = tune.Driver(Spec(argv=["python", "train.py"], folder=str(tmp_path), **{"gpus": 1, **options}))
-        code = driver.run()
-        driver.record.tell()
-        told = [json.loads(line) for line in events.read_text().splitlines()]
-        return code, [line["tune"] for line in told if "tune" in line][-1], capsys.readouterr().out
+        monkeypatch.setattr(driver, "_cpus", lambda: options.pop("cpus", 16))
+        tuner = driver.Driver(Spec(argv=["python", "train.py"], folder=str(tmp_path), **{"gpus": 1, **options}))
+        code = tuner.run()
+        tuner.record.report()
+        reported = [json.loads(line) for line in events.read_text().splitlines()]
+        return code, [line["tune"] for line in reported if "tune" in line][-1], capsys.readouterr().out
 
     return tuned

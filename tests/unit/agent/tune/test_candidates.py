@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from seatrial.agent.tune.anatomy import Anatomy
-from seatrial.agent.tune.candidates import NAMES, candidates
+from seatrial.agent.tune.candidates import Anatomy, candidates
+from seatrial.common.contract.tunables import GROUPS
 
 CPU = Anatomy(
     data=0.0,
@@ -32,15 +32,15 @@ CPU = Anatomy(
 
 
 @pytest.mark.parametrize(
-    ("device", "share", "said"),
+    ("device", "share", "printed"),
     [
         ("cpu", 0.34, "the script trains on the CPU"),
         ("cuda", 0.001, "0 % of a step is the optimizer's"),
         ("cuda", 0.34, None),
     ],
 )
-def test_why_no_fused_optimizer_is_tried(device: str, share: float, said: str | None) -> None:
+def test_why_no_fused_optimizer_is_tried(device: str, share: float, printed: str | None) -> None:
     found = CPU._replace(device=device, optimizer=share)
-    tried, left = candidates(found, {}, [], 4, NAMES if said is None else ())
-    assert left.get("fused_optimizer") == said
-    assert ("fused_optimizer" in [each.name for each in tried]) == (said is None)
+    tried, left = candidates(found, {}, [], 4, GROUPS if printed is None else ())
+    assert left.get("fused_optimizer") == printed
+    assert ("fused_optimizer" in [each.name for each in tried]) == (printed is None)

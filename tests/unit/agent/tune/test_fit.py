@@ -31,8 +31,8 @@ def test_the_largest_batch_is_found_and_memory_predicted_within_five_percent(eac
     true = 78 * GIB / each
     assert 0.9 * true < found.largest <= true
     assert len(tries) <= 8
-    told = [point.as_dict() for point in found.points[2:]]
-    assert all(abs(row["off_by"]) < 0.05 for row in told if "off_by" in row)
+    reported = [point.as_dict() for point in found.points[2:]]
+    assert all(abs(row["off_by"]) < 0.05 for row in reported if "off_by" in row)
 
 
 def test_memory_that_bends_upwards_ends_in_a_batch_that_does_not_fit_and_one_that_does():
@@ -57,11 +57,11 @@ def test_no_more_trials_than_there_is_time_for():
     "seen, why",
     [
         (Seen(None, None, out_of_memory=True), "it runs out of memory as it is"),
-        (Seen(None, 3.0), "its memory was not told"),
+        (Seen(None, 3.0), "its memory was not reported"),
         (Seen(None, None, why="no DataLoader was iterated for training"), "no DataLoader was iterated for training"),
     ],
 )
-def test_a_script_that_cannot_be_fitted_says_why(seen, why):
+def test_a_script_that_cannot_be_fitted_reports_why(seen, why):
     found = fit(16, GIB, lambda batch: seen)
     assert found.refusal == "the batch cannot be fitted: " + why and found.largest is None
 

@@ -2,7 +2,7 @@
 
 import types
 
-from seatrial.agent.tune.fitting import Fitting
+from seatrial.agent.tune.fit import Fitting
 from seatrial.agent.tune.trial import Trial
 
 GIB = 2**30
@@ -22,7 +22,7 @@ def trial(batch, *, capacity, places):
     )  # fmt: skip
 
 
-def fitted(places, capacity=24 * GIB, told_bytes=24 * GIB):
+def fitted(places, capacity=24 * GIB, reported_bytes=24 * GIB):
     driver = types.SimpleNamespace(
         budget=types.SimpleNamespace(left_s=100.0, limit_s=lambda slow: 30.0), record=types.SimpleNamespace(rows=[]),
         trial=lambda changes, words, limit_s: trial(changes["batch_size"], capacity=capacity, places=places),
@@ -31,7 +31,7 @@ def fitted(places, capacity=24 * GIB, told_bytes=24 * GIB):
     return Fitting(driver).run(), driver.record.rows
 
 
-def test_rows_show_prediction_and_sight_and_the_sentence_says_that_it_trains_differently():
+def test_rows_show_prediction_and_sight_and_the_sentence_reports_that_it_trains_differently():
     words, rows = fitted({"gpu_bytes": [str(24 * GIB)]})
     assert rows[0].changes == {"batch_size": 16} and rows[0].peak_bytes == 2 * GIB + 16 * 40 * 2**20
     assert "off by 0.0 %" in rows[-1].why and rows[-1].peak_bytes > 0.9 * 24 * GIB
@@ -39,11 +39,11 @@ def test_rows_show_prediction_and_sight_and_the_sentence_says_that_it_trains_dif
     assert "trains differently" in words
 
 
-def test_a_trial_that_runs_out_of_memory_is_told_as_the_end_that_it_is():
+def test_a_trial_that_runs_out_of_memory_is_reported_as_the_end_that_it_is():
     _, rows = fitted({"gpu_bytes": [str(24 * GIB)]}, capacity=20 * GIB)
     assert any(row.why.startswith("does not fit: predicted") and row.verdict == "" for row in rows)
 
 
-def test_without_a_gpu_it_says_so():
+def test_without_a_gpu_it_reports_so():
     words, rows = fitted({})
     assert words == "the batch cannot be fitted: training is not on a GPU" and rows == []

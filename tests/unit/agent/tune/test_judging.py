@@ -1,8 +1,7 @@
 import pytest
 
-from seatrial.agent.tune import judging
-from seatrial.agent.tune.candidates import NAMES
-from seatrial.agent.tune.refusal import last_line
+from seatrial.agent.tune import statistics
+from seatrial.agent.tune.record import last_line
 from tune_worlds import World
 
 
@@ -15,23 +14,23 @@ def trials(*step_s, seeds=(0,), shift=0.0):
     return made
 
 
-def test_the_rate_of_several_trials_is_their_median_and_of_one_its_parts_tell_the_spread():
-    rates = judging.rates(trials(0.01, 0.0125, 0.008))
+def test_the_rate_of_several_trials_is_their_median_and_of_one_its_parts_report_the_spread():
+    rates = statistics.rates(trials(0.01, 0.0125, 0.008))
     assert rates.median == pytest.approx(100) and rates.spread == pytest.approx(0.225) and rates.trials == 3
-    assert 0 < judging.rates(trials(0.01)).spread < 0.01
-    assert judging.rates([]) is None
+    assert 0 < statistics.rates(trials(0.01)).spread < 0.01
+    assert statistics.rates([]) is None
 
 
 def test_losses_are_compared_over_the_steps_that_both_have_and_single_batches_do_not_count():
     rough = [1.0 + 0.2 * (-1) ** at for at in range(60)]
-    assert judging.difference(rough, [1.0] * 40) == pytest.approx(0, abs=1e-9)
-    assert judging.difference([1.0] * 60, [1.0] * 30 + [2.0] * 30) == pytest.approx(1)
-    assert judging.difference([], [1.0]) is None
-    assert judging.difference([None, 1.0, None], [3.0, 1.0, 2.0]) is not None
+    assert statistics.difference(rough, [1.0] * 40) == pytest.approx(0, abs=1e-9)
+    assert statistics.difference([1.0] * 60, [1.0] * 30 + [2.0] * 30) == pytest.approx(1)
+    assert statistics.difference([], [1.0]) is None
+    assert statistics.difference([None, 1.0, None], [3.0, 1.0, 2.0]) is not None
 
 
 def test_a_curve_agrees_within_what_two_seeds_differ_by():
-    band = judging.Band()
+    band = statistics.Band()
     for made in trials(0.01, 0.01, seeds=(0, 1)):
         band.add(made)
     assert 0.03 < band.width < 0.1
@@ -44,7 +43,7 @@ def test_a_curve_agrees_within_what_two_seeds_differ_by():
 
 
 def test_curves_that_never_differ_by_seed_may_differ_by_rounding():
-    band = judging.Band()
+    band = statistics.Band()
     for made in trials(0.01, 0.01):
         band.add(made)
     assert band.agrees(trials(0.01, shift=0.005)[0]) and not band.agrees(trials(0.01, shift=0.05)[0])
@@ -54,9 +53,3 @@ def test_the_last_words_of_a_failure_are_its_exception():
     torchrun = "Traceback …\nValueError: bad shape\n[rank0] exiting\nE1122 failed (exitcode: 1)\n"
     assert last_line(torchrun) == "ValueError: bad shape"
     assert last_line("Killed\n") == "Killed" and last_line("") == "it printed nothing"
-
-
-def test_the_command_line_knows_the_names():
-    from seatrial.job.tuning import NAMES as TYPED
-
-    assert tuple(NAMES) == TYPED

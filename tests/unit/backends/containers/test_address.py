@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from seatrial.backends.base import this_machine
-from seatrial.backends.containers.address import addressed, docker_address, podman_address
+from seatrial.backends.containers.client import addressed, docker_address, podman_address
 from seatrial.job.plan import EngineAddress
 from seatrial.system.command import Completed
 
@@ -38,7 +38,7 @@ def test_docker_context_with_certificates_is_reached_with_them(tmp_path: Path) -
     told = context("tcp://gpu:2376", TLSMaterial={"docker": ["ca.pem"]}, Storage={"TLSPath": str(tmp_path / "tls")})
     at = docker_address(INFO, told, {})
     keys = [f"--tlscacert={folder}/ca.pem", f"--tlscert={folder}/cert.pem", f"--tlskey={folder}/key.pem"]
-    assert addressed(["docker"], "docker", at) == ["docker", "--host", "tcp://gpu:2376", "--tlsverify", *keys]
+    assert addressed(["docker"], at, tls=True) == ["docker", "--host", "tcp://gpu:2376", "--tlsverify", *keys]
     variables = {"DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(folder)}
     assert docker_address(INFO, context("tcp://gpu:2376"), variables) == at
 
@@ -57,13 +57,13 @@ def test_rootful_and_rootless_podman_are_two_engines() -> None:
         for store in ("/var/lib/containers/storage", "/home/ada/.local/share/containers/storage")
     )
     assert rootful.id != rootless.id and this_machine().id in rootful.id
-    assert addressed(["podman"], "podman", rootful) == ["podman", "--remote=false"]
+    assert addressed(["podman"], rootful, tls=False) == ["podman", "--remote=false"]
 
 
 def test_podman_service_is_reached_at_the_url_it_was_asked_at() -> None:
     info = podman_info("/var/lib/containers/storage", remote=True)
     at = podman_address(info, never, {"CONTAINER_HOST": "ssh://ada@gpu/run/podman.sock", "CONTAINER_SSHKEY": "/k"})
-    assert addressed(["podman"], "podman", at) == [
+    assert addressed(["podman"], at, tls=False) == [
         "podman",
         "--url",
         "ssh://ada@gpu/run/podman.sock",
@@ -79,7 +79,7 @@ def test_podman_service_is_reached_at_the_url_it_was_asked_at() -> None:
 )
 def test_engine_that_the_call_itself_chooses_stays(call: list[str]) -> None:
     """Docker refuses --host beside --context; what answers is checked by its ID."""
-    assert addressed(call, "docker", EngineAddress(endpoint="unix:///y", id="1")) == call
+    assert addressed(call, EngineAddress(endpoint="unix:///y", id="1"), tls=True) == call
 
 
 @pytest.mark.parametrize("endpoint", ["--config=/tmp/evil", "-H", "", "unix:///a b"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.backends.containers.engine_errors import (
+from seatrial.backends.containers.errors import (
     ERRORS,
     last_line,
     pull_error,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.backends.containers.k8s_file import K8sFile, text_of
+from seatrial.backends.containers.log import K8sFile, text_of
 
 STAMP = b"2026-11-21T22:51:00.268770506+00:00"
 

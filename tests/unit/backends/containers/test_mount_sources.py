@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.backends.containers.mount_sources import check_sources, make_folder_inside, real_source
+from seatrial.backends.containers.mounts import check_sources, make_folder_inside, real_source
 from seatrial.errors import UntrustedPathError, UsageError
 from seatrial.job.plan import Mount
 

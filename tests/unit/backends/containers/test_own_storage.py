@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from seatrial.backends.containers import own_storage
-from seatrial.backends.containers.own_storage import OwnImage, unused_images
-from seatrial.images.dockerfiles.write import OURS
+from seatrial.backends.containers import images as own_storage
+from seatrial.backends.containers.images import OwnImage, unused_images
+from seatrial.images.dockerfile.render import OURS
 
 
 def image(name: str, created: str, *, used: bool = False) -> OwnImage:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from seatrial.backends.kubernetes.explain import Surroundings, explain
+from seatrial.backends.kubernetes.pending import Surroundings, explain
 from seatrial.backends.kubernetes.pods import Pod, read_pod, state_of
 
 RUNNING: dict[str, Any] = {"running": {"startedAt": "2026-11-21T00:00:05Z"}}
@@ -71,6 +71,7 @@ def test_a_peer_that_still_trains_keeps_the_run_alive() -> None:
     done = read_pod(_item("Running", _both(RUNNING, _ended(0))))
     item = _item("Running", _both(RUNNING, RUNNING))
     item["metadata"].update(name="run-1-abcde", uid="v")
+    item["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] = "1"
     assert state_of([done, read_pod(item)], 2, "active").status == "running"
 
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from cluster_plans import DDP, KUBEFLOW, a_cluster_plan
-from seatrial.backends.kubernetes import ending
+from cluster_plans import DDP, a_cluster_plan
+from seatrial.backends.kubernetes import objects as ending
 from seatrial.backends.kubernetes.client import Cluster
 from seatrial.job.cluster import ClusterPlan
 
@@ -118,7 +118,7 @@ class ApiWithAnOperator:
 @pytest.fixture(params=["pytorchjob", "trainjob"])
 def api(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ApiWithAnOperator:
     monkeypatch.setattr(ending, "POLL_S", 0.001)
-    plan = a_cluster_plan(tmp_path, KUBEFLOW, gpus="1", nodes="2", script=DDP, kubernetes={"kind": request.param})
+    plan = a_cluster_plan(tmp_path, gpus="1", nodes="2", script=DDP, kubernetes={"kind": request.param})
     assert plan.cluster is not None
     return ApiWithAnOperator(plan.cluster).run()
 

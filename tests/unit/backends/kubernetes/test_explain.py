@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from seatrial.backends.kubernetes.explain import Surroundings, explain, gpu_holders
-from seatrial.backends.kubernetes.pod_log import parse_time_ns
+from seatrial.backends.kubernetes.collect import parse_time_ns
+from seatrial.backends.kubernetes.pending import Surroundings, explain, gpu_holders
 from seatrial.backends.kubernetes.pods import Pod, read_pod, state_of, workload_state
-from seatrial.backends.kubernetes.survey import Node, read_version
+from seatrial.backends.kubernetes.survey import Node
 
 POD = Pod("run-0", "uid", 0, "Pending", "2026-11-21T00:00:00Z")
 IMAGE = "ghcr.io/me/x:1"
@@ -186,12 +187,17 @@ def _pod(name: str, phase: str, created: str, code: int | None = None, **labels:
 
 
 def test_a_pod_that_came_back_counts_and_the_lost_one_does_not() -> None:
-    lost = _pod("r-1-aaaaa", "Failed", "2026-11-21T00:00:00Z", 137)
-    back = _pod("r-1-bbbbb", "Running", "2026-11-21T00:01:00Z")
+    second = {"batch.kubernetes.io/job-completion-index": "1"}
+    lost = _pod("r-1-aaaaa", "Failed", "2026-11-21T00:00:00Z", 137, **second)
+    back = _pod("r-1-bbbbb", "Running", "2026-11-21T00:01:00Z", **second)
     first = _pod("r-0-ccccc", "Running", "2026-11-21T00:00:00Z")
     assert (lost.node, back.node, first.node) == (1, 1, 0)
     assert state_of([lost, back, first], 2, "active").status == "running"
-    done = [_pod("r-1-bbbbb", "Succeeded", "2026-11-21T00:01:00Z", 0), _pod("r-0-c", "Succeeded", "2026", 0), lost]
+    done = [
+        _pod("r-1-bbbbb", "Succeeded", "2026-11-21T00:01:00Z", 0, **second),
+        _pod("r-0-c", "Succeeded", "2026", 0),
+        lost,
+    ]
     assert state_of(done, 2, "done").exit_code == 0
 
 
@@ -199,14 +205,36 @@ def test_operators_number_their_pods() -> None:
     replica = {"training.kubeflow.org/replica-type": "worker", "training.kubeflow.org/replica-index": "1"}
     assert _pod("x-worker-1", "Running", "2026", **replica).node == 2
     assert _pod("x-3-abcde", "Running", "2026", **{"batch.kubernetes.io/job-completion-index": "3"}).node == 3
+    assert _pod("x-12345", "Running", "2026").node == 0, "the name is no index"
 
 
-def test_one_failed_job_of_several_is_the_runs_failure() -> None:
-    failed = {"status": {"conditions": [{"type": "Failed", "status": "True"}]}}
-    active = {"status": {"active": 1}}
-    assert workload_state([active, failed], 2) == "failed"
-    assert workload_state([active, {"status": {}}], 2) == "unknown"
-    assert workload_state([active, active], 2) == "active"
+@pytest.mark.parametrize(
+    ("workloads", "verdict"),
+    [
+        ([], "failed"),
+        ([{}], "unknown"),
+        ([{"status": {"active": 1}}], "active"),
+        ([{"status": {"conditions": [{"type": "RestartingJobSet", "status": "True"}]}}], "active"),
+        ([{"status": {"conditions": [{"type": "Complete", "status": "True"}]}}], "done"),
+        ([{"status": {"conditions": [{"type": "Completed", "status": "True"}]}}], "done"),
+        ([{"status": {"conditions": [{"type": "Succeeded", "status": "True"}]}}], "done"),
+        (
+            [
+                {
+                    "status": {
+                        "conditions": [
+                            {"type": "Completed", "status": "False"},
+                            {"type": "Failed", "status": "True"},
+                        ]
+                    }
+                }
+            ],
+            "failed",
+        ),
+    ],
+)
+def test_end_of_a_workload_is_read_from_its_conditions(workloads: list[dict[str, Any]], verdict: str) -> None:
+    assert workload_state(workloads) == verdict
 
 
 @pytest.mark.parametrize(
@@ -220,16 +248,3 @@ def test_one_failed_job_of_several_is_the_runs_failure() -> None:
 )
 def test_times_of_logs(stamp: bytes, nanoseconds: int | None) -> None:
     assert parse_time_ns(stamp) == nanoseconds
-
-
-@pytest.mark.parametrize(
-    ("told", "version"),
-    [
-        ({"gitVersion": "v1.33.1", "major": "1", "minor": "33"}, (1, 33)),
-        ({"gitVersion": "v1.29.3-eks-adc7111", "major": "1", "minor": "29+"}, (1, 29)),
-        ({"gitVersion": "v1.20.2", "major": "", "minor": ""}, (1, 20)),  # Debian's build
-        ({"gitVersion": "unknown", "major": "1", "minor": "20+"}, (1, 20)),
-    ],
-)
-def test_the_version_of_a_cluster(told: dict[str, str], version: tuple[int, int]) -> None:
-    assert read_version(told) == version

@@ -8,17 +8,16 @@ from typing import Any
 
 import pytest
 
-from cluster_plans import DDP, KUBEFLOW, a_cluster_plan
+from cluster_plans import DDP, MODERN, a_cluster_plan, rendered
 from manifest_rules import CRDS, violations
-from seatrial.backends.kubernetes.manifests.render import render
 
 pytestmark = pytest.mark.skipif(not CRDS.is_dir(), reason="the CRDs are not beside the repository")
 
 
 def _workload(folder: Path, kind: str) -> dict[str, Any]:
     options = {"kind": kind, "models": "pvc:models"}
-    plan = a_cluster_plan(folder, KUBEFLOW, script=DDP, nodes="2", gpus="1", kubernetes=options)
-    return render(plan, {"agent.pyz": b"x"})[-1]
+    plan = a_cluster_plan(folder, MODERN, script=DDP, nodes="2", gpus="1", kubernetes=options)
+    return rendered(plan)[-1]
 
 
 def _patched_pod(manifest: dict[str, Any]) -> dict[str, Any]:

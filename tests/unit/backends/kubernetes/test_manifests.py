@@ -12,16 +12,12 @@ import pytest
 import yaml
 from syrupy.assertion import SnapshotAssertion
 
-from cluster_plans import CLAIMS, DDP, JOBSET, KUBEFLOW, MODERN, OLD, a_cluster_plan
+from cluster_plans import CLAIMS, DDP, MODERN, OLD, a_cluster_plan, rendered
 from manifest_rules import CRDS, CUSTOM, VERSIONS, violations
-from seatrial.backends.kubernetes.copy import copy_pod
-from seatrial.backends.kubernetes.manifests.render import MAX_CONFIG_MAP_BYTES, render
-from seatrial.backends.kubernetes.manifests.yaml_text import as_yaml
-from seatrial.backends.kubernetes.submit import secret_manifest
+from seatrial.backends.kubernetes.manifests import MAX_CONFIG_MAP_BYTES, as_yaml
+from seatrial.backends.kubernetes.objects import copy_pod, secret_manifest
 from seatrial.backends.kubernetes.survey import ClusterFacts
 from seatrial.errors import UsageError
-
-BINARIES = {"agent.pyz": b"the agent"}
 
 POOL = {
     "node_selector": {"nvidia.com/gpu.product": "NVIDIA-H200"},
@@ -50,22 +46,32 @@ CASES: dict[str, tuple[ClusterFacts, dict[str, Any]]] = {
             "kubernetes": {**POOL, **CLASSES},
         },
     ),
-    "a-job-a-node": (OLD, {"gpus": "1", "nodes": "2", "script": DDP, "kubernetes": {"models": "hostpath:/models"}}),
-    "pytorchjob": (KUBEFLOW, {"gpus": "1", "nodes": "3", "script": DDP, "kubernetes": {**POOL, **CLASSES}}),
-    "pytorchjob-elastic": (
-        KUBEFLOW,
-        {"gpus": "1", "nodes": "2", "script": DDP, "kubernetes": {"min_nodes": 1, "models": "pvc:models"}},
+    "pytorchjob": (
+        MODERN,
+        {"gpus": "1", "nodes": "3", "script": DDP, "kubernetes": {**POOL, **CLASSES, "kind": "pytorchjob"}},
     ),
-    "trainjob": (KUBEFLOW, {"gpus": "1", "nodes": "2", "script": DDP, "kubernetes": {**POOL, "kind": "trainjob"}}),
-    "claims": (CLAIMS, {"gpus": "2", "nodes": "2", "script": DDP, "kubernetes": {"models": "pvc:models"}}),
-    "jobset": (JOBSET, {"gpus": "2", "nodes": "2", "script": DDP, "kubernetes": {**POOL, **CLASSES}}),
+    "pytorchjob-elastic": (
+        MODERN,
+        {
+            "gpus": "1",
+            "nodes": "2",
+            "script": DDP,
+            "kubernetes": {"min_nodes": 1, "models": "pvc:models", "kind": "pytorchjob"},
+        },
+    ),
+    "trainjob": (MODERN, {"gpus": "1", "nodes": "2", "script": DDP, "kubernetes": {**POOL, "kind": "trainjob"}}),
+    "claims": (
+        CLAIMS,
+        {"gpus": "2", "nodes": "2", "script": DDP, "kubernetes": {"models": "pvc:models", "gpu_claims": True}},
+    ),
+    "jobset": (MODERN, {"gpus": "2", "nodes": "2", "script": DDP, "kubernetes": {**POOL, **CLASSES, "kind": "jobset"}}),
 }
 
 
 @pytest.fixture(params=CASES)
 def manifests(request: pytest.FixtureRequest, tmp_path: Path) -> list[dict[str, Any]]:
     facts, flags = CASES[request.param]
-    return render(a_cluster_plan(tmp_path, facts, **flags), BINARIES)
+    return rendered(a_cluster_plan(tmp_path, facts, **flags))
 
 
 def test_golden(manifests: list[dict[str, Any]], snapshot: SnapshotAssertion) -> None:
@@ -127,7 +133,7 @@ def _pod_specs(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def test_the_agent_comes_with_its_plan(tmp_path: Path) -> None:
-    [config, *_] = render(a_cluster_plan(tmp_path, gpus="2", nodes="2", script=DDP), BINARIES)
+    [config, *_] = rendered(a_cluster_plan(tmp_path, gpus="2", nodes="2", script=DDP))
     assert base64.b64decode(config["binaryData"]["agent.pyz"]) == b"the agent"
     agent = yaml.safe_load(config["data"]["plan.json"])["agent"]
     assert (agent["gpu_count"], agent["gpu_mode"], agent["evidence_dir"]) == (2, "required", None)
@@ -147,13 +153,13 @@ def test_a_script_too_large_for_a_config_map(tmp_path: Path) -> None:
 
 def test_binaries_too_large_for_a_config_map(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="under 1 MiB"):
-        render(a_cluster_plan(tmp_path, gpus="none"), {"agent.pyz": b"x" * MAX_CONFIG_MAP_BYTES})
+        rendered(a_cluster_plan(tmp_path, gpus="none"), b"x" * MAX_CONFIG_MAP_BYTES)
 
 
 def test_a_trainjob_mounts_each_volume_once_and_its_run_lies_with_the_models(tmp_path: Path) -> None:
     flags = {"gpus": "1", "kubernetes": {"kind": "trainjob", "models": "pvc:models/alice"}, "resume": "before"}
-    plan = a_cluster_plan(tmp_path, KUBEFLOW, **flags)
-    [spec] = _pod_specs(render(plan, BINARIES))
+    plan = a_cluster_plan(tmp_path, MODERN, **flags)
+    [spec] = _pod_specs(rendered(plan))
     mounts = {mount["mountPath"]: mount for mount in spec["containers"][0]["volumeMounts"]}
     assert len({mount["name"] for mount in mounts.values()}) == len(mounts)
     assert mounts["/models"]["subPath"] == "alice" and "/seatrial/run" not in mounts
@@ -163,54 +169,17 @@ def test_a_trainjob_mounts_each_volume_once_and_its_run_lies_with_the_models(tmp
 
 def test_a_claim_that_a_trainjob_would_mount_twice(tmp_path: Path) -> None:
     both = {"models": "pvc:all/models", "data": "pvc:all/data"}
-    only = replace(KUBEFLOW, operators=("trainjob",))
-    plan = a_cluster_plan(tmp_path, only, gpus="1", kubernetes=both)
-    assert plan.cluster is not None and plan.cluster.kind == "job"
-    assert any("a TrainJob cannot mount pvc:all twice" in choice.reason for choice in plan.choices)
-    plan = a_cluster_plan(tmp_path, only, gpus="1", kubernetes={**both, "kind": "trainjob"})
+    plan = a_cluster_plan(tmp_path, gpus="1", kubernetes={**both, "kind": "trainjob"})
     with pytest.raises(UsageError, match="mount pvc:all once") as raised:
-        render(plan, BINARIES)
+        rendered(plan)
     assert "--kind job" in (raised.value.run or "")
-
-
-@pytest.mark.parametrize("beyond", CLASSES)
-def test_auto_takes_no_trainjob_for_what_it_cannot_say(tmp_path: Path, beyond: str) -> None:
-    only = replace(KUBEFLOW, operators=("trainjob",))
-    plan = a_cluster_plan(tmp_path, only, gpus="1", kubernetes={beyond: CLASSES[beyond]})
-    assert plan.cluster is not None and plan.cluster.kind == "job"
-    assert render(plan, BINARIES)[-1]["kind"] == "Job"
-
-
-@pytest.mark.parametrize(
-    ("retries", "told"), [(None, "6 times unless it says otherwise"), (6, "up to 6 times"), (1, "once"), (0, None)]
-)
-def test_a_runtime_that_tries_again_what_failed_is_warned_of(
-    tmp_path: Path, retries: int | None, told: str | None
-) -> None:
-    facts = replace(KUBEFLOW, retries=retries)
-    plan = a_cluster_plan(tmp_path, facts, gpus="1", kubernetes={"kind": "trainjob", "runtime": "mine"})
-    [*found] = [warning for warning in plan.warnings if warning.startswith("The runtime mine starts again")]
-    assert len(found) == (told is not None) and (told is None or told in found[0])
-    assert render(plan, BINARIES)[-1]["spec"]["runtimeRef"] == {"name": "mine"}
-    plan = a_cluster_plan(tmp_path, facts, gpus="1", kubernetes={"kind": "job"})
-    assert not any("runtime" in warning for warning in plan.warnings)
-
-
-def test_an_operator_that_acts_is_taken_and_a_bare_crd_is_not(tmp_path: Path) -> None:
-    idle = replace(KUBEFLOW, idle=("pytorchjob",))
-    for facts, kind, warned in ((KUBEFLOW, "pytorchjob", False), (idle, "trainjob", False)):
-        plan = a_cluster_plan(tmp_path, facts, gpus="1")
-        assert plan.cluster is not None and plan.cluster.kind == kind
-        assert any("never be processed" in warning for warning in plan.warnings) is warned
-    asked = a_cluster_plan(tmp_path, idle, gpus="1", kubernetes={"kind": "pytorchjob"})
-    assert any("no Deployment training-operator" in warning for warning in asked.warnings)
 
 
 @pytest.mark.parametrize("kind", ["job", "pytorchjob", "trainjob", "jobset"])
 def test_a_queue_is_a_label_of_the_workload_alone(tmp_path: Path, kind: str) -> None:
     options = {"kind": kind, "queue": "team-a.gpus"}
     flags = {"gpus": "1", "nodes": "2", "script": DDP, "kubernetes": options}
-    *others, workload = render(a_cluster_plan(tmp_path, KUBEFLOW, **flags), BINARIES)
+    *others, workload = rendered(a_cluster_plan(tmp_path, MODERN, **flags))
     assert workload["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team-a.gpus"
     assert not any("kueue" in key for other in others for key in other["metadata"]["labels"])
     assert (workload["kind"] in CUSTOM and not CRDS.is_dir()) or violations(workload) == []
@@ -238,7 +207,7 @@ def test_a_disruption_spends_no_restart(
     """The rule stands first, so none before it counts the pod; restartPolicy Never is what the API wants beside it."""
     facts = replace(MODERN, version=version)
     flags = {"gpus": "1", "nodes": nodes, "script": DDP, "kubernetes": {"kind": "job", "models": models}}
-    spec = render(a_cluster_plan(tmp_path, facts, **flags), BINARIES)[-1]["spec"]
+    spec = rendered(a_cluster_plan(tmp_path, facts, **flags))[-1]["spec"]
     found = spec.get("podFailurePolicy", {}).get("rules", [])
     assert bool(found) == bool(rules) and spec["template"]["spec"]["restartPolicy"] == "Never"
     if found:
@@ -248,10 +217,53 @@ def test_a_disruption_spends_no_restart(
         }
 
 
+@pytest.mark.parametrize(("facts", "nodes", "warned"), [(OLD, "2", True), (OLD, "1", False), (MODERN, "2", False)])
+def test_several_nodes_without_indexed_jobs_are_warned_of(
+    tmp_path: Path, facts: ClusterFacts, nodes: str, warned: bool
+) -> None:
+    plan = a_cluster_plan(tmp_path, facts, gpus="1", nodes=nodes, script=DDP)
+    assert any("v1.20.2 has no Indexed Jobs" in warning for warning in plan.warnings) is warned
+    assert rendered(plan)[-1]["spec"]["completionMode"] == "Indexed"
+
+
+def test_jobset_has_the_job_of_a_run_without_it(tmp_path: Path) -> None:
+    flags = {"gpus": "1", "nodes": "2", "script": DDP}
+    of_set = rendered(a_cluster_plan(tmp_path, **flags, kubernetes={"models": "pvc:models", "kind": "jobset"}))
+    alone = rendered(a_cluster_plan(tmp_path, **flags, kubernetes={"models": "pvc:models"}))[-1]["spec"]
+    assert "Service" not in [manifest["kind"] for manifest in of_set], "the controller makes one of the same name"
+    [replicated] = of_set[-1]["spec"]["replicatedJobs"]
+    job = replicated["template"]["spec"]
+    same = [key for key in alone if key not in ("ttlSecondsAfterFinished", "template")]
+    assert {key: job[key] for key in same} == {key: alone[key] for key in same}
+    assert "subdomain" not in job["template"]["spec"] and "ttlSecondsAfterFinished" not in job
+    assert "failurePolicy" not in of_set[-1]["spec"], "a restart of the set would delete pods with their logs"
+
+
+@pytest.mark.parametrize(
+    ("kind", "host", "variable"),
+    [
+        ("job", "{0}-0.{0}", "JOB_COMPLETION_INDEX"),
+        ("jobset", "{0}-node-0-0.{0}", "JOB_COMPLETION_INDEX"),
+        ("trainjob", "{0}-node-0-0.{0}", "JOB_COMPLETION_INDEX"),
+        ("pytorchjob", "{0}-master-0", "RANK"),
+    ],
+)
+def test_nodes_meet_at_the_name_that_the_kind_gives(tmp_path: Path, kind: str, host: str, variable: str) -> None:
+    plan = a_cluster_plan(tmp_path, gpus="1", nodes="2", script=DDP, kubernetes={"kind": kind})
+    assert plan.cluster is not None and plan.agent.node_rank_variable == variable
+    assert plan.agent.rendezvous == host.format(plan.cluster.name) + ":29400"
+
+
+def test_runtime_that_may_try_again_is_warned_of(tmp_path: Path) -> None:
+    plan = a_cluster_plan(tmp_path, gpus="1", kubernetes={"kind": "trainjob", "runtime": "mine"})
+    assert any(warning.startswith("The runtime mine starts again") for warning in plan.warnings)
+    assert rendered(plan)[-1]["spec"]["runtimeRef"] == {"name": "mine"}
+
+
 def test_what_a_trainjob_cannot_say(tmp_path: Path) -> None:
-    plan = a_cluster_plan(tmp_path, KUBEFLOW, gpus="1", kubernetes={"kind": "trainjob", **CLASSES})
+    plan = a_cluster_plan(tmp_path, MODERN, gpus="1", kubernetes={"kind": "trainjob", **CLASSES})
     with pytest.raises(UsageError, match="priority_class"):
-        render(plan, BINARIES)
+        rendered(plan)
 
 
 def test_what_steers_the_loader_is_the_targets_and_not_pid_1s(tmp_path):

@@ -6,9 +6,15 @@ from typing import Any
 
 import pytest
 
+from seatrial.backends.kubernetes.pending import (
+    Progress,
+    explain_workload,
+    in_namespace,
+    is_of_run,
+    told_exit_code,
+    waiting_for,
+)
 from seatrial.backends.kubernetes.pods import read_pod
-from seatrial.backends.kubernetes.progress import Progress, in_namespace
-from seatrial.backends.kubernetes.workload import explain_workload, is_of_run, told_exit_code, waiting_for
 
 NAME = "seatrial-20261122-120000-train"
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from fakes import a_plan
-from seatrial.backends.local.backend import Local
+from seatrial.backends.local import Local
 from seatrial.errors import EngineError
-from seatrial.probe import proc
+from seatrial.probe import processes
 from seatrial.system import agent_archive
 
 HEAD = """
@@ -58,8 +58,8 @@ def launch(tmp_path, monkeypatch):
         plan = a_plan(backend="local", image=None, container=None)
         plan = plan.model_copy(
             update={
-                "agent": plan.agent.model_copy(
-                    update={
+                "agent": plan.agent._replace(
+                    **{
                         "run_dir": str(tmp_path / "outputs"),
                         "evidence_dir": str(tmp_path),
                         "workdir": str(tmp_path),
@@ -99,7 +99,7 @@ def test_a_run_ends_with_the_agents_exit_code(launch):
 def test_a_live_run_is_running_in_a_session_of_its_own(launch):
     handle = launch(OBEDIENT)
     assert Local().state(handle).status == "running"
-    assert proc.read(int(handle.id)).session == int(handle.id)
+    assert processes.read(int(handle.id)).session == int(handle.id)
 
 
 def test_an_agent_that_was_killed_is_gone(launch):
@@ -125,10 +125,10 @@ def test_stop_kills_after_the_grace(launch):
 
 def test_kill_reaches_what_left_the_session(launch):
     handle = launch(FAMILY + STUBBORN)
-    family = {process.pid for process in proc.descendants(int(handle.id))}
+    family = {process.pid for process in processes.descendants(int(handle.id))}
     assert len(family) == 2
     Local().kill(handle)
-    assert [p for p in map(proc.read, family) if p and p.state != "Z"] == []
+    assert [p for p in map(processes.read, family) if p and p.state != "Z"] == []
 
 
 def test_a_reused_process_id_is_not_mistaken(launch):
@@ -181,7 +181,7 @@ os.kill(os.getpid(), 9)
     pid = int(launched.stdout)
     try:
         wait_until((tmp_path / "ready").exists)
-        assert proc.read(pid).state != "Z"
+        assert processes.read(pid).state != "Z"
     finally:
         os.kill(pid, signal.SIGKILL)
 
@@ -196,7 +196,7 @@ def test_facts_promise_no_limits():
 
 def test_compile_is_what_runs(launch):
     handle = launch(OBEDIENT)
-    argv = proc.command_line(int(handle.id)).decode().split("\0")[:-1]
+    argv = processes.command_line(int(handle.id)).decode().split("\0")[:-1]
     plan = json.loads(Path(argv[-1]).read_text())
     assert argv == [sys.executable, "-I", "-S", f"{handle.run_dir}/agent.pyz", f"{handle.run_dir}/agent.json"]
     assert plan["agent"]["evidence_dir"] == handle.run_dir

@@ -13,17 +13,17 @@ from collections.abc import Sequence
 
 import pytest
 
-from seatrial.images.building.ready import CACHED, READY
+from seatrial.images.build.progress import CACHED, READY
 from seatrial.runs import launch
 
 #: Lines as a build prints them, slowly enough that the line is drawn, then its end.
 CHILD = """
 import sys, time
-from seatrial.cli.screens import live_line
-from seatrial.cli.screens.run import Screen
+from seatrial.cli import terminal as live_line
+from seatrial.cli.screen import Screen
 from seatrial.errors import ImageError
-from seatrial.images.building import telling
-telling._LOOK_EVERY_S, telling.EVERY_S, live_line.QUIET_S = 0.05, 0.3, 0.0
+from seatrial.images.build import progress
+progress._LOOK_EVERY_S, progress.EVERY_S, live_line.QUIET_S = 0.05, 0.3, 0.0
 screen = Screen(whole="whole" in sys.argv, quiet="quiet" in sys.argv)
 try:
     with screen.building() as line:

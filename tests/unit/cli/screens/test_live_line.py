@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.cli.screens import live_line
+from seatrial.cli import terminal as live_line
 
 #: Prints what it is told as a run's screen would, and shows the line after each piece.
 CHILD = """
 import sys
-from seatrial.cli.screens import live_line
+from seatrial.cli import terminal as live_line
 live_line.QUIET_S = 0.0
 live_line.FIRST_LOG_S = float(sys.argv[2])
 line = live_line.LiveLine()

@@ -9,7 +9,7 @@ import pytest
 
 PROGRAM = """
 import sys
-from seatrial.cli.screens.run import Screen
+from seatrial.cli.screen import Screen
 screen = Screen()
 screen.write("%s", b"%s")
 screen._end_line(screen._out)

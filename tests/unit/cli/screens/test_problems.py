@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from seatrial import cli
-from seatrial.cli.screens import problems
+from seatrial.cli import errors as problems
 
 
 @pytest.fixture
@@ -96,8 +96,8 @@ def test_a_defect_of_ours_keeps_its_traceback_for_the_report(seatrial, monkeypat
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("unheard of")
 
-    monkeypatch.setattr("seatrial.cli.prune.run_actions.prune", broken)
-    code, _, err = seatrial("prune")
+    monkeypatch.setattr("seatrial.runs.run_actions.prune", broken)
+    code, _, err = seatrial("runs", "prune")
     assert code == 5
     assert "Internal error: RuntimeError: unheard of" in err
     assert ".traceback" in err
@@ -115,8 +115,7 @@ def test_an_unknown_key_names_file_key_and_the_nearest(seatrial, tmp_path):
     [
         ("run train.py --gpus 2 --on docker", "seatrial run train.py --on docker --gpus none"),
         ("plan --gpus=all mnist -- --gpus 3 'a b'", "seatrial plan mnist --gpus none -- --gpus 3 'a b'"),
-        ("bench train mnist", "seatrial bench train mnist --gpus none"),
-        ("cdi generate -o -", "seatrial run --gpus none …"),  # it has no --gpus
+        ("runs ls", "seatrial run --gpus none …"),  # it has no --gpus
     ],
 )
 def test_without_gpus_is_the_users_own_command(typed, run):

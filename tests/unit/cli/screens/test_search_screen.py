@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.cli.screens import search as screens
-from seatrial.cli.screens.search import SearchScreen
+from seatrial.cli import trials as screens
+from seatrial.cli.trials import SearchScreen
 from seatrial.job.model import Job, Target
-from seatrial.search.engines import ENGINES
 from seatrial.search.search import Search
 from seatrial.search.space import parse_space
 from seatrial.search.study import Definition, Study
@@ -34,9 +33,10 @@ class Line:
 
 @pytest.fixture
 def search(tmp_path: Path) -> Search:
-    study = Study.create(tmp_path / "study.sqlite", Definition("s", "t", ("lr=1,2",), "grid", None))
+    (tmp_path / "s").mkdir()
+    study = Study.create(tmp_path / "s" / "study.journal", Definition("s", "t", ("lr=1,2",), "grid", None))
     job = Job(project=tmp_path, target=Target(kind="script", value="train.py"))
-    return Search(study, parse_space(["lr=1,2"]), None, ENGINES["grid"](0), None, job, {}, lambda line: None)
+    return Search(study, parse_space(["lr=1,2"]), None, job, {}, lambda line: None)
 
 
 def shown(search: Search, screen: SearchScreen, began_s: float = 0.0) -> list[str]:

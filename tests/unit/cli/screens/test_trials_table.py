@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from seatrial.cli.screens.trials_table import print_table
-from seatrial.search.objective import parse_objective
+from seatrial.cli.trials import print_table
+from seatrial.search.request import parse_objective
 from seatrial.search.trial import Ending, Trial
 
 FEW = {"learning_rate": "0.001", "batch_size": "128", "mixed_precision": "true"}

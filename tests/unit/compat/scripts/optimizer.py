@@ -220,14 +220,14 @@ if rank == 0:
     optimizer.step()
 hvd.broadcast_parameters(list(net.named_parameters()), root_rank=0)
 hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-told = hvd.allgather_object(
+shown = hvd.allgather_object(
     {
         "lr": optimizer.param_groups[0]["lr"],
         "steps": [float(state["step"]) for state in optimizer.state.values()],
         "moments": sum(state["exp_avg"].double().abs().sum().item() for state in optimizer.state.values()),
     }
 )
-assert all(each == told[0] for each in told) and told[0]["lr"] == 0.5 and len(told[0]["steps"]) == 10
+assert all(each == shown[0] for each in shown) and shown[0]["lr"] == 0.5 and len(shown[0]["steps"]) == 10
 passed("state from the root")
 
 raises(ValueError, lambda: hvd.DistributedOptimizer(optimizer, named_parameters=[("a", late)]), "does not name")

@@ -18,8 +18,8 @@ for epoch, batches in enumerate([[3, 0, 1], [1, 2, 5]]):
         hvd.allreduce(torch.tensor([1.0, 2.0]), name="loss")
     last = hvd.join()
     assert mine == max(batches[:size]) if last == rank else True
-    told = hvd.allgather_object((last, [epoch] * mine))
-    assert len({each[0] for each in told}) == 1, told
+    shown = hvd.allgather_object((last, [epoch] * mine))
+    assert len({each[0] for each in shown}) == 1, shown
     hvd.broadcast_parameters([("w", weight)], root_rank=last)
 
 if rank == 0:

@@ -14,11 +14,11 @@ class Model(nn.Module):
         super().__init__()
         self.words = nn.Embedding(50, 32)
         self.reads = nn.LSTM(32, 64)
-        self.says = nn.Linear(64, 50)
+        self.head = nn.Linear(64, 50)
 
     def forward(self, words, state):
         read, state = self.reads(self.words(words), state)
-        return self.says(read).view(-1, 50), state
+        return self.head(read).view(-1, 50), state
 
 
 text = (torch.arange(4000) * 7 + hvd.rank()) % 50
@@ -47,6 +47,6 @@ for step in range(12):
     loss = nn.functional.cross_entropy(output, words[1:].reshape(-1)).detach()
     losses.append(hvd.allreduce(loss, name="loss").item())
 assert losses[-1] < losses[0] - 0.5, losses
-told = hvd.allgather_object(sum(each.double().sum().item() for each in model.parameters()))
-assert told[0] == told[-1], told
+shown = hvd.allgather_object(sum(each.double().sum().item() for each in model.parameters()))
+assert shown[0] == shown[-1], shown
 print(f"rank {hvd.rank()} of {hvd.size()} loss {losses[0]:.2f} to {losses[-1]:.2f}\n", end="", flush=True)

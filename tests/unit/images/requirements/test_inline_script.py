@@ -1,4 +1,4 @@
-"""What a script lists of itself, as uv run reads it."""
+"""The list inside a script, as uv run reads it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from seatrial.errors import ConfigError
-from seatrial.images.project import project_needs
-from seatrial.images.requirements.inline_script import read_inline
+from seatrial.images.requirements.other_formats import read_inline
+from seatrial.images.requirements.project import project_needs
 from seatrial.job.script import ScriptFacts
 
 SCRIPT = """#!/usr/bin/env -S uv run --script

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.errors import ConfigError
-from seatrial.images.requirements.requirements_files import read_requirements
+from seatrial.images.requirements.pip_format import read_requirements
 
 
 @pytest.mark.parametrize(

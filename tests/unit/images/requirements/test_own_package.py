@@ -72,7 +72,7 @@ def test_its_python_counts(tmp_path: Path) -> None:
     assert plan.base == "python:3.10-slim-bookworm"
 
 
-def test_an_extra_that_is_not_there_is_told_as_pip_does(tmp_path: Path) -> None:
+def test_unknown_extra_gets_a_warning(tmp_path: Path) -> None:
     lines, warnings = installed(tmp_path, "-e .[nope]\n", **{"setup.py": SETUP})
     assert "six==1.16.0" in lines
     assert warnings == ("the project has no extra 'nope', only dev",)

@@ -44,19 +44,42 @@ matplotlib = "^3.8"
 """,
     )
     assert pyproject_requirements(file, ["matplotlib"]) == (
-        "numpy (>=1.26,<2.0)",
+        "numpy<2,>=1.26",
         "tqdm",
-        "einops (>=0.7,<0.8)",
-        "torch (>=2.1,<3.0)",
-        "transformers[torch] (==4.40.0)",
-        'tomli (>=2,<3) ; python_version < "3.11"',
-        'scipy (>=1.10,<2.0) ; python_version < "3.12"',
-        'scipy (>=1.13,<2.0) ; python_version >= "3.12"',
+        "einops<0.8,>=0.7",
+        "torch<3,>=2.1",
+        "transformers[torch]==4.40.0",
+        'tomli<3,>=2; python_version < "3.11"',
+        'scipy<2,>=1.10; python_version < "3.12"',
+        'scipy<2,>=1.13; python_version >= "3.12"',
         "segmenter @ git+https://github.com/lab/segmenter.git@abc123",
-        "either (>=3.0,<4.0)",
-        "matplotlib (>=3.8,<4.0)",
+        "either<4,>=3.0",
+        "matplotlib<4,>=3.8",
     )
-    assert str(requires_python(file)) == "<4.0,>=3.9"
+    assert str(requires_python(file)) == "<4,>=3.9"
+
+
+@pytest.mark.parametrize(
+    ("wish", "specifier"),
+    [
+        ("^0.2.3", "<0.3,>=0.2.3"),
+        ("^0.0.3", "<0.0.4,>=0.0.3"),
+        ("^0", "<1,>=0"),
+        ("^0.0", "<0.1,>=0.0"),
+        ("~1", "<2,>=1"),
+        ("~1.2.3", "<1.3,>=1.2.3"),
+        ("1.2.*", "==1.2.*"),
+        (">=1.2 <2", "<2,>=1.2"),
+        (">= 1.2, < 2", "<2,>=1.2"),
+        ("!=1.5,>1", "!=1.5,>1"),
+        ("~=1.4", "~=1.4"),
+        ("1.0 | 2.0", "==2.0"),
+        ("*", ""),
+    ],
+)
+def test_constraint_is_translated(tmp_path: Path, wish: str, specifier: str) -> None:
+    file = project(tmp_path, f'[tool.poetry.dependencies]\nx = "{wish}"\n')
+    assert pyproject_requirements(file, []) == (f"x{specifier}",)
 
 
 def test_a_project_table_wins(tmp_path: Path) -> None:
@@ -70,7 +93,7 @@ def test_a_project_table_wins(tmp_path: Path) -> None:
 )
 def test_nonsense_is_one_sentence(tmp_path: Path, line: str) -> None:
     file = project(tmp_path, f"[tool.poetry.dependencies]\n{line}\n")
-    with pytest.raises(ConfigError, match="no version that Poetry knows"):
+    with pytest.raises(ConfigError, match="not a version that Poetry knows"):
         pyproject_requirements(file, [])
         requires_python(file)
 

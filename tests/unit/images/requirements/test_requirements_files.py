@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.errors import ConfigError
-from seatrial.images.requirements.requirements_files import Requirements, read_requirements
+from seatrial.images.requirements.pip_format import Requirements, read_requirements
 
 
 def read(folder: Path, text: str | bytes) -> Requirements:

@@ -1,4 +1,4 @@
-"""What wheels need of Debian."""
+"""Debian packages that wheels need."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from seatrial.findings.match import match_text
 from seatrial.images.plan import plan_image
-from seatrial.images.requirements.system_packages import system_packages
+from seatrial.images.requirements.adjust import system_packages
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.script import ScriptFacts
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seatrial.receipt.evidence.clock import on_one_clock
-from seatrial.receipt.evidence.facts import gather
-from seatrial.receipt.judging.measurements import measure
+from seatrial.receipt.clock import on_one_clock
+from seatrial.receipt.evidence import gather
+from seatrial.receipt.sections.measured import measure
 
 START = 1_795_000_000.0
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.receipt.evidence.output import read_output
+from seatrial.receipt.logs import read_output
 
 REPORT = (
     "Traceback (most recent call last):\n"

@@ -4,10 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seatrial.receipt.evidence.clock import MAX_GAP_S, on_one_clock
-from seatrial.receipt.evidence.series import MAX_POINTS, thin
-from seatrial.receipt.evidence.steps import read_steps
-from seatrial.receipt.look.svg import _ticks
+from seatrial.receipt.clock import MAX_GAP_S, on_one_clock
+from seatrial.receipt.reported import MAX_POINTS, read_steps, thin
 
 
 def agent(t):
@@ -122,14 +120,3 @@ class TestThin:
         if points:
             assert (kept[0], kept[-1]) == (points[0], points[-1])
             assert {min(ys), max(ys)} <= {y for _, y in kept}
-
-
-@given(st.floats(-1e9, 1e9), st.floats(1e-6, 1e9))
-def test_ticks_enclose_the_range_and_are_few(low, width):
-    high = low + width
-    if high - low < abs(low) * 1e-9:
-        return
-    ticks = _ticks(low, high)
-    step = ticks[1] - ticks[0]
-    assert ticks[0] <= low + step * 1e-6 and ticks[-1] >= high - step * 1e-6
-    assert 2 <= len(ticks) <= 9

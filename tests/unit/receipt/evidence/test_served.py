@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seatrial.receipt.evidence.served import MAX_SIZES, MAX_STATUSES, read_served
+from seatrial.receipt.sections.serving import MAX_SIZES, MAX_STATUSES, read_served
 
 GOOD: dict[str, Any] = {
     "requests": 1000,

@@ -12,12 +12,13 @@ import pytest
 from rich.console import Console
 
 from seatrial.backends.base import State
+from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.job.model import Job, Target
-from seatrial.job.plan import AgentPlan, Plan
-from seatrial.receipt.evidence.output import read_output
-from seatrial.receipt.judging.judge import judge
+from seatrial.job.plan import Plan
+from seatrial.receipt.judge import judge
+from seatrial.receipt.logs import read_output
 from seatrial.receipt.model import Receipt
-from seatrial.receipt.rendering import terminal
+from seatrial.receipt.render import terminal
 
 LEFT = [
     "Unable to locate sufficient 2 gpus to run this example. Exiting.",

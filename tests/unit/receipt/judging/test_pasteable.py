@@ -12,7 +12,8 @@ from seatrial.findings.finding import Finding
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import Job, Target
 from seatrial.job.tuning import Tuning
-from seatrial.receipt.judging.pasteable import pasteable, run_again
+from seatrial.receipt.sections.findings import _run_again as run_again
+from seatrial.receipt.sections.findings import pasteable
 
 
 @pytest.mark.parametrize(

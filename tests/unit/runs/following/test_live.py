@@ -3,8 +3,8 @@
 import json
 
 from seatrial import events
-from seatrial.runs.following.alerts import Alerts
 from seatrial.runs.following.live import TAIL_BYTES, look
+from seatrial.runs.following.watch import Alerts
 from seatrial.runs.run import Run
 
 

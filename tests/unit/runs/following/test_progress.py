@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from seatrial.runs.following import progress
-from seatrial.runs.following.progress import Progress
+from seatrial.runs.following import live as progress
+from seatrial.runs.following.live import Progress
 from seatrial.runs.run import Run
 
 

@@ -11,8 +11,12 @@ torch = pytest.importorskip("torch")
 from seatrial.recipes.mnist import network  # noqa: E402
 from seatrial.serve.errors import BadInputError, ServeError  # noqa: E402
 from seatrial.serve.models import open_model  # noqa: E402
-from seatrial.train.normalisation import Normalisation  # noqa: E402
-from seatrial.train.saving.examples import Examples, image_examples, save_examples  # noqa: E402
+from seatrial.train.saving.examples import (  # noqa: E402
+    Examples,
+    Normalisation,
+    image_examples,
+    save_examples,
+)
 from seatrial.train.saving.model_files import save_model, weights_digest  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -11,10 +11,11 @@ from torch.nn import functional as F  # noqa: E402
 
 from seatrial.train.data import crops as crop_data  # noqa: E402
 from seatrial.train.data.crops import AlternatingCrops  # noqa: E402
-from seatrial.train.data.images import ImageSet, Normalisation  # noqa: E402
+from seatrial.train.data.images import ImageSet  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
 from seatrial.train.kernels import pooled_head, pooled_norm, whitening  # noqa: E402
 from seatrial.train.optim.muon import MuonSgd  # noqa: E402
+from seatrial.train.saving.examples import Normalisation  # noqa: E402
 
 pytestmark = pytest.mark.torch
 LAST = torch.channels_last

@@ -4,7 +4,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from seatrial.train.optim.average import Average  # noqa: E402
+from seatrial.train.optim.optimizer import Average  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

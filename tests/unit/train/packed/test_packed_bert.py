@@ -15,8 +15,8 @@ from seatrial.train.distributed import Ranks  # noqa: E402
 from seatrial.train.kernels import dropout  # noqa: E402
 from seatrial.train.optim.optimizer import adamw  # noqa: E402
 from seatrial.train.packed.bert import PackedBert, takes  # noqa: E402
-from seatrial.train.packed.optimizer import FlatAdamW  # noqa: E402
 from seatrial.train.packed.texts import PackedTests, PackedTexts  # noqa: E402
+from seatrial.train.packed.weights import FlatAdamW  # noqa: E402
 
 pytestmark = pytest.mark.torch
 CPU = torch.device("cpu")

@@ -10,8 +10,8 @@ from seatrial.train.data.texts import TextSet  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
 from seatrial.train.optim.schedules import triangle  # noqa: E402
 from seatrial.train.packed.bert import PackedBert  # noqa: E402
-from seatrial.train.packed.optimizer import FlatAdamW  # noqa: E402
 from seatrial.train.packed.texts import PackedTexts  # noqa: E402
+from seatrial.train.packed.weights import FlatAdamW  # noqa: E402
 from seatrial.train.precision import Precision  # noqa: E402
 from seatrial.train.saving.rng import seed_all  # noqa: E402
 from seatrial.train.step import Step  # noqa: E402

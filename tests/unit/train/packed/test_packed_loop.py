@@ -9,12 +9,12 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 
 from seatrial.train.data.texts import TextSet  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
-from seatrial.train.evaluate import evaluate  # noqa: E402
+from seatrial.train.evaluation import evaluate  # noqa: E402
 from seatrial.train.loop import Settings, fit  # noqa: E402
 from seatrial.train.optim.schedules import triangle  # noqa: E402
 from seatrial.train.packed.bert import PackedBert  # noqa: E402
-from seatrial.train.packed.optimizer import FlatAdamW  # noqa: E402
 from seatrial.train.packed.texts import PackedTests, PackedTexts  # noqa: E402
+from seatrial.train.packed.weights import FlatAdamW  # noqa: E402
 from seatrial.train.precision import Precision  # noqa: E402
 from seatrial.train.saving.rng import seed_all  # noqa: E402
 from seatrial.train.step import Step  # noqa: E402

@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 from seatrial.train.data.texts import TextSet  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
 from seatrial.train.errors import InputError  # noqa: E402
-from seatrial.train.packed.texts import PackedTexts, drawn  # noqa: E402
+from seatrial.train.packed.texts import PackedTexts, sample_epoch  # noqa: E402
 
 pytestmark = pytest.mark.torch
 CPU = torch.device("cpu")
@@ -68,11 +68,11 @@ def test_no_rank_is_left_without_a_text():
 
 def test_an_epoch_is_a_function_of_seed_and_number():
     data, _ = texts(60)
-    told = [
+    shown = [
         [labels.tolist() for _, (_, labels) in epoch(PackedTexts(data, 8, Ranks(0, 1, CPU), seed), 3)]
         for seed in (1, 1, 2)
     ]
-    assert told[0] == told[1] != told[2]
+    assert shown[0] == shown[1] != shown[2]
 
 
 def test_batches_are_of_nearly_the_same_number_of_tokens():
@@ -93,9 +93,9 @@ def test_one_text_far_longer_than_the_others():
 def test_no_batch_is_larger_than_its_room_after_changes():
     lengths = torch.tensor([2] * 40 + [50] * 10)
     rows, room = [10] * 5, {10: 130}
-    found = drawn(lengths, rows, room, seed=0, epoch=1)
+    found = sample_epoch(lengths, rows, room, seed=0, epoch=1)
     assert found is not None and max(int(lengths[batch].sum()) for batch in found) <= 130
-    assert drawn(lengths, rows, {10: 110}, seed=0, epoch=1) is None  # the mean is 116
+    assert sample_epoch(lengths, rows, {10: 110}, seed=0, epoch=1) is None  # the mean is 116
 
 
 def sums_of(batch):

@@ -33,9 +33,9 @@ def test_tensors_of_any_layout_come_back_and_only_the_copy_touches_them() -> Non
         copied.append(tensor)
         to.copy_(tensor)
 
-    told = pickle.loads(pickle.dumps(arena.fill(held, given, copy)))
+    shown = pickle.loads(pickle.dumps(arena.fill(held, given, copy)))
     assert all(one is other for one, other in zip(copied, [t for t in given.values() if t.numel()], strict=True))
-    back = arena.read(held.memory, told)
+    back = arena.read(held.memory, shown)
     for name, tensor in given.items():
         assert back[name].dtype == tensor.dtype and torch.equal(back[name], tensor), name
     assert back["transposed"].stride() == (1, 6) and back["cut"].is_contiguous()

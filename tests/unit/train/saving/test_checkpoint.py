@@ -67,12 +67,12 @@ def test_a_torn_checkpoint_falls_back_and_says_so(tmp_path: Path) -> None:
     writer.close()
     newest = checkpoints(tmp_path)[0]
     newest.write_bytes(newest.read_bytes()[:1500])
-    said: list[str] = []
-    assert load_newest(tmp_path, said.append)["model"]["weight"][0] == 1
-    assert "checkpoint-0000000002.pt" in said[0] and "falling back" in said[0]
+    message: list[str] = []
+    assert load_newest(tmp_path, message.append)["model"]["weight"][0] == 1
+    assert "checkpoint-0000000002.pt" in message[0] and "falling back" in message[0]
     checkpoints(tmp_path)[0].write_bytes(b"")
     with pytest.raises(CheckpointError, match="no readable checkpoint"):
-        load_newest(tmp_path, said.append)
+        load_newest(tmp_path, message.append)
 
 
 def test_no_checkpoint(tmp_path: Path) -> None:
@@ -133,9 +133,9 @@ def test_files_of_others_survive_and_are_not_resumed(tmp_path: Path) -> None:
     assert {name: (tmp_path / name).read_bytes() for name in theirs} == before
     own = {path.name for path in tmp_path.iterdir()} - set(theirs)
     assert own == {".training", "checkpoint-0000000003.pt", f"best-{writer.training[:8]}.pt"}
-    said: list[str] = []
-    assert load_newest(tmp_path, said.append)["model"]["weight"].tolist() == [3, 3]
-    assert any("checkpoint-99999.pt is not from the last training" in each for each in said)
+    message: list[str] = []
+    assert load_newest(tmp_path, message.append)["model"]["weight"].tolist() == [3, 3]
+    assert any("checkpoint-99999.pt is not from the last training" in each for each in message)
 
 
 def test_numbers_decide_which_is_newest(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_a_process_that_is_killed_is_done_without(tmp_path: Path) -> None:
     writer.save(1, state_of(1))
     while not checkpoints(tmp_path):
         time.sleep(0.05)
-    os.kill(writer._queue._process.pid, signal.SIGKILL)  # type: ignore[union-attr]
+    os.kill(writer._process.pid, signal.SIGKILL)  # type: ignore[union-attr]
     writer.save(2, state_of(2))
     writer.close()
     assert same(load_newest(tmp_path, print)["model"], state_of(2)["model"])

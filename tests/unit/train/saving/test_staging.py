@@ -5,8 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from seatrial.train.saving import arena  # noqa: E402
-from seatrial.train.saving.checkpoint import HostCopies  # noqa: E402
-from seatrial.train.saving.staging import Staging  # noqa: E402
+from seatrial.train.saving.staging import HostCopies, Staging  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -35,9 +34,9 @@ def test_what_comes_out_is_what_went_in(piece_bytes):
     given = everything()
     held, staging = arena.Arena(arena.size_of(given)), Staging(piece_bytes)
     for _ in range(2):  # it is used again
-        told = arena.fill(held, given, lambda to, tensor: staging.copy(to, tensor, None))
+        shown = arena.fill(held, given, lambda to, tensor: staging.copy(to, tensor, None))
         staging.finish()
-        found = arena.read(held.memory, told)
+        found = arena.read(held.memory, shown)
         for name, tensor in given.items():
             assert torch.equal(found[name], tensor), name
         held.bytes.zero_()

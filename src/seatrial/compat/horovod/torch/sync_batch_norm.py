@@ -1,28 +1,16 @@
-"""Batch normalisation over the batches of all ranks together."""
+"""Normalise over the batches of all ranks together."""
 
 from typing import Any
 
 import torch
 import torch.nn.functional as functional
 
-from .basics import size
-from .operations import Sum
-from .process_sets import global_process_set
-from .reductions import allreduce
+from .ops import Sum, allreduce
+from .world import global_process_set, size
 
 
 class SyncBatchNorm(torch.nn.SyncBatchNorm):
-    """torch's own on GPUs; on a CPU, where torch and Horovod have none, the same in plain arithmetic."""
-
-    def __init__(
-        self,
-        num_features: int,
-        eps: float = 1e-5,
-        momentum: float = 0.1,
-        affine: bool = True,
-        track_running_stats: bool = True,
-    ) -> None:
-        super().__init__(num_features, eps, momentum, affine, track_running_stats)
+    """torch's layer on GPUs; on a CPU, where torch and Horovod have none, the same in plain arithmetic."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """``input`` (N, C, …)."""
@@ -49,7 +37,7 @@ class SyncBatchNorm(torch.nn.SyncBatchNorm):
         return functional.batch_norm(input, mean, variance, self.weight, self.bias, of_batch, momentum, self.eps)
 
     def _count(self) -> float:
-        """Of this batch's statistics among those kept."""
+        """Count the batch; return the weight of its statistics."""
         if not self.track_running_stats or self.num_batches_tracked is None:
             return self.momentum or 0.0
         self.num_batches_tracked.add_(1)

@@ -1,0 +1,211 @@
+"""Become sitecustomize.py of the target: each framework gets its part of the hook once the script imports it.
+
+It must never be noticed: an error in here ends the hook's work, not the script, and the evidence has it.
+"""
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from typing import Any, Callable, Dict, List, Set
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PACKAGE = "seatrial_hook"
+FOLDER = PACKAGE + "_like_importlib_bootstrap"  # see install.py
+#: Modules that hold what FSDP waits in; see torch_distributed.py.
+FSDP = (
+    "torch.distributed.fsdp._runtime_utils",
+    "torch.distributed.fsdp._fully_shard._fsdp_param_group",
+    "torch.distributed._composable.fsdp._fsdp_param_group",
+)
+#: Modules of Keras 3, tf.keras 2 and TensorFlow in which a step can be seen; see keras_steps.py.
+KERAS = (
+    "keras.src.callbacks",
+    "keras.src.optimizers.base_optimizer",
+    "keras.src.optimizers.optimizer",
+    "tf_keras.src.callbacks",
+    "tf_keras.src.optimizers.optimizer",
+    "tensorflow.python.eager.polymorphic_function.polymorphic_function",
+)
+
+
+def limit_torch(torch: Any) -> None:
+    part("memory_limit").limit_torch(torch)
+
+
+def limit_tensorflow(tensorflow: Any) -> None:
+    part("memory_limit").limit_tensorflow(tensorflow)
+
+
+def limit_jax(xla_client: Any) -> None:
+    part("memory_limit").limit_jax(xla_client)
+
+
+def join_jax(distributed: Any) -> None:
+    part("jax_steps").join_jax(distributed)
+
+
+def change_torch(torch: Any) -> None:
+    if os.environ.get("SEATRIAL_TUNE"):
+        part("changes").begin(torch, os.environ["SEATRIAL_TUNE"])
+
+
+def skip_safetensors(safetensors: Any) -> None:
+    part("undo_journal").skip_safetensors(safetensors)
+
+
+def measure_torch(torch: Any) -> None:
+    part("measure_torch").begin(torch)
+
+
+def dynamo_is_here(dynamo: Any) -> None:
+    part("measure_torch").dynamo_is_here(dynamo)
+
+
+def compiling_is_here(callback: Any) -> None:
+    part("measure_torch").compiling_is_here(callback)
+
+
+def saving_is_here(safetensors: Any) -> None:
+    part("measure_torch").saving_is_here(safetensors)
+
+
+def fsdp_is_here(module: Any) -> None:
+    part("measure_torch").fsdp_is_here(module)
+
+
+def keras_is_here(module: Any) -> None:
+    part("keras_steps").keras_is_here(module)
+
+
+def jax_is_here(monitoring: Any) -> None:
+    part("jax_steps").jax_is_here(monitoring)
+
+
+def part(name: str) -> Any:
+    """Import a module of the package in this folder, which is on no path that the script sees."""
+    if PACKAGE not in sys.modules:
+        folder = os.path.join(HERE, FOLDER)
+        spec: Any = importlib.util.spec_from_file_location(
+            PACKAGE, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+        )
+        sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[PACKAGE])
+    return importlib.import_module(PACKAGE + "." + name)
+
+
+def wanted() -> Dict[str, List[Callable[[Any], None]]]:
+    """Name of a module → what is done once it has been imported."""
+    found: Dict[str, List[Callable[[Any], None]]] = {}
+    if "SEATRIAL_GPU_MEMORY_BYTES" in os.environ:
+        found = {"torch": [limit_torch], "tensorflow": [limit_tensorflow], "jaxlib.xla_client": [limit_jax]}
+    if "SEATRIAL_TUNE" in os.environ:  # before torch is measured, and that is what was changed
+        found.setdefault("torch", []).append(change_torch)
+    if os.environ.get("SEATRIAL_MEASURE_STEPS") == "1":
+        found.setdefault("torch", []).append(measure_torch)
+        found["torch._dynamo.eval_frame"] = [dynamo_is_here]
+        found["torch._dynamo.callback"] = [compiling_is_here]
+        found["safetensors.torch"] = [saving_is_here]
+        for fsdp in FSDP:
+            found[fsdp] = [fsdp_is_here]
+        for keras in KERAS:
+            found[keras] = [keras_is_here]
+        found["jax._src.monitoring"] = [jax_is_here]
+        if os.environ.get("SEATRIAL_TRIAL"):
+            found["safetensors.torch"].append(skip_safetensors)
+    if "JAX_PROCESS_ID" in os.environ:
+        found["jax._src.distributed"] = [join_jax]
+    return found
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    """Lets the other finders find a module, and calls its hooks after the module's own code."""
+
+    def __init__(self, hooks: Dict[str, List[Callable[[Any], None]]]) -> None:
+        self.hooks = hooks
+        self.looking_for: Set[str] = set()
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name not in self.hooks or name in self.looking_for:
+            return None
+        self.looking_for.add(name)  # find_spec below asks this finder again
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.looking_for.discard(name)
+        if spec is not None and spec.loader is not None:
+            loader: Any = spec.loader
+            run_module = loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                run_module(module)
+                for hook in self.hooks[name]:
+                    hook(module)
+
+            loader.exec_module = exec_module  # of this one instance: its type, which frameworks look at, stays
+        return spec
+
+
+class StandIns(importlib.abc.MetaPathFinder):
+    """Finds packages of ours that stand in for others, after all other finders have found nothing."""
+
+    def __init__(self, names: List[str]) -> None:
+        self.names = names
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name not in self.names:
+            return None
+        return importlib.machinery.PathFinder.find_spec(name, [os.path.join(HERE, "stand_ins")])
+
+
+def load_users_own() -> None:
+    """Run the sitecustomize that this one hides, if there is one."""
+    ours = sys.modules.pop("sitecustomize")
+    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != HERE]
+    try:
+        importlib.import_module("sitecustomize")
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+        sys.modules["sitecustomize"] = ours  # Python's own import still looks for it there
+
+
+def without_ours(kind: Any, error: Any, trace: Any) -> None:
+    """An exception that nobody caught is shown as it would be without the hook: of its frames none of ours."""
+    try:
+        seen: Set[int] = set()
+        each = error
+        while each is not None and id(each) not in seen:
+            seen.add(id(each))
+            each.__traceback__ = outside(each.__traceback__)
+            each = each.__cause__ or each.__context__
+        trace = outside(trace)
+    except Exception:  # noqa: BLE001  then with them
+        pass
+    sys.__excepthook__(kind, error, trace)
+
+
+def outside(trace: Any) -> Any:
+    """Return a traceback without frames of files in this folder; unchanged without such frames, or with no others."""
+    entries = []
+    while trace is not None:
+        entries.append(trace)
+        trace = trace.tb_next
+    kept = [each for each in entries if not each.tb_frame.f_code.co_filename.startswith(HERE + os.sep)]
+    if not kept or len(kept) == len(entries):
+        return entries[0] if entries else None
+    built = None
+    for each in reversed(kept):
+        built = type(each)(built, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return built
+
+
+if sys.excepthook is sys.__excepthook__ and wanted():
+    sys.excepthook = without_ours
+sys.meta_path.insert(0, Finder(wanted()))
+if os.environ.get("SEATRIAL_STAND_INS"):
+    first = os.environ.get("SEATRIAL_STAND_INS_FIRST") == "1"
+    sys.meta_path.insert(0 if first else len(sys.meta_path), StandIns(os.environ["SEATRIAL_STAND_INS"].split(",")))
+load_users_own()

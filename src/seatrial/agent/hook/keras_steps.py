@@ -1,0 +1,253 @@
+"""Measure steps of Keras and TensorFlow: ``fit`` by its list of callbacks, own loops by the optimizer or tf.function.
+
+No callback is added: Keras looks at what its callbacks override, and is faster if none looks at batches. The list's own
+methods are wrapped, in Keras 3 (each backend) and in tf.keras 2.13 and later.
+"""
+
+import math
+import sys
+from threading import get_ident
+from typing import Any, Callable, Dict, List
+
+from . import report
+from .observe import wrap
+from .steps import Recorder, shared
+
+#: The one of this process, once it is there.
+_BEGUN: Dict[str, "KerasSteps"] = {}
+
+
+def keras_is_here(module: Any) -> None:
+    """``module`` has CallbackList, or an optimizer that applies gradients, or tf.function's class."""
+    recorder = shared()
+    try:
+        _BEGUN.setdefault("keras", KerasSteps(recorder)).place(module)
+    except Exception as error:  # noqa: BLE001  never the script's trouble
+        recorder.stop(error)
+
+
+class KerasSteps:
+    """Hold what is wrapped, and the recorder that it calls."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.fitting = False
+        self.fetching = False
+        self.batch_size = self.partial = self.batch = self.epochs = 0
+        self.passed: List[int] = []
+        self.functions: List[Any] = []  # tf.functions that are being called, the outermost first
+        recorder.extras.append(self.extra)
+
+    def place(self, module: Any) -> None:
+        found = vars(module)
+        if "CallbackList" in found:
+            callbacks = found["CallbackList"]
+            for name in ("train", "test", "predict"):
+                self._before(callbacks, "on_%s_begin" % name, getattr(self, name + "_began"))
+                self._after(callbacks, "on_%s_end" % name, getattr(self, name + "_ended"))
+            self._before(callbacks, "on_train_batch_begin", self.batch_began)
+            self._after(callbacks, "on_train_batch_end", self.batch_ended)
+            self._after(callbacks, "on_epoch_end", self.epoch_ended)
+        elif "BaseOptimizer" in found:  # Keras 3
+            self._after(found["BaseOptimizer"], "apply", self.applied)
+        elif "Function" in found:
+            wrap(found["Function"], "__call__", self._calls)
+        elif "Optimizer" in found:  # Keras 2
+            self._after(found["Optimizer"], "apply_gradients", self.applied)
+
+    def _before(self, owner: Any, name: str, act: Callable[[Any, Any, Any], None]) -> None:
+        self._around(owner, name, act, before=True)
+
+    def _after(self, owner: Any, name: str, act: Callable[[Any, Any, Any], None]) -> None:
+        self._around(owner, name, act, before=False)
+
+    def _around(self, owner: Any, name: str, act: Callable[[Any, Any, Any], None], before: bool) -> None:
+        if name not in vars(owner):
+            return
+        look = self._safely(act)
+
+        def around(original: Any) -> Any:
+            def wrapper(this: Any, *args: Any, **kwargs: Any) -> Any:
+                if before:
+                    look(this, args, kwargs)
+                    return original(this, *args, **kwargs)
+                result = original(this, *args, **kwargs)
+                look(this, args, kwargs)
+                return result
+
+            return wrapper
+
+        wrap(owner, name, around)
+
+    def _safely(self, act: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], None]:
+        def look(this: Any, args: Any, kwargs: Any) -> None:
+            if self.recorder.on:
+                try:
+                    act(this, args, kwargs)
+                except Exception as error:  # noqa: BLE001
+                    self.recorder.stop(error)
+
+        return look
+
+    # fit
+
+    def train_began(self, callbacks: Any, args: Any, kwargs: Any) -> None:
+        self.recorder.take_thread()
+        self.fitting = True
+        self.batch_size = 0
+
+    def train_ended(self, callbacks: Any, args: Any, kwargs: Any) -> None:
+        self._fetched()
+        self.fitting = False
+
+    def batch_began(self, callbacks: Any, args: Any, kwargs: Any) -> None:
+        self._fetched()
+        self.batch = int(args[0]) if args else 0
+        if not self.batch_size:
+            self._look_at(callbacks, sys._getframe(3).f_locals)
+
+    def batch_ended(self, callbacks: Any, args: Any, kwargs: Any) -> None:
+        if not self.recorder.mine():
+            return
+        last = int(args[0]) if args else self.batch
+        steps = max(1, last - self.batch + 1)
+        recorder = self.recorder
+        recorder.bounded_by("keras")
+        if recorder.facts.get("backend") != "torch":  # torch's own loaders have counted there
+            recorder.examples += steps * self.batch_size
+        length = (getattr(callbacks, "params", None) or {}).get("steps")
+        self.passed = [last + 1, int(length)] if length else []
+        if not recorder.steps:
+            self._facts(getattr(callbacks, "model", None) or getattr(callbacks, "_model", None))
+        recorder.stepped("keras", steps)
+        if recorder.facts.get("backend") != "tensorflow":  # there the batch is fetched inside of the step
+            recorder.timeline.enter("data")
+            self.fetching = True
+
+    def epoch_ended(self, callbacks: Any, args: Any, kwargs: Any) -> None:
+        self._fetched()
+        if self.partial and self.batch_size and self.recorder.facts.get("backend") != "torch":
+            self.recorder.examples -= self.batch_size - self.partial
+        if self.recorder.mine():
+            self.epochs += 1  # of the script: each fit counts its own from 0
+            logs = (args[1] if len(args) > 1 else kwargs.get("logs")) or {}
+            of_validation = {name: value for name, value in logs.items() if name.startswith("val_")}
+            trained = {name: value for name, value in logs.items() if name not in of_validation}
+            report.metrics("keras", "train", self.epochs, trained)
+            report.metrics("keras", "val", self.epochs, of_validation)
+
+    def _fetched(self) -> None:
+        if self.fetching:
+            self.fetching = False
+            self.recorder.timeline.leave()
+
+    def test_began(self, callbacks: Any, args: Any, kwargs: Any) -> None:
+        self._fetched()
+        if self.recorder.mine():
+            self.recorder.timeline.enter("evaluation")
+            self.recorder.evaluated()
+
+    def test_ended(self, callbacks: Any, args: Any, kwargs: Any) -> None:
+        if self.recorder.mine():
+            self.recorder.timeline.leave()
+            if not self.fitting:  # evaluate() of the script's own; fit's is in the logs of its epoch
+                logs = args[0] if args else kwargs.get("logs")  # by name in Keras 2
+                report.metrics("keras", "test", self.epochs, logs or {})
+
+    predict_began, predict_ended = test_began, test_ended
+
+    def _look_at(self, callbacks: Any, frame: Dict[str, Any]) -> None:
+        """The batch size, as the loop in ``fit`` has it."""
+        adapter = getattr(frame.get("epoch_iterator"), "data_adapter", None)
+        adapter = adapter or getattr(frame.get("data_handler"), "_adapter", None)
+        self.batch_size = _number(adapter, "batch_size")
+        self.partial = _number(adapter, "partial_batch_size") if _number(adapter, "has_partial_batch") else 0
+
+    def _facts(self, model: Any) -> None:
+        keras = sys.modules.get("keras") or sys.modules.get("tf_keras")
+        facts = self.recorder.facts
+        facts.update(framework="keras", version=str(getattr(keras, "__version__", "")))
+        backend = getattr(getattr(keras, "config", None), "backend", None)
+        facts["backend"] = backend() if callable(backend) else "tensorflow"
+        facts["device"] = _device(facts["backend"])
+        if model is not None:
+            facts["parameters"] = sum(int(math.prod(each.shape)) for each in model.trainable_variables)
+            facts["parameter_dtype"] = str(getattr(getattr(model, "dtype_policy", None), "name", ""))
+            facts["optimizer"] = type(getattr(model, "optimizer", None)).__name__
+
+    # loops of the script's own
+
+    def applied(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """An optimizer has applied gradients, or has been traced while it does."""
+        if self.fitting:
+            return
+        if self.functions:
+            self.functions[0]._seatrial_trains = True  # it is counted when the function is called
+            return
+        if "tensorflow" in sys.modules and sys.modules["tensorflow"].inside_function():
+            return
+        jax = sys.modules.get("jax")
+        if jax is not None and any(isinstance(each, jax.core.Tracer) for each in _some((*args, *kwargs.values()))):
+            return
+        self._own_step(optimizer)
+
+    def _own_step(self, what: Any) -> None:
+        recorder = self.recorder
+        if not recorder.steps:
+            recorder.take_thread()
+            if "backend" not in recorder.facts:
+                self._facts(None)
+                if not isinstance(what, str):
+                    recorder.facts["optimizer"] = type(what).__name__
+        if recorder.mine():
+            recorder.stepped(what)
+
+    def _calls(self, original: Any) -> Any:
+        functions, recorder = self.functions, self.recorder
+
+        def __call__(this: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.fitting or get_ident() != recorder.thread:
+                return original(this, *args, **kwargs)
+            functions.append(this)
+            try:
+                return original(this, *args, **kwargs)
+            finally:
+                functions.pop()
+                if not functions and getattr(this, "_seatrial_trains", False):
+                    self._safely(lambda *_: self._own_step("a tf.function"))(this, (), {})
+
+        return __call__
+
+    def extra(self) -> Dict[str, Any]:
+        return {"pass": self.passed} if self.passed else {}
+
+
+def _some(args: Any) -> List[Any]:
+    """The first values of nested arguments."""
+    flat: List[Any] = []
+    waiting = list(args)
+    while waiting and len(flat) < 8:
+        each = waiting.pop(0)
+        if isinstance(each, (list, tuple)):
+            waiting = list(each)[:8] + waiting
+        else:
+            flat.append(each)
+    return flat
+
+
+def _number(adapter: Any, name: str) -> int:
+    """A property in Keras 3, a method in Keras 2; 0 where it is not known."""
+    value = getattr(adapter, name, None)
+    value = value() if callable(value) else value
+    return int(value) if isinstance(value, (int, bool)) else 0
+
+
+def _device(backend: str) -> str:
+    """Where it trains: the framework has started its devices by now."""
+    if backend == "tensorflow":
+        devices = sys.modules["tensorflow"].config.list_logical_devices("GPU")
+        return "cuda" if devices else "cpu"
+    if backend == "jax":
+        return "cpu" if sys.modules["jax"].default_backend() == "cpu" else "cuda"
+    torch = sys.modules.get("torch")
+    return "cuda" if torch is not None and torch.cuda.is_initialized() else "cpu"

@@ -1,0 +1,362 @@
+"""Count and time the steps of one training process, and report what their time went into.
+
+It knows no framework: the framework files call it where something begins or ends. The code of every step is kept short:
+a line of Python that was not in the CPU's caches costs some microseconds on a slow core.
+"""
+
+import atexit
+import os
+import time
+from statistics import median
+from threading import get_ident
+from time import perf_counter
+from typing import Any, Callable, Dict, List, Optional
+
+from . import report
+
+#: What a training step's wall time is made of, as the thread that steps sees it. ``other`` is Python and the forward
+#: pass, and all that windows alone distinguish: ``sync``, ``copy``, ``forward``, ``backward``, ``optimizer``.
+REGIONS = (
+    *("data", "copy", "sync", "forward", "backward", "optimizer", "communication", "checkpoint", "evaluation"),
+    "other",
+)
+
+
+class Timeline:
+    """Seconds by region.
+
+    Args:
+        clock: seconds, monotonic.
+
+    Attributes:
+        spent: region → seconds so far, up to the last change.
+        current: the region of now.
+    """
+
+    __slots__ = ("_clock", "_outer", "current", "since_s", "spent")
+
+    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+        self._clock = clock
+        self.spent: Dict[str, float] = dict.fromkeys(REGIONS, 0.0)
+        self._outer: List[str] = []
+        self.current = "other"
+        self.since_s = clock()
+
+    def enter(self, region: str) -> None:
+        """Let what follows belong to ``region``, until ``leave``."""
+        now_s = self._clock()
+        current = self.current
+        self._outer.append(current)
+        self.spent[current] += now_s - self.since_s
+        self.current, self.since_s = region, now_s
+
+    def leave(self) -> None:
+        """Back to what was before the last ``enter``."""
+        self.become(self._outer.pop() if self._outer else "other")
+
+    def become(self, region: str) -> None:
+        """The current region is another from now on."""
+        now_s = self._clock()
+        self.spent[self.current] += now_s - self.since_s
+        self.current, self.since_s = region, now_s
+
+    def shift(self, region: str, seconds: float) -> None:
+        """So much of the current region's time was ``region``'s."""
+        self.spent[self.current] -= seconds
+        self.spent[region] += seconds
+
+    def totals(self) -> Dict[str, float]:
+        """A copy of ``spent``, up to now."""
+        self.become(self.current)
+        return self.spent.copy()
+
+    def move_to_evaluation(self, before: Dict[str, float]) -> None:
+        """All since ``before`` was evaluation; the sum stays."""
+        self.move_between(before, self.totals())
+
+    def move_between(self, before: Dict[str, float], after: Dict[str, float]) -> None:
+        """All between these two totals was evaluation."""
+        for region in REGIONS:
+            moved = after[region] - before[region]
+            self.spent[region] -= moved
+            self.spent["evaluation"] += moved
+
+
+#: A line covers at least so much time. All numbers in it are since the first step, so a lost line loses nothing.
+LINE_EVERY_S = 1.0
+
+#: Steps whose durations a line's median is of, at most.
+_MOST_DURATIONS = 4096
+
+#: What has no gradients for so long, and for as long as so many steps on average, is evaluation. The average has
+#: evaluations in it, so it is far above a step's own time where there are many.
+SHORTEST_EVALUATION_S, _EVALUATION_STEPS = 0.03, 2.0
+
+#: What a script does for longer after its last step is no part of its steps.
+_LONGEST_END_S = 0.5
+
+#: The thread of a recorder that is switched off.
+NOBODY = -1
+
+#: No context without gradients is entered.
+NEVER = (None,)
+
+
+class Recorder:
+    """Counts and times the steps of the thread that makes them.
+
+    A step ends where the first optimizer that was seen has stepped; others' steps are part of it.
+
+    Attributes:
+        on: False once anything in here went wrong, and in forked children.
+        thread: the one that trains, NOBODY when off: one comparison decides whether to count.
+        facts: what is known of the training: loaders, precision, device. Told again whenever it has changed.
+        look, next_look: called with the number of the step that has ended, from step ``next_look`` on.
+        extras: called for more keys of a line. at_ends: called before the last one.
+        evaluated: called when some time has turned out to be evaluation.
+        without: the outermost context without gradients that is entered, when, and the timeline then; else NEVER.
+        compiles: whether torch.compile is at work, which looks into what it meets.
+        compile_begins_at: the step behind which a change of ours has torch.compile begin.
+    """
+
+    def __init__(self) -> None:
+        self.on = True
+        self.thread = get_ident()
+        self.timeline = Timeline()
+        self.steps = self.examples = self.next_look = 0
+        self.facts: Dict[str, Any] = {}
+        self.look: Callable[[int], None] = lambda step: None
+        self.extras: List[Callable[[], Dict[str, Any]]] = []
+        self.at_ends: List[Callable[[], None]] = []
+        self.evaluated: Callable[[], None] = lambda: None
+        self.compiles: Callable[[], bool] = lambda: False
+        self.compile_begins_at: Optional[int] = None
+        self.stepped_elsewhere: Callable[[], None] = lambda: None
+        self._at_step: Optional[Callable[[int], None]] = None
+        self._written_facts: Dict[str, Any] = {}
+        self._written_regions: Dict[str, float] = {}
+        self._boundary: Any = None
+        self._boundary_missed = 0
+        self.doubtful: Optional[Dict[str, float]] = None
+        self._doubtful_examples = 0
+        self._evaluates_since: Optional[Dict[str, float]] = None
+        self.without: Any = NEVER
+        self._first_step_s: Optional[float] = None
+        self._before_first: Dict[str, float] = {}
+        self._last_step_s = self._line_due_s = 0.0
+        self._durations: List[float] = []
+        self._in_optimizer: List[bool] = []
+        self._pid = os.getpid()
+        os.register_at_fork(after_in_child=self._in_child)
+        atexit.register(self.finish)
+
+    @property
+    def at_step(self) -> Callable[[int], None]:
+        """Return what is called after every step with its number, for a trial."""
+        return self._at_step or (lambda step: None)
+
+    @at_step.setter
+    def at_step(self, called: Callable[[int], None]) -> None:
+        self._at_step = called
+
+    def _in_child(self) -> None:
+        self.on, self.thread = False, NOBODY
+
+    def mine(self) -> bool:
+        """Return whether what happens now is to be counted: on the thread that trains, and nothing has gone wrong."""
+        return get_ident() == self.thread
+
+    def waited_for(self) -> bool:
+        """Return whether this is a thread of autograd's that the thread that trains waits for, or that thread
+        itself."""
+        return self.on and (self.timeline.current in ("backward", "communication") or get_ident() == self.thread)
+
+    def take_thread(self) -> None:
+        """This is the thread that trains."""
+        if self.on and self.thread != get_ident():
+            self.thread = get_ident()
+            self.timeline.enter("other")
+
+    def stop(self, error: BaseException) -> None:
+        """Switch off after an error in here, and report it."""
+        if self.on:
+            self.on, self.thread = False, NOBODY
+            report.failure("hook_stopped", error)
+
+    # evaluation
+
+    def doubt(self) -> None:
+        """Note that a loader without training so far is iterated: it is evaluation, unless a step follows."""
+        if self.doubtful is None:
+            self.doubtful, self._doubtful_examples = self.timeline.totals(), self.examples
+
+    def doubt_ends(self) -> None:
+        """No step has followed, and the loader is at its end, or one that is trained on goes on."""
+        if self.doubtful is not None:
+            self.timeline.move_to_evaluation(self.doubtful)
+            self.examples, self.doubtful = self._doubtful_examples, None
+            self.evaluated()
+
+    def doubt_ended_at(self, totals: Dict[str, float], examples: int) -> None:
+        """Up to there it was evaluation, by a loader that was left before its end; what followed is trained on."""
+        if self.doubtful is not None:
+            if sum(totals.values()) > sum(self.doubtful.values()):
+                self.timeline.move_between(self.doubtful, totals)
+            self.examples -= examples - self._doubtful_examples
+            self.evaluated()
+
+    def mode_set(self, training: bool) -> None:
+        """A model was switched to training or evaluation. The time that lies between was evaluation, if no step was
+        made in it."""
+        if not training:
+            if self._evaluates_since is None:
+                self._evaluates_since = self.timeline.totals()
+        elif self._evaluates_since is not None:
+            self.timeline.move_to_evaluation(self._evaluates_since)
+            if self.doubtful is not None:  # the next pass may have begun: a step will show
+                self.doubtful = self.timeline.totals()
+            self._evaluates_since = None
+            self.evaluated()
+
+    def gradients_on(self) -> None:
+        """The outermost context without gradients is left, and was not short. So many steps' time without a gradient
+        was evaluation; less is part of a step."""
+        _, began_s, spent, current, since_s = self.without
+        steps_s = (self._last_step_s - (self._first_step_s or 0.0)) / max(1, self.steps - 1)
+        if perf_counter() - began_s > _EVALUATION_STEPS * steps_s:
+            spent[current] += began_s - since_s
+            self.timeline.move_to_evaluation(spent)
+            self.evaluated()
+
+    # in windows only
+
+    def backward_began(self) -> None:
+        self.timeline.enter("backward")
+
+    def backward_ended(self) -> None:
+        self.timeline.leave()
+        if self._in_optimizer and self._in_optimizer[-1]:  # a closure's: what follows it is the optimizer's
+            self.timeline.become("optimizer")
+
+    def optimizer_began(self, closure: bool) -> None:
+        """A closure computes the loss first: the time is the optimizer's behind its backward pass only."""
+        self._in_optimizer.append(closure)
+        self.timeline.enter("other" if closure else "optimizer")
+
+    def optimizer_ended(self) -> None:
+        if self._in_optimizer:
+            self._in_optimizer.pop()
+            self.timeline.leave()
+
+    # steps
+
+    def bounded_by(self, what: Any) -> None:
+        """Steps end with this one from now on: a graph that holds whole steps."""
+        self._boundary = what
+
+    def _bounds(self, optimizer: Any) -> bool:
+        """Another optimizer than the one that bounds steps: one that never steps again bounds nothing."""
+        self._boundary_missed += 1
+        if self._boundary is None or self._boundary_missed > 32:
+            self._boundary = optimizer
+            return True
+        return False
+
+    def stepped(self, optimizer: Any, steps: int = 1) -> None:
+        """The optimizer has stepped: a step is complete, if it is the one that bounds them."""
+        if optimizer is not self._boundary and not self._bounds(optimizer):
+            return
+        self._boundary_missed = 0
+        now_s = perf_counter()
+        self.steps += steps
+        if self.doubtful is not None:
+            self.stepped_elsewhere()
+            self.doubtful = None
+        self._evaluates_since, self.without = None, NEVER  # that was another model: a teacher, a frozen one
+        if self._first_step_s is None:
+            self._first_step_s, self._line_due_s = now_s, now_s + LINE_EVERY_S
+            self._before_first = self.timeline.totals()
+            self.examples = 0  # their time came before the first step's end
+            self.facts["first_step_after_s"] = round(age_s(), 3)
+        elif len(self._durations) < _MOST_DURATIONS:
+            self._durations.append((now_s - self._last_step_s) / steps)
+        self._last_step_s = now_s
+        if self.steps >= self.next_look:
+            self.look(self.steps)
+        if self._at_step is not None:
+            self._at_step(self.steps)
+        if now_s >= self._line_due_s:
+            self.report_line()
+
+    def report_line(self, at_end: bool = False) -> None:
+        """One line of all so far; ``at_end``: of the process, when what it did after its last step is left out."""
+        if self._first_step_s is None:
+            return
+        totals = self.timeline.totals()
+        seconds = perf_counter() - self._first_step_s
+        regions = {name: spent - self._before_first[name] for name, spent in totals.items()}
+        if at_end and seconds - (self._last_step_s - self._first_step_s) > _LONGEST_END_S:
+            seconds = self._last_step_s - self._first_step_s
+            written_s = sum(
+                self._written_regions.values()
+            )  # since then it was not looked at: steps as they were before
+            if written_s:
+                regions = {name: spent * seconds / written_s for name, spent in self._written_regions.items()}
+            else:
+                regions["other"] = seconds - sum(spent for name, spent in regions.items() if name != "other")
+                regions = regions if regions["other"] >= 0 else {"other": seconds}
+        self._written_regions = regions = {name: round(spent, 6) for name, spent in regions.items() if spent > 0}
+        line: Dict[str, Any] = {
+            "pid": self._pid,
+            "steps": self.steps,
+            "seconds": round(seconds, 6),
+            "examples": self.examples,
+            "regions": regions,
+        }
+        if self._durations:
+            line["median_step_s"] = round(median(self._durations), 7)
+        for extra in self.extras:
+            line.update(extra())
+        report.write("anatomy", line)
+        self.report_facts()
+        self._durations = []
+        self._line_due_s = perf_counter() + LINE_EVERY_S
+
+    def report_facts(self) -> None:
+        """Return what is known of the training, where it has changed."""
+        if self.facts and self.facts != self._written_facts:
+            self._written_facts = dict(self.facts)
+            report.write("training", {"pid": self._pid, **self.facts})
+
+    def finish(self) -> None:
+        """The last line, at the end of the process."""
+        if not self.on or os.getpid() != self._pid:
+            return
+        try:
+            for at_end in self.at_ends:
+                at_end()
+            self.doubt_ends()
+            self.report_line(at_end=True)
+            self.report_facts()  # of a script that never made a step, too
+        except Exception as error:  # noqa: BLE001  the script is at its end: nothing of ours may fail it
+            self.stop(error)
+
+
+_SHARED: List[Recorder] = []
+
+
+def shared() -> Recorder:
+    """The one of this process: a script may use several frameworks."""
+    if not _SHARED:
+        _SHARED.append(Recorder())
+    return _SHARED[0]
+
+
+def age_s() -> float:
+    """Seconds since this process was started. Source: proc(5), starttime in clock ticks since boot."""
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            ticks = int(file.read().rpartition(b")")[2].split()[19])
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return 0.0

@@ -1,0 +1,405 @@
+"""Look at a few steps closely now and then, so that the others cost nothing.
+
+In a window backward passes, optimizers, copies and synchronisations are timed, the last with the line of the script
+that waits, and CUDA events mark the step's phases on the GPU. Between windows torch is as it was.
+"""
+
+import os
+import sys
+from time import perf_counter
+from typing import Any, Callable, Dict, List, Tuple
+
+from .observe import Placed
+from .steps import Recorder
+
+#: Phase that a mark begins → its name in the evidence. ``end`` begins the time until the next batch is there.
+PHASES = {"forward": "forward", "backward": "backward", "optimizer": "optimizer", "communication": "communication",
+          "end": "data"}  # fmt: skip
+
+#: Marks kept; a step with thousands of backward passes is measured by its first ones.
+_MOST_MARKS = 1024
+
+
+class GpuSpans:
+    """Marks of some steps, and the time between them on the stream of the thread that trains.
+
+    Attributes:
+        spans: phase → seconds of the stream. An idle GPU waits in the phase in which it idles.
+        caught_up: at so many marks the GPU had already done all before the mark ahead: it waits for the host.
+        marks: so many were looked at. last: the phase that the last one began.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._open: List[Tuple[str, Any]] = []
+        self._closed: List[List[Tuple[str, Any]]] = []
+        self.spans: Dict[str, float] = {}
+        self.caught_up = self.marks = 0
+        self.last = ""
+
+    def mark(self, phase: str) -> None:
+        """The host is here; the stream will be. CUDA runs, and no graph is being captured."""
+        if len(self._open) >= _MOST_MARKS:
+            return
+        if self._open:
+            self.marks += 1
+            self.caught_up += bool(self._open[-1][1].query())
+        event = self._torch.cuda.Event(enable_timing=True)
+        event.record()
+        self._open.append((phase, event))
+        self.last = phase
+
+    def close(self) -> None:
+        """No more marks of this window."""
+        if len(self._open) > 1:
+            self._closed.append(self._open)
+        self._open = []
+        self.last = ""
+
+    def drop(self) -> None:
+        """No more marks of this window, and none of those that were set."""
+        self._open = []
+        self.last = ""
+
+    def collect(self) -> None:
+        """Take up windows whose last event the GPU has passed."""
+        while self._closed and self._closed[0][-1][1].query():
+            marks = self._closed.pop(0)
+            for (phase, event), (_, following) in zip(marks, marks[1:]):  # noqa: RUF007  pairwise is newer than Python 3.8
+                name = PHASES[phase]
+                self.spans[name] = self.spans.get(name, 0.0) + event.elapsed_time(following) / 1000
+
+
+#: The first window follows the first steps, which start up what later ones find ready.
+_FIRST_STEP, _STEPS = 3, 10
+#: Between two windows: at least so many steps and seconds, and as much time again as has passed since the first one.
+#: Each changes torch.Tensor, which Python's specialised bytecode has to learn anew.
+_BETWEEN_STEPS, _BETWEEN_S = 20, 1.0
+
+#: No window opens in so many steps behind a change that compiles: it would be compiled with what windows place, and
+#: once more without. Two steps compile, a third records CUDA graphs; sizes that vary are compiled a second time.
+_COMPILE_STEPS = 6
+
+#: Methods of a tensor that wait for the GPU where the tensor is on it, and those that may copy.
+_SYNCS = ("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__", "__repr__", "__format__")
+_COPIES = ("to", "cuda", "copy_")
+#: Those whose result has a size that only the GPU knows, as methods and as functions; and indexing by such a mask.
+_SIZED = (
+    *("nonzero", "masked_select", "unique", "unique_consecutive", "argwhere", "equal", "allclose"),
+    *("repeat_interleave", "bincount", "histc"),
+)
+#: What makes a tensor of an array, and copies it to the GPU where ``device`` says so.
+_MAKERS = ("tensor", "as_tensor")
+_INDEXED = ("__getitem__", "__setitem__")
+
+#: Lines of the script that are reported, the most expensive first.
+_MOST_SITES = 5
+
+
+class Windows:
+    """Opens and closes windows, and sums up what was seen in them.
+
+    Attributes:
+        open: whether this step is looked at; ``mark`` is for then only.
+        also: called with True when a window opens, with False when it closes, for what others place in windows.
+    """
+
+    def __init__(self, torch: Any, recorder: Recorder) -> None:
+        self._torch, self._recorder = torch, recorder
+        self._gpu = GpuSpans(torch)
+        self._passed_by = tuple(os.path.dirname(os.path.abspath(path)) + os.sep for path in (torch.__file__, __file__))
+        self._placed = Placed()
+        self._before: Dict[str, float] = {}
+        self._opened_s = self._due_s = self._first_s = 0.0
+        self._stream: Any = None
+        self._closed, self._length = 0, _STEPS
+        self.also: List[Callable[[bool], None]] = []
+        self._tensor_methods = True
+        self.open = False
+        recorder.evaluated = self.spoil
+        self._until = self._next = 0
+        self._steps = 0
+        self._seconds = 0.0
+        self._regions: Dict[str, float] = {}
+        self._sites: Dict[str, List[float]] = {}
+        self._copied: Dict[str, float] = {}
+        self._sites_now: Dict[str, List[float]] = {}
+        self._copied_now: Dict[str, float] = {}
+        self._plain: Dict[Any, bool] = {}
+        self._inside = False
+        self._depth = 0
+
+    def at_step(self, step: int) -> None:
+        """A step has ended, the ``step``-th."""
+        recorder = self._recorder
+        if self.open and self._is_compiled_now(step):
+            self.spoil()
+            recorder.next_look = step + 1
+        elif self.open:
+            self.mark("end")
+            if step >= self._until:
+                self._close(step)
+            recorder.next_look = step + 1
+        elif step < _FIRST_STEP or self._is_compiled_now(step):
+            recorder.next_look = step + 1
+        elif step >= self._next and perf_counter() >= self._due_s:
+            self._gpu.collect()
+            self._open(step)
+            recorder.next_look = step + 1
+        else:
+            recorder.next_look = max(step + 8, self._next)
+
+    def _is_compiled_now(self, step: int) -> bool:
+        began = self._recorder.compile_begins_at
+        return began is not None and step < began + _COMPILE_STEPS
+
+    def spoil(self) -> None:
+        """There was an evaluation in this window: it shows nothing of steps."""
+        if self.open:
+            self._gpu.drop()
+            self._end()
+            self._next, self._length = 0, max(2, self._length // 2)  # there may be few steps between two of them
+
+    def mark(self, phase: str) -> None:
+        """A phase of the step begins."""
+        cuda = self._torch.cuda
+        if cuda.is_initialized() and not cuda.is_current_stream_capturing():
+            self._gpu.mark(phase)
+
+    def communication_begins(self) -> str:
+        """The phase to go back to; empty where the stream is not the one whose phases are marked, or there is none."""
+        phase = self._gpu.last
+        if not phase or phase == "communication" or self._torch.cuda.current_stream() != self._stream:
+            return ""
+        self.mark("communication")
+        return phase
+
+    def totals(self) -> Dict[str, Any]:
+        """Return what all windows so far have shown; empty before the first has closed."""
+        if not self._steps:
+            return {}
+        self._gpu.collect()
+        window: Dict[str, Any] = {
+            "steps": self._steps,
+            "seconds": round(self._seconds, 6),
+            "regions": {name: round(spent, 6) for name, spent in self._regions.items() if spent > 0},
+        }
+        if self._gpu.spans:
+            window["gpu"] = {name: round(spent, 6) for name, spent in self._gpu.spans.items()}
+            window["caught_up"] = [self._gpu.caught_up, self._gpu.marks]
+        if self._copied:
+            window["copied"] = {name: round(value, 6) for name, value in self._copied.items()}
+        if self._sites:
+            worst = sorted(self._sites.items(), key=lambda item: -item[1][1])[:_MOST_SITES]
+            window["waits"] = [[site, int(count), round(spent, 6)] for site, (count, spent) in worst]
+        return {"window": window}
+
+    def _open(self, step: int) -> None:
+        self.open, self._until = True, step + self._length
+        self._first_s = self._first_s or perf_counter()
+        self._sites_now, self._copied_now, self._inside = {}, {}, False
+        self._place()
+        for place in self.also:
+            place(True)
+        self._before = self._recorder.timeline.totals()
+        self._opened_s = perf_counter()
+        if self._torch.cuda.is_initialized():
+            self._stream = self._torch.cuda.current_stream()
+        self.mark("end")
+
+    def _close(self, step: int) -> None:
+        totals = self._recorder.timeline.totals()
+        seconds = perf_counter() - self._opened_s
+        self._gpu.close()
+        self._end()
+        self._closed += 1
+        if self._closed == 2:  # the first one was of steps that still warmed up
+            self._seconds, self._steps, self._regions, self._sites, self._copied = 0.0, 0, {}, {}, {}
+        self._seconds += seconds
+        self._steps += self._length
+        for name, spent in totals.items():
+            self._regions[name] = self._regions.get(name, 0.0) + spent - self._before[name]
+        for key, value in self._copied_now.items():
+            self._copied[key] = self._copied.get(key, 0) + value
+        for site, (count, spent) in self._sites_now.items():
+            before = self._sites.get(site, (0, 0.0))
+            self._sites[site] = [before[0] + count, before[1] + spent]
+        now_s = perf_counter()
+        self._due_s = now_s + max(_BETWEEN_S, now_s - self._first_s)
+        self._next = step + _BETWEEN_STEPS
+
+    def _end(self) -> None:
+        self.open = False
+        self._placed.restore()
+        for place in self.also:
+            place(False)
+
+    def _is_plain(self, tensor: Any) -> bool:
+        """Return whether the tensor's class leaves its methods alone. One that does not may look a method up by what it
+        is: torch.Tensor is as it was from then on."""
+        kind = type(tensor)
+        known = self._plain.get(kind)
+        if known is None:
+            own = getattr(kind, "__torch_function__", None)
+            disabled = getattr(self._torch._C, "_disabled_torch_function_impl", None)
+            ordinary = getattr(self._torch.Tensor, "__torch_function__", None)
+            known = own is disabled or getattr(own, "__func__", 0) is getattr(ordinary, "__func__", 1)
+            self._plain[kind] = known
+        if not known and self._tensor_methods:
+            self._tensor_methods = False
+            self._placed.restore()
+        return known
+
+    def _place(self) -> None:
+        torch = self._torch
+        if self._tensor_methods:
+            self._place_on_tensors()
+        if not self._recorder.compiles():  # torch.compile looks at how modules are called
+            self._depth = 0
+            self._placed(torch.nn.Module, "__call__", self._forward)
+        for owner, name, around in (
+            (torch.cuda, "synchronize", self._waits_for_all),
+            (torch.cuda, "empty_cache", self._waits_for_all),
+            *((torch, name, self._makes) for name in _MAKERS),
+            (torch.autocast, "__enter__", self._autocast),
+        ):
+            self._placed(owner, name, around)
+
+    def _place_on_tensors(self) -> None:
+        torch, tensor = self._torch, self._torch.Tensor
+        sized = [(owner, name, self._waits) for name in _SIZED for owner in (tensor, torch) if hasattr(owner, name)]
+        for owner, name, around in (
+            *((tensor, name, self._waits) for name in _SYNCS),
+            *((tensor, name, self._copies) for name in _COPIES),
+            *sized,
+            *((tensor, name, self._indexes) for name in _INDEXED),
+        ):
+            self._placed(owner, name, around)
+
+    def _waits(self, name: str, original: Any) -> Any:
+        def waits(*args: Any, **kwargs: Any) -> Any:  # functions take their tensor as input=, too
+            tensor = args[0] if args else kwargs.get("input")
+            on_gpu = getattr(tensor, "is_cuda", False)
+            if self._inside or not on_gpu or not self._recorder.mine() or not self._is_plain(tensor):
+                return original(*args, **kwargs)
+            began_s, self._inside = perf_counter(), True
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._inside = False
+                self._waited(name, perf_counter() - began_s)
+
+        return waits
+
+    def _indexes(self, name: str, original: Any) -> Any:
+        boolean = self._torch.bool
+
+        def index(tensor: Any, key: Any, *value: Any) -> Any:
+            parts = key if type(key) is tuple else (key,)
+            masked = tensor.is_cuda and any(getattr(part, "dtype", None) is boolean for part in parts)
+            if self._inside or not masked or not self._recorder.mine() or not self._is_plain(tensor):
+                return original(tensor, key, *value)
+            began_s, self._inside = perf_counter(), True
+            try:
+                return original(tensor, key, *value)
+            finally:
+                self._inside = False
+                self._waited("[mask]", perf_counter() - began_s)
+
+        return index
+
+    def _forward(self, name: str, original: Any) -> Any:
+        """The outermost module's call: the remainder without a region of its own is the script's Python."""
+
+        def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
+            timeline = self._recorder.timeline
+            if self._depth or timeline.current != "other" or not self._recorder.mine():
+                return original(module, *args, **kwargs)
+            self._depth = 1
+            if self._gpu.last == "end":
+                self.mark("forward")
+            timeline.become("other")
+            before_s = timeline.spent["other"]
+            try:
+                return original(module, *args, **kwargs)
+            finally:
+                self._depth = 0
+                timeline.become(timeline.current)
+                if timeline.current == "other":
+                    timeline.shift("forward", max(0.0, timeline.spent["other"] - before_s))
+
+        return __call__
+
+    def _waits_for_all(self, name: str, original: Any) -> Any:
+        def synchronize(*args: Any, **kwargs: Any) -> Any:
+            began_s = perf_counter()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                if self._recorder.mine():
+                    self._waited("torch.cuda." + name, perf_counter() - began_s)
+
+        return synchronize
+
+    def _copies(self, name: str, original: Any) -> Any:
+        def copies(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._inside or not self._recorder.mine() or not self._is_plain(tensor):
+                return original(tensor, *args, **kwargs)
+            began_s, self._inside = perf_counter(), True
+            try:
+                result = original(tensor, *args, **kwargs)
+            finally:
+                self._inside = False
+            seconds = perf_counter() - began_s
+            source = args[0] if name == "copy_" and args else tensor
+            try:
+                if result.is_cuda and getattr(source, "is_cuda", True) is False:
+                    blocking = not (kwargs.get("non_blocking") or True in args)
+                    self._has_copied(source, seconds, not source.is_pinned(), blocking)
+                elif name != "copy_" and tensor.is_cuda and not result.is_cuda:
+                    self._waited(name, seconds)
+            except Exception as error:  # noqa: BLE001
+                self._recorder.stop(error)
+            return result
+
+        return copies
+
+    def _has_copied(self, source: Any, seconds: float, pageable: bool, blocking: bool) -> None:
+        self._recorder.timeline.shift("copy", seconds)
+        size = source.numel() * source.element_size()
+        for key, value in (("count", 1), ("bytes", size), ("pageable", pageable), ("blocking", blocking)):
+            self._copied_now[key] = self._copied_now.get(key, 0) + value
+
+    def _makes(self, name: str, original: Any) -> Any:
+        def makes(data: Any, *args: Any, **kwargs: Any) -> Any:
+            listed = isinstance(data, (list, tuple))  # which takes Python's time, more than the copy's
+            if self._inside or listed or kwargs.get("device") is None or not self._recorder.mine():
+                return original(data, *args, **kwargs)
+            began_s = perf_counter()
+            result = original(data, *args, **kwargs)
+            if result.is_cuda and not getattr(data, "is_cuda", False):
+                self._has_copied(result, perf_counter() - began_s, True, True)
+            return result
+
+        return makes
+
+    def _waited(self, name: str, seconds: float) -> None:
+        self._recorder.timeline.shift("sync", seconds)
+        frame: Any = sys._getframe(2)
+        for _ in range(12):
+            if frame is None or not frame.f_code.co_filename.startswith(self._passed_by):
+                break
+            frame = frame.f_back
+        site = "?" if frame is None else "%s:%d" % (os.path.basename(frame.f_code.co_filename), frame.f_lineno)
+        seen = self._sites_now.setdefault("%s %s" % (site, name), [0, 0.0])
+        seen[0] += 1
+        seen[1] += seconds
+
+    def _autocast(self, name: str, original: Any) -> Any:
+        def __enter__(entered: Any) -> Any:
+            kind = getattr(entered, "fast_dtype", None)
+            if kind is not None and getattr(entered, "_enabled", True):
+                self._recorder.facts["autocast"] = str(kind)[6:]
+            return original(entered)
+
+        return __enter__

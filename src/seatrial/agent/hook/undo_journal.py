@@ -1,0 +1,214 @@
+"""In a trial of `seatrial tune` no checkpoint is written, and files that the script changes are put back.
+
+Python calls an audit hook before it opens, removes or renames a file. What is there is copied aside first and noted in
+a journal, from which the driver (agent/tune/trial.py) puts it back when the trial's processes are gone.
+"""
+
+import json
+import os
+import shutil
+import sys
+import threading
+from typing import Any, Callable, Dict, List, Optional, Set
+
+from .observe import wrap
+
+#: Larger files are not copied: what a script opens to change in place at that size is data, hardly a result.
+_MOST_BYTES = 64 << 20
+
+#: Files noted, and files of a folder that is removed whole.
+_MOST_FILES = 2000
+
+#: No files of the user's are there.
+_NOT_KEPT = ("/dev/", "/proc/", "/sys/")
+
+#: Parts of a path in which torch.compile, Triton and CUDA cache what they have compiled: no trial need do it again.
+_CACHES = ("/torchinductor_", "/.triton/", "/.nv/ComputeCache/", "/__pycache__/")
+_CACHE_VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")
+
+_state: Dict[str, Any] = {
+    "pid": None,
+    "folder": "",
+    "seen": set(),
+    "skipped": 0,
+    "left": [],
+    "files": 0,
+    "empty": set(),
+}
+_busy = threading.local()
+
+
+def begin(torch: Any) -> None:
+    """Keep files from now on; nothing without a place for them next to the reports."""
+    events = os.environ.get("SEATRIAL_EVENTS")
+    _state.update(pid=os.getpid(), folder=events + ".files" if events else "")
+    _skip_saving(torch, "save")
+    if events and hasattr(sys, "addaudithook"):
+        sys.addaudithook(_on_audit_event)
+
+
+def skip_safetensors(safetensors: Any) -> None:
+    """Called as safetensors.torch is imported, before others take its functions by name."""
+    _skip_saving(safetensors, "save_file")
+
+
+def counts() -> Dict[str, Any]:
+    """For the trial's report: checkpoints not written, and files that were changed and are not put back."""
+    return {"skipped": _state["skipped"], "left": _state["left"][:8]}
+
+
+def _skip_saving(owner: Any, name: str) -> None:
+    """Let ``owner.name(what, path)`` write only an empty file, and none over a file; into a buffer it writes as ever.
+
+    The empty file is there because a script may rename or link it (timm does).
+    """
+
+    def around(original: Any) -> Any:
+        def save(*args: Any, **kwargs: Any) -> Any:
+            path = args[1] if len(args) > 1 else kwargs.get("f", kwargs.get("filename"))
+            if isinstance(path, (str, os.PathLike)):
+                _state["skipped"] += 1
+                _stand_in(path)
+                return None
+            return original(*args, **kwargs)
+
+        return save
+
+    wrap(owner, name, around)
+
+
+def _stand_in(path: Any) -> None:
+    """An empty file, which is removed in the end under every name that it was given (agent/tune/trial.py)."""
+    try:
+        whole = os.path.abspath(os.fsdecode(path))
+        if _state["folder"] and _state["pid"] == os.getpid() and not os.path.lexists(whole):
+            _state["seen"].add(whole)
+            _note_new(whole, whole)
+            with open(whole, "ab"):
+                pass
+    except (OSError, ValueError):  # where it could not be saved either
+        pass
+
+
+def _note_new(path: str, source: str) -> None:
+    """``source``: what it was before it had this name."""
+    empty: Set[str] = _state["empty"]
+    if source == path or source in empty:
+        empty.add(path)
+        _note({"new": path, "empty": True})
+    else:
+        _note({"new": path})
+
+
+def _on_audit_event(event: str, args: Any) -> None:
+    if event not in _LOOKED_AT or _state["pid"] != os.getpid() or getattr(_busy, "now", False):
+        return
+    _busy.now = True
+    try:
+        _LOOKED_AT[event](*args)
+    except Exception:  # noqa: BLE001  an exception in here would stop what the script does
+        pass
+    finally:
+        _busy.now = False
+
+
+def _opened(path: Any, mode: Any, flags: Any = 0) -> None:
+    if isinstance(path, int) or not isinstance(flags, int) or not flags & (os.O_WRONLY | os.O_RDWR):
+        return
+    whole = _users_own(path)
+    if whole is None:
+        return
+    if not os.path.lexists(whole):
+        if flags & os.O_CREAT:
+            _note({"new": whole})
+    elif os.path.isfile(whole):
+        if flags & os.O_APPEND and not flags & os.O_TRUNC:
+            _note({"path": whole, "bytes": os.path.getsize(whole)})
+        else:
+            _keep(whole, changes_in_place=True)
+
+
+def _removed(path: Any, dir_fd: Any = -1) -> None:
+    whole = _users_own(path) if dir_fd in (-1, None) else None
+    if whole is not None and os.path.isfile(whole):
+        _keep(whole)
+
+
+def _renamed(source: Any, to: Any, source_fd: Any = -1, to_fd: Any = -1) -> None:
+    _removed(source, source_fd)
+    _removed(to, to_fd)
+    _linked(source, to, source_fd, to_fd)
+
+
+def _linked(source: Any, to: Any, source_fd: Any = -1, to_fd: Any = -1) -> None:
+    whole = _users_own(to, again=True) if to_fd in (-1, None) else None
+    if whole is not None and not os.path.lexists(whole):
+        _note_new(whole, os.path.abspath(os.fsdecode(source)))
+
+
+def _tree_removed(path: Any, dir_fd: Any = None) -> None:
+    for parent, _, names in os.walk(os.fsdecode(path)):
+        for name in names:
+            _removed(os.path.join(parent, name))
+
+
+_LOOKED_AT: Dict[str, Callable[..., None]] = {
+    "open": _opened,
+    "os.remove": _removed,
+    "os.rename": _renamed,
+    "os.link": _linked,
+    "shutil.rmtree": _tree_removed,
+}
+
+
+def _users_own(path: Any, again: bool = False) -> Optional[str]:
+    """The whole path of a file that is looked at for the first time."""
+    whole = os.path.abspath(os.fsdecode(path))
+    seen: Set[str] = _state["seen"]
+    if (whole in seen and not again) or whole.startswith(_NOT_KEPT) or whole.startswith(_own_folder()):
+        return None
+    if len(seen) >= _MOST_FILES or any(part in whole for part in _CACHES) or whole.startswith(_caches()):
+        return None
+    seen.add(whole)
+    return whole
+
+
+def _caches() -> Any:
+    folders = [os.environ.get(name) for name in _CACHE_VARIABLES]
+    return tuple(os.path.abspath(folder) + os.sep for folder in folders if folder)
+
+
+def _own_folder() -> str:
+    return os.path.dirname(os.environ["SEATRIAL_EVENTS"]) + os.sep
+
+
+def _keep(path: str, changes_in_place: bool = False) -> None:
+    """A copy, or a second name of a file that will lose this one only."""
+    folder = _state["folder"]
+    os.makedirs(folder, exist_ok=True)
+    _state["files"] += 1
+    copy = os.path.join(folder, "%d-%d" % (os.getpid(), _state["files"]))
+    if not changes_in_place:
+        try:
+            os.link(path, copy)
+            _note({"path": path, "copy": copy})
+            return
+        except OSError:  # another file system
+            pass
+    if os.path.getsize(path) > _MOST_BYTES:
+        left: List[str] = _state["left"]
+        left.append(path)
+        return
+    shutil.copy2(path, copy)
+    _note({"path": path, "copy": copy})
+
+
+def _note(line: Dict[str, Any]) -> None:
+    data = json.dumps(line).encode() + b"\n"
+    descriptor = os.open(
+        os.environ["SEATRIAL_EVENTS"] + ".journal", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644
+    )
+    try:
+        os.write(descriptor, data)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,153 @@
+"""Keep the agent out of the target's reach, and the target's processes from outliving the agent.
+
+The agent is made undumpable before the target exists; guard, target and imports by a child come before any thread.
+"""
+
+import ctypes
+import importlib.util
+import marshal
+import os
+import signal
+import sys
+import time
+import types
+from typing import Any, Dict, List, Optional
+
+from seatrial.agent.target import RUN_VARIABLE
+from seatrial.probe import processes
+
+_PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4  # Source: linux/prctl.h
+
+#: With one of these a target reaches the agent's memory, or the kernel under it. Source: linux/capability.h
+_DANGEROUS = {
+    2: "DAC_READ_SEARCH",
+    16: "SYS_MODULE",
+    17: "SYS_RAWIO",
+    19: "SYS_PTRACE",
+    21: "SYS_ADMIN",
+    38: "PERFMON",
+    39: "BPF",
+    40: "CHECKPOINT_RESTORE",
+}
+
+
+def close() -> Optional[str]:
+    """Shut this process off from others of its user. Why the target could alter its evidence all the same, or None."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0 or libc.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) != 0:
+        return "the kernel does not protect the agent's memory"
+    status = _status()
+    held = _capabilities(status)
+    if held is None:
+        return "the capabilities of the target cannot be read"
+    names = [name for bit, name in sorted(_DANGEROUS.items()) if held >> bit & 1]
+    if names:
+        return "the target has the capabilities %s" % ", ".join(names)
+    if _own_code_is_writable():
+        return "the target can write the Python that the agent runs on"
+    return None
+
+
+def _capabilities(status: Dict[str, str]) -> Optional[int]:
+    """Return what the target can have: of root, or where a setuid program can give it, all that are not dropped for
+    good."""
+    can_gain = os.geteuid() == 0 or status.get("NoNewPrivs") != "1"
+    try:
+        return int(status["CapBnd"] if can_gain else status["CapEff"], 16)
+    except (KeyError, ValueError):
+        return None
+
+
+def _own_code_is_writable() -> bool:
+    """Python loads some modules only when it needs them."""
+    places = [os.path.dirname(os.__file__), os.path.realpath(sys.executable), sys.argv[0]]
+    return any(os.access(place, os.W_OK) for place in places)
+
+
+def _status() -> Dict[str, str]:
+    """Name → value of /proc/self/status."""
+    try:
+        with open("/proc/self/status") as file:
+            return {name: value.strip() for name, _, value in (line.partition(":") for line in file)}
+    except OSError:
+        return {}
+
+
+#: Processes that fork while being killed need another round; more than this many means that one cannot be killed.
+_ROUNDS = 50
+
+
+def start(run_id: str) -> int:
+    """Fork the guard and return its PID. Call before any thread exists.
+
+    It waits on a pipe whose other end only the agent holds; the end of file is the agent's death.
+    """
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(read_end)
+        os.set_inheritable(write_end, False)
+        return child
+    try:
+        os.setsid()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_IGN)
+        os.closerange(0, read_end)  # the engine's pipes, and our copy of the write end, must not stay open
+        os.closerange(read_end + 1, 256)
+        os.read(read_end, 1)
+        kill_run(run_id)
+    finally:
+        os._exit(0)
+
+
+def kill_run(run_id: str) -> None:
+    """SIGKILL every process that carries the run's mark in its environment, until none is left."""
+    for _ in range(_ROUNDS):
+        marked = find_run(run_id)
+        if not marked:
+            return
+        for pid in marked:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        time.sleep(0.02)
+
+
+def find_run(run_id: str) -> List[int]:
+    """PIDs of live processes with this run's mark, this process excepted."""
+    mark = ("%s=%s" % (RUN_VARIABLE, run_id)).encode()
+    alive = [process.pid for process in processes.everyone().values() if process.state != "Z"]
+    return [pid for pid in alive if pid != os.getpid() and mark in processes.environment(pid)]
+
+
+def import_compiled_by_child(name: str) -> Any:
+    """The module, also put in sys.modules. Call before any thread exists: it forks. Raises ImportError."""
+    if name in sys.modules:
+        return sys.modules[name]
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(read_end)
+            with os.fdopen(write_end, "wb") as pipe:
+                pipe.write(_compiled(name))
+        finally:
+            os._exit(0)
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as pipe:
+        data = pipe.read()
+    os.waitpid(child, 0)
+    if not data:
+        raise ImportError("%s cannot be found or compiled" % name, name=name)
+    module = types.ModuleType(name)
+    sys.modules[name] = module
+    exec(marshal.loads(data), module.__dict__)
+    return module
+
+
+def _compiled(name: str) -> bytes:
+    """The module's code, marshalled. Even finding it is the child's: zipimport compiles to know the file's name."""
+    spec = importlib.util.find_spec(name)
+    loader: Any = spec.loader if spec is not None else None
+    return marshal.dumps(loader.get_code(name)) if loader is not None else b""

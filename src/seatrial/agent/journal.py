@@ -1,0 +1,251 @@
+"""Write evidence and reports out: numbered, redacted, as a file or as frames of stdout."""
+
+import json
+import os
+import re
+import stat
+import sys
+import threading
+import time
+from typing import Any, Dict, Iterable, List, Optional, Union
+
+from seatrial import events, frames
+from seatrial.agent.framed_output import FramedOutput, LogStream, PassThrough
+
+REDACTED = b"[redacted]"
+
+_CHUNK_BYTES = 1 << 20
+
+#: Of a file that the target may have made as long as it likes, this much is looked through: more than is ever reported.
+_LOOKED_THROUGH_BYTES = 1 << 30
+
+
+def take(names: Iterable[str], folder: Optional[str]) -> Dict[str, str]:
+    """Name → value, from files of that name in ``folder``, which are deleted. A missing file raises OSError."""
+    values = {}
+    for name in names:
+        path = os.path.join(folder or "", name)
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            values[name] = file.read()
+        try:
+            os.unlink(path)
+        except OSError:  # a read-only mount: the engine's side deletes it
+            pass
+    return values
+
+
+def encode(secrets: Dict[str, str]) -> List[bytes]:
+    """The values as the target may print them."""
+    return [value.encode("utf-8", "surrogateescape") for value in secrets.values()]
+
+
+def blot(path: str, secrets: Iterable[bytes]) -> None:
+    """Overwrite secrets in a file in place, byte for byte, so that readers' offsets hold; as plain text and in JSON.
+
+    For what the target has written past us: its reports.
+    """
+    known = {secret for secret in secrets if secret}
+    known |= {json.dumps(secret.decode("utf-8", "surrogateescape"))[1:-1].encode() for secret in known}
+    if not known:
+        return
+    longest = max(map(len, known))
+    pattern = re.compile(b"|".join(re.escape(secret) for secret in sorted(known, key=len, reverse=True)))
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:  # there is none
+        return
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return
+        for offset in range(0, _LOOKED_THROUGH_BYTES, _CHUNK_BYTES):
+            data = os.pread(descriptor, _CHUNK_BYTES + longest - 1, offset)  # one that begins here may end behind it
+            for match in pattern.finditer(data):
+                os.pwrite(descriptor, b"*" * (match.end() - match.start()), offset + match.start())
+            if len(data) < _CHUNK_BYTES:
+                return
+    except OSError:  # the file system is broken: the journal has reported it
+        return
+    finally:
+        os.close(descriptor)
+
+
+class Redactor:
+    """Replaces secrets in a stream of bytes, also where one spans several chunks.
+
+    Bytes that could be the beginning of a secret are held back until the next ``feed`` or ``flush``. However the
+    stream is cut, the result equals replacing in all of it, longest secret first.
+    """
+
+    def __init__(self, secrets: Iterable[bytes]) -> None:
+        self._secrets = sorted({secret for secret in secrets if secret}, key=len, reverse=True)
+        self._pattern = re.compile(b"|".join(re.escape(secret) for secret in self._secrets))
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """Return what can be passed on now."""
+        if not self._secrets:
+            return data
+        data, done, out = self._held + data, 0, []
+        hold = self._hold_from(data, done)
+        for match in self._pattern.finditer(data):
+            if match.start() >= hold:
+                break
+            out += [data[done : match.start()], REDACTED]
+            done = match.end()
+            hold = self._hold_from(data, done)
+        out.append(data[done:hold])
+        self._held = data[hold:]
+        return b"".join(out)
+
+    def flush(self) -> bytes:
+        """The rest, at the end of the stream."""
+        rest, self._held = self._held, b""
+        return self._pattern.sub(REDACTED, rest) if self._secrets else rest
+
+    def text(self, text: str) -> str:
+        """A whole string, redacted."""
+        if not self._secrets:
+            return text
+        data = text.encode("utf-8", "surrogateescape")
+        return self._pattern.sub(REDACTED, data).decode("utf-8", "surrogateescape")
+
+    def _hold_from(self, data: bytes, start: int) -> int:
+        """The first position from ``start`` whose rest is the beginning, but not the whole, of a secret."""
+        first = max(start, len(data) - len(self._secrets[0]) + 1)
+        for position in range(first, len(data)):
+            rest = data[position:]
+            if any(len(rest) < len(secret) and secret.startswith(rest) for secret in self._secrets):
+                return position
+        return len(data)
+
+
+#: Kinds that a summary repeats: without them nobody knows what ran where. Signals show why it ended.
+_REPEATED = (
+    events.AgentStarted,
+    events.GpuCheck,
+    events.GpuKernel,
+    events.Found,
+    events.TargetStarted,
+    events.GpuContext,
+    events.Signal,
+)
+_MOST_REPEATED = 64
+_LONGEST_REPEATED = 8192
+
+#: Refused reports are reported one by one up to here, then only counted.
+_TOLD_ONE_BY_ONE = 20
+
+
+class Journal:
+    """Writes events, from any thread. A loss is reported once, on the agent's own stderr.
+
+    Args:
+        folder: gets events.jsonl; None: frames on stdout.
+        repeats: keeps what ``summary`` repeats.
+    """
+
+    def __init__(self, folder: Optional[str], repeats: bool = False) -> None:
+        self._to_repeat: Optional[List[Dict[str, Any]]] = [] if repeats else None
+        self._stream = LogStream() if folder is None else None
+        self._log = None if folder is None else events.EvidenceLog(os.path.join(folder, "events.jsonl"), "agent")
+        self._redactor = Redactor([])
+        self._lock = threading.Lock()
+        self._seq = 0
+        self._complained = False
+        self._refused: Dict[str, int] = {}
+
+    def write(self, event: events.Event) -> None:
+        """One event, or a complaint when it cannot be written."""
+        keys = events.as_dict(event, "agent", events.now())
+        with self._lock:
+            self._seq += 1
+            keys["_seq"] = self._seq
+            line = self._redacted(events.encode(keys)[:-1])
+            self._remember(event, line)
+            if self._stream is not None:
+                self._stream.send(frames.encode(frames.EVIDENCE, line), keep=True)
+            else:
+                self._append(events.parse(line))
+
+    def _remember(self, event: events.Event, line: bytes) -> None:
+        kept = self._to_repeat
+        if kept is None or len(kept) >= _MOST_REPEATED or len(line) > _LONGEST_REPEATED:
+            return
+        parsed = events.parse(line) if isinstance(event, _REPEATED) else None
+        if parsed is not None:
+            kept.append(parsed)
+
+    def summary(self, output_lines: List[int]) -> None:
+        """Repeat what matters, where the beginning of the log may be cut: in a pod, before the agent's last line."""
+        if self._to_repeat is not None:
+            self.write(events.AgentSummary(events=self._to_repeat, output_lines=output_lines))
+
+    def report(self, line: bytes) -> None:
+        """A line that the target has written to $SEATRIAL_EVENTS. It becomes a report or nothing."""
+        step, claimed = (None, None)
+        if self._log is not None or b'"type"' in line or b'"source"' in line or b"\\" in line:
+            step, claimed = events.report(line)
+        if claimed is not None:
+            self._refuse(claimed)
+            return
+        with self._lock:
+            if self._stream is not None:
+                self._seq += 1
+                line = b"%d %.4f %s" % (self._seq, time.time(), self._redacted(line[: events.MAX_REPORT_BYTES + 1]))
+                self._stream.send(frames.encode(frames.REPORT, line), keep=True)
+            else:
+                step = step or events.as_dict(events.ReportUnreadable(), "agent", events.now())
+                self._seq += 1
+                step["_seq"] = self._seq
+                if step["t"] is None:
+                    step["t"] = events.now()
+                self._append(events.parse(self._redacted(events.encode(step)[:-1])))
+
+    def _refuse(self, claimed: str) -> None:
+        self._refused[claimed] = self._refused.get(claimed, 0) + 1
+        if sum(self._refused.values()) <= _TOLD_ONE_BY_ONE:
+            self.write(events.ReportRefused(claims={claimed: 1}))
+
+    def report_refusals(self) -> None:
+        """Return how many reports posed as evidence beyond those reported one by one. Call once, at the end."""
+        if sum(self._refused.values()) > _TOLD_ONE_BY_ONE:
+            self.write(events.ReportRefused(claims=dict(self._refused), total=True))
+
+    def _append(self, event: Optional[Dict[str, Any]]) -> None:
+        assert self._log is not None
+        try:
+            self._log.append([event] if event else [])
+        except OSError as error:
+            if not self._complained:
+                self._complained = True
+                print_to_stderr("events are being lost: %s: %s" % (self._log.path, error.strerror))
+
+    def _redacted(self, line: bytes) -> bytes:
+        return self._redactor.feed(line) + self._redactor.flush()
+
+    def way_out(self, number: int) -> "Union[PassThrough, FramedOutput]":
+        """Where the target's stdout (1) or stderr (2) is passed on to."""
+        return PassThrough(number) if self._stream is None else FramedOutput(number, self._stream)
+
+    def hide(self, secrets: "List[bytes]") -> None:
+        """Cut these out of every event from now on, as they are and as JSON writes them."""
+        escaped = [json.dumps(secret.decode("utf-8", "surrogateescape"))[1:-1].encode() for secret in secrets]
+        self._redactor = Redactor([*secrets, *escaped])
+
+    def flush(self, wait_s: float) -> None:
+        """Wait for the log stream's reader."""
+        if self._stream is not None:
+            self._stream.flush(wait_s)
+
+    def note(self, message: str) -> None:
+        """A sentence for the receipt's timeline."""
+        self.write(events.Note(message=message))
+
+
+def print_to_stderr(message: str) -> None:
+    """A line on the agent's own stderr, which engines keep. Nobody may be listening any more."""
+    try:
+        sys.stderr.write("seatrial: %s\n" % message)
+        sys.stderr.flush()
+    except OSError:
+        pass

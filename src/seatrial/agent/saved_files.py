@@ -1,0 +1,185 @@
+"""Report models that the target saved out of the host's reach, and copy results that would end with the container."""
+
+import itertools
+import os
+import re
+import stat
+import time
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+from seatrial.events import MODEL_SUFFIXES, FilesOutside, is_result
+
+#: Entries of folders, at most: a target can make any number.
+MOST_LOOKED_AT = 200_000
+
+#: Of the newest files. A line of evidence stays short.
+MOST = 20
+
+#: File times come from the kernel's coarse clock, up to a tick late; a network volume's server has a clock of its own.
+SLACK_S = 2.0
+
+
+def models(folder: str, started: float) -> List[Dict[str, Any]]:
+    """``{"path", "bytes"}`` of the model files written since ``started`` (Unix time), the newest first.
+
+    Paths are relative to ``folder``. Our own folders there, which begin with a dot, are left out.
+    """
+    every = files(folder, lambda name: name.lower().endswith(MODEL_SUFFIXES), _is_ours)
+    found = [(modified, path, size) for path, size, modified, _ in every if modified >= started - SLACK_S]
+    newest = sorted(found, reverse=True)[:MOST]
+    return [{"path": os.path.relpath(path, folder), "bytes": size} for _, path, size in newest]
+
+
+def _is_ours(folder: str) -> bool:
+    return os.path.basename(folder).startswith(".")
+
+
+def files(
+    folder: str, wanted: Callable[[str], bool], passes_over: Callable[[str], bool]
+) -> Iterator[Tuple[str, int, float, float]]:
+    """(path, bytes, times of the last modification and change) of regular files.
+
+    The folder is the target's: no link is followed, and there is an end to it.
+
+    Args:
+        wanted: whether a file of this name counts. passes_over: whether a folder below, by its path, is left out.
+    """
+    left, looked_at = [folder], 0
+    while left and looked_at < MOST_LOOKED_AT:
+        parent = left.pop()
+        try:
+            with os.scandir(parent) as found:
+                entries = list(itertools.islice(found, MOST_LOOKED_AT - looked_at))
+        except OSError:  # gone since, or too deep for a path
+            continue
+        for entry in entries:
+            looked_at += 1
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    if not passes_over(entry.path):
+                        left.append(entry.path)
+                elif wanted(entry.name) and entry.is_file(follow_symlinks=False):
+                    status = entry.stat(follow_symlinks=False)
+                    yield entry.path, status.st_size, status.st_mtime, status.st_ctime
+            except OSError:
+                continue
+
+
+#: Copied, at most.
+MOST_FILES, MOST_BYTES = 1000, 10 * 2**30
+#: Named in evidence, at most: a line of it stays short.
+_MOST_NAMED = 20
+_CHUNK_BYTES = 1 << 22
+
+#: What libraries leave: caches, compiled kernels, logs of their own processes.
+_NOISE = re.compile(
+    r"\.|__pycache__$|site-packages$|node_modules$|(torchinductor|torchelastic|matplotlib|pymp|pip|ray)([-_]|$)"
+)
+#: What tempfile names so is scratch, unless it is a model.
+_SCRATCH = re.compile(r"/tmp[a-z0-9_]{8}(?=[./]|$)")
+#: Folders of an image in which no script looks for its results.
+_SYSTEM = {"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr"}
+
+FOLDER = "container"
+
+
+class _File(NamedTuple):
+    path: str
+    size: int
+    changed: float
+
+
+def keep(folders: Sequence[str], run_dir: str, started: float, limit_s: float) -> Optional[FilesOutside]:
+    """Copy the results below ``folders`` that changed since ``started`` (Unix time); None where there are none.
+
+    Args:
+        run_dir: they go into a new folder of it.
+        limit_s: seconds for the copying.
+    """
+    found = sorted(_results(folders, started), key=lambda file: not file.path.lower().endswith(MODEL_SUFFIXES))
+    if not found:
+        return None
+    until_s = time.monotonic() + limit_s
+    copied: List[Dict[str, Any]] = []
+    lost: List[Dict[str, Any]] = []
+    left_bytes = MOST_BYTES
+    place = _new_folder(run_dir)
+    for file in found:
+        entry = {"path": file.path, "bytes": file.size}
+        if place is None or len(copied) >= MOST_FILES or file.size > left_bytes or time.monotonic() > until_s:
+            lost.append(entry)
+        elif _copy(file, place + file.path, left_bytes, until_s):
+            left_bytes -= file.size
+            copied.append(entry)
+        else:
+            lost.append(entry)
+    return FilesOutside(
+        folder=None if place is None else os.path.basename(place),
+        copied=copied[:_MOST_NAMED],
+        copied_files=len(copied),
+        lost=lost[:_MOST_NAMED],
+        lost_files=len(lost),
+    )
+
+
+def _results(folders: Sequence[str], started: float) -> Iterator[_File]:
+    mounted = _mount_points()
+
+    def passes_over(path: str) -> bool:
+        return path in mounted or path in _SYSTEM or bool(_NOISE.match(os.path.basename(path)))
+
+    for folder in folders:
+        for path, size, _, changed in files(folder, is_result, passes_over):
+            scratch = _SCRATCH.search(path) and not path.lower().endswith(MODEL_SUFFIXES)
+            if size and changed >= started and not scratch:
+                yield _File(path, size, changed)
+
+
+def _mount_points() -> Set[str]:
+    """Paths on which something is mounted: what lies there is kept, or scanned by itself."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+        return {re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), line.split()[4]) for line in lines}
+
+
+def _new_folder(run_dir: str) -> Optional[str]:
+    """A folder that was not there: no link that the target has laid has its name."""
+    for number in range(1, 100):
+        path = os.path.join(run_dir, FOLDER if number == 1 else "%s-%d" % (FOLDER, number))
+        try:
+            os.mkdir(path)
+            return path
+        except FileExistsError:
+            continue
+        except OSError:
+            return None
+    return None
+
+
+def _copy(file: _File, to: str, most_bytes: int, until_s: float) -> bool:
+    """Return whether it was copied, whole; otherwise nothing is left of the copy."""
+    try:
+        source = os.open(file.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        if not stat.S_ISREG(os.fstat(source).st_mode):
+            return False
+        os.makedirs(os.path.dirname(to), exist_ok=True)
+        with open(to, "xb") as target:
+            while True:
+                data = os.read(source, _CHUNK_BYTES)
+                if not data:
+                    return True
+                most_bytes -= len(data)
+                if most_bytes < 0 or time.monotonic() > until_s:
+                    break
+                target.write(data)
+    except OSError:  # a full disk
+        pass
+    finally:
+        os.close(source)
+    try:
+        os.unlink(to)
+    except OSError:
+        pass
+    return False

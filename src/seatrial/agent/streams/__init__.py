@@ -1,1 +1,0 @@
-"""What passes through the agent: output and reports, with secrets cut out, and the run's evidence."""

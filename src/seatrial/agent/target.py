@@ -1,0 +1,189 @@
+"""Make the target's environment and command line, and start its process."""
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+from typing import Dict, List, Mapping
+
+from seatrial.agent.plan import events_file
+from seatrial.agent.terminal import Standard
+from seatrial.common.contract.agent_plan import AgentPlan
+from seatrial.events import EVENTS_VARIABLE
+
+#: Read by the hook, too.
+ADDRESS, COUNT, NUMBER = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
+
+
+def variables(plan: AgentPlan) -> Dict[str, str]:
+    """Return TF_CONFIG and JAX's variables; {} on one node, and if another launcher sets the ranks."""
+    if not plan.workers or plan.node_rank is None:
+        return {}
+    task = {"type": "worker", "index": plan.node_rank}
+    return {
+        "TF_CONFIG": json.dumps({"cluster": {"worker": list(plan.workers)}, "task": task}),
+        ADDRESS: plan.workers[0],
+        COUNT: str(len(plan.workers)),
+        NUMBER: str(plan.node_rank),
+    }
+
+
+#: Marks every process of a run, in whichever session or parent; the guard finds them by it.
+RUN_VARIABLE = "SEATRIAL_RUN_ID"
+
+#: What programs that draw for a terminal's width take in place of one: the size of a plain terminal.
+NO_TERMINAL = {"COLUMNS": "80", "LINES": "24"}
+
+#: Defaults of torchrun's arguments, which Kubeflow's operators put into their pods. Ours are on its command line, and
+#: it warns of those that do not go with them. Sources: torch/distributed/argparse_util.py;
+#: kubeflow/trainer v1.9 pkg/controller.v1/pytorch/envvar.go and elastic.go, v2.3 pkg/runtime/framework/plugins/torch.
+OPERATORS_VARIABLES = (
+    "PET_NNODES",
+    "PET_NPROC_PER_NODE",
+    "PET_NODE_RANK",
+    "PET_MASTER_ADDR",
+    "PET_MASTER_PORT",
+    "PET_RDZV_BACKEND",
+    "PET_RDZV_ENDPOINT",
+    "PET_RDZV_ID",
+    "PET_RDZV_CONF",
+    "PET_STANDALONE",
+    "PET_MAX_RESTARTS",
+)
+
+
+def target_environment(plan: AgentPlan, base: Mapping[str, str], secrets: Mapping[str, str]) -> Dict[str, str]:
+    """Variables for the target and for the checks that stand in for it."""
+    env = dict(base)
+    if plan.launcher == "torchrun":
+        for name in OPERATORS_VARIABLES:
+            env.pop(name, None)
+    # A pipe makes Python keep output back in blocks: hours of silence, and the last lines lost with a kill.
+    env.setdefault("PYTHONUNBUFFERED", "1")
+    if plan.terminal is not None:
+        for name, value in (("TERM", plan.terminal.term), ("COLORTERM", plan.terminal.colors)):
+            if value:
+                env.setdefault(name, value)
+    else:
+        for name, size in NO_TERMINAL.items():
+            env.setdefault(name, size)
+    env.update(variables(plan))
+    env.update(plan.env)
+    env.update(secrets)
+    if plan.python_path:
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [env.get("PYTHONPATH"), *plan.python_path]))
+    env[EVENTS_VARIABLE] = events_file(plan)
+    env[RUN_VARIABLE] = plan.run_id
+    # CUDA numbers the fastest GPU first by default; NVML, nvidia-smi and the plan go by PCI bus.
+    env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    if plan.gpu_mode != "required":
+        # Empty is CUDA's own way to show no device. "-1" only works because it is not a valid index, and scripts that
+        # split and count the list, or convert it to device numbers, take it for one.
+        env["CUDA_VISIBLE_DEVICES"] = ""
+    return env
+
+
+#: How long nodes wait for each other. torch's own default for joining (dynamic_rendezvous.py, torch 2.13).
+MEETING_TIMEOUT_S = 600
+
+
+def command(plan: AgentPlan) -> List[str]:
+    """argv to run. What stands before the script (ENTRYPOINT, python and its flags) stays in front.
+
+    Horovod's own launcher is given the interpreter again, since it starts any program.
+    Source: https://docs.pytorch.org/docs/stable/elastic/run.html (--standalone picks a free port for the rendezvous).
+    """
+    if plan.launcher == "horovodrun" and plan.script is not None:
+        horovodrun = ["-m", "horovod.runner.launch", "-np", str(plan.processes)]
+        return list(plan.argv[: plan.script]) + horovodrun + list(plan.argv[plan.script - 1 :])
+    if plan.launcher != "torchrun" or plan.script is None:
+        return list(plan.argv)
+    torchrun = ["-m", "torch.distributed.run", *_meeting(plan), "--nproc-per-node", str(plan.processes)]
+    return list(plan.argv[: plan.script]) + torchrun + list(plan.argv[plan.script :])
+
+
+def _meeting(plan: AgentPlan) -> List[str]:
+    """Let the ranks find each other. c10d at node 0: a lost node may come back; static ranks could not.
+
+    Several nodes start torchrun again (attempts.py) where one would let it restart its ranks: its rendezvous takes a
+    node that comes back within the 15 s in which the lost one counts as alive, and then waits for ever (torch 2.13).
+    """
+    if plan.nodes == 1:
+        return ["--standalone"] + (["--max-restarts", str(plan.restarts)] if plan.restarts else [])
+    nodes = str(plan.nodes) if plan.min_nodes is None else "%d:%d" % (plan.min_nodes, plan.nodes)
+    meeting = ["--nnodes", nodes, "--rdzv-backend", "c10d", "--rdzv-endpoint", str(plan.rendezvous)]
+    # Images are pulled at different speeds: the others wait for node 0 as long as they would wait for each other.
+    settings = ["--rdzv-conf", "is_host=%d,read_timeout=%d" % (plan.node_rank == 0, MEETING_TIMEOUT_S)]
+    return meeting + ["--rdzv-id", plan.rendezvous_id or plan.run_id] + settings
+
+
+def interpreter(plan: AgentPlan) -> str:
+    """The Python that runs the target, for checks that must see its packages.
+
+    A wrapper by another name counts if by the plan a script stands behind it.
+    """
+    before = plan.argv[: plan.script] if plan.script is not None else plan.argv[:1]
+    pythons = [word for word in before if os.path.basename(word).startswith("python")]
+    wrappers = [word for word in before if not word.startswith("-")] if plan.script is not None else []
+    return (pythons or wrappers or ["python3"])[-1]
+
+
+_PR_SET_PDEATHSIG = 1  # Source: prctl(2)
+_PR_SET_CHILD_SUBREAPER = 36  # Source: prctl(2)
+
+
+def become_subreaper() -> None:
+    """Orphans of the target become our children instead of init's. PID 1 has them anyway."""
+    _libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+class Target:
+    """A started target.
+
+    Attributes:
+        pid: also its process group and session, unless interactive.
+    """
+
+    def __init__(
+        self, argv: List[str], env: Dict[str, str], workdir: str, streams: Standard, interactive: bool
+    ) -> None:
+        """Raises OSError when it cannot be started. Call before any thread exists: it forks."""
+        libc, agent = _libc(), os.getpid()
+
+        def die_with_agent() -> None:
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != agent:  # it died before the line above
+                os._exit(1)
+            if streams.controlled:
+                _take_terminal()
+
+        # A terminal belongs to one session, so an interactive target stays in ours.
+        self._process = subprocess.Popen(
+            argv,
+            env=env,
+            cwd=workdir,
+            stdin=streams.theirs[0],
+            stdout=streams.theirs[1],
+            stderr=streams.theirs[2],
+            bufsize=0,
+            start_new_session=not interactive,
+            preexec_fn=die_with_agent,
+        )
+        self.pid = self._process.pid
+
+    def ended(self, status: int) -> None:
+        """Tell Popen that it has been reaped, so that it never waits for a PID that others may have by then."""
+        self._process.returncode = status
+
+
+def _take_terminal() -> None:
+    """Make stdin the terminal that controls this session: Ctrl-C typed there, /dev/tty, job control."""
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)

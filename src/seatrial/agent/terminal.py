@@ -1,0 +1,219 @@
+"""Give the target its standard streams: pipes or pseudo-terminals, and the caller's input."""
+
+import os
+import selectors
+import stat
+import struct
+import subprocess
+from typing import Callable, List, Optional, Tuple
+
+from seatrial.common.contract.agent_plan import AgentPlan, Terminal
+from seatrial.input_frames import Decoder, NotOursError
+
+#: What a terminal reads as the end of its input, Ctrl-D.
+END_OF_INPUT = b"\x04"
+
+
+class Standard:
+    """Both ends of the target's streams.
+
+    Attributes:
+        theirs: of stdin, stdout and stderr, as subprocess.Popen takes them.
+        stdin: our end, non-blocking, or None. stdout, stderr: likewise; None where the target has the agent's own.
+        terminals: descriptors whose window size is the target's.
+        controlled: its stdin is the terminal that controls its session.
+    """
+
+    def __init__(self) -> None:
+        self.theirs: List[Optional[int]] = [None, None, None]
+        self.stdin: Optional[int] = None
+        self.stdout: Optional[int] = None
+        self.stderr: Optional[int] = None
+        self.terminals: List[int] = []
+        self.controlled = False
+
+    def close_theirs(self) -> None:
+        """The target has its own copies, so that its last one closed is the end."""
+        for descriptor in {end for end in self.theirs if end is not None and end >= 0}:
+            os.close(descriptor)
+
+    def resize(self, lines: int, columns: int) -> None:
+        """Tell the terminals, and with it who controls one (SIGWINCH), the size of the caller's window."""
+        for descriptor in self.terminals:
+            _resize(descriptor, lines, columns)
+
+
+def open_streams(plan: AgentPlan, note: Callable[[str], None]) -> Standard:
+    """Return what the plan asks for; where the system gives no terminal, pipes, and a sentence.
+
+    Raises OSError.
+    """
+    standard = Standard()
+    if plan.interactive:
+        return standard
+    terminal = plan.terminal
+    if terminal is not None:
+        try:
+            _open_terminals(standard, terminal)
+        except (OSError, ImportError) as error:
+            note("no terminal for the target: %s" % error)
+    if standard.theirs[0] is None:
+        if plan.input is None or (terminal is not None and 0 in terminal.streams):
+            standard.theirs[0] = subprocess.DEVNULL
+        else:
+            standard.theirs[0], standard.stdin = os.pipe()
+    if standard.stdout is None:
+        standard.stdout, standard.theirs[1] = os.pipe()
+    if standard.stderr is None:
+        standard.stderr, standard.theirs[2] = os.pipe()
+    for ours in (standard.stdin, standard.stdout, standard.stderr):
+        if ours is not None:
+            os.set_blocking(ours, False)  # a grandchild that keeps the other end open cannot hold us
+    return standard
+
+
+def _open_terminals(standard: Standard, terminal: Terminal) -> None:
+    main, errors = None, None
+    if 1 in terminal.streams:
+        main = _open_terminal(terminal)
+    if 2 in terminal.streams:
+        errors = _open_terminal(terminal)
+    if main is not None:
+        standard.stdout, standard.theirs[1] = main
+        standard.terminals.append(main[0])
+        if 0 in terminal.streams:
+            standard.stdin, standard.theirs[0] = os.dup(main[0]), main[1]
+            standard.controlled = True
+    if errors is not None:
+        standard.stderr, standard.theirs[2] = errors
+        standard.terminals.append(errors[0])
+
+
+def _open_terminal(terminal: Terminal) -> Tuple[int, int]:
+    """(our end, theirs) of a new pseudo-terminal."""
+    import termios  # a Python that has none still runs what needs no terminal
+
+    ours, theirs = os.openpty()
+    modes = termios.tcgetattr(theirs)
+    modes[1] &= ~termios.OPOST
+    termios.tcsetattr(theirs, termios.TCSANOW, modes)
+    _resize(ours, terminal.lines, terminal.columns)
+    return ours, theirs
+
+
+def _resize(descriptor: int, lines: int, columns: int) -> None:
+    import fcntl
+    import termios
+
+    try:
+        fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    except OSError:  # it has gone
+        pass
+
+
+_CHUNK_BYTES = 32 * 1024
+
+
+class Input:
+    """Feeds the target's stdin. Reads no more while the target has not taken what came before.
+
+    Args:
+        path: of the pipe. streams: whose stdin there is to write to, or none: then only sizes are passed on.
+
+    Raises OSError: the pipe is not there, or no pipe.
+    """
+
+    def __init__(
+        self, path: str, streams: Standard, selector: selectors.BaseSelector, note: Callable[[str], None]
+    ) -> None:
+        self._streams, self._selector, self._note = streams, selector, note
+        self._decoder = Decoder()
+        self._waiting = b""
+        self._ending = False
+        # Non-blocking, it opens before anybody writes; and a pipe without a writer yet is not at its end (poll(2)).
+        self._source = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        self._reads, self._writes = False, False
+        if not stat.S_ISFIFO(os.fstat(self._source).st_mode):
+            os.close(self._source)
+            raise OSError("%s is not a named pipe" % path)
+        self._wait_for_source(True)
+
+    def serve(self, descriptor: int) -> None:
+        """Serve one of our descriptors that the selector found ready."""
+        if descriptor == self._source and self._reads:
+            self._read()
+        elif self._writes:
+            self._write()
+
+    def close(self) -> None:
+        """The target has ended, or takes no more. Closing twice is fine."""
+        if self._source < 0:
+            return
+        self._wait_for_source(False)
+        self._end_stdin()
+        os.close(self._source)  # from now on the caller's writes fail, so that it reads no more for us
+        self._source = -1
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._source, _CHUNK_BYTES)
+            messages = self._decoder.feed(data)
+        except BlockingIOError:
+            return
+        except (OSError, NotOursError) as error:
+            self._note("standard input is not passed on any more: %s" % error)
+            self.close()
+            return
+        for message in messages:
+            self._waiting += message.data
+            if message.size is not None:
+                self._streams.resize(*message.size)
+        self._ending = not data
+        self._write()
+
+    def _write(self) -> None:
+        """Return what is waiting, as far as the target takes it now."""
+        stdin = self._streams.stdin
+        if stdin is None:
+            self._waiting = b""
+        try:
+            while self._waiting and stdin is not None:
+                self._waiting = self._waiting[os.write(stdin, self._waiting) :]
+        except BlockingIOError:
+            pass
+        except OSError:  # the target has closed its stdin
+            self.close()
+            return
+        if self._ending and not self._waiting:
+            self.close()
+            return
+        self._wait_for_source(not self._waiting)
+        self._wait_for_stdin(bool(self._waiting))
+
+    def _end_stdin(self) -> None:
+        stdin = self._streams.stdin
+        self._wait_for_stdin(False)
+        if stdin is None:
+            return
+        if self._streams.controlled:
+            try:
+                os.write(stdin, END_OF_INPUT)
+            except OSError:  # nobody has it open any more
+                pass
+        os.close(stdin)
+        self._streams.stdin = None
+
+    def _wait_for_source(self, wanted: bool) -> None:
+        if wanted and not self._reads:
+            self._selector.register(self._source, selectors.EVENT_READ, self)
+        elif self._reads and not wanted:
+            self._selector.unregister(self._source)
+        self._reads = wanted
+
+    def _wait_for_stdin(self, wanted: bool) -> None:
+        stdin = self._streams.stdin
+        if stdin is not None and wanted and not self._writes:
+            self._selector.register(stdin, selectors.EVENT_WRITE, self)
+        elif stdin is not None and self._writes and not wanted:
+            self._selector.unregister(stdin)
+        self._writes = wanted

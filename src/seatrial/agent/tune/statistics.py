@@ -1,0 +1,242 @@
+"""Judge whether a change is faster beyond the noise and trains the same, from what was measured so far."""
+
+import math
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from seatrial.agent.tune.candidates import BESIDE
+from seatrial.agent.tune.trial import Trial
+from seatrial.common.contract.tunables import NEUTRAL
+
+#: A gain below this is none, however steady the trials are: machines differ by as much from one minute to the next.
+LEAST_GAIN = 0.03
+
+#: A gain below this, or below twice the noise, is measured again before it counts.
+SURE_GAIN = 0.10
+
+#: Losses are compared by their mean over so many steps, as one batch differs from the next by more than two seeds do.
+_SMOOTH = 10
+
+#: Two seeds are one sample of how much seeds differ; a change may differ by so much more.
+_BAND = 1.5
+
+#: The ranges of two values and of four of one kind are seldom further apart than this.
+_NEAR = 4.0
+
+#: Relative difference of losses below which rounding is to blame, however far seeds differ. Source: bf16 has 8 bits.
+_ROUNDING = 0.004
+
+
+class Rates(NamedTuple):
+    """Steps a second of trials of one kind. ``spread`` is half of highest less lowest, as a share of the median."""
+
+    median: float
+    spread: float
+    trials: int
+
+
+def rates(trials: Sequence[Trial]) -> Optional[Rates]:
+    """Return the rate of trials; the spread of a single one is that of its parts."""
+    values = sorted(trial.steps_per_s for trial in trials if trial.steps_per_s)
+    if not values:
+        return None
+    middle = len(values) // 2
+    median = values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2
+    spread = (values[-1] - values[0]) / 2 / median
+    if len(values) == 1:
+        spread = _spread_of_parts(next(trial for trial in trials if trial.steps_per_s))
+    return Rates(median, spread, len(values))
+
+
+def _spread_of_parts(trial: Trial) -> float:
+    """Standard error of the mean step time, from the parts of the measured steps."""
+    parts_s = (trial.report or {}).get("parts_s")
+    parts = [part for part in parts_s if isinstance(part, float) and part > 0] if isinstance(parts_s, list) else []
+    if len(parts) < 3:
+        return 0.05
+    mean = sum(parts) / len(parts)
+    variance = sum((part - mean) ** 2 for part in parts) / (len(parts) - 1)
+    return float((variance / len(parts)) ** 0.5 / mean)
+
+
+def gain(trial: Rates, reference: Rates) -> float:
+    """0.5: half as fast again."""
+    return trial.median / reference.median - 1
+
+
+def steadier(now: Sequence[Trial], before: Sequence[Trial]) -> float:
+    """By how much steps vary less now than they did in other trials: 1 for as much or more, a quarter at least.
+
+    A script that waits for too few workers gives 10 to 15 % in each trial; with enough of them it gives 2 %.
+    """
+    spreads = [sorted(_spread_of_parts(trial) for trial in group) for group in (now, before)]
+    if not all(spreads):
+        return 1.0
+    new, old = (each[len(each) // 2] for each in spreads)
+    return min(1.0, max(_LEAST_STEADIER, new / old)) if old else 1.0
+
+
+def deviation(groups: Sequence[Sequence[Trial]], scales: Optional[Sequence[float]] = None) -> float:
+    """Relative standard deviation from one trial of the same to the next, from the ranges of groups of the same.
+
+    The range of two trials shows little, so that ``noise`` is large after two that differ.
+
+    Args:
+        scales: of each group's deviation, see ``steadier``; 1 for all where it is None.
+    """
+    squares, count = _PRIOR_TRIALS * _PRIOR**2, _PRIOR_TRIALS
+    for group, scale in zip(groups, scales or [1.0] * len(groups)):
+        values = sorted(trial.steps_per_s for trial in group if trial.steps_per_s)
+        if len(values) > 1:
+            sigma = (values[-1] - values[0]) / values[len(values) // 2] / _RANGE[min(len(values), len(_RANGE) + 1) - 2]
+            squares += (len(values) - 1) * (scale * sigma) ** 2
+            count += len(values) - 1
+    return math.sqrt(squares / count)
+
+
+def noise(trial: Rates, reference: Rates, sigma: float) -> float:
+    """A gain must be above this."""
+    return max(LEAST_GAIN, _SIGMAS * sigma * math.sqrt(1 / trial.trials + 1 / reference.trials))
+
+
+#: Mean range of so many normal values (from two on), in standard deviations. Source: d2 of control charts.
+_RANGE = (1.128, 1.693, 2.059, 2.326, 2.534)
+
+#: Steps that vary less prove only so much about how trials vary.
+_LEAST_STEADIER = 0.25
+
+#: What is taken for the deviation before anything was run twice, and how many trials' worth it counts later.
+_PRIOR, _PRIOR_TRIALS = 0.02, 2
+
+#: A gain must be so many standard deviations of a difference: about seven changes are tried.
+_SIGMAS = 2.5
+
+
+def smoothed(losses: Sequence[Optional[float]]) -> List[float]:
+    """Means over windows of steps, half a window apart; steps without a loss are passed over."""
+    known = [loss for loss in losses if loss is not None]
+    size = min(_SMOOTH, max(1, len(known) // 3))
+    return [sum(known[at : at + size]) / size for at in range(0, len(known) - size + 1, max(1, size // 2))]
+
+
+def difference(one: Sequence[Optional[float]], other: Sequence[Optional[float]]) -> Optional[float]:
+    """The largest difference of two smoothed loss curves over the steps that both have; None without losses."""
+    shared = min(len(one), len(other))
+    first, second = smoothed(one[:shared]), smoothed(other[:shared])
+    pairs = list(zip(first, second))
+    return max(abs(a - b) for a, b in pairs) if pairs else None
+
+
+class Band:
+    """Hold how much the baseline's own losses differ from one seed to the next."""
+
+    def __init__(self) -> None:
+        self.curves: List[Sequence[Optional[float]]] = []
+
+    def add(self, trial: Trial) -> None:
+        if trial.losses:
+            self.curves.append(trial.losses)
+
+    @property
+    def width(self) -> float:
+        """The largest difference of two baselines, and never less than what rounding makes."""
+        found = [difference(a, b) or 0.0 for at, a in enumerate(self.curves) for b in self.curves[at + 1 :]]
+        levels = [abs(value) for curve in self.curves for value in smoothed(curve)]
+        return max([*found, _ROUNDING * max(levels, default=0.0)])
+
+    @property
+    def level(self) -> Optional[float]:
+        """The size of the losses, half way through; None without any."""
+        levels = sorted(abs(value) for value in smoothed(self.curves[0])) if self.curves else []
+        return levels[len(levels) // 2] if levels else None
+
+    def distance(self, trial: Trial) -> Optional[float]:
+        """From the baseline under the same seed; None where either has no losses."""
+        return difference(self.curves[0], trial.losses) if self.curves and trial.losses else None
+
+    def agrees(self, trial: Trial) -> Optional[bool]:
+        """Return whether it trains the same; None without losses."""
+        apart = self.distance(trial)
+        if apart is None:
+            return None
+        nearest = min(difference(curve, trial.losses) or 0.0 for curve in self.curves)
+        return not trial.not_finite and nearest <= _BAND * self.width and apart <= 2 * _BAND * self.width
+
+    def might_agree(self, trial: Trial) -> bool:
+        """Return whether its losses are so close that one more seed of the script itself could reach as far."""
+        if not self.curves or trial.not_finite or not trial.losses:
+            return False
+        return min(difference(curve, trial.losses) or 0.0 for curve in self.curves) <= _NEAR * self.width
+
+
+#: Examples in a step may differ by so much between trials: the last batch of a pass is smaller.
+_SAME_BATCH = 0.1
+
+
+class Standing:
+    """Attributes:
+
+    kept: changes so far; kept_order: each with its name and trials, in the order in which they went in.
+    baselines: trials of the script as it is. reference: trials under ``kept``, which the next change is compared with.
+    band: how the losses of baselines differ.
+    """
+
+    def __init__(self) -> None:
+        self.band = Band()
+        self.kept: Dict[str, Any] = {}
+        self.kept_order: List[Tuple[str, Dict[str, Any], List[Trial]]] = []
+        self.baselines: List[Trial] = []
+        self.reference: List[Trial] = []
+
+    def add_baseline(self, made: Trial) -> None:
+        self.baselines.append(made)
+        self.band.add(made)
+
+    def keep(self, name: str, changes: Dict[str, Any], made: List[Trial]) -> None:
+        """A change of this name went in; its trials are what the next one is compared with."""
+        self.kept = {**self.kept, **changes}
+        self.kept_order.append((name, changes, made))
+        self.reference = made
+
+    def remove_last(self) -> Tuple[str, Dict[str, Any]]:
+        """The change that went in last goes out: its name, and what it changed."""
+        name, applied, _ = self.kept_order.pop()
+        self.kept = {}
+        for _, changes, _ in self.kept_order:
+            self.kept.update(changes)
+        self.reference = self.kept_order[-1][2] if self.kept_order else self.baselines
+        return name, applied
+
+    @staticmethod
+    def warm(trials: List[Trial]) -> List[Trial]:
+        """Without the very first, where a later one is faster: its files came from the disk."""
+        if len(trials) > 1 and trials[0].number == 1:
+            later = trials[1:]
+            if (trials[0].steps_per_s or 0.0) < min(each.steps_per_s or 0.0 for each in later):
+                return later
+        return trials
+
+    def deviation(self) -> float:
+        """Return the deviation of what was measured before the last kept change, as far as its steps vary as much as
+        now."""
+        groups = [self.warm(self.baselines), *(made for _, _, made in self.kept_order)]
+        return deviation(groups, [steadier(self.reference, group) for group in groups])
+
+    def why_different(self, name: str, made: Trial) -> Optional[str]:
+        """None where it trains the same, as far as losses show."""
+        if made.not_finite:
+            return "its losses are not finite"
+        batches = [_examples(each) for each in (self.baselines[0], made)]
+        if all(batches) and abs(batches[0] / batches[1] - 1) > _SAME_BATCH:
+            return "its steps are of %.4g examples, and the script's of %.4g" % (batches[1], batches[0])
+        agrees = self.band.agrees(made)
+        if agrees is None:
+            neutral = all(each in NEUTRAL for each in name.split(BESIDE))
+            return None if neutral else "no losses were seen, so nobody can say that it trains the same"
+        if agrees:
+            return None
+        return "its losses differ by %.3g, and two seeds' by %.3g" % (self.band.distance(made) or 0.0, self.band.width)
+
+
+def _examples(made: Trial) -> float:
+    """In a step; the last batch of a pass may be smaller, and fall into one trial only."""
+    return (made.examples_per_s or 0.0) / (made.steps_per_s or 1.0)

@@ -1,0 +1,298 @@
+"""Mounts of a container: the user's, HOME and its caches, masks over private folders, and checks of their sources."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from seatrial.errors import DataError, DiskError, UntrustedPathError, UsageError
+from seatrial.job.plan import CONTAINER_HOME, CONTAINER_MODELS, CONTAINER_PROJECT, ContainerPlan, Mount, Tmpfs
+from seatrial.system import nofollow
+from seatrial.system.files import write_atomically
+from seatrial.system.typed_path import as_typed, from_here
+
+#: What a mount may neither be nor lie in: ours, and what the engine itself fills.
+RESERVED = ("/seatrial", "/proc", "/sys", "/dev")
+#: Below /dev, but a folder that people do mount (a dataset in host memory).
+ALLOWED_IN_RESERVED = ("/dev/shm",)
+
+
+def parse_mount(text: str) -> Mount:
+    """``./weights:/weights:ro`` → Mount. Raises UsageError."""
+    mount = Mount.parse(text)
+    if mount is None:
+        raise UsageError(
+            f"--mount {text!r} is not SOURCE:TARGET[:ro|rw]",
+            cause="a path with a colon in it cannot be mounted this way" if text.count(":") > 1 else None,
+            run="seatrial run … --mount ./weights:/weights:ro",
+        )
+    return mount
+
+
+def checked_mount(mount: Mount, project: Path, state: Path, *, made: bool = False) -> Mount:
+    """The mount with links in its source resolved; a relative source is the project's.
+
+    Args:
+        made: a folder of the project that is not there is made before the start (home.host_files).
+
+    Raises UsageError when the source is not there or leads out of the project by a link, or the target is not absolute.
+    """
+    source = real_source(project / mount.source.expanduser(), project, "--mount", state=state)
+    target = PurePosixPath(mount.target)
+    if not target.is_absolute() or ".." in target.parts:
+        raise UsageError(
+            f"--mount {str(mount)!r}: the target {target} must be an absolute path in the container",
+            run=f"seatrial run … --mount {shlex.quote(f'{mount.source}:{CONTAINER_PROJECT}/{target.name}')}",
+        )
+    if not source.exists() and not (made and not mount.read_only and source.is_relative_to(project.resolve())):
+        there = next(parent for parent in source.parents if parent.is_dir())
+        raise DataError(f"mount {from_here(source)}: there is no such file or folder", run=f"ls {as_typed(there)}")
+    return Mount(source=source, target=str(target), read_only=mount.read_only)
+
+
+def place_mounts(mounts: Sequence[Mount], ours: Iterable[Mount]) -> tuple[Mount, ...]:
+    """Ours and the user's, parents first. A user's mount on the very target of one of ours takes its place.
+
+    One of ours may lie inside a user's where the user's folder has that path: the engine mounts it on top. Where it
+    has not, the engine would make the mount point there, in the user's own folder and as root.
+
+    Raises UsageError when one would hide ours or lie where the engine or the agent works, or two have one target.
+    """
+    placed = {mount.target: mount for mount in ours}
+    targets: set[str] = set()
+    for mount in mounts:
+        below = [target for target in placed if inside(target, mount.target) and target != mount.target]
+        hidden = [t for t in below if not (mount.source / PurePosixPath(t).relative_to(mount.target)).exists()]
+        reserved = [folder for folder in RESERVED if inside(mount.target, folder)]
+        if (reserved and mount.target not in ALLOWED_IN_RESERVED) or hidden:
+            what = f"hide {', '.join(hidden)}" if hidden else f"be inside {reserved[0]}, which is reserved"
+            raise UsageError(
+                f"--mount {mount.source}:{mount.target} would {what}",
+                run=f"seatrial run … --mount {shlex.quote(f'{mount.source}:/mnt/{mount.source.name}')}",
+            )
+        if mount.target in targets:
+            raise UsageError(f"two mounts have the target {mount.target}", run="seatrial plan …")
+        targets.add(mount.target)
+    placed.update((mount.target, mount) for mount in mounts)
+    return tuple(sorted(placed.values(), key=lambda mount: len(PurePosixPath(mount.target).parts)))
+
+
+def inside(path: str, folder: str) -> bool:
+    """Return whether a path in the container is the folder or below it."""
+    return PurePosixPath(path).is_relative_to(folder)
+
+
+def real_source(source: Path, project: Path, flag: str, *, state: Path) -> Path:
+    """A mount's source with links resolved.
+
+    Args:
+        source, project: absolute. flag: as the user wrote it, for the sentence.
+        state: the user's state folder, which no container sees.
+
+    Raises UsageError: it lies in the project and is, or goes through, a link out of it; or it is the state folder.
+    """
+    lexical, root = Path(os.path.normpath(source)), project.resolve()
+    real = Path(os.path.realpath(source))  # Path.resolve raises for a link that leads to itself
+    inside = lexical.is_relative_to(project) or lexical.is_relative_to(root)
+    if inside and not real.is_relative_to(root):
+        raise UsageError(
+            f"{flag} {_shown(lexical, project)} points outside the project, to {real}",
+            cause="It is a symlink, which any script that ran in the project could have created",
+            run=f"seatrial run … {flag} {as_typed(real)}   # if that is the folder you mean",
+        )
+    if real.is_relative_to(state):
+        raise UsageError(
+            f"{flag} {real} is in seatrial's own state folder, which is never mounted",
+            run=f"seatrial run … {flag} /another/folder",
+        )
+    return real
+
+
+def check_sources(mounts: Iterable[Mount], project: Path) -> None:
+    """At the moment of use: what lies in the project is still where it was, behind no link.
+
+    Raises UntrustedPathError.
+    """
+    root = project.resolve()
+    for mount in mounts:
+        if not mount.source.is_relative_to(root) or mount.source == root:
+            continue
+        parts = mount.source.relative_to(root).parts
+        try:
+            with nofollow.folder(root, *parts[:-1]) as parent:
+                is_link = stat.S_ISLNK(os.stat(parts[-1], dir_fd=parent, follow_symlinks=False).st_mode)
+        except FileNotFoundError:
+            continue  # the engine says so, in its own words
+        if is_link:
+            raise UntrustedPathError(
+                f"{mount.source} became a symlink after planning", run=f"ls -ld {as_typed(mount.source)}"
+            )
+
+
+def make_folder_inside(folder: Path, project: Path) -> bool:
+    """Make a folder of the project, and those above it, through no link; False for one outside of it.
+
+    Raises UntrustedPathError, DiskError.
+    """
+    root = project.resolve()
+    if not folder.is_relative_to(root):
+        return False
+    with nofollow.folder(root, *folder.relative_to(root).parts, make=True):
+        return True
+
+
+def _shown(path: Path, project: Path) -> str:
+    return f"./{path.relative_to(project)}" if path.is_relative_to(project) else str(path)
+
+
+CACHE = f"{CONTAINER_HOME}/.cache"
+
+#: Variables that send each tool's downloads and compiled kernels to the persistent cache. Most are there by default
+#: under HOME/.cache; named all the same, since base images set some of them to folders of their own.
+CACHE_VARIABLES = {
+    "XDG_CACHE_HOME": CACHE,
+    "PIP_CACHE_DIR": f"{CACHE}/pip",
+    "HF_HOME": f"{CACHE}/huggingface",
+    "TORCH_HOME": f"{CACHE}/torch",
+    "TRITON_CACHE_DIR": f"{CACHE}/triton",
+    "TORCHINDUCTOR_CACHE_DIR": f"{CACHE}/torchinductor",
+    "MPLCONFIGDIR": f"{CACHE}/matplotlib",
+    "CUDA_CACHE_PATH": f"{CACHE}/nv/ComputeCache",
+}
+
+#: Targets of mounts whose folders on the host are made.
+_MADE = (CONTAINER_HOME, CACHE, CONTAINER_MODELS)
+
+PASSWD = "/etc/passwd"
+GROUP = "/etc/group"
+
+
+def home_env(user_name: str) -> dict[str, str]:
+    """HOME, the user's name as getpass reads it, and the caches."""
+    return {"HOME": CONTAINER_HOME, "USER": user_name, "LOGNAME": user_name, **CACHE_VARIABLES}
+
+
+def home_mounts(record: Path, place: Path, cache_folder: Path, *, named_user: bool) -> list[Mount]:
+    """HOME, its persistent cache and, for a uid that the image does not know, passwd and group.
+
+    Args:
+        record, place: the run's two folders. cache_folder: the project's.
+        named_user: mount files that give the uid a name. ``pwd.getpwuid`` raises KeyError without an entry, and
+            getpass, torch's compiler and ssh call it; HOME and USER alone help only some of them. The image's own
+            files are not read (that would take a container) but replaced: what is lost is the names of its system
+            users, which a process without capabilities cannot become anyway.
+    """
+    mounts = [
+        Mount(source=place / "home", target=CONTAINER_HOME),
+        Mount(source=cache_folder, target=CACHE),
+    ]
+    if named_user:
+        mounts += [
+            Mount(source=record / "passwd", target=PASSWD, read_only=True),
+            Mount(source=record / "group", target=GROUP, read_only=True),
+        ]
+    return mounts
+
+
+@dataclass(frozen=True)
+class HostFiles:
+    """Return files that the host needs before a container starts; an engine would create them as root, or refuse.
+
+    Attributes:
+        folders: to make. sources: of mounts that are written to; those of the project are made if missing.
+        mount_points: host path that shows through a mount → what is mounted over it there; of the same kind.
+        texts: file → its text.
+    """
+
+    folders: tuple[Path, ...]
+    mount_points: dict[Path, Path]
+    texts: dict[Path, str]
+    sources: tuple[Path, ...] = ()
+
+    def write(self, project: Path) -> None:
+        """Make what is not there yet, in the project through no link. Raises DiskError, UntrustedPathError."""
+        root = project.resolve()
+        missing = [path for path in self.sources if path.is_relative_to(root) and not path.exists()]
+        for folder in (*self.folders, *missing):
+            _make_point(folder, project, folder=True)
+        for point, source in self.mount_points.items():
+            _make_point(point, project, folder=source.is_dir())
+        for path, text in self.texts.items():
+            write_atomically(path, text.encode())
+
+
+def _make_point(path: Path, project: Path, *, folder: bool) -> None:
+    try:
+        if not make_folder_inside(path if folder else path.parent, project):
+            (path if folder else path.parent).mkdir(parents=True, exist_ok=True)
+        if not folder:
+            os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644))
+    except OSError as error:
+        raise DiskError(f"Cannot create {path}: {error.strerror}", run=f"ls -ld {as_typed(path.parent)}") from error
+
+
+def host_files(container: ContainerPlan) -> HostFiles:
+    """The host's side of a container's mounts, read from its plan. Pure; ``write`` acts."""
+    sources = {mount.target: mount.source for mount in container.mounts}
+    folders = tuple(sources[target] for target in _MADE if target in sources)
+    texts = {}
+    if PASSWD in sources and container.user:
+        uid, gid = container.user.split(":")
+        name = container.env["USER"]
+        texts[sources[PASSWD]] = _passwd(name, uid, gid)
+        texts[sources[GROUP]] = _group(name, gid)
+    written = tuple(mount.source for mount in container.mounts if not mount.read_only)
+    return HostFiles(folders, _mount_points(container.mounts), texts, written)
+
+
+def _mount_points(mounts: Sequence[Mount]) -> dict[Path, Path]:
+    """For each mount inside another, e.g. HOME/.cache inside HOME: the path on the host that it covers."""
+    points = {}
+    for mount in mounts:
+        around = [other for other in mounts if other is not mount and inside(mount.target, other.target)]
+        if around:
+            nearest = max(around, key=lambda other: len(other.target))
+            if not nearest.read_only:
+                points[nearest.source / PurePosixPath(mount.target).relative_to(nearest.target)] = mount.source
+    return points
+
+
+def _passwd(name: str, uid: str, gid: str) -> str:
+    return (
+        "root:x:0:0:root:/root:/bin/sh\n"
+        f"{name}:x:{uid}:{gid}::{CONTAINER_HOME}:/bin/sh\n"
+        "nobody:x:65534:65534:nobody:/nonexistent:/bin/false\n"
+    )
+
+
+def _group(name: str, gid: str) -> str:
+    return f"root:x:0:\n{name}:x:{gid}:\nnogroup:x:65534:\n"
+
+
+#: Nothing can be written into it, and it takes no memory.
+OPTIONS = "ro,size=4k,mode=0555"
+
+
+def masks(mounts: Sequence[Mount], hidden: Iterable[Path]) -> tuple[Tmpfs, ...]:
+    """A mask for each place in the container where one of ``hidden`` would show through a mount.
+
+    Args:
+        hidden: absolute host folders. One that is itself what is mounted is not masked: it is meant.
+    """
+    found = {}
+    for folder in hidden:
+        real = _real(folder)
+        for mount in mounts:
+            source = _real(mount.source)
+            if real != source and real.is_relative_to(source):
+                target = str(PurePosixPath(mount.target) / PurePosixPath(real.relative_to(source)))
+                found[target] = Tmpfs(target=target, options=OPTIONS)
+    return tuple(found[target] for target in sorted(found))
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))  # Path.resolve raises for a link that leads to itself

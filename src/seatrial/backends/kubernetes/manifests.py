@@ -1,0 +1,447 @@
+"""Manifests of a run: the four kinds of workload, the Service, the ConfigMaps and the GPU claim, and their YAML.
+
+To add a kind: a function and a row of KINDS.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from seatrial.backends.kubernetes.pod import (
+    RUN_LABEL,
+    Manifest,
+    config_key,
+    object_name,
+    pod_claims,
+    pod_spec,
+)
+from seatrial.errors import UsageError
+from seatrial.job.cluster import ClusterPlan, Kind, PodMount
+from seatrial.job.plan import CONTAINER_HOME, EXIT_POD_STOPPED, Plan
+
+#: The LocalQueue in which Kueue holds a workload back. Source: kueue.sigs.k8s.io/docs/tasks/run/jobs.
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+
+#: Name of the one replicated job of a JobSet, as Trainer's runtimes name theirs: part of the names of its pods.
+REPLICATED_JOB = "node"
+
+#: Names of the run's container: of a Job's pods, and as the two operators prescribe it.
+JOB_CONTAINER, PYTORCH_CONTAINER, TRAINER_CONTAINER = "train", "pytorch", "node"
+
+#: The wheel in a run's record that is handed over with the agent, for recipes in a ready image.
+RECIPES = "recipes.whl"
+
+#: etcd takes requests of 1.5 MiB, ConfigMaps of 1 MiB. Source: kubernetes.io/docs/concepts/configuration/configmap.
+MAX_CONFIG_MAP_BYTES = 1 << 20
+
+#: 128 + SIGKILL: out of memory, or a lost node; the agent could not report its end.
+_KILLED = 137
+
+#: NVIDIA's driver for Dynamic Resource Allocation, before the names of its devices' attributes.
+_DRA_DRIVER = "gpu.nvidia.com"
+
+#: Keys of a pod's spec, and of its container, that a patch of a TrainJob's runtime can set.
+_PATCHED_POD = (
+    "securityContext",
+    "nodeSelector",
+    "tolerations",
+    "serviceAccountName",
+    "imagePullSecrets",
+    "terminationGracePeriodSeconds",
+)
+_PATCHED_CONTAINER = ("name", "securityContext")
+
+
+def cluster_manifests(plan: Plan, agent: Path, recipes: Path | None = None) -> list[Manifest]:
+    """Return every object of the run but its Secret, in the order of creation.
+
+    Args:
+        agent: its archive.
+        recipes: the recipes' wheel, handed over where the plan needs it and the file exists.
+
+    Raises UsageError for code that is too large.
+    """
+    cluster = plan.cluster
+    assert cluster is not None, "a plan for k8s has a cluster"
+    binaries = {"agent.pyz": agent.read_bytes()}
+    if cluster.recipes and recipes is not None and recipes.exists():
+        binaries[RECIPES] = recipes.read_bytes()
+    maps = _config_maps(cluster, binaries, agent_plan(plan))
+    for config_map in maps:
+        parts = [config_map.get("data"), config_map.get("binaryData")]
+        size = sum(len(text) for part in parts for text in (part or {}).values())
+        if size >= MAX_CONFIG_MAP_BYTES:
+            raise UsageError(
+                f"{config_map['metadata']['name']} would hold {size:,} bytes, but a ConfigMap must be under 1 MiB",
+                cause="the script is too large to be handed over as a ConfigMap",
+                run='seatrial run … with [kubernetes] code = "image" and registry = "ghcr.io/me"',
+            )
+        digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+        config_map["metadata"]["annotations"] = {"seatrial.content": digest[:16]}
+    return [*maps, *_claim_template(cluster), *KINDS[cluster.kind].render(cluster)]
+
+
+def agent_plan(plan: Plan) -> str:
+    """Return the part of plan.json that the agent reads: the rest describes the submitter's machine."""
+    whole: dict[str, Any] = plan.model_dump(mode="json", include={"schema_version", "run_id", "injection", "agent"})
+    return json.dumps(whole, indent=1)
+
+
+def metadata(cluster: ClusterPlan, name: str, **labels: str) -> Manifest:
+    return {"name": name, "namespace": cluster.namespace, "labels": {**cluster.labels, **labels}}
+
+
+def rendezvous(cluster: ClusterPlan) -> str:
+    """Return the ``HOST:PORT`` at which the other nodes reach node 0."""
+    return _address(cluster, 0)
+
+
+def addresses(cluster: ClusterPlan) -> tuple[str, ...]:
+    """Return ``HOST:PORT`` of every node; () where only the first has a name."""
+    return tuple(_address(cluster, node) for node in range(cluster.nodes)) if KINDS[cluster.kind].names_all else ()
+
+
+def _address(cluster: ClusterPlan, node: int) -> str:
+    return f"{KINDS[cluster.kind].host.format(name=cluster.name, node=node)}:{cluster.port}"
+
+
+def mounted_twice(mounts: Sequence[PodMount]) -> str | None:
+    """Return the claim that several of these mounts need; None if there is none.
+
+    A kubelet mounts a claim for one volume of a pod and waits for the other without end, so a second volume of the same
+    claim does not help. Source: github.com/kubernetes/kubernetes/issues/132921.
+    """
+    claims = [mount.volume.value for mount in mounts if mount.volume.kind == "pvc"]
+    return next((claim for claim in claims if claims.count(claim) > 1), None)
+
+
+# ------------------------------------------------------------------------------------------------- the kinds
+
+
+def _job(cluster: ClusterPlan) -> list[Manifest]:
+    """Render an Indexed Job and, for several pods, the headless Service through which they find each other."""
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(cluster, cluster.name),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,  # ranks meet before any of them is ready
+            "selector": {RUN_LABEL: cluster.labels[RUN_LABEL]},
+            "ports": [{"name": "rendezvous", "port": cluster.port}],
+        },
+    }
+    return [*([service] if cluster.nodes > 1 else []), _workload(cluster, "job", _indexed_spec(cluster))]
+
+
+def _jobset(cluster: ClusterPlan) -> list[Manifest]:
+    """Render a JobSet, which makes the Indexed Job and the Service of ``_job``.
+
+    Without a failurePolicy the JobSet fails when its Job fails, and the Job counts and replaces pods as it does alone:
+    a restart of the whole set would delete all pods with their logs and give up the GPUs of those that are well.
+
+    Source: github.com/kubernetes-sigs/jobset v0.12.0, config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml and
+    pkg/webhooks/jobset_webhook.go.
+    """
+    job = _indexed_spec(cluster)
+    ttl_s = job.pop("ttlSecondsAfterFinished")  # of the set: a Job that is gone before it would be made again
+    job["template"]["spec"].pop("subdomain", None)  # the controller sets its own, which has the set's name
+    spec: Manifest = {
+        "network": {"enableDNSHostnames": True},
+        "ttlSecondsAfterFinished": ttl_s,
+        "replicatedJobs": [{"name": REPLICATED_JOB, "replicas": 1, "template": {"spec": job}}],
+    }
+    return [_workload(cluster, "jobset", spec)]
+
+
+def _pytorchjob(cluster: ClusterPlan) -> list[Manifest]:
+    """Render Kubeflow's PyTorchJob v1, a master and workers; the operator makes the Services itself.
+
+    No backoffLimit, and no deadline: where one is reached, the operator deletes the pods and their logs before it
+    reports the failure, whatever cleanPodPolicy is. Each agent counts for itself (agent/attempts.py).
+    Source: github.com/kubeflow/trainer release-1.9, manifests/base/crds/kubeflow.org_pytorchjobs.yaml;
+    kubeflow/training-operator v1.9.0 pkg/controller.v1/common/job.go, DeletePodsAndServices.
+    """
+    replicas = {"Master": _replica(cluster, 1)}
+    if cluster.nodes > 1:
+        replicas["Worker"] = _replica(cluster, cluster.nodes - 1)
+    spec: Manifest = {
+        "runPolicy": {
+            "cleanPodPolicy": "None",  # a deleted pod has no log
+            "ttlSecondsAfterFinished": cluster.ttl_s,
+        },
+        "pytorchReplicaSpecs": replicas,
+    }
+    if cluster.min_nodes is not None:
+        spec["elasticPolicy"] = {
+            "minReplicas": cluster.min_nodes,
+            "maxReplicas": cluster.nodes,
+            "maxRestarts": cluster.restarts,
+            "rdzvBackend": "c10d",
+        }
+    return [_workload(cluster, "pytorchjob", spec)]
+
+
+def _trainjob(cluster: ClusterPlan) -> list[Manifest]:
+    """Render Kubeflow's TrainJob v2: the trainer, and a patch of its ClusterTrainingRuntime's pods.
+
+    Source: github.com/kubeflow/trainer v2.3.0, manifests/base/crds/trainer.kubeflow.org_trainjobs.yaml.
+
+    Raises UsageError for settings that a patch does not have.
+    """
+    _refuse_beyond_a_patch(cluster)
+    spec = pod_spec(cluster, TRAINER_CONTAINER)
+    container = spec["containers"][0]
+    trainer = {
+        "image": cluster.image,
+        "command": container["command"],
+        "env": container["env"],
+        "numNodes": cluster.nodes,
+        "numProcPerNode": max(1, cluster.gpus),
+        "resourcesPerNode": container["resources"],
+    }
+    pod = {key: spec[key] for key in _PATCHED_POD if key in spec}
+    pod["volumes"], mounts = _one_volume_a_mount(spec["volumes"], container["volumeMounts"])
+    pod["containers"] = [{**{key: container[key] for key in _PATCHED_CONTAINER}, "volumeMounts": mounts}]
+    patched = {"template": {"spec": {"template": {"metadata": {"labels": dict(cluster.labels)}, "spec": pod}}}}
+    patch = {
+        "manager": "seatrial",
+        "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [{"name": "node", **patched}]}}},
+    }
+    spec = {"runtimeRef": {"name": cluster.runtime}, "trainer": trainer, "runtimePatches": [patch]}
+    return [_workload(cluster, "trainjob", spec)]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A kind of workload.
+
+    Attributes:
+        api_version, api_kind, plural: of the object in the API.
+        host: the name at which a node is reached. names_all: every node has one, not only the first.
+        rank_variable: the variable by which a pod learns which node of the run it is.
+        install: the command that installs its operator; None if every cluster has the kind.
+    """
+
+    api_version: str
+    api_kind: str
+    plural: str
+    host: str
+    rank_variable: str
+    render: Callable[[ClusterPlan], list[Manifest]]
+    names_all: bool = True
+    install: str | None = None
+
+
+#: Sources of the names: kubernetes.io/docs/tasks/job/indexed-parallel-processing-static; kubeflow/trainer v1.9
+#: pkg/common/util and pkg/controller.v1/pytorch/envvar.go, v2.3 pkg/runtime/framework/plugins/jobset, whose pods are
+#: those of a JobSet; kubernetes-sigs/jobset v0.12.0 api/jobset/v1alpha2 (enableDNSHostnames).
+KINDS: dict[Kind, Workload] = {
+    "job": Workload("batch/v1", "Job", "jobs", "{name}-{node}.{name}", "JOB_COMPLETION_INDEX", _job),
+    "jobset": Workload(
+        "jobset.x-k8s.io/v1alpha2",
+        "JobSet",
+        "jobsets",
+        "{name}-node-0-{node}.{name}",
+        "JOB_COMPLETION_INDEX",
+        _jobset,
+        install="kubectl apply --server-side"
+        " -f https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml",
+    ),
+    "pytorchjob": Workload(
+        "kubeflow.org/v1",
+        "PyTorchJob",
+        "pytorchjobs",
+        "{name}-master-0",
+        "RANK",
+        _pytorchjob,
+        names_all=False,
+        install='kubectl apply --server-side -k "github.com/kubeflow/trainer/manifests/overlays/standalone?ref=v1.9.4"',
+    ),
+    "trainjob": Workload(
+        "trainer.kubeflow.org/v1alpha1",
+        "TrainJob",
+        "trainjobs",
+        "{name}-node-0-{node}.{name}",
+        "JOB_COMPLETION_INDEX",
+        _trainjob,
+        install="kubectl apply --server-side"
+        ' -k "https://github.com/kubeflow/trainer.git/manifests/overlays/manager?ref=v2.3.0"',
+    ),
+}
+
+
+def _workload(cluster: ClusterPlan, kind: Kind, spec: Manifest) -> Manifest:
+    queue = {QUEUE_LABEL: cluster.queue} if cluster.queue else {}
+    row = KINDS[kind]
+    named = metadata(cluster, cluster.name, **queue)
+    return {"apiVersion": row.api_version, "kind": row.api_kind, "metadata": named, "spec": spec}
+
+
+# ------------------------------------------------------------------------------------------------- their parts
+
+
+def _indexed_spec(cluster: ClusterPlan) -> Manifest:
+    """Return the spec of a Job with a pod for each node."""
+    spec = {"restartPolicy": "Never", **pod_spec(cluster, JOB_CONTAINER)}
+    if cluster.nodes > 1:
+        spec["subdomain"] = cluster.name
+    return {
+        "completions": cluster.nodes,
+        "parallelism": cluster.nodes,
+        "completionMode": "Indexed",
+        "backoffLimit": cluster.restarts * cluster.nodes,
+        "ttlSecondsAfterFinished": cluster.ttl_s,
+        **_failure_policy(cluster),
+        "template": {"metadata": {"labels": dict(cluster.labels)}, "spec": spec},
+    }
+
+
+def _failure_policy(cluster: ClusterPlan) -> Manifest:
+    """Return the rules by which a stopped pod is no failure of the run, and one that failed by itself ends it.
+
+    The agent's exit code separates the two. A pod that was killed before it could report counts towards backoffLimit.
+    """
+    if not cluster.disruptions_free or not cluster.restarts:
+        return {}
+    disrupted = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    stopped = _on_exit("Ignore", "In", EXIT_POD_STOPPED)
+    failed = _on_exit("FailJob", "NotIn", _KILLED, EXIT_POD_STOPPED)
+    return {"podFailurePolicy": {"rules": [disrupted, stopped, failed]}}
+
+
+def _on_exit(action: str, operator: str, *codes: int) -> Manifest:
+    """Return a rule on the exit code of the run's container. Older schemas require onPodConditions in every rule."""
+    codes_of = {"containerName": JOB_CONTAINER, "operator": operator, "values": list(codes)}
+    return {"action": action, "onExitCodes": codes_of, "onPodConditions": []}
+
+
+def _replica(cluster: ClusterPlan, count: int) -> Manifest:
+    """Return replicas of a PyTorchJob."""
+    spec = pod_spec(cluster, PYTORCH_CONTAINER)
+    # The operator looks for the port by this name; its Service for the master carries it.
+    spec["containers"][0]["ports"] = [{"name": "pytorchjob-port", "containerPort": cluster.port}]
+    return {
+        "replicas": count,
+        # ExitCode: a pod that ends with 128 or more, as killed and stopped ones do, is made anew; any other failure is
+        # the job's, and its pod stays. OnFailure runs what has failed again in the same pod.
+        "restartPolicy": "ExitCode" if cluster.restarts else "Never",
+        "template": {"metadata": {"labels": dict(cluster.labels)}, "spec": spec},
+    }
+
+
+def _refuse_beyond_a_patch(cluster: ClusterPlan) -> None:
+    """Raise UsageError for settings that the patches of a TrainJob do not have."""
+    for flag, value in (("priority_class", cluster.priority_class), ("runtime_class", cluster.runtime_class)):
+        if value:
+            raise UsageError(
+                f"A TrainJob cannot set {flag}: its runtime does",
+                cause=f"runtimePatches of trainer.kubeflow.org/v1alpha1 have no {flag}",
+                run="seatrial run … --kind job   # or put it into a TrainingRuntime of your own",
+            )
+    if cluster.claim is not None:
+        raise UsageError(
+            "A TrainJob cannot claim GPUs: its runtime does",
+            cause="runtimePatches of trainer.kubeflow.org/v1alpha1 have no resourceClaims",
+            run="seatrial run … --kind job",
+        )
+    if twice := mounted_twice(cluster.mounts):
+        raise UsageError(
+            f"A TrainJob can mount pvc:{twice} once, but both data and models lie on it",
+            cause="a patch names a volume once, and a pod with two volumes of one claim never starts",
+            run="seatrial run … --kind job   # or put data and models on claims of their own",
+        )
+
+
+def _one_volume_a_mount(volumes: list[Manifest], mounts: list[Manifest]) -> tuple[list[Manifest], list[Manifest]]:
+    """Return the same pod with a volume for each mount: in a patch, ``volumeMounts`` is a map by the volume's name.
+
+    A further mount of a volume gets a copy of it: files of one ConfigMap are the same in each, and the folders of one
+    emptyDir share nothing, so each gets an emptyDir of its own.
+    """
+    sources = {volume["name"]: volume for volume in volumes}
+    made: list[Manifest] = []
+    renamed: list[Manifest] = []
+    for mount in mounts:
+        name, earlier = mount["name"], sum(mount["name"] == one["name"] for one in mounts[: len(renamed)])
+        copy = f"{name}-{earlier}" if earlier else name
+        made.append({**sources[name], "name": copy})
+        renamed.append({**mount, "name": copy})
+    return made, renamed
+
+
+def _claim_template(cluster: ClusterPlan) -> list[Manifest]:
+    """Return the ResourceClaimTemplate of which the cluster makes a claim for each pod; [] without a claim.
+
+    Source: resource.k8s.io/v1 in the API's OpenAPI document.
+    """
+    claim = cluster.claim
+    if claim is None:
+        return []
+    wanted: Manifest = {"deviceClassName": claim.device_class, "allocationMode": "ExactCount", "count": cluster.gpus}
+    if claim.profile is not None:
+        expression = f"device.attributes['{_DRA_DRIVER}'].profile == '{claim.profile}'"
+        wanted["selectors"] = [{"cel": {"expression": expression}}]
+    request = {"name": pod_claims(cluster)[0]["name"], "exactly": wanted}
+    return [
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaimTemplate",
+            "metadata": metadata(cluster, object_name(cluster, "gpus")),
+            "spec": {"spec": {"devices": {"requests": [request]}}},
+        }
+    ]
+
+
+def _config_maps(cluster: ClusterPlan, binaries: Mapping[str, bytes], plan: str) -> list[Manifest]:
+    """Return the ConfigMap of the agent, its plan and a name for the pod's user; and one of the code, if it has any."""
+    user = f"seatrial:x:{cluster.uid}:{cluster.uid}::{CONTAINER_HOME}:/bin/sh"
+    texts = {
+        "plan.json": plan,
+        "passwd": f"root:x:0:0:root:/root:/bin/sh\n{user}\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n",
+        "group": f"root:x:0:\nseatrial:x:{cluster.uid}:\nnogroup:x:65534:\n",
+    }
+    binary = {name: base64.b64encode(content).decode() for name, content in binaries.items()}
+    maps = [_config_map(cluster, "config", texts) | {"binaryData": binary}]
+    if cluster.code == "configmap":
+        maps.append(_config_map(cluster, "code", {config_key(path): text for path, text in cluster.files.items()}))
+    return maps
+
+
+def _config_map(cluster: ClusterPlan, part: str, texts: dict[str, str]) -> Manifest:
+    named = metadata(cluster, object_name(cluster, part))
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": named, "data": texts}
+
+
+# ------------------------------------------------------------------------------------------------- YAML
+
+
+def as_yaml(manifests: list[Manifest], *, whole: bool = True) -> str:
+    """Return one YAML stream; without ``whole``, binary data is replaced by its size."""
+    import yaml
+
+    class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # libyaml's, ten times as fast
+        """Writes texts of several lines as blocks, and no aliases."""
+
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    def write_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+    Dumper.add_representer(str, write_text)
+    shown = manifests if whole else [_without_binaries(manifest) for manifest in manifests]
+    return "---\n".join(yaml.dump(one, Dumper=Dumper, sort_keys=False, width=120) for one in shown)
+
+
+def _without_binaries(manifest: Manifest) -> Manifest:
+    if "binaryData" not in manifest:
+        return manifest
+    sizes = {key: f"({len(text):,} characters)" for key, text in manifest["binaryData"].items()}
+    return {**manifest, "binaryData": sizes}

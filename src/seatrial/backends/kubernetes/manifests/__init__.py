@@ -1,1 +1,0 @@
-"""ClusterPlan → manifests, as plain dictionaries. Pure: nothing here asks a cluster."""

@@ -1,0 +1,296 @@
+"""The objects of a run on a cluster: create them, end the run, copy its models out."""
+
+from __future__ import annotations
+
+import tarfile
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from seatrial.backends.kubernetes.client import ApiError
+from seatrial.backends.kubernetes.manifests import KINDS, metadata
+from seatrial.backends.kubernetes.pod import (
+    MANAGED_BY,
+    RUN_LABEL,
+    Manifest,
+    container_security,
+    object_name,
+    pod_security,
+    selector,
+)
+from seatrial.backends.kubernetes.pods import Pod, read_pod
+from seatrial.errors import DiskError, EngineError, SeatrialError, UsageError
+from seatrial.job.cluster import ClusterPlan
+from seatrial.job.plan import CONTAINER_MODELS
+from seatrial.system.typed_path import as_typed
+
+if TYPE_CHECKING:
+    from seatrial.backends.kubernetes.client import Cluster
+
+
+#: API kind → its row, of the workloads: they own the other objects, and deleting them deletes all.
+OWNERS = {row.api_kind: row for row in KINDS.values()}
+
+#: API kind → (base path, plural).
+RESOURCES: dict[str, tuple[str, str]] = {
+    "ConfigMap": ("/api/v1", "configmaps"),
+    "Secret": ("/api/v1", "secrets"),
+    "Service": ("/api/v1", "services"),
+    "ResourceClaimTemplate": ("/apis/resource.k8s.io/v1", "resourceclaimtemplates"),
+    **{kind: (f"/apis/{row.api_version}", row.plural) for kind, row in OWNERS.items()},
+}
+
+
+def secret_manifest(cluster: ClusterPlan, values: Mapping[str, str]) -> Manifest:
+    """The run's secrets. Made at the last moment and never printed."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": metadata(cluster, object_name(cluster, "secrets")),
+        "stringData": dict(values),
+    }
+
+
+def path_of(manifest: Manifest, *, named: bool = True) -> str:
+    """The API path of an object, or of the collection it is made in."""
+    base, plural = RESOURCES[manifest["kind"]]
+    path = f"{base}/namespaces/{manifest['metadata']['namespace']}/{plural}"
+    return f"{path}/{manifest['metadata']['name']}" if named else path
+
+
+def submit(cluster: Cluster, manifests: Sequence[Manifest]) -> list[dict[str, Any]]:
+    """Create the manifests after a dry run of each; what the server made of them.
+
+    Raises SeatrialError with the server's words; nothing is left on the cluster then.
+    """
+    for manifest in manifests:
+        _try(cluster, manifest)
+    made: list[Manifest] = []
+    try:
+        for manifest in manifests:
+            made.append(cluster.create(path_of(manifest, named=False), manifest) | {"kind": manifest["kind"]})
+        owners = [_owner(manifest) for manifest in made if manifest["kind"] in OWNERS]
+        for manifest in made:
+            if manifest["kind"] not in OWNERS:
+                cluster.patch(path_of(manifest), {"metadata": {"ownerReferences": owners}})
+    except BaseException:
+        withdraw(cluster, made)
+        raise
+    return made
+
+
+def _try(cluster: Cluster, manifest: Manifest) -> None:
+    """Create an object in a dry run. Raises UsageError naming the command that installs a kind that is missing."""
+    try:
+        cluster.create(path_of(manifest, named=False), manifest, dry_run=True)
+    except ApiError as error:
+        row = OWNERS.get(manifest["kind"])
+        no_namespace = error.message.startswith("There is no namespace")
+        if error.status != 404 or no_namespace or row is None or row.install is None:
+            raise
+        raise UsageError(
+            f"The cluster has no {row.plural}.{row.api_version.partition('/')[0]}",
+            cause="its operator is not installed; --kind job needs none",
+            run=f"{row.install}   # or: seatrial run … --kind job",
+        ) from error
+
+
+def withdraw(cluster: Cluster, made: Sequence[Manifest]) -> None:
+    """Delete what was made, the workload first. What cannot be deleted does not hide the error that led here."""
+    for manifest in reversed(made):
+        try:
+            cluster.delete(path_of(manifest))
+        except SeatrialError:
+            continue
+
+
+def _owner(manifest: Manifest) -> Manifest:
+    return {
+        "apiVersion": manifest["apiVersion"],
+        "kind": manifest["kind"],
+        "name": manifest["metadata"]["name"],
+        "uid": manifest["metadata"]["uid"],
+    }
+
+
+#: For pods to end after a deletion, on top of their own grace.
+END_TIMEOUT_S = 30.0
+POLL_S = 0.2
+
+#: In which the cluster passes the deletion of a workload on to its pods, through the Jobs of a JobSet, too.
+PASSED_ON_S = 10.0
+
+#: On Services that the training operator makes: the name of their PyTorchJob. Our own label is not on them.
+#: Source: kubeflow/training-operator pkg/apis/kubeflow.org/v1/common_types.go.
+_JOB_NAME = "training.kubeflow.org/job-name"
+
+
+def end(cluster: Cluster, plan: ClusterPlan, workloads: Sequence[str], grace_s: int) -> None:
+    """Delete the run's workloads and wait until its pods have ended.
+
+    The deletion is one in the foreground: a controller makes nothing for a workload that is being deleted, and what it
+    made (pods, Services, the Jobs of a JobSet) goes with it. An orphaning one would leave the operator's Services, and
+    a JobSet that starts its pods again.
+
+    Args:
+        workloads: their API paths.
+        grace_s: for the pods from now on; 0 kills.
+    """
+    for path in workloads:
+        cluster.delete(path, propagation="Foreground")
+    begin_s = time.monotonic()
+    told: set[str] = set()
+    while True:
+        pods, waited_s = pods_of(cluster, plan), time.monotonic() - begin_s
+        if all(pod.ended for pod in pods) or waited_s > grace_s + END_TIMEOUT_S:
+            break
+        for pod in pods:
+            # Deleted by us before its owner is, a pod would be made again.
+            if pod.uid not in told and (pod.deleted or not workloads or waited_s > PASSED_ON_S):
+                told.add(pod.uid)
+                cluster.delete(_path(plan, pod), grace_s=grace_s if pod.started else 0)  # nothing to save before it ran
+        time.sleep(POLL_S)
+    # Ended pods may stay for a minute, until the kubelet has tidied up; nobody needs to wait for that.
+    for pod in pods_of(cluster, plan):
+        cluster.delete(_path(plan, pod), grace_s=0)
+    _remove_rest(cluster, plan)
+
+
+def pods_of(cluster: Cluster, plan: ClusterPlan) -> list[Pod]:
+    """All pods with the run's label, also those that are ending."""
+    found = cluster.get(f"/api/v1/namespaces/{plan.namespace}/pods", labelSelector=selector(plan.labels[RUN_LABEL]))
+    return [read_pod(item) for item in found["items"]]
+
+
+def _path(plan: ClusterPlan, pod: Pod) -> str:
+    return f"/api/v1/namespaces/{plan.namespace}/pods/{pod.name}"
+
+
+def _remove_rest(cluster: Cluster, plan: ClusterPlan) -> None:
+    """Delete objects that the workload owned and the cluster has not collected, or that it left behind."""
+    ours = selector(plan.labels[RUN_LABEL])
+    wanted = [(kind, ours) for kind in ("ConfigMap", "Secret", "Service")]
+    if plan.claim is not None:
+        wanted.append(("ResourceClaimTemplate", ours))
+    if plan.kind == "pytorchjob":
+        wanted.append(("Service", f"{_JOB_NAME}={plan.name}"))
+    for kind, labels in wanted:
+        base, plural = RESOURCES[kind]
+        path = f"{base}/namespaces/{plan.namespace}/{plural}"
+        for item in cluster.get(path, labelSelector=labels)["items"]:
+            cluster.delete(f"{path}/{item['metadata']['name']}")
+
+
+START_TIMEOUT_S = 120.0
+CONTAINER = "copy"
+
+#: Run in the helper: any image that could run the agent has this much Python.
+_PACK = (
+    "import os, sys, tarfile\n"
+    "path = os.path.join(sys.argv[1], sys.argv[2])\n"
+    "if not os.path.exists(path): sys.exit('there is no ' + sys.argv[2])\n"
+    "with tarfile.open(fileobj=sys.stdout.buffer, mode='w|') as tar:\n"
+    "    tar.add(path, arcname='.' if os.path.isdir(path) else os.path.basename(path))\n"
+)
+
+
+def fetch(cluster: Cluster, plan: ClusterPlan, path: str, destination: Path) -> list[str]:
+    """Copy a file or folder of the run's models volume; names of the files that came.
+
+    Args:
+        path: relative to /models; "" is all of it.
+
+    Raises:
+        UsageError: the run had no volume, or there is no such path.
+        EngineError: the helper pod does not start.
+    """
+    models = next((mount for mount in plan.mounts if mount.target == CONTAINER_MODELS), None)
+    if models is None or not models.volume.lasting:
+        raise UsageError(
+            "The run's models were in its pod and were deleted with it", run="seatrial run … --models pvc:NAME"
+        )
+    pods = f"/api/v1/namespaces/{plan.namespace}/pods"
+    name = f"{plan.name}-cp-{int(time.time()) % 100000}"
+    cluster.create(pods, copy_pod(plan, name))
+    try:
+        _wait(cluster, f"{pods}/{name}", name)
+        with tempfile.TemporaryFile() as archive:
+            complaint = bytearray()
+            argv = [plan.command[0], "-c", _PACK, CONTAINER_MODELS, path]
+            code = cluster.call(
+                cluster.execute(plan.namespace, name, argv, archive.write, complaint.extend, container=CONTAINER)
+            )
+            if code != 0:
+                said = complaint.decode(errors="replace").strip() or f"exit code {code}"
+                raise UsageError(f"/models of the run cannot be copied: {said}", run="seatrial runs cp RUN .")
+            archive.seek(0)
+            return _unpack(archive, destination)
+    finally:
+        cluster.delete(f"{pods}/{name}", grace_s=0)
+
+
+def copy_pod(plan: ClusterPlan, name: str) -> Manifest:
+    """The workload's own pod, without its command and its other mounts; its image is on the node already."""
+    mount = next(mount for mount in plan.mounts if mount.target == CONTAINER_MODELS)
+    volume = mount.volume
+    source = (
+        {"persistentVolumeClaim": {"claimName": volume.value}}
+        if volume.kind == "pvc"
+        else {"hostPath": {"path": volume.value}}
+    )
+    sub_path = {"subPath": volume.path} if volume.path else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": plan.namespace, "labels": {MANAGED_BY: "seatrial"}},
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "activeDeadlineSeconds": 3600,
+            "securityContext": pod_security(plan),
+            "imagePullSecrets": [{"name": secret} for secret in plan.image_pull_secrets],
+            "containers": [
+                {
+                    "name": CONTAINER,
+                    "image": plan.image,
+                    "imagePullPolicy": "IfNotPresent",
+                    "command": [plan.command[0], "-c", "import time; time.sleep(3600)"],
+                    "securityContext": container_security(plan),
+                    "volumeMounts": [{"name": "models", "mountPath": CONTAINER_MODELS, "readOnly": True, **sub_path}],
+                }
+            ],
+            "volumes": [{"name": "models", **source}],
+        },
+    }
+
+
+def _wait(cluster: Cluster, path: str, name: str) -> None:
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while (pod := cluster.get(path)["status"]).get("phase") != "Running":
+        if pod.get("phase") == "Failed" or time.monotonic() > deadline_s:
+            raise EngineError(f"The copy pod did not start: {pod.get('phase')}", run=f"kubectl describe pod {name}")
+        time.sleep(0.3)
+
+
+def _unpack(archive: object, destination: Path) -> list[str]:
+    """Members of the archive under ``destination``; none may leave it."""
+    with tarfile.open(fileobj=archive, mode="r") as tar:  # type: ignore[call-overload]
+        members = [member for member in tar.getmembers() if member.isfile() or member.isdir()]
+        root = destination.resolve()
+        for member in members:
+            member.mode &= 0o755  # a pod makes nobody here the owner of a setuid program
+            if not (root / member.name).resolve().is_relative_to(root):
+                raise EngineError(f"The archive contains a path outside its root: {member.name}")
+        try:
+            destination.mkdir(parents=True, exist_ok=True)
+            if hasattr(tarfile, "data_filter"):  # 3.12, and later patches of the ones before
+                tar.extractall(destination, members, filter="data")
+            else:
+                tar.extractall(destination, members)
+        except OSError as error:
+            raise DiskError(
+                f"Cannot write {destination}: {error.strerror}", run=f"df -h {as_typed(destination)}"
+            ) from error
+        return sorted(member.name.removeprefix("./") for member in members if member.isfile())

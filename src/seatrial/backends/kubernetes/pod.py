@@ -1,0 +1,207 @@
+"""The pod that every kind of workload shares: names, limits, volumes, shared memory, security, GPUs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from seatrial.backends.containers.mounts import home_env
+from seatrial.job.cluster import POD_CONFIG, ClusterPlan, PodMount, Volume
+from seatrial.job.plan import CONTAINER_HOME, CONTAINER_RUN, CONTAINER_SECRETS
+
+MANAGED_BY = "app.kubernetes.io/managed-by"
+RUN_LABEL = "seatrial.run"
+
+#: Name of a pod's GPU claim, and of the one request in it.
+_CLAIM = "gpus"
+
+Manifest = dict[str, Any]
+
+#: Files that are mounted by subPath, since they lie in folders of the image.
+_FILES = {"passwd": "/etc/passwd", "group": "/etc/group"}
+
+#: The taint that keeps other pods off GPU pools. Source: GKE and AKS docs on GPU node pools.
+GPU_TAINT = "nvidia.com/gpu"
+
+#: Requested for each GPU (once without any) where the job sets none: torch imported and a small batch.
+LEAST_CPUS = 1
+LEAST_MEMORY_GIB = 1
+
+
+def pod_spec(cluster: ClusterPlan, container: str) -> Manifest:
+    """Return a pod's spec without restartPolicy.
+
+    Args:
+        container: the container's name, which operators prescribe.
+    """
+    volumes, mounts = _volumes(cluster)
+    spec: Manifest = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": cluster.grace_s,
+        "securityContext": pod_security(cluster),
+        "containers": [
+            {
+                "name": container,
+                "image": cluster.image,
+                "imagePullPolicy": "IfNotPresent",
+                "command": list(cluster.command),
+                "workingDir": cluster.workdir,
+                "env": _environment(cluster),
+                "resources": _resources(cluster),
+                "securityContext": container_security(cluster),
+                "volumeMounts": mounts,
+            }
+        ],
+        "volumes": volumes,
+    }
+    further = {
+        "nodeSelector": cluster.node_selector,
+        "tolerations": _tolerations(cluster),
+        "priorityClassName": cluster.priority_class,
+        "runtimeClassName": cluster.runtime_class,
+        "serviceAccountName": cluster.service_account,
+        "imagePullSecrets": [{"name": name} for name in cluster.image_pull_secrets],
+        "resourceClaims": pod_claims(cluster),
+    }
+    return {**spec, **{key: value for key, value in further.items() if value}}
+
+
+def _environment(cluster: ClusterPlan) -> list[Manifest]:
+    """Return the container's variables, sorted, so that manifests of the same plan are the same text."""
+    variables = {**home_env("seatrial"), "PYTHONUNBUFFERED": "1", **cluster.env}
+    if cluster.gpus == 0:  # a node's default runtime would show every GPU to a CUDA image
+        variables["NVIDIA_VISIBLE_DEVICES"] = "void"
+    return [{"name": name, "value": value} for name, value in sorted(variables.items())]
+
+
+def _resources(cluster: ClusterPlan) -> Manifest:
+    """Return requests equal to limits: such a pod is the last to be evicted, and GPUs allow nothing else.
+
+    CPU and memory that the job leaves open are requested without a limit: a scheduler puts a pod without requests onto
+    a full node, and a limit that the user did not choose would kill it. A requested size of /dev/shm is memory that
+    will be needed.
+    """
+    limits: dict[str, str] = {}
+    if cluster.cpus is not None:
+        limits["cpu"] = f"{cluster.cpus:g}"
+    if cluster.memory_bytes is not None:
+        limits["memory"] = str(cluster.memory_bytes)
+    if cluster.gpus and cluster.claim is None:
+        limits[cluster.gpu_resource] = str(cluster.gpus)
+    pods_gpus = max(1, cluster.gpus)
+    memory_gib = pods_gpus * LEAST_MEMORY_GIB + (cluster.shm_bytes / 2**30 if cluster.shm_requested else 0)
+    least = {"cpu": str(pods_gpus * LEAST_CPUS), "memory": f"{memory_gib:g}Gi"}
+    claims = [{"name": claim["name"]} for claim in pod_claims(cluster)]
+    further = {"limits": limits, "claims": claims}
+    return {"requests": {**least, **limits}, **{key: value for key, value in further.items() if value}}
+
+
+def pod_security(cluster: ClusterPlan) -> Manifest:
+    """Return the pod's security context; fsGroup makes volumes writable for a user who is not root."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": cluster.uid,
+        "runAsGroup": cluster.uid,
+        "fsGroup": cluster.uid,
+        "fsGroupChangePolicy": "OnRootMismatch",  # a recursive chown of a data set of millions of files takes hours
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def container_security(cluster: ClusterPlan) -> Manifest:
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": cluster.read_only_root,
+    }
+
+
+def _tolerations(cluster: ClusterPlan) -> list[Manifest]:
+    """Return the job's tolerations and, for a pod with GPUs, one of the taint that GPU pools carry."""
+    wanted = []
+    for toleration in cluster.tolerations:
+        entry: Manifest = {"key": toleration.key, "operator": "Exists" if toleration.value is None else "Equal"}
+        if toleration.value is not None:
+            entry["value"] = toleration.value
+        if toleration.effect is not None:
+            entry["effect"] = toleration.effect
+        wanted.append(entry)
+    if cluster.gpus and not any(toleration.key == GPU_TAINT for toleration in cluster.tolerations):
+        wanted.append({"key": GPU_TAINT, "operator": "Exists", "effect": "NoSchedule"})
+    return wanted
+
+
+def object_name(cluster: ClusterPlan, part: str) -> str:
+    """The name of what a workload brings along: its ``config``, ``code``, ``secrets`` or ``gpus``."""
+    return f"{cluster.name}-{part}"
+
+
+def selector(run_id: str) -> str:
+    """Label selector of everything of one run."""
+    return f"{RUN_LABEL}={run_id}"
+
+
+def config_key(path: str) -> str:
+    """A ConfigMap's key for a path: letters, digits, ``-``, ``_`` and ``.`` only."""
+    return "".join(character if character.isalnum() or character in "-_." else "_" for character in path)
+
+
+def pod_claims(cluster: ClusterPlan) -> list[Manifest]:
+    """A pod's ``resourceClaims``; [] for GPUs of a device plugin."""
+    named = {"name": _CLAIM, "resourceClaimTemplateName": object_name(cluster, "gpus")}
+    return [named] if cluster.claim else []
+
+
+def _volumes(cluster: ClusterPlan) -> tuple[list[Manifest], list[Manifest]]:
+    """Return the pod's volumes and its container's volumeMounts."""
+    volumes: list[Manifest] = [
+        {"name": "config", "configMap": {"name": object_name(cluster, "config"), "defaultMode": 0o444}},
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": str(cluster.shm_bytes)}},
+        {"name": "scratch", "emptyDir": {}},
+    ]
+    mounts: list[Manifest] = [
+        {"name": "config", "mountPath": POD_CONFIG, "readOnly": True},
+        *({"name": "config", "mountPath": path, "subPath": key, "readOnly": True} for key, path in _FILES.items()),
+        {"name": "shm", "mountPath": "/dev/shm"},
+        {"name": "scratch", "mountPath": "/tmp", "subPath": "tmp"},
+        {"name": "scratch", "mountPath": CONTAINER_HOME, "subPath": "home"},
+    ]
+    if cluster.run_mount is None and not cluster.run_in_models:
+        mounts.append({"name": "scratch", "mountPath": CONTAINER_RUN, "subPath": "run"})
+    if cluster.secrets:
+        volumes.append(
+            {"name": "secrets", "secret": {"secretName": object_name(cluster, "secrets"), "defaultMode": 0o440}}
+        )
+        mounts.append({"name": "secrets", "mountPath": CONTAINER_SECRETS, "readOnly": True})
+    if cluster.code == "configmap":
+        volumes.append({"name": "code", "configMap": {"name": object_name(cluster, "code"), "defaultMode": 0o444}})
+        mounts.append({"name": "scratch", "mountPath": cluster.workdir, "subPath": "project"})
+        mounts += [
+            {"name": "code", "mountPath": f"{cluster.workdir}/{path}", "subPath": config_key(path), "readOnly": True}
+            for path in cluster.files
+        ]
+    named: dict[tuple[str, str], str] = {}
+    for mount in (*cluster.mounts, *([cluster.run_mount] if cluster.run_mount else [])):
+        source = (mount.volume.kind, mount.volume.value)
+        if source not in named:
+            named[source] = f"volume-{len(named)}"
+            volumes.append({"name": named[source], **_source(mount.volume)})
+        mounts.append(_mount(named[source], mount))
+    return volumes, mounts
+
+
+def _source(volume: Volume) -> Manifest:
+    if volume.kind == "pvc":
+        return {"persistentVolumeClaim": {"claimName": volume.value}}
+    if volume.kind == "hostpath":
+        return {"hostPath": {"path": volume.value}}
+    return {"emptyDir": {}}
+
+
+def _mount(name: str, mount: PodMount) -> dict[str, Any]:
+    entry: Manifest = {"name": name, "mountPath": mount.target}
+    if path := "/".join(filter(None, [mount.volume.path, mount.sub_path])):
+        entry["subPath"] = path
+    if mount.read_only:
+        entry["readOnly"] = True
+    return entry

@@ -1,0 +1,280 @@
+"""Backend local: the agent as a process of this machine, in a session of its own, so that it outlives the caller."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import shlex
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from seatrial import events
+from seatrial.backends.base import OF_PROCESSES, EngineFacts, Handle, State, this_machine
+from seatrial.errors import DiskError, EngineError, EngineUnavailableError
+from seatrial.job.plan import AGENT_PYTHON_FLAGS, EngineAddress, Plan
+from seatrial.probe import processes
+from seatrial.system import agent_archive, command
+from seatrial.system.typed_path import as_typed
+
+#: venv alone takes seconds; a slow disk may need more.
+CREATE_TIMEOUT_S = 300.0
+COMPLETE = "seatrial-complete"
+
+
+def ensure_venv(
+    directory: Path,
+    requirements: Sequence[str],
+    python: Path,
+    progress: Callable[[str], None],
+) -> Path:
+    """The interpreter of a virtual environment that holds these requirements; made when there is none yet.
+
+    It is made where it stays, since its scripts name their interpreter by absolute path and would break on a move; a
+    file marks a complete one, and what has no mark is made anew. A lock keeps two callers from making the same.
+
+    Args:
+        directory: holds one folder per content.
+        requirements: lines of a requirements file.
+        python: the interpreter it is based on.
+        progress: gets a line for each step, and pip's output line by line.
+
+    Raises:
+        EngineError: with pip's own reason.
+        DiskError: no space.
+    """
+    interpreter = venv_interpreter(directory, requirements, python)
+    folder = interpreter.parent.parent
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / COMPLETE).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            try:
+                _make(folder, requirements, python, progress)
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
+            (folder / COMPLETE).touch()
+    return interpreter
+
+
+def venv_interpreter(directory: Path, requirements: Sequence[str], python: Path) -> Path:
+    """Where ``ensure_venv`` puts, or has put, the interpreter. Makes nothing."""
+    version = command.check([str(python), "-VV"], timeout_s=30).stdout
+    content = "\n".join([str(python), version, *requirements])
+    return directory / hashlib.sha256(content.encode()).hexdigest()[:16] / "bin" / "python"
+
+
+def _make(folder: Path, requirements: Sequence[str], python: Path, progress: Callable[[str], None]) -> None:
+    progress("creating the virtual environment")
+    command.check([str(python), "-m", "venv", str(folder)], timeout_s=CREATE_TIMEOUT_S)
+    progress("installing the packages with pip")
+    listed = folder / "requirements.txt"
+    listed.write_text("\n".join(requirements) + "\n")
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    ended = command.stream([*pip, "--progress-bar", "off", "-r", str(listed)], progress)
+    if ended.exit_code == 0:
+        return
+    if "No space left on device" in ended.stdout:
+        raise DiskError(f"No space left for the packages in {folder.parent}", run=f"df -h {as_typed(folder.parent)}")
+    errors = [line for line in ended.stdout.splitlines() if line.startswith("ERROR: ")]
+    reason = errors[-1].removeprefix("ERROR: ") if errors else ended.last_line()
+    packages = [line for line in requirements if not line.startswith("-")]  # an option may hold an index's password
+    raise EngineError(
+        f"The project's requirements cannot be installed: {reason}",
+        run=shlex.join([str(python), "-m", "pip", "install", "--dry-run", *packages]),
+    )
+
+
+POLL_S = 0.05
+#: Rounds of SIGKILL: a process may fork while the first goes on (what it forked is in its session), and a killed
+#: one may take a while to end.
+KILL_ROUNDS = 100
+
+
+class Local:
+    """No engine at all. The agent still checks, samples and records; nothing isolates or limits the target."""
+
+    name = "local"
+    traits = OF_PROCESSES
+    images = None
+
+    def __init__(self, at: EngineAddress | None = None) -> None:
+        """``at``: the machine to find runs of; None: this one."""
+        self._at = at
+
+    def bound_to(self, engine: EngineAddress) -> Local:
+        return Local(engine)
+
+    def facts(self) -> EngineFacts:
+        version = platform.python_version()
+        if not Path("/proc/self/stat").exists():
+            return EngineFacts(
+                self.name,
+                available=False,
+                reason="this system has no /proc: the local backend runs on Linux",
+                version=version,
+            )
+        return EngineFacts(
+            self.name,
+            available=True,
+            reason=f"Python {version} at {sys.executable}",
+            version=version,
+            rootless=os.getuid() != 0,
+            cpu_limits=False,
+            memory_limits=False,
+            address=this_machine(),
+        )
+
+    def compile(self, plan: Plan) -> list[str]:
+        record = plan.agent.evidence_dir
+        return [plan.python or sys.executable, *AGENT_PYTHON_FLAGS, f"{record}/agent.pyz", f"{record}/agent.json"]
+
+    def start(self, plan: Plan, run_dir: Path) -> Handle:
+        _place_agent(run_dir)
+        pid = command.spawn_detached(self.compile(plan), output=run_dir / "agent.out", cwd=run_dir)
+        process = processes.read(pid)
+        assert process is not None, "a child that nobody has waited for is in /proc"
+        return _handle(process, plan.run_id, run_dir)
+
+    def find(self, run_id: str, run_dir: Path) -> Handle | None:
+        words = [os.fsencode(run_dir / name) for name in ("agent.pyz", "agent.json")]  # as compile ends
+        for process in processes.everyone().values():
+            if process.state != "Z" and processes.command_line(process.pid).split(b"\0")[-3:-1] == words:
+                return _handle(process, run_id, run_dir)
+        _confirm(self._at)
+        return None
+
+    def shell(self, plan: Plan, run_dir: Path) -> int:
+        _place_agent(run_dir)
+        return command.call_interactive(self.compile(plan), cwd=run_dir).exit_code
+
+    def collect(
+        self, handle: Handle, run_dir: Path, say: Callable[[str], None]
+    ) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def state(self, handle: Handle) -> State:
+        """``gone`` when the agent has ended without its last word: killed, or the machine went down."""
+        if _is_running(handle):
+            return State("running")
+        written, _ = events.read(str(_run_dir(handle) / "events.jsonl"))
+        finished = list(events.of_type(written, events.AgentFinished))
+        if finished:
+            return State("exited", exit_code=finished[-1].get("exit_code"))
+        _confirm(handle.engine)
+        return State("gone")
+
+    def stop(self, handle: Handle, grace_s: float) -> None:
+        if not _is_running(handle):
+            return
+        os.kill(int(handle.id), signal.SIGTERM)
+        deadline = time.monotonic() + grace_s
+        while _is_running(handle):
+            if time.monotonic() >= deadline:
+                self.kill(handle)
+                return
+            time.sleep(POLL_S)
+
+    def interrupt(self, handle: Handle) -> bool:
+        if _is_running(handle):
+            os.kill(int(handle.id), signal.SIGINT)
+        return True
+
+    def kill(self, handle: Handle) -> None:
+        sessions: set[int] = set()
+        for _ in range(KILL_ROUNDS):
+            sessions |= _sessions(handle)
+            family = [one for one in processes.everyone().values() if one.session in sessions and one.state != "Z"]
+            if not family:
+                return
+            for process in family:
+                try:
+                    os.kill(process.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            time.sleep(POLL_S)
+        stuck = ",".join(str(process.pid) for process in family)
+        raise EngineError(
+            f"Processes of this run do not end: {stuck}",
+            cause="they are blocked in the kernel, often on a driver or a network file system",
+            run=f"ps -o pid,stat,wchan:32,cmd -p {stuck}",
+        )
+
+    def exec(self, handle: Handle, argv: list[str], *, interactive: bool) -> int:
+        if not _is_running(handle):
+            raise EngineError("The run has ended: commands need a running run", run="seatrial runs ls")
+        agent = json.loads((_run_dir(handle) / "agent.json").read_text())["agent"]
+        env = {**os.environ, **agent["env"]}
+        return command.call_interactive(argv, env=env, cwd=Path(agent["workdir"])).exit_code
+
+    def logs_tail(self, handle: Handle, lines: int) -> str:
+        try:
+            text = (_run_dir(handle) / "agent.out").read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
+        return "".join(text.splitlines(keepends=True)[-lines:])
+
+    def remove(self, handle: Handle) -> None:
+        """Nothing: all that is left of a local run is its folder."""
+
+
+def _place_agent(run_dir: Path) -> None:
+    agent_archive.build(run_dir).rename(run_dir / "agent.pyz")
+
+
+def _handle(process: processes.Process, run_id: str, run_dir: Path) -> Handle:
+    started = str(process.started_ticks)
+    return Handle(
+        backend="local",
+        id=str(process.pid),
+        started=started,
+        run_id=run_id,
+        run_dir=str(run_dir),
+        engine=this_machine(),
+    )
+
+
+def _confirm(machine: EngineAddress | None) -> None:
+    """Raises EngineUnavailableError: a process that is not here runs on another machine, which shares the folder."""
+    if machine is not None and machine.id != this_machine().id:
+        raise EngineUnavailableError(
+            f"Machine {machine.endpoint} not reachable: this is {this_machine().endpoint}",
+            cause="The run is a process of that machine",
+            run=f"ssh {machine.endpoint} seatrial runs ls",
+        )
+
+
+def _run_dir(handle: Handle) -> Path:
+    assert handle.run_dir is not None, "a local handle knows its run folder"
+    return Path(handle.run_dir)
+
+
+def _is_running(handle: Handle) -> bool:
+    process = processes.read(int(handle.id))
+    if process is None or str(process.started_ticks) != handle.started:
+        return False
+    if process.state != "Z":
+        return True
+    try:
+        os.waitpid(process.pid, os.WNOHANG)  # our own child, when this process has started it
+    except ChildProcessError:
+        pass
+    return False
+
+
+def _sessions(handle: Handle) -> set[int]:
+    """The agent's session and those of all below it; what is in them is the run's, even if init has adopted it."""
+    leader = int(handle.id)
+    agent = processes.read(leader)
+    if agent is not None and str(agent.started_ticks) != handle.started:
+        return set()  # another process has this ID now, which it could not get while our session lived
+    return {leader} | {process.session for process in processes.descendants(leader)}

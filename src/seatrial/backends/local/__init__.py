@@ -1,1 +1,0 @@
-"""A process of this machine, without a container."""

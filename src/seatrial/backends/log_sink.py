@@ -1,0 +1,198 @@
+"""The record of a run as the place where an agent's log goes.
+
+One process collects at a time; every other process that follows the run reads the same record. The engine's log is
+what lasts: a collector that is killed, or finds the disk full, leaves the rest to the next."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from seatrial import events, frames
+from seatrial.events import EvidenceLog, Lines
+
+_NUMBERS = {frames.STDOUT: 1, frames.STDERR: 2}
+_NAMES = {1: "stdout.log", 2: "stderr.log"}
+INDEX = "output.idx"
+
+#: A number of more digits no agent has counted to, and Python refuses to read one of thousands.
+_SEQ_DIGITS = 18
+
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class Sink:
+    """A run's record as the place where an agent's log goes. What comes is written with ``flush``.
+
+    Args:
+        nodes: with more than one, every line of output begins with ``[rank1]: `` and every event tells its node.
+        again: lines may come a second time, after a collector was killed; numbered ones are then passed over.
+    """
+
+    def __init__(self, folder: Path, nodes: int = 1, *, again: bool = False) -> None:
+        self.folder = folder
+        self._many, self._again = nodes > 1, again
+        self._logs = {number: os.open(folder / name, _APPEND, 0o600) for number, name in _NAMES.items()}
+        self._index = os.open(folder / INDEX, _APPEND, 0o600)
+        self._log = EvidenceLog(str(folder / "events.jsonl"), "host")
+        self._told, self._last_seqs, self._start = _told(folder / "events.jsonl")
+        self._unfinished: dict[tuple[int, int], bytes] = {}
+        self._printed: list[tuple[int, bytes]] = []
+        self._events: list[dict[str, Any]] = []
+
+    def take(self, decoder: frames.Decoder, line: bytes, node: int = 0) -> None:
+        """One line of an agent's log."""
+        kind, data = decoder.feed(line)
+        if kind == frames.EVIDENCE:
+            self._evidence(node, data)
+        elif kind == frames.REPORT:
+            self._report(node, data)
+        else:
+            self._output(node, _NUMBERS[kind], data)
+
+    def _output(self, node: int, number: int, data: bytes) -> None:
+        """A line of stdout (1) or stderr (2), or a piece of one."""
+        if self._many:  # pieces of different nodes must not end up in one line
+            line = self._unfinished.pop((node, number), b"") + data
+            if not line.endswith(b"\n"):
+                self._unfinished[node, number] = line
+                return
+            data = line if line.startswith(b"[rank") else b"[rank%d]: %s" % (node, line)
+        if self._printed and self._printed[-1][0] == number:
+            data = self._printed.pop()[1] + data
+        self._printed.append((number, data))
+
+    def _evidence(self, node: int, line: bytes) -> None:
+        """An event of the agent's: of its own lines, the agent alone is the source."""
+        event = events.parse(line) if line else None
+        if event is not None:
+            self._keep(node, {**event, "source": "agent"})
+
+    def _report(self, node: int, line: bytes) -> None:
+        """``<seq> <unix time> <line>``: the target's line, which is a report or nothing."""
+        seq, _, rest = line.partition(b" ")
+        at, _, text = rest.partition(b" ")
+        if not seq.isdigit() or len(seq) > _SEQ_DIGITS:
+            return
+        step, claimed = events.report(text.rstrip(b"\n"))
+        if claimed is not None:
+            step = events.as_dict(events.ReportRefused(claims={claimed: 1}), "agent", None)
+        elif step is None:
+            step = events.as_dict(events.ReportUnreadable(), "agent", None)
+        if step["t"] is None:
+            step["t"] = _seconds(at)
+        self._keep(node, {**step, "_seq": int(seq)})
+
+    def _keep(self, node: int, event: dict[str, Any]) -> None:
+        seq = event.get("_seq")
+        if self._again and isinstance(seq, int):
+            if event["type"] == events.AgentStarted.type:  # a container that its engine starts again has a log of both
+                self._start = event["t"]
+            if seq <= self._last_seqs.get(self._start, 0):
+                return
+            self._last_seqs[self._start] = seq
+        self._events.append({**event, "node": node} if self._many else event)
+
+    def host_event(self, event: events.Event) -> None:
+        """An event of the host, once: whoever follows a run again sees the same again."""
+        keys = events.as_dict(event, "host", events.now())
+        mark = _mark(keys)
+        if mark not in self._told:
+            self._told.add(mark)
+            self._events.append(keys)
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what has come. Raises OSError."""
+        for number, data in self._printed:
+            _write(self._logs[number], data)
+            _write(self._index, b"%.6f %d %d\n" % (time.time(), number, len(data)))
+        self._printed = []
+        if self._events:
+            self._log.append(self._events)
+            self._events = []
+
+    def sizes(self) -> list[int]:
+        """Bytes of stdout.log, stderr.log and output.idx."""
+        return [os.fstat(descriptor).st_size for descriptor in (*self._logs.values(), self._index)]
+
+    def cut(self, sizes: list[int]) -> None:
+        """Back to these sizes: what a collector wrote that was killed before it had noted how far it was."""
+        for descriptor, size in zip((*self._logs.values(), self._index), sizes, strict=True):
+            if os.fstat(descriptor).st_size > size:
+                os.ftruncate(descriptor, size)
+
+    def close(self) -> None:
+        """Write the rest, and close. Raises OSError."""
+        try:
+            for (node, number), data in self._unfinished.items():
+                self._printed.append((number, b"[rank%d]: %s\n" % (node, data)))
+            self._unfinished = {}
+            self.flush()
+        finally:
+            for descriptor in (*self._logs.values(), self._index):
+                os.close(descriptor)
+            self._log.close()
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def _seconds(text: bytes) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _told(path: Path) -> tuple[set[str], dict[float | None, int], float | None]:
+    """Marks of the host's events so far, the number of the agent's last line by the time of its start, and the last of
+    those times."""
+    marks: set[str] = set()
+    lasts: dict[float | None, int] = {}
+    start: float | None = None
+    for line in Lines(str(path)).new():
+        event = events.parse(line)
+        if event is None:
+            continue
+        if event["source"] == "host":
+            marks.add(_mark(event))
+        elif event["type"] == events.AgentStarted.type:
+            start = event["t"]
+        if isinstance(seq := event.get("_seq"), int):
+            lasts[start] = max(lasts.get(start, 0), seq)
+    return marks, lasts, start
+
+
+def _mark(event: Mapping[str, Any]) -> str:
+    """Return an event's content without its time."""
+    return json.dumps(
+        {key: value for key, value in event.items() if key not in ("t", "source", "_chain")}, sort_keys=True
+    )
+
+
+class Turn:
+    """Whose turn it is to collect, among processes and threads: a lock on a file of the run's record."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = (folder / "collect.lock").open("wb")
+        self.mine = False
+
+    def take(self) -> bool:
+        """Return whether it is this object's turn now."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.mine = True
+        except BlockingIOError:
+            pass
+        return self.mine
+
+    def give_back(self) -> None:
+        self._file.close()

@@ -1,0 +1,131 @@
+"""The result of seatrial build: the image, its verification and contents, and remarks on a Dockerfile."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from seatrial.findings.finding import FIX
+from seatrial.images.lint.dockerfile import Remark
+from seatrial.runs.build_command import Built
+
+_ROWS = 14
+
+
+def print_built(built: Built, *, as_json: bool) -> None:
+    """The result."""
+    image = built.plan.image
+    assert image is not None
+    if as_json:
+        print(json.dumps(_as_data(built), indent=1))
+        return
+    out = Console(highlight=False)
+    size = ""
+    if built.size_bytes is not None:
+        above = f", {_size(built.size_bytes - built.base_bytes)} above its base" if built.base_bytes else ""
+        size = f": {_size(built.size_bytes)}{above}"
+    how = "already existed" if built.result.cached else f"built in {built.result.seconds:.0f} s"
+    out.print(f"[bold]{image.tag}[/] {how}{size}")
+    verification = built.verification
+    versions = ", ".join(f"{name} {version}" for name, version in verification.versions.items())
+    imports = ", ".join(f"{name} in {seconds:.1f} s" for name, seconds in verification.import_s.items())
+    out.print(f"  Python {verification.python}" + (f", {versions}" if versions else ""), style="dim")
+    if imports:
+        out.print(f"  imports {imports}", style="dim")
+    if verification.architectures:
+        out.print(f"  code for {' '.join(verification.architectures)}", style="dim")
+    for device, formats in verification.kernels.items():
+        out.print(f"  {device} ran kernels in {', '.join(formats)}", style="dim")
+    if not verification.on_gpu and image.stack.get("build", "cpu") != "cpu":
+        out.print("  no kernel was tested on a GPU: no target GPU is present", style="dim")
+    if built.compressed_bytes is not None:
+        out.print(f"  {_size(built.compressed_bytes)} in compressed layers, base included", style="dim")
+    if built.contents:
+        _print_contents(built, out)
+
+
+def _print_contents(built: Built, out: Console) -> None:
+    contents = built.contents
+    for title, key in (("Packages", "packages"), ("Kinds of files", "kinds"), ("Device code", "device_code")):
+        rows = sorted(contents[key].items(), key=lambda row: -row[1])
+        if not rows:
+            continue
+        largest = rows[0][1]
+        table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+        table.add_column(no_wrap=True)
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(no_wrap=True)
+        for name, size in rows[:_ROWS]:
+            table.add_row(name, _size(size), Text("━" * max(1, round(30 * size / max(1, largest))), style="cyan"))
+        if rest := sum(size for _, size in rows[_ROWS:]):
+            table.add_row(f"{len(rows) - _ROWS} more", _size(rest), "")
+        out.print(f"\n[bold]{title}[/]")
+        out.print(table)
+    _print_copies(contents["twice"], out)
+    saved = contents["saved"]
+    out.print("\n[bold]Slimming would save[/]")
+    total = 0
+    for level in ("files", "unused", "arch"):
+        total += saved[level]
+        if saved[level]:
+            out.print(f"  --slim {level:<7} {_size(total):>9}" + ("  at most" if level != "files" else ""))
+
+
+def _print_copies(twice: dict[str, dict[str, int]], out: Console) -> None:
+    """Each library that is there more than once, with where it lies; the largest copy is the one that counts."""
+    if not twice:
+        return
+    spare = sum(sum(copies.values()) - max(copies.values()) for copies in twice.values())
+    out.print(f"\n[bold]CUDA is installed twice[/]: {_size(spare)} wasted")
+    for name, copies in sorted(twice.items(), key=lambda row: -sum(row[1].values()))[:_ROWS]:
+        out.print(f"  lib{name}", *(f"    {_size(size):>7}  {path}" for path, size in copies.items()), sep="\n")
+
+
+def print_findings(path: Path, findings: Sequence[Remark], *, as_json: bool) -> None:
+    """Each with its line and its fix."""
+    if as_json:
+        print(json.dumps([each.to_dict() for each in findings], indent=1))
+        return
+    out = Console(highlight=False, soft_wrap=True)
+    for each in findings:
+        colour = {"error": "red", "warning": "yellow"}.get(each.severity, "cyan")
+        place = Text(f"{path}:{each.line}: ")
+        out.print(place.append(each.severity, style=f"bold {colour}").append(f" {each.message}"))
+        out.print(Text(f"    {FIX}: {each.fix}", style="dim"))
+    out.print(f"{path}: {len(findings) or 'no'} remark{'s' * (len(findings) != 1)}")
+
+
+def _as_data(built: Built) -> dict[str, object]:
+    image, verification = built.plan.image, built.verification
+    assert image is not None
+    return {
+        "tag": image.tag,
+        "image_id": built.result.image_id,
+        "size_bytes": built.size_bytes,
+        "base_bytes": built.base_bytes,
+        "compressed_bytes": built.compressed_bytes,
+        "seconds": round(built.result.seconds, 1),
+        "cached": built.result.cached,
+        "stack": image.stack,
+        "architectures": list(image.architectures),
+        "verification": {
+            "python": verification.python,
+            "versions": verification.versions,
+            "import_s": verification.import_s,
+            "architectures": list(verification.architectures),
+            "on_gpu": verification.on_gpu,
+            "kernels": {device: list(formats) for device, formats in verification.kernels.items()},
+            "training": verification.training,
+            "training_gpu": verification.training_gpu,
+        },
+        **({"contents": built.contents} if built.contents else {}),
+    }
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"

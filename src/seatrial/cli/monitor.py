@@ -1,0 +1,170 @@
+"""``seatrial top`` and ``seatrial dashboard``: this machine and its runs, live."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import sys
+from importlib import resources
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from seatrial.cli.options import command, option
+from seatrial.cli.root import importing
+from seatrial.errors import EXIT_DONE, UsageError
+
+#: A token of one's own; an option would show it to every user of the machine.
+TOKEN_VARIABLE = "SEATRIAL_DASHBOARD_TOKEN"
+
+_CONFIGS = {"prometheus": "prometheus.yml", "grafana": "grafana.json"}
+
+_INTERVAL = option(
+    "interval_s", "--interval", "-i", type=float, default=1.0, metavar="N", help="Seconds between samples."
+)
+
+
+@command(examples=("seatrial top", "seatrial top --once"))
+@option("--once", is_flag=True, help="Print one screen and exit.")
+@option("as_json", "--json", is_flag=True, help="Print one sample as JSON and exit.")
+@option("--log", metavar="FILE", type=click.Path(path_type=Path), help="Also write to FILE: .csv or .jsonl.")
+@_INTERVAL
+@option("--sort", metavar="COLUMN", default="gpu", help="Sort containers by gpu, cpu, memory or name.")
+@option("name", "--filter", metavar="TEXT", default="", help="Filter by name.")
+@option(
+    "--project", "-C", metavar="DIR", type=click.Path(path_type=Path), default=Path(), help="Project with the runs."
+)
+def top(once: bool, as_json: bool, log: Path | None, interval_s: float, sort: str, name: str, project: Path) -> int:
+    """GPUs, containers and runs on this machine, live. Keys: q quit, s sort, / filter, + and - interval."""
+    with importing():
+        from rich.console import Console
+
+        from seatrial.monitor import top as view
+        from seatrial.monitor.reading import Names, Reader
+        from seatrial.monitor.top import open_sink
+        from seatrial.monitor.top_screen import SORTS, Options
+        from seatrial.runs.following.live import live_runs
+        from seatrial.runs.store import store_of
+
+    if sort not in SORTS:
+        raise UsageError(f'There is no column "{sort}"', run=f"seatrial top --sort {next(iter(SORTS))}")
+    _check_interval(interval_s, 0.1, 3600, "seatrial top -i 1")
+    console = Console(highlight=False)
+    on_terminal = console.is_terminal and sys.stdin.isatty()
+    options = Options(sort, name, interval_s, unicode=console.encoding.lower().startswith("utf"))
+    names, store = Names(os.environ), store_of(project)
+    sink = open_sink(log) if log is not None else None
+    reader = Reader(names)
+    try:
+        if once or as_json or not (on_terminal or sink):
+            names.look_up(["?"], wait=True)
+            view.once(reader.read, lambda: live_runs(store), console, options, sink, as_json=as_json)
+            return EXIT_DONE
+        signal.signal(signal.SIGTERM, _interrupt)
+        if on_terminal:
+            view.watch(reader.read, lambda: live_runs(store), console, options, sink)
+        elif sink is not None:
+            view.log_only(reader.read, sink, interval_s)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        if sink is not None:
+            sink.close()
+    return EXIT_DONE
+
+
+@command(examples=("seatrial dashboard", "seatrial dashboard --metrics-only --listen 127.0.0.1:9400"))
+@option("--listen", metavar="HOST:PORT", help="Address; default: 127.0.0.1:8765, for --metrics-only port 9400.")
+@_INTERVAL
+@option("--with-names", is_flag=True, help="Also show user and host names.")
+@option(
+    "--all-projects/--one-project",
+    default=None,
+    help="Runs of every project of yours; default: on this machine's own address, without --project.",
+)
+@option("--metrics-only", is_flag=True, help="Serve /metrics for Prometheus alone; needs no DCGM and no root.")
+@option("--print-config", metavar="KIND", help="Print a configuration (prometheus, grafana) and exit.")
+@option("--project", "-C", metavar="DIR", type=click.Path(path_type=Path), help="Show the runs of this project alone.")
+def dashboard(
+    listen: str | None,
+    interval_s: float,
+    with_names: bool,
+    all_projects: bool | None,
+    metrics_only: bool,
+    print_config: str | None,
+    project: Path | None,
+) -> int:
+    """A web page: live GPUs, runs with logs, curves and receipts, runs side by side.
+
+    Beyond this machine (--listen 0.0.0.0:8765) a token is required: the printed one, or SEATRIAL_DASHBOARD_TOKEN.
+    There it shows one project, unless --all-projects is given. --metrics-only needs no token, no DCGM and no root.
+    """
+    if print_config is not None:
+        return _print_config(print_config)
+    try:
+        with importing():
+            from seatrial.monitor.api import Api
+            from seatrial.monitor.app import Housekeeping, dashboard_app, metrics_app
+            from seatrial.monitor.feed import Feed
+            from seatrial.monitor.prometheus import Exposition
+            from seatrial.monitor.run_list import Projects
+            from seatrial.web import server
+    except ImportError as error:
+        raise UsageError(
+            f"The dashboard needs {error.name}, which is not installed", run="pip install 'seatrial[dashboard]'"
+        ) from error
+    from seatrial.monitor.reading import Names, Reader
+    from seatrial.receipt.store import FIXED
+    from seatrial.runs.following.live import live_runs
+    from seatrial.runs.store import store_of
+    from seatrial.system import names
+    from seatrial.system.address import is_loopback, parse_address, url
+
+    verb, port = ("dashboard --metrics-only", 9400) if metrics_only else ("dashboard", 8765)
+    _check_interval(interval_s, *((0.1, 3600) if metrics_only else (0.2, 60)), f"seatrial {verb} -i 1")
+    host, port = parse_address(listen or f"127.0.0.1:{port}", verb, port)
+    store, local = store_of(project), is_loopback(host)
+    token = os.environ.get(TOKEN_VARIABLE) or (None if local or metrics_only else secrets.token_urlsafe(24))
+    reader = Reader(Names(os.environ), service=True)
+    if metrics_only:
+        exposition = Exposition(lambda: live_runs(store), interval_s=interval_s)
+        feed = Feed(reader.read, interval_s=interval_s, on_reading=exposition.renew)
+        made = metrics_app(feed, exposition, token, any_host=not local)
+    else:
+        shows_all = (local and project is None) if all_projects is None else all_projects
+        projects = Projects(store, os.environ if shows_all else None)
+        shown = names.Names() if with_names else names.names_of(os.environ)
+        exposition = Exposition(lambda: live_runs(store), interval_s=interval_s, hostname=None if with_names else "")
+        feed = Feed(
+            lambda: shown.scrub(reader.read(), keep=FIXED),
+            interval_s=interval_s,
+            on_reading=exposition.renew,
+            tend=Housekeeping(projects, dict(os.environ)),
+        )
+        made = dashboard_app(Api(projects, feed, shown), feed, exposition, token)
+    sock = server.listen(verb, host, port)
+    address = url(host, sock.getsockname()[1]) + ("metrics" if metrics_only else f"?token={token}" if token else "")
+
+    def announce() -> None:
+        print(f"seatrial dashboard: {address}", file=sys.stderr, flush=True)
+
+    server.Server(made, announce, feed.stop).serve_on(sock)
+    return EXIT_DONE
+
+
+def _print_config(kind: str) -> int:
+    if kind not in _CONFIGS:
+        raise UsageError(f'There is no configuration "{kind}"', run="seatrial dashboard --print-config grafana")
+    print(resources.files("seatrial.monitor").joinpath(_CONFIGS[kind]).read_text(encoding="utf-8"), end="")
+    return EXIT_DONE
+
+
+def _check_interval(interval_s: float, least_s: float, most_s: float, run: str) -> None:
+    if not least_s <= interval_s <= most_s:
+        raise UsageError(f"An interval of {interval_s:g} s is out of range: {least_s:g} to {most_s:g}", run=run)
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

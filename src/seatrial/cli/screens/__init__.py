@@ -1,1 +1,0 @@
-"""What the verbs print and ask."""

@@ -1,0 +1,216 @@
+"""The standard streams and the one line that changes: what stands on a terminal besides the target's output."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from seatrial.errors import SeatrialError
+
+if TYPE_CHECKING:
+    from seatrial.runs.following.output import Stream
+
+_NAMES = ("stdin", "stdout", "stderr")
+
+#: A terminal's size as its shell tells it. rich prints nothing at all on 0 columns, and fills a line of 10^10.
+_SIZES = ("COLUMNS", "LINES")
+_LARGEST = 10_000
+
+
+def prepare() -> None:
+    """Open what is closed on /dev/null, replace characters that a stream's encoding lacks, forget impossible sizes.
+
+    A closed descriptor does not stay closed: the next file opened would get its number, and what a target prints would
+    be written into a plan or a log.
+    """
+    for number, name in enumerate(_NAMES):
+        if not _is_open(number):
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nowhere, number)  # inheritable, as a standard stream is
+            if nowhere != number:
+                os.close(nowhere)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w" if number else "r", encoding="utf-8"))  # noqa: SIM115, PTH123
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)  # whatever a test has put in its place may have none
+        if reconfigure is not None:
+            # UTF-8 lacks only halves of characters, which stand for bytes of a name that are not UTF-8.
+            reconfigure(errors="backslashreplace" if stream.encoding.lower().startswith("utf") else "replace")
+    for name in _SIZES:
+        if (size := os.environ.get(name)) is not None and not (size.isdecimal() and 1 <= int(size[:9]) <= _LARGEST):
+            del os.environ[name]
+
+
+def finish() -> None:
+    """Write what is still in memory, so that a failure is ours to tell and not the interpreter's at its end.
+
+    Raises BrokenPipeError when the reader has gone, SeatrialError when standard output cannot be written.
+    """
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise cannot_write(error) from error
+
+
+def cannot_write(error: OSError) -> SeatrialError:
+    """The sentence for an output that is a full disk or a broken device."""
+    return SeatrialError(
+        f"The output cannot be written: {error.strerror}",
+        cause="standard output goes to a full disk or to a device that accepts no data",
+        run="df -h .",
+    )
+
+
+def are_writable() -> bool:
+    """Whether both output streams still take what is in memory for them."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        return False
+    return True
+
+
+def abandon() -> None:
+    """What is still in memory goes nowhere: at its end the interpreter flushes once more, and would complain."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(nowhere, number)
+    os.close(nowhere)
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+#: The target has been quiet for so long before the line comes back.
+QUIET_S = 0.3
+
+#: A target that has moved the cursor within this time draws something of its own. tqdm draws ten times a second.
+OWN_DRAWING_S = 10.0
+
+#: Without a terminal: a line after so long, then each after twice the time of the one before, up to the last.
+FIRST_LOG_S, SELDOM_LOG_S = 30.0, 600.0
+
+#: A carriage return inside a line, and the sequences that move the cursor or erase (ECMA-48, 8.3) or save it (xterm).
+_DRAWS = re.compile(rb"\r(?![\r\n])|\x1b\[[0-9;]*[A-HJKSTdf]|\x1b[78M]")
+
+#: xterm's alternate screen and a hidden cursor: from here to its end the target has the screen for itself.
+_TAKES = re.compile(rb"\x1b\[\?(?:1049|47|25)([hl])")
+
+
+class LiveLine:
+    """Shows one line on standard error, and steps aside for what else is printed there.
+
+    The caller says what is printed (``before_output``) and calls ``show`` several times a second.
+    """
+
+    def __init__(self) -> None:
+        self._terminal = _is_terminal(2) and os.environ.get("TERM", "dumb") != "dumb"
+        self._possible = self._terminal and not _is_pipe(1)  # whoever reads the pipe may print here, too: ``| tee``
+        self._own: list[Stream] = ["stderr"]  # what is printed there stands where the line would
+        if _is_terminal(1) if self._terminal else are_one_file(1, 2):
+            self._own.append("stdout")
+        self._shown = ""
+        self._at_line_start = True
+        self._taken = False
+        self._drew_s = float("-inf")
+        self._output_s = time.monotonic()
+        self._log_due_s, self._log_every_s = self._output_s + FIRST_LOG_S, FIRST_LOG_S
+
+    @property
+    def changes(self) -> bool:
+        """Whether a line can be drawn over: on a terminal that nobody else prints on."""
+        return self._possible
+
+    def before_output(self, stream: Stream, data: bytes) -> None:
+        """Called with the target's output before it is printed."""
+        self.clear()
+        if stream not in self._own or not data:
+            return
+        self._output_s = time.monotonic()
+        self._at_line_start = data.endswith(b"\n")
+        if b"\x1b" in data or b"\r" in data:
+            if _DRAWS.search(data):
+                self._drew_s = self._output_s
+            for taken in _TAKES.finditer(data):
+                showing_cursor = taken[0].startswith(b"\x1b[?25")
+                self._taken = (taken[1] == b"l") is showing_cursor
+
+    def show(self, text: str) -> str | None:
+        """Show ``text`` ("": nothing) if there is room now. Without a terminal: now and then a line for the log."""
+        now_s = time.monotonic()
+        if not self._terminal:
+            return self._for_a_log(text, now_s)
+        from seatrial.system.caller import in_foreground
+
+        free = self._possible and self._at_line_start and not self._taken and now_s - self._output_s >= QUIET_S
+        if not text or not free or now_s - self._drew_s < OWN_DRAWING_S or not in_foreground(2):
+            self.clear()
+        elif text != self._shown:
+            self._draw(text)
+        return None
+
+    def clear(self) -> None:
+        """Take it away; the cursor is where it was."""
+        if self._shown:
+            self._shown = ""
+            _print("\r\x1b[K")
+
+    def _draw(self, text: str) -> None:
+        self._shown = text
+        with contextlib.suppress(OSError):  # as _print
+            width = os.get_terminal_size(2).columns or 80
+            _print(f"\r\x1b[K\x1b[2m{text[: max(1, width - 1)]}\x1b[0m")
+
+    def _for_a_log(self, text: str, now_s: float) -> str | None:
+        if not text or now_s < self._log_due_s or not self._at_line_start:
+            return None
+        self._log_every_s = min(2 * self._log_every_s, SELDOM_LOG_S)
+        self._log_due_s = now_s + self._log_every_s
+        return text
+
+
+def _print(text: str) -> None:
+    """A terminal that was closed is no reason to stop following the run."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def _is_terminal(number: int) -> bool:
+    try:
+        return os.isatty(number)
+    except OSError:
+        return False
+
+
+def are_one_file(*numbers: int) -> bool:
+    """``2>&1``, and everything that starts a program with one pipe for both."""
+    try:
+        return len({(os.fstat(number).st_dev, os.fstat(number).st_ino) for number in numbers}) == 1
+    except OSError:
+        return False
+
+
+def _is_pipe(number: int) -> bool:
+    try:
+        mode = os.fstat(number).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)

@@ -1,0 +1,1 @@
+"""Hold what all three programs share: standard library only, Python 3.8."""

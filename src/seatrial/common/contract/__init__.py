@@ -1,0 +1,1 @@
+"""Define what the host writes and the agent reads."""

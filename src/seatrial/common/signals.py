@@ -1,0 +1,306 @@
+"""Step anatomy: the parts of an unmodified script's steps, as the hook measured them, read by every view.
+
+The lines are the target's (seatrial.agent.hook): no type and no size of a value is taken for granted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Keys of a step event that make it a line of the hook's, and no number of the script's own.
+LINE, FACTS, STOPPED, MEMORY = "anatomy", "training", "hook_stopped", "gpu_memory"
+HOOK_KEYS = (LINE, FACTS, STOPPED, MEMORY, "tune", "tuned", "trial", "trial_failed")
+
+#: Region → what it is, in the order in which a step goes through them; ``other`` is what is left.
+REGIONS: Mapping[str, str] = {
+    "data": "waiting for data",
+    "copy": "copies to the GPU",
+    "other": "Python between",
+    "forward": "forward pass",
+    "backward": "backward pass",
+    "optimizer": "optimizer",
+    "sync": "waiting for GPU",
+    "communication": "waiting for ranks",
+    "evaluation": "evaluation",
+    "checkpoint": "saving",
+}
+
+#: Regions that windows measure more finely than the whole run: copies and waits are taken out of the others there.
+_REFINED = ("copy", "other", "forward", "backward", "optimizer", "sync", "communication")
+
+#: The rest of a step whose forward pass was not separated: under torch.compile, and before the first window.
+UNDIVIDED = "forward and Python"
+
+#: What waiting for other ranks hides in, where the host does not see it itself: first what waits for the GPU.
+_ENDLESS_S = 30 * 86400.0  # a pass of months is a sampler asked for "enough" samples, and no pass that anyone awaits
+_HIDES_COMMUNICATION = ("sync", "backward", "copy", "optimizer", "forward", "other")
+
+#: Fewer steps than this predict nothing. Our choice, as the first window opens after three.
+FEWEST_STEPS = 10
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A line of the script that waits for the GPU: ``train.py:41 item``, how often and how long in each step."""
+
+    site: str
+    per_step: float
+    seconds_per_step: float
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """The steps of one rank, from the end of the first to the last.
+
+    Attributes:
+        regions: seconds by REGIONS; they add up to ``seconds``.
+        examples: trained on, 0 if unknown. median_step_s: of the lines that have it.
+        gpu: phase of the step → share of the stream's time, in windows; {} without a GPU.
+        caught_up: share of marks at which the GPU had done all that it was given: 1.0 is a GPU that waits for the host.
+        copies_per_step, pageable, blocking: of copies to the GPU; the last two are shares, 0 to 1.
+        facts: device, parameters, loader, precision …, as the script has them.
+        over_time: (Unix time, region → seconds since the line before) of each line.
+        exposed_communication: share of the step that DDP's all-reduces take beyond what the backward pass hides.
+    """
+
+    rank: int
+    steps: int
+    seconds: float
+    regions: Mapping[str, float]
+    examples: int = 0
+    median_step_s: float | None = None
+    gpu: Mapping[str, float] = field(default_factory=dict)
+    caught_up: float | None = None
+    copies_per_step: float = 0.0
+    pageable: float = 0.0
+    blocking: float = 0.0
+    waits: tuple[Wait, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    over_time: tuple[tuple[float, Mapping[str, float]], ...] = ()
+    peak_bytes: int | None = None
+    alloc_retries: int = 0
+    compile_s: float = 0.0
+    exposed_communication: float | None = None
+
+    def share(self, region: str) -> float:
+        """Return the region's share of the time, 0 to 1."""
+        return self.regions.get(region, 0.0) / self.seconds if self.seconds else 0.0
+
+    def words(self, region: str) -> str:
+        """Return the region's name."""
+        return UNDIVIDED if region == "other" and "forward" not in self.regions else REGIONS[region]
+
+    @property
+    def steps_per_s(self) -> float | None:
+        return (self.steps - 1) / self.seconds if self.seconds and self.steps > 1 else None
+
+    @property
+    def examples_per_s(self) -> float | None:
+        return self.examples / self.seconds if self.seconds and self.examples else None
+
+    @property
+    def waits_per_step(self) -> float:
+        return sum(wait.per_step for wait in self.waits)
+
+
+def is_hooks(event: Mapping[str, Any]) -> bool:
+    """Return whether a step event is a line of the hook's."""
+    return any(isinstance(event.get(key), Mapping) for key in HOOK_KEYS)
+
+
+def read_anatomy(events: Iterable[Mapping[str, Any]]) -> tuple[Anatomy, ...]:
+    """Return the ranks' anatomies, by rank; of several processes of one rank, the one with the most steps."""
+    lines: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
+    facts: dict[tuple[int, int], Mapping[str, Any]] = {}
+    for event in events:
+        for key, kept in ((LINE, lines), (FACTS, facts)):
+            value = event.get(key)
+            if isinstance(value, Mapping):
+                process = (int(_number(event.get("rank"))), int(_number(value.get("pid"))))
+                if kept is lines:
+                    lines.setdefault(process, []).append({"t": event.get("t"), **value})
+                else:
+                    facts[process] = value
+    best: dict[int, Anatomy] = {}
+    for process, found in lines.items():
+        made = _made(process[0], found, facts.get(process, {}))
+        if made.rank not in best or made.steps > best[made.rank].steps:
+            best[made.rank] = made
+    return tuple(best[rank] for rank in sorted(best))
+
+
+def read_facts(events: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the hook's last facts about a process of rank 0 that ended; {} if none did."""
+    found: Mapping[str, Any] = {}
+    for event in events:
+        facts = event.get(FACTS)
+        if isinstance(facts, Mapping) and "cuda_build" in facts and not event.get("rank"):
+            found = facts
+    return found
+
+
+def compiles_since_s(events: Iterable[Mapping[str, Any]]) -> float | None:
+    """Return when a process of rank 0 without steps began to compile, in seconds since its start; None if none did."""
+    found = [facts for event in events if isinstance(facts := event.get(FACTS), Mapping) and not event.get("rank")]
+    return next((_number(facts["compiles_since_s"]) for facts in reversed(found) if "compiles_since_s" in facts), None)
+
+
+def rates(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return rank 0's ``steps_per_s`` and ``examples_per_s`` between the first and the last of these lines.
+
+    The position in a pass over the data and the time it still takes are ``pass_pct`` and ``pass_left_s``, except for
+    endless loaders. {} with fewer than two lines.
+    """
+    lines = [line for event in events if isinstance(line := event.get(LINE), Mapping) and not event.get("rank")]
+    if not lines:
+        return {}
+    first, last = lines[0], lines[-1]
+    seconds = _number(last.get("seconds")) - _number(first.get("seconds"))
+    steps = _number(last.get("steps")) - _number(first.get("steps"))
+    if seconds <= 0 or steps <= 0:
+        return {}
+    found = {"steps_per_s": steps / seconds}
+    examples = _number(last.get("examples")) - _number(first.get("examples"))
+    if examples > 0:
+        found["examples_per_s"] = examples / seconds
+    done, length = _pair(last.get("pass"))
+    left_s = (length - done) * seconds / steps
+    if length >= done > 0 and left_s < _ENDLESS_S:
+        found["pass_pct"] = 100 * done / length
+        found["pass_left_s"] = left_s
+    return {name: float(f"{value:.4g}") for name, value in found.items()}
+
+
+def measured_window(ranks: Sequence[Anatomy]) -> tuple[float, float] | None:
+    """Return begin and end of the first rank's steps, on the clock of its lines; None without time between them."""
+    over_time = ranks[0].over_time
+    if not over_time or not ranks[0].seconds:
+        return None
+    end_s = over_time[-1][0]
+    return max(0.0, end_s - ranks[0].seconds), end_s
+
+
+def why_stopped(events: Iterable[Mapping[str, Any]]) -> str | None:
+    """Return why the hook switched itself off; None if it did not."""
+    for event in events:
+        stopped = event.get(STOPPED)
+        if isinstance(stopped, Mapping):
+            return str(stopped.get("reason"))[:300]
+    return None
+
+
+def _made(rank: int, lines: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Anatomy:
+    last = lines[-1]
+    seconds = _number(last.get("seconds"))
+    window = last.get("window")
+    window = window if isinstance(window, Mapping) else {}
+    steps_seen = max(1.0, _number(window.get("steps")))
+    copied = window.get("copied")
+    copied = copied if isinstance(copied, Mapping) else {}
+    copies = _number(copied.get("count"))
+    gpu = _numbers(window.get("gpu"))
+    stream_s = sum(gpu.values())
+    caught, marks = _pair(window.get("caught_up"))
+    durations = [value for line in lines if (value := _number(line.get("median_step_s")))]
+    return Anatomy(
+        rank=rank,
+        steps=int(_number(last.get("steps"))),
+        seconds=seconds,
+        regions=_with_communication(
+            _refined(_numbers(last.get("regions")), _numbers(window.get("regions"))),
+            max(_exposed_s(last.get("ddp")) * _number(last.get("steps")), _share_of_gpu(gpu) * seconds),
+        ),
+        examples=int(_number(last.get("examples"))),
+        median_step_s=sorted(durations)[len(durations) // 2] if durations else None,
+        gpu={phase: spent / stream_s for phase, spent in gpu.items()} if stream_s else {},
+        caught_up=caught / marks if marks else None,
+        copies_per_step=copies / steps_seen,
+        pageable=_number(copied.get("pageable")) / copies if copies else 0.0,
+        blocking=_number(copied.get("blocking")) / copies if copies else 0.0,
+        waits=tuple(_waits(window.get("waits"), steps_seen)),
+        facts=facts,
+        over_time=tuple(_over_time(lines)),
+        peak_bytes=int(_number(last.get("peak_bytes"))) or None,
+        alloc_retries=int(_number(last.get("alloc_retries"))),
+        compile_s=_number(last.get("compile_s")),
+        exposed_communication=_exposed(last.get("ddp")),
+    )
+
+
+def _refined(whole: Mapping[str, float], window: Mapping[str, float]) -> dict[str, float]:
+    """Return the whole run's regions, those that windows separate in the windows' proportions. The sum stays."""
+    fine = {region: max(0.0, window.get(region, 0.0)) for region in _REFINED}
+    coarse_s = sum(whole.get(region, 0.0) for region in _REFINED)
+    if not sum(fine.values()):
+        return {region: whole[region] for region in REGIONS if region in whole}
+    scale = coarse_s / sum(fine.values())
+    made = {region: fine[region] * scale if region in fine else whole.get(region, 0.0) for region in REGIONS}
+    return {region: spent for region, spent in made.items() if spent > 0}
+
+
+def _with_communication(regions: Mapping[str, float], seconds: float) -> dict[str, float]:
+    """Raise waiting for ranks to at least so many seconds, and lower what hid it. The sum stays."""
+    made = dict(regions)
+    missing = seconds - made.get("communication", 0.0)
+    for region in _HIDES_COMMUNICATION:
+        taken = min(max(0.0, missing), made.get(region, 0.0))
+        if taken:
+            made[region] -= taken
+            made["communication"] = made.get("communication", 0.0) + taken
+            missing -= taken
+    return {region: made[region] for region in REGIONS if made.get(region, 0.0) > 0}
+
+
+def _exposed_s(ddp: Any) -> float:
+    """Return the seconds of a step in which DDP communicates without computing."""
+    times = _numbers(ddp)
+    return max(0.0, times.get("backward_comm_s", 0.0) - times.get("backward_compute_comm_overlap_s", 0.0))
+
+
+def _share_of_gpu(gpu: Mapping[str, float]) -> float:
+    """Return the share of the stream's time spent waiting for ranks (FSDP, collectives of the script)."""
+    whole = sum(gpu.values())
+    return gpu.get("communication", 0.0) / whole if whole else 0.0
+
+
+def _over_time(lines: Sequence[Mapping[str, Any]]) -> Iterable[tuple[float, dict[str, float]]]:
+    before: Mapping[str, float] = {}
+    for line in lines:
+        now, window = _numbers(line.get("regions")), line.get("window")
+        since = {region: max(0.0, spent - before.get(region, 0.0)) for region, spent in now.items()}
+        found = _numbers(window.get("regions")) if isinstance(window, Mapping) else {}
+        yield _number(line.get("t")), _refined(since, found)
+        before = now
+
+
+def _waits(value: Any, steps: float) -> Iterable[Wait]:
+    for entry in value if isinstance(value, list) else []:
+        if isinstance(entry, list) and len(entry) == 3 and isinstance(entry[0], str):
+            yield Wait(entry[0][:120], _number(entry[1]) / steps, _number(entry[2]) / steps)
+
+
+def _exposed(ddp: Any) -> float | None:
+    """Return the exposed communication. Source: torch's DDP logger; overlap is communication during computing."""
+    times = _numbers(ddp)
+    whole, sent = times.get("backward_compute_s", 0.0), times.get("backward_comm_s", 0.0)
+    if not whole:
+        return None
+    return max(0.0, sent - times.get("backward_compute_comm_overlap_s", 0.0)) / whole
+
+
+def _pair(value: Any) -> tuple[float, float]:
+    return (_number(value[0]), _number(value[1])) if isinstance(value, list) and len(value) == 2 else (0.0, 0.0)
+
+
+def _numbers(value: Any) -> dict[str, float]:
+    return {str(key): _number(item) for key, item in value.items()} if isinstance(value, Mapping) else {}
+
+
+def _number(value: Any) -> float:
+    """Return a finite number that is not negative; anything else is 0."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return 0.0
+    return float(value) if math.isfinite(value) and 0 <= value < 1e15 else 0.0

@@ -1,0 +1,199 @@
+"""Compose's command line: ``docker compose``, or the same program over Podman's socket; and its containers.
+
+``podman compose`` (Podman 4.7 and later) only calls another program, docker-compose or podman-compose, and points it at
+Podman's socket. That is done here, so that it works with any Podman from 4.0 on and is always docker-compose:
+podman-compose is another program with other words, and lacks much of what the override is made of.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import socket
+import stat
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from seatrial.backends.containers.client import STATUSES
+from seatrial.backends.containers.engine import COMPOSE_LABEL, ContainerEngine
+from seatrial.errors import EngineUnavailableError
+from seatrial.system import command
+
+#: For questions and for what takes things down: containers get their grace time first.
+ANSWER_TIMEOUT_S = 60.0
+
+#: Where Docker's packages put its plug-ins. Source: docker/cli, cli-plugins/manager/manager_unix.go.
+PLUGIN_FOLDERS = (
+    "/usr/local/lib/docker/cli-plugins",
+    "/usr/local/libexec/docker/cli-plugins",
+    "/usr/lib/docker/cli-plugins",
+    "/usr/libexec/docker/cli-plugins",
+)
+
+#: Podman's service ends by itself when nobody has been connected to it for so long; its containers go on.
+_IDLE_S = 60
+
+_START_TIMEOUT_S = 20.0
+
+#: Variables that change which containers Podman sees, or how it runs them.
+_OF_PODMAN = ("CONTAINERS_CONF", "CONTAINERS_CONF_OVERRIDE", "CONTAINERS_STORAGE_CONF", "HOME")
+
+_INSTALL = "sudo apt-get install docker-compose-plugin   # Debian: docker-compose; Docker itself is not needed"
+
+_SERVICE_LABEL = "com.docker.compose.service"
+_ONE_OFF_LABEL = "com.docker.compose.oneoff"
+_EXIT = re.compile(r"Exited \((\d+)\)")
+
+
+@dataclass(frozen=True)
+class Compose:
+    """Compose's command line over some files.
+
+    Attributes:
+        call: Compose's program with the engine's global options, e.g. ``("docker", "compose")``.
+        files: the user's, in their order; the first one's folder is what paths count from. override: ours, the last.
+        wake: makes the engine listen, where it does not always; called before each command.
+    """
+
+    call: tuple[str, ...]
+    files: tuple[Path, ...]
+    environ: Mapping[str, str]
+    override: Path | None = None
+    wake: Callable[[], None] = lambda: None
+
+    def argv(self, *words: str) -> list[str]:
+        """A command line, to be run now. Raises EngineUnavailableError: the engine cannot be made to listen."""
+        self.wake()
+        files = [*self.files, *([self.override] if self.override else [])]
+        return [*self.call, *(word for file in files for word in ("-f", str(file))), *words]
+
+    def with_override(self, override: Path) -> Compose:
+        return replace(self, override=override)
+
+    def ask(self, *words: str, timeout_s: float = ANSWER_TIMEOUT_S) -> command.Completed:
+        """Run a command of Compose to its end; the caller judges its exit code."""
+        return command.run(self.argv(*words), timeout_s=timeout_s, env=self.environ, cwd=self.files[0].parent, input="")
+
+
+def unescaped(value: Any) -> Any:
+    """Return what Compose prints with ``$$`` replaced by one dollar."""
+    if isinstance(value, str):
+        return value.replace("$$", "$")
+    if isinstance(value, list):
+        return [unescaped(each) for each in value]
+    if isinstance(value, dict):
+        return {key: unescaped(each) for key, each in value.items()}
+    return value
+
+
+def escaped(words: Sequence[str]) -> list[str]:
+    """For a file that Compose reads: a dollar that is one."""
+    return [word.replace("$", "$$") for word in words]
+
+
+def compose_of(backend: ContainerEngine, environ: Mapping[str, str]) -> Compose:
+    """Return Compose over no files yet. Raises EngineUnavailableError: Podman without docker-compose."""
+    if backend.dialect.compose:
+        return Compose((*backend.client.call, "compose"), (), environ)
+    program = docker_compose(environ)
+    if program is None:
+        raise EngineUnavailableError(
+            "A Compose file on Podman needs the program docker-compose (Compose v2), which is not here", run=_INSTALL
+        )
+    address = _socket([*backend.call, *(environ.get(name, "") for name in _OF_PODMAN)])
+    kept = {name: value for name, value in environ.items() if not name.startswith("DOCKER_")}
+    # What Podman builds, it builds by Docker's older API.
+    environ = {**kept, "DOCKER_HOST": f"unix://{address}", "DOCKER_BUILDKIT": "0"}
+    return Compose((program,), (), environ, wake=partial(_wake, tuple(backend.call), address, environ))
+
+
+def docker_compose(environ: Mapping[str, str]) -> str | None:
+    """The program of Compose v2, which is a plug-in of Docker's command line and runs without it."""
+    home = environ.get("HOME")
+    folders = [f"{home}/.docker/cli-plugins"] if home else []
+    for folder in [*folders, *PLUGIN_FOLDERS]:
+        if os.access(path := f"{folder}/docker-compose", os.X_OK):
+            return path
+    found = shutil.which("docker-compose", path=environ.get("PATH"))
+    # Version 1, a Python script, has the same name; everything else is v2.
+    return found if found and Path(found).read_bytes()[:4] == b"\x7fELF" else None
+
+
+def _socket(settings: Sequence[str]) -> Path:
+    """Return the socket of a service of our own, for this Podman with its options and settings.
+
+    A socket's path has 107 characters at most, so it is not in the state folder. Raises EngineUnavailableError.
+    """
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    parent = Path(runtime) if Path(runtime).is_dir() and runtime.startswith("/") else Path("/tmp")
+    folder = parent / f"seatrial-podman-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise EngineUnavailableError(f"{folder} is not this user's alone", run=f"ls -ld {folder}")
+    key = hashlib.sha256("\0".join(settings).encode()).hexdigest()[:12]
+    return folder / f"{key}.sock"
+
+
+def _wake(call: tuple[str, ...], address: Path, environ: Mapping[str, str]) -> None:
+    """Start Podman's service if it does not listen. Raises EngineUnavailableError."""
+    if _listens(address):
+        return
+    argv = [*call, "system", "service", "--time", str(_IDLE_S), f"unix://{address}"]
+    log = address.with_suffix(".log")
+    log.unlink(missing_ok=True)
+    command.spawn_detached(argv, output=log, env=environ)
+    deadline_s = time.monotonic() + _START_TIMEOUT_S
+    while not _listens(address):
+        if time.monotonic() > deadline_s:
+            lines = log.read_text(errors="replace").strip().splitlines()
+            raise EngineUnavailableError(
+                f"Podman's service does not listen on {address}", cause=lines[-1] if lines else None, run=" ".join(argv)
+            )
+        time.sleep(0.05)
+
+
+def _listens(address: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
+        try:
+            made.connect(str(address))
+        except OSError:
+            return False
+    return True
+
+
+@dataclass(frozen=True)
+class Container:
+    """One of them.
+
+    Attributes:
+        status: ``created``, ``running`` or ``exited``. exit_code: of one that has ended.
+    """
+
+    status: str
+    exit_code: int | None
+
+
+def containers(backend: ContainerEngine, project: str) -> dict[str, Container]:
+    """Service → its container, the last that was made. Raises EngineUnavailableError."""
+    labels = "\t".join(backend.dialect.label_form % label for label in (_SERVICE_LABEL, _ONE_OFF_LABEL))
+    form = "{{.ID}}\t" + labels + "\t{{.State}}\t{{.Status}}"
+    words = ("--all", "--no-trunc", "--filter", f"label={COMPOSE_LABEL}={project}", "--format", form)
+    ended = backend.client.ask("ps", *words)
+    if ended.exit_code != 0:
+        raise backend.client.unavailable(ended.stderr)
+    found: dict[str, Container] = {}
+    for line in ended.stdout.splitlines():
+        parts = line.split("\t")
+        if len(parts) != 5 or parts[2].lower() == "true":
+            continue
+        status = STATUSES.get(parts[3].lower(), "running")
+        code = _EXIT.match(parts[4])
+        found.setdefault(parts[1], Container(status, int(code[1]) if code else None))
+    return found

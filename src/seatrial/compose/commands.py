@@ -1,0 +1,230 @@
+"""up, down and refresh of a Compose file's group."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from seatrial.backends import table
+from seatrial.backends.containers.engine import ContainerEngine
+from seatrial.compose import up as starting
+from seatrial.compose.client import Compose, compose_of, containers, docker_compose
+from seatrial.compose.group import ENDED, Group, GroupStore
+from seatrial.compose.group import refresh as refresh_runs
+from seatrial.compose.plan import ComposeContext, checked_gpus, with_images
+from seatrial.compose.read import ComposeFile, find_files, read_compose, with_profiles
+from seatrial.compose.receipt import request_notify, show_receipt
+from seatrial.compose.request import Console, UpRequest
+from seatrial.compose.warnings import ComposeWarning, check_compose, is_taken, published
+from seatrial.compose.watch import Watch, exit_code
+from seatrial.errors import EXIT_DONE, EngineUnavailableError, SeatrialError, UsageError
+from seatrial.images.recipes import RECIPES
+from seatrial.job.loading import load_job, read_file
+from seatrial.job.model import Job, Target
+from seatrial.job.plan import EngineAddress
+from seatrial.planning.host import read_host
+from seatrial.runs.store import RunStore
+from seatrial.system.command import spawn_detached
+from seatrial.system.typed_path import as_typed, from_here
+
+#: Rules whose errors mean nothing to a run on the CPU.
+_OF_GPUS = ("counted-from-outside", "replicas-share")
+
+
+def up(request: UpRequest, console: Console, environ: Mapping[str, str]) -> int:
+    """Run the Compose file; return the exit code of the command."""
+    environ = with_profiles(environ, request.profiles)
+    context = _context(request, environ)
+    warnings = check_compose(context.file)
+    store = GroupStore(RunStore(request.project, environ))
+    if request.plan_only:
+        planned = starting.plan_only(context, store.runs)
+        console.show(starting.plan_text(planned, warnings))
+        return EXIT_DONE
+    console.allow(context.job)
+    group = _living(store, context.file)
+    again = group is not None
+    if group is None:
+        _refuse(context, warnings)
+        for warning in warnings:
+            console.say(str(warning))
+        group = starting.start(context, request, store, console)
+    else:
+        console.say(f"{group.name} is up already ({group.id}): going on with it")
+    if request.notify or not again:
+        request_notify(request, store.folder(group.id), console, environ)
+    if request.detach:
+        return _detach(request, store, group, console)
+    backend = _engine_of(group, environ)
+    watch = Watch(store, group, _compose(store, group, environ), backend, console, environ, again=again)
+    group = store.change_group(watch.to_the_end(), launcher=None)
+    code = exit_code(group)
+    show_receipt(group, store.runs, console, environ, as_json=request.as_json, exit_code=code)
+    return code
+
+
+def down(runs: RunStore, reference: str | None, console: Console, environ: Mapping[str, str]) -> None:
+    """Stop a group, or with None every one that has not ended; make receipts, remove containers; volumes stay.
+
+    Raises RunNotFoundError for an unknown group.
+    """
+    store = GroupStore(runs)
+    groups = store.all() if reference is None else [store.find(reference)]
+    stopped = 0
+    quiet = replace(console, write=lambda stream, data: None)
+    for group in groups:
+        now = refresh(store, group, environ)
+        if all(member.state in ENDED for member in now.members) and reference is None:
+            continue
+        watch = Watch(store, now, _compose(store, now, environ), _engine_of(now, environ), quiet, environ)
+        watch.stop_now()
+        watch.to_the_end()
+        console.say(f"{now.name or now.id} is down")
+        stopped += 1
+    if not stopped:
+        console.say("nothing of this project is up")
+
+
+def refresh(store: GroupStore, group: Group, environ: Mapping[str, str]) -> Group:
+    """Return the group with the states that its members came to while nobody followed them."""
+    group = refresh_runs(store, group, environ)
+    backend = _engine_of(group, environ)
+    try:
+        found = containers(backend, str(group.details.get("project")))
+        if not found:
+            backend.client.confirm(backend.client.at)
+    except SeatrialError:  # an engine that does not answer reports nothing new
+        return group
+    for member in group.members:
+        container = found.get(member.name)
+        if member.run is None and member.state == "running" and (container is None or container.status == "exited"):
+            code = container.exit_code if container else None
+            group = store.change(group, member.name, state="done" if code == 0 else "stopped", exit_code=code)
+    return group
+
+
+def _context(request: UpRequest, environ: Mapping[str, str]) -> ComposeContext:
+    """Read everything before anything is decided. Raises SeatrialError."""
+    backend = _engine(request.backend or "auto", environ)
+    files = request.files or find_files(request.project, environ)
+    if not files:
+        raise _no_file(request)
+    facts = backend.facts()
+    if not facts.available:
+        raise EngineUnavailableError(facts.reason[:1].upper() + facts.reason[1:], run=facts.fix)
+    backend = backend if facts.address is None else backend.bound_to(facts.address)
+    gpus = checked_gpus(request.gpus)
+    job = _job(request.project, request.notify)
+    file = read_compose(files, compose_of(backend, environ), request.names)
+    file, _ = with_images(file, backend)
+    # Podman's API passes no CDI names on (its command line does): device nodes and the driver's libraries then.
+    facts = facts if backend.dialect.compose else replace(facts, cdi_devices=())
+    return ComposeContext(file, job, backend, facts, read_host(environ), environ, gpus)
+
+
+def _no_file(request: UpRequest) -> UsageError:
+    """Return the error of a project without a Compose file. Raises ConfigError for what its seatrial.toml has."""
+    if not request.project.is_dir():
+        there = next(parent for parent in request.project.parents if parent.is_dir())
+        return UsageError(f"There is no project folder {request.project}", run=f"ls {as_typed(there)}")
+    if tracker := next((name for name in request.names if name in ("tensorboard", "mlflow")), None):
+        return UsageError(
+            f"seatrial up {tracker} was removed: TensorBoard and MLflow are services of a Compose file",
+            cause="examples/trackers has such a file",
+            run="seatrial up -f compose.yaml",
+        )
+    file = next((Path(name) for name in request.names if name.endswith((".yaml", ".yml"))), None)
+    if file is not None and file.is_file():
+        return UsageError(f"{file} is a file: --file names it", run=f"seatrial up -f {as_typed(file)}")
+    one_run = bool({"target", "module"} & set(read_file(request.project)))
+    return UsageError(
+        f"There is no Compose file in {from_here(request.project)}",
+        cause="Its seatrial.toml describes one run" if one_run else None,
+        run="seatrial run" if one_run else "seatrial up -f FILE",
+    )
+
+
+def _engine(name: str, environ: Mapping[str, str]) -> ContainerEngine:
+    if name == "auto":
+        docker, podman = (table.engine(each, environ) for each in ("docker", "podman"))
+        there = docker.facts().available or not podman.facts().available or docker_compose(environ) is None
+        return docker if there else podman
+    if name not in table.ENGINES:
+        raise UsageError(f"A Compose file runs on docker or podman, not on {name}", run="seatrial up --on docker")
+    return table.engine(name, environ)
+
+
+def _engine_of(group: Group, environ: Mapping[str, str]) -> ContainerEngine:
+    """Return the engine on which a group was brought up."""
+    engine = _engine(str(group.details.get("backend", "docker")), environ)
+    at = group.details.get("engine")
+    return engine if at is None else engine.bound_to(EngineAddress.model_validate(at))
+
+
+def _job(project: Path, notify: tuple[str, ...]) -> Job:
+    """Return what seatrial.toml has for every service: how images are built, criteria; without its target."""
+    job = load_job(
+        project,
+        {"image": {"ready": "compose"}, "notify": notify},
+        recipes=RECIPES,
+        without_container=lambda name: not table.isolates(name),
+    )
+    kept = {
+        key: getattr(job, key)
+        for key in ("criteria", "strict", "with_names", "watch", "image", "asks", "grace_s", "notify")
+    }
+    return Job(project=job.project, target=Target(kind="image", value=""), **kept)
+
+
+def _refuse(context: ComposeContext, warnings: list[ComposeWarning]) -> None:
+    """End it before anything starts if it cannot work. Raises UsageError."""
+    on_cpu = context.gpus is not None and context.gpus.kind == "none"
+    for warning in warnings:
+        if warning.severity == "error" and not (on_cpu and warning.id in _OF_GPUS):
+            raise UsageError(f"{warning.place}: {warning.message}", run=warning.place.show)
+    ours = containers(context.backend, context.file.name)
+    for name, service in context.file.services.items():
+        live = name in ours and ours[name].status == "running"
+        for address, port, protocol in [] if live else published(service):
+            if protocol == "tcp" and is_taken(address, port):
+                place = context.file.place(name, "ports", str(port))
+                raise UsageError(
+                    f"{place}: {name} publishes port {port}, which another program has",
+                    run=f"sudo ss -ltnp sport = :{port}",
+                )
+
+
+def _living(store: GroupStore, file: ComposeFile) -> Group | None:
+    """Return the group of this file that has not ended, whoever followed it; dead ones are closed on the way."""
+    for group in reversed(store.all()):
+        if group.details.get("project") != file.name:
+            continue
+        if all(member.ended for member in group.members):
+            return None
+        if group.details.get("compose") is None:  # its command line was killed before Compose had it
+            store.remove(group)
+            continue
+        return group
+    return None
+
+
+def _compose(store: GroupStore, group: Group, environ: Mapping[str, str]) -> Compose:
+    backend = _engine_of(group, environ)
+    files = tuple(Path(file) for file in group.details["files"])
+    override = store.folder(group.id) / starting.OVERRIDE
+    profiles = tuple(group.details.get("profiles") or ())
+    return replace(compose_of(backend, with_profiles(environ, profiles)), files=files, override=override)
+
+
+def _detach(request: UpRequest, store: GroupStore, group: Group, console: Console) -> int:
+    """Leave a process that follows it, so that receipts are made without this one."""
+    backend = str(group.details.get("backend", "docker"))
+    argv = [sys.executable, "-m", "seatrial", "up", "-C", str(request.project), "--on", backend]
+    argv += [word for file in request.files for word in ("-f", str(file))]
+    argv += [word for name in request.profiles for word in ("--profile", name)]
+    spawn_detached([*argv, *request.names], output=store.folder(group.id) / "watch.log")
+    console.show(group.id)
+    console.say(f"{group.name} is up in the background; seatrial runs ls shows it, seatrial runs stop ends it")
+    return EXIT_DONE

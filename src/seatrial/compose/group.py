@@ -1,0 +1,271 @@
+"""Group and Member: the services that one ``seatrial up`` started, as a record in the store of the project's runs.
+
+A group owns no process. Its file is its whole state, changed under a lock and replaced whole, so that a killed command
+line loses nothing: a later ``up`` or ``runs ls`` reads it and goes on. A member that computes is a run with its own
+record; the group only has its ID. Listing groups loads no models, as listing runs does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from seatrial.errors import DiskError, RunNotFoundError, SeatrialError, UntrustedPathError
+from seatrial.probe import processes
+from seatrial.runs.store import RunStore, is_run_id, new_run_id
+from seatrial.system import nofollow
+from seatrial.system.files import write_atomically
+from seatrial.system.near import did_you_mean
+
+#: task: ends by itself. service: runs until it is stopped.
+Role = Literal["task", "service"]
+
+#: waiting: for others, or for a GPU. skipped: a task that it needs failed.
+State = Literal["waiting", "running", "done", "failed", "stopped", "skipped"]
+
+#: States from which a member does not go on by itself.
+ENDED: frozenset[State] = frozenset({"done", "failed", "stopped", "skipped"})
+
+#: interrupted: no command line follows it, and it is not complete.
+GroupState = Literal["running", "done", "failed", "stopped", "interrupted"]
+
+#: In a project: chained receipts, for people.
+PAGES = (".seatrial", "pipelines")
+
+#: Of the records; groups of kinds that earlier versions had are not read, their runs stand for themselves.
+KIND = "compose"
+
+_FILE = "group.json"
+_MOST_BYTES = 8 << 20
+_SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Member:
+    """One Compose service.
+
+    Attributes:
+        needs: members that must be done before.
+        run: ID of its run; None if it has none yet, or is not measured.
+        why: the state's reason.
+        started_at, ended_at: seconds since the epoch.
+        gpus: how many it holds or held.
+    """
+
+    name: str
+    role: Role = "task"
+    target: str = ""
+    needs: tuple[str, ...] = ()
+    state: State = "waiting"
+    why: str = ""
+    run: str | None = None
+    exit_code: int | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    gpus: int = 0
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ENDED
+
+
+@dataclass(frozen=True)
+class Group:
+    """The members of one ``seatrial up``.
+
+    Attributes:
+        launcher: (PID, start time in ticks) of the command line that follows it; None if it is complete.
+        details: Compose's project, files, profiles, and engine.
+    """
+
+    id: str
+    members: tuple[Member, ...]
+    name: str | None = None
+    created_at: float = 0.0
+    launcher: tuple[int, int] | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+
+    def member(self, name: str) -> Member:
+        return next(member for member in self.members if member.name == name)
+
+    @property
+    def followed(self) -> bool:
+        """Its command line lives."""
+        process = processes.read(self.launcher[0]) if self.launcher else None
+        return process is not None and (process.pid, process.started_ticks) == self.launcher and process.state != "Z"
+
+    @property
+    def state(self) -> GroupState:
+        """Derived from the members' states, as far as they have been written down."""
+        states = {member.state for member in self.members}
+        if states <= {"done"}:
+            return "done"
+        if "running" in states or self.followed:
+            return "running"
+        if "waiting" in states:
+            return "interrupted"
+        return "failed" if "failed" in states else "stopped"
+
+    def changed(self, name: str, **changes: Any) -> Group:
+        """Return it with other values of one member."""
+        return replace(
+            self, members=tuple(replace(each, **changes) if each.name == name else each for each in self.members)
+        )
+
+
+def this_process() -> tuple[int, int]:
+    """Return PID and start time of this command line, for ``Group.launcher``."""
+    me = processes.read(os.getpid())
+    assert me is not None
+    return me.pid, me.started_ticks
+
+
+class GroupStore:
+    """The groups of one project.
+
+    Args:
+        store: the runs of the same project.
+    """
+
+    def __init__(self, store: RunStore) -> None:
+        self.runs = store
+        self.root = store.record / "groups"
+
+    def folder(self, group_id: str) -> Path:
+        """Return the folder of a group's record."""
+        return self.root / group_id
+
+    def create(self, members: tuple[Member, ...], *, name: str | None = None, details: Mapping[str, Any] = {}) -> Group:
+        """Make a group that this process follows. Raises DiskError."""
+        group = Group(new_run_id(), members, name, time.time(), this_process(), dict(details))
+        try:
+            self.folder(group.id).mkdir(mode=0o700, parents=True)
+        except OSError as error:
+            raise DiskError(f"Cannot create the folder of a group: {error.strerror}", run="df -h ~") from error
+        self._write(group)
+        return group
+
+    def all(self) -> list[Group]:
+        """Return every group that can be read, oldest first."""
+        try:
+            names = sorted(entry.name for entry in os.scandir(self.root) if is_run_id(entry.name))
+        except OSError:
+            return []
+        return [group for name in names if (group := self.read(name)) is not None]
+
+    def read(self, group_id: str) -> Group | None:
+        """Return the group as it is now; None if there is none, or none that can be read."""
+        try:
+            text = nofollow.read_regular(self.folder(group_id) / _FILE, most_bytes=_MOST_BYTES)
+            return _from_json(json.loads(text), group_id)
+        except (FileNotFoundError, UntrustedPathError, ValueError, TypeError, KeyError, RecursionError):
+            return None
+
+    def find(self, reference: str) -> Group:
+        """Return the group of this ID, unique part of one, or name (the newest of it); ``last`` is the newest.
+
+        Raises RunNotFoundError.
+        """
+        group = self.look_up(reference)
+        if group is None:
+            names = [each.name for each in self.all() if each.name]
+            raise RunNotFoundError(
+                f'No group "{reference}" in this project{did_you_mean(reference, names)}',
+                run="seatrial runs ls   # lists groups too",
+            )
+        return group
+
+    def look_up(self, reference: str) -> Group | None:
+        """Find a group as ``find`` does; None if there is none."""
+        groups = self.all()
+        if reference == "last":
+            return groups[-1] if groups else None
+        for group in reversed(groups):
+            if reference in (group.id, group.name):
+                return group
+        partial = [group for group in groups if group.id.startswith(reference) or group.id.endswith(f"-{reference}")]
+        if len(partial) > 1:
+            listed = ", ".join(group.id for group in partial[-3:])
+            raise RunNotFoundError(f'"{reference}" matches {len(partial)} groups: {listed}', run="seatrial runs ls")
+        return partial[0] if partial else None
+
+    def change(self, group: Group, name: str, **changes: Any) -> Group:
+        """Write down other values of one member; safe from several threads and processes."""
+        return self._changed(group, lambda now: now.changed(name, **changes))
+
+    def change_group(self, group: Group, **changes: Any) -> Group:
+        """Write down other values of the group itself."""
+        return self._changed(group, lambda now: replace(now, **changes))
+
+    def _changed(self, group: Group, change: Callable[[Group], Group]) -> Group:
+        """Change the group as it is now, while no other process does; return it."""
+        with (self.folder(group.id) / ".lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            now = change(self.read(group.id) or group)
+            self._write(now)
+        return now
+
+    def remove(self, group: Group) -> None:
+        """Forget a group, and delete its receipt in the project; its runs stay."""
+        shutil.rmtree(self.folder(group.id), ignore_errors=True)
+        with contextlib.suppress(OSError, SeatrialError), nofollow.folder(self.runs.project, *PAGES) as pages:
+            nofollow.remove_tree(pages, group.id)
+
+    def without_runs(self) -> list[Group]:
+        """Return groups that have ended and whose runs are all gone; pruning forgets them."""
+        return [
+            group
+            for group in self.all()
+            if not group.followed
+            and all(member.ended for member in group.members)
+            and not any(member.run and self.runs.run(member.run).folder.exists() for member in group.members)
+        ]
+
+    def _write(self, group: Group) -> None:
+        text = json.dumps({"schema_version": _SCHEMA_VERSION, "kind": KIND, **asdict(group)}, indent=1)
+        write_atomically(self.folder(group.id) / _FILE, text.encode("utf-8", "surrogateescape"), mode=0o600)
+
+
+def ended(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the new values of a member whose run has this summary."""
+    code = summary.get("exit_code")
+    state = "stopped" if summary.get("cause") == "stopped" else "done" if code == 0 else "failed"
+    why = "" if state == "done" else str(summary.get("outcome") or "")
+    return {"state": state, "why": why, "exit_code": code}
+
+
+def refresh(store: GroupStore, group: Group, environ: Mapping[str, str]) -> Group:
+    """Finalise members' runs that have ended while nobody followed them, and write down how."""
+    from seatrial.runs.finalise import finalise
+
+    for member in group.members:
+        if member.state == "running" and member.run is not None:
+            run = store.runs.run(member.run)
+            with contextlib.suppress(SeatrialError, OSError):
+                finalise(run, environ)
+            if (summary := run.summary()) is not None:
+                group = store.change(group, member.name, **ended(summary))
+    return group
+
+
+def _from_json(loaded: Any, group_id: str) -> Group:
+    """Raises KeyError, TypeError or ValueError for anything but a group of this version."""
+    if loaded["schema_version"] != _SCHEMA_VERSION or loaded["id"] != group_id or loaded["kind"] != KIND:
+        raise ValueError(group_id)
+    known = {each.name for each in fields(Member)}
+    members = tuple(
+        Member(**{**{key: value for key, value in each.items() if key in known}, "needs": tuple(each["needs"])})
+        for each in loaded["members"]
+    )
+    launcher = loaded.get("launcher")
+    loaded.update(members=members, launcher=tuple(launcher) if launcher else None)
+    return Group(**{key: value for key, value in loaded.items() if key in {each.name for each in fields(Group)}})

@@ -1,0 +1,155 @@
+"""The override file: what the plans add to the user's services, in Compose's words. Pure.
+
+``!reset`` takes a key of the user's file away, ``!override`` replaces a list instead of adding to it
+(Compose 2.24 and later; docs.docker.com/reference/compose-file/merge).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from seatrial.backends.table import ENGINES
+from seatrial.compose.client import escaped
+from seatrial.compose.gpu_requests import RESERVED, is_nvidias
+from seatrial.compose.service import COMPLETED, Service
+from seatrial.job.plan import FRAMED_LOG, LOG_LABEL, ContainerPlan, Mount, Plan
+from seatrial.planning.container.plan import GPU_DEVICE
+
+#: The keys of one service in the override.
+Entry = dict[str, Any]
+
+
+class _Replaced(list[Any]):
+    """A list that takes the place of the user's."""
+
+
+class _ReplacedKeys(dict[str, Any]):
+    """A mapping that does."""
+
+
+class _Gone:
+    """A key of the user's that is taken away."""
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+_Dumper.add_representer(_Replaced, lambda dumper, data: dumper.represent_sequence("!override", list(data)))
+_Dumper.add_representer(_ReplacedKeys, lambda dumper, data: dumper.represent_mapping("!override", dict(data)))
+_Dumper.add_representer(_Gone, lambda dumper, data: dumper.represent_scalar("!reset", "null"))
+
+
+def override(
+    services: Mapping[str, Service],
+    plans: Mapping[str, Plan],
+    waits: Sequence[tuple[str, str]],
+    *,
+    build_network: str = "default",
+) -> str:
+    """The file's text.
+
+    Args:
+        plans: of the services that become runs.
+        waits: (task, reader) pairs: the reader starts after the task's successful end.
+    """
+    entries: dict[str, Entry] = {}
+    for name, service in services.items():
+        entry = service_entry(service, plans[name]) if name in plans else {}
+        added = [writer for writer, reader in waits if reader == name]
+        if added:
+            entry["depends_on"] = {writer: {"condition": COMPLETED} for writer in added}
+        if service.build is not None and build_network != "default":
+            entry["build"] = {"network": build_network}
+        if entry:
+            entries[name] = entry
+    text: str = yaml.dump({"services": entries}, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
+    return f"# By seatrial up: what it adds to the Compose file, which stays as it is.\n{text}"
+
+
+def service_entry(service: Service, plan: Plan) -> Entry:
+    """Return the entry that a run's plan adds to its service."""
+    container = plan.container
+    assert container is not None
+    entry: Entry = {}
+    if container.labels[LOG_LABEL] == FRAMED_LOG:
+        entry |= _agent(service, container, ENGINES[plan.backend]().own_options)
+    entry["environment"] = {name: value.replace("$", "$$") for name, value in sorted(container.env.items())}
+    own = {(volume.source, volume.target) for volume in service.volumes}
+    mounts = [_mount(each) for each in container.mounts if (str(each.source), each.target) not in own]
+    lists = {
+        "volumes": mounts,
+        "tmpfs": [f"{each.target}:{each.options}" for each in container.tmpfs],
+        "group_add": list(container.groups),
+    }
+    entry |= {key: value for key, value in lists.items() if value}
+    entry |= _gpus(service, container)
+    entry["labels"] = dict(container.labels)
+    entry["stop_grace_period"] = f"{container.stop_timeout_s}s"
+    return entry
+
+
+def _agent(service: Service, container: ContainerPlan, own: Mapping[str, Any]) -> Entry:
+    """The agent is PID 1, runs what the service would run, and its log carries the evidence, so that it is not cut."""
+    options = dict(option.split("=", 1) for option in own["log_options"])
+    entry: Entry = {
+        "entrypoint": escaped(container.command),
+        "logging": _ReplacedKeys(driver=own["log_driver"], options=options),
+    }
+    if service.config.get("command"):
+        entry["command"] = _Gone()
+    entry |= {key: False for key in ("init", "tty", "stdin_open") if service.config.get(key)}
+    return entry
+
+
+def _gpus(service: Service, container: ContainerPlan) -> Entry:
+    """The GPUs by this host's way in, in place of every way that the file asks for them."""
+    entry: Entry = {}
+    config = service.config
+    reserved: Any = config
+    for key in RESERVED:
+        reserved = (reserved or {}).get(key)
+    requests = [each for each in reserved or () if not is_nvidias(each)]
+    requests += _requests(container)
+    if reserved or requests:
+        devices = _Replaced(requests) if requests else _Gone()
+        entry["deploy"] = {"resources": {"reservations": {"devices": devices}}}
+    if config.get("gpus"):
+        entry["gpus"] = _Gone()
+    if container.runtime:
+        entry["runtime"] = container.runtime
+    elif config.get("runtime") == "nvidia":
+        entry["runtime"] = _Gone()
+    nodes = [f"{node}:{node}" for node in container.devices if node.startswith("/")]
+    own = [each for each in config.get("devices") or () if not GPU_DEVICE.match(str(each.get("source")))]
+    if nodes or len(own) != len(config.get("devices") or ()):
+        kept = [f"{each['source']}:{each['target']}:{each.get('permissions', 'rwm')}" for each in own]
+        entry["devices"] = _Replaced([*kept, *nodes]) if kept or nodes else _Gone()
+    return entry
+
+
+def _requests(container: ContainerPlan) -> list[dict[str, Any]]:
+    """``--gpus`` and CDI names as device requests."""
+    requests: list[dict[str, Any]] = []
+    if container.gpus_flag == "all":
+        requests.append({"driver": "nvidia", "count": "all", "capabilities": ["gpu"]})
+    elif container.gpus_flag:
+        ids = container.gpus_flag.strip('"').partition("=")[2].split(",")
+        requests.append({"driver": "nvidia", "device_ids": ids, "capabilities": ["gpu"]})
+    if names := [name for name in container.devices if not name.startswith("/")]:
+        requests.append({"driver": "cdi", "device_ids": names, "capabilities": ["gpu"]})
+    return requests
+
+
+def _mount(mount: Mount) -> dict[str, Any]:
+    return {
+        "type": "bind",
+        "source": str(mount.source).replace("$", "$$"),
+        "target": mount.target,
+        "read_only": mount.read_only,
+        "bind": {"create_host_path": False},
+    }

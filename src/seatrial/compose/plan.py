@@ -1,0 +1,242 @@
+"""Services → Plans: which of them become runs, on which GPUs, with what around their command."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from seatrial.backends.base import EngineFacts, ImageFacts
+from seatrial.backends.containers.engine import ContainerEngine
+from seatrial.compose.gpu_requests import GpuAsk, foreign_ask, gpu_ask
+from seatrial.compose.read import ComposeFile
+from seatrial.compose.service import ImageConfig, Service
+from seatrial.errors import ConfigError, GpuContractError, GpuRequestError, SeatrialError
+from seatrial.job.gpu_request import GpuRequest
+from seatrial.job.gpus import Selection
+from seatrial.job.model import Job, Target
+from seatrial.job.plan import Mount, Plan
+from seatrial.job.script import ScriptFacts, script_facts
+from seatrial.job.units import parse_seconds
+from seatrial.planning.host import HostFacts
+from seatrial.planning.plan import make_plan, select_gpus
+from seatrial.planning.site import ServiceSite
+from seatrial.runs.run import Run
+from seatrial.runs.run_site import run_site
+
+_PYTHON = re.compile(r"(.*/)?python[\d.]*")
+
+
+@dataclass(frozen=True)
+class ComposeContext:
+    """The facts that plans are made from, read once.
+
+    Attributes:
+        job: seatrial.toml's values for every service: criteria, the network of builds.
+        gpus: replaces the request of each service that has one; None keeps the file's.
+        images: service → configuration of its image, of those that are here.
+    """
+
+    file: ComposeFile
+    job: Job
+    backend: ContainerEngine
+    engine: EngineFacts
+    host: HostFacts
+    environ: Mapping[str, str]
+    gpus: GpuRequest | None = None
+    images: Mapping[str, ImageFacts] = field(default_factory=dict)
+
+    def asks(self) -> dict[str, GpuAsk]:
+        """Return each service's GPU request, replaced ones included.
+
+        A variable by itself asks for none where there are none: Compose starts such a service on any machine.
+        """
+        found = {}
+        for name, service in self.file.services.items():
+            ask = gpu_ask(self.file, service)
+            if ask is None or (ask.ways == ("environment",) and self.gpus is None and not self.host.gpus):
+                continue
+            found[name] = ask if self.gpus is None else replace(ask, request=self.gpus)
+        return found
+
+
+def with_images(
+    file: ComposeFile, backend: ContainerEngine, *, pythons: bool = False
+) -> tuple[ComposeFile, dict[str, ImageFacts]]:
+    """Return the services with the configuration of their images, of those that are here.
+
+    Args:
+        pythons: find the Python in each as well, which starts a container of it.
+    """
+    store, facts, services = backend.images, dict[str, ImageFacts](), dict[str, Service]()
+    found: dict[str, str | None] = {}  # images of one build differ in their labels, and not in what is inside
+    for name, service in file.services.items():
+        inspected = backend.client.inspect("image", service.image)
+        image = store.image(service.image)
+        if inspected is None or image is None:
+            services[name] = service
+            continue
+        config = inspected.get("Config") or {}
+        if pythons:
+            inside = json.dumps([inspected.get("RootFS"), config.get("Env")]) if inspected.get("RootFS") else image.id
+            if inside not in found:
+                found[inside] = store.find_python(service.image)
+            image = replace(image, python=found[inside])
+        facts[name] = image
+        found_config = ImageConfig(
+            ports=bool(config.get("ExposedPorts")),
+            health_check=bool(config.get("Healthcheck")),
+            entrypoint=image.entrypoint,
+            cmd=image.cmd,
+            user=str(config.get("User") or ""),
+        )
+        services[name] = replace(service, image_config=found_config)
+    return file.with_services(services), facts
+
+
+def select(context: ComposeContext, leased: Mapping[str, str]) -> dict[str, Selection]:
+    """GPUs for each service: those that may run at once get different ones, as far as they ask for a count.
+
+    Args:
+        leased: UUID → run, of others.
+
+    Raises GpuContractError, GpuRequestError: with the service and its line.
+    """
+    chosen: dict[str, Selection] = {}
+    asks = context.asks()
+    # Named devices first: a count must not take what another service names.
+    for name in sorted(asks, key=lambda each: asks[each].request.kind != "devices"):
+        ask = asks[name]
+        taken = dict(leased)
+        for other, selection in chosen.items():
+            if not context.file.never_together(name, other):
+                taken |= {gpu.uuid: f"the service {other}" for gpu in selection.gpus}
+        job = context.job.model_copy(update={"gpus": ask.request})
+        try:
+            chosen[name] = select_gpus(job, ScriptFacts(), context.host, taken)
+        except (GpuContractError, GpuRequestError) as error:
+            place = context.file.place(name, *ask.path)
+            problem = error.message.removeprefix(f"--gpus {ask.request}: ")
+            raise type(error)(
+                f"{place}: {name} reserves {_in_words(ask.request)}: {problem}",
+                cause="; ".join(filter(None, [error.cause, "up plans for this machine's GPUs, for no others yet"])),
+                run=f"{context.file.command} --gpus none   # to try it on the CPU; or see: nvidia-smi -L",
+            ) from None
+    return chosen
+
+
+def _in_words(request: GpuRequest) -> str:
+    if request.kind == "devices":
+        return f"GPU {', '.join(request.devices)}"
+    if request.kind == "count":
+        return f"{request.count} GPU{'s' if request.count != 1 else ''}"
+    return "every GPU"
+
+
+def becomes_run(service: Service, ask: GpuAsk | None, python: str | None) -> bool:
+    """Return whether it is measured: every service that requests GPUs, and tasks that an agent can accompany.
+
+    One on another maker's accelerator is neither: its receipt would say that it ran on the CPU.
+    """
+    if service.replicas != 1 or foreign_ask(service) is not None:
+        return False
+    return ask is not None or (service.is_task and python is not None)
+
+
+def plan_service(
+    context: ComposeContext,
+    service: Service,
+    run: Run,
+    *,
+    selection: Selection,
+    image: ImageFacts | None,
+    ask: GpuAsk | None,
+) -> Plan:
+    """The plan of one service as a run.
+
+    Args:
+        image: None where it is not here yet, and nobody may build or pull it: the plan then has its name alone.
+    """
+    grace_s = context.job.grace_s
+    with suppress(SeatrialError, KeyError):
+        grace_s = parse_seconds(str(service.config["stop_grace_period"]))
+    python = image.python if image else None
+    watch = context.job.watch
+    job = context.job.without_notify.model_copy(
+        update={
+            "name": service.name,
+            "target": Target(kind="image", value=""),
+            "gpus": ask.request if ask else GpuRequest("none"),
+            "grace_s": grace_s,
+            "image": context.job.image.model_copy(update={"ready": service.image, "python": python}),
+            "mounts": _binds(service),
+            # A server without requests does not hang.
+            "watch": watch if service.is_task else watch.model_copy(update={"hang_after_s": None}),
+        }
+    )
+    argv = service_argv(service, image)
+    site = replace(
+        run_site(run, job.project, context.backend, context.engine, context.host),
+        selection=selection,
+        service=ServiceSite(
+            name=service.name,
+            argv=argv,
+            workdir=str(service.config.get("working_dir") or (image.workdir if image else "") or "/"),
+            environment=service.environment,
+            mounts=_binds(service),
+            filled=tuple(volume.target for volume in service.volumes),
+            read_only_root=bool(service.config.get("read_only")),
+        ),
+    )
+    return make_plan(job, site, _facts(service, argv))
+
+
+def service_argv(service: Service, image: ImageFacts | None) -> tuple[str, ...]:
+    """Return the command of the container, from entrypoint and command of file and image as an engine does."""
+    entrypoint, command = service.config.get("entrypoint"), service.config.get("command")
+    if entrypoint is None:
+        words = image.entrypoint if image else ()
+        rest = command if command is not None else image.cmd if image else ()
+    else:
+        words, rest = entrypoint, command or ()
+    argv = tuple(str(word) for word in (*words, *rest) if word is not None)
+    if not argv and image is None:
+        return (f"(the command of {service.image})",)
+    return argv
+
+
+def _binds(service: Service) -> tuple[Mount, ...]:
+    return tuple(
+        Mount(source=Path(volume.source), target=volume.target, read_only=volume.read_only)
+        for volume in service.volumes
+        if volume.kind == "bind" and volume.source.startswith("/")
+    )
+
+
+def _facts(service: Service, argv: tuple[str, ...]) -> ScriptFacts:
+    """The framework of the script that it runs, where that lies in the folder it is built from: decides the check."""
+    if service.context is None:
+        return ScriptFacts()
+    words = list(argv)
+    while words and not _PYTHON.fullmatch(words[0]):
+        words.pop(0)
+    script = next((word for word in words[1:] if not word.startswith("-")), None)
+    candidates = [] if script is None else [service.context / script.lstrip("/"), service.context / Path(script).name]
+    found = next((path for path in candidates if path.suffix == ".py" and path.is_file()), None)
+    if found is None:
+        return ScriptFacts()
+    with suppress(SeatrialError, OSError, ValueError):
+        target = Target(kind="script", value=str(found.relative_to(service.context)))
+        return ScriptFacts(framework=script_facts(target, service.context, any_python=True).framework)
+    return ScriptFacts()
+
+
+def checked_gpus(text: str | None) -> GpuRequest | None:
+    """``--gpus`` of the command line; None where it was not given. Raises ConfigError for ``auto``."""
+    request = GpuRequest.parse(text) if text is not None else None
+    if request is not None and request.kind == "auto":
+        raise ConfigError("--gpus auto means nothing here: the Compose file has the request", run="seatrial up")
+    return request

@@ -1,0 +1,313 @@
+"""The chained receipt: each member of a group with its run's verdict, and the time it took; HTML, Markdown and JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from seatrial.compose.group import KIND, PAGES, Group, GroupStore, Member
+from seatrial.compose.request import Console, UpRequest
+from seatrial.errors import SeatrialError
+from seatrial.job.loading import read_notify
+from seatrial.job.units import format_seconds
+from seatrial.runs import notify
+from seatrial.runs.run import Run
+from seatrial.runs.store import RunStore
+from seatrial.system import nofollow
+from seatrial.system.files import write_atomically
+from seatrial.system.names import Names, names_of
+from seatrial.system.typed_path import as_typed
+
+SCHEMA_VERSION = 2
+
+#: Findings of a run that are shown here; its own receipt has all.
+_MOST_FINDINGS = 3
+
+_MARKS = {"done": "[✓]", "failed": "[✗]", "stopped": "[✗]"}
+
+
+@dataclass(frozen=True)
+class Link:
+    """One member.
+
+    Attributes:
+        verdict: of its run's receipt in a few words; or why there is none.
+        level: of its run's outcome; None without a receipt.
+        seconds, gpu_seconds: of its target.
+        started_s: since the group's start; None if it never started.
+        receipt: digest of its run's receipt.
+    """
+
+    name: str
+    role: str
+    target: str
+    state: str
+    verdict: str
+    needs: tuple[str, ...] = ()
+    run: str | None = None
+    exit_code: int | None = None
+    gpus: int = 0
+    seconds: float | None = None
+    gpu_seconds: float = 0.0
+    started_s: float | None = None
+    receipt: str | None = None
+    findings: tuple[str, ...] = ()
+    level: str | None = None
+
+    @property
+    def missed_criteria(self) -> bool:
+        """It ended well and missed what its run requires."""
+        return self.state == "done" and self.level == "bad"
+
+    @property
+    def is_good(self) -> bool:
+        return self.state == "done" and not self.missed_criteria
+
+
+@dataclass(frozen=True)
+class Chain:
+    """All members of a group.
+
+    Attributes:
+        wall_s: from the group's start to its last member's end.
+    """
+
+    id: str
+    name: str | None
+    project: str
+    state: str
+    created_at: str
+    wall_s: float | None
+    gpu_s: float
+    links: tuple[Link, ...]
+    kind: str = KIND
+    schema_version: int = field(default=SCHEMA_VERSION)
+
+    @property
+    def passed(self) -> bool:
+        """Every member ended well and met its criteria."""
+        return self.state == "done" and not any(link.missed_criteria for link in self.links)
+
+    @property
+    def headline(self) -> str:
+        """``churn: 3 services``."""
+        count = len(self.links)
+        return f"{self.name or self.project}: {count} service{'s' * (count != 1)}"
+
+    @property
+    def counts(self) -> str:
+        """``3 done; criteria not met: train``."""
+        states = [link.state for link in self.links]
+        counted = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+        unmet = [link.name for link in self.links if link.missed_criteria]
+        return f"{counted}; criteria not met: {', '.join(unmet)}" if unmet else counted
+
+    @property
+    def summary(self) -> str:
+        """``done in 15.7 s; 3 done``."""
+        took = f" in {format_seconds(self.wall_s)}" if self.wall_s is not None else ""
+        gpu = f", {format_seconds(self.gpu_s)} of GPU time" if self.gpu_s else ""
+        return f"{self.state}{took}{gpu}; {self.counts}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the object that JSON has."""
+        return {**asdict(self), "passed": self.passed}
+
+    def without_names(self, names: Names) -> Chain:
+        """Return it without names of people and machines in what a target, a person or a path contains."""
+        links = tuple(
+            replace(
+                link,
+                target=names.text(link.target),
+                verdict=names.text(link.verdict),
+                findings=tuple(names.text(finding) for finding in link.findings),
+            )
+            for link in self.links
+        )
+        return replace(self, project=names.text(self.project), links=links)
+
+
+def chain_of(group: Group, store: RunStore) -> Chain:
+    """Return the chain of a group from its records as they are now."""
+    links = tuple(_link(group, member, store) for member in group.members)
+    ends = [member.ended_at for member in group.members if member.ended_at is not None]
+    return Chain(
+        id=group.id,
+        name=group.name,
+        project=store.project.name,
+        state=group.state,
+        created_at=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(group.created_at)),
+        wall_s=max(0.0, max(ends) - group.created_at) if ends else None,
+        gpu_s=sum(link.gpu_seconds for link in links),
+        links=links,
+    )
+
+
+def _link(group: Group, member: Member, store: RunStore) -> Link:
+    run = store.run(member.run) if member.run is not None else None
+    summary = (run.summary() if run is not None else None) or {}
+    seconds = summary.get("seconds")
+    if seconds is None and member.started_at is not None and member.ended_at is not None:
+        seconds = member.ended_at - member.started_at
+    verdict, level, findings = _verdict(member, run)
+    gpus = int(summary.get("gpus") or member.gpus)
+    return Link(
+        name=member.name,
+        role=member.role,
+        target=member.target,
+        state=member.state,
+        verdict=verdict,
+        needs=member.needs,
+        run=member.run,
+        exit_code=member.exit_code,
+        gpus=gpus,
+        seconds=seconds,
+        gpu_seconds=(seconds or 0.0) * gpus,
+        started_s=None if member.started_at is None else max(0.0, member.started_at - group.created_at),
+        receipt=f"sha256:{summary['receipt']}" if summary.get("receipt") else None,
+        findings=findings,
+        level=level,
+    )
+
+
+def _verdict(member: Member, run: Run | None) -> tuple[str, str | None, tuple[str, ...]]:
+    """Return (words, level, findings) of a member's own receipt, or of its state."""
+    from seatrial.receipt.store import load
+
+    if run is None or member.state in ("skipped", "waiting"):
+        return member.why or member.state, None, ()
+    try:
+        receipt = load(run.folder)
+    except (SeatrialError, OSError, ValueError):
+        return member.why or member.state, None, ()
+    findings = tuple(finding.message for finding in receipt.findings[:_MOST_FINDINGS])
+    if member.state == "failed" and receipt.exit_code == 0:  # the run is good, and the group is not satisfied
+        return member.why, "bad", findings
+    return receipt.outcome.sentence, receipt.outcome.level, findings
+
+
+def show_receipt(
+    group: Group,
+    store: RunStore,
+    console: Console,
+    environ: Mapping[str, str],
+    *,
+    as_json: bool = False,
+    exit_code: int | None = None,
+) -> None:
+    """Write receipt.html, .md and .json of a group, print it as text or JSON, and notify of its end.
+
+    Args:
+        exit_code: of the command that followed the group; None if that is another one.
+
+    Raises DiskError, UntrustedPathError: it cannot be written; it has been printed then.
+    """
+    chain, names = chain_of(group, store), names_of(environ)
+    clean = chain.without_names(names)
+    console.show(json.dumps(clean.as_dict(), indent=1) if as_json else "\n".join(terminal(chain)))
+    page = write(clean, store.project)
+    console.say(f"receipt: {as_typed(page)}")
+    if group.state != "running":
+        folder = GroupStore(store).folder(group.id)
+        notify.begin(folder, ended_group(clean, exit_code, page.with_name("receipt.json")), environ)
+
+
+def write(chain: Chain, project: Path) -> Path:
+    """Write receipt.html, .md and .json; return the page's path. Raises DiskError, UntrustedPathError."""
+    folder = project.joinpath(*PAGES, chain.id)
+    with nofollow.folder(project, *PAGES, chain.id, make=True):
+        pass
+    write_atomically(folder / "receipt.json", json.dumps(chain.as_dict(), indent=1).encode())
+    write_atomically(folder / "receipt.md", markdown(chain).encode())
+    write_atomically(folder / "receipt.html", html(chain).encode())
+    return folder / "receipt.html"
+
+
+def terminal(chain: Chain) -> Iterator[str]:
+    """Yield lines of about 100 characters at most."""
+    yield f"{'[✓]' if chain.passed else '[✗]'} {chain.headline}: {chain.summary}"
+    width = max((len(link.name) for link in chain.links), default=0)
+    for link in chain.links:
+        level = {"bad": "[✗]", "warning": "[!]"}.get(link.level or "") if link.state == "done" else None
+        took = _gpu_seconds(link)
+        mark = level or _MARKS.get(link.state, "[-]")
+        yield f"{mark} {link.name:<{width}}  {link.verdict}{f' ({took})' if took else ''}"
+
+
+def markdown(chain: Chain) -> str:
+    """Return the receipt for an issue or a wiki."""
+    lines = [f"# {chain.headline}", "", chain.summary, ""]
+    lines += ["| service | state | verdict | wall | GPU-seconds | run |", "|---|---|---|---|---|---|"]
+    for link in chain.links:
+        cells = [link.name, link.state, link.verdict, _seconds(link), _gpu_seconds(link), link.run or ""]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
+    return "\n".join([*lines, ""])
+
+
+def html(chain: Chain) -> str:
+    """Return the page."""
+    from seatrial.receipt.render.pages import render_page
+
+    tiles = [("wall time", format_seconds(chain.wall_s))] if chain.wall_s is not None else []
+    tiles.append(("GPU time", format_seconds(chain.gpu_s) if chain.gpu_s else "none"))
+    rows = [_row(link) for link in chain.links]
+    return render_page("seatrial.compose", "group.html", chain=chain, tiles=tiles, rows=rows)
+
+
+def _row(link: Link) -> dict[str, Any]:
+    from seatrial.receipt.render.pages import OTHER, STATES
+
+    facts = {
+        "wall time": _seconds(link),
+        "GPU time": _gpu_seconds(link),
+        "needs": ", ".join(link.needs),
+        "run": link.run or "",
+        "its receipt": link.receipt or "",
+    }
+    return {
+        "link": link,
+        "state": "criteria not met" if link.missed_criteria else link.state,
+        "chip": STATES["failed"] if link.missed_criteria else STATES.get(link.state, OTHER),
+        "facts": [(label, value) for label, value in facts.items() if value],
+        "page": f"../../runs/{link.run}/receipt.html" if link.run and link.receipt else None,
+    }
+
+
+def _seconds(link: Link) -> str:
+    return format_seconds(link.seconds) if link.seconds is not None else ""
+
+
+def _gpu_seconds(link: Link) -> str:
+    return f"{format_seconds(link.gpu_seconds)} × GPU" if link.gpus and link.gpu_seconds else ""
+
+
+def request_notify(request: UpRequest, folder: Path, console: Console, environ: Mapping[str, str]) -> None:
+    """Keep in the group's record who is notified of its end. Raises ConfigError, DiskError."""
+    wanted, _ = read_notify(request.project, request.notify)
+    if wanted.asked:
+        notify.keep_request(folder, request.project, wanted)
+
+
+def ended_group(chain: Chain, exit_code: int | None, receipt: Path) -> notify.Ended:
+    """Return the notification of a group's end, from its chain without names."""
+    outcome = "unmet" if chain.state == "done" and not chain.passed else chain.state
+    bad = next((link for link in chain.links if link.state == "failed"), None)
+    bad = bad or next((link for link in chain.links if not link.is_good), None)
+    headline = f"{chain.summary}; {bad.name}: {bad.verdict}" if bad is not None else chain.summary
+    return notify.Ended(
+        kind=KIND,
+        id=chain.id,
+        name=chain.name,
+        target=chain.headline,
+        outcome=outcome,
+        level="good" if chain.passed else "warning" if outcome in ("stopped", "interrupted") else "bad",
+        exit_code=exit_code,
+        headline=headline,
+        seconds=chain.wall_s,
+        text=f"seatrial: up: {chain.headline}: {headline}",
+        receipt=receipt,
+    )

@@ -1,0 +1,184 @@
+"""Service: one service as Compose has resolved it, and whether it is a task, which ends by itself, or serves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+#: Commands that serve until they are stopped. A guess counts only where the file itself says nothing.
+_SERVERS = re.compile(
+    r"(?<![\w-])(uvicorn|gunicorn|hypercorn|daphne|flask|streamlit|gradio|tensorboard|jupyter|jupyter-lab|nginx|"
+    r"redis(-server)?|postgres|mysqld?|mariadb|mongod?|rabbitmq|minio|elasticsearch|kafka|zookeeper|memcached|qdrant|"
+    r"chroma|caddy|traefik|prometheus|celery|triton|tritonserver|torchserve|vllm|ollama|"
+    r"http\.server|runserver|serve(r)?(\.py)?)(?![\w-])"
+)
+_SERVES = re.compile(r"\b(mlflow (ui|server)|ray start|tail -f|sleep (inf(inity)?|\d{5,})|while true|airflow \w+)\b")
+
+#: The condition of depends_on that waits for an end.
+COMPLETED = "service_completed_successfully"
+
+_SHELL = re.compile(r"(^|/)(ba|z|da|k)?sh$")
+
+#: Look at what others write while they write it, so that waiting for the end would defeat them.
+_WATCHERS = re.compile(
+    r"tensorboard|mlflow|grafana|prometheus|jupyter|aim|wandb|visdom|filebrowser|code-server|nginx|caddy|traefik|httpd"
+)
+
+
+@dataclass(frozen=True)
+class Volume:
+    """A mount of a service.
+
+    Attributes:
+        kind: ``volume``, ``bind`` or another of Compose's. source: the volume's key, or the folder on the host.
+    """
+
+    kind: str
+    source: str
+    target: str
+    read_only: bool
+
+    @property
+    def shared(self) -> bool:
+        """It can be another service's as well."""
+        return self.kind in ("volume", "bind") and bool(self.source)
+
+
+@dataclass(frozen=True)
+class ImageConfig:
+    """The configuration of a service's image.
+
+    Attributes:
+        ports: it exposes some. health_check: it has one. user: "" for root.
+    """
+
+    ports: bool = False
+    health_check: bool = False
+    entrypoint: tuple[str, ...] = ()
+    cmd: tuple[str, ...] = ()
+    user: str = ""
+
+
+@dataclass(frozen=True)
+class Service:
+    """One service.
+
+    Attributes:
+        config: its part of ``docker compose config``, with ``$$`` read as one dollar.
+        image: what is run; of one that is built, the name that Compose gives the result.
+        image_config: of its image; None if that is not here yet.
+        awaited: another service waits for its successful end, so that it has one.
+    """
+
+    name: str
+    config: Mapping[str, Any]
+    image: str
+    image_config: ImageConfig | None = field(default=None)
+    awaited: bool = False
+
+    @property
+    def build(self) -> Mapping[str, Any] | None:
+        return self.config.get("build")
+
+    @property
+    def context(self) -> Path | None:
+        """The folder that its image is built from."""
+        context = (self.build or {}).get("context")
+        return Path(context) if context and "://" not in context and not context.startswith("git@") else None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {name: "" if value is None else str(value) for name, value in self._mapping("environment").items()}
+
+    @property
+    def depends_on(self) -> dict[str, str]:
+        """Service → condition."""
+        return {name: str(each.get("condition")) for name, each in self._mapping("depends_on").items()}
+
+    @cached_property
+    def volumes(self) -> tuple[Volume, ...]:
+        return tuple(
+            Volume(
+                str(each.get("type")),
+                str(each.get("source") or ""),
+                str(each.get("target")),
+                bool(each.get("read_only")),
+            )
+            for each in self.config.get("volumes") or ()
+        )
+
+    @property
+    def user(self) -> str:
+        """Name or number, without the group; "root" where nothing is config."""
+        user = self.image_config.user if self.image_config else ""
+        return str(self.config.get("user") or user).partition(":")[0] or "root"
+
+    @property
+    def ports(self) -> tuple[Mapping[str, Any], ...]:
+        return tuple(self.config.get("ports") or ())
+
+    @property
+    def replicas(self) -> int:
+        deploy = self._mapping("deploy")
+        count = self.config.get("scale", deploy.get("replicas", 1))
+        return 1 if count is None else int(count)
+
+    @property
+    def words(self) -> str:
+        """Image and command in one text, for guesses."""
+        image = self.image_config or ImageConfig()
+        entrypoint = self.config.get("entrypoint")
+        command = self.config.get("command")
+        words = [*(image.entrypoint if entrypoint is None else entrypoint)]
+        words += image.cmd if command is None and entrypoint is None else command or ()
+        return " ".join([self.image.rpartition("/")[2], *map(str, words)])
+
+    @property
+    def watches(self) -> bool:
+        """It shows what others are writing."""
+        return _WATCHERS.search(self.words.lower()) is not None
+
+    @property
+    def why_service(self) -> str | None:
+        """Why it does not end by itself; None: it is a task."""
+        if self.awaited:
+            return None
+        restart = self.config.get("restart") or ""
+        condition = self._mapping("deploy").get("restart_policy", {}) or {}
+        checks = self._mapping("healthcheck")
+        image = self.image_config or ImageConfig()
+        signs = {
+            "it publishes ports": self.ports,
+            "it exposes ports": self.config.get("expose") or image.ports,
+            "it has a health check": (checks and not checks.get("disable")) or image.health_check,
+            f"it has restart: {restart}": restart in ("always", "unless-stopped"),
+            "it has a restart policy": condition.get("condition") == "any",
+            "it keeps a terminal open": self._keeps_a_terminal,
+        }
+        found = next((why for why, so in signs.items() if so), None)
+        if found is not None or restart.startswith("on-failure"):
+            return found
+        words = self.words
+        serving = _SERVES.search(words.lower()) or _SERVERS.search(words.lower())
+        return f'its command is a server\'s ("{serving[0]}")' if serving else None
+
+    @property
+    def _keeps_a_terminal(self) -> bool:
+        """A shell to attach to; people set tty on training as well, for its colours."""
+        if not (self.config.get("tty") or self.config.get("stdin_open")):
+            return False
+        words = self.config.get("command") or self.config.get("entrypoint") or ()
+        return not words or (len(words) == 1 and _SHELL.search(str(words[0])) is not None)
+
+    @property
+    def is_task(self) -> bool:
+        """It ends by itself."""
+        return self.why_service is None
+
+    def _mapping(self, key: str) -> Mapping[str, Any]:
+        value = self.config.get(key)
+        return value if isinstance(value, dict) else {}

@@ -1,0 +1,316 @@
+"""Bringing a Compose file up: build, plan, lease, write the override, and hand over to Compose."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from seatrial.compose.client import Compose
+from seatrial.compose.group import Group, GroupStore, Member
+from seatrial.compose.override import override
+from seatrial.compose.plan import ComposeContext, becomes_run, plan_service, select, with_images
+from seatrial.compose.read import ComposeFile, profiles_in
+from seatrial.compose.request import Console, UpRequest
+from seatrial.compose.warnings import ComposeWarning, short_form
+from seatrial.errors import EngineError, SeatrialError
+from seatrial.images.build.build import pull
+from seatrial.images.build.failure import failing_step, last_meaningful, readable
+from seatrial.images.build.progress import READY
+from seatrial.job.gpus import Selection
+from seatrial.job.plan import COMPANION_FOLDER, Plan
+from seatrial.job.units import format_seconds
+from seatrial.runs.launching_process import LaunchingProcess
+from seatrial.runs.liveness import leases
+from seatrial.runs.run import Run
+from seatrial.runs.store import RunStore, new_run_id
+from seatrial.system import command
+from seatrial.system.files import make_folder, write_atomically
+from seatrial.system.typed_path import from_here
+
+#: Files in the record of a group.
+OVERRIDE, BUILD_OVERRIDE, LOG = "override.yaml", "build.yaml", "compose.log"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The services that are about to start.
+
+    Attributes:
+        plans: of the services that become runs. text: the override file.
+    """
+
+    file: ComposeFile
+    plans: Mapping[str, Plan]
+    text: str
+
+
+def plan_only(context: ComposeContext, store: RunStore) -> Planned:
+    """Return what ``up`` would do, as far as it is known without building; change nothing."""
+    context = _looked_into(context)
+    runs = {name: store.run(new_run_id()) for name in context.file.services}
+    return _planned(context, _selected(context), make=lambda name: runs[name])
+
+
+def start(context: ComposeContext, request: UpRequest, store: GroupStore, console: Console) -> Group:
+    """Everything up to the moment when Compose has taken over; the group, with its runs planned.
+
+    Raises SeatrialError: nothing has started, and nothing is left behind.
+    """
+    _selected(context)  # GPUs that are not there end it before a build
+    group = _new_group(context, request, store)
+    made: dict[str, Run] = {}
+    try:
+        _make_images(context, store.folder(group.id), console)
+        context = _looked_into(context)
+        with leases(context.environ).locked():
+            selections = _selected(context)
+
+            def make(name: str) -> Run:
+                run = _new_run(store.runs, name, context.environ)
+                made[name] = run
+                uuids = [gpu.uuid for gpu in selections[name].gpus] if name in selections else []
+                leases(context.environ).take(uuids, run.id, context.backend.name, run.folder, context.engine.address)
+                return run
+
+            planned = _planned(context, selections, make=make)
+        _save(planned, made, store.runs)
+        _say(planned, console)
+        path = store.folder(group.id) / OVERRIDE
+        write_atomically(path, planned.text.encode(), mode=0o600)
+        _check_override(context, path, planned)
+        for name, plan in planned.plans.items():
+            if plan.companion is not None:
+                console.say(f"{name}: checking its GPUs from a second container, as its image has no Python")
+                context.backend.check_beside(plan, made[name].folder)
+        group = _with_runs(store, group, planned, made)
+        process = launch(context.file.compose.with_override(path), store.folder(group.id), *request.names)
+        return hand_over(store, group, made.values(), process, context.environ)
+    except BaseException:
+        for run in made.values():
+            leases(context.environ).release(run.id)
+            with contextlib.suppress(SeatrialError, OSError):
+                store.runs.remove(run)
+        store.remove(group)
+        raise
+
+
+def _looked_into(context: ComposeContext) -> ComposeContext:
+    """Add the configuration of the images that are here."""
+    file, images = with_images(context.file, context.backend, pythons=True)
+    return replace(context, file=file, images=images)
+
+
+def _selected(context: ComposeContext) -> dict[str, Selection]:
+    """Return the GPUs that each service gets. Raises GpuContractError, GpuRequestError."""
+    return select(context, leases(context.environ).current())
+
+
+def _planned(
+    context: ComposeContext,
+    selections: Mapping[str, Selection],
+    *,
+    make: Callable[[str], Run],
+) -> Planned:
+    file, asks, plans = context.file, context.asks(), dict[str, Plan]()
+    none = Selection((), ())
+    for name, service in file.services.items():
+        image, ask = context.images.get(name), asks.get(name)
+        python = image.python if image else "python3"
+        if becomes_run(service, ask, python):
+            plans[name] = plan_service(
+                context,
+                service,
+                make(name),
+                selection=selections.get(name, none),
+                image=image,
+                ask=ask,
+            )
+    network = context.job.image.build_network
+    return Planned(file, plans, override(file.services, plans, file.short_waits, build_network=network))
+
+
+def _new_group(context: ComposeContext, request: UpRequest, store: GroupStore) -> Group:
+    file = context.file
+    members = tuple(
+        Member(name, role="task" if service.is_task else "service", target=f"{from_here(file.path)}:{name}")
+        for name, service in file.services.items()
+    )
+    details = {
+        "project": file.name,
+        "files": [str(path) for path in file.compose.files],
+        "names": list(request.names),
+        "profiles": profiles_in(context.environ),
+        "backend": context.backend.name,
+        "engine": context.engine.address and context.engine.address.model_dump(),
+    }
+    return store.create(members, name=request.name or file.name, details=details)
+
+
+def _new_run(store: RunStore, name: str, environ: Mapping[str, str]) -> Run:
+    """Named as its service; a run of the name that has ended unwatched does not hold it."""
+    if (earlier := store.unfinalised(name)) is not None:
+        from seatrial.runs.finalise import finalise  # rare, and it loads all that judges
+
+        finalise(earlier, environ)
+    return store.create(new_run_id(), name)
+
+
+def _make_images(context: ComposeContext, folder: Path, console: Console) -> None:
+    """Build what is built, as it may have changed, and pull what is not here and must be looked into."""
+    file, compose = context.file, context.file.compose
+    built = [name for name, service in file.services.items() if service.build is not None]
+    if built:
+        network = context.job.image.build_network
+        path = folder / BUILD_OVERRIDE
+        write_atomically(path, override(file.services, {}, (), build_network=network).encode(), mode=0o600)
+        _build(compose.with_override(path), file, built, console)
+    for name, service in file.services.items():
+        looked_into = service.build is None and (service.is_task or name in context.asks())
+        if looked_into and context.backend.images.image(service.image) is None:
+            with console.building() as tell:
+                pull(context.backend.images, service.image, tell)
+
+
+def _build(compose: Compose, file: ComposeFile, built: list[str], console: Console) -> None:
+    """Raises EngineError."""
+    console.say(f"building {', '.join(built)}")
+    argv = compose.argv("--progress", "plain", "build", *built)
+    began_s = time.monotonic()
+    with console.building() as tell:
+
+        def progress(line: str) -> None:
+            if text := readable(line):
+                tell(text)
+
+        ended = command.stream(argv, progress, env=compose.environ, cwd=compose.files[0].parent)
+        if ended.exit_code != 0:
+            raise build_error(ended, file, built)
+        tell(f"{READY}: {', '.join(built)}, built in {format_seconds(time.monotonic() - began_s)}")
+
+
+def build_error(ended: command.Completed, file: ComposeFile, built: list[str]) -> SeatrialError:
+    """Return the finding that matches a failed build; else its last meaningful line."""
+    from seatrial.findings.catalogue import AT_BUILD
+    from seatrial.findings.match import match_text
+
+    found = match_text(ended.stdout, AT_BUILD)
+    place = file.place(built[0], "build")
+    if found:
+        return EngineError(f"{place}: {found[0].message}", cause=found[0].cause, run=found[0].fix)
+    reason = last_meaningful(failing_step(ended.stdout.splitlines()))
+    return EngineError(
+        f"{place}: {', '.join(built)} cannot be built: {reason}",
+        run=f"docker compose -f {from_here(file.path)} build",
+    )
+
+
+def _save(planned: Planned, made: Mapping[str, Run], store: RunStore) -> None:
+    for name, plan in planned.plans.items():
+        run = made[name]
+        run.save_plan(plan)
+        if planned.file.services[name].user not in ("root", "0", str(os.getuid())):
+            store.let_any_user_write(run)
+        # The service's user may be any; the folders above let nobody else of this machine in.
+        (run.folder / "agent.json").chmod(0o644)
+        if plan.companion is not None:
+            make_folder(run.folder / COMPANION_FOLDER)
+
+
+def _say(planned: Planned, console: Console) -> None:
+    for name, plan in planned.plans.items():
+        gpus = ", ".join(f"GPU {gpu.mig or gpu.index} ({gpu.name})" for gpu in plan.gpus) or "the CPU"
+        console.say(f"{name}: run {plan.run_id} on {gpus}")
+        for warning in plan.warnings:
+            console.say(f"{name}: warning: {warning}")
+    if (short := short_form(planned.file)) is not None:
+        console.say(str(short))
+
+
+def _check_override(context: ComposeContext, path: Path, planned: Planned) -> None:
+    """Compose reads both together before anything starts."""
+    compose = context.file.compose.with_override(path)
+    ended = compose.ask("config", "--quiet", *planned.file.services)
+    if ended.exit_code != 0:
+        raise EngineError(
+            f"Compose does not take what seatrial adds to {from_here(context.file.path)}: {ended.last_line()}",
+            cause="!reset and !override in an override file need Docker Compose 2.24",
+            run="docker compose version",
+        )
+
+
+def _with_runs(store: GroupStore, group: Group, planned: Planned, made: Mapping[str, Run]) -> Group:
+    members = []
+    for name, service in planned.file.services.items():
+        plan = planned.plans.get(name)
+        members.append(
+            Member(
+                name,
+                role="task" if service.is_task else "service",
+                target=group.member(name).target,
+                needs=planned.file.needs[name],
+                run=made[name].id if name in made else None,
+                gpus=len(plan.gpus) if plan else 0,
+                details={"why_service": service.why_service},
+            )
+        )
+    return store.change_group(group, members=tuple(members))
+
+
+def launch(compose: Compose, folder: Path, *words: str) -> LaunchingProcess:
+    """``docker compose up --detach`` as a process of its own: it goes on when this one is killed.
+
+    Args:
+        compose: with the override. folder: the group's record. words: further options, and services.
+    """
+    argv = compose.argv("--ansi", "never", "up", "--detach", "--no-build", *words)
+    pid = command.spawn_detached(argv, output=folder / LOG, env=compose.environ, cwd=compose.files[0].parent)
+    deadline_s = time.monotonic() + 1.0
+    while (process := LaunchingProcess.of(pid)) is None and time.monotonic() < deadline_s:
+        time.sleep(0.005)
+    if process is None:
+        raise EngineError("docker compose ended at once", run=f"cat {folder / LOG}")
+    return process
+
+
+def hand_over(
+    store: GroupStore, group: Group, runs: Iterable[Run], process: LaunchingProcess, environ: Mapping[str, str]
+) -> Group:
+    """Runs and leases that wait for their start belong to Compose's process from now on, not to this one."""
+    for run in runs:
+        run.hand_over(process)
+        leases(environ).hand_over(run.id, process)
+    return store.change_group(group, details={**group.details, "compose": [process.pid, process.started_ticks]})
+
+
+def plan_text(planned: Planned, warnings: Iterable[ComposeWarning]) -> str:
+    """Return each service with what is done with it, the warnings, and the override."""
+    file, lines = planned.file, []
+    lines.append(f"# {file.path.name}, project {file.name}")
+    for name, service in file.services.items():
+        kind = f"service ({service.why_service})" if service.why_service else "task: it ends by itself"
+        lines.append(f"# {name}: {kind}")
+        if name in planned.plans:
+            lines += [f"#   {line}" for line in _of_plan(planned.plans[name])]
+        else:
+            lines.append("#   as Compose runs it: no run of seatrial's")
+    short = short_form(file)
+    lines += [f"# {warning}" for warning in (*warnings, *([short] if short else []))]
+    return "\n".join(lines) + "\n" + planned.text
+
+
+def _of_plan(plan: Plan) -> Iterator[str]:
+    gpus = ", ".join(f"GPU {gpu.mig or gpu.index} ({gpu.name}, {gpu.uuid})" for gpu in plan.gpus)
+    yield f"a run on {gpus or 'the CPU'}: {_one_line(plan.agent.argv)}"
+    yield from (f"{each.what}: {each.value} ({each.reason})" for each in plan.choices if each.what == "GPU injection")
+    yield from (f"warning: {warning}" for warning in plan.warnings)
+
+
+def _one_line(argv: Sequence[str]) -> str:
+    """A command as it would be typed, in one line: what is shown is YAML, in which this is a comment."""
+    words = [shlex.quote(word) for word in argv] if len(argv) > 1 else argv  # one may be a sentence in its place
+    return " ".join(words).replace("\n", "\\n")

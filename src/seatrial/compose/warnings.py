@@ -1,0 +1,260 @@
+"""Warnings about a Compose file that trains on GPUs, each with its line. Starts nothing."""
+
+from __future__ import annotations
+
+import errno
+import re
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Literal
+
+from seatrial.compose.gpu_requests import RESERVED, GpuAsk, foreign_ask, gpu_ask
+from seatrial.compose.read import ComposeFile, Place
+from seatrial.compose.service import COMPLETED, Service
+from seatrial.errors import GpuRequestError
+from seatrial.system.project_files import is_there, read_bytes
+
+#: DataLoader workers in a script's text, or in a command's words.
+_WORKERS_IN_CODE = re.compile(rb"num_workers\s*=\s*(?!0\b)[\w(]")
+_WORKERS_IN_WORDS = re.compile(r"--?(num[-_]?workers|workers|n[-_]?workers)[ =](?!0\b)\d")
+
+#: Frameworks whose trainers start workers by default.
+_TRAINERS = re.compile(r"\b(yolo|ultralytics|torchrun|accelerate launch|lightning|deepspeed|tune run)\b")
+
+_MOST_FILES, _MOST_BYTES, _MOST_NAMED = 20, 200_000, 3
+
+_RESERVE_ONE = "deploy.resources.reservations.devices: [{driver: nvidia, count: 1, capabilities: [gpu]}]"
+
+
+@dataclass(frozen=True)
+class ComposeWarning:
+    """One thing found in a Compose file.
+
+    Attributes:
+        severity: error if it cannot work as written; warning if it will hurt.
+        fix: what to write.
+    """
+
+    place: Place
+    id: str
+    severity: Literal["error", "warning"]
+    message: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.severity}: {self.message}; fix: {self.fix}"
+
+
+def check_compose(file: ComposeFile) -> list[ComposeWarning]:
+    """Return every warning, in the order of lines."""
+    found = [warning for rule in RULES for warning in rule(file)]
+    return sorted(dict.fromkeys(found), key=lambda each: (str(each.place.file), each.place.line, each.id))
+
+
+def short_form(file: ComposeFile) -> ComposeWarning | None:
+    """Return the warning that readers wait for their tasks' end, with the long form of depends_on; None if none does.
+
+    Known once the images are here, which show what a task is.
+    """
+    if not file.short_waits:
+        return None
+    writer, reader = file.short_waits[0]
+    waits = ", ".join(f"{each} waits until {task} has ended well" for task, each in file.short_waits)
+    return ComposeWarning(
+        file.place(reader, "depends_on", writer),
+        "short-depends-on",
+        "warning",
+        f"{waits}; Compose alone waits only for its start",
+        f"depends_on: {{{writer}: {{condition: {COMPLETED}}}}}",
+    )
+
+
+def _asks(file: ComposeFile) -> dict[str, GpuAsk]:
+    found = {}
+    for name, service in file.services.items():
+        with suppress(GpuRequestError):  # raised when it is planned
+            if (ask := gpu_ask(file, service)) is not None:
+                found[name] = ask
+    return found
+
+
+def _reserved_twice(file: ComposeFile) -> Iterator[ComposeWarning]:
+    """Compose gives one GPU to as many services as name it, without a warning."""
+    asks = _asks(file)
+    for one, other in combinations(asks, 2):
+        both = [name for name in asks[other].request.devices if name in asks[one].request.devices]
+        if both and not file.never_together(one, other):
+            yield ComposeWarning(
+                file.place(other, *asks[other].path),
+                "same-gpu",
+                "warning",
+                f"{one} and {other} reserve the same GPU, {', '.join(both)}, and may run at once",
+                "name another GPU, or let one wait for the other's end",
+            )
+    for name in [name for name, ask in asks.items() if ask.request.kind == "all"]:
+        rivals = [other for other in asks if other != name and not file.never_together(name, other)]
+        if rivals:
+            more = f" and {len(rivals) - _MOST_NAMED} more" if len(rivals) > _MOST_NAMED else ""
+            message = f"{name} reserves every GPU, and would share them with {', '.join(rivals[:_MOST_NAMED])}{more}"
+            yield ComposeWarning(
+                file.place(name, *asks[name].path), "same-gpu", "warning", message, "count: 1   # as many as it uses"
+            )
+            return  # the others would repeat it
+
+
+def _no_compute(file: ComposeFile) -> Iterator[ComposeWarning]:
+    for name, ask in _asks(file).items():
+        if ask.compute_added:
+            yield ComposeWarning(
+                file.place(name, *ask.path, "0", "capabilities") if ask.ways[0] == "deploy" else file.place(name),
+                "no-compute",
+                "warning",
+                f"{name}: without the capability compute there is no CUDA in the container",
+                "capabilities: [gpu]   # or [compute, utility]",
+            )
+
+
+def _counted_from_outside(file: ComposeFile) -> Iterator[ComposeWarning]:
+    """In a container GPUs count from 0 again: CUDA_VISIBLE_DEVICES=1 and one reserved GPU hide it."""
+    for name, ask in _asks(file).items():
+        if ask.ways[0] == "runtime":
+            continue
+        listed = [each.strip() for each in file.services[name].environment.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+        count = ask.request.count or len(ask.request.devices)
+        if not count or not listed[0].isdigit():
+            continue
+        if any(each.isdigit() and int(each) >= count for each in listed):
+            inside = "one GPU is 0" if count == 1 else f"{count} GPUs are 0 to {count - 1}"
+            yield ComposeWarning(
+                file.place(name, "environment", "CUDA_VISIBLE_DEVICES"),
+                "counted-from-outside",
+                "error",
+                f"{name}: CUDA_VISIBLE_DEVICES={','.join(listed)} hides the reserved GPU: inside the container the "
+                f"{inside}",
+                "leave CUDA_VISIBLE_DEVICES out; the reservation chooses",
+            )
+
+
+def _replicas_share(file: ComposeFile) -> Iterator[ComposeWarning]:
+    for name, ask in _asks(file).items():
+        if file.services[name].replicas > 1:
+            key = ("scale",) if "scale" in file.services[name].config else ("deploy", "replicas")
+            yield ComposeWarning(
+                file.place(name, *key),
+                "replicas-share",
+                "error",
+                f"{name}: its {file.services[name].replicas} replicas would all get the same GPUs ({ask.request})",
+                f"a service for each, or {key[-1]}: 1",
+            )
+
+
+def _no_gpu_comes(file: ComposeFile) -> Iterator[ComposeWarning]:
+    """Requests that give no GPU, or one that is not NVIDIA's."""
+    asks, swarm = _asks(file), (*RESERVED[:-1], "generic_resources")
+    for name, service in file.services.items():
+        if (path := foreign_ask(service)) is not None:
+            message = (
+                f"{name} requests an accelerator that is not NVIDIA's: Compose runs it as it is, without a receipt"
+            )
+            yield ComposeWarning(
+                file.place(name, *path), "not-nvidia", "warning", message, "seatrial measures NVIDIA's GPUs"
+            )
+        if file.lines.has("services", name, *swarm):
+            message = f"{name}: generic_resources is for Swarm; Compose ignores it, and the service gets no GPU"
+            yield ComposeWarning(file.place(name, *swarm), "for-swarm", "warning", message, _RESERVE_ONE)
+        if name in asks and asks[name].ways[0] == "environment":
+            message = f"{name}: NVIDIA_VISIBLE_DEVICES alone gives no GPU, unless nvidia is Docker's default runtime"
+            yield ComposeWarning(file.place(name, *asks[name].path), "variable-alone", "warning", message, _RESERVE_ONE)
+
+
+def _small_shared_memory(file: ComposeFile) -> Iterator[ComposeWarning]:
+    """An engine gives /dev/shm 64 MB; batches of DataLoader workers pass through it, and end in "Bus error"."""
+    for name, service in file.services.items():
+        if service.config.get("shm_size") or service.config.get("ipc") or _mounts_shm(service):
+            continue
+        if (why := _workers(file, service)) is not None:
+            message = f"{name} has 64 MB of shared memory, and uses DataLoader workers ({why}): they end in a bus error"
+            yield ComposeWarning(file.place(name), "shm-size", "warning", message, "shm_size: 2gb")
+
+
+def _mounts_shm(service: Service) -> bool:
+    tmpfs = [str(each).partition(":")[0] for each in service.config.get("tmpfs") or ()]
+    return "/dev/shm" in tmpfs or any(volume.target == "/dev/shm" for volume in service.volumes)
+
+
+def _workers(file: ComposeFile, service: Service) -> str | None:
+    """Return where it shows that it uses workers; None if it does not."""
+    words = service.words
+    match = _WORKERS_IN_WORDS.search(words)
+    if match and match[1] == "workers" and not service.is_task:
+        match = None  # a server's own processes: gunicorn, uvicorn, mlflow server
+    if match := match or (_TRAINERS.search(words) if gpu_ask(file, service) else None):
+        return match[0]
+    for path in [] if service.context is None else sorted(service.context.glob("*.py"))[:_MOST_FILES]:
+        if path.name in words and is_there(path):
+            text = read_bytes(path, inside=None, limit_bytes=_MOST_BYTES)
+            if match_in := _WORKERS_IN_CODE.search(text):
+                line = text.count(b"\n", 0, match_in.start()) + 1
+                return f"{path.name}:{line}"
+    return None
+
+
+def _unset_variables(file: ComposeFile) -> Iterator[ComposeWarning]:
+    for name in file.unset:
+        message = f"the variable {name} is not set: Compose leaves its place empty"
+        yield ComposeWarning(Place(file.path, 1), "variable-unset", "warning", message, f"export {name}=…")
+
+
+def _port_twice(file: ComposeFile) -> Iterator[ComposeWarning]:
+    first: dict[tuple[str, int, str], tuple[str, int]] = {}
+    for name, service in file.services.items():
+        for address, port, protocol in published(service):
+            others = [
+                found
+                for (other, number, kind), found in first.items()
+                if (number, kind) == (port, protocol) and (other == address or "" in (other, address))
+            ]
+            place = file.place(name, "ports", str(port))
+            if others:
+                user, line = others[0]
+                where = "twice" if user == name else f"as {user} does in line {line}"
+                message = f"{name} publishes port {port} {where}: only one can have it"
+                yield ComposeWarning(place, "port-twice", "error", message, "another port for one of them")
+            first.setdefault((address, port, protocol), (name, place.line))
+
+
+def published(service: Service) -> list[tuple[str, int, str]]:
+    """Return (address or "", port of the host, protocol) by port; ranges and open ports are Compose's."""
+    found = []
+    for each in service.ports:
+        text = str(each.get("published") or "")
+        if text.isdigit() and 0 < int(text) < 65536:
+            address = str(each.get("host_ip") or "")
+            found.append(("" if address in ("0.0.0.0", "::") else address, int(text), str(each.get("protocol"))))
+    return sorted(found, key=lambda port: port[1])
+
+
+def is_taken(address: str, port: int) -> bool:
+    """Return whether a program listens there."""
+    with suppress(OSError, ValueError), socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address or "0.0.0.0", port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
+
+
+RULES: tuple[Callable[[ComposeFile], Iterator[ComposeWarning]], ...] = (
+    _reserved_twice,
+    _no_compute,
+    _counted_from_outside,
+    _replicas_share,
+    _no_gpu_comes,
+    _small_shared_memory,
+    _unset_variables,
+    _port_twice,
+)

@@ -1,0 +1,347 @@
+"""Following a group that Compose has been given: its runs adopted as they start, until nothing of it is left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
+
+from seatrial.backends.containers.engine import ContainerEngine
+from seatrial.compose.client import Compose, Container, containers
+from seatrial.compose.group import ENDED, Group, GroupStore, Member, ended, this_process
+from seatrial.compose.output import Lines
+from seatrial.compose.request import Console
+from seatrial.compose.up import LOG, hand_over, launch
+from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, EngineUnavailableError, SeatrialError
+from seatrial.events import AgentFinished, AgentStarted, Signal
+from seatrial.findings.finding import Finding
+from seatrial.runs import without_agent
+from seatrial.runs.adopt import record_start
+from seatrial.runs.finalise import finalise
+from seatrial.runs.following.watch import follow, handled, request_stop
+from seatrial.runs.launching_process import LaunchingProcess
+from seatrial.runs.run import Run
+from seatrial.system import command
+
+#: The engine is queried this often for the group's containers: about 20 ms of CPU each time.
+LOOK_S = 0.5
+
+#: Between Ctrl-C and ``compose stop`` for services without runs.
+_DOWN_TIMEOUT_S = 120.0
+
+
+class Watch:
+    """One group, while somebody looks on.
+
+    Args:
+        compose: with the override.
+        again: another command line began it: should Compose have been killed with it, or a task's container with its
+            engine, they are started once more.
+    """
+
+    def __init__(
+        self,
+        store: GroupStore,
+        group: Group,
+        compose: Compose,
+        backend: ContainerEngine,
+        console: Console,
+        environ: Mapping[str, str],
+        *,
+        again: bool = False,
+    ) -> None:
+        self._again = again
+        self._cut_off: dict[str, bool] = {}
+        self._store, self._group = store, store.change_group(group, launcher=this_process())
+        self._compose, self._backend, self._console, self._environ = compose, backend, console, environ
+        self._project = str(group.details["project"])
+        self._lines = Lines(console, [member.name for member in group.members])
+        self._threads: dict[str, threading.Thread] = {}
+        self._presses = 0
+        self._stopping = False
+        self._services_announced = False
+
+    def to_the_end(self) -> Group:
+        """Until every member has ended; Ctrl-C stops them all, a second one kills them."""
+        with handled((signal.SIGINT, signal.SIGTERM), self._on_interrupt):
+            while not all(member.ended for member in self._group.members):
+                self._look()
+                time.sleep(LOOK_S)
+            for thread in self._threads.values():
+                thread.join()
+            self._take_down()
+        return self._group
+
+    def stop_now(self) -> None:
+        """Stop everything at the next look, as Ctrl-C does."""
+        self._presses = 1
+
+    # ------------------------------------------------------------------ looking
+
+    def _look(self) -> None:
+        if self._presses and not self._stopping:
+            self._stopping = True
+            self._stop()
+        starting = self.is_starting()
+        found = containers(self._backend, self._project)
+        self._group = self._store.read(self._group.id) or self._group
+        self._stopping |= bool(self._group.details.get("stopping"))  # seatrial runs stop --all, of another process
+        waiting = []
+        for member in self._group.members:
+            container = found.get(member.name)
+            if member.ended:
+                continue
+            if container is not None and container.status != "created" and not self._is_cut_off(member, container):
+                self._look_at(member, container)
+            elif not starting and member.name not in self._threads:
+                waiting.append(member)
+        if waiting:
+            self._without_compose(waiting, found)
+        self._announce_services()
+
+    def _is_cut_off(self, member: Member, container: Container) -> bool:
+        """Its container ended with its engine, and is to be started again."""
+        name = member.name
+        if name not in self._cut_off:
+            ended = container.status == "exited" and name not in self._threads and member.run is not None
+            if not (self._again and ended and not self._stopping):
+                return False
+            self._cut_off[name] = was_cut_off(self._store.runs.run(str(member.run)), self._backend)
+        if container.status == "running" or not (self._again or self.is_starting()):
+            self._cut_off[name] = False  # it has been started again
+        return self._cut_off[name]
+
+    def _look_at(self, member: Member, container: Container) -> None:
+        if member.run is not None:
+            self._adopt(member, self._store.runs.run(member.run))
+        elif container.status == "running":
+            if member.state != "running":
+                self._change(member.name, state="running", started_at=time.time())
+                self._show_logs(member.name)
+        else:
+            good = container.exit_code == 0 or self._stopping
+            state = "stopped" if self._stopping and member.role == "service" else "done" if good else "failed"
+            why = "" if good else f"exit code {container.exit_code}"
+            if member.started_at is None:
+                self._show_logs(member.name)
+            self._change(member.name, state=state, why=why, exit_code=container.exit_code, ended_at=time.time())
+
+    def is_starting(self) -> bool:
+        """``docker compose up`` goes on."""
+        pid, ticks = self._group.details.get("compose") or (0, 0)
+        return bool(pid) and LaunchingProcess(pid=pid, started_ticks=ticks).is_alive()
+
+    def _adopt(self, member: Member, run: Run) -> None:
+        """Its container has been started: write down that it runs, and follow it in a thread of its own."""
+        if member.name in self._threads:
+            return
+        handle = run.handle() or self._backend.find(run.id, run.folder)
+        if handle is None:
+            return
+        if not run.ended:
+            with run.lock("adopt"):
+                if run.handle() is None:
+                    plan = run.plan()
+                    record_start(run, plan, self._backend, handle, self._environ)
+                    if plan.image is not None and plan.image.python is None:
+                        without_agent.record_start(run, plan)
+        self._change(member.name, state="running", started_at=member.started_at or time.time())
+        thread = threading.Thread(target=self._follow, args=(member.name, run), name=member.name, daemon=True)
+        self._threads[member.name] = thread
+        thread.start()
+
+    def _follow(self, name: str, run: Run) -> None:
+        try:
+            say = self._console.say
+            follow(run, self._lines.writer(name), self._environ, say=lambda line: say(f"{name}: {line}"))
+            self._lines.end(name)
+            finalise(run, self._environ)
+            summary = run.summary() or {"exit_code": EXIT_TARGET_FAILED, "outcome": "it has no receipt"}
+            self._change(name, **ended(summary), ended_at=time.time())
+        except EngineUnavailableError:  # its end is recorded when the engine is back: here, or at the next up
+            del self._threads[name]
+        except (SeatrialError, OSError) as error:
+            self._change(name, state="failed", why=str(error), ended_at=time.time())
+
+    def _change(self, name: str, **changes: object) -> None:
+        self._group = self._store.change(self._group, name, **changes)
+
+    def _show_logs(self, name: str) -> None:
+        """Print the output of a service without a run, until it ends."""
+        argv = self._compose.argv("--ansi", "never", "logs", "--follow", "--no-color", "--no-log-prefix", name)
+        write = self._lines.writer(name)
+
+        def pass_on() -> None:
+            with contextlib.suppress(SeatrialError, OSError):
+                cwd = self._compose.files[0].parent
+                command.stream(argv, lambda line: write("stdout", line.encode() + b"\n"), env=self._environ, cwd=cwd)
+
+        threading.Thread(target=pass_on, name=f"logs of {name}", daemon=True).start()
+
+    def _announce_services(self) -> None:
+        left = [member for member in self._group.members if not member.ended]
+        if self._services_announced or self._stopping or not left or any(each.role == "task" for each in left):
+            return
+        if all(each.state == "running" for each in left):
+            self._services_announced = True
+            names = ", ".join(each.name for each in left)
+            tasks = any(member.role == "task" for member in self._group.members)
+            before = "every task has ended; " if tasks else ""
+            self._console.say(f"{before}{names} still serve{'s' * (len(left) == 1)}: Ctrl-C stops what is left")
+
+    def _without_compose(self, waiting: list[Member], found: Mapping[str, Container]) -> None:
+        """Compose has ended, and has not started these."""
+        doomed = [member for member in waiting if self._failed_needs(member)]
+        if self._again and not self._stopping and len(doomed) < len(waiting):
+            others = [member for member in self._group.members if not member.ended and member not in waiting]
+            if all(
+                found[member.name].status == "running" for member in others
+            ):  # else the ended ones are recorded first
+                self._launch_again([member for member in (*others, *waiting) if member not in doomed])
+            return
+        names = {member.name for member in waiting}
+        for member in waiting:
+            if all(self._group.member(need).ended for need in member.needs if need not in names):
+                self._never_started(member)  # its reason is known
+
+    def _launch_again(self, members: list[Member]) -> None:
+        """Those that run stay; what has ended well is not waited for, nor done again."""
+        self._again = False
+        cut_off = [member.name for member in members if self._cut_off.get(member.name)]
+        if cut_off:
+            self._console.say(f"{', '.join(cut_off)} ended from outside, as when the engine is killed: starting again")
+        if missing := ", ".join(each.name for each in members if each.state == "waiting" and each.name not in cut_off):
+            self._console.say(f"Compose was killed too: starting {missing}")
+        folder = self._store.folder(self._group.id)
+        names = [member.name for member in members]
+        process = launch(self._compose, folder, "--no-deps", "--no-recreate", *names)
+        runs = [self._store.runs.run(m.run) for m in members if m.run is not None and m.state == "waiting"]
+        self._group = hand_over(self._store, self._group, runs, process, self._environ)
+
+    def _failed_needs(self, member: Member) -> list[str]:
+        states = {name: self._group.member(name) for name in member.needs}
+        return [name for name, each in states.items() if each.ended and each.state != "done"]
+
+    # ------------------------------------------------------------------- ending
+
+    def _never_started(self, member: Member) -> None:
+        """Compose has ended without it."""
+        printed = last_compose_line(self._store.folder(self._group.id))
+        failed = self._failed_needs(member)
+        if self._stopping:
+            state, why = "stopped", "stopped before it was started"
+        elif failed:
+            state, why = "skipped", f"{failed[0]} did not end well"
+        else:
+            state, why = "failed", printed or "Compose did not start it"
+        if member.run is not None:
+            run = self._store.runs.run(member.run)
+            run.give_up()
+            kind = "stopped" if self._stopping else "engine-refused"
+            finding = Finding(kind, "error", f"{member.name} was not started: {why}", cause=printed, fix="seatrial up")
+            run.record(finding.event())
+            finalise(run, self._environ)
+        code = None if self._stopping else EXIT_TARGET_FAILED
+        self._change(member.name, state=state, why=why, exit_code=code, ended_at=time.time())
+        self._console.say(f"{member.name} was not started: {why}")
+
+    def _on_interrupt(self, _signal: int, _frame: FrameType | None) -> None:
+        self._presses += 1
+        if self._presses == 2:
+            self._console.say("Killing what is left.")
+            threading.Thread(target=self._kill, daemon=True).start()
+
+    def _stop(self) -> None:
+        details = {**self._group.details, "stopping": True}
+        self._group = self._store.change_group(self._group, details=details)
+        live = [member.name for member in self._group.members if member.state == "running"]
+        if live:
+            self._console.say(f"Stopping {', '.join(live)}. Press Ctrl-C again to kill.")
+        if self.is_starting():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._group.details["compose"][0], signal.SIGTERM)
+        stop_members(self._store, self._group, self._compose, self._backend)
+
+    def _kill(self) -> None:
+        with contextlib.suppress(SeatrialError, OSError):
+            self._compose.ask("kill", timeout_s=_DOWN_TIMEOUT_S)
+
+    def _take_down(self) -> None:
+        """Containers and networks; volumes hold what the tasks have made, and stay."""
+        with contextlib.suppress(SeatrialError):
+            self._compose.ask("down", timeout_s=_DOWN_TIMEOUT_S)
+
+
+def was_cut_off(run: Run, backend: ContainerEngine) -> bool:
+    """Return whether the engine died under its container: no exit event from the agent, and not out of memory; or the
+    restarted engine ended it. A run that the user stopped stays stopped.
+    """
+    handle = run.handle() or backend.find(run.id, run.folder)
+    if handle is None or not handle.framed or run.ended:
+        return False
+    state = backend.state(handle)
+    if state.oom_killed:
+        return False
+    with backend.collect(handle, run.folder, lambda line: None):
+        pass
+    last: list[str] = []  # kinds of events since the last start
+    for event in run.events()[0]:
+        if event["type"] == AgentStarted.type:
+            last = [AgentStarted.type]
+        elif event["type"] in (AgentFinished.type, Signal.type):
+            if event.get("origin") == "user":
+                return False
+            last.append(event["type"])
+    return AgentStarted.type in last and (
+        AgentFinished.type not in last or (Signal.type in last and state.exit_code != 0)
+    )
+
+
+def stop_members(store: GroupStore, group: Group, compose: Compose, backend: ContainerEngine) -> None:
+    """SIGTERM to all that runs, with time to save; returns at once."""
+    for member in group.members:
+        run = store.runs.run(member.run) if member.run and member.state not in ENDED else None
+        handle = run.handle() if run else None
+        if run is not None and handle is not None:
+            arguments = (run, backend, handle, run.plan().job.grace_s)
+            threading.Thread(target=_quietly(request_stop), args=arguments, daemon=True).start()
+    plain = [member.name for member in group.members if member.run is None and member.state == "running"]
+    if plain:
+        threading.Thread(
+            target=_quietly(compose.ask), args=("stop", *plain), kwargs={"timeout_s": _DOWN_TIMEOUT_S}, daemon=True
+        ).start()
+
+
+def _quietly(act: Callable[..., object]) -> Callable[..., None]:
+    def quietly(*args: object, **kwargs: object) -> None:
+        with contextlib.suppress(SeatrialError, OSError):
+            act(*args, **kwargs)
+
+    return quietly
+
+
+def last_compose_line(folder: Path) -> str | None:
+    """The last line of what ``docker compose up`` printed, where it is about a failure."""
+    try:
+        lines = (folder / LOG).read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    printed = [line.strip() for line in lines if line.strip() and not line.startswith((" ", "time="))]
+    return printed[-1] if printed else None
+
+
+def exit_code(group: Group) -> int:
+    """3 where a GPU contract broke; else that of the first member that failed; 130 for a task that was stopped."""
+    failed = sorted((m for m in group.members if m.state == "failed"), key=lambda m: m.ended_at or 0.0)
+    codes = [member.exit_code or EXIT_TARGET_FAILED for member in failed]
+    if codes:
+        runs = [member.run is not None for member in failed]
+        return codes[0] if runs[0] else EXIT_TARGET_FAILED
+    if any(member.state == "stopped" and member.role == "task" for member in group.members):
+        return EXIT_INTERRUPTED
+    return EXIT_DONE

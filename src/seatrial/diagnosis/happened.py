@@ -1,0 +1,220 @@
+"""Whether training happened at all, which is judged before its bound: most failing runs never get so far."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from seatrial.common.signals import FEWEST_STEPS, Anatomy
+from seatrial.diagnosis import thresholds as at
+from seatrial.diagnosis.cpu_only import Reason
+from seatrial.diagnosis.diagnosis import Advice, Cause, Diagnosis
+from seatrial.diagnosis.signals import Signals
+
+#: Shares of the whole run from which on it was mostly that, and from which on it is worth a tag. Of ours.
+MOSTLY, NOTED = 0.5, 0.2
+#: Less than this of steps is too short for samples of one second; with few steps, less than LONG_S: large models make
+#: one in some seconds, and eight seconds of the GPU's counters are as good as many.
+SHORTEST_S, LONG_S = 2.0, 8.0
+#: A run that was stopped sooner than this, before it used its GPU, proves nothing: imports take 3 to 8 s there.
+CUT_EARLY_S = 20.0
+#: Steps of so many seconds are judged, unless the start took MANY_TIMES as long; shorter ones, unless FEW_TIMES.
+#: Measured on an H200 (2026-11-22): imports of 3 to 8 s and 5 s of preparing before 5 to 7 s of steps are common.
+STEADY_S, FEW_TIMES, MANY_TIMES = 4.0, 1.5, 3.0
+#: Preparing data and models for so long is worth a word, however little came after.
+LONG_START_S = 5.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the run ended, as far as a diagnosis needs it.
+
+    Attributes:
+        failed: in words; None where it finished, goes on, or was stopped by its user or at its time limit.
+        cut: that it was stopped so, in words.
+        wall_s: of the target. measured: the hook was there to see steps.
+        gpus: requested. used: those with a CUDA context of the target; None if that is unknown.
+        compile_s: of a script without optimizer steps. compiles_since_s: of one that was ended while it compiled.
+        why_cpu: why the script may stay on the CPU, the strongest first.
+    """
+
+    failed: str | None = None
+    cut: str | None = None
+    wall_s: float | None = None
+    measured: bool = False
+    gpus: int = 1
+    used: int | None = None
+    compile_s: float = 0.0
+    compiles_since_s: float | None = None
+    why_cpu: tuple[Reason, ...] = ()
+
+
+def happened(seen: Signals, ended: Ended) -> Diagnosis | None:
+    """Return what kept the script from training, or None if it did train, or if that is unknown."""
+    first = seen.ranks[0] if seen.ranks else None
+    short = first is not None and _short(first)
+    if ended.failed is not None and (short or (first is None and _nothing_done(seen, ended))):
+        return _failed(first, ended.failed)
+    if ended.cut is not None and first is None and (cut := _cut(seen, ended, ended.cut)) is not None:
+        return cut
+    if ended.used == 0 and not _on_a_gpu(first):
+        return _on_the_cpu(first, ended)
+    if first is not None and first.facts.get("device") == "cpu" and _gpu_rests(seen):
+        return _on_the_cpu(first, ended)
+    if ended.used is not None and 0 < ended.used < ended.gpus:
+        return _unused(ended)
+    if first is None:
+        mostly = ended.compile_s >= MOSTLY * (ended.wall_s or math.inf)
+        return (
+            _diagnosis("compiling", f"torch.compile took {ended.compile_s:.1f} s of {ended.wall_s:.1f} s")
+            if mostly
+            else None
+        )
+    return _start(first, ended.wall_s or 0.0) or (_diagnosis("too-short", _steps(first)) if short else None)
+
+
+def _cut(seen: Signals, ended: Ended, words: str) -> Diagnosis | None:
+    """Judge a run that was stopped before its first step; None if its work until then can be judged."""
+    none = f"No optimizer step was made: {words}"
+    wall_s, since_s = ended.wall_s or 0.0, ended.compiles_since_s
+    if since_s is not None and wall_s - since_s >= MOSTLY * wall_s:
+        return _diagnosis("compiling", f"torch.compile had begun after {since_s:.1f} s of {wall_s:.1f} s", none)
+    if ended.used == 0:
+        return _diagnosis("too-short", f"It never came to {_gpus(ended)}", none) if wall_s < CUT_EARLY_S else None
+    works = seen.host.get("cpu_cores", 0.0) >= at.WORKERS_ACTIVE_CORES
+    return _diagnosis("start-up", none) if ended.measured and ended.used and _gpu_rests(seen) and works else None
+
+
+def _start(first: Anatomy, wall_s: float) -> Diagnosis | None:
+    """Judge a run that was mostly compilation or preparation before the first step."""
+    compiled = notes(first, wall_s).get("compiling")
+    start_s, import_s = (_seconds(first, key) for key in ("first_step_after_s", "imported_after_s"))
+    if compiled and (first.compile_s >= MOSTLY * wall_s or (_short(first) and first.compile_s >= MOSTLY * start_s)):
+        return _diagnosis("compiling", compiled, _steps(first))
+    prepared_s = start_s - import_s
+    times = FEW_TIMES if first.seconds < STEADY_S else MANY_TIMES
+    if prepared_s >= max(LONG_START_S, times * first.seconds):
+        if compiled and first.compile_s >= MOSTLY * prepared_s:
+            return _diagnosis("compiling", compiled, _steps(first))
+        words = (
+            f"The first step ended {prepared_s:.1f} s after torch was imported; all steps took {first.seconds:.1f} s"
+        )
+        return _diagnosis("start-up", words, _steps(first))
+    return None
+
+
+def notes(first: Anatomy, wall_s: float) -> dict[str, str]:
+    """Return tag → sentence for what took much of the run besides its steps, and is not their bound."""
+    found = {}
+    start_s = _seconds(first, "first_step_after_s")
+    if first.compile_s >= NOTED * wall_s > 0:
+        found["compiling"] = f"torch.compile took {first.compile_s:.1f} s of {wall_s:.1f} s"
+    if start_s >= MOSTLY * wall_s > 0:
+        found["start-up"] = (
+            f"The first step ended after {start_s:.1f} s of {wall_s:.1f} s: start-up was most of the run"
+        )
+    return found
+
+
+def too_short(seen: Signals) -> Diagnosis:
+    """Judge a script that used its GPU for a moment, without steps to count."""
+    window = f" in {seen.window_s:.1f} s" if seen.window_s else ""
+    return _diagnosis(
+        "too-short", f"{seen.samples} sample{'s' * (seen.samples != 1)} of the GPU{window}, and no optimizer steps"
+    )
+
+
+def _seconds(first: Anatomy, key: str) -> float:
+    value = first.facts.get(key)
+    return float(value) if isinstance(value, (int, float)) and 0 <= value < 1e9 else 0.0
+
+
+def _short(first: Anatomy) -> bool:
+    return first.seconds < SHORTEST_S or (first.steps < FEWEST_STEPS and first.seconds < LONG_S)
+
+
+def _gpu_rests(seen: Signals) -> bool:
+    return seen.gpu.get("utilization_pct", 0.0) < at.IDLE_UTILIZATION_PCT
+
+
+def _nothing_done(seen: Signals, ended: Ended) -> bool:
+    """Return whether a failed script without steps computed nothing: its GPU would have been busy."""
+    if ended.used == 0:
+        return True
+    rested = seen.gpu.get("utilization_pct", 0.0) < at.BUSY_BESIDE_PCT or seen.samples < at.MIN_SAMPLES
+    return ended.measured and rested
+
+
+def _on_a_gpu(first: Anatomy | None) -> bool:
+    return first is not None and first.facts.get("device") not in (None, "cpu")
+
+
+def _failed(first: Anatomy | None, words: str) -> Diagnosis:
+    steps = "No optimizer step was made" if first is None else f"It made {_steps(first)}"
+    return _diagnosis("failed-early", f"{steps}: {words}")
+
+
+def _on_the_cpu(first: Anatomy | None, ended: Ended) -> Diagnosis:
+    lines = [] if ended.used != 0 else [f"No CUDA context of the script on {_gpus(ended)} in the whole run"]
+    if first is not None:
+        parameters = first.facts.get("parameters")
+        held = f"{parameters:,} " if isinstance(parameters, int) else ""
+        lines += [f"The optimizer's {held}parameters are on the CPU", _steps(first)]
+    why = ended.why_cpu[:2]
+    lines += [
+        reason.words[0].upper() + reason.words[1:] if i else f"Why: {reason.words}" for i, reason in enumerate(why)
+    ]
+    gain = "the GPU that you have; how much faster it is, a run on it tells"
+    advice = tuple(Advice(reason.change, gain) for reason in why)
+    return Diagnosis("cpu-only", (), tuple(lines), advice or (_MOVE,))
+
+
+def _gpus(ended: Ended) -> str:
+    return "the GPU" if ended.gpus == 1 else f"any of the {ended.gpus} GPUs"
+
+
+def _unused(ended: Ended) -> Diagnosis:
+    return Diagnosis(
+        "imbalanced",
+        (),
+        (f"Of {ended.gpus} GPUs {ended.gpus - (ended.used or 0)} never had a CUDA context of the script",),
+        (
+            Advice(f"only the GPUs that it uses: --gpus {ended.used}", "the others are free for somebody else"),
+            Advice(
+                "one process per GPU: seatrial run --launcher torchrun, and DistributedDataParallel",
+                f"at most {ended.gpus / (ended.used or 1):.2g}×: so many times the GPUs that work now",
+            ),
+        ),
+    )
+
+
+def _diagnosis(cause: Cause, *evidence: str) -> Diagnosis:
+    return Diagnosis(cause, (), evidence, _WHAT_THEN.get(cause, ()))
+
+
+def _steps(first: Anatomy) -> str:
+    rate = f", {first.steps_per_s:.3g} a second" if first.steps_per_s else ""
+    return f"{first.steps} optimizer step{'s' * (first.steps != 1)} in {first.seconds:.1f} s{rate}"
+
+
+_MOVE = Advice(
+    'model.to("cuda") before the optimizer is made, and each batch.to("cuda")',
+    "the GPU that you have; how much faster it is, a run on it tells",
+)
+_WHAT_THEN: dict[Cause, tuple[Advice, ...]] = {
+    "compiling": (
+        Advice("judge a longer run: compiling is done once", "of the steps nothing else can be said yet"),
+        Advice(
+            "torch.compile(model, dynamic=True), or batches padded to a few lengths, if it compiles again and again",
+            "TORCH_LOGS=recompiles says why",
+        ),
+        Advice("TORCHINDUCTOR_CACHE_DIR in a folder that is kept (--models)", "the next start compiles less"),
+    ),
+    "too-short": (Advice("run it longer, 30 s or more, to be told what bounds it", "nothing can be said yet"),),
+    "start-up": (
+        Advice("judge a longer run: what is done before the first step is done once", "nothing else can be said yet"),
+        Advice(
+            "keep what was prepared (tokens, converted weights) in a file and load that", "the next start is shorter"
+        ),
+    ),
+}

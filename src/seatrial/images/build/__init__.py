@@ -1,0 +1,1 @@
+"""Build an image: run the engine, check the result, explain a failure."""

@@ -1,0 +1,178 @@
+"""Build an ImagePlan with the engine's own BuildKit or Buildah."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any
+
+from seatrial.backends.base import ImageStore
+from seatrial.errors import DiskError, ImageError
+from seatrial.images.build.checks import check_stack, without_cuda
+from seatrial.images.build.failure import explain, readable
+from seatrial.images.build.progress import CACHED, PULLING, READY
+from seatrial.images.build.size import check_space
+from seatrial.images.dockerfile.context import wheel_bytes
+from seatrial.images.dockerfile.layers import PROGRAM, TOOLS, program
+from seatrial.images.dockerfile.render import PIP_SECRET, SLIMMER
+from seatrial.images.slim.options import slimmer_bytes
+from seatrial.job.plan import Choice, ImagePlan
+from seatrial.job.units import format_bytes, format_seconds
+
+#: Lines of output that a failed build is explained from: pip's longest dependency conflict fits.
+_REMEMBERED_LINES = 400
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """A built image.
+
+    Attributes:
+        image_id: ``sha256:…`` of its configuration.
+        seconds: wall time of the whole call.
+        cached: the tag was there already; nothing was built.
+    """
+
+    image_id: str
+    seconds: float
+    cached: bool
+
+    def words(self, size_bytes: int | None) -> str:
+        """``image ready (cached)``, or ``image ready: 1.4 GB, built in 41 s``."""
+        if self.cached:
+            return CACHED
+        size = f"{format_bytes(size_bytes)}, " if size_bytes is not None else ""
+        return f"{READY}: {size}built in {format_seconds(self.seconds)}"
+
+
+def build(
+    image: ImagePlan,
+    *,
+    store: ImageStore,
+    progress: Callable[[str], None],
+    pip_conf: str | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> BuildResult:
+    """Make the image exist under its tag. A tag that exists is the image: its digits hash all that goes in.
+
+    The build gets a throw-away tag first; the real one appears in the end or, interrupted or failed, not at all.
+
+    Args:
+        progress: called with each line of the build as it happens.
+        pip_conf: text of plan.pip_conf, a secret of the build; in no layer and no file that stays.
+        labels: on top of the Dockerfile's, e.g. origin_labels; the tag does not depend on them.
+
+    Raises:
+        ImageError: names the failing step, the reason in one sentence and the next command; or what was built is
+            another build of the framework than was planned.
+        EngineUnavailableError: no engine, or Docker without buildx.
+        DiskError: the context cannot be written, or the engine's disk has too little room for the image.
+    """
+    if image.dockerfile is None:
+        raise ValueError(f"{image.tag} is an existing image; there is nothing to build")
+    started = time.monotonic()
+    present = store.image(image.tag)
+    if present is None:
+        store.check_builder()
+        check_space(image, store)
+        with _context(image, pip_conf) as (context, secrets):
+            _build(store, image, context, secrets, progress, labels or {})
+    built = present or store.image(image.tag)
+    if built is None:
+        raise ImageError(
+            f"{image.tag} was built but no longer exists", cause="another program removed it", run="seatrial run …"
+        )
+    return BuildResult(built.id, time.monotonic() - started, cached=present is not None)
+
+
+@contextmanager
+def _context(image: ImagePlan, pip_conf: str | None) -> Iterator[tuple[Path, list[str]]]:
+    """A fresh folder with the files that the plan lists and nothing else, and ``--secret`` arguments."""
+    with tempfile.TemporaryDirectory(prefix="seatrial-build-") as folder:
+        context = Path(folder) / "context"
+        try:
+            write_context(image, context)
+            secrets = [f"id={name},src={path}" for name, path in sorted(image.secrets.items())]
+            if pip_conf is not None:
+                secret = Path(folder) / PIP_SECRET
+                secret.touch(mode=0o600)
+                secret.write_text(pip_conf, encoding="utf-8")
+                secrets.append(f"id={PIP_SECRET},src={secret}")
+        except OSError as error:
+            raise DiskError(f"Cannot write the build context in {folder}: {error}", run=f"df -h {folder}") from error
+        yield context, secrets
+
+
+def write_context(image: ImagePlan, context: Path) -> None:
+    """The Dockerfile and what it copies or mounts. Raises OSError."""
+    contents = {"Dockerfile": str(image.dockerfile).encode()}
+    contents[f"{TOOLS}/{PROGRAM}"] = program()
+    contents |= {name: text.encode() for name, text in image.context_texts.items()}
+    if image.own_wheel:
+        contents[image.own_wheel] = wheel_bytes()
+    if image.slimmed:
+        folders = {PurePath(name).parent for name in image.context_texts}
+        contents |= dict.fromkeys((f"{folder}/{SLIMMER}" for folder in folders), slimmer_bytes())
+    for name in (*contents, *image.context_files):
+        (context / name).parent.mkdir(parents=True, exist_ok=True)
+    for name, data in contents.items():
+        (context / name).write_bytes(data)
+    for name, source in image.context_files.items():
+        shutil.copyfile(source, context / name)
+
+
+def _build(
+    store: ImageStore,
+    image: ImagePlan,
+    context: Path,
+    secrets: list[str],
+    progress: Callable[[str], None],
+    labels: Mapping[str, str],
+) -> None:
+    unfinished = f"{image.tag}-unfinished-{os.getpid()}"
+    last_lines: deque[str] = deque(maxlen=_REMEMBERED_LINES)
+    network = None if image.network == "default" else image.network
+    look = _watched(image)
+    try:
+        try:
+            for line in store.build(context, unfinished, network=network, secrets=secrets, labels=labels):
+                if text := readable(line):
+                    last_lines.append(line.rstrip())  # with BuildKit's numbers: they name the failed step
+                    progress(text)
+                    look(text)
+        except ImageError as error:
+            raise explain(list(last_lines), image=image, engine=store.name) from error
+        check_stack(image, unfinished, store)
+        store.tag(unfinished, image.tag)
+    finally:
+        store.remove(unfinished)  # the name alone: a finished image keeps its real one; a failed build has none
+
+
+def _watched(image: ImagePlan) -> Callable[[str], None]:
+    """Return the watcher of the build's lines: it stops a CPU image when pip takes a CUDA build."""
+    if image.stack.get("build") != "cpu" or image.index_decides:
+        return lambda line: None
+    lines = [line for text in image.context_texts.values() for line in text.splitlines()]
+    return without_cuda(lambda line: None, lines, image=True)
+
+
+def ready_image(tag: str, **facts: Any) -> tuple[ImagePlan, Choice]:
+    """Return the plan for an existing image; ``facts`` are its entrypoint, cmd, env and python, as far as known."""
+    choice = Choice(what="image", value=tag, reason="an existing image was requested; nothing is built")
+    return ImagePlan(**{"tag": tag, "build": False, "python": None, **facts}), choice
+
+
+def pull(store: ImageStore, reference: str, progress: Callable[[str], None]) -> None:
+    """Make the image present. Raises ImageError naming the reference and the next command."""
+    began_s = time.monotonic()
+    progress(f"{PULLING}{reference}")
+    store.pull(reference, progress)
+    seconds = format_seconds(time.monotonic() - began_s)
+    progress(f"{READY}: {reference}, pulled in {seconds}")

@@ -1,0 +1,284 @@
+"""Estimate the image and the disk space that its build needs."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from seatrial.backends.base import ImageFacts, ImageStore
+from seatrial.errors import DiskError, SeatrialError
+from seatrial.job.plan import AGENT_PYTHON_FLAGS, Choice, ImagePlan, Plan
+from seatrial.system.files import make_folder, write_atomically
+from seatrial.system.state import state_folder
+
+#: In the user's state folder: a file for each image that was counted, by its ID.
+FOLDER = "images"
+
+#: Minutes for a disk that is slow and cold; 13,222 files take 0.1 s from memory.
+_TIMEOUT_S = 300.0
+
+#: A larger answer does not come from an image.
+_MOST_BYTES = 1 << 50
+
+#: Root may look into every folder and do nothing else.
+_OPTIONS = (
+    *("--user", "0", "--cap-drop", "ALL", "--cap-add", "DAC_READ_SEARCH"),
+    *("--security-opt", "no-new-privileges"),
+)
+
+#: Prints the bytes of all files as ``du --apparent-size`` counts them: a hard link once, a hole as if it were full, a
+#: folder as one block of 4,096. Left out is what the engine mounts, but for a VOLUME, which has a copy of the image's
+#: own files. Python 3.8, standard library.
+_PROGRAM = r"""
+import os, re, stat
+PSEUDO = b"cgroup cgroup2 devpts devtmpfs fuse.lxcfs mqueue proc securityfs sysfs tmpfs".split()
+mounts = {}
+with open("/proc/self/mountinfo", "rb") as lines:
+    for line in lines:
+        fields, _, source = line.partition(b" - ")
+        path = re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal.group(1), 8)]), fields.split()[4])
+        mounts[path] = source.split()[0]
+total, linked, folders = 0, set(), [b"/"]
+while folders:
+    total += 4096
+    with os.scandir(folders.pop()) as entries:
+        for entry in entries:
+            status = entry.stat(follow_symlinks=False)
+            if stat.S_ISDIR(status.st_mode):
+                if mounts.get(entry.path) not in PSEUDO:
+                    folders.append(entry.path)
+            elif entry.path not in mounts and (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):
+                file = status.st_dev, status.st_ino
+                if file not in linked:
+                    total += status.st_size
+                if status.st_nlink > 1:
+                    linked.add(file)
+print(total)
+"""
+
+
+def image_bytes(store: ImageStore, facts: ImageFacts, python: str | None, environ: Mapping[str, str]) -> int | None:
+    """Return the bytes of the image's files; None if they cannot be counted.
+
+    The first time a container of the image counts them; then the number is in the state folder.
+
+    Args:
+        python: interpreter inside the image.
+    """
+    known = state_folder(environ) / FOLDER / f"{facts.id.rpartition(':')[2]}.json"
+    try:
+        return int(json.loads(known.read_bytes())["bytes"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # not counted yet, or no file of ours
+    size = _count(store, facts.id, python) if python is not None else None
+    if size is not None:
+        try:
+            make_folder(known.parent)
+            write_atomically(known, json.dumps({"bytes": size}).encode())
+        except DiskError:
+            pass  # it is counted again next time
+    return size
+
+
+def image_bytes_of(plan: Plan, store: ImageStore | None, environ: Mapping[str, str]) -> int | None:
+    """Return the bytes of the image that a plan runs; None if it has none, or its files cannot be counted."""
+    if store is None or plan.image is None or python_mount(plan) is not None:
+        return None
+    facts = store.image(plan.image.tag)
+    return image_bytes(store, facts, plan.image.python, environ) if facts is not None else None
+
+
+def python_mount(plan: Plan) -> str | None:
+    """Return the mount that Python comes from; None if the image has its own."""
+    python = PurePosixPath(plan.image.python or "") if plan.image else PurePosixPath()
+    targets = [mount.target for mount in plan.container.mounts] if plan.container else []
+    return next((target for target in targets if PurePosixPath(target) in python.parents), None)
+
+
+def _count(store: ImageStore, reference: str, python: str) -> int | None:
+    try:
+        ended = store.run_once(
+            reference, [python, *AGENT_PYTHON_FLAGS, "-B", "-c", _PROGRAM], timeout_s=_TIMEOUT_S, options=_OPTIONS
+        )
+    except SeatrialError:  # an engine that is slow or gone is reported where it is needed
+        return None
+    answer = ended.stdout.strip()
+    if ended.exit_code != 0 or not answer.isdecimal() or len(answer) > len(str(_MOST_BYTES)):
+        return None
+    return int(answer) if 0 < int(answer) <= _MOST_BYTES else None
+
+
+#: torch 2.13.0 for the CPU above the base, unpacked, measured (docs/benchmarks.md); a CUDA build of a framework that
+#: _MEASURED does not have. The download is a third of that again, and pip keeps it.
+_CPU_BYTES, _GPU_BYTES = 950_000_000, 5_000_000_000
+_OTHER_BYTES = 400_000_000
+#: A smaller part is not listed.
+_SHOWN_BYTES = 50_000_000
+
+#: The official slim Python, unpacked, with the bytecode and the virtual environment that a build adds.
+_BASE_BYTES = 150_000_000
+
+
+@dataclass(frozen=True)
+class _Unpacked:
+    """Megabytes of a framework with CUDA as pip unpacks it, and of what slimming takes.
+
+    Attributes:
+        files: of level ``files``, without the headers. arch: device code of other GPUs than one.
+        features: of the libraries of each. linker: nvJitLink, where no feature of _LINKED stays.
+    """
+
+    whole: int
+    files: int
+    headers: int
+    arch: int
+    features: Mapping[str, int]
+    linker: int = 0
+
+
+_LINKED = {"fft", "sparse", "linalg"}
+
+#: torch 2.13.0 and JAX 0.10.2 with CUDA 13.0, TensorFlow 2.21.0 with CUDA 12 (docs/benchmarks.md,
+#: docs/tensorflow-and-jax.md, 21 and 22 November 2026). Other releases differ by some per cent.
+_MEASURED = {
+    "torch": _Unpacked(
+        *(4840, 860, 50, 719),
+        {
+            "fft": 286,
+            "compile": 279,
+            "linalg": 245,
+            "sparselt": 234,
+            "nccl": 195,
+            "sparse": 163,
+            "random": 133,
+            "nvshmem": 74,
+        },
+        linker=117,
+    ),
+    "tensorflow": _Unpacked(
+        *(6490, 450, 411, 0),
+        {
+            "linalg": 495,
+            "nccl": 490,
+            "sparse": 486,
+            "fft": 294,
+            "rnn": 233,
+            "random": 167,
+            "libclang": 64,
+            "nvcc": 63,
+        },
+        linker=96,
+    ),
+    "jax": _Unpacked(
+        *(4600, 380, 50, 400),
+        {
+            "fft": 286,
+            "linalg": 245,
+            "rnn": 233,
+            "nccl": 195,
+            "sparse": 163,
+            "random": 133,
+            "nvcc": 110,
+            "nvshmem": 74,
+        },
+    ),
+}
+
+
+def check_space(image: ImagePlan, store: ImageStore) -> None:
+    """Raises DiskError when the engine's disk cannot hold what building the image takes.
+
+    The disk of a virtual machine or of another host is not visible here; then no warning is given.
+    """
+    if (root := store.storage_root()) is not None:
+        refuse_too_little(image, str(root), shutil.disk_usage(root).free, store.call[0])
+
+
+def needed_bytes(image: ImagePlan) -> int:
+    """Bytes of the layers and the download, where the engine has none of them yet."""
+    return installed_bytes(image) * 4 // 3
+
+
+def installed_bytes(image: ImagePlan) -> int:
+    """Bytes of the packages in the image: the framework with its CUDA libraries, and what is known of the others."""
+    frameworks = sum(size for _, size in _frameworks(image))
+    return frameworks + max(image.packages_bytes, 0 if frameworks else _OTHER_BYTES)
+
+
+def disk_choice(image: ImagePlan) -> Choice:
+    """Return the plan's line about disk space: the packages' size and the space that the build needs."""
+    frameworks = _frameworks(image)
+    others = installed_bytes(image) - sum(size for _, size in frameworks)
+    cuda = {_CPU_BYTES: ""}
+    parts = [f"{name}{cuda.get(size, ' with its CUDA libraries')} {size / 1e9:.1f} GB" for name, size in frameworks]
+    if not frameworks and image.packages_bytes < others:
+        parts.append(f"packages of unknown size, taken for {others / 1e9:.1f} GB")
+    elif others >= _SHOWN_BYTES:
+        parts.append(f"other packages {others / 1e9:.1f} GB")
+    needed = needed_bytes(image) / 1e9
+    return Choice(
+        what="disk",
+        value=f"about {needed:.{int(needed < 1)}f} GB to build",
+        reason=f"{', '.join(parts)}, above the base image; pip keeps the downloads, a third of that again",
+    )
+
+
+def size_choice(
+    image: ImagePlan, level: str, left_out: Mapping[str, Sequence[str]], limit_bytes: int | None
+) -> tuple[Choice, tuple[str, ...]]:
+    """Return the plan's line on the finished image's size, and a warning if ``max_image_size`` will not hold.
+
+    Args:
+        left_out: level → features that it leaves out; {} where there is nothing to slim.
+    """
+    base = f" above {image.base}" if not re.match(r"python:[\d.]+-slim", image.base or "") else ""
+    known = 0 if base else _BASE_BYTES
+    sizes = {each: known + _slimmed_bytes(image, each, features) for each, features in left_out.items()}
+    size = sizes.pop(level, known + installed_bytes(image))
+    reason = f"--slim {', '.join(f'{each}: {_gb(sizes[each])}' for each in sizes)}" if sizes else "an estimate"
+    choice = Choice(what="image size", value=f"about {_gb(size)}{base}", reason=reason)
+    if limit_bytes is None:
+        return choice, ()
+    if size <= limit_bytes:
+        return choice.model_copy(update={"reason": f"within max_image_size, {_gb(limit_bytes)}; {reason}"}), ()
+    smaller = [each for each in ("auto", "unused", "arch") if each in sizes and sizes[each] <= limit_bytes]
+    way = f"--slim {smaller[0]}" if smaller else "[criteria] max_image_size in seatrial.toml"
+    return choice, (f"the image will be over max_image_size, {_gb(limit_bytes)}: about {_gb(size)}{base}; see {way}",)
+
+
+def _slimmed_bytes(image: ImagePlan, level: str, features: Sequence[str]) -> int:
+    size = installed_bytes(image)
+    first = next(iter(_frameworks(image)), ("", 0))[0]
+    if level == "none" or (measured := _MEASURED.get(first)) is None:
+        return size
+    gone = measured.files + (measured.headers if level != "auto" else 0)
+    gone += sum(measured.features.get(feature, 0) for feature in features)
+    gone += measured.linker if set(features) >= _LINKED else 0
+    return size - 1_000_000 * (gone + (measured.arch if level == "arch" else 0))
+
+
+def _gb(size_bytes: int) -> str:
+    return f"{size_bytes / 1e9:.1f} GB"
+
+
+def _frameworks(image: ImagePlan) -> list[tuple[str, int]]:
+    """Each framework and about how many bytes it has, the first first."""
+    first = next((name for name in ("torch", "tensorflow", "jax") if name in image.stack), "")
+    builds = {first: image.stack["build"]} if "build" in image.stack else {}
+    return [
+        (name, _CPU_BYTES if build == "cpu" else _MEASURED[name].whole * 1_000_000 if name in _MEASURED else _GPU_BYTES)
+        for name, build in {**builds, **image.also}.items()
+    ]
+
+
+def refuse_too_little(image: ImagePlan, root: str, free_bytes: int, engine: str) -> None:
+    """Raises DiskError naming both numbers."""
+    if free_bytes < (needed := needed_bytes(image)):
+        raise DiskError(
+            f"{image.tag} takes about {needed / 1e9:.0f} GB to build; {root} has only {free_bytes / 1e9:.1f} GB free",
+            run=f"{engine} system df; {engine} builder prune",
+        )

@@ -1,0 +1,1 @@
+"""Write the Dockerfile and everything else of the build context."""

@@ -1,0 +1,193 @@
+"""Add to a build what is not a package: our wheel, the project's code, labels of its origin."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Collection
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import seatrial
+from seatrial.errors import UsageError
+from seatrial.images.dockerfile.render import ORDINARY_USER
+from seatrial.job.model import Job
+from seatrial.job.plan import CONTAINER_PROJECT, ImagePlan
+from seatrial.job.units import format_bytes
+from seatrial.system import checkout
+from seatrial.system.files import make_folder, write_atomically
+from seatrial.system.nofollow import files_below
+from seatrial.system.without_login import without_login
+from seatrial.system.zip_bytes import zip_bytes
+
+WHEEL_NAME = f"seatrial-{seatrial.__version__}-py3-none-any.whl"
+
+_PACKAGE = Path(seatrial.__file__).parent
+_DIST_INFO = f"seatrial-{seatrial.__version__}.dist-info"
+_FOLDERS = ("events", "export", "models", "recipes", "serve", "train")
+_FILES = ("__init__.py",)
+
+_IMPORTS = re.compile(
+    r"^\s*(?:from seatrial\.(\w+)[\w.]* import |from seatrial import ([\w, ]+)|import seatrial\.(\w+))", re.MULTILINE
+)
+
+
+def wheel_bytes() -> bytes:
+    """The wheel, ready for ``pip install --no-deps``. It declares no dependencies: the image's recipe names them."""
+    contents = {f"seatrial/{path.relative_to(_PACKAGE)}": path.read_bytes() for path in _sources()}
+    contents[f"{_DIST_INFO}/METADATA"] = (
+        f"Metadata-Version: 2.1\nName: seatrial\nVersion: {seatrial.__version__}\n"
+        "Summary: Training library and recipes of seatrial, without its host side\nRequires-Python: >=3.10\n"
+    ).encode()
+    contents[f"{_DIST_INFO}/WHEEL"] = (
+        b"Wheel-Version: 1.0\nGenerator: seatrial\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    )
+    record = f"{_DIST_INFO}/RECORD"
+    rows = [f"{name},sha256={_digest(data)},{len(data)}" for name, data in contents.items()]
+    contents[record] = "\n".join([*rows, f"{record},,", ""]).encode()
+    return zip_bytes(contents)
+
+
+def write_wheel(folder: Path) -> Path:
+    """The wheel as a file of this folder, named by its content; for ready images, which get it mounted."""
+    data = wheel_bytes()
+    path = folder / f"recipes-{hashlib.sha256(data).hexdigest()[:12]}.whl"
+    if not path.exists():
+        make_folder(folder)
+        write_atomically(path, data)
+    return path
+
+
+def _sources() -> list[Path]:
+    """Return the files of the folders that go in, and the modules directly under ``seatrial`` that they import."""
+    inside = [
+        path
+        for subfolder in _FOLDERS
+        for path in sorted((_PACKAGE / subfolder).rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    ]
+    files = [_PACKAGE / name for name in _FILES]
+    imported = {name for path in inside if path.suffix == ".py" for name in _our_modules(path)}
+    shared = (_PACKAGE / f"{name}.py" for name in sorted(imported))
+    return [*files, *(path for path in shared if path.is_file() and path not in files), *inside]
+
+
+def _our_modules(path: Path) -> set[str]:
+    """``{"errors"}`` for ``from seatrial.errors import …`` or ``from seatrial import errors`` anywhere in the file.
+
+    By their lines: parsing all files takes 150 ms of every plan.
+    """
+    found = set()
+    for inside, several, plain in _IMPORTS.findall(path.read_text(encoding="utf-8")):
+        found |= {name.split()[0] for name in several.split(",")} if several else {inside or plain}
+    return found
+
+
+def _digest(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+
+
+#: Folders without code: environments, caches, version control, results.
+SKIPPED_FOLDERS = {".git", ".seatrial", "__pycache__", ".venv", "venv", "node_modules", ".mypy_cache", ".pytest_cache"}
+
+#: A project larger than this has data or models in it, which belong onto a volume.
+MAX_CODE_BYTES = 200 * 2**20
+
+CODE = "code"
+
+
+def with_code(image: ImagePlan, project: Path, skipped: Collection[Path] = ()) -> ImagePlan:
+    """The image with the project at /workspace, under a tag of its own; a ready image becomes the base.
+
+    Args:
+        skipped: folders of the project that are data or models.
+
+    Raises UsageError when the project is too large to be code.
+    """
+    files = _files(project, {folder.resolve() for folder in skipped})
+    size = sum(path.stat().st_size for path in files.values())
+    if size > MAX_CODE_BYTES:
+        largest = max(files, key=lambda name: files[name].stat().st_size)
+        raise UsageError(
+            f"The project is {format_bytes(size)}, too large for code: its largest file is {largest}",
+            cause="data and models in the project would be copied into the image",
+            run="mv the data out of the project, and: seatrial run … --data pvc:NAME",
+        )
+    lines = [image.dockerfile] if image.dockerfile else [f"FROM {image.tag}", ""]
+    lines += [
+        "# The project, for nodes that cannot mount it. Writable for whichever user a pod runs as.",
+        "USER root",
+        f"COPY {CODE}/ {CONTAINER_PROJECT}/",
+        f"RUN chmod -R a+rwX {CONTAINER_PROJECT}",
+        f"USER {ORDINARY_USER}",
+    ]
+    name = re.sub(r"^seatrial/", "", image.tag.rpartition(":")[0] if ":" in image.tag.rpartition("/")[2] else image.tag)
+    slug = re.sub(r"[^a-z0-9-]+", "-", (name if image.build else project.name).lower()).strip("-") or "project"
+    return image.model_copy(
+        update={
+            "tag": f"seatrial/{slug}:{_code_digest(image, files)}",
+            "build": True,
+            "base": image.base or image.tag,
+            "dockerfile": "\n".join([*lines, ""]),
+            "context_files": {
+                **image.context_files,
+                **{f"{CODE}/{name}": str(path) for name, path in files.items()},
+            },
+        }
+    )
+
+
+def _files(project: Path, skipped: Collection[Path]) -> dict[str, Path]:
+    """Path in the project → file, sorted. Links that lead out of it are left out: elsewhere they are broken."""
+    found: dict[str, Path] = {}
+    root = project.resolve()
+    for entry in files_below(project, skip=SKIPPED_FOLDERS, hidden=True, links=True):
+        path = Path(entry.path)
+        if any(path.is_relative_to(folder) for folder in skipped):
+            continue
+        if not entry.is_symlink() or (path.is_file() and path.resolve().is_relative_to(root)):
+            found[path.relative_to(project).as_posix()] = path
+    return dict(sorted(found.items()))
+
+
+def _code_digest(image: ImagePlan, files: dict[str, Path]) -> str:
+    digest = hashlib.sha256(json.dumps([image.tag, sorted(files)]).encode())
+    for path in files.values():
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:12]
+
+
+#: ``user@host:path``, as ssh is usually written.
+_SSH = re.compile(r"(?:[^@/]+@)?(?P<host>[^:/@]+):(?P<path>[^/].*)")
+
+
+def origin_labels(job: Job) -> dict[str, str]:
+    """Return ``org.opencontainers.image.source`` and ``.revision``; {} for a recipe, or without a git checkout.
+
+    The build gets them, and the tag's digest does not include them: an image belongs to its packages, and the
+    revision names the commit of the project that it was first built from. Source of the names:
+    github.com/opencontainers/image-spec, annotations.md.
+    """
+    if job.target.kind == "recipe":
+        return {}
+    revision = checkout.commit(job.project)
+    if revision is None:
+        return {}
+    if checkout.differs(job.project):
+        revision += "-dirty"
+    source = public_url(checkout.remote(job.project) or "")
+    labels = {"org.opencontainers.image.revision": revision}
+    return {**labels, "org.opencontainers.image.source": source} if source else labels
+
+
+def public_url(remote: str) -> str | None:
+    """A remote as a URL without login, query and fragment, where tokens stand; None for a folder of this machine."""
+    if "://" not in remote:
+        match = _SSH.fullmatch(remote)
+        return f"ssh://{match['host']}/{match['path']}" if match else None
+    parts = urlsplit(remote)
+    if parts.scheme not in ("http", "https", "ssh", "git") or not parts.hostname:
+        return None
+    return without_login(parts._replace(query="", fragment="").geturl())

@@ -1,0 +1,381 @@
+"""The Dockerfile's text: pure, deterministic, commented for the person who reviews it.
+
+No ``# syntax=`` line: it would pull a frontend image, and what is used here (cache, secret and bind mounts) is in
+every BuildKit since Docker 18.09's default frontend of 20.10 and in Buildah since 1.24.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from seatrial.findings.gpu_missing import ARCHITECTURES
+from seatrial.images.dockerfile.layer_program import FRAMEWORK_LIST
+from seatrial.images.dockerfile.layers import (
+    CONSTRAINTS,
+    FRAMEWORK,
+    LARGE,
+    PACKAGES_FOLDER,
+    PROGRAM,
+    REQUIRED,
+    REQUIREMENTS,
+    TOOLS,
+)
+from seatrial.job.plan import CONTAINER_PROJECT
+
+VENV = "/opt/venv"
+VENV_PYTHON = f"{VENV}/bin/python3"
+
+#: torch.compile's C++ back end and Triton's launcher are built at run time, against Python.h.
+COMPILER_PACKAGES = ("g++", "libc6-dev")
+
+#: Build secrets: a PEM bundle, and a pip configuration that may hold passwords.
+CA_SECRET = "ca_bundle"
+PIP_SECRET = "pip_conf"
+
+WHEELS = "wheels"
+
+#: Where steps find the program for layers, a layer's requirements, and pip's cache. Folders that every Debian and
+#: Ubuntu has: for one that is not there the builder would leave an empty one in the layer, with the time of the build.
+_TOOLS_AT, _FILES_AT, _CACHE_AT = "/mnt", "/media", "/srv"
+_TOOLS_MOUNT = f"type=bind,source={TOOLS},target={_TOOLS_AT}"
+
+#: One cache of ours for all our builds, which `seatrial runs prune --all` can name.
+PIP_CACHE_ID = "seatrial-pip"
+#: At the end of each step, where the shell reads a comment: by it `runs prune` knows our steps in a build cache.
+OURS = "  # seatrial"
+
+_PIP_SETTINGS = (
+    f"export PIP_CACHE_DIR={_CACHE_AT} PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_PROGRESS_BAR=off "
+    "PIP_ROOT_USER_ACTION=ignore"
+)
+
+#: The first ordinary user of Debian and Ubuntu (adduser.conf, FIRST_UID); nothing in the image needs root.
+ORDINARY_USER = "1000:1000"
+SLIMMER = "slim.pyz"
+
+_LAYER = f"{_TOOLS_AT}/{PROGRAM}"
+
+_AUTHORITIES = "/tmp/authorities.pem"
+_TRUST = (
+    f"certifi=$({VENV_PYTHON} -c 'from pip._vendor import certifi; print(certifi.where())' 2>/dev/null || true)",
+    f"for bundle in $certifi /etc/ssl/certs/ca-certificates.crt /run/secrets/{CA_SECRET}; do "
+    f"if [ -e $bundle ]; then cat $bundle >> {_AUTHORITIES}; fi; done",
+    f"export PIP_CERT={_AUTHORITIES} SSL_CERT_FILE={_AUTHORITIES} GIT_SSL_CAINFO={_AUTHORITIES}",
+)
+_APT_TRUSTING = f"apt-get -o Acquire::https::CAInfo={_AUTHORITIES}"
+_DISTRUST = f"rm {_AUTHORITIES}"
+
+
+@dataclass(frozen=True)
+class ImageContents:
+    """Everything the text depends on.
+
+    Attributes:
+        slug: name for people, in the title label.
+        base_packages: Debian packages that the base's Python needs. system_packages: those of the project.
+        compiles: the job compiles at run time.
+        layers: folder of the build context → 12 hex digits of what is in it; those that there are requirements for.
+        constrained: folders with constraints beside the requirements.
+        hashed: the requirements list each package with its hash. complete: they list all that is installed.
+        afterwards: commands of the last layer of packages, once they are there.
+        git: a requirement comes from a git repository.
+        builder: image of the builder stage, where that needs more than the base has, or None.
+        index: package index to look at as well, or None. index_needed: the requirements name a build that only it
+            has; otherwise a base whose pip names its own sources keeps to those.
+        ca_bundle, pip_conf: these build secrets are given.
+        wheels: there is a folder of wheels in the build context.
+        sources: digest of index and find-links, so that other sources make other layers; None without any.
+        own_wheel: file name of our wheel in the build context, or None.
+        slimming: arguments of the slimming program, () for none. slims_packages: those of the project, too.
+        architectures: compute capabilities left, () for all.
+        labels: further labels.
+    """
+
+    slug: str
+    base: str
+    base_packages: tuple[str, ...] = ()
+    system_packages: tuple[str, ...] = ()
+    compiles: bool = False
+    layers: dict[str, str] = field(default_factory=dict)
+    constrained: tuple[str, ...] = ()
+    hashed: bool = False
+    complete: bool = False
+    afterwards: tuple[str, ...] = ()
+    git: bool = False
+    builder: str | None = None
+    index: str | None = None
+    index_needed: bool = False
+    ca_bundle: bool = False
+    pip_conf: bool = False
+    wheels: bool = False
+    sources: str | None = None
+    own_wheel: str | None = None
+    slimming: tuple[str, ...] = ()
+    slims_packages: bool = True
+    architectures: tuple[str, ...] = ()
+    labels: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def has_builder(self) -> bool:
+        """Packages are built in a stage that has more than the image."""
+        return PACKAGES_FOLDER in self.layers and (self.builder is not None or self.git)
+
+    @property
+    def last_layer(self) -> str:
+        """Folder of the requirements that are installed last."""
+        return [folder for folder in (FRAMEWORK, REQUIRED, LARGE, PACKAGES_FOLDER) if folder in self.layers][-1]
+
+
+def render(contents: ImageContents) -> str:
+    """The Dockerfile."""
+    parts = [
+        f"# {contents.slug}: made by seatrial. The project itself is not in here: it is mounted at\n"
+        f"# {CONTAINER_PROJECT} when it runs, so editing it rebuilds nothing.",
+        "\n".join(_base(contents)),
+    ]
+    if FRAMEWORK in contents.layers:
+        parts.append("\n".join(_framework(contents)))
+    if contents.has_builder:
+        parts += ["\n".join(_system(contents)), "\n".join(_builder(contents))]
+    parts.append("\n".join(_final(contents)))
+    return "\n\n".join(parts) + "\n"
+
+
+def _base(contents: ImageContents) -> Iterator[str]:
+    yield f"FROM {contents.base} AS base"
+    yield "# Here, because it makes a folder, and so a layer, with the time of the build."
+    yield f"WORKDIR {CONTAINER_PROJECT}"
+    if contents.base_packages:
+        yield from _debian_packages(contents, sorted(contents.base_packages))
+    yield "# Bytecode of the standard library: the official Python images delete it, and no run could write it."
+    yield "# layer.py gives everything one time, so that a layer is the same bytes wherever it is built."
+    yield f"ARG FILES={contents.layers[TOOLS]}"
+    yield f"RUN --mount={_TOOLS_MOUNT} python3 {_LAYER} standard-library || true{OURS}"
+    yield f"RUN --mount={_TOOLS_MOUNT} python3 -m venv {VENV} && {VENV_PYTHON} {_LAYER} finish{OURS}"
+
+
+def _framework(contents: ImageContents) -> Iterator[str]:
+    yield "# The framework and what it needs of CUDA: one layer for all projects that use this release and build of it."
+    yield "FROM base AS framework"
+    yield from _install(contents, FRAMEWORK)
+    if REQUIRED in contents.layers:
+        yield "# What it requires besides. A project that asks for another version of it shares all that is above."
+        yield from _install(contents, REQUIRED)
+
+
+def _shared_with_builder(contents: ImageContents) -> Iterator[str]:
+    yield from debian_packages(contents)
+    if LARGE in contents.layers:
+        yield "# What is large or slow to install, apart: adding a small package does not install it again."
+        yield from _install(contents, LARGE)
+
+
+def debian_packages(contents: ImageContents) -> Iterator[str]:
+    """The project's Debian packages, and a compiler where it compiles when it runs."""
+    packages = sorted({*contents.system_packages, *(COMPILER_PACKAGES if contents.compiles else ())})
+    if packages:
+        yield from _debian_packages(contents, packages)
+
+
+def _debian_packages(contents: ImageContents, packages: list[str]) -> Iterator[str]:
+    headers = ""
+    if contents.compiles:
+        yield "# The job compiles when it runs: a C++ compiler, and Python.h where the base's python3 lacks it."
+        headers = (
+            ' $(test -e "$(python3 -c \'import sysconfig; print(sysconfig.get_path("include"))\')/Python.h"'
+            " || echo python3-dev)"
+        )
+    yield from _run(
+        contents,
+        [
+            "apt-get update",
+            f"DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends {' '.join(packages)}{headers}",
+            "rm -rf /var/lib/apt/lists/*",
+        ],
+    )
+
+
+def _system(contents: ImageContents) -> Iterator[str]:
+    yield f"FROM {_below(contents)} AS system"
+    yield from _shared_with_builder(contents)
+
+
+def _builder(contents: ImageContents) -> Iterator[str]:
+    if contents.builder is None:
+        yield "FROM system AS builder"
+    else:
+        yield "# The compiler and CUDA's headers stay in this stage."
+        yield f"FROM {contents.builder} AS builder"
+        packages = {*contents.base_packages, *contents.system_packages, "build-essential", "python3-dev"}
+        yield from _debian_packages(contents, sorted(packages))
+        yield f"COPY --from=system {VENV} {VENV}"
+    if contents.git:
+        yield "# A requirement comes from a git repository."
+        yield from _run(contents, ["apt-get update", "apt-get install -y --no-install-recommends git ca-certificates"])
+    yield from _install(contents, PACKAGES_FOLDER)
+
+
+def _below(contents: ImageContents) -> str:
+    """The stage that the project's packages are installed on."""
+    return FRAMEWORK if FRAMEWORK in contents.layers else "base"
+
+
+def _install(contents: ImageContents, folder: str) -> Iterator[str]:
+    """One layer: pip with the requirements of one folder of the context, on what is there already."""
+    if contents.sources:
+        yield "# Digest of the package sources, which are build secrets: other sources make other layers."
+        yield f"ARG PACKAGE_SOURCES={contents.sources}"
+    yield "# Digest of the requirements below."
+    yield f"ARG FILES={contents.layers[folder]}"
+    commands = [_PIP_SETTINGS]
+    if contents.pip_conf:
+        commands.append(f"export PIP_CONFIG_FILE=/run/secrets/{PIP_SECRET}")
+    flags = [f"-c {_FILES_AT}/{CONSTRAINTS}"] if folder in contents.constrained else []
+    if folder != FRAMEWORK and FRAMEWORK in contents.layers and not contents.hashed:
+        yield "# The framework stays as it is below: what contradicts it is an error of pip's."
+        flags.append(f"-c {FRAMEWORK_LIST}")
+    sources = ["--find-links", f"/build/{WHEELS}"] if contents.wheels else []
+    if contents.index and contents.index_needed:
+        yield "# The build for the target's driver and GPU is on PyTorch's own index."
+        sources.append(f"--extra-index-url {contents.index}")
+    elif contents.index:
+        yield "# No GPU: the CPU build of torch. A base whose pip names an index or find-links keeps to those."
+        commands.append(
+            f"index=$({VENV_PYTHON} -m pip config list | grep -E 'index-url|find-links' > /dev/null"
+            f" || echo --extra-index-url {contents.index})"
+        )
+        sources.append("$index")
+    install = " ".join([f"{VENV_PYTHON} -m pip install --no-compile", *sources])
+    if contents.complete or (folder == FRAMEWORK and contents.hashed):
+        flags.append("--no-deps")
+    commands.append(" ".join([install, "-r", f"{_FILES_AT}/{REQUIREMENTS}", *flags]))
+    if folder == contents.last_layer:
+        commands += contents.afterwards
+    if folder == FRAMEWORK:
+        yield "# What it requires besides goes again: that is the next layer."
+        commands += [
+            f"others=$({VENV_PYTHON} {_LAYER} others)",
+            f'{{ [ -z "$others" ] || {VENV_PYTHON} -m pip uninstall -q -y $others; }}',
+            f"{VENV_PYTHON} {_LAYER} freeze",
+        ]
+    if contents.slimming:
+        yield "# image.slim; what each level saves: seatrial build --explain"
+        commands += _slim(contents, folder, install)
+    commands.append(f"{VENV_PYTHON} {_LAYER} finish")
+    yield from _run(contents, commands, _mounts(contents, folder))
+
+
+def _mounts(contents: ImageContents, folder: str) -> list[str]:
+    mounts = [
+        _TOOLS_MOUNT,
+        f"type=bind,source={folder},target={_FILES_AT}",
+        f"type=cache,id={PIP_CACHE_ID},target={_CACHE_AT}",
+    ]
+    if contents.pip_conf:
+        mounts.append(f"type=secret,id={PIP_SECRET}")
+    if contents.wheels:
+        mounts.append(f"type=bind,source={WHEELS},target=/build/{WHEELS}")
+    return mounts
+
+
+def _slim(contents: ImageContents, folder: str, install: str) -> list[str]:
+    """Slim what this layer adds; above the framework's, what was left out there comes back where a package needs it."""
+    slimmer = f"{VENV_PYTHON} {_FILES_AT}/{SLIMMER} --root {VENV} {' '.join(contents.slimming)}"
+    if folder == FRAMEWORK:
+        return [f"{slimmer} --keep-metadata"]
+    commands = []
+    if "--unused" in contents.slimming and FRAMEWORK in contents.layers:
+        commands += [
+            f"wanted=$({slimmer} --wanted)",
+            f'{{ [ -z "$wanted" ] || {install} --no-deps --force-reinstall $wanted; }}',
+        ]
+    if not contents.slims_packages:
+        return commands
+    last = "" if folder == contents.last_layer else " --keep-metadata"
+    return [*commands, f"{slimmer} --above {FRAMEWORK_LIST}{last}"]
+
+
+def _final(contents: ImageContents) -> Iterator[str]:
+    yield f"FROM {'system' if contents.has_builder else _below(contents)}"
+    if not contents.has_builder:
+        yield from _shared_with_builder(contents)
+    if contents.has_builder:
+        yield "# What the packages add to the layers below."
+        yield f"ARG FILES={contents.layers[PACKAGES_FOLDER]}"
+        mounts = [_TOOLS_MOUNT, f"type=bind,from=builder,source={VENV},target={_CACHE_AT}"]
+        yield f"RUN --mount={mounts[0]} \\\n    --mount={mounts[1]} \\\n    python3 {_LAYER} mirror {_CACHE_AT}{OURS}"
+    elif PACKAGES_FOLDER in contents.layers:
+        yield "# All that the project asks for."
+        yield from _install(contents, PACKAGES_FOLDER)
+    yield from finish(contents)
+
+
+def finish(contents: ImageContents) -> Iterator[str]:
+    """Write the end of every image: environment, user, labels."""
+    yield "# Bytecode is there already; a run leaves no __pycache__ in the project, and its output is not held back."
+    yield f"ENV PATH={VENV}/bin:$PATH VIRTUAL_ENV={VENV} PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1"
+    if contents.architectures:
+        yield "# Device code for other GPUs is not in here: the agent reads this and refuses them by name."
+        yield f'ENV {ARCHITECTURES}="{" ".join(contents.architectures)}"'
+    yield 'CMD ["python3"]'
+    if contents.own_wheel:
+        yield "# The recipes and the training library of seatrial: a small layer above their requirements."
+        yield f"COPY {contents.own_wheel} /opt/seatrial/"
+        yield f"RUN {VENV_PYTHON} -m pip install --no-deps --no-index /opt/seatrial/{contents.own_wheel}"
+    yield "# An ordinary user where nobody says otherwise. `seatrial run` says: the caller, who owns the outputs then."
+    yield f"USER {ORDINARY_USER}"
+    yield "# Last, so that projects with equal packages share every layer."
+    yield f'LABEL org.opencontainers.image.title="{contents.slug}" \\'
+    yield f'      org.opencontainers.image.base.name="{contents.base}" \\'
+    labels = {"seatrial.built": "true", **contents.labels}
+    lines = [f'      {name}="{value}"' for name, value in sorted(labels.items())]
+    yield " \\\n".join(lines)
+
+
+def _run(contents: ImageContents, commands: list[str], mounts: Sequence[str] = ()) -> Iterator[str]:
+    """One RUN, a command a line; with ``ca_bundle``, inside a frame that trusts it for this step alone."""
+    if contents.ca_bundle:
+        yield "# Trusted in this step alone: pip's own authorities, the system's, and the extra ones."
+        mounts = (*mounts, f"type=secret,id={CA_SECRET}")
+        commands = [*_TRUST, *(command.replace("apt-get ", f"{_APT_TRUSTING} ") for command in commands), _DISTRUST]
+    flags = "".join(f"--mount={mount} \\\n    " for mount in mounts)
+    yield f"RUN {flags}" + " && \\\n    ".join(commands) + OURS
+
+
+_BUILD = "/tmp/requirements"
+
+
+def render_plain(contents: ImageContents, lines: Sequence[str], constraints: Sequence[str]) -> str | None:
+    """The Dockerfile, or None where the image needs what a text cannot hold: wheels, secrets, nvcc, slimming.
+
+    Files are printed: here-documents need a Dockerfile frontend of 1.4 (docs.docker.com/build/buildkit).
+    """
+    if contents.builder or contents.ca_bundle or contents.pip_conf or contents.wheels or contents.own_wheel:
+        return None
+    if contents.slimming and contents.slims_packages:  # requested; `auto` may as well keep it
+        return None
+    return "\n".join(_lines(contents, lines, constraints)) + "\n"
+
+
+def _lines(contents: ImageContents, lines: Sequence[str], constraints: Sequence[str]) -> Iterator[str]:
+    yield f"# {contents.slug}: made by seatrial. The project is mounted at {CONTAINER_PROJECT} when it runs."
+    yield f"FROM {contents.base}"
+    yield f"WORKDIR {CONTAINER_PROJECT}"
+    git = ("git", "ca-certificates") if contents.git else ()
+    everything = (*contents.base_packages, *contents.system_packages, *git)
+    yield from debian_packages(replace(contents, system_packages=everything))
+    yield f"RUN python3 -m venv {VENV}"
+    if lines:
+        files = {"requirements.txt": lines, "constraints.txt": constraints}
+        commands = [
+            f"printf '%s\\n' {' '.join(map(shlex.quote, text))} > {_BUILD}/{name}"
+            for name, text in files.items()
+            if text
+        ]
+        flags = [f"--extra-index-url {contents.index}"] if contents.index else []
+        flags += [f"-r {_BUILD}/requirements.txt"] + ([f"-c {_BUILD}/constraints.txt"] if constraints else [])
+        install = f"{VENV_PYTHON} -m pip install --no-cache-dir {' '.join(flags)}"
+        yield "RUN " + " && \\\n    ".join([f"mkdir -p {_BUILD}", *commands, install, f"rm -r {_BUILD}"])
+    yield from finish(contents)

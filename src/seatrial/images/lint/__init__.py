@@ -1,0 +1,1 @@
+"""Check a user's own Dockerfile for errors that concern GPUs, CUDA and frameworks."""

@@ -1,0 +1,231 @@
+"""Check the base image: tags that do not exist, CUDA installed twice or of another version, no Python, root."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Literal
+
+from seatrial.images.lint.commands import pip_installs
+from seatrial.images.lint.dockerfile import Dockerfile, Remark, Stage
+from seatrial.stack.facts import CudaImage, cuda_images
+
+_CUDA_IMAGE = re.compile(
+    r"(?P<host>docker\.io/|nvcr\.io/)?nvidia/cuda(?::|$)(?P<cuda>\d+\.\d+(?:\.\d+)?)?-?(?P<rest>[a-z0-9.-]*)"
+)
+_VARIANT = re.compile(r"whl/(?:nightly/)?cu(?P<digits>\d{3})|torch==[\d.]+\+cu(?P<local>\d{3})")
+#: Commands that can install pip, a user's script included; yum's and dnf's Python comes with it.
+_BRINGS_PIP = re.compile(
+    r"\b(?:yum|dnf)\b|-pip\b|get-pip|ensurepip|-m pip\b|easy_install|\.sh\b|make install|\bADD\b|jupyter"
+)
+_CPU_BUILD = re.compile(r"/whl/cpu|torch==[\d.]+\+cpu")
+
+
+def cuda_twice(file: Dockerfile) -> Iterator[Remark]:
+    """Find wheels that bring their own CUDA to a base that has one."""
+    base = _CUDA_IMAGE.match(file.final.image)
+    if not base or not re.search("runtime|devel", base["rest"]):
+        return
+    cpu_index = any("/whl/cpu" in each.value for each in file.instructions if each.name in ("ENV", "ARG"))
+    for each in pip_installs(file.commands):
+        wheel = each.package("torch", "jax") or each.package("tensorflow")
+        own_cuda = wheel and (wheel.startswith("torch") or re.search(r"\[(?:and-)?cuda", wheel))
+        if (
+            wheel
+            and own_cuda
+            and not cpu_index
+            and not _CPU_BUILD.search(each.command.text)
+            and each.command.stage in file.shipped
+        ):
+            yield Remark(
+                each.line,
+                "cuda-twice",
+                "warning",
+                f"CUDA is in this image twice: in its base (line {file.stages[file.chain[0]].line}) and in "
+                f"the wheels of {_name(wheel)}",
+                "FROM python:3.11-slim-bookworm   # the wheel includes CUDA; the driver comes from the host",
+            )
+            return
+
+
+def devel_at_run_time(file: Dockerfile) -> Iterator[Remark]:
+    """Find a devel image as the final stage: CUDA's compiler and headers are 5 GB that no run reads."""
+    if (base := _CUDA_IMAGE.match(file.final.image)) and "devel" in base["rest"]:
+        yield Remark(
+            file.final.line,
+            "devel-at-run-time",
+            "warning",
+            "the final stage is a devel image: nvcc, headers and static libraries are shipped",
+            "build in `FROM …-devel AS builder`, and COPY --from=builder into a slim or -base stage",
+        )
+
+
+def variant_against_base(file: Dockerfile) -> Iterator[Remark]:
+    """Find a build of torch for another CUDA than the base's tag names."""
+    for each in pip_installs(file.commands):
+        if each.command.stage < 0 or each.command.sometimes:
+            continue
+        stage = file.stages[each.command.stage]
+        base, build = _CUDA_IMAGE.match(stage.image), _VARIANT.search(each.command.text)
+        if not base or not build or not base["cuda"] or not each.package("torch"):
+            continue
+        digits = build["digits"] or build["local"]
+        own, theirs = f"{digits[:2]}.{digits[2:]}", ".".join(base["cuda"].split(".")[:2])
+        if own != theirs:
+            compiles = "devel" in base["rest"] and own.split(".")[0] != theirs.split(".")[0]
+            severity: Literal["error", "hint"] = "error" if compiles else "hint"  # the wheel runs with its own CUDA
+            yield Remark(
+                each.line,
+                "cuda-differs",
+                severity,
+                f"torch for CUDA {own} on a base of CUDA {theirs} (line {stage.line})",
+                "use slim Python as the base; extensions compiled here need the same CUDA in both",
+            )
+
+
+def wrong_cudnn_infix(file: Dockerfile) -> Iterator[Remark]:
+    """Find a wrong cuDNN in a tag: cudnn8 up to 12.2.2, cudnn9 in 12.3.2, plain cudnn from 12.4.1 on."""
+    for stage in file.stages:
+        base = _on_docker_hub(stage)
+        image = _release(base["cuda"]) if base else None
+        if base and image and (infix := re.search(r"cudnn\d*", base["rest"])) and infix[0] != image.cudnn_infix:
+            yield Remark(
+                stage.line,
+                "cudnn-name",
+                "error",
+                f"there is no {stage.image}: in CUDA {image.cuda} the tag says {image.cudnn_infix}",
+                f"FROM {stage.image.replace(infix[0], image.cudnn_infix)}",
+            )
+
+
+def dead_tags(file: Dockerfile) -> Iterator[Remark]:
+    """Find tags of nvidia/cuda that do not exist: no patch version, latest, no system, an Ubuntu it is not built on."""
+    for stage in file.stages:
+        base = _on_docker_hub(stage)
+        if not base or _newer_than_known(base["cuda"]):
+            continue
+        image = _release(base["cuda"]) if base["cuda"] else None
+        ubuntu = re.search(r"ubuntu(\d\d\.\d\d)", base["rest"])
+        problem = None
+        if not base["cuda"]:
+            problem = "nvidia/cuda has no tag latest"
+        elif image is None:
+            problem = f"there is no known nvidia/cuda tag for CUDA {base['cuda']}"
+            same = [each for each in cuda_images() if each.cuda.startswith(".".join(base["cuda"].split(".")[:2]) + ".")]
+            image = same[-1] if same else None
+            if image and base["cuda"].count(".") == 2:
+                yield _old_release(stage, base["cuda"], image)
+                continue
+        elif ubuntu and ubuntu[1] not in image.ubuntu and ubuntu[1] <= max(max(one.ubuntu) for one in cuda_images()):
+            problem = f"CUDA {image.cuda} is not built on Ubuntu {ubuntu[1]}"
+        elif not re.search(r"-[a-z]+\d[\d.]*$", base["rest"]):
+            problem = "every tag ends with its system"
+        if problem:
+            instead = (
+                image.tag(_flavour(stage.image)) if image else _nearest(base["cuda"], ubuntu, _flavour(stage.image))
+            )
+            yield Remark(
+                stage.line, "dead-tag", "error", f"{stage.image} cannot be pulled: {problem}", f"FROM {instead}"
+            )
+
+
+def _nearest(cuda: str | None, ubuntu: re.Match[str] | None, flavour: str) -> str:
+    """Replace a removed release by the newest of the next major one on the same Ubuntu."""
+    later = [
+        each for each in cuda_images() if ubuntu and cuda and ubuntu[1] in each.ubuntu and _key(each.cuda) > _key(cuda)
+    ]
+    first = [each for each in later if _key(each.cuda)[0] == _key(later[0].cuda)[0]]
+    return first[-1].tag(flavour, ubuntu[1]) if first and ubuntu else cuda_images()[-1].tag(flavour)
+
+
+def _key(cuda: str) -> tuple[int, ...]:
+    return tuple(int(part[:6]) for part in cuda.split("."))
+
+
+def _old_release(stage: Stage, cuda: str, newest: CudaImage) -> Remark:
+    """Report a patch release that was followed by another: NVIDIA removes such tags some day."""
+    ubuntu = re.search(r"ubuntu(\d\d\.\d\d)", stage.image)
+    built = not ubuntu or ubuntu[1] in newest.ubuntu
+    return Remark(
+        stage.line,
+        "old-tag",
+        "hint",
+        f"CUDA {cuda} was followed by {newest.cuda}, and NVIDIA removes tags of old releases: some day it "
+        "cannot be pulled",
+        f"FROM {stage.image.replace(cuda, newest.cuda)}" if built else f"FROM {newest.tag(_flavour(stage.image))}",
+    )
+
+
+def _flavour(image: str) -> str:
+    flavour = next((kind for kind in ("devel", "runtime", "base") if f"-{kind}" in image), "base")
+    return f"cudnn-{flavour}" if "cudnn" in image and flavour != "base" else flavour
+
+
+def _on_docker_hub(stage: Stage) -> re.Match[str] | None:
+    base = _CUDA_IMAGE.match(stage.image) if stage.parent is None and "$" not in stage.image else None
+    return base if base and base["host"] != "nvcr.io/" else None
+
+
+def _newer_than_known(cuda: str | None) -> bool:
+    return cuda is not None and _key(cuda) > max(_key(each.cuda) for each in cuda_images())
+
+
+def python_missing(file: Dockerfile) -> Iterator[Remark]:
+    """Find calls of a python or pip that nvidia/cuda, ubuntu and debian images do not have."""
+    bare = re.match(r"(?:docker\.io/)?(?:nvidia/cuda|ubuntu|(?:library/)?debian)[:@]?", file.final.image)
+    if not bare:
+        return
+    text = " ".join(each.value for each in file.instructions if each.stage in file.chain)
+    installed = re.search(r"python|conda|uv ", " ".join(each.value for each in file.of("RUN")))
+    pip_there = _BRINGS_PIP.search(text)
+    if re.search(r"(?:16|18)\.04", file.final.image) and re.search(r"\bpython(?:-[a-z]+)?(?=[\s\\]|$)", text):
+        return  # python-dev, python-pip and the like bring Python 2, whose name is python there
+    for each in file.instructions:
+        if each.stage != file.final.number or each.name not in ("CMD", "ENTRYPOINT", "RUN"):
+            continue
+        if re.search(
+            r"python-is-python3|/bin/python|conda|mamba|venv|pyenv|\buv\b|bin.*python\b.*(?:ln|alternatives)", text
+        ):
+            return
+        if re.search(r"(?:ln|alternatives)\b[^&;]*\bpython\b|--from=", text):
+            return
+        first = [command.words[0] for command in file.commands_of(each) if command.words and not command.sometimes]
+        missing = [name for name in first if name == "python" or (not installed and name == "python3")]
+        missing += [name for name in first if name in ("pip", "pip3") and not pip_there]
+        if missing:
+            yield Remark(
+                each.line,
+                "python-missing",
+                "error",
+                f"{file.final.image} has no `{missing[0]}`",
+                "RUN apt-get update && apt-get install -y --no-install-recommends python3-pip python-is-python3",
+            )
+            return
+
+
+def runs_as_root(file: Dockerfile) -> Iterator[Remark]:
+    """Find a final image without USER, whose files in mounted folders belong to root."""
+    users = [each for each in file.of("USER") if each.stage in file.chain]
+    if not users or users[-1].value.split(":")[0] in ("root", "0"):
+        line = users[-1].line if users else file.instructions[-1].line
+        message = "it runs as root: files in mounted folders will belong to root"
+        yield Remark(line, "root", "warning", message, "USER 1000:1000")
+
+
+RULES = (
+    cuda_twice,
+    devel_at_run_time,
+    variant_against_base,
+    wrong_cudnn_infix,
+    dead_tags,
+    python_missing,
+    runs_as_root,
+)
+
+
+def _release(cuda: str | None) -> CudaImage | None:
+    return next((image for image in cuda_images() if image.cuda == cuda), None)
+
+
+def _name(requirement: str) -> str:
+    return re.split(r"[=<>!~;@ ]", requirement)[0]

@@ -1,0 +1,296 @@
+"""Split RUN, CMD and ENTRYPOINT into simple commands, and find what they install."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from seatrial.images.lint.instructions import JOINT, Instruction
+
+_TOKEN = re.compile(
+    rf"(?P<space>(?:[ \t\r{JOINT}]|\\\n)+)|(?P<newline>\n)|(?P<operator>&&|\|\||;;|[;|&()`])|(?P<comment>#[^\n]*)"
+    r"|(?P<word>(?:[^\s;|&()`'\"\\]|\\.|\\$|'[^']*'|\"(?:[^\"\\]|\\.)*\"|['\"])+)",
+    re.DOTALL,
+)
+_OPENING, _CLOSING = ("if", "case"), ("fi", "esac")
+_KEYWORDS = ("then", "else", "elif", "do", "done", "while", "until", "!", "{", "}", "time", "exec", "command", "eval")
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+
+#: Programs that run the one behind them, and their options that take a word.
+_WRAPPERS = {"sudo": "-u", "env": "-u", "nice": "-n", "nohup": "", "timeout": "", "xargs": "-n", "stdbuf": ""}
+_SHELLS = re.compile(r"(?:/usr)?(?:/bin/)?(?:ba|da|z)?sh$")
+
+#: Deeper than people nest ``bash -c "…"``.
+_MOST_NESTED = 3
+
+
+@dataclass(frozen=True)
+class Command:
+    """Hold a simple command.
+
+    Attributes:
+        words: without quotes, assignments, keywords and wrappers such as sudo.
+        line: of its first word, counted from 1 in the file.
+        sometimes: True in an ``if`` or behind ``||``.
+        stage: of its instruction.
+        settings: assignments before it.
+    """
+
+    words: tuple[str, ...]
+    line: int
+    stage: int
+    sometimes: bool = False
+    settings: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.words)
+
+
+def words_of_list(value: str) -> list[str] | None:
+    """Return the words of the exec form, ``["a", "b"]``; None if it is the shell form."""
+    try:
+        words = json.loads(value)
+    except (ValueError, RecursionError):
+        return None
+    return words if isinstance(words, list) and all(isinstance(word, str) for word in words) else None
+
+
+def options_and_rest(raw: str) -> tuple[list[str], str]:
+    """Split the instruction's own options, ``--mount=…``, from the text behind them."""
+    found = re.match(rf"(?:[\s{JOINT}]*--[a-z][\w-]*(?:=[^\s{JOINT}]*)?(?=[\s{JOINT}]|$))*", raw)
+    assert found is not None
+    return found[0].replace(JOINT, " ").split(), raw[found.end() :]
+
+
+def commands_of(each: Instruction) -> list[Command]:
+    """Return the commands of a RUN, CMD or ENTRYPOINT; a here-document counts only if a shell reads it."""
+    _, rest = options_and_rest(each.raw)
+    before = each.raw[: len(each.raw) - len(rest)]
+    line = each.line + before.count(JOINT)
+    words = words_of_list(rest.replace(JOINT, "").strip())
+    if words is not None:
+        found = list(_unwrapped(Command(tuple(words), line, each.stage), 0))
+    else:
+        found = list(_split(rest, line, each.stage, 0))
+    if each.heredoc:
+        reader = re.sub(r"\d*<<-?\S+", "", rest.replace(JOINT, " ")).split()
+        if not reader or _SHELLS.match(reader[0]):
+            found = list(_split(each.heredoc, each.heredoc_line, each.stage, 0))
+    return found
+
+
+def _split(text: str, line: int, stage: int, depth: int) -> Iterator[Command]:
+    words: list[str] = []
+    started, inside, behind_or = line, 0, False
+    for token in _TOKEN.finditer(text):
+        if token["word"]:
+            word = _plain(token["word"])
+            if not words and word in _KEYWORDS and not token["word"].startswith(("'", '"')):
+                line += token[0].count("\n") + token[0].count(JOINT)
+                continue  # the command behind it may begin in a later line
+            started = started if words else line
+            if not words and word in _OPENING + _CLOSING:
+                inside = max(0, inside + (1 if word in _OPENING else -1))
+            words.append(word)
+        elif token["operator"] or token["newline"]:
+            command = Command(tuple(words), started, stage, inside > 0 or behind_or)
+            yield from _unwrapped(command, depth)
+            words = []
+            behind_or = token["operator"] == "||" or (behind_or and token["operator"] not in (";", None))
+        line += token[0].count("\n") + token[0].count(JOINT)
+    yield from _unwrapped(Command(tuple(words), started, stage, inside > 0 or behind_or), depth)
+
+
+def _plain(word: str) -> str:
+    """Remove quotes and line joints; variables stay as they are written."""
+    parts = re.findall(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\.|[^'\"\\]+|['\"\\]", word, re.DOTALL)
+    plain = []
+    for part in parts:
+        if part[:1] in ("'", '"') and len(part) > 1:
+            part = part[1:-1]
+        elif part[:1] == "\\" and len(part) > 1:
+            part = part[1:]
+        plain.append(part)
+    return "".join(plain).replace(JOINT, "")
+
+
+def _unwrapped(command: Command, depth: int) -> Iterator[Command]:
+    words, settings = list(command.words), []
+    while words:
+        first = words[0]
+        if first in (*_KEYWORDS, *_OPENING, *_CLOSING):
+            words.pop(0)
+        elif _ASSIGNMENT.match(first):
+            settings.append(words.pop(0))
+        elif first.rpartition("/")[2] in _WRAPPERS:
+            taking = _WRAPPERS[first.rpartition("/")[2]]
+            words.pop(0)
+            while words and (words[0].startswith("-") or re.fullmatch(r"\d+[smh]?", words[0])):
+                option = words.pop(0)
+                if option == taking and words:
+                    words.pop(0)
+        elif first.rpartition("/")[2] in ("conda", "mamba", "micromamba") and words[1:2] == ["run"]:
+            words = _behind_conda_run(words)
+        else:
+            break
+    if len(words) > 2 and _SHELLS.match(words[0]) and depth < _MOST_NESTED:
+        for at, word in enumerate(words[1:-1], 1):
+            if re.fullmatch(r"-[a-z]*c", word):
+                for inner in _split(words[at + 1], command.line, command.stage, depth + 1):
+                    yield replace(inner, line=command.line, sometimes=inner.sometimes or command.sometimes)
+                return
+    if words or settings:
+        yield replace(command, words=tuple(words), settings=tuple(settings))
+
+
+def _behind_conda_run(words: list[str]) -> list[str]:
+    rest = words[2:]
+    while rest and rest[0].startswith("-"):
+        option = rest.pop(0)
+        if option in ("-n", "--name", "-p", "--prefix", "--cwd") and rest:
+            rest.pop(0)
+    return rest
+
+
+_PYTHON = re.compile(r"(?:.*/)?python(?:[\d.]+|\$\{?\w+\}?)?$")
+_PIP = re.compile(r"(?:.*/)?pip(?:[\d.]+|\$\{?\w+\}?)?$")
+_SYSTEM = ("apt-get", "apt", "aptitude", "yum", "dnf", "microdnf", "apk", "zypper")
+_CONDA = ("conda", "mamba", "micromamba")
+
+#: pip's and uv's options that take a word. Source: pip install --help, uv pip install --help.
+_PIP_VALUES = (
+    "-r", "--requirement", "--requirements", "-c", "--constraint", "--constraints", "-i", "--index-url",
+    "--default-index", "--index", "--extra-index-url", "-f", "--find-links", "-t", "--target", "--prefix", "--root",
+    "--src", "--platform",
+    "--python-version", "--implementation", "--abi", "--cache-dir", "--no-binary", "--only-binary", "--global-option",
+    "--config-settings", "-C", "--build-option", "--install-option", "--timeout", "--retries", "--proxy",
+    "--trusted-host", "--progress-bar", "--upgrade-strategy", "--log", "-p", "--python", "--torch-backend",
+    "--index-strategy", "-b", "--override", "--extra", "--group", "--link-mode", "--prerelease", "--root-user-action",
+    "--exclude-newer", "--no-install-package", "--no-emit-package", "--reinstall-package", "--refresh-package",
+    "--upgrade-package", "-P", "--package", "--no-extra", "--no-group", "--only-group", "--python-platform",
+    "--no-build-isolation-package", "--exists-action", "--cert", "--report",
+)  # fmt: skip
+_CONDA_VALUES = ("-n", "--name", "-p", "--prefix", "-c", "--channel", "-f", "--file", "--solver")
+_INDEXES = ("-i", "--index-url", "--default-index", "--index", "--extra-index-url", "-f", "--find-links")
+_CHANNELS = ("-c", "--channel")
+_FILES, _CONDA_FILES = ("-r", "--requirement", "--requirements"), ("-f", "--file")
+
+
+@dataclass(frozen=True)
+class Install:
+    """One command that installs.
+
+    Attributes:
+        tool: pip, uv, conda or the name of a system's package manager.
+        action: ``install``, ``sync``, ``create`` …
+        words: behind the action.
+    """
+
+    tool: str
+    action: str
+    words: tuple[str, ...]
+    before: tuple[str, ...]
+    command: Command
+
+    @property
+    def line(self) -> int:
+        return self.command.line
+
+    @cached_property
+    def _sorted(self) -> tuple[list[str], list[tuple[str, str]]]:
+        """(what is installed, options and their words)."""
+        taking = _CONDA_VALUES if self.tool == "conda" else _PIP_VALUES if self.tool in ("pip", "uv") else ()
+        packages, options, waiting = [], [], ""
+        for word in (*self.before, *self.words):
+            if waiting:
+                options.append((waiting, word))
+                waiting = ""
+            elif word in taking:
+                waiting = word
+            elif word.startswith("-"):
+                name, _, value = word.partition("=")
+                if re.match(r"-[rcfi][^-]", word):  # -rrequirements.txt
+                    name, value = word[:2], word[2:]
+                options.append((name, value))
+            elif word not in (">", ">>", "<") and not re.match(r"\d?>", word):
+                packages.append(word)
+        return packages, options
+
+    @property
+    def packages(self) -> list[str]:
+        return self._sorted[0]
+
+    @property
+    def flags(self) -> list[str]:
+        return [name for name, _ in self._sorted[1]]
+
+    @property
+    def files(self) -> list[str]:
+        """Requirement files."""
+        if self.tool not in ("pip", "uv", "conda"):
+            return []
+        named = _CONDA_FILES if self.tool == "conda" else _FILES
+        return [value for name, value in self._sorted[1] if name in named and value]
+
+    @property
+    def sources(self) -> list[str]:
+        """Indexes, pages of wheels, channels."""
+        named = _CHANNELS if self.tool == "conda" else _INDEXES
+        return [value for name, value in self._sorted[1] if name in named]
+
+    def package(self, *names: str) -> str | None:
+        """The requirement of one of these names as it is written, extras and version included."""
+        for word in self.packages:
+            found = re.match(r"(?:[\w.-]+::)?([A-Za-z0-9][\w.-]*?)(?:\[[^\]]*\])?\s*(?:$|[=<>!~;@ ])", word)
+            if found and found[1].lower().replace("_", "-") in names:
+                return word
+        return None
+
+
+def installs_of(commands: tuple[Command, ...]) -> Iterator[Install]:
+    """Return the installations among commands."""
+    for command in commands:
+        if found := _install(command):
+            yield found
+
+
+def _install(command: Command) -> Install | None:
+    words = list(command.words)
+    while words and _PYTHON.match(words[0]) and words[1:2] == ["-m"]:
+        words = words[2:]
+    if not words:
+        return None
+    program, tool = words[0].rpartition("/")[2], ""
+    if _PIP.match(words[0]):
+        tool = "pip"
+    elif program == "uv":
+        tool = "uv"
+        words = [word for at, word in enumerate(words) if not (word == "pip" and at < 4)]
+    elif program in _CONDA:
+        tool = "conda"
+        words = [word for at, word in enumerate(words) if not (word == "env" and at == 1)]
+    elif program in _SYSTEM:
+        tool = program
+    if not tool:
+        return None
+    for at, word in enumerate(words[1:], 1):
+        if (
+            not word.startswith("-")
+            and not (tool in ("pip", "uv") and words[at - 1] in _PIP_VALUES)
+            and "=" not in word
+        ):
+            return Install(tool, word, tuple(words[at + 1 :]), tuple(words[1:at]), command)
+    return None
+
+
+def pip_installs(commands: tuple[Command, ...]) -> Iterator[Install]:
+    """Return the installations by pip and uv."""
+    return (
+        each
+        for each in installs_of(commands)
+        if (each.tool, each.action) in (("pip", "install"), ("uv", "install"), ("uv", "sync"), ("uv", "add"))
+    )

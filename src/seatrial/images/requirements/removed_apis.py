@@ -1,0 +1,131 @@
+"""Code that the chosen versions cannot run: known before the build, not after it."""
+
+from __future__ import annotations
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from seatrial.errors import ConfigError
+from seatrial.images.requirements.pip_format import Needs, canonical_name, parsed
+from seatrial.images.resolve.framework import Resolved
+from seatrial.job.script import ScriptFacts
+from seatrial.stack.facts import table, wheels
+
+#: Release of Keras → the first TensorFlow that comes with it, where their numbers differ.
+_FIRST_WITH_KERAS = {"3.0": "2.16"}
+#: From this TensorFlow on it requires the keras of its own number; before, the list decides about keras.
+#: Source: install_requires in tensorflow/tools/pip_package/setup.py of 2.5 and 2.6.
+_FIRST_WITH_OWN_KERAS = "2.6"
+
+
+def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> None:
+    """Raises ConfigError: the target imports or uses what the chosen framework, or the newest of a package, lacks."""
+    conflicts = table("import_names")
+    for name, row in conflicts["removed_from_packages"].items():
+        package, since = row["package"], row["since"]
+        if (where := _imported(name, script)) and not _still_has(name, since, package, resolved):
+            tensorflow = _tensorflow_with_keras(name, resolved) if package == "keras" else None
+            had = f"the plan has tensorflow {tensorflow}" if tensorflow else "no list asks for an older one"
+            pin = _older_tensorflow(since, resolved) if tensorflow else f"{package}<{since}"
+            raise ConfigError(
+                f"{where} imports {name}, which {package} {since} and later lack; {had}",
+                run=row["instead"] + (f", or pin {pin}" if pin else ""),
+            )
+    _check_tensorflow(script, resolved)
+    wheel = resolved.stack.wheel
+    if wheel is None:
+        return
+    for module, row in conflicts["removed"].items():
+        name, since, where = row["framework"], row["since"], _imported(module, script)
+        if where and wheel.framework == name and _reaches(wheel.version, since):
+            raise ConfigError(
+                f"{where} imports {module}, which {name} {since} and later lack; the plan has {wheel.version}",
+                run=row["fix"],
+            )
+    for line in resolved.requirements.lines:
+        for row in conflicts["old_packages"].get(canonical_name(line) or "", ()):
+            pinned = _pinned(line)
+            old = "before" not in row or (pinned and not _reaches(pinned, row["before"]))
+            if old and wheel.framework == "torch" and _reaches(wheel.version, row["since"]):
+                raise ConfigError(
+                    f"{line} does not run with {wheel.framework} {wheel.version}: {row['why']}",
+                    cause=needs.reason,
+                    run=row["fix"],
+                )
+
+
+def _check_tensorflow(script: ScriptFacts, resolved: Resolved) -> None:
+    """Find names of TensorFlow 1 in a plan with TensorFlow 2, even with another framework."""
+    version = _tensorflow(resolved)
+    if script.tensorflow_1 and version and _reaches(version, "2"):
+        raise ConfigError(
+            f"{script.tensorflow_1} is TensorFlow 1, and the plan has tensorflow {version}",
+            cause="TensorFlow 2 has these names under tf.compat.v1 alone; TensorFlow 1.15 needs Python 3.7",
+            run="replace `import tensorflow as tf` by `import tensorflow.compat.v1 as tf`, or name an image that has "
+            "TensorFlow 1: seatrial run --image tensorflow/tensorflow:1.15.5-gpu …",
+        )
+
+
+def _tensorflow(resolved: Resolved) -> str | None:
+    """The release that the plan has, where it is one."""
+    lines = [line for line in resolved.requirements.lines if canonical_name(line) in ("tensorflow", "tensorflow-cpu")]
+    return _pinned(lines[0]) if lines else None
+
+
+def _imported(name: str, script: ScriptFacts) -> str | None:
+    """Where the target imports a module, or a part of it."""
+    parts = (where for each, where in script.modules.items() if each == name or each.startswith(f"{name}."))
+    return next(parts, None)
+
+
+def _still_has(name: str, since: str, package: str, resolved: Resolved) -> bool:
+    """The package's release in the plan is known to be older than the one that lacks the name."""
+    if package == "keras" and (tensorflow := _tensorflow_with_keras(name, resolved)) is not None:
+        legacy = any(canonical_name(line) == "tf-keras" for line in resolved.requirements.lines)
+        if legacy and name.startswith("tensorflow.") and since == "3.0":
+            return True  # with TF_USE_LEGACY_KERAS=1, tensorflow.keras is tf-keras, which is Keras 2
+        return not _reaches(tensorflow, _FIRST_WITH_KERAS.get(since, since))
+    return _held_below(since, package, resolved)
+
+
+def _tensorflow_with_keras(name: str, resolved: Resolved) -> str | None:
+    """The plan's TensorFlow where it decides on the Keras that has this name."""
+    version = _tensorflow(resolved)
+    decides = name.startswith("tensorflow.") or (version is not None and _reaches(version, _FIRST_WITH_OWN_KERAS))
+    return version if decides else None
+
+
+def _older_tensorflow(since: str, resolved: Resolved) -> str | None:
+    """Return the pin for a Keras before this one; None if seatrial knows no TensorFlow that old."""
+    first = _FIRST_WITH_KERAS.get(since, since)
+    if all(_reaches(wheel.version, first) for wheel in wheels("tensorflow")):
+        return None
+    found = resolved.requirements
+    keras = (parsed(line) for line in (*found.lines, *found.constraints) if canonical_name(line) == "keras")
+    bounded = any(each is not None and each.specifier for each in keras)
+    return f"tensorflow<{first}" + (f" and keras<{since}" if bounded else "")
+
+
+def _held_below(version: str, package: str, resolved: Resolved) -> bool:
+    """A list or a lock file keeps pip from taking this release of the package, or a later one."""
+    found = resolved.requirements
+    requirements = [parsed(line) for line in (*found.lines, *found.constraints) if canonical_name(line) == package]
+    return any(each is not None and _is_below(each.specifier, version) for each in requirements)
+
+
+def _is_below(specifier: SpecifierSet, version: str) -> bool:
+    least = (each.version.removesuffix(".*") for each in specifier if each.operator in ("==", "===", "~=", ">=", ">"))
+    return not any(map(specifier.contains, (version, "9999"))) and not any(_reaches(each, version) for each in least)
+
+
+def _pinned(line: str) -> str | None:
+    requirement = parsed(line)
+    versions = [each.version for each in requirement.specifier if each.operator == "=="] if requirement else []
+    return versions[0] if versions else None
+
+
+def _reaches(version: str, least: str) -> bool:
+    try:
+        return Version(version) >= Version(least)
+    except InvalidVersion:  # ==2.*
+        return False

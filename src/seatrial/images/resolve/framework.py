@@ -1,0 +1,355 @@
+"""Frameworks resolved: which release and build of torch, TensorFlow or JAX goes into the requirements, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from seatrial.errors import ConfigError, StackError
+from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
+from seatrial.job.plan import Choice
+from seatrial.job.script import BUILT_ON
+from seatrial.stack.facts import TORCH_VERSION, Framework, wheels
+from seatrial.stack.machine import Machine
+from seatrial.stack.resolve import PYTHONS, Conflict, Stack, resolve
+from seatrial.stack.rules import Constraints
+
+FRAMEWORKS: tuple[Framework, ...] = ("torch", "tensorflow", "jax")
+
+#: Package → the framework it is a build of.
+PACKAGES: dict[str, Framework] = {
+    "tensorflow-cpu": "tensorflow",
+    "tensorflow": "tensorflow",
+    "tf-nightly": "tensorflow",
+    "tf-nightly-cpu": "tensorflow",
+    "intel-tensorflow": "tensorflow",
+    "torch": "torch",
+    "jax": "jax",
+}
+
+#: Packages whose releases differ from the framework's own.
+_OTHER_RELEASES = {"tf-nightly", "tf-nightly-cpu", "intel-tensorflow"}
+
+#: How extras of JAX begin that bring what one kind of accelerator needs. Source: jax/setup.py, extras_require.
+_ACCELERATORS = ("cuda", "tpu", "rocm")
+
+#: Rules that the machine's GPUs break, not the project's files.
+_GPU_RULES = {"architecture", "driver", "forward-compat", "cpu-build"}
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """Requirements with every framework at one release and build.
+
+    Attributes:
+        index: package index to look at as well, or None. needed: the requirements name a build that only it has;
+            otherwise it is left out where the base image's pip names its own sources.
+        stack: of the first framework; without one, just a Python.
+    """
+
+    requirements: Requirements
+    stack: Stack
+    index: str | None = None
+    index_needed: bool = False
+    choices: tuple[Choice, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def resolve_frameworks(
+    needs: Needs,
+    imports: frozenset[str],
+    *,
+    machine: Machine | None,
+    own_sources: bool,
+    python: str | None = None,
+    mirror: str | None = None,
+    barred: Mapping[str, str] | None = None,
+) -> Resolved:
+    """Add what is imported and not required, fix what is left open, choose the build for the machine.
+
+    Args:
+        machine: None: the run has no GPU, so a CUDA build's gigabytes are of no use.
+        own_sources: the user names an index or find-links.
+        python: the base image's, where the user chose that.
+        mirror: stands in for https://download.pytorch.org/whl.
+        barred: Python → which pin has no wheel for it.
+
+    Raises:
+        StackError: no build does on these GPUs or this driver.
+        ConfigError: the project's own requirements exclude each other.
+    """
+    found, own_sources = needs.requirements, own_sources or needs.requirements.names_an_index
+    resolved = Resolved(found, Stack(python=python or ""))
+    needed = [each for each in FRAMEWORKS if _place(found, each) is not None or _imported(each, imports)]
+    computes = _fed_by_tensorflow(found, needed, imports)
+    feeder: Framework | None = "tensorflow" if computes else None
+    for framework in (each for each in needed if each != feeder):
+        fixed = python or resolved.stack.python or None
+        resolved = _resolve_one(resolved, needs, framework, machine, own_sources, fixed, barred or {})
+    if feeder:
+        fixed = python or resolved.stack.python or None
+        resolved = _resolve_one(resolved, needs, feeder, None, own_sources, fixed, barred or {})
+        why = f"the list names the CPU build, and {computes} computes"
+        known = [c.model_copy(update={"reason": why}) if c.what == f"{feeder} build" else c for c in resolved.choices]
+        resolved = replace(resolved, choices=tuple(known))
+    if resolved.stack.wheel is None and not resolved.stack.python:
+        constraints = Constraints(
+            None, python=python, python_specifier=needs.python, barred=barred or {}, source=needs.source
+        )
+        stack = _or_raise(resolve(constraints, machine or Machine()), constraints)
+        extra_choices = stack.choices if stack.python != PYTHONS[0] else ()
+        resolved = replace(resolved, stack=stack, choices=(*resolved.choices, *extra_choices))
+    if mirror and resolved.index:
+        build = resolved.index.rpartition("/")[2]
+        resolved = replace(resolved, index=f"{mirror.rstrip('/')}/{build}")
+    return resolved
+
+
+def _fed_by_tensorflow(found: Requirements, needed: list[Framework], imports: frozenset[str]) -> Framework | None:
+    """The framework that computes where a list names TensorFlow's CPU build: tf.data feeds it.
+
+    None where the script imports TensorFlow and no other: that one computes, even if others are listed.
+    """
+    place = _place(found, "tensorflow")
+    if place is None or canonical_name(found.lines[place]) != "tensorflow-cpu":
+        return None
+    others = [each for each in needed if each != "tensorflow"]
+    built_on = {BUILT_ON.get(name) for name in imports - {"transformers"}}  # transformers runs on TensorFlow as well
+    imported = [each for each in others if each in imports or each in built_on]
+    return next(iter(imported if "tensorflow" in imports else imported or others), None)
+
+
+def _resolve_one(
+    resolved: Resolved,
+    needs: Needs,
+    framework: Framework,
+    machine: Machine | None,
+    own_sources: bool,
+    python: str | None,
+    barred: Mapping[str, str],
+) -> Resolved:
+    found = resolved.requirements
+    place = _place(found, framework)
+    if place is None:
+        line, reason = _name_alone(framework, machine), "imported"
+        found, place = found + Requirements(lines=(line,)), len(found.lines)
+    else:
+        line, reason = found.lines[place], "imported" if needs.source == "the imports" else f"in {needs.source}"
+        if line == framework and (needs.source == "the imports" or needs.source.startswith("the recipe ")):
+            line = _name_alone(framework, machine)
+            found = found.replaced(place, line)
+    constraints = replace(_constraints(framework, line, found, needs, machine, python), barred=barred)
+    requirement = parsed(line)
+    other = canonical_name(line) in _OTHER_RELEASES
+    if requirement is None or requirement.url or other or not _known(constraints):
+        return _left_to_pip(resolved, found, line, framework)
+    stack = _or_raise(resolve(constraints, machine or Machine()), constraints)
+    assert stack.requirement is not None
+    assert stack.wheel is not None
+    index = stack.index if not own_sources else None
+    if not _rewritable(line, requirement):
+        chosen = line
+    elif own_sources and machine is not None and constraints.variant is not None:
+        chosen = line  # a build that the project's own index has
+    elif own_sources or framework != "torch":
+        chosen = _keeping_name(stack.requirement.partition("+")[0], requirement, gpu=machine is not None)
+    else:
+        chosen = stack.requirement
+    found = found.replaced(place, chosen)
+    found = _with_numpy(found, stack)
+    choices = [each for each in stack.choices if each.what != "python" or resolved.stack.wheel is None]
+    choices[0] = choices[0].model_copy(update={"value": chosen, "reason": f"{reason}; {choices[0].reason}"})
+    if own_sources and stack.index:
+        choices[1] = Choice(what=choices[1].what, value="as your index provides it", reason="you set the package index")
+    elif index:
+        choices[1] = choices[1].model_copy(update={"value": f"{choices[1].value}, from {index}"})
+    return Resolved(
+        found,
+        resolved.stack if resolved.stack.wheel is not None else stack,
+        resolved.index or index,
+        resolved.index_needed or (index is not None and "+" in chosen),
+        (*resolved.choices, *choices),
+        (*resolved.warnings, *stack.warnings),
+    )
+
+
+def _left_to_pip(resolved: Resolved, found: Requirements, line: str, framework: Framework) -> Resolved:
+    """Leave a URL, or a release that the tables do not know, to pip, with a warning that nothing was checked."""
+    choice = Choice(what=framework, value=line, reason="not in seatrial's tables: pip decides; not checked")
+    warning = f"{line} is not in seatrial's tables: whether it supports the GPU and driver is checked after the build"
+    return replace(
+        resolved, requirements=found, choices=(*resolved.choices, choice), warnings=(*resolved.warnings, warning)
+    )
+
+
+def _constraints(
+    framework: Framework,
+    line: str,
+    found: Requirements,
+    needs: Needs,
+    machine: Machine | None,
+    python: str | None,
+) -> Constraints:
+    requirement = parsed(line)
+    specifier, variant = _public(requirement)
+    for constraint in found.constraints:
+        if PACKAGES.get(canonical_name(constraint) or "") == framework:
+            more, build = _public(parsed(constraint))
+            specifier, variant = specifier & more, variant or build
+    if requirement is not None and framework == "jax" and machine is not None:
+        variant = next((each for each in _extras(requirement) if each.startswith(_ACCELERATORS)), variant)
+    if machine is not None and canonical_name(line) == "tensorflow-cpu":
+        variant = "cpu"  # on GPUs it is a conflict; without any, either package is its CPU build
+    return Constraints(
+        framework,
+        specifier,
+        variant=variant,
+        gpu=machine is not None,
+        python=python,
+        python_specifier=needs.python,
+        cudnn=_pinned_cudnn(found.lines + found.constraints) if framework == "torch" else None,
+        torchvision=_tied("torchvision", found) if framework == "torch" else None,
+        torchaudio=_tied("torchaudio", found) if framework == "torch" else None,
+        keras=_tied("keras", found) if framework == "tensorflow" else None,
+        prefer=TORCH_VERSION if framework == "torch" else None,
+        source=f"{line} ({needs.source})",
+    )
+
+
+def _tied(package: str, found: Requirements) -> SpecifierSet | None:
+    """Return the specifier of a package that belongs to one release of a framework; None if it is not listed."""
+    lines = [parsed(each) for each in found.lines + found.constraints if canonical_name(each) == package]
+    specifier = SpecifierSet(",".join(str(_public(each)[0]) for each in lines if each is not None))
+    return specifier if len(specifier) else None
+
+
+def _public(requirement: Requirement | None) -> tuple[SpecifierSet, str | None]:
+    """``==2.13.0+cu126`` → (``==2.13.0``, ``cu126``): the tables hold releases, the local version is the build."""
+    if requirement is None:
+        return SpecifierSet(), None
+    build, parts = None, []
+    for each in requirement.specifier:
+        public, _, local = each.version.partition("+")
+        build = local or build
+        parts.append(f"{each.operator}{public}")
+    return SpecifierSet(",".join(parts)), build
+
+
+def _pinned_cudnn(lines: Iterable[str]) -> str | None:
+    for line in lines:
+        if (canonical_name(line) or "").startswith("nvidia-cudnn-cu") and (requirement := parsed(line)) is not None:
+            for each in requirement.specifier:
+                if each.operator == "==":
+                    return each.version
+    return None
+
+
+def _known(constraints: Constraints) -> bool:
+    """The tables have some release that the specifier admits."""
+    assert constraints.framework is not None
+    return any(constraints.specifier.contains(wheel.version) for wheel in wheels(constraints.framework))
+
+
+def _or_raise(found: Stack | Conflict, constraints: Constraints) -> Stack:
+    if isinstance(found, Stack):
+        return found
+    works = "; ".join(f"{stack.name} ({way})" for way, stack in found.nearest)
+    kind = StackError if found.broken[0].rule in _GPU_RULES else ConfigError
+    raise kind(
+        found.sentence,
+        cause=f"what works: {works}" if works else None,
+        run=_command(found, constraints),
+    )
+
+
+def _command(found: Conflict, constraints: Constraints) -> str:
+    """The nearest way out as something to type."""
+    if found.broken[0].rule == "torchvision":
+        package, version = found.broken[0].needs.rpartition(" goes with ")[2].split()
+        pin = f"{package}=={version}" if version.count(".") > 1 else f"{package}=={version}.*"
+        return f"write {pin} in {_file_of(constraints)}"
+    for way, stack in found.nearest:
+        if way.startswith("another") and stack.requirement and "Python" not in way:
+            return f"write {stack.requirement} in {_file_of(constraints)}"
+        if way == "another Python" and found.broken[0].rule != "pins":
+            return f'in seatrial.toml: [image] base = "python:{stack.python}-slim-bookworm"'
+    if found.broken[0].rule in ("pins", "requires-python") and constraints.barred:
+        return f"change that version in {_file_of(constraints)}"
+    return "seatrial plan … --gpus none"
+
+
+def _file_of(constraints: Constraints) -> str:
+    """requirements.txt of ``torch==2.1 (requirements.txt)``; the one to write where nothing but imports names it."""
+    source = constraints.source.rpartition("(")[2].rstrip(")")
+    return "requirements.txt" if source == "the imports" else source
+
+
+def _place(found: Requirements, framework: Framework) -> int | None:
+    names = [PACKAGES.get(canonical_name(line) or "") for line in found.lines]
+    return names.index(framework) if framework in names else None
+
+
+def _imported(framework: Framework, imports: frozenset[str]) -> bool:
+    """By name, or by a package that is of no use without it; transformers and keras run on others as well."""
+    if framework in imports:
+        return True
+    if imports & set(FRAMEWORKS):
+        return False
+    return any(BUILT_ON.get(name) == framework for name in imports)
+
+
+def _name_alone(framework: Framework, machine: Machine | None) -> str:
+    """TensorFlow's CPU build is a package of its own, a third of the size."""
+    return "tensorflow-cpu" if framework == "tensorflow" and machine is None else framework
+
+
+def _rewritable(line: str, requirement: Requirement) -> bool:
+    """No marker, hash or option hangs on it that another version would break."""
+    return not requirement.marker and " --" not in line and " -" not in line
+
+
+def _extras(written: Requirement) -> list[str]:
+    """Sorted; ``cuda12_pip`` is what older releases of JAX called ``cuda12``."""
+    return sorted(each.removesuffix("_pip") for each in written.extras)
+
+
+def _keeping_name(chosen: str, written: Requirement, *, gpu: bool) -> str:
+    """The resolved release under the package's own name and with its own extras; CUDA's are for a GPU."""
+    resolved = Requirement(chosen)
+    own_extras = (each for each in _extras(written) if gpu or "cuda" not in each)
+    extras = sorted({*own_extras, *resolved.extras})
+    own = canonical_name(written.name) or ""
+    name = own if own in PACKAGES else resolved.name
+    if name == "tensorflow-cpu":
+        extras = []
+    return name + (f"[{','.join(extras)}]" if extras else "") + str(resolved.specifier)
+
+
+def _with_numpy(found: Requirements, stack: Stack) -> Requirements:
+    """With a NumPy that torch can use.
+
+    Without any, `import torch` prints "Failed to initialize NumPy" (seen with 2.13.0+cpu). Before 2.3, torch is built
+    for NumPy 1 and says the same of NumPy 2: https://github.com/pytorch/pytorch/issues/107302.
+    """
+    if not _needs_numpy(stack) or stack.wheel is None:
+        return found
+    old = Version(stack.wheel.version) < Version("2.3")
+    listed = [line for line in found.lines if canonical_name(line) == "numpy"]
+    if not listed:
+        return found + Requirements(lines=("numpy<2" if old else "numpy",))
+    if old and all("--hash" not in line and _admits_numpy_2(line) for line in listed):
+        return found + Requirements(constraints=("numpy<2",))
+    return found
+
+
+def _admits_numpy_2(line: str) -> bool:
+    requirement = parsed(line)
+    return requirement is not None and not requirement.url and requirement.specifier.contains("2.0.0")
+
+
+def _needs_numpy(stack: Stack) -> bool:
+    return stack.wheel is not None and stack.wheel.framework == "torch" and Version(stack.wheel.version) >= Version("2")

@@ -1,0 +1,292 @@
+"""Resolve packages with uv, without building or running anything that the project or a package brings.
+
+uv runs in an empty folder, with its own environment and our interpreter: in a project's folder it would start the
+project's ``.venv/bin/python``. Sources are never built (``--no-build``): a package without a wheel is excluded and
+listed as one that pip builds in the image.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from seatrial.errors import CommandTimeoutError, DiskError, EngineUnavailableError, SeatrialError
+from seatrial.images.resolve.indexes import Source
+from seatrial.system import command, toml_file
+from seatrial.system.files import make_folder, write_atomically
+
+#: A plan waits no longer than this for one answer of all indexes together; uv gives up on one request after a third.
+LIMIT_S = 15.0
+#: A lock is used again for this long: it must not change because an index got a new release.
+_FRESH_S = 86_400.0
+_FORMAT = 1
+
+#: Packages without a wheel in one list.
+_MOST_EXCLUDED = 20
+
+#: Debian 12, from which the base images are made, has glibc 2.36. Source: packages.debian.org/bookworm/libc6.
+_PLATFORM = f"{platform.machine()}-manylinux_2_36"
+
+#: uv 0.13: the texts that are read; all others are shown as they are.
+_NO_WHEEL = re.compile(r"Wheels are required for `([A-Za-z0-9._-]+)`")
+_NO_PACKAGE = re.compile(r"Because ([A-Za-z0-9._-]+) was not found in the package registry")
+_NO_VERSION = re.compile(r"there (?:is|are) no versions? of ([A-Za-z0-9._-]+?)(?=[=<>!~, ]|$)")
+_NO_SOLUTION = "No solution found when resolving dependencies"
+_LOGIN = re.compile(r"401 Unauthorized|403 Forbidden|Missing credentials")
+_IN_URL = re.compile(r"(?<=://)[^/@\s]+@")
+
+#: Variables of the machine that uv needs: the way to the network and to logins.
+_PASSED_ON = ("NETRC", "SSL_CERT_DIR", "SSL_CERT_FILE", "PATH", "TMPDIR")
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+
+
+@dataclass(frozen=True)
+class ResolveRequest:
+    """Hold a question to the resolver.
+
+    Attributes:
+        lines, constraints: requirements without options, URLs and hashes.
+        python: ``3.11``.
+        dependencies: their requirements are resolved as well.
+        excluded: names that count as installed.
+        links: folder of wheels that the build gets as well; None if there is none.
+        authorities: PEM bundle in place of the system's; None for the system's.
+    """
+
+    lines: tuple[str, ...]
+    python: str
+    sources: tuple[Source, ...]
+    constraints: tuple[str, ...] = ()
+    prereleases: bool = False
+    dependencies: bool = True
+    excluded: tuple[str, ...] = ()
+    links: Path | None = None
+    authorities: Path | None = None
+
+
+@dataclass(frozen=True)
+class LockedPackage:
+    """Hold one package of a lock; ``size_bytes`` is None if the index does not give it."""
+
+    name: str
+    version: str
+    sha256: tuple[str, ...] = ()
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Lock:
+    """Hold versions that fit together; ``from_source`` names packages without a wheel, which pip builds."""
+
+    packages: tuple[LockedPackage, ...]
+    from_source: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Unsatisfiable:
+    """Hold the resolver's reason why no versions fit together.
+
+    Attributes:
+        no_package, no_version: name of a package that no index has at all, or not in a requested version.
+    """
+
+    cause: str
+    no_package: str | None = None
+    no_version: str | None = None
+
+
+@dataclass(frozen=True)
+class Unreachable:
+    """Hold the reason why nothing is known."""
+
+    reason: str
+
+
+Answer = Lock | Unsatisfiable | Unreachable
+
+
+class PackageResolver(Protocol):
+    """Find versions that fit together; the plan asks for nothing else."""
+
+    environ: Mapping[str, str]
+
+    def resolve(self, request: ResolveRequest) -> Answer:
+        """Answer for one Python."""
+
+
+class UvResolver:
+    """Resolve with the uv of this environment; locks are remembered by all that they follow from."""
+
+    def __init__(self, folder: Path, environ: Mapping[str, str], *, limit_s: float = LIMIT_S) -> None:
+        self.environ = environ
+        self._folder = folder
+        self._limit_s = limit_s
+
+    def resolve(self, request: ResolveRequest) -> Answer:
+        """Answer from memory, or by running uv once for each package without a wheel."""
+        memory = self._folder / "locks" / f"{_digest(request)}.json"
+        if (lock := _remembered(memory)) is not None:
+            return lock
+        from_source: list[str] = []
+        while True:
+            try:
+                answer = self._compile(request, from_source)
+            except CommandTimeoutError:
+                return Unreachable(f"{_shown(request)} did not answer in time")
+            except (EngineUnavailableError, OSError) as error:
+                return Unreachable(f"uv cannot be run: {error}")
+            if isinstance(answer, str) and answer not in from_source and len(from_source) < _MOST_EXCLUDED:
+                from_source.append(answer)
+                continue
+            if isinstance(answer, str):
+                return Unsatisfiable(f"{answer} has no wheel")
+            if isinstance(answer, Lock):
+                _remember(memory, answer)
+            return answer
+
+    def _compile(self, request: ResolveRequest, from_source: list[str]) -> Answer | str:
+        """Run uv once; return the name of a package that must be excluded, or the answer."""
+        with tempfile.TemporaryDirectory(prefix="seatrial-uv-") as scratch:
+            folder = Path(scratch)
+            (folder / "requirements.in").write_text("\n".join([*request.lines, ""]))
+            (folder / "constraints.txt").write_text("\n".join([*request.constraints, ""]))
+            (folder / "excludes.txt").write_text("\n".join([*request.excluded, *from_source, ""]))
+            argv = [_uv(), "pip", "compile", "requirements.in", "--constraints", "constraints.txt"]
+            argv += [
+                "--excludes",
+                "excludes.txt",
+                "--python",
+                sys.executable,
+                "--python-version",
+                f"{request.python}.99",
+            ]
+            argv += ["--python-platform", _PLATFORM, "--no-build", "--no-config", "--no-header", "--quiet"]
+            argv += ["--format", "pylock.toml", "-o", "pylock.toml"]
+            if sum(each.kind == "index" for each in request.sources) > 1:  # as pip; uv then passes over refused logins
+                argv += ["--index-strategy", "unsafe-best-match"]
+            argv += ["--prerelease", "allow"] if request.prereleases else []
+            argv += [] if request.dependencies else ["--no-deps"]
+            argv += ["--find-links", str(request.links)] if request.links else []
+            ended = command.run(argv, timeout_s=self._limit_s, env=self._environment(request, folder), cwd=folder)
+            if ended.exit_code == 0:
+                lock = _read_lock(folder / "pylock.toml", from_source)
+                return lock or Unreachable("uv wrote a lock that cannot be read")
+        return _refusal(ended.stderr, request)
+
+    def _environment(self, request: ResolveRequest, home: Path) -> dict[str, str]:
+        """Translate pip's settings into uv's; addresses may hold logins, so they stand in no argument."""
+        passed = {name: self.environ[name] for name in _PASSED_ON if name in self.environ}
+        passed |= {name: value for name, value in self.environ.items() if name.lower() in _PROXIES}
+        netrc = Path(self.environ.get("HOME") or "/nonexistent", ".netrc")
+        indexes = [each.url for each in request.sources if each.kind == "index"]
+        links = [each.url for each in request.sources if each.kind == "links"]
+        return {
+            **({"NETRC": str(netrc)} if netrc.is_file() else {}),
+            **passed,
+            "HOME": str(home),
+            "UV_CACHE_DIR": str(self._folder / "uv"),
+            "UV_PYTHON_DOWNLOADS": "never",
+            "UV_HTTP_TIMEOUT": str(round(self._limit_s / 3) or 1),
+            "UV_HTTP_RETRIES": "0",
+            "UV_SYSTEM_CERTS": "1",
+            "NO_COLOR": "1",
+            **({"SSL_CERT_FILE": str(request.authorities)} if request.authorities else {}),
+            **({"UV_DEFAULT_INDEX": indexes[0]} if indexes else {"UV_NO_INDEX": "1"}),
+            **({"UV_INDEX": " ".join(indexes[1:])} if indexes[1:] else {}),
+            **({"UV_FIND_LINKS": ",".join(links)} if links else {}),
+        }
+
+
+def _uv() -> str:
+    """Return the path of the installed uv. Raises EngineUnavailableError if there is none."""
+    try:
+        from uv import find_uv_bin
+
+        return str(find_uv_bin())
+    except (ImportError, FileNotFoundError) as error:
+        raise EngineUnavailableError("uv is not installed", run="pip install --force-reinstall seatrial") from error
+
+
+def _refusal(text: str, request: ResolveRequest) -> Answer | str:
+    """Read uv's error: a package to exclude, an index that cannot be read, or the reason of a conflict."""
+    text = _IN_URL.sub("", text)
+    if no_wheel := _NO_WHEEL.search(text):
+        return no_wheel[1]
+    if _LOGIN.search(text):
+        return Unreachable(f"{_shown(request)} asks for a login: put it in seatrial.toml, [image] index_url")
+    if _NO_SOLUTION not in text:
+        return Unreachable(f"{_shown(request)} cannot be read: {_last_cause(text)}")
+    if (no_package := _NO_PACKAGE.search(text)) is not None:
+        return Unsatisfiable(_cause(text), no_package=no_package[1])
+    no_version = _NO_VERSION.search(text)
+    return Unsatisfiable(_cause(text), no_version=no_version[1] if no_version else None)
+
+
+def _cause(text: str) -> str:
+    """Return uv's explanation as one line, without its prefixes and hints."""
+    words = text.partition("cause:")[2].partition("\nhint:")[0] or text
+    return " ".join(words.split()).removesuffix(".")
+
+
+def _last_cause(text: str) -> str:
+    causes = [line.partition("cause:")[2].strip() for line in text.splitlines() if "cause:" in line]
+    return causes[-1] if causes else " ".join(text.split())[:200]
+
+
+def _shown(request: ResolveRequest) -> str:
+    return request.sources[0].shown if request.sources else "the folder of wheels"
+
+
+def _read_lock(file: Path, from_source: list[str]) -> Lock | None:
+    """Read names, versions, hashes and sizes; addresses and paths are left out. None if it is not such a file."""
+    try:
+        listed = toml_file.parse_toml(file.read_text(encoding="utf-8"), file).get("packages", [])
+        packages = tuple(_package(each) for each in listed)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SeatrialError):
+        return None
+    return Lock(packages, tuple(from_source))
+
+
+def _package(row: dict[str, Any]) -> LockedPackage:
+    wheels = row.get("wheels", [])
+    sizes = [wheel["size"] for wheel in wheels if isinstance(wheel.get("size"), int)]
+    hashes = tuple(wheel["hashes"]["sha256"] for wheel in wheels if "sha256" in wheel.get("hashes", {}))
+    return LockedPackage(row["name"], row["version"], hashes, max(sizes, default=None))
+
+
+def _digest(request: ResolveRequest) -> str:
+    """Digest all that a lock follows from, logins included: another login may see other packages."""
+    parts: list[Any] = [_FORMAT, _PLATFORM, request.lines, request.constraints, request.python]
+    parts += [request.prereleases, request.dependencies, request.excluded]
+    parts += [[each.kind, each.url] for each in request.sources]
+    wheels = sorted(request.links.glob("*.whl")) if request.links else []
+    parts += [[path.name, path.stat().st_size] for path in wheels]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def _remembered(file: Path) -> Lock | None:
+    try:
+        data = json.loads(file.read_bytes())
+        if not 0 <= time.time() - float(data["at"]) <= _FRESH_S:
+            return None
+        rows = [LockedPackage(**{**row, "sha256": tuple(row["sha256"])}) for row in data["packages"]]
+        return Lock(tuple(rows), tuple(map(str, data["from_source"])))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _remember(file: Path, lock: Lock) -> None:
+    try:
+        make_folder(file.parent)
+        write_atomically(file, json.dumps({"at": time.time(), **asdict(lock)}).encode(), 0o600)
+    except DiskError:
+        pass  # it is resolved again

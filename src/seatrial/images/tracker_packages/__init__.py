@@ -1,1 +1,0 @@
-"""Locked lists of packages of the trackers' images."""

@@ -1,0 +1,1 @@
+"""Open saved models: of recipes, from weights with their network, and programs."""

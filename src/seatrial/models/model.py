@@ -1,0 +1,141 @@
+"""Original: the model that is exported, as it computes now, with inputs to compare on."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from seatrial.train.errors import InputError
+from seatrial.train.saving.examples import Normalisation
+
+#: Rows that are drawn where no real inputs are there.
+DRAWN = 16
+
+
+@dataclass(frozen=True)
+class Original:
+    """A model on the CPU.
+
+    Attributes:
+        name: of the exported files by default.
+        module: in evaluation mode; takes ``inputs`` by position and returns tensors alone (see ``Flat``).
+        state: its weights under the names that it was saved with.
+        inputs: name → [N, …]. real: they come from a test set, or from the user.
+        dynamic: name → {dimension: its name} of those that vary; the batch is dimension 0.
+        longest: of a dimension named ``length``.
+        saved: outputs that were saved with the examples; empty where there are none.
+        program: the file's own program, for .pt2.
+    """
+
+    name: str
+    module: nn.Module
+    state: Mapping[str, Tensor]
+    inputs: Mapping[str, Tensor]
+    outputs: tuple[str, ...]
+    dynamic: Mapping[str, Mapping[int, str]]
+    weights: str
+    kind: str = "tensors"
+    recipe: str = ""
+    real: bool = False
+    labels: tuple[str, ...] = ()
+    normalise: Normalisation | None = None
+    longest: int = 512
+    saved: Mapping[str, Tensor] | None = None
+    program: Any = None
+
+    def rows(self, count: int) -> tuple[Tensor, ...]:
+        """So many rows of the inputs, from the first on and over again. A single text loses its padding."""
+        have = len(next(iter(self.inputs.values())))
+        taken = torch.arange(count) % have
+        rows = {name: each[taken] for name, each in self.inputs.items()}
+        if count == 1 and "attention_mask" in rows:
+            length = max(2, int(rows["attention_mask"].sum()))
+            rows = {name: each[:, :length] for name, each in rows.items()}
+        return tuple(rows.values())
+
+    @property
+    def fixed_batch(self) -> int | None:
+        """The only batch that it takes, or None."""
+        free = all(0 in dimensions for dimensions in self.dynamic.values())
+        return None if free else len(next(iter(self.inputs.values())))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the coarsest type of its weights, which decides the tolerance."""
+        kinds = {tensor.dtype for tensor in self.state.values() if tensor.is_floating_point()}
+        for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
+            if dtype in kinds:
+                return dtype
+        return torch.float32
+
+
+class Flat(nn.Module):
+    """A model whose outputs are a tensor or a plain tuple of tensors, for any return value of the inner one."""
+
+    def __init__(self, inner: nn.Module, keywords: Sequence[str] = ()) -> None:
+        """keywords: what the inputs are passed as; without them, by place."""
+        super().__init__()
+        self.inner, self.keywords = inner, tuple(keywords)
+        self.training = False  # not by eval(): a .pt2 file's program refuses the call
+
+    def forward(self, *inputs: Tensor) -> Any:
+        named = outputs_of(self.call(*inputs))
+        return tuple(named.values()) if len(named) > 1 else next(iter(named.values()))
+
+    def call(self, *inputs: Tensor) -> Any:
+        """Call the inner model."""
+        if self.keywords:
+            return self.inner(**dict(zip(self.keywords, inputs, strict=True)))
+        return self.inner(*inputs)
+
+
+def keywords_of(network: nn.Module, names: Sequence[str]) -> tuple[str, ...]:
+    """The names, where the network takes inputs under them and in another order; else nothing: they go by place.
+
+    Raises InputError: some are names of the network's own inputs, at another place, and others are not.
+    """
+    parameters = inspect.signature(network.forward).parameters.values()
+    own = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    if all(name in own for name in names):
+        return () if [*names] == own[: len(names)] else tuple(names)
+    if any(name in own and own.index(name) != place for place, name in enumerate(names)):
+        raise InputError(
+            f"the inputs are called {', '.join(names)}, and the network takes {', '.join(own[:12])}",
+            fix="call the inputs as forward() does",
+        )
+    return ()
+
+
+def outputs_of(result: Any) -> dict[str, Tensor]:
+    """Return name → tensor of a model's return value. Raises InputError if it holds none."""
+    if isinstance(result, Tensor):
+        return {"output": result}
+    if isinstance(result, Mapping):
+        named = {str(name): each for name, each in result.items() if isinstance(each, Tensor)}
+    elif isinstance(result, Sequence):
+        named = {f"output_{number}": each for number, each in enumerate(result) if isinstance(each, Tensor)}
+    else:
+        named = {}
+    if not named:
+        raise InputError(f"the model returns a {type(result).__name__}, which holds no tensor", fix="return a tensor")
+    return named
+
+
+def drawn(
+    shapes: Mapping[str, Sequence[int]], dtypes: Mapping[str, torch.dtype], rows: int = DRAWN
+) -> dict[str, Tensor]:
+    """Inputs of the right shape from a fixed seed: normal numbers; small whole ones, 0 and 1, for other types."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = {}
+    for name, shape in shapes.items():
+        dtype, size = dtypes.get(name, torch.float32), (rows, *shape)
+        if dtype.is_floating_point:
+            inputs[name] = torch.randn(size, generator=generator).to(dtype)
+        else:
+            inputs[name] = torch.randint(0, 2, size, generator=generator).to(dtype)
+    return inputs

@@ -1,0 +1,226 @@
+"""SPEC → Original: a recipe's saved model, a .pt2 file, or weights with the factory of their network.
+
+A .pt2 file is a program: opening it here is running it, in the container. Weights are only read.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from seatrial.models.factory import make_network
+from seatrial.models.model import Flat, Original, drawn, keywords_of, outputs_of
+from seatrial.models.recipe_models import WEIGHTS, Saved, read_saved
+from seatrial.models.state_dicts import fitted, read_states, usual_first
+from seatrial.train import options
+from seatrial.train.errors import CheckpointError, InputError, ModelFileError, first_line
+from seatrial.train.saving.checkpoint import load_model
+from seatrial.train.saving.examples import Examples, examples_path, read_examples
+from seatrial.train.saving.model_files import read_tensors, weights_digest
+
+Shapes = Sequence[tuple[int, ...]]
+
+
+def open_model(spec: str, factory: str | None = None, shapes: Shapes = ()) -> Original:
+    """The model that a word means.
+
+    Args:
+        factory: ``module:factory`` of the network, for weights.
+        shapes: of a row of each input, where nothing else gives them.
+
+    Raises ModelFileError, InputError: one sentence.
+    """
+    if spec in WEIGHTS and factory is None and not Path(spec).is_file():
+        return _of_recipe(read_saved(options.default_folder("models"), spec))
+    path = next((each for each in (options.default_folder("models") / spec, Path(spec)) if each.is_file()), Path(spec))
+    if not path.is_file():
+        raise ModelFileError(f"there is no file {path}", fix=f"a recipe's name ({', '.join(WEIGHTS)}) or a file")
+    if path.suffix == ".onnx":
+        raise InputError(f"{path} is an ONNX file already: nothing to export from", fix="export the trained weights")
+    if path.suffix == ".safetensors":
+        recipe = _recipe_of(path)
+        if recipe is not None and factory is None:
+            return _of_recipe(read_saved(path.parent.parent if recipe == "spam" else path.parent, recipe))
+        return _of_weights(path, {"": read_tensors(path)[0]}, factory, shapes)
+    names = _entries(path)
+    if any(name.endswith(("archive_format", "serialized_exported_program.json")) for name in names):
+        return _of_program(path)
+    if any("/code/" in name for name in names):
+        raise ModelFileError(
+            f"{path} is TorchScript, which is not read any more",
+            fix="save model.state_dict(), then: seatrial export WEIGHTS --to pt2 --model module:factory",
+        )
+    return _of_weights(path, read_states(path), factory, shapes)
+
+
+def _recipe_of(path: Path) -> str | None:
+    """Return the recipe that saved the file, by its examples."""
+    path_of_examples = examples_path(path)
+    recipe = read_examples(path_of_examples).recipe if path_of_examples.is_file() else None
+    return recipe if recipe in WEIGHTS and WEIGHTS[recipe].rpartition("/")[2] == path.name else None
+
+
+def _of_recipe(saved: Saved) -> Original:
+    text = saved.kind == "text"
+    inner = saved.network.model if text else saved.network
+    state = {name: tensor.detach() for name, tensor in inner.state_dict().items()}  # type: ignore[union-attr]
+    varying = {0: "batch", 1: "length"} if text else {0: "batch"}
+    examples = saved.examples
+    if examples is not None:
+        inputs = dict(examples.inputs)
+    else:
+        shapes = {name: [16 if size < 0 else size for size in shape] for name, shape in saved.inputs.items()}
+        inputs = drawn(shapes, dict.fromkeys(shapes, torch.int64 if text else torch.float32))
+        inputs |= {"attention_mask": torch.ones_like(inputs["input_ids"])} if text else {}
+    return Original(
+        name=saved.recipe,
+        module=saved.network,
+        state=state,
+        inputs=inputs,
+        outputs=("logits",),
+        dynamic=dict.fromkeys(inputs, varying),
+        weights=saved.weights,
+        kind=saved.kind,
+        recipe=saved.recipe,
+        real=examples is not None,
+        labels=saved.labels,
+        normalise=examples.normalise if examples else None,
+        longest=int(inner.config.max_position_embeddings) if text else 0,  # type: ignore[union-attr, arg-type]
+        saved=examples.outputs if examples else None,
+    )
+
+
+def _entries(path: Path) -> list[str]:
+    """Names in the file, which torch writes as a zip archive; of its older form none. Raises ModelFileError."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.namelist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        with path.open("rb") as file:
+            start = file.read(4)
+        if start[:1] == b"\x80":  # as torch wrote until 1.5, a pickle behind the other
+            return []
+        raise ModelFileError(f"{path} is truncated, or no model file", fix="copy or save the file anew") from error
+
+
+def _of_weights(
+    path: Path, states: Mapping[str, Mapping[str, Tensor]], factory: str | None, shapes: Shapes
+) -> Original:
+    if factory is None:
+        raise InputError(
+            f"{path} holds weights without their network",
+            fix=f"seatrial export {path.name} --to onnx --model module:factory",
+        )
+    network, given = make_network(factory)
+    places = usual_first(states)
+    fits = {place: tensors for place in places if (tensors := fitted(states[place], network)) is not None}
+    taken = next(iter(fits), places[0])
+    if len(fits) > 1:
+        others = ", ".join(place for place in fits if place != taken)
+        print(f"{path.name} has weights for this network as {taken}, which are taken, and as {others}", flush=True)
+    try:
+        load_model(network, fits.get(taken, states[taken]), str(path))
+    except CheckpointError as error:
+        raise ModelFileError(error.message, fix=f"a factory of the network that saved it, not {factory}") from error
+    network.eval()
+    return _of_user(path, network, given or _inputs(path, network, shapes, factory), given=bool(given))
+
+
+def _of_program(path: Path) -> Original:
+    try:
+        program = torch.export.load(path)
+        module = program.module()
+    except Exception as error:  # as above
+        raise ModelFileError(
+            f"{path} cannot be loaded as a .pt2 file: {first_line(error)}", fix="save it anew"
+        ) from error
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    names = [name for name in program.graph_signature.user_inputs if isinstance(name, str)]
+    sizes = {name: nodes[name].meta["val"].shape for name in names}
+    varying = {
+        name: {place: _dimension(place) for place, size in enumerate(shape) if not isinstance(size, int)}
+        for name, shape in sizes.items()
+    }
+    examples = _examples(path)
+    if examples is not None:
+        inputs = dict(zip(names, examples.inputs.values(), strict=False))
+    else:
+        free = all(0 in each for each in varying.values())
+        rows = 16 if free else int(next(iter(sizes.values()))[0])
+        shapes = {name: [size if isinstance(size, int) else 8 for size in shape[1:]] for name, shape in sizes.items()}
+        inputs = drawn(shapes, {name: nodes[name].meta["val"].dtype for name in names}, rows)
+    original = _of_user(path, module, inputs, given=False, state=program.state_dict)
+    return replace(original, program=program, dynamic=varying)
+
+
+def _dimension(place: int) -> str:
+    return ("batch", "length")[place] if place < 2 else f"size_{place}"
+
+
+def _of_user(
+    path: Path, network: Any, inputs: Mapping[str, Tensor], *, given: bool, state: Mapping[str, Tensor] | None = None
+) -> Original:
+    """A network with inputs: run once, so that its outputs have names."""
+    examples = _examples(path)
+    keywords = () if state is not None else keywords_of(network, [*inputs])
+    try:
+        with torch.no_grad():
+            outputs = outputs_of(Flat(network, keywords).call(*inputs.values()))
+    except InputError:
+        raise
+    except Exception as error:  # a stranger's code
+        shapes = ", ".join(f"{name} {tuple(each.shape)}" for name, each in inputs.items())
+        raise InputError(
+            f"the model fails on inputs {shapes}: {first_line(error)}", fix="--input-shape SIZE,SIZE,… of one row"
+        ) from error
+    own = {name: each.detach() for name, each in (state or network.state_dict()).items()}
+    digest = weights_digest(own)
+    same = examples is not None and examples.weights == digest  # else their inputs alone are of use
+    plain = set(outputs) == {"output"} and not keywords
+    named = tuple(outputs)
+    if examples and len(examples.outputs) == len(outputs) and {*examples.outputs} != {*outputs}:
+        named = tuple(examples.outputs)
+    return Original(
+        name=path.name.partition(".")[0],
+        module=network if plain else Flat(network, keywords),
+        state=own,
+        inputs=inputs,
+        outputs=named,
+        dynamic={name: {0: "batch"} for name in inputs},
+        weights=digest,
+        kind=examples.kind if examples else "tensors",
+        recipe=examples.recipe if examples else "",
+        real=given or (examples is not None and examples.real),
+        labels=examples.labels if examples else (),
+        normalise=examples.normalise if examples else None,
+        saved=examples.outputs if examples and same else None,
+    )
+
+
+def _inputs(path: Path, network: Any, shapes: Shapes, factory: str | None) -> dict[str, Tensor]:
+    """Return the saved examples, or draw inputs of the given shapes, or of a first layer's."""
+    examples = _examples(path)
+    if examples is not None and not shapes:
+        return dict(examples.inputs)
+    first = next((each for each in network.modules() if isinstance(each, (nn.Linear, nn.Conv2d))), None)
+    if not shapes and isinstance(first, nn.Linear):
+        shapes = [(first.in_features,)]
+    if not shapes:
+        also = f", or let {factory} return (model, (inputs, …))" if factory else ""
+        raise InputError(
+            f"nothing shows the shape of the inputs of {path.name}",
+            fix=f"--input-shape 1,28,28 (of one row, once for each input){also}",
+        )
+    names = [f"input_{number}" for number in range(len(shapes))] if len(shapes) > 1 else ["input"]
+    return drawn(dict(zip(names, shapes, strict=True)), {})
+
+
+def _examples(path: Path) -> Examples | None:
+    path_of_examples = examples_path(path)
+    return read_examples(path_of_examples) if path_of_examples.is_file() else None

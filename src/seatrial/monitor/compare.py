@@ -1,0 +1,264 @@
+"""Runs side by side: what differs in what ran, what was measured, and every plot that two of them have."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from seatrial.errors import UsageError
+from seatrial.monitor.compare_numbers import Reading, readings, stem
+from seatrial.receipt.model import Receipt
+from seatrial.receipt.render.pages import render_page
+from seatrial.receipt.render.svg import COLOURS
+from seatrial.receipt.section import STEPS_PLOT, Line, Plot
+from seatrial.receipt.sections.what_ran import device_in_words
+from seatrial.system.files import write_atomically
+
+#: As many as there are colours.
+MOST_RUNS = COLOURS
+
+#: Kinds of dashes of look.css: several lines of one run in one plot.
+_DASHES = 4
+
+#: Less than that between two measurements is noise; what a script reported is compared as it is.
+_NOISE = 0.01
+
+Verdict = Literal["better", "worse"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run's side of a line.
+
+    Attributes:
+        text: in words; None: not there.
+        change: against the first run, in words, where both are numbers.
+        verdict: of the change, where the number has a good direction.
+        best: of all runs.
+    """
+
+    text: str | None
+    change: str | None = None
+    verdict: Verdict | None = None
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line: a cell of each run."""
+
+    label: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """A plot with the lines of several runs; ``runs`` and ``dashes``: of each line, whose it is and how it is drawn."""
+
+    plot: Plot
+    runs: tuple[int, ...]
+    dashes: tuple[int, ...]
+
+    @property
+    def styles(self) -> tuple[str, ...]:
+        """Classes of each line: a run has one colour in every plot."""
+        return tuple(
+            f"line{run % COLOURS}" + (f" dash{dash}" if dash else "")
+            for run, dash in zip(self.runs, self.dashes, strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """``facts`` differ in words, ``numbers`` are compared with the first run's."""
+
+    runs: tuple[Receipt, ...]
+    facts: tuple[Row, ...]
+    numbers: tuple[Row, ...]
+    overlays: tuple[Overlay, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """What to call each run: its name, or its ID; of several runs of one name, both."""
+        called = Counter(receipt.header.name for receipt in self.runs)
+        return [
+            run_id if not name else name if called[name] == 1 else f"{name} ({run_id})"
+            for name, run_id in ((receipt.header.name, receipt.header.run_id) for receipt in self.runs)
+        ]
+
+
+def compare(*receipts: Receipt) -> Comparison:
+    """Compare receipts, final or provisional; a run that is named twice counts once. Raises UsageError: too many."""
+    by_id = {receipt.header.run_id: receipt for receipt in reversed(receipts)}
+    runs = tuple(by_id[run_id] for run_id in dict.fromkeys(receipt.header.run_id for receipt in receipts))
+    if len(runs) > MOST_RUNS:
+        raise UsageError(f"{len(runs)} runs are too many to be told apart: at most {MOST_RUNS}", run="seatrial runs ls")
+    found = Comparison(runs, _facts(runs), _numbers(runs), ())
+    return Comparison(runs, found.facts, found.numbers, tuple(_overlays(runs, found.names)))
+
+
+def _facts(runs: Sequence[Receipt]) -> tuple[Row, ...]:
+    """Return the facts that differ, and always target, outcome and bound."""
+    fields: list[tuple[str, Callable[[Receipt], str | None], bool]] = [
+        ("target", lambda r: r.header.target, True),
+        ("outcome", lambda r: r.outcome.sentence, True),
+        ("bound by", lambda r: r.diagnosis.cause if r.diagnosis else None, True),
+        ("commit", lambda r: r.header.git_commit, False),
+        ("backend", lambda r: r.header.backend, False),
+        ("GPUs", lambda r: ", ".join(gpu.name for gpu in r.header.gpus) or device_in_words(r.header), False),
+        ("driver", lambda r: r.header.driver, False),
+        ("framework", lambda r: r.header.framework, False),
+        ("Python", lambda r: r.header.python, False),
+        ("image", lambda r: r.header.image.tag if r.header.image else None, False),
+    ]
+    rows = []
+    for label, read, always in fields:
+        texts = [read(receipt) for receipt in runs]
+        if any(texts) and (always or len(set(texts)) > 1):
+            rows.append(Row(label, tuple(Cell(text) for text in texts)))
+    return tuple(rows)
+
+
+def _numbers(runs: Sequence[Receipt]) -> tuple[Row, ...]:
+    """Return the numbers, without repetitions: a best value that is the last, a script's summary at its end."""
+    rows, seen = [], set()
+    for reading in readings(runs):
+        values = tuple(reading.read(receipt) for receipt in runs)
+        if all(value is None for value in values) or (stem(reading.label), values) in seen:
+            continue
+        seen.add((stem(reading.label), values))
+        rows.append(Row(reading.label, tuple(_cells(reading, values))))
+    return tuple(rows)
+
+
+def _cells(reading: Reading, values: Sequence[float | None]) -> list[Cell]:
+    known = [value for value in values if value is not None]
+    best = None
+    if reading.direction and len(set(known)) > 1:
+        best = (max if reading.direction > 0 else min)(known)
+    cells = []
+    for place, value in enumerate(values):
+        change = verdict = None
+        if place and value is not None and (first := values[0]) is not None:
+            change, verdict = _change(first, value), _verdict(reading, first, value)
+        text = None if value is None else reading.words(value)
+        cells.append(Cell(text, change, verdict, best is not None and value == best))
+    return cells
+
+
+def _verdict(reading: Reading, first: float, value: float) -> Verdict | None:
+    least = _NOISE * abs(first) if reading.measured else 0.0
+    if not reading.direction or abs(value - first) <= least:
+        return None
+    return "better" if (value > first) == (reading.direction > 0) else "worse"
+
+
+def _change(first: float, value: float) -> str | None:
+    """Return ``same``, ``+12.0 %``, from a doubling or halving on ``×2.4``; None without a ratio."""
+    if first == value:
+        return "same"
+    ratio = value / first if first else 0.0
+    if ratio <= 0:
+        return None
+    return f"×{ratio:.3g}" if ratio >= 2 or ratio <= 0.5 else f"{100 * (ratio - 1):+.1f} %"
+
+
+def _overlays(runs: Sequence[Receipt], names: Sequence[str]) -> list[Overlay]:
+    """Plots of the same ID and axis that two or more have, laid over one another; the n-th with the n-th, where an
+    older receipt has several of one ID. Where the time went is among the numbers: as lines, nobody could read it."""
+    found: dict[tuple[str, str, int], list[tuple[int, Plot]]] = {}
+    for run, receipt in enumerate(runs):
+        for key, plot in _numbered(receipt.plots).items():
+            if plot.id != STEPS_PLOT and any(line.points for line in plot.lines):
+                found.setdefault(key, []).append((run, plot))
+    return [_overlay(plots, names) for plots in found.values() if len(plots) > 1 or len(runs) == 1]
+
+
+def _overlay(plots: Sequence[tuple[int, Plot]], names: Sequence[str]) -> Overlay:
+    kinds = list(dict.fromkeys(line.name for _, plot in plots for line in plot.lines))
+    lines, runs, dashes = [], [], []
+    for run, plot in plots:
+        for line in plot.lines:
+            if line.points:
+                name = names[run] if len(kinds) == 1 else f"{names[run]} {line.name}"
+                lines.append(Line(name=name, points=line.points))
+                runs.append(run)
+                dashes.append(kinds.index(line.name) % _DASHES)
+    return Overlay(plots[0][1].model_copy(update={"lines": tuple(lines)}), tuple(runs), tuple(dashes))
+
+
+def _numbered(plots: Sequence[Plot]) -> dict[tuple[str, str, int], Plot]:
+    seen: Counter[tuple[str, str]] = Counter()
+    found: dict[tuple[str, str, int], Plot] = {}
+    for plot in plots:
+        found[plot.id, plot.x, seen[plot.id, plot.x]] = plot
+        seen[plot.id, plot.x] += 1
+    return found
+
+
+def to_json(comparison: Comparison) -> dict[str, Any]:
+    """What ``--json`` and the dashboard's page get."""
+    return {
+        "runs": [
+            {"id": receipt.header.run_id, "name": receipt.header.name, "target": receipt.header.target, "label": name}
+            for receipt, name in zip(comparison.runs, comparison.names, strict=True)
+        ],
+        "facts": [asdict(row) for row in comparison.facts],
+        "numbers": [asdict(row) for row in comparison.numbers],
+        "plots": [
+            {**each.plot.model_dump(mode="json"), "runs": each.runs, "dashes": each.dashes}
+            for each in comparison.overlays
+        ],
+    }
+
+
+def write_page(path: Path, comparison: Comparison) -> None:
+    """to_html into a file, whole or not at all. Raises DiskError."""
+    write_atomically(path, to_html(comparison).encode())
+
+
+def to_html(comparison: Comparison) -> str:
+    """One file that opens offline, as a receipt's."""
+    return render_page(
+        "seatrial.monitor",
+        "compare.html",
+        names=comparison.names,
+        runs=comparison.runs,
+        facts=comparison.facts,
+        numbers=comparison.numbers,
+        plots=[each.plot for each in comparison.overlays],
+        styles=dict(enumerate(each.styles for each in comparison.overlays)),
+    )
+
+
+_LETTERS = "ABCDEFGH"
+
+
+def print_table(comparison: Comparison, console: Console) -> None:
+    """Print the facts and numbers; curves are on the page. A run's own words are text here, never markup."""
+    unicode = console.encoding.lower().startswith("utf")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(Text())
+    for letter, name in zip(_LETTERS, comparison.names, strict=False):
+        table.add_column(Text(f"{letter}: {name}"), overflow="fold")
+    if len(comparison.runs) == 2:
+        table.add_column(Text("B vs. A"), overflow="fold")
+    for row in comparison.facts + comparison.numbers:
+        table.add_row(*(Text(cell if unicode else cell.replace("×", "x")) for cell in _terminal_cells(row)))
+    console.print(table)
+
+
+def _terminal_cells(row: Row) -> list[str]:
+    """Return the cells of a line; of two runs the change has a column, of more it stands behind each."""
+    changes = [" ".join(filter(None, (cell.change, cell.verdict))) for cell in row.cells]
+    texts = [cell.text or "-" for cell in row.cells]
+    if len(row.cells) == 2:
+        return [row.label, *texts, changes[1]]
+    return [row.label, *(f"{text} ({change})" if change else text for text, change in zip(texts, changes, strict=True))]

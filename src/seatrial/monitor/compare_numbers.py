@@ -1,0 +1,111 @@
+"""The numbers that runs are compared by: how each is read from a receipt, written, and which way it is better."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from seatrial.job.units import format_bytes, format_seconds
+from seatrial.receipt.formatting import energy_short, metric_figure, percent, rate
+from seatrial.receipt.model import Receipt
+from seatrial.receipt.sections.measured import HIGHER_IS_BETTER, LOWER_IS_BETTER, GpuUse, Metric
+from seatrial.receipt.sections.steps import StepAnatomy
+
+Read = Callable[[Receipt], float | None]
+Words = Callable[[float], str]
+
+_PHASE = re.compile(r"^(?:train|test|val|valid|eval|end)_")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One number of a run.
+
+    Attributes:
+        direction: 1: more is better; -1: less is; 0: neither.
+        measured: it has noise.
+    """
+
+    label: str
+    read: Read
+    words: Words
+    direction: int = 0
+    measured: bool = True
+
+
+def readings(runs: Sequence[Receipt]) -> Iterator[Reading]:
+    """What scripts reported first, then what was measured."""
+    for name in dict.fromkeys(metric.name for receipt in runs for metric in receipt.measurements.metrics):
+        words = _metric_words(name)
+        direction = _direction(name)
+        yield Reading(f"{name}, last", _metric(name, lambda metric: metric.last), words, direction, measured=False)
+        yield Reading(f"{name}, best", _metric(name, lambda metric: metric.best), words, direction, measured=False)
+    yield from _MEASURED
+    for part in dict.fromkeys(part.words for receipt in runs for one in receipt.anatomy[:1] for part in one.parts):
+        yield Reading(f"time in {part}", _share(part), percent)
+
+
+def stem(label: str) -> str:
+    """``accuracy`` of ``test_accuracy, best``."""
+    return _PHASE.sub("", label.partition(",")[0])
+
+
+def _direction(name: str) -> int:
+    words = set(re.findall("[a-z0-9]+", name.lower()))
+    return -1 if words & LOWER_IS_BETTER else 1 if words & HIGHER_IS_BETTER or name.endswith("_per_s") else 0
+
+
+def _metric(name: str, value: Callable[[Metric], float | None]) -> Read:
+    def read(receipt: Receipt) -> float | None:
+        return next((value(metric) for metric in receipt.measurements.metrics if metric.name == name), None)
+
+    return read
+
+
+def _metric_words(name: str) -> Words:
+    return lambda value: metric_figure(name, value)
+
+
+def _gpu_mean(read: Callable[[GpuUse], float | None]) -> Read:
+    def mean(receipt: Receipt) -> float | None:
+        values = [value for use in receipt.measurements.gpus if (value := read(use)) is not None]
+        return fmean(values) if values else None
+
+    return mean
+
+
+def _steps(read: Callable[[StepAnatomy], float | None]) -> Read:
+    return lambda receipt: read(receipt.anatomy[0]) if receipt.anatomy else None
+
+
+def _share(part: str) -> Read:
+    def read(receipt: Receipt) -> float | None:
+        parts = receipt.anatomy[0].parts if receipt.anatomy else ()
+        return next((100 * each.share for each in parts if each.words == part), None)
+
+    return read
+
+
+def _bytes(value: float) -> str:
+    return format_bytes(int(value))
+
+
+_MEASURED = (
+    Reading("wall time", lambda r: r.measurements.wall_s, format_seconds, -1),
+    Reading("start-up", lambda r: r.measurements.startup_s, format_seconds, -1),
+    Reading("steps/s", _steps(lambda one: one.steps_per_s), rate, 1),
+    Reading("examples/s", _steps(lambda one: one.examples_per_s), rate, 1),
+    Reading("images/s", lambda r: r.measurements.images_per_s, rate, 1),
+    Reading("utilisation", _gpu_mean(lambda use: use.utilization_mean_pct), percent, 1),
+    Reading("SM activity", _gpu_mean(lambda use: use.sm_activity_mean_pct), percent, 1),
+    Reading("tensor activity", _gpu_mean(lambda use: use.tensor_activity_mean_pct), percent, 1),
+    Reading("DRAM activity", _gpu_mean(lambda use: use.dram_activity_mean_pct), percent),
+    Reading("GPU memory, peak", _gpu_mean(lambda use: use.memory_peak_bytes), _bytes),
+    Reading("power, mean", _gpu_mean(lambda use: use.power_mean_w), lambda value: f"{value:.0f} W"),
+    Reading("MFU", lambda r: 100 * r.diagnosis.mfu if r.diagnosis and r.diagnosis.mfu else None, percent, 1),
+    Reading("energy", lambda r: r.measurements.energy_j, energy_short, -1),
+    Reading("CPU, mean", lambda r: r.measurements.cpu_cores_mean, lambda value: f"{value:.2f} cores"),
+    Reading("memory, peak", lambda r: r.measurements.memory_peak_bytes, _bytes),
+)

@@ -1,0 +1,285 @@
+"""Reading: everything at one moment, GPUs, containers and the machine. Every view of telemetry is made of these."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from seatrial.errors import EngineError
+from seatrial.probe import container, machine, nvml, processes
+from seatrial.probe.container import Cgroup
+from seatrial.probe.machine import Owner
+from seatrial.probe.sampler import COUNTER_INTERVAL_S, Sampler
+from seatrial.system import command
+from seatrial.system.client_call import client_call
+
+#: A driver that vanished may come back (a reset, an upgrade): NVML is opened anew this often.
+REOPEN_S = 10.0
+
+#: Read once in COUNTER_INTERVAL_S; a reading shows the last known value.
+_SELDOM = ("energy_j", "ecc_corrected", "ecc_uncorrected")
+
+#: A view that is looked at wants GPM values as often as people look.
+GPM_INTERVAL_S = 1.0
+
+#: Marks the processes of a run on the local backend (agent/target.py).
+_RUN_VARIABLE = b"SEATRIAL_RUN_ID="
+
+
+class Reader:
+    """Reads this machine again and again; handles stay open in between.
+
+    Args:
+        names: what the engines call their containers.
+        pynvml: an already chosen module; None loads the real one.
+        service: also read what only an exporter wants (Gpu.service); slow, so as seldom as the energy.
+    """
+
+    def __init__(self, names: Names, *, pynvml: Any = None, service: bool = False) -> None:
+        self._names, self._pynvml, self._service = names, pynvml, service
+        self._machine = machine.Machine()
+        self._cpu: dict[Owner, tuple[float, float]] = {}
+        self._xids: dict[str, int] = {}
+        self._slow: dict[str, dict[str, Any]] = {}
+        self._service_due_s = float("-inf")
+        self._attribution = machine.Attribution()
+        self._sampler = self._open()
+
+    def _open(self) -> Sampler:
+        self._opened_s = time.monotonic()
+        self.inventory = nvml.inventory(self._pynvml)
+        self._gpus = [gpu for gpu in self.inventory.gpus if not gpu.mig_enabled]
+        return Sampler([gpu.uuid for gpu in self._gpus], pynvml=self._pynvml, gpm_interval_s=GPM_INTERVAL_S)
+
+    def read(self) -> dict[str, Any]:
+        """Keys: t, machine (Machine.read), driver_version, gpus (GPU_SAMPLE_KEYS and index, name, mig, pci_bus_id,
+        processes, xid), containers (_container's keys), problems (sentences). What is not known is None.
+        """
+        if self._in_trouble() and time.monotonic() - self._opened_s > REOPEN_S:
+            self._sampler.close()
+            self._sampler = self._open()
+        found = self._attribution.containers()
+        self._names.look_up([owner.container_id for owner in found])
+        gpus = self._read_gpus()
+        return {
+            "t": time.time(),
+            "machine": self._machine.read(),
+            "driver_version": self.inventory.driver_version,
+            "cuda_driver_version": self.inventory.cuda_driver_version,
+            "gpus": gpus,
+            "containers": self._containers(found, gpus),
+            "problems": self._problems(),
+        }
+
+    def _in_trouble(self) -> bool:
+        return bool(self.inventory.error or self._sampler.error or self._sampler.lost or self._sampler.failing)
+
+    def _problems(self) -> list[str]:
+        reasons = [self.inventory.error, self._sampler.error if self._gpus else None]
+        problems = [f"No GPU: {reason}" if not self._gpus else reason for reason in reasons if reason]
+        if not problems and not self._gpus:
+            problems = ["No GPU: the driver lists none"]
+        problems += self.inventory.faults
+        problems += [f"{uuid} is lost: it fell off the bus" for uuid in sorted(self._sampler.lost)]
+        problems += [f"{uuid} no longer responds to NVML" for uuid in sorted(self._sampler.failing)]
+        return problems + self._names.problems()
+
+    def _read_gpus(self) -> list[dict[str, Any]]:
+        sample = self._sampler.sample()
+        for uuid, numbers in self._sampler.xids().items():
+            self._xids[uuid] = numbers[-1]
+        service_due = self._service and time.monotonic() >= self._service_due_s
+        if service_due:
+            self._service_due_s = time.monotonic() + COUNTER_INTERVAL_S
+        read = []
+        for gpu, values in zip(self._gpus, sample["gpus"], strict=True):
+            slow = self._slow.setdefault(gpu.uuid, {})
+            if gpu.uuid in self._sampler.lost | self._sampler.failing:
+                slow.clear()
+            slow.update({key: values[key] for key in _SELDOM if values[key] is not None})
+            slow.update(self._sampler.service(gpu.uuid) if service_due else {})
+            about = {"index": gpu.index, "name": gpu.name, "mig": gpu.mig, "pci_bus_id": gpu.pci_bus_id}
+            listed = self._sampler.processes(gpu.uuid)
+            users = [_process(p.pid, p.memory_bytes, p.share_pct) for p in listed or []]
+            read.append({**about, **values, **slow, "xid": self._xids.get(gpu.uuid), "processes": users})
+        return read
+
+    def _containers(self, found: Mapping[Owner, Sequence[int]], gpus: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        named = self._names.known()
+        rows = [self._container(owner, pids, gpus, named.get(owner.container_id)) for owner, pids in found.items()]
+        self._cpu = {owner: before for owner, before in self._cpu.items() if owner in found}
+        return sorted(rows, key=lambda row: (-(row["gpu_memory_bytes"] or 0), row["name"]))
+
+    def _container(
+        self, owner: Owner, pids: Sequence[int], gpus: Sequence[dict[str, Any]], named: Named | None
+    ) -> dict[str, Any]:
+        cgroup = Cgroup(str(pids[0]))
+        shared = container.read(f"/proc/{pids[0]}/root/dev/shm")
+        members = set(pids)
+        used = [(gpu, p) for gpu in gpus for p in gpu["processes"] if p["pid"] in members]
+        labels = named.labels if named else {}
+        return {
+            "id": owner.container_id,
+            "engine": owner.engine,
+            "pod_uid": owner.pod_uid,
+            "name": named.name if named else owner.container_id[:12],
+            "image": named.image if named else None,
+            "run_id": labels.get("seatrial.run"),
+            "run_name": labels.get("seatrial.name") or None,
+            "cpu_cores": self._cores(owner, cgroup.cpu_seconds()),
+            "cpu_quota_cores": cgroup.cpu_quota_cores(),
+            "memory_bytes": cgroup.memory_bytes(),
+            "memory_limit_bytes": cgroup.memory_limit_bytes(),
+            "shm_used_bytes": shared.used_bytes if shared else None,
+            "shm_total_bytes": shared.total_bytes if shared else None,
+            "processes": len(pids),
+            "gpus": list({gpu["uuid"]: gpu["mig"] or gpu["index"] for gpu, _ in used}.values()),
+            "gpu_memory_bytes": sum(p["memory_bytes"] or 0 for _, p in used) if gpus else None,
+            "gpu_share_pct": sum(p["share_pct"] or 0.0 for _, p in used) if gpus else None,
+        }
+
+    def _cores(self, owner: Owner, cpu_seconds: float | None) -> float | None:
+        """Mean since the last reading; None in the first. A counter that went back (a new cgroup) counts from 0."""
+        if cpu_seconds is None:
+            return None
+        now_s = time.monotonic()
+        before = self._cpu.get(owner)
+        self._cpu[owner] = (cpu_seconds, now_s)
+        if before is None or now_s <= before[1]:
+            return None
+        return round(max(0.0, cpu_seconds - before[0]) / (now_s - before[1]), 3)
+
+
+def unread(reason: str) -> dict[str, Any]:
+    """A reading for a moment that could not be read: nothing in it is known, and the reason stands for it."""
+    return {
+        "t": time.time(),
+        "machine": dict.fromkeys(("cpu_cores", "cpu_count", "memory_used_bytes", "memory_total_bytes", "load_1m")),
+        "driver_version": None,
+        "cuda_driver_version": None,
+        "gpus": [],
+        "containers": [],
+        "problems": [reason],
+    }
+
+
+def _process(pid: int, memory_bytes: int | None, share_pct: float | None) -> dict[str, Any]:
+    owner = machine.owner(pid)
+    command = processes.command_line(pid).replace(b"\0", b" ").decode("utf-8", "replace").strip()
+    marks = [entry for entry in processes.environment(pid) if entry.startswith(_RUN_VARIABLE)]
+    return {
+        "pid": pid,
+        "memory_bytes": memory_bytes,
+        "share_pct": share_pct,
+        "command": command[:200] or None,
+        "container_id": owner.container_id if owner else None,
+        "run_id": marks[0].partition(b"=")[2].decode("utf-8", "replace") if marks else None,
+    }
+
+
+Read = Callable[[], dict[str, Any]]
+
+
+#: Unknown IDs are asked for this often: a container of an engine that is not ours to ask stays unknown.
+_ASK_AGAIN_S = 5.0
+_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Named:
+    """A container as its engine knows it."""
+
+    name: str
+    image: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+class Names:
+    """Asks the engines in the background: one that hangs must not stop the clock of a view.
+
+    Args:
+        environ: SEATRIAL_DOCKER and SEATRIAL_PODMAN change how the engines are called.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._calls = {engine: client_call(engine, environ) for engine in ("docker", "podman")}
+        self._known: dict[str, Named] = {}
+        self._problems: list[str] = []
+        self._looked_up_s = float("-inf")
+        self._thread: threading.Thread | None = None
+
+    def known(self) -> Mapping[str, Named]:
+        """Container ID → what is known so far."""
+        return self._known
+
+    def problems(self) -> list[str]:
+        """Engines that are there and would not answer."""
+        return self._problems
+
+    def look_up(self, ids: Iterable[str], *, wait: bool = False) -> None:
+        """Ask for IDs that are not known yet; ``wait`` until there is an answer."""
+        busy = self._thread is not None and self._thread.is_alive()
+        if busy or time.monotonic() - self._looked_up_s < _ASK_AGAIN_S or set(ids) <= set(self._known):
+            return
+        self._looked_up_s = time.monotonic()
+        self._thread = threading.Thread(target=self._ask, name="engines", daemon=True)
+        self._thread.start()
+        if wait:
+            self._thread.join(_TIMEOUT_S)
+
+    def _ask(self) -> None:
+        known: dict[str, Named] = {}
+        problems = []
+        for ask in (self._docker, self._podman, self._containerd):
+            try:
+                known.update(ask())
+            except EngineError as error:
+                if not isinstance(error.__cause__, (FileNotFoundError, PermissionError)):  # there, and in trouble
+                    problems.append(error.message)
+        self._known = {**self._known, **known}
+        self._problems = problems
+
+    def _docker(self) -> dict[str, Named]:
+        found = {}
+        for line in _lines([*self._calls["docker"], "ps", "--no-trunc", "--format", "{{json .}}"]):
+            labels = dict(pair.partition("=")[::2] for pair in str(line.get("Labels") or "").split(","))
+            found[str(line.get("ID"))] = Named(str(line.get("Names")), line.get("Image"), labels)
+        return found
+
+    def _podman(self) -> dict[str, Named]:
+        found = {}
+        for entry in _json([*self._calls["podman"], "ps", "--format", "json"], []):
+            names = entry.get("Names") or [""]
+            found[str(entry.get("Id"))] = Named(names[0], entry.get("Image"), entry.get("Labels") or {})
+        return found
+
+    def _containerd(self) -> dict[str, Named]:
+        """Kubernetes' nodes have crictl; its containers carry the pod's name as labels."""
+        found = {}
+        for entry in _json(["crictl", "ps", "-o", "json"], {}).get("containers", []):
+            labels = entry.get("labels") or {}
+            parts = [labels.get(f"io.kubernetes.{key}") for key in ("pod.namespace", "pod.name", "container.name")]
+            name = "/".join(part for part in parts if part) or (entry.get("metadata") or {}).get("name", "?")
+            found[str(entry.get("id"))] = Named(name, (entry.get("image") or {}).get("image"), labels)
+        return found
+
+
+def _lines(argv: Sequence[str]) -> list[dict[str, Any]]:
+    text = command.check(argv, timeout_s=_TIMEOUT_S).stdout
+    return [loaded for line in text.splitlines() if isinstance(loaded := _loads(line), dict)]
+
+
+def _json(argv: Sequence[str], empty: Any) -> Any:
+    loaded = _loads(command.check(argv, timeout_s=_TIMEOUT_S).stdout)
+    return loaded if isinstance(loaded, type(empty)) else empty
+
+
+def _loads(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None

@@ -1,0 +1,324 @@
+"""The list of runs: a line for each run in words, with the numbers that it is sorted by; and the projects."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from seatrial.errors import RunNotFoundError, SeatrialError, UntrustedPathError
+from seatrial.job.units import format_seconds
+from seatrial.receipt.fields import number
+from seatrial.receipt.formatting import figure
+from seatrial.receipt.render.pages import LEVELS, STATES
+from seatrial.receipt.reported import headline_metrics
+from seatrial.receipt.store import JSON_NAME, MOST_BYTES
+from seatrial.runs.following.live import look
+from seatrial.runs.listing import started_at
+from seatrial.runs.run import Run, run_name
+from seatrial.runs.store import RunStore, is_run_id, project_key
+from seatrial.system.nofollow import read_regular
+from seatrial.system.state import state_folder
+
+#: Runs on one page of the list.
+PAGE = 50
+
+#: A line of a live run is kept for this long.
+_LIVE_S = 1.5
+
+#: Names of the filter → levels of ended runs; live runs are a filter of their own.
+STATUSES = ("running", "good", "warning", "bad", "none")
+
+#: Columns that a list can be sorted by, and whether more comes first.
+SORTS = {"started": True, "name": False, "target": False, "project": False, "seconds": False, "loss": False,
+         "accuracy": True, "status": False}  # fmt: skip
+
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A request for the list. ``find``: in ID, name and target; "" and None: all."""
+
+    find: str = ""
+    status: str = ""
+    project: str = ""
+    sort: str = "started"
+    backwards: bool = False
+    page: int = 0
+
+
+class Listing:
+    """Lines of runs; those of ended runs are kept. Safe to ask from several threads."""
+
+    def __init__(self, projects: Projects) -> None:
+        self._projects = projects
+        self._ended: dict[Path, Line] = {}
+        self._live: dict[Path, tuple[float, Line]] = {}
+        self._lock = threading.Lock()
+
+    def page(self, wanted: Wanted) -> dict[str, Any]:
+        """Return one page of the list, and the number of runs."""
+        lines = [self.line(key, run) for key, run in self._projects.runs()]
+        fitting = [line for line in lines if _fits(line, wanted)]
+        downwards = SORTS[wanted.sort] != wanted.backwards
+        known = [line for line in fitting if line["by"][wanted.sort] is not None]
+        known.sort(key=lambda line: line["id"], reverse=True)
+        known.sort(key=lambda line: line["by"][wanted.sort], reverse=downwards)
+        every = known + [line for line in fitting if line["by"][wanted.sort] is None]
+        return {
+            "runs": every[wanted.page * PAGE : (wanted.page + 1) * PAGE],
+            "total": len(every),
+            "page": wanted.page,
+            "pages": max(1, -(-len(every) // PAGE)),
+            "live": sum(not line["ended"] for line in lines),
+            "gpus": any(line["gpus"] for line in fitting),
+        }
+
+    def line(self, key: str, run: Run) -> Line:
+        """Return the line of a run; an unreadable run is a line as well, and hides no other."""
+        with self._lock:
+            if (kept := self._ended.get(run.folder)) is not None:
+                return _with_age(kept)
+            at_s, live = self._live.get(run.folder, (float("-inf"), {}))
+            if time.monotonic() - at_s < _LIVE_S:
+                return _with_age(live)
+        try:
+            line = _line_of(run)
+        except Exception as error:  # noqa: BLE001  a run's files may hold anything
+            line = _line(run, target="?", ended=False, outcome=f"cannot be read: {type(error).__name__}")
+        line["project"] = line["by"]["project"] = self._projects.name_of(key)
+        line["key"] = key
+        with self._lock:
+            if line["ended"]:
+                self._ended[run.folder] = line
+                self._live.pop(run.folder, None)
+            else:
+                self._live[run.folder] = (time.monotonic(), line)
+        return _with_age(line)
+
+
+def _fits(line: Mapping[str, Any], wanted: Wanted) -> bool:
+    text = f"{line['id']} {line['name'] or ''} {line['target']}".lower()
+    status = "running" if not line["ended"] else line["level"]
+    return wanted.find.lower() in text and wanted.status in ("", status) and wanted.project in ("", line["key"])
+
+
+def _line_of(run: Run) -> Line:
+    """Read summary.json or, while the run goes on, its plan and the end of its evidence."""
+    summary = run.summary()
+    if summary is not None:
+        level = _level(summary)
+        loss, accuracy = _numbers(run, summary)
+        headline = summary.get("headline") or summary.get("outcome")
+        return _line(
+            run,
+            target=str(summary.get("target") or "?"),
+            backend=str(summary.get("backend") or "?"),
+            gpus=summary.get("gpus"),
+            ended=True,
+            level=level,
+            outcome=str(summary.get("outcome") or ""),
+            headline=str(headline or "?"),
+            seconds=number(summary.get("seconds")),
+            loss=loss,
+            accuracy=accuracy,
+        )
+    try:
+        plan = run.plan()
+    except SeatrialError as error:
+        return _line(run, target="?", ended=False, outcome=error.message)
+    now = look(run, plan.gpus[0].name if plan.gpus else "")
+    loss_name, accuracy_name = headline_metrics(now.latest)
+    begun = started_at(run.id)
+    return _line(
+        run,
+        target=plan.job.target.value or plan.job.image.ready or "",
+        backend=plan.backend,
+        gpus=plan.gpus_asked,
+        ended=False,
+        seconds=None if begun is None else max(0.0, time.time() - begun),
+        loss=now.latest.get(loss_name),
+        accuracy=now.latest.get(accuracy_name),
+    )
+
+
+def _level(summary: Mapping[str, Any]) -> str:
+    """Return the level of a summary; older ones have none, so their exit code decides."""
+    if (level := summary.get("level")) in LEVELS:
+        return str(level)
+    return "none" if summary.get("cause") == "stopped" else "good" if summary.get("exit_code") == 0 else "bad"
+
+
+def _numbers(run: Run, summary: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """Return (loss, accuracy); of an older run from its receipt, without the models that make reading it slow."""
+    if "loss" in summary:
+        return number(summary["loss"]), number(summary.get("accuracy"))
+    try:
+        receipt = json.loads(read_regular(run.folder / JSON_NAME, most_bytes=MOST_BYTES))
+        last = {each["name"]: each["last"] for each in receipt["measurements"]["metrics"]}
+    except (FileNotFoundError, UntrustedPathError, ValueError, KeyError, TypeError, RecursionError):
+        return None, None
+    loss, accuracy = headline_metrics(last)
+    return number(last.get(loss)), number(last.get(accuracy))
+
+
+# As many parameters as a line has columns, all of them named where it is called.
+def _line(
+    run: Run,
+    *,
+    target: str,
+    ended: bool,
+    backend: str = "?",
+    gpus: int | None = None,
+    level: str = "none",
+    outcome: str = "",
+    headline: str = "",
+    seconds: float | None = None,
+    loss: float | None = None,
+    accuracy: float | None = None,
+) -> Line:
+    name, began = run_name(run), started_at(run.id)
+    chip = LEVELS[level] if ended else STATES["running"]
+    words, reason = _chip_words(headline, level) if ended else ("running", outcome)
+    return {
+        "id": run.id,
+        "name": name,
+        "target": target,
+        "backend": backend,
+        "gpus": gpus,
+        "ended": ended,
+        "level": level,
+        "chip": {"colour": chip.colour, "words": f"{chip.mark}{words}"},
+        "reason": reason,
+        "outcome": outcome,
+        "began": began,
+        "started": "–" if began is None else time.strftime("%d %b %H:%M", time.localtime(began)),
+        "time": _words(seconds, format_seconds),
+        "loss": _words(loss, lambda value: figure(float(f"{value:.4g}"))),
+        "accuracy": _words(accuracy, lambda value: figure(float(f"{value:.4g}"))),
+        "by": {
+            "started": began,
+            "name": (name or run.id).lower(),
+            "target": target.lower(),
+            "seconds": seconds,
+            "loss": loss,
+            "accuracy": accuracy,
+            "status": STATUSES.index(level) if ended else 0,
+        },
+    }
+
+
+#: Words of a chip at most; more stands below it.
+_MOST_LETTERS = 30
+
+
+def _chip_words(headline: str, level: str) -> tuple[str, str]:
+    """Return the words of the chip and the words below it: ``failed``, and how."""
+    begin, _, rest = headline.partition(": ")
+    if begin.startswith("criteria not met"):
+        return begin, rest
+    if level == "bad":
+        return "failed", "" if headline == "failed" else headline
+    return (headline, "") if len(headline) <= _MOST_LETTERS else ("stopped" if level == "none" else level, headline)
+
+
+def _words(value: float | None, words: Callable[[float], str]) -> str | None:
+    return None if value is None else words(value)
+
+
+def _with_age(line: Line) -> Line:
+    """Return the line with its age now."""
+    began = line["began"]
+    ago = "" if began is None else f"{_rough(max(0.0, time.time() - began))} ago"
+    return {**line, "ago": ago}
+
+
+def _rough(seconds: float) -> str:
+    """Return a duration in its largest unit alone: ``3 h``."""
+    words = format_seconds(round(seconds) if seconds >= 1 else 1).split()
+    return " ".join(words[:2])
+
+
+def sorts(name: str) -> str:
+    """Return a known column. Raises ValueError for another."""
+    if name not in SORTS:
+        raise ValueError(f"sort must be one of {', '.join(SORTS)}")
+    return name
+
+
+def known_status(name: str) -> str:
+    """Return a known status or "". Raises ValueError for another."""
+    if name and name not in STATUSES:
+        raise ValueError(f"status must be one of {', '.join(STATUSES)}")
+    return name
+
+
+_MOST_PROJECT_BYTES = 64 * 1024
+
+
+class Projects:
+    """The stores of one project, or of every project of this user, by keys that reveal nothing of them.
+
+    The registry is the state folder: the first run of a project writes ``projects/<key>/project.json`` there.
+
+    Args:
+        first: the project where somebody stands, or that was named.
+        environ: where the others are found; None: there is only the first.
+    """
+
+    def __init__(self, first: RunStore, environ: Mapping[str, str] | None = None) -> None:
+        self.first, self._environ = first, environ
+        self._stores = {_key(first.record): first}
+
+    def all(self) -> dict[str, RunStore]:
+        """Return key → store, the first one first; new projects are found each time."""
+        if self._environ is not None:
+            for folder in sorted((state_folder(self._environ) / "projects").glob("*")):
+                if _key(folder) not in self._stores and (path := _path_of(folder)) is not None:
+                    self._stores[_key(folder)] = RunStore(path, self._environ)
+        return dict(self._stores)
+
+    def name_of(self, key: str) -> str:
+        """Return the name of the folder of a project that ``all`` returned."""
+        return self._stores[key].project.name
+
+    def find(self, run_id: str) -> tuple[str, Run]:
+        """Return (project's key, run) by ID alone, among the stores' own folders: no path can be made of it.
+
+        Raises RunNotFoundError.
+        """
+        if is_run_id(run_id):
+            for key, store in self.all().items():
+                run = store.run(run_id)
+                if run.folder.is_dir() and not run.folder.is_symlink():
+                    return key, run
+            for key, run in self.runs():
+                if run.id == run_id:
+                    return key, run
+        raise RunNotFoundError("There is no such run")
+
+    def runs(self) -> Iterator[tuple[str, Run]]:
+        """Yield (project's key, run) of every run, in no order."""
+        for key, store in self.all().items():
+            for run in store.all():
+                yield key, run
+
+
+def _key(record: Path) -> str:
+    """Return the digest at the end of the folder's name."""
+    return record.name.rpartition("-")[2]
+
+
+def _path_of(folder: Path) -> Path | None:
+    """Return the project of a folder of records; None if it is unreadable or another's."""
+    try:
+        content = json.loads(read_regular(folder / "project.json", most_bytes=_MOST_PROJECT_BYTES))
+    except (FileNotFoundError, NotADirectoryError, UntrustedPathError, ValueError, RecursionError):
+        return None
+    path = content.get("project") if isinstance(content, dict) else None
+    return Path(path) if isinstance(path, str) and project_key(Path(path)) == folder.name else None

@@ -1,0 +1,252 @@
+"""One screen of ``seatrial top``: GPUs with their history, runs, containers; from 80 × 24 up, and as plain text."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from seatrial.job.units import format_bytes
+
+#: Column to sort containers by → its key, and the key that cycles through them in the terminal.
+SORTS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+    "gpu": lambda row: (-(row["gpu_memory_bytes"] or 0), -(row["gpu_share_pct"] or 0), row["name"]),
+    "cpu": lambda row: (-(row["cpu_cores"] or 0), row["name"]),
+    "memory": lambda row: (-(row["memory_bytes"] or 0), row["name"]),
+    "name": lambda row: row["name"],
+}
+
+#: Throttle reasons in a word each, for a narrow column.
+_SHORT = {
+    "sw_power_cap": "power cap",
+    "hw_slowdown": "HW slow",
+    "sw_thermal_slowdown": "hot",
+    "hw_thermal_slowdown": "hot",
+    "hw_power_brake_slowdown": "power brake",
+}
+
+
+@dataclass
+class Options:
+    """What the person at the terminal has chosen. ``filter`` keeps containers and runs that have it in a name."""
+
+    sort: str = "gpu"
+    filter: str = ""
+    interval_s: float = 1.0
+    unicode: bool = True
+    typing: bool = False
+
+
+#: Lines that runs and containers need at least; GPUs that leave less get one line instead of two.
+_OTHERS = 10
+
+
+def render(
+    reading: Mapping[str, Any],
+    runs: Sequence[Mapping[str, Any]],
+    history: History | None,
+    options: Options,
+    width: int,
+    height: int | None,
+) -> RenderableType:
+    """The screen. ``height`` None: everything, for plain output; else what fits, and how much does not."""
+    parts: list[RenderableType] = [_title(reading, width)]
+    parts += [Text(problem, style="yellow", overflow="fold") for problem in reading["problems"]]
+    if height is not None and history is not None and 2 * len(reading["gpus"]) > height - _OTHERS:
+        names = [_gpu_name(gpu) + " " for gpu in reading["gpus"]]
+        widest = max(map(len, names))
+        rows_of = zip(names, reading["gpus"], strict=True)
+        parts += [Text(name.ljust(widest)) + _graphs(gpu, history, options, width - widest) for name, gpu in rows_of]
+    else:
+        parts += [part for gpu in reading["gpus"] for part in _gpu(gpu, history, options, width)]
+    kept_runs = [run for run in runs if _fits(options, run["id"], run["name"], run["target"])]
+    kept = sorted(
+        (row for row in reading["containers"] if _fits(options, row["name"], row["image"], row["run_name"])),
+        key=SORTS[options.sort],
+    )
+    left = None if height is None else max(4, height - len(parts) - len(reading["problems"]) - 5)
+    shown_runs = kept_runs if left is None else kept_runs[: max(1, min(left // 2, len(kept_runs)))]
+    if shown_runs:
+        parts += [Text(), _runs(shown_runs, width)]
+    rows = None if left is None else max(1, left - 2 * len(shown_runs) - 1)
+    parts += [Text(), _containers(kept[:rows], width)]
+    if rows is not None and len(kept) > rows:
+        parts.append(Text(f"  … {len(kept) - rows} more; / filters", style="dim"))
+    if height is not None:
+        parts.append(_keys(options))
+    return Group(*parts)
+
+
+def _title(reading: Mapping[str, Any], width: int) -> Text:
+    machine = reading["machine"]
+    words = [
+        f"CPU {_number(machine['cpu_cores'], '.1f')} of {machine['cpu_count']} cores",
+        f"memory {_bytes(machine['memory_used_bytes'])} of {_bytes(machine['memory_total_bytes'])}",
+    ]
+    if reading["driver_version"]:
+        words.append(f"driver {reading['driver_version']}")
+    text = Text("seatrial top", style="bold cyan").append("  " + "  ".join(words), style="not bold default")
+    text.truncate(width)
+    return text
+
+
+def _gpu(gpu: Mapping[str, Any], history: History | None, options: Options, width: int) -> list[Text]:
+    """Two lines a GPU: numbers, then utilisation and SM activity over time."""
+    reasons = [_SHORT.get(reason, reason.replace("_", " ")) for reason in gpu["throttle_reasons"] or []]
+    facts = [
+        f"{_bytes(gpu['memory_used_bytes'])} of {_bytes(gpu['memory_total_bytes'])}",
+        f"{_number(gpu['power_w'], '.0f')} W",
+        f"{_number(gpu['temperature_c'], '.0f')} °C",
+        f"{_number(gpu['sm_clock_mhz'], '.0f')} MHz",
+    ]
+    if gpu["xid"] is not None:
+        reasons.append(f"Xid {gpu['xid']}")
+    head = Text(f"{_gpu_name(gpu)} {gpu['name'].replace('NVIDIA ', '')}", style="bold").append(
+        "  " + "  ".join(facts), style="not bold"
+    )
+    if reasons:
+        head.append("  " + ", ".join(dict.fromkeys(reasons)), style="yellow")
+    head.truncate(width)
+    if history is None:
+        busy = [f"{label} {_percent(gpu[key])}" for key, label in _BUSY]
+        return [head, Text("      " + "  ".join(busy))]
+    return [head, _graphs(gpu, history, options, width)]
+
+
+#: What stands beside the two graphs: their names and numbers, and tensor and DRAM activity.
+_BESIDE_GRAPHS = len("  util  100%   SM  100%  T 100% D 100%")
+
+
+def _graphs(gpu: Mapping[str, Any], history: History, options: Options, width: int) -> Text:
+    graph_width = max(4, (width - _BESIDE_GRAPHS) // 2)
+    line = Text("  util ").append(f"{_percent(gpu['utilization_pct']):>5} ", style="bold")
+    graph = history.graph(gpu["uuid"], "utilization_pct", graph_width, 100.0, unicode=options.unicode)
+    line.append(graph, style="blue").append("  SM ").append(f"{_percent(gpu['sm_activity_pct']):>5} ", style="bold")
+    graph = history.graph(gpu["uuid"], "sm_activity_pct", graph_width, 100.0, unicode=options.unicode)
+    line.append(graph, style="green")
+    line.append(f" T {_percent(gpu['tensor_activity_pct']):>4} D {_percent(gpu['dram_activity_pct']):>4}", style="dim")
+    line.truncate(width)
+    return line
+
+
+def _gpu_name(gpu: Mapping[str, Any]) -> str:
+    return f"GPU {gpu['mig'] or gpu['index']}"
+
+
+_BUSY = (
+    ("utilization_pct", "utilisation"),
+    ("sm_activity_pct", "SM activity"),
+    ("tensor_activity_pct", "tensor"),
+    ("dram_activity_pct", "DRAM"),
+)
+
+
+def _runs(runs: Sequence[Mapping[str, Any]], width: int) -> Table:
+    table = _table(("RUN", "TARGET", "STEP", "BOUND BY"), width)
+    for run in runs:
+        numbers = "  ".join(f"{key} {value:.4g}" for key, value in run["numbers"].items())
+        table.add_row(*map(_plain, (run["name"] or run["id"], run["target"], numbers or "-", run["bound_by"] or "-")))
+    return table
+
+
+def _containers(rows: Sequence[Mapping[str, Any]], width: int) -> RenderableType:
+    if not rows:
+        return Text("no containers", style="dim")
+    table = _table(("CONTAINER", "IMAGE", "CPU", "MEMORY", "/DEV/SHM", "GPU", "GPU MEM", "SHARE"), width)
+    for row in rows:
+        table.add_row(
+            _plain(row["run_name"] or row["name"]),
+            _plain(row["image"] or row["engine"]),
+            _number(row["cpu_cores"], ".2f"),
+            _bytes(row["memory_bytes"]),
+            _bytes(row["shm_used_bytes"]),
+            ",".join(map(str, row["gpus"])) or "-",
+            _bytes(row["gpu_memory_bytes"]) if row["gpus"] else "-",
+            _percent(row["gpu_share_pct"]) if row["gpus"] else "-",
+        )
+    return table
+
+
+#: Columns of text and their share of the width; all others are as wide as their numbers.
+_SHARES = {"RUN": 3, "TARGET": 3, "STEP": 5, "BOUND BY": 3, "CONTAINER": 1, "IMAGE": 1}
+
+
+def _table(columns: Sequence[str], width: int) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", width=width, padding=(0, 1, 0, 0))
+    for name in columns:
+        share = _SHARES.get(name)
+        table.add_column(name, no_wrap=True, overflow="ellipsis", justify="left" if share else "right", ratio=share)
+    return table
+
+
+def _plain(words: str) -> Text:
+    """Names are other people's: no markup, and no escape sequence that would steer the terminal."""
+    return Text("".join(letter if letter.isprintable() else "?" for letter in words))
+
+
+def _keys(options: Options) -> Text:
+    if options.typing:
+        return Text(f"filter: {options.filter}█  Enter keeps it, Esc clears it")
+    chosen = f"  filter: {options.filter}" if options.filter else ""
+    return Text(f"q quit  s sort ({options.sort})  / filter  + - interval ({options.interval_s:g} s){chosen}", "dim")
+
+
+def _fits(options: Options, *names: str | None) -> bool:
+    return not options.filter or any(options.filter.lower() in name.lower() for name in names if name)
+
+
+def _bytes(value: float | None) -> str:
+    return "-" if value is None else format_bytes(int(value))
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}%"
+
+
+#: Readings kept: an hour at one a second would be more than any terminal is wide.
+LENGTH = 512
+
+_BARS = " ▁▂▃▄▅▆▇█"
+_ASCII_BARS = " .:-=+*#@"
+
+GPU_KEYS = ("utilization_pct", "sm_activity_pct", "power_w")
+
+
+class History:
+    """(UUID, key) → its last values, oldest first; None where a reading had none."""
+
+    def __init__(self) -> None:
+        self._values: dict[tuple[str, str], deque[float | None]] = {}
+
+    def add(self, reading: Mapping[str, Any]) -> None:
+        """Take over one reading."""
+        for gpu in reading["gpus"]:
+            for key in GPU_KEYS:
+                self._series(gpu["uuid"], key).append(gpu.get(key))
+        self._series("machine", "cpu_cores").append(reading["machine"]["cpu_cores"])
+
+    def graph(self, uuid: str, key: str, width: int, top: float, *, unicode: bool = True) -> str:
+        """The newest ``width`` values as bars of one line, 0 to ``top``; the newest at the right."""
+        bars = _BARS if unicode else _ASCII_BARS
+        values = list(self._series(uuid, key))[-width:]
+        cells = ["·" if unicode and value is None else _bar(value or 0.0, top, bars) for value in values]
+        return "".join(cells).rjust(width)
+
+    def _series(self, uuid: str, key: str) -> deque[float | None]:
+        return self._values.setdefault((uuid, key), deque(maxlen=LENGTH))
+
+
+def _bar(value: float, top: float, bars: str) -> str:
+    """Something is never drawn as nothing."""
+    if value <= 0 or top <= 0:
+        return bars[0]
+    return bars[max(1, min(len(bars) - 1, round(value / top * (len(bars) - 1))))]

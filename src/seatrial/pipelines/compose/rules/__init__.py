@@ -1,1 +1,0 @@
-"""Rules of the lint, a file for each subject."""

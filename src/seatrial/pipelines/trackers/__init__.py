@@ -1,1 +1,0 @@
-"""TensorBoard and MLflow as services: options, image, container, address and token."""

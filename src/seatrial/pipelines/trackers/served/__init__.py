@@ -1,1 +1,0 @@
-"""What runs inside a tracker's container; mounted read-only, standard library and that image's packages only."""

@@ -1,1 +1,0 @@
-"""What the pods of a run on a cluster are."""

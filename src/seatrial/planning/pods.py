@@ -1,0 +1,283 @@
+"""Plan the pods of a run on a cluster: their workload, contents and variables."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from seatrial.backends.containers.env_file import read_env_file
+from seatrial.backends.kubernetes.manifests import KINDS, addresses, rendezvous
+from seatrial.backends.kubernetes.pod import MANAGED_BY, RUN_LABEL
+from seatrial.backends.kubernetes.survey import ClusterFacts, survey
+from seatrial.errors import EngineUnavailableError, UsageError
+from seatrial.job.cluster import POD_CONFIG, ClusterPlan, Kind, Volume
+from seatrial.job.model import Job
+from seatrial.job.plan import (
+    AGENT_GRACE_S,
+    AGENT_PYTHON_FLAGS,
+    CONTAINER_DATA,
+    CONTAINER_MODELS,
+    CONTAINER_PROJECT,
+    CONTAINER_RUN,
+    CONTAINER_SECRETS,
+    Choice,
+    ImagePlan,
+)
+from seatrial.job.script import ScriptFacts
+from seatrial.job.units import format_bytes
+from seatrial.planning.container.env import without_steering
+from seatrial.planning.container.limits import ray_env, shm_limit, shm_warnings
+from seatrial.planning.host import HostFacts
+from seatrial.planning.launcher import restarts
+from seatrial.planning.pod_contents import Code, Volumes, cluster_image, project_code, volume_warnings, volumes_of
+from seatrial.planning.pod_gpus import PodGpus, gpu_memory_warnings, pod_gpus, pod_resource
+from seatrial.planning.secrets import without_secrets
+from seatrial.planning.site import ClusterSite, Meeting, Parts, Site
+from seatrial.planning.target_command import Places, target_argv
+
+#: The pod's user where the submitter is root: no image needs one, and clusters refuse root.
+DEFAULT_UID = 1000
+
+#: Told to scripts that can go on from their own run's checkpoints, since a pod that comes back runs the same command.
+GO_ON_VARIABLE = "SEATRIAL_GO_ON"
+
+
+def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
+    """Raises SeatrialError: something asked for cannot be done on this cluster."""
+    assert site.cluster is not None, "a place on a cluster is given what the cluster has"
+    _refuse_folders(job)
+    facts = site.cluster.facts
+    gpus = pod_gpus(job, facts)
+    kind = job.kubernetes.kind
+    image, image_choices = cluster_image(job, script, gpus.facts, site.host.environ, site.host.cache_folder)
+    image, code = project_code(job, script, image)
+    if image.build and job.kubernetes.registry:
+        tag = f"{job.kubernetes.registry}/{image.tag.removeprefix('seatrial/')}"
+        image = image.model_copy(update={"tag": tag})
+    volumes = volumes_of(job, site.run_id, kind)
+    again = restarts(job, keeps_checkpoints=volumes.models.lasting)
+    places = Places(
+        project=job.workdir or CONTAINER_PROJECT,
+        run=volumes.run_folder,
+        data=CONTAINER_DATA if job.kubernetes.data else None,
+        models=CONTAINER_MODELS,
+        resume=volumes.resume_folder if job.resume else None,
+    )
+    argv, script_index = target_argv(job.target, image, image.python or "python3", places)
+    pod_env, target_env = without_steering(_env(job, places, site.host.environ))
+    shm_bytes, shm_choice = _shm(job, gpus.plan.count, script.ray_evidence)
+    inside = _Contents(image, code, volumes, places, pod_env, shm_bytes)
+    cluster = _pods(job, site.run_id, facts, kind, gpus, inside, again)
+    recipes = {"PYTHONPATH": f"{POD_CONFIG}/recipes.whl"} if cluster.recipes else {}
+    return Parts(
+        places=places,
+        argv=tuple(argv),
+        script=script_index,
+        gpus=gpus.plan,
+        keeps_checkpoints=volumes.models.lasting,
+        secrets_dir=CONTAINER_SECRETS if job.secrets else None,
+        meeting=_meeting(job, cluster),
+        env={
+            GO_ON_VARIABLE: "1",
+            **target_env,
+            **recipes,
+            **_elastic(cluster.min_nodes),
+            **ray_env(script.ray_evidence, shm_bytes, {**image.env, **pod_env}),
+        },
+        image=image,
+        cluster=cluster,
+        choices=(
+            site.cluster.seen,
+            Choice(what="kind", value=kind, reason=f"[kubernetes] kind, {KINDS[kind].api_kind}"),
+            gpus.choice,
+            code.choice,
+            shm_choice,
+            _restart_choice(again, volumes.models),
+            *image_choices,
+        ),
+        warnings=(
+            *gpus.warnings,
+            *gpu_memory_warnings(job, gpus.facts),
+            *_workload_warnings(job, facts),
+            *facts.unread,
+            *_image_warnings(job, image),
+            *volume_warnings(volumes.models, job.kubernetes.data, None if facts.nodes is None else len(facts.nodes)),
+            *shm_warnings(job),
+        ),
+    )
+
+
+def _pods(
+    job: Job,
+    run_id: str,
+    facts: ClusterFacts,
+    kind: Kind,
+    gpus: PodGpus,
+    inside: _Contents,
+    again: int,
+) -> ClusterPlan:
+    options, image, code = job.kubernetes, inside.image, inside.code
+    count = gpus.plan.count
+    return ClusterPlan(
+        name=f"seatrial-{run_id}",
+        kind=kind,
+        disruptions_free=facts.disruptions_free,
+        context=facts.context,
+        namespace=facts.namespace,
+        nodes=job.nodes,
+        min_nodes=options.min_nodes,
+        gpus=count,
+        gpu_resource=pod_resource(job),
+        claim=gpus.claim,
+        cpus=job.cpus,
+        memory_bytes=job.memory_bytes,
+        shm_bytes=inside.shm_bytes,
+        shm_requested=job.shm_bytes is not None and job.memory_bytes is None,
+        image=image.tag,
+        command=(image.python or "python3", *AGENT_PYTHON_FLAGS, f"{POD_CONFIG}/agent.pyz", f"{POD_CONFIG}/plan.json"),
+        workdir=inside.places.project,
+        env=inside.env,
+        secrets=job.secrets,
+        recipes=job.target.kind == "recipe" and not image.build,
+        code=code.way,
+        files=code.files,
+        mounts=inside.volumes.mounts,
+        run_mount=inside.volumes.run,
+        run_in_models=inside.volumes.run_folder != CONTAINER_RUN,
+        read_only_root=not job.writable and code.way != "image",
+        uid=options.uid or os.getuid() or DEFAULT_UID,
+        node_selector=options.node_selector,
+        tolerations=options.tolerations,
+        priority_class=options.priority_class,
+        runtime_class=options.runtime_class,
+        queue=options.queue,
+        runtime=options.runtime,
+        service_account=options.service_account,
+        image_pull_secrets=options.image_pull_secrets,
+        restarts=again,
+        ttl_s=options.ttl_s,
+        grace_s=math.ceil(job.grace_s) + AGENT_GRACE_S,
+        labels={MANAGED_BY: "seatrial", RUN_LABEL: run_id, **({"seatrial.name": job.name} if job.name else {})},
+    )
+
+
+@dataclass(frozen=True)
+class _Contents:
+    """Holds the contents of each pod."""
+
+    image: ImagePlan
+    code: Code
+    volumes: Volumes
+    places: Places
+    env: dict[str, str]
+    shm_bytes: int
+
+
+def survey_cluster(job: Job, host: HostFacts, *, offline: bool = False) -> ClusterSite:
+    """Read the cluster's facts.
+
+    Args:
+        offline: nothing will be submitted: the plan is made for a current version where no cluster answers.
+
+    Raises SeatrialError: no cluster answers, or it refuses.
+    """
+    from seatrial.backends.kubernetes.client import Cluster  # kr8s takes 80 ms to load
+
+    options = job.kubernetes
+    try:
+        facts, seen = survey(Cluster(host.environ, options.context, options.namespace), pod_resource(job)), "read now"
+    except EngineUnavailableError as error:
+        if not offline:
+            raise
+        unread = f"No cluster answers ({error.message}): rendered for Kubernetes 1.26 and later"
+        facts = ClusterFacts(namespace=options.namespace or "default", context=options.context, unread=(unread,))
+        seen = "none responds"
+    value = f"Kubernetes {facts.git_version}, namespace {facts.namespace}"
+    return ClusterSite(facts, Choice(what="cluster", value=value, reason=seen))
+
+
+def _workload_warnings(job: Job, facts: ClusterFacts) -> Iterator[str]:
+    options = job.kubernetes
+    if job.nodes > 1 and options.kind != "pytorchjob" and not facts.indexed:
+        yield (
+            f"Kubernetes {facts.git_version} has no Indexed Jobs (1.24 and later do), so its pods do not learn which "
+            "node of the run they are, and the run fails at its start"
+        )
+    if options.kind == "trainjob":
+        yield (
+            f"The runtime {options.runtime} starts again what failed, 6 times unless it sets another limit, and a "
+            "TrainJob cannot change that: a failure is reported late, and in a new pod without a volume the script "
+            "runs again; --kind job, or [kubernetes] runtime: one whose podFailurePolicy has FailJob for every exit "
+            "code but 137 and 143"
+        )
+    if options.queue is not None and not facts.kueue and facts.git_version != "unknown":
+        yield f"The cluster has no Kueue, so --queue {options.queue} does nothing there: the run starts at once"
+
+
+def _meeting(job: Job, cluster: ClusterPlan) -> Meeting:
+    if job.nodes == 1:
+        return Meeting(min_nodes=cluster.min_nodes)
+    return Meeting(
+        job.nodes,
+        cluster.min_nodes,
+        rank_variable=KINDS[cluster.kind].rank_variable,
+        rendezvous=rendezvous(cluster),
+        workers=addresses(cluster),
+    )
+
+
+def _refuse_folders(job: Job) -> None:
+    """This machine's folders, which pods cannot mount."""
+    for flag, folder in (("--data", job.data), ("--models", job.models)):
+        if folder is not None:
+            raise UsageError(
+                f"{flag} {folder.source} is a folder of this machine, which pods cannot mount",
+                cause="data and models need a cluster volume: a claim, or a folder on the node",
+                run=f"seatrial run … {flag} pvc:NAME   # or hostpath:/FOLDER on a single-machine cluster",
+            )
+    if job.kubernetes.min_nodes is not None and job.kubernetes.min_nodes > job.nodes:
+        raise UsageError(
+            f"min_nodes is {job.kubernetes.min_nodes}, more than the {job.nodes} nodes", run="seatrial run … --nodes N"
+        )
+
+
+def _env(job: Job, places: Places, environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables of the container. NCCL and Gloo tell what is wrong, and nothing while all is well."""
+    ours = {"NCCL_DEBUG": "WARN"} if job.nodes > 1 else {}
+    from_files = {name: value for path in job.env_files for name, value in read_env_file(path, environ).items()}
+    return without_secrets({**ours, **places.env(), **from_files, **job.env}, job)
+
+
+def _elastic(min_nodes: int | None) -> dict[str, str]:
+    """A store of the ranks' own. With torchrun's, a node that joins later waits for an address that nobody writes.
+
+    Seen with torch 2.13: next_rendezvous of dynamic_rendezvous.py writes it in the first round only.
+    """
+    return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if min_nodes is not None else {}
+
+
+def _shm(job: Job, gpus: int, ray: str | None) -> tuple[int, Choice]:
+    """Return the size of /dev/shm, an emptyDir in memory that counts as the pod's, and the reason."""
+    if job.memory_bytes is not None:
+        counts = f"part of the pod's {format_bytes(job.memory_bytes)}"
+    elif job.shm_bytes is not None:
+        counts = "requested on top of the pod's memory"
+    else:
+        counts = "what is used of it counts as the pod's memory"
+    return shm_limit(job, gpus, ray=ray, memory_bytes=job.memory_bytes, counts=counts)
+
+
+def _restart_choice(restarts: int, models: Volume) -> Choice:
+    if restarts:
+        return Choice(what="restarts", value=str(restarts), reason=f"checkpoints survive a pod on {models}")
+    return Choice(
+        what="restarts", value="none", reason="a restarted pod would start from scratch: no volume keeps checkpoints"
+    )
+
+
+def _image_warnings(job: Job, image: ImagePlan) -> tuple[str, ...]:
+    if not image.build or job.kubernetes.registry:
+        return ()
+    return (f"{image.tag} is not pushed: the nodes must share this engine's images; or set [kubernetes] registry",)

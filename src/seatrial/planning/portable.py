@@ -1,0 +1,340 @@
+"""A plan in other forms: docker run, Compose, a devcontainer."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from seatrial.backends.containers.mounts import CACHE
+from seatrial.errors import DiskError, UsageError
+from seatrial.images.build.build import write_context
+from seatrial.images.dockerfile.render import VENV_PYTHON
+from seatrial.job.plan import CONTAINER_HOME, CONTAINER_PROJECT, ContainerPlan, ImagePlan, Mount, Plan
+from seatrial.planning.secrets import targets_secrets
+from seatrial.system.files import in_the_way
+from seatrial.system.typed_path import as_typed
+
+#: Mounts and variables of ours; without the agent nothing reads them.
+_OURS = "/seatrial/"
+
+
+class _Readable(yaml.SafeDumper):
+    """Text of several lines as a block."""
+
+
+_Readable.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None),
+)
+
+
+def as_docker(plan: Plan) -> str:
+    """One ``docker run`` command, an option a line. Raises UsageError for a plan without a container."""
+    container, image = _container(plan), _image(plan)
+    words: list[list[str]] = [["docker", "run", "--rm", "--init"]]
+    for flag, values in (
+        ("--user", [container.user] if container.user else []),
+        ("--group-add", list(container.groups)),
+        ("--workdir", [container.workdir]),
+        ("--gpus", [container.gpus_flag] if container.gpus_flag else []),
+        ("--runtime", [container.runtime] if container.runtime else []),
+        ("--device", list(container.devices)),
+        ("--tmpfs", _tmpfs(plan, container)),
+        ("--mount", [_as_option(each) for each in _mounts(plan, container)]),
+        ("--env", [f"{name}={value}" for name, value in _env(plan, container).items()]),
+        ("--env", targets_secrets(plan.job)),
+        ("--shm-size", [str(container.shm_bytes)]),
+        ("--cpus", [f"{container.cpus:g}"] if container.cpus else []),
+        ("--memory", [str(container.memory_bytes)] if container.memory_bytes else []),
+        ("--ulimit", list(container.ulimits)),
+        ("--network", [container.network] if container.network else []),
+        ("--publish", list(container.publish)),
+        ("--cap-drop", ["ALL"]),
+        ("--cap-add", list(container.capabilities)),
+        ("--security-opt", ["no-new-privileges", *container.security_opts]),
+    ):
+        words += [[flag, value] for value in values]
+    words += [["--read-only"]] if container.read_only_root else []
+    words += [["--entrypoint", ""]] if image.build else []
+    words.append([image.tag, *_command(plan)])
+    command = " \\\n  ".join(shlex.join(line) for line in words) + "\n"
+    if _elsewhere(plan):
+        project = next(each for each in container.mounts if each.target == CONTAINER_PROJECT)
+        here = '"' + _as_option(project.model_copy(update={"source": Path("$PWD")})) + '"'
+        command = command.replace(shlex.quote(_as_option(project)), here)
+    return _before(plan, None) + command
+
+
+def as_compose(plan: Plan) -> str:
+    """A Compose file with one service. Raises UsageError for a plan without a container."""
+    recipe = _image(plan).plain_dockerfile if _elsewhere(plan) else None
+    text = as_yaml({"services": {"train": compose_service(plan, recipe)}})
+    return _before(plan, recipe) + "# docker compose up --abort-on-container-exit\n" + text
+
+
+def as_yaml(document: dict[str, Any]) -> str:
+    """YAML as people write it: keys in their order, text of several lines as a block."""
+    text: str = yaml.dump(document, Dumper=_Readable, sort_keys=False, width=120)
+    return text
+
+
+def compose_service(plan: Plan, recipe: str | None, *, here: bool = False) -> dict[str, Any]:
+    """One service of a Compose file.
+
+    Args:
+        recipe: the Dockerfile to build, where the image is to be built by Compose; None: the image is there.
+        here: the project is the folder that the file lies in.
+
+    Raises UsageError for a plan without a container.
+    """
+    container, image = _container(plan), _image(plan)
+    anywhere = here or _elsewhere(plan)
+    service: dict[str, Any] = {
+        "image": None if recipe else image.tag,
+        "build": _build(recipe, image),
+        "pull_policy": "never" if image.build and not recipe else None,
+        "init": True,
+        "command": [word.replace("$", "$$") for word in _command(plan)],
+        "user": container.user,
+        "group_add": list(container.groups),
+        "working_dir": container.workdir,
+        "environment": {name: value.replace("$", "$$") for name, value in _env(plan, container).items()}
+        | dict.fromkeys(targets_secrets(plan.job)),
+        "volumes": [
+            {
+                "type": "bind",
+                "source": _source(each, anywhere=anywhere),
+                "target": each.target,
+                "read_only": each.read_only,
+            }
+            for each in _mounts(plan, container)
+        ],
+        "tmpfs": _tmpfs(plan, container),
+        "shm_size": container.shm_bytes,
+        "cpus": container.cpus,
+        "mem_limit": container.memory_bytes,
+        "network_mode": container.network,
+        "ports": list(container.publish),
+        "runtime": container.runtime,
+        "devices": list(container.devices),
+        "cap_drop": ["ALL"],
+        "cap_add": list(container.capabilities),
+        "security_opt": ["no-new-privileges", *container.security_opts],
+        "read_only": container.read_only_root,
+    }
+    if container.gpus_flag:
+        reservation = {"driver": "nvidia", **_devices(container.gpus_flag), "capabilities": ["gpu"]}
+        service["deploy"] = {"resources": {"reservations": {"devices": [reservation]}}}
+    if container.ulimits:
+        service["ulimits"] = dict(_ulimit(text) for text in container.ulimits)
+    return {key: value for key, value in service.items() if value not in (None, [], {})}
+
+
+def _elsewhere(plan: Plan) -> bool:
+    """The plan is for a machine that is only described."""
+    return plan.agent.gpu_mode == "required" and not plan.gpus
+
+
+def _before(plan: Plan, recipe: str | None) -> str:
+    """Return the steps before, as comments: building the image, which is in no registry, and copying it."""
+    image = _image(plan)
+    lines = ["# Downloads are in memory and gone at the end; to keep them, mount a folder at " + CACHE]
+    if plan.agent.stand_ins:
+        lines.append("# horovod is not in the image: only seatrial run has its stand-in")
+    if image.build and not recipe:
+        where = "first, on this machine" if _elsewhere(plan) else "first"
+        lines.insert(0, f"# {where}: {_build_command(plan)}")
+        if _elsewhere(plan):
+            lines.insert(1, f"# then, to the other machine: docker save {image.tag} | ssh HOST docker load")
+    return "\n".join(lines) + "\n"
+
+
+def _build_command(plan: Plan) -> str:
+    job = plan.job
+    slim = job.image.slim if job.image.slim != "auto" else None
+    wanted = [("--on", plan.backend), ("--target", job.image.target), ("--slim", slim)]
+    options = [word for flag, value in wanted if value for word in (flag, value)]
+    return f"seatrial build {shlex.join([*options, '--gpus', str(job.gpus)])} {plan.target_line}"
+
+
+def _build(recipe: str | None, image: ImagePlan) -> dict[str, Any] | None:
+    if recipe is None:
+        return None
+    network = {"network": image.network} if image.network != "default" else {}
+    return {"context": ".", "dockerfile_inline": recipe.replace("$", "$$"), **network}
+
+
+def _devices(gpus_flag: str) -> dict[str, Any]:
+    """Docker's ``--gpus`` in Compose's words."""
+    if gpus_flag == "all":
+        return {"count": "all"}
+    if gpus_flag.isdigit():
+        return {"count": int(gpus_flag)}
+    return {"device_ids": gpus_flag.strip('"').partition("=")[2].split(",")}
+
+
+def _source(mount: Mount, *, anywhere: bool) -> str:
+    """The Compose file lies in the project, whose path on another machine nobody knows."""
+    return "." if anywhere and mount.target == CONTAINER_PROJECT else str(mount.source)
+
+
+def _command(plan: Plan) -> list[str]:
+    """The target, under torchrun where the plan has it so."""
+    agent = plan.agent
+    argv = list(agent.argv)
+    if agent.launcher != "torchrun" or agent.script is None:
+        return argv
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={agent.processes}"]
+    return [*argv[: agent.script], *torchrun, *argv[agent.script :]]
+
+
+def _env(plan: Plan, container: ContainerPlan) -> dict[str, str]:
+    env = {**container.env, **plan.agent.env}
+    if plan.agent.python_path:
+        env["PYTHONPATH"] = ":".join(filter(None, [env.get("PYTHONPATH"), *plan.agent.python_path]))
+    return {
+        name: value for name, value in sorted(env.items()) if not value.startswith(_OURS) and "SEATRIAL" not in name
+    }
+
+
+def _mounts(plan: Plan, container: ContainerPlan) -> list[Mount]:
+    """The user's folders and the driver's files; nothing of ours, which may not be there."""
+    return [
+        each
+        for each in container.mounts
+        if not each.target.startswith((_OURS, CACHE)) and plan.run_id not in each.source.parts
+    ]
+
+
+def _tmpfs(plan: Plan, container: ContainerPlan) -> list[str]:
+    home = any(each.target == CONTAINER_HOME and plan.run_id in each.source.parts for each in container.mounts)
+    own = [f"{each.target}:{each.options}" for each in container.tmpfs if not each.target.endswith("/.seatrial")]
+    return [f"{CONTAINER_HOME}:exec,mode=1777", *own] if home else own
+
+
+def _as_option(mount: Mount) -> str:
+    return f"type=bind,source={mount.source},target={mount.target}" + (",readonly" if mount.read_only else "")
+
+
+def _ulimit(text: str) -> tuple[str, Any]:
+    name, _, value = text.partition("=")
+    soft, _, hard = value.partition(":")
+    return name, {"soft": int(soft), "hard": int(hard)} if hard else int(soft)
+
+
+def _container(plan: Plan) -> ContainerPlan:
+    if plan.container is None:
+        raise UsageError(
+            f"This plan has no container: it runs on the backend {plan.backend}", run="seatrial plan … --on docker"
+        )
+    return plan.container
+
+
+def _image(plan: Plan) -> ImagePlan:
+    _container(plan)  # a plan without one is refused, whichever of the two is asked for first
+    assert plan.image is not None, "a container has an image"
+    return plan.image
+
+
+FOLDER = ".devcontainer"
+
+#: Editors put their server into the HOME of a user that has one; its number becomes that of whoever opens it.
+_USER = "dev"
+_USER_LINES = f"""
+# A user with a home, for the editor's server. The editor gives it the number of whoever opens the project.
+USER root
+RUN useradd --create-home --non-unique --uid 1000 --shell /bin/bash {_USER}
+USER {_USER}
+"""
+
+
+def devcontainer(plan: Plan) -> dict[str, Any]:
+    """devcontainer.json of a plan with a container."""
+    job, container = plan.job, plan.container
+    assert container is not None
+    build: dict[str, Any] = {"dockerfile": "Dockerfile", "context": "."}
+    if job.image.build_network != "default":
+        build["options"] = [f"--network={job.image.build_network}"]
+    told: dict[str, Any] = {
+        "name": job.project.name,
+        "build": build,
+        "workspaceMount": f"source=${{localWorkspaceFolder}},target={CONTAINER_PROJECT},type=bind",
+        "workspaceFolder": CONTAINER_PROJECT,
+        "mounts": [mount for mount in (_mount(plan, "data"), _mount(plan, "models")) if mount],
+        "runArgs": [f"--shm-size={container.shm_bytes}"],
+        "containerEnv": {
+            **{f"SEATRIAL_{key.upper()}_DIR": f"/{key}" for key in ("data", "models") if _below(plan, key)},
+            **{name: value for name, value in job.env.items() if name not in job.secrets},
+        },
+        "secrets": {name: {"description": "A variable that seatrial.toml passes on."} for name in targets_secrets(job)},
+        "initializeCommand": ["mkdir", "-p", str(models)] if (models := _below(plan, "models")) else [],
+        "hostRequirements": _requirements(plan),
+        "remoteUser": _USER,
+        "customizations": {
+            "vscode": {
+                "extensions": ["ms-python.python"],
+                "settings": {"python.defaultInterpreterPath": VENV_PYTHON},
+            }
+        },
+    }
+    return {key: value for key, value in told.items() if value not in ([], {})}
+
+
+def write_devcontainer(plan: Plan) -> list[str]:
+    """Write the folder, whole or not at all; its files.
+
+    Raises:
+        UsageError: there is one already, or the plan builds no image.
+        DiskError: it cannot be written.
+    """
+    folder = plan.job.project / FOLDER
+    if os.path.lexists(folder):
+        raise UsageError(
+            f"{FOLDER} is there already: nothing was written", run=f"ls -a {as_typed(folder)}   # yours? move it away"
+        )
+    if plan.image is None or plan.image.dockerfile is None or plan.container is None:
+        what = "runs without a container" if plan.container is None else "has an image of its own"
+        raise UsageError(
+            f"There is no Dockerfile to use: this project {what}", run="seatrial init --devcontainer --on docker"
+        )
+    try:
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{FOLDER}.") as aside:
+            made = Path(aside) / FOLDER
+            write_context(plan.image, made)
+            dockerfile = made / "Dockerfile"
+            dockerfile.write_text(dockerfile.read_text(encoding="utf-8").rstrip("\n") + "\n" + _USER_LINES)
+            (made / "devcontainer.json").write_text(json.dumps(devcontainer(plan), indent=2) + "\n", encoding="utf-8")
+            written = sorted(str(path.relative_to(made)) for path in made.rglob("*") if path.is_file())
+            made.rename(folder)
+    except OSError as error:
+        raise DiskError(f"Cannot write {folder}: {error.strerror}", run=in_the_way(folder.parent, error)) from error
+    return written
+
+
+def _requirements(plan: Plan) -> dict[str, Any]:
+    """Return the requirements on the machine. ``optional``: a GPU is used where there is one."""
+    kind = plan.job.gpus.kind
+    return {} if kind == "none" else {"gpu": "optional" if kind == "auto" else True}
+
+
+def _mount(plan: Plan, key: str) -> str | None:
+    """A folder of the project where a run has it. One from outside of it is on this machine alone."""
+    below = _below(plan, key)
+    if below is None:
+        return None
+    options = ",readonly" if getattr(plan.job, key).read_only else ""
+    return f"source=${{localWorkspaceFolder}}/{below.as_posix()},target=/{key},type=bind{options}"
+
+
+def _below(plan: Plan, key: str) -> Path | None:
+    """A data or models folder as a path in the project."""
+    folder, root = getattr(plan.job, key), Path(os.path.realpath(plan.job.project))
+    if folder is None or not Path(os.path.realpath(folder.source)).is_relative_to(root):
+        return None
+    return Path(os.path.realpath(folder.source)).relative_to(root)

@@ -1,0 +1,192 @@
+"""Plan a process of this machine: its interpreter, and GPUs by CUDA_VISIBLE_DEVICES."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from seatrial.backends.containers.env_file import read_env_file
+from seatrial.backends.local import venv_interpreter
+from seatrial.errors import CommandError, UsageError
+from seatrial.images.dockerfile.context import write_wheel
+from seatrial.images.plan import factory_facts, plan_packages
+from seatrial.images.recipes import recipe, recipe_requirements, serving_requirements
+from seatrial.images.sources import pip_conf
+from seatrial.job.model import Job
+from seatrial.job.plan import Choice, Gpu, Injection, VenvPlan
+from seatrial.job.reading.constants import ANY
+from seatrial.job.script import ScriptFacts
+from seatrial.planning.container.limits import ray_env
+from seatrial.planning.host import HostFacts
+from seatrial.planning.multi_host import meeting
+from seatrial.planning.secrets import without_secrets
+from seatrial.planning.site import GpuPlan, Parts, Site
+from seatrial.planning.target_command import local_places, target_argv
+from seatrial.system import command
+from seatrial.system.typed_path import as_typed
+
+
+def selected(site: Site) -> tuple[Gpu, ...]:
+    """Return the GPUs of a site on this machine."""
+    assert site.selection is not None, "a place on this machine is given its GPUs"
+    return site.selection.gpus
+
+
+def gpu_count(site: Site) -> int:
+    """Return the number of GPUs, of this machine or of the one that the plan is made for."""
+    return site.another.count if site.another else len(selected(site))
+
+
+def gpu_plan(job: Job, site: Site, injection: Injection) -> GpuPlan:
+    """No GPUs were asked for, or ``auto`` has found none, or these are required."""
+    gpus = selected(site)
+    if site.another:
+        return GpuPlan("required", site.another.count, injection)
+    if gpus:
+        return GpuPlan("required", len(gpus), injection, gpus)
+    return GpuPlan("none" if job.gpus.kind == "none" else "auto-cpu", 0, injection)
+
+
+#: Prints which of its arguments, import names or names of packages, are not there. Imports nothing of them, and nothing
+#: of the current folder, whose csv.py is somebody else's code: a plan runs none.
+_MISSING = """
+import sys
+sys.path[:] = [path for path in sys.path if path]
+from importlib import metadata, util
+def there(name):
+    try:
+        return util.find_spec(name) or metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return None
+print(*[name for name in sys.argv[1:] if not there(name)])
+"""
+
+
+@dataclass(frozen=True)
+class LocalPython:
+    """The interpreter, why this one, and what has to be made first."""
+
+    interpreter: Path
+    choices: tuple[Choice, ...]
+    venv: VenvPlan | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+def choose_python(job: Job, script: ScriptFacts, host: HostFacts, *, cpu_only: bool) -> LocalPython:
+    """The active virtual environment's Python or ours, whichever first has all that the target imports.
+
+    Asks the interpreters; makes nothing.
+    """
+    needed = _needed(job, script, gpus=not cpu_only)
+    missing: dict[Path, list[str]] = {}
+    for python in candidates(host.environ):
+        missing[python] = missing_in(python, needed)
+        if not missing[python]:
+            reason = "has everything that the target imports"
+            return LocalPython(python, (Choice(what="python", value=str(python), reason=reason),))
+    base = Path(sys.executable)
+    resolved = plan_packages(
+        job,
+        script=script,
+        cpu_only=cpu_only,
+        machine=host.machine(),
+        python=f"{sys.version_info.major}.{sys.version_info.minor}",
+    )
+    found, choices = resolved.requirements, resolved.choices
+    needs_index = resolved.index and (resolved.index_needed or not _names_a_source(base))
+    index = [f"--extra-index-url {resolved.index}"] if needs_index else []
+    own = [line.replace(" = ", " ", 1) for line in (pip_conf(job.image) or "").splitlines()[1:] if line]
+    lines = (*index, *(f"--{line}" for line in own), *found.options, *found.lines)
+    venv = VenvPlan(directory=host.cache_folder / "venvs", base=base, requirements=lines)
+    interpreter = venv_interpreter(venv.directory, lines, base)
+    lacking = "; ".join(f"{python} lacks {', '.join(names)}" for python, names in missing.items())
+    return LocalPython(
+        interpreter,
+        (Choice(what="python", value=f"a managed venv, {interpreter}", reason=lacking), *choices),
+        venv,
+        {"PYTHONPATH": str(write_wheel(host.cache_folder / "recipes"))} if job.target.kind == "recipe" else {},
+        resolved.warnings,
+    )
+
+
+def _needed(job: Job, script: ScriptFacts, *, gpus: bool) -> tuple[str, ...]:
+    """Import names or names of packages, without their extras."""
+    if job.serve is not None:
+        names = serving_requirements(job.serve, gpus=gpus)
+        return (*(name.partition("[")[0] for name in names), *(script.imports if job.serve.kind == "code" else ()))
+    if job.target.kind != "recipe":
+        return script.imports
+    factory = factory_facts(job)
+    return (*recipe_requirements(job.target), *(factory.imports if factory is not None else ()))
+
+
+def candidates(environ: Mapping[str, str]) -> list[Path]:
+    """The Pythons that may have what a target imports: that of the active virtual environment, then ours."""
+    own = Path(sys.executable)
+    active = Path(environ["VIRTUAL_ENV"]) / "bin" / "python" if environ.get("VIRTUAL_ENV") else own
+    if not active.exists() or active.parent.resolve() == own.parent.resolve():  # python and python3 of one environment
+        return [own]
+    return [active, own]
+
+
+def missing_in(python: Path, needed: tuple[str, ...]) -> list[str]:
+    """Which of these modules or packages an interpreter lacks."""
+    return command.check([str(python), "-c", _MISSING, *needed], timeout_s=30).stdout.split()
+
+
+def _names_a_source(python: Path) -> bool:
+    """pip's own configuration says where packages come from; then no index of ours is added."""
+    try:
+        configured = command.check([str(python), "-I", "-m", "pip", "config", "list"], timeout_s=30).stdout
+    except CommandError:  # a Python without pip: the venv brings its own
+        return False
+    return any(name in configured for name in ("index-url", "find-links", "no-index"))
+
+
+def process_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
+    """Raises UsageError for a folder that is not there or not writable, ImageError when no interpreter fits."""
+    _refuse_unwritable(script)
+    gpus = selected(site)
+    python = choose_python(job, script, site.host, cpu_only=not gpus)
+    places = local_places(job, site.outputs, site.resumed.checkpoints if site.resumed else None)
+    argv, script_index = target_argv(job.target, None, str(python.interpreter), places)
+    from_files = {
+        name: value for path in job.env_files for name, value in read_env_file(path, site.host.environ).items()
+    }
+    own = without_secrets({**from_files, **job.env}, job)
+    visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)} if gpus else {}
+    return Parts(
+        places=places,
+        argv=tuple(argv),
+        script=script_index,
+        gpus=gpu_plan(job, site, "host" if gpu_count(site) else "none"),
+        keeps_checkpoints=job.target.kind == "recipe" and recipe(job.target.value).trains,
+        evidence_dir=str(site.record),
+        secrets_dir=str(site.secrets_folder) if job.secrets else None,
+        meeting=meeting(job),
+        env={**own, **ray_env(script.ray_evidence, None, {**site.host.environ, **own}), **python.env, **visible},
+        python=str(python.interpreter),
+        venv=python.venv,
+        choices=python.choices,
+        warnings=python.warnings,
+    )
+
+
+def _refuse_unwritable(script: ScriptFacts) -> None:
+    """Raises UsageError: the script is certain to write where this user cannot, as late as in its last line."""
+    for write in script.writes:
+        if not write.certain or not write.path.startswith("/"):
+            continue
+        path = Path(write.path.partition(ANY)[0] + ("x" if ANY in write.path else ""))
+        folder = path if write.folder and ANY not in write.path else path.parent
+        nearest = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
+        if nearest.is_dir() and not os.access(nearest, os.W_OK):
+            raise UsageError(
+                f"{write}, and this user cannot write to {nearest}: the run would fail there",
+                cause="--on local runs the script as this user; in a container ./models is mounted at /models",
+                run=f'sudo install -d -o "$USER" {as_typed(folder)}   # or: seatrial run … --on docker',
+            )

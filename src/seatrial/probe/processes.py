@@ -1,0 +1,178 @@
+"""Read processes from /proc: what belongs to a target, what it uses, and whether CUDA is mapped."""
+
+import os
+import re
+import time
+from typing import Dict, List, Mapping, NamedTuple, Optional, Set
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_GPU_NODE = re.compile(r"/dev/nvidia(\d+)$")
+
+#: File descriptors on /dev/nvidiaN above which a process has a CUDA context there.
+#: Measured on an H200, driver 580.159.04: NVML alone opens 3, cuInit makes it 7, a context 23.
+_CONTEXT_DESCRIPTORS = 8
+
+
+class Process(NamedTuple):
+    """One line of /proc/PID/stat. ``started_ticks`` distinguishes a reused PID from the old one."""
+
+    pid: int
+    parent: int
+    session: int
+    state: str
+    cpu_seconds: float
+    rss_bytes: int
+    started_ticks: int
+
+
+def read(pid: int, proc: str = "/proc") -> Optional[Process]:
+    """The process, or None once it is gone."""
+    try:
+        descriptor = os.open("%s/%d/stat" % (proc, pid), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        stat = os.read(descriptor, 4096)
+    except OSError:  # it ended between open and read
+        return None
+    finally:
+        os.close(descriptor)
+    # The command name is in parentheses and may hold anything, parentheses too: fields begin behind the last.
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    return Process(
+        pid,
+        int(fields[1]),
+        int(fields[3]),
+        fields[0].decode(),
+        (int(fields[11]) + int(fields[12])) / _TICKS_PER_S,
+        int(fields[21]) * _PAGE_BYTES,
+        int(fields[19]),
+    )
+
+
+def everyone(proc: str = "/proc") -> Dict[int, Process]:
+    """PID → process, for all that are visible."""
+    found = (read(int(name), proc) for name in os.listdir(proc) if name.isdigit())
+    return {process.pid: process for process in found if process is not None}
+
+
+def descendants(pid: int) -> List[Process]:
+    """All processes under this one, itself not counted, parents before children. Zombies are left out."""
+    return under(pid, everyone())
+
+
+def under(pid: int, processes: Mapping[int, Process]) -> List[Process]:
+    """Those of ``processes`` that are below this one, itself not counted, parents before children, without zombies."""
+    children: Dict[int, List[Process]] = {}
+    for process in processes.values():
+        children.setdefault(process.parent, []).append(process)
+    found: List[Process] = []
+    queue = [pid]
+    while queue:
+        below = children.get(queue.pop(0), [])
+        found.extend(process for process in below if process.state != "Z")
+        queue.extend(process.pid for process in below)
+    return found
+
+
+def command_line(pid: int) -> bytes:
+    """Arguments joined by NUL; empty once the process is gone."""
+    return _bytes("/proc/%d/cmdline" % pid)
+
+
+def ignored_signals(pid: int) -> int:
+    """The mask of signals that a process ignores, bit 0 for signal 1; 0 once it is gone. Source: proc(5), SigIgn."""
+    for line in _bytes("/proc/%d/status" % pid).splitlines():
+        if line.startswith(b"SigIgn:"):
+            return int(line.split()[1], 16)
+    return 0
+
+
+def environment(pid: int) -> List[bytes]:
+    """``NAME=value`` entries the process was started with; empty when gone or another user's."""
+    return _bytes("/proc/%d/environ" % pid).split(b"\0")
+
+
+def has_cuda_context(pid: int, proc: str = "/proc") -> bool:
+    """Return whether the process maps /dev/nvidia-uvm.
+
+    Measured on an H200, driver 580.159.04: NVML and cuInit open that node without mapping it, and a CUDA context maps
+    it exactly once. So a mapping is a context.
+    """
+    return b"/dev/nvidia-uvm\n" in _bytes("%s/%d/maps" % (proc, pid))
+
+
+def context_minors(pid: int, proc: str = "/proc") -> List[int]:
+    """N of every /dev/nvidiaN this process holds a CUDA context on, known by its number of descriptors there."""
+    counts: Dict[int, int] = {}
+    folder = "%s/%d/fd" % (proc, pid)
+    try:
+        names = os.listdir(folder)
+    except OSError:  # gone, or another user's
+        return []
+    for name in names:
+        try:
+            node = _GPU_NODE.match(os.readlink(os.path.join(folder, name)))
+        except OSError:  # closed meanwhile
+            continue
+        if node:
+            counts[int(node.group(1))] = counts.get(int(node.group(1)), 0) + 1
+    return sorted(minor for minor, count in counts.items() if count >= _CONTEXT_DESCRIPTORS)
+
+
+def _bytes(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:  # gone, or another user's
+        return b""
+
+
+#: How often every process is read after all. A process that is not below ours never comes there (orphans fall to an
+#: ancestor), so a full reading only finds PIDs that were given again in between.
+RESCAN_S = 30.0
+
+
+class Tree:
+    """Call ``read`` as often as you like. With 200 processes of others a full reading takes 2.4 ms of CPU.
+
+    Args:
+        pid: the root. with_root: whether it is counted.
+    """
+
+    def __init__(self, pid: int, with_root: bool, proc_folder: str = "/proc") -> None:
+        self._pid, self._with_root, self._proc = pid, with_root, proc_folder
+        self._strangers: Set[int] = set()
+        self._known: Set[int] = set()
+        self._rescan_at_s = 0.0
+        self._newest = b""
+
+    def read(self) -> Dict[int, Process]:
+        """PID → process, parents before children; without zombies."""
+        if time.monotonic() >= self._rescan_at_s:
+            self._rescan_at_s = time.monotonic() + RESCAN_S
+            self._strangers, self._newest = set(), b""
+        before, self._newest = self._newest, self._newest_pid()
+        if self._newest != before or not self._newest:
+            self._known = {int(name) for name in os.listdir(self._proc) if name.isdigit()}
+        pids = sorted(self._known - self._strangers)
+        answers = {pid: read(pid, self._proc) for pid in pids}
+        alive = {pid: process for pid, process in answers.items() if process is not None}
+        self._known -= answers.keys() - alive.keys()
+        tree = under(self._pid, alive)
+        root = alive.get(self._pid) or read(self._pid, self._proc)
+        if self._with_root and root is not None:
+            tree = [root, *tree]
+        found = {process.pid: process for process in tree}
+        self._strangers = self._known - {pid for pid, process in alive.items() if pid in found or process.state == "Z"}
+        return found
+
+    def _newest_pid(self) -> bytes:
+        """The PID given last in our PID namespace, or b"" if unknown: while it stays, no process has started."""
+        try:
+            with open(os.path.join(self._proc, "loadavg"), "rb") as file:
+                newest = file.read().split()[-1:]
+        except OSError:
+            return b""
+        return newest[0] if newest and newest != [b"0"] else b""

@@ -1,0 +1,142 @@
+"""Straight time: events.jsonl holds wall-clock times of several writers, and clocks are set, slept through and made up.
+
+Each writer, an origin, has a clock of its own: the host, and every start of an agent (a pod that takes another's place
+may be on another machine). The order of one origin's lines is the truth, since it appends; its times fill it in. They
+are compared with each other, and never with another origin's: that a host collected a pod's lines a minute late, or
+that two nodes' clocks differ, is no jump. Between origins, what must have been first sets a clock right: a run is
+launched before its agents start, and an agent has started when the host sees its pod run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from seatrial.events import AgentStarted, HostLaunched, HostPod
+from seatrial.job.units import format_seconds
+from seatrial.receipt.fields import number
+
+#: A longer gap between two lines of the agent is a sleeping machine or a clock that was set, not run time: the
+#: agent writes a sample every second, or every minute at the slowest.
+MAX_GAP_S = 600.0
+
+#: Threads and processes take the time before they write: lines this much out of order are no jump of the clock.
+MAX_DISORDER_S = 2.0
+
+_HOST = "host"
+Event = Mapping[str, Any]
+
+#: A node and the number of its agent's start.
+Origin = tuple[float | None, int]
+_THE_HOST: Origin = (None, -1)
+
+
+def on_one_clock(events: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[float], list[str]]:
+    """Return the lines in order, seconds since the first for each, and a sentence for each jump of an agent's clock."""
+    origins = _origins(events)
+    skews = _skews(events, origins)
+    order = _order(events, origins, skews)
+    ordered = [events[at] for at in order]
+    return (ordered, *_straightened(ordered, [origins[at] for at in order], skews))
+
+
+def _order(events: Sequence[Event], origins: Sequence[Origin], skews: Mapping[Origin, float]) -> list[int]:
+    """Order the lines of all origins by their times, and those of one as they were written.
+
+    A target, which may write any time, moves none: its lines stay behind the agent's before them.
+    """
+    latest: dict[Origin, float] = {}
+    keys = []
+    for at, (event, origin) in enumerate(zip(events, origins, strict=True)):
+        t = None if event.get("source", "target") == "target" else number(event.get("t"))
+        before = latest.get(origin, float("-inf"))
+        due = before if t is None else max(before, t + skews.get(origin, 0.0))
+        latest[origin] = due
+        keys.append((due, origin != _THE_HOST, at))
+    return [at for _, _, at in sorted(keys)]
+
+
+def _straightened(
+    events: Sequence[Event], origins: Sequence[Origin], skews: Mapping[Origin, float]
+) -> tuple[list[float], list[str]]:
+    """Return seconds since the first line for each event, and a sentence for each jump of an agent's clock.
+
+    Lines of one origin never run backwards here: a step back counts as no time, and so does a leap of more than
+    MAX_GAP_S. A target may write its own idea of ``t``; it is used where it fits between the agent's lines. A line
+    without a time happened when the line before it did.
+    """
+    elapsed: list[float] = []
+    jumps: list[str] = []
+    seen: dict[Origin, tuple[float, float]] = {}  # origin → time and seconds of its last line
+    last: tuple[float, float] | None = None
+    for event, origin in zip(events, origins, strict=True):
+        source, t = event.get("source", "target"), number(event.get("t"))
+        known = seen.get(origin, last)
+        if t is None or (known is None and source == "target"):
+            elapsed.append(known[1] if known else 0.0)
+            continue
+        t += skews.get(origin, 0.0)
+        if known is None:
+            known = (t, 0.0)
+        step_s = t - known[0]
+        waited = source == "agent" and origin not in seen and step_s > MAX_GAP_S  # for a place on a cluster
+        jumped = not -MAX_DISORDER_S <= step_s <= MAX_GAP_S and not waited
+        if jumped and source == "agent" and origin in seen:
+            jumps.append(_jump(step_s))
+        at_s = known[1] if jumped else known[1] + max(0.0, step_s)
+        if jumped and origin == _THE_HOST and last is not None:
+            at_s = max(at_s, last[1])  # collected the day after: behind what it has collected
+        elapsed.append(at_s)
+        if source != "target" and (jumped or step_s >= 0 or origin not in seen):
+            seen[origin] = last = (t, at_s)
+    return elapsed, jumps
+
+
+def _origins(events: Sequence[Event]) -> list[Origin]:
+    """Return the origin of each line: the host, or a node's latest start of an agent."""
+    starts: dict[float | None, int] = {}
+    origins: list[Origin] = []
+    for event in events:
+        node = number(event.get("node"))
+        if event.get("source") == _HOST:
+            origins.append(_THE_HOST)
+            continue
+        if event.get("source") == "agent" and event.get("type") == AgentStarted.type:
+            starts[node] = starts.get(node, 0) + 1
+        origins.append((node, starts.get(node, 0)))
+    return origins
+
+
+def _skews(events: Sequence[Event], origins: Sequence[Origin]) -> dict[Origin, float]:
+    """Return origin → seconds to add to its times, if they cannot be what the host's clock showed."""
+    launched: float | None = None
+    running: dict[float, list[float]] = {}
+    for event in events:
+        t = number(event.get("t"))
+        if event.get("source") != _HOST or t is None:
+            continue
+        if event.get("type") == HostLaunched.type and launched is None:
+            launched = t
+        if event.get("type") == HostPod.type:
+            running.setdefault(number(event.get("node")) or 0.0, []).append(t)
+    skews: dict[Origin, float] = {}
+    last: dict[Origin, float] = {}
+    for event, (node, start) in zip(events, origins, strict=True):
+        t = number(event.get("t"))
+        if event.get("source") != "agent" or t is None or launched is None:
+            continue
+        if event.get("type") != AgentStarted.type:
+            last[node, start] = t + skews.get((node, start), 0.0)
+            continue
+        seen = running.get(node or 0.0, [])
+        latest = seen[start - 1] if start <= len(seen) else None
+        if t < launched - MAX_DISORDER_S:
+            skews[node, start] = last.get((node, start - 1), launched) - t
+        elif latest is not None and t > latest + MAX_DISORDER_S:
+            skews[node, start] = latest - t
+    return skews
+
+
+def _jump(step_s: float) -> str:
+    direction = "back" if step_s < 0 else "forward"
+    return f"The clock jumped {direction} by {format_seconds(abs(step_s))} during the run; that time is excluded"

@@ -1,0 +1,445 @@
+"""Evidence: the events of one run as typed facts, and everything else that a run is judged by.
+
+The training window is the time over which utilisation is judged: from the first to the last step line of a target that
+reports steps; of a server, the time it served; else from the first to the last step that the hook measured; else from
+the first CUDA context (on the CPU, from the start) to the target's exit, or to the agent's last line if that was lost.
+Imports, compilation before the first step and saving after the last do not count against the GPU; waiting for data
+between steps does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from seatrial.backends.base import ImageFacts, State
+from seatrial.common.signals import Anatomy, is_hooks, measured_window, read_anatomy, why_stopped
+from seatrial.events import (
+    EVIDENCE_TYPES,
+    AgentFinished,
+    AgentStarted,
+    AgentSummary,
+    Chain,
+    Event,
+    Found,
+    GpuCheck,
+    GpuContext,
+    GpuKernel,
+    HostLaunched,
+    HostWitness,
+    Step,
+    TargetExited,
+    TargetStarted,
+)
+from seatrial.events import Sample as SampleEvent
+from seatrial.events import Served as ServedEvent
+from seatrial.findings.finding import Finding
+from seatrial.job.plan import CONTAINER_HOME, CONTAINER_MODELS, CONTAINER_PROJECT, CONTAINER_RUN, Gpu, Plan
+from seatrial.receipt.clock import on_one_clock
+from seatrial.receipt.fields import clean, items, mapping, number, text, whole
+from seatrial.receipt.logs import Output
+from seatrial.receipt.outcome import ExitCause
+from seatrial.receipt.reported import Steps, read_steps
+from seatrial.receipt.sections.measured import Measurements
+from seatrial.receipt.sections.serving import Served, read_served
+
+#: Numbers of a sample that describe the container, in the order of events.Sample.
+HOST_KEYS = ("cpu_cores", "memory_bytes", "memory_limit_bytes", "shm_used_bytes", "shm_total_bytes", "processes")
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One event and its time: seconds since the first event, on the straightened clock."""
+
+    at_s: float
+    keys: Mapping[str, Any]
+
+    def number(self, key: str) -> float | None:
+        return number(self.keys.get(key))
+
+    def text(self, key: str) -> str | None:
+        return text(self.keys.get(key))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One sample: numbers of the container (HOST_KEYS), and of each GPU by UUID. A missing counter is absent."""
+
+    at_s: float
+    host: Mapping[str, float]
+    gpus: Mapping[str, Mapping[str, float]]
+    throttled: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Window:
+    """The training window in seconds since the first event; ``begins`` describes its first event."""
+
+    start_s: float
+    end_s: float
+    begins: str
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.start_s
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All events of a run, in order and by type.
+
+    Attributes:
+        jumps: sentences about the clock. skipped_lines: lines of events.jsonl that were no JSON object.
+    """
+
+    moments: tuple[Moment, ...]
+    jumps: tuple[str, ...]
+    skipped_lines: int
+
+    @cached_property
+    def _by_type(self) -> dict[str, list[Moment]]:
+        found: dict[str, list[Moment]] = {}
+        for moment in self.moments:
+            if isinstance(type := moment.keys.get("type"), str) and _is_allowed(moment.keys.get("source"), type):
+                found.setdefault(type, []).append(moment)
+        return found
+
+    def all(self, kind: type[Event]) -> list[Moment]:
+        return self._by_type.get(kind.type, [])
+
+    def first(self, kind: type[Event]) -> Moment | None:
+        return next(iter(self.all(kind)), None)
+
+    def last(self, kind: type[Event]) -> Moment | None:
+        return next(reversed(self.all(kind)), None)
+
+    @cached_property
+    def target_started(self) -> Moment | None:
+        return self.first(TargetStarted)
+
+    @cached_property
+    def exited(self) -> Moment | None:
+        """The end of the target; of several nodes, the first that failed, since the others fail because of it.
+
+        A node's last end counts, since a lost pod comes back, unless the target has started again since.
+        """
+        both = [*self.all(TargetStarted), *self.all(TargetExited)]
+        places = {id(moment): place for place, moment in enumerate(self.moments)}
+        latest = {moment.number("node"): moment for moment in sorted(both, key=lambda moment: places[id(moment)])}
+        ends = [moment for moment in latest.values() if moment.keys.get("type") == TargetExited.type]
+        failed = (moment for moment in ends if moment.number("exit_code") != 0)
+        return min(failed, key=lambda moment: moment.at_s, default=max(ends, key=lambda end: end.at_s, default=None))
+
+    @cached_property
+    def contexts(self) -> dict[str, Moment]:
+        """UUID → the first CUDA context of the target on it."""
+        found: dict[str, Moment] = {}
+        for moment in self.all(GpuContext):
+            if uuid := moment.text("uuid"):
+                found.setdefault(uuid, moment)
+        return found
+
+    @cached_property
+    def kernels(self) -> dict[str, list[Moment]]:
+        """UUID → the kernels run on it to test it."""
+        found: dict[str, list[Moment]] = {}
+        for moment in self.all(GpuKernel):
+            if uuid := moment.text("uuid"):
+                found.setdefault(uuid, []).append(moment)
+        return found
+
+    @cached_property
+    def checks(self) -> dict[float | None, Moment]:
+        """Node → its last gpu.check; None is the key of a run on one node."""
+        return {moment.number("node"): moment for moment in self.all(GpuCheck)}
+
+    @cached_property
+    def visible(self) -> list[dict[str, Any]]:
+        """GPUs that CUDA saw in the last gpu.check of each node, each with a ``uuid``."""
+        entries = [entry for check in self.checks.values() for entry in items(check.keys.get("visible"))]
+        return [entry for entry in entries if isinstance(entry, dict) and text(entry.get("uuid"))]
+
+    @cached_property
+    def witness(self) -> dict[str, tuple[int, int, int]]:
+        """UUID → looks of the host's driver, those with a process of the run on it, those with only others'."""
+        found: dict[str, tuple[int, int, int]] = {}
+        for moment in self.all(HostWitness):
+            for uuid, seen in mapping(moment.keys.get("gpus")).items():
+                counts = [whole(mapping(seen).get(key)) or 0 for key in ("looks", "ours", "others")]
+                before = found.get(str(uuid), (0, 0, 0))
+                found[str(uuid)] = (before[0] + counts[0], before[1] + counts[1], before[2] + counts[2])
+        return found
+
+    @property
+    def seen_by_host(self) -> set[str]:
+        """UUIDs of GPUs on which the host's driver saw a process of the run."""
+        return {uuid for uuid, (_, ours, _) in self.witness.items() if ours}
+
+    @property
+    def contexts_were_watched(self) -> bool:
+        """The agent looked for contexts until the end, so one that it did not see was not there."""
+        finished = self.last(AgentFinished)
+        return finished is not None and isinstance(finished.keys.get("contexts"), list)
+
+    @cached_property
+    def missing_lines(self) -> int:
+        """Numbered lines of the agents that never arrived."""
+        last: dict[float | None, int] = {}
+        missing = 0
+        for moment in self.moments:
+            seq, node = whole(moment.keys.get("_seq")), moment.number("node")
+            if seq is None:
+                continue
+            if moment.keys.get("type") == AgentStarted.type:
+                last[node] = 0
+            before = last.get(node, 0)
+            missing += max(0, seq - before - 1)
+            last[node] = max(seq, before)
+        return missing
+
+    @cached_property
+    def samples(self) -> tuple[Sample, ...]:
+        return tuple(_sample(moment) for moment in self.all(SampleEvent))
+
+    @cached_property
+    def steps(self) -> Steps:
+        return read_steps((moment.at_s, moment.keys) for moment in self.reported)
+
+    @cached_property
+    def hook_lines(self) -> list[Mapping[str, Any]]:
+        """The keys of every step line, the hook's and the script's."""
+        return [moment.keys for moment in self.all(Step)]
+
+    @cached_property
+    def reported(self) -> list[Moment]:
+        """Step lines of the script itself, without those of the hook."""
+        return [moment for moment in self.all(Step) if not is_hooks(moment.keys)]
+
+    @cached_property
+    def written(self) -> list[Moment]:
+        """Those of ``reported`` that the script wrote itself; a framework reports whole epochs through the hook."""
+        return [moment for moment in self.reported if "by" not in moment.keys]
+
+    @cached_property
+    def anatomy(self) -> tuple[Anatomy, ...]:
+        """The hook's measurements of each rank's steps; times are seconds since the first event."""
+        return read_anatomy({**moment.keys, "t": moment.at_s} for moment in self.all(Step))
+
+    @cached_property
+    def hook_stopped(self) -> str | None:
+        return why_stopped(self.hook_lines)
+
+    @cached_property
+    def served(self) -> Served | None:
+        """The last report of a server."""
+        return read_served((moment.at_s, moment.keys) for moment in self.all(ServedEvent))
+
+    @cached_property
+    def findings(self) -> list[Finding]:
+        return [_finding(moment.keys) for moment in self.all(Found)]
+
+    @cached_property
+    def window(self) -> Window | None:
+        """The training window (see above), or None if the target never started."""
+        if self.target_started is None:
+            return None
+        if self.served is not None:
+            begin_s = max(self.target_started.at_s, self.served.at_s - self.served.seconds)
+            return Window(begin_s, max(begin_s, self.served.at_s), "when the server was ready")
+        steps = self.written
+        if len(steps) > 1 and steps[-1].at_s > steps[0].at_s:
+            return Window(steps[0].at_s, steps[-1].at_s, "the first to the last step line")
+        if self.anatomy and (steps_span := measured_window(self.anatomy)) is not None:
+            return Window(*steps_span, "the first to the last measured step")
+        begin, begins = self.target_started, "the start of the target"
+        if self.contexts:
+            begin, begins = min(self.contexts.values(), key=lambda m: m.at_s), "the first CUDA context"
+        measured = [m.at_s for m in self.moments if m.keys.get("source") == "agent"]
+        end_s = self.exited.at_s if self.exited else max(measured, default=begin.at_s)
+        return Window(begin.at_s, max(begin.at_s, end_s), begins)
+
+    @property
+    def window_samples(self) -> list[Sample]:
+        window = self.window
+        return [s for s in self.samples if window and window.start_s <= s.at_s <= window.end_s]
+
+    @property
+    def wall_s(self) -> float | None:
+        """Seconds the target ran: as the agent measured, else from its start to the last line about it.
+
+        A target that was started again, in another pod or beside lost peers, ran since its first start.
+        """
+        if self.target_started is None:
+            return None
+        nodes = [moment.number("node") for moment in self.all(TargetStarted)]
+        seconds = self.exited.number("seconds") if self.exited and len(nodes) == len(set(nodes)) else None
+        if seconds is not None and seconds >= 0:
+            return seconds
+        return max(0.0, self.window.end_s - self.target_started.at_s) if self.window else None
+
+
+def gather(events: Sequence[Any], skipped_lines: int = 0) -> Evidence:
+    """Return the evidence of a run's events, in the order of the file; entries that are no object are skipped."""
+    objects = [event for event in events if isinstance(event, dict)]
+    ordered, elapsed, jumps = on_one_clock(_with_repeated(objects))
+    moments = tuple(Moment(at_s, event) for at_s, event in zip(elapsed, ordered, strict=True))
+    return Evidence(moments, tuple(jumps), skipped_lines + len(events) - len(objects))
+
+
+_UNKNOWN = ExitCause(id="unknown", words="")
+
+
+@dataclass(frozen=True)
+class RunEvidence:
+    """Everything that a receipt is judged by, read once and passed to each section.
+
+    Attributes:
+        state: the engine's last word about the run, None if it was not asked or does not answer.
+        engine_findings: known failures in the engine's error.
+        image: the engine's facts about the image, None if it was not asked, or on the local backend.
+        now: Unix time of the judgement. chain: of events.jsonl, followed to its end; None while the run goes on.
+        contradictions: sentences about evidence that cannot be what happened.
+        cause: why the run ended, once that is known.
+    """
+
+    plan: Plan
+    evidence: Evidence
+    output: Output
+    measurements: Measurements
+    state: State | None
+    engine_findings: tuple[Finding, ...]
+    run_dir: Path
+    image: ImageFacts | None
+    now: float = 0.0
+    chain: Chain | None = None
+    contradictions: tuple[str, ...] = ()
+    cause: ExitCause = _UNKNOWN
+
+    @property
+    def gpus_required(self) -> bool:
+        return self.plan.agent.gpu_mode == "required"
+
+    @property
+    def expected(self) -> tuple[Gpu, ...]:
+        """The requested GPUs in CUDA order; () on a CPU run."""
+        return self.plan.agent.gpus if self.gpus_required else ()
+
+    @property
+    def project(self) -> str:
+        """The project's folder as the target sees it."""
+        return str(self.plan.job.project) if self.plan.on_the_host else CONTAINER_PROJECT
+
+    @property
+    def models_folder(self) -> Path | None:
+        """The host's folder behind /models, or None."""
+        if self.plan.job.models is not None:
+            return self.plan.job.models.source
+        return self._host_folder(CONTAINER_MODELS)
+
+    @property
+    def home_folder(self) -> Path | None:
+        """The host's folder behind the target's HOME, or None."""
+        return self._host_folder(CONTAINER_HOME)
+
+    @property
+    def outputs_folder(self) -> Path | None:
+        """The host's folder that receives the run's outputs, or None."""
+        return self._host_folder(CONTAINER_RUN)
+
+    def _host_folder(self, target: str) -> Path | None:
+        mounts = self.plan.container.mounts if self.plan.container else ()
+        return next((mount.source for mount in mounts if mount.target == target), None)
+
+    @property
+    def promises_a_model(self) -> bool:
+        """The job names a folder for models; one that is mounted because the script may write there does not count."""
+        job = self.plan.job
+        return job.models is not None or any(mount.target == CONTAINER_MODELS for mount in job.mounts)
+
+    @property
+    def image_bytes(self) -> int | None:
+        """Bytes of the image's files as counted before the run, or None."""
+        launched = self.evidence.first(HostLaunched)
+        size = launched.number("image_bytes") if launched else None
+        return int(size) if size else None
+
+    @property
+    def files_since(self) -> float | None:
+        """Unix time from which a file is this run's: the agent's start, as a target can be quicker than its event."""
+        if self.evidence.target_started is None:
+            return None
+        begin = self.evidence.first(AgentStarted) or self.evidence.target_started
+        return number(begin.keys.get("t"))
+
+
+def _is_allowed(source: Any, type: str) -> bool:
+    """Return whether this writer may write evidence of this type: a target only reports steps."""
+    return type not in EVIDENCE_TYPES or source in ("agent", "host")
+
+
+def _finding(keys: Mapping[str, Any]) -> Finding:
+    """Return the finding of an event; what is missing or of another type is left empty."""
+    return Finding(
+        text(keys.get("id")) or "unknown",
+        severity if (severity := keys.get("severity")) in ("error", "warning", "info") else "warning",
+        text(keys.get("message")) or "",
+        text(keys.get("cause")),
+        text(keys.get("fix")),
+        [clean(str(line)) for line in items(keys.get("evidence"))],
+    )
+
+
+def _sample(moment: Moment) -> Sample:
+    host = {key: value for key in HOST_KEYS if (value := moment.number(key)) is not None}
+    gpus, throttled = {}, {}
+    for entry in map(mapping, items(moment.keys.get("gpus"))):
+        if uuid := text(entry.get("uuid")):
+            gpus[uuid] = {key: n for key, value in entry.items() if (n := number(value)) is not None}
+            throttled[uuid] = tuple(name for reason in items(entry.get("throttle_reasons")) if (name := text(reason)))
+    return Sample(moment.at_s, host, gpus, throttled)
+
+
+def _with_repeated(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the events with lines that only a pod's summary still has, in front of the rest of the same agent.
+
+    Kubelets cut the beginnings of logs, so a pod's agent repeats what matters at its end. A line is known by its number
+    and its time: another pod counts from 1 again, and an agent that has tried again repeats its first try.
+    """
+    at_front: dict[int, list[dict[str, Any]]] = {}
+    begins: dict[float | None, int] = {}  # node → its agent's first line
+    seen: dict[float | None, set[tuple[int | None, float | None]]] = {}
+    for at, event in enumerate(events):
+        node, seq = number(event.get("node")), whole(event.get("_seq"))
+        if seq is None:
+            continue
+        begins.setdefault(node, at)
+        known = seen.setdefault(node, set())
+        known.add(_mark(event))
+        if event.get("source") != "agent":
+            continue
+        if event.get("type") == AgentSummary.type:
+            repeated = [line for line in map(_agents_line, items(event.get("events"))) if line]
+            lost = [line for line in repeated if _mark(line) not in known]
+            known.update(map(_mark, lost))
+            own = {} if "node" not in event else {"node": event["node"]}
+            front = at_front.setdefault(begins[node], [])
+            front += [{**line, **own} for line in sorted(lost, key=lambda line: int(line["_seq"]))]
+        if event.get("type") == AgentFinished.type:  # the lines that follow are another pod's, or another try
+            del begins[node]
+    return [line for at, event in enumerate(events) for line in (*at_front.get(at, ()), event)]
+
+
+def _mark(event: dict[str, Any]) -> tuple[int | None, float | None]:
+    return whole(event.get("_seq")), number(event.get("t"))
+
+
+def _agents_line(line: Any) -> dict[str, Any] | None:
+    """Return a line of a summary as the agent's, or None if it is none."""
+    if not isinstance(line, dict) or whole(line.get("_seq")) is None:
+        return None
+    if not isinstance(line.get("type"), str) or line["type"] not in EVIDENCE_TYPES:
+        return None
+    return {**line, "source": "agent"}

@@ -1,0 +1,401 @@
+"""Why a run ended, in words. CAUSES is read from the top; the first that holds is the cause.
+
+The order decides which of several true statements explains the others: a container that the kernel's OOM killer took
+down also died of a signal, and a script that ran out of CUDA memory also exited with an exception.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+from seatrial.errors import EXIT_GPU_CONTRACT
+from seatrial.events import AgentFinished, AgentStarted, HostLaunched, Note, Signal, TargetStarted
+from seatrial.findings.finding import Finding
+from seatrial.job.plan import EXIT_POD_STOPPED
+from seatrial.job.units import format_bytes, format_seconds
+from seatrial.receipt.evidence import Moment, RunEvidence
+from seatrial.receipt.fields import clean
+from seatrial.receipt.formatting import count, quote, signal_name
+from seatrial.receipt.outcome import ExitCause
+from seatrial.receipt.sections.gpu_contract import unused_gpus
+
+#: Exit codes of a container whose agent never ran: no such program, or none that could be started. Source: the
+#: kubelet's ContainerCannotRun and StartError.
+_NEVER_RAN = (125, 126, 127, 128)
+
+#: A target without output for so long, and for such a share of its time, may hang. Our choice.
+SILENT_S, SILENT_SHARE = 10.0, 0.25
+
+#: Failures of an engine other than to hand over a GPU.
+NOT_OF_GPU = {"disk-full", "engine-down", "engine-permission", "no-network", "too-many-open-files", "user-unknown"}
+
+
+def exit_cause(run: RunEvidence) -> ExitCause:
+    """Return the cause and one sentence; ``unknown`` if no evidence explains the end."""
+    exited = run.evidence.exited
+    code = exited.number("exit_code") if exited else None
+    number = exited.number("signal") if exited else None
+    explained = ((id, words) for id, explain in CAUSES if (words := explain(run)))
+    id, words = next(explained, ("unknown", "The run ended for an unrecorded reason"))
+    return ExitCause(
+        id=id,
+        words=words,
+        target_exit_code=None if code is None else int(code),
+        target_signal=None if number is None else int(number),
+    )
+
+
+def _contradicted(run: RunEvidence) -> str | None:
+    if not run.contradictions:
+        return None
+    return f"The evidence is inconsistent, so it proves nothing: {run.contradictions[0]}"
+
+
+def _gpu_contract(run: RunEvidence) -> str | None:
+    exited, finished = run.evidence.exited, run.evidence.last(AgentFinished)
+    never_started = run.evidence.target_started is None
+    by_agent = exited is not None and exited.keys.get("cause") == "gpu-contract"
+    refused = never_started and finished is not None and finished.number("exit_code") == EXIT_GPU_CONTRACT
+    refused = refused or _pods_code(run) == EXIT_GPU_CONTRACT
+    by_engine = run.gpus_required and never_started and any(f.id not in NOT_OF_GPU for f in run.engine_findings)
+    by_host = never_started and any(f.id == "gpu-contract" for f in run.evidence.findings)
+    if not (by_agent or refused or by_engine or by_host):
+        return None
+    found = [f.message for f in (*run.evidence.findings, *run.engine_findings) if f.severity == "error"]
+    reason = found[0] if found else "a GPU check failed"
+    so = "the target was not started" if never_started else "the target's work does not count"
+    return f"The GPU contract was violated, so {so}: {reason}"
+
+
+def _running(run: RunEvidence) -> str | None:
+    live = run.state is not None and run.state.is_live
+    return "Still running: this receipt is provisional" if live and run.evidence.exited is None else None
+
+
+def _stopped_before_start(run: RunEvidence) -> str | None:
+    if _has_begun(run):
+        return None
+    if any(finding.id == "stopped" for finding in run.evidence.findings):
+        return "Stopped by the user before it started"
+    if _pods_code(run) is not None:
+        return None
+    if (request := _requested_by_host(run, "search")) is not None:
+        return f"Stopped by the search before it started: {_why_over(request)}"
+    if not stopped_by_user(run):
+        return None
+    waited_for = next((f.message for f in run.evidence.findings if f.severity == "error"), None)
+    return "Stopped by the user before it started" + (f", while it waited: {waited_for}" if waited_for else "")
+
+
+def _has_begun(run: RunEvidence) -> bool:
+    return bool(run.evidence.first(AgentStarted) or run.evidence.target_started or run.evidence.exited)
+
+
+def _pods_code(run: RunEvidence) -> int | None:
+    """Return the exit code of a pod that ran and whose evidence is lost, by the kubelet; else None."""
+    code = run.state.exit_code if run.state is not None and run.plan.agent.pod_restarts is not None else None
+    return None if code is None or _has_begun(run) or code in _NEVER_RAN else code
+
+
+def _evidence_lost(run: RunEvidence) -> str | None:
+    """Explain a run whose pods are gone or whose logs were cut: its end is known, its work is not."""
+    code = _pods_code(run)
+    if code is not None:
+        request = ", after it was asked to end" if code == EXIT_POD_STOPPED else ""
+        return f"The pod ended with exit code {code}{request}, but its evidence is lost: the pod or its log was deleted"
+    if run.evidence.exited is None or run.evidence.first(AgentStarted) is not None:
+        return None
+    missing = run.evidence.missing_lines
+    if not missing:
+        return None
+    return f"The target ended, but {count(missing, 'line')} of the evidence for it, its beginning too, never arrived"
+
+
+def _engine(run: RunEvidence) -> str | None:
+    if _has_begun(run) or _pods_code(run) is not None:
+        return None
+    refusal = next((f.message for f in run.evidence.findings if f.severity == "error"), None)
+    if refusal:
+        return f"The run could not be started: {refusal}"
+    if run.state is None and run.evidence.first(HostLaunched) is None:
+        doing = "its image was built" if run.plan.image and run.plan.image.build else "it was prepared"
+        return f"The run never started: seatrial was interrupted while {doing}"
+    if run.state is None or run.state.status == "gone":
+        if run.plan.agent.pod_restarts is not None and run.evidence.first(HostLaunched) is not None:
+            return f"{run.plan.backend} no longer knows the run: it was deleted there before its evidence was read"
+        return f"The run never started, and {run.plan.backend} no longer knows it"
+    if not run.state.error and (run.state.exit_code or 0) > 128:
+        return None  # a signal ended it: it had been started, and the agent was lost before its first line
+    reported = f": {clean(run.state.error)}" if run.state.error else ""
+    code = "" if run.state.exit_code is None else f" (exit code {run.state.exit_code})"
+    return f"{run.plan.backend} could not start the run{code}{reported}"
+
+
+def _host_oom(run: RunEvidence) -> str | None:
+    kills = (run.evidence.exited.number("oom_kills") or 0) if run.evidence.exited else 0
+    killed = run.state is not None and run.state.oom_killed
+    if _exit_code(run) == 0 or not (kills or killed):
+        return None
+    peak, limit = run.measurements.memory_peak_bytes, run.measurements.memory_limit_bytes
+    if limit and peak and peak > 0.95 * limit:  # the last pages asked for were never given
+        used = f" at the limit of {format_bytes(limit)}"
+    else:
+        used = (f" at {format_bytes(peak)}" if peak else "") + (f" of {format_bytes(limit)} allowed" if limit else "")
+    return f"Out of host memory: the kernel's OOM killer ended the target{used}"
+
+
+def _timeout(run: RunEvidence) -> str | None:
+    if run.evidence.exited is None or run.evidence.exited.keys.get("cause") != "timeout":
+        return None
+    limit = run.plan.agent.timeout_s
+    words = f"Stopped at the time limit of {format_seconds(limit)}" if limit else "Stopped at the time limit"
+    return words + _silence(run)
+
+
+def _silence(run: RunEvidence) -> str:
+    """Return how long a target had printed nothing when its time was over, and the use of its GPUs: it may hang.
+
+    A server has nothing to print.
+    """
+    started = run.evidence.target_started
+    stop = next((each for each in run.evidence.all(Signal) if each.text("origin") == "timeout"), None)
+    if run.plan.job.serve is not None or started is None or stop is None or run.output.chunk_times is None:
+        return ""
+    began, ended = started.number("t") or 0.0, stop.number("t") or 0.0
+    if abs(ended - began - (stop.at_s - started.at_s)) > SILENT_S:  # the clock was set meanwhile
+        return ""
+    last = max((at for at in run.output.chunk_times if at < ended), default=began)
+    silent_s = ended - max(last, began)
+    if silent_s < max(SILENT_S, SILENT_SHARE * (ended - began)):
+        return ""
+    printed = f"; it had printed nothing for the last {format_seconds(silent_s)}"
+    inside = [each for each in run.evidence.samples if stop.at_s - silent_s <= each.at_s <= stop.at_s]
+    busy = [
+        percent
+        for sample in inside
+        for gpu in run.expected
+        if (percent := sample.gpus.get(gpu.uuid, {}).get("utilization_pct")) is not None
+    ]
+    if not busy:
+        return printed
+    whose = "its GPU was" if len(run.expected) == 1 else "its GPUs were"
+    return f"{printed}, and {whose} {sum(busy) / len(busy):.0f} % busy"
+
+
+def _gpu_lost(run: RunEvidence) -> str | None:
+    return _shown_by(run, ("gpu-lost", "device-access-lost"), "A GPU was lost during the run")
+
+
+def _cuda_oom(run: RunEvidence) -> str | None:
+    return _shown_by(run, ("cuda-out-of-memory",), "Out of GPU memory")
+
+
+def _shared_memory(run: RunEvidence) -> str | None:
+    return _shown_by(run, ("shared-memory-too-small", "nccl-shared-memory"), "Shared memory (/dev/shm) was exhausted")
+
+
+def _stopped(run: RunEvidence) -> str | None:
+    signals = [
+        moment
+        for moment in run.evidence.all(Signal)
+        if _requests_stop(moment) and not _was_before_the_last_start(run, moment)
+    ]
+    stops = [moment for moment in signals if moment.number("signal") in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    if not stops or run.evidence.exited is None:
+        return None
+    by_user = any(moment.keys.get("origin") == "user" for moment in signals)
+    if not by_user and unused_gpus(run):  # a target can send a signal to its own PID 1
+        return None
+    reported = _last_words(run)
+    if not by_user and run.plan.agent.pod_restarts is not None and reported and EXIT_POD_STOPPED not in reported:
+        return None  # it had ended by itself when the pod was asked to end
+    name = signal_name(stops[0].number("signal") or 0)
+    clean_end = "; the target ended cleanly" if _exit_code(run) == 0 else ""
+    if clean_end and not by_user and ended_unfinished(run):
+        clean_end = "; the target exited with 0, but had not finished"
+    after = format_seconds(_run_s(run, stops[0]))
+    if by_user:
+        return f"Stopped by the user after {after}{clean_end}"
+    return f"Stopped by {name}, sent to the agent by the engine or the run itself, after {after}{clean_end}"
+
+
+def ended_unfinished(run: RunEvidence) -> bool:
+    """Return whether a node's agent last reported that its pod had to end while the target was still running."""
+    return run.plan.agent.pod_restarts is not None and EXIT_POD_STOPPED in _last_words(run)
+
+
+def _last_words(run: RunEvidence) -> set[float | None]:
+    """Return the last exit code of each node's agent."""
+    reported = {moment.number("node"): moment.number("exit_code") for moment in run.evidence.all(AgentFinished)}
+    return set(reported.values())
+
+
+def stopped_by_user(run: RunEvidence) -> bool:
+    """Return whether the user requested the end; only the host reports that."""
+    return bool(_users_signals(run))
+
+
+def interrupted_by_user(run: RunEvidence) -> bool:
+    """Return whether the user pressed Ctrl-C."""
+    return signal.SIGINT in _users_signals(run)
+
+
+def _users_signals(run: RunEvidence) -> set[float | None]:
+    return {
+        moment.number("signal")
+        for moment in run.evidence.all(Signal)
+        if moment.keys.get("source") == "host" and moment.keys.get("origin") == "user"
+    }
+
+
+def _was_before_the_last_start(run: RunEvidence, moment: Moment) -> bool:
+    """Return whether another pod has gone on since this signal."""
+    if moment.keys.get("source") != "agent":
+        return False
+    node = moment.number("node")
+    return any(start.number("node") == node and start.at_s > moment.at_s for start in run.evidence.all(TargetStarted))
+
+
+def _requests_stop(moment: Moment) -> bool:
+    """Return whether a signal requests the end; a user's request is reported by the host alone."""
+    source, origin = moment.keys.get("source"), moment.keys.get("origin")
+    return origin == "engine" or (origin == "user" and source == "host")
+
+
+def _pruned(run: RunEvidence) -> str | None:
+    request = _requested_by_host(run, "pruner")
+    if request is None or run.evidence.exited is None:
+        return None
+    why = request.text("why")
+    return f"Pruned after {format_seconds(_run_s(run, request))}" + (f": {why}" if why else "")
+
+
+def _search_over(run: RunEvidence) -> str | None:
+    request = _requested_by_host(run, "search")
+    if request is None or run.evidence.exited is None:
+        return None
+    return f"Stopped by the search after {format_seconds(_run_s(run, request))}: {_why_over(request)}"
+
+
+def _why_over(request: Moment) -> str:
+    return request.text("why") or "the search has ended"
+
+
+def _requested_by_host(run: RunEvidence, origin: str) -> Moment | None:
+    """Return the search's request to end the trial, which only the host reports."""
+    request = (m for m in run.evidence.all(Signal) if m.keys.get("source") == "host")
+    return next((moment for moment in request if moment.keys.get("origin") == origin), None)
+
+
+def _signal(run: RunEvidence) -> str | None:
+    number = run.evidence.exited.number("signal") if run.evidence.exited else None
+    if not number:
+        return None
+    name = signal_name(number)
+    hints = {
+        "SIGKILL": "killed from outside: kill -9, or the host's OOM killer",
+        "SIGSEGV": "a crash in native code: an extension or library, not Python itself",
+        "SIGILL": "a package was compiled for a newer processor than this one",
+        "SIGBUS": "often a full /dev/shm, or a memory-mapped file that could not grow",
+        "SIGABRT": "a library aborted; its last message is on stderr",
+    }
+    hint = hints.get(name, "")
+    if name == "SIGABRT" and not run.output.last_line:
+        hint = "a library aborted, and printed no reason"
+    return f"The target was killed by {name}" + (f" ({hint})" if hint else "")
+
+
+def _script_error(run: RunEvidence) -> str | None:
+    code = _exit_code(run)
+    if not code:
+        return None
+    if run.evidence.target_started is None:  # the agent notes why it could not run it
+        note = run.evidence.last(Note)
+        return f"The target could not be run: {(note and note.text('message')) or f'exit code {code}'}"
+    printed = run.output.exception or run.output.last_line
+    return f"The target exited with {code}" + (f": {printed}" if printed else " and printed no reason")
+
+
+def _gpu_not_used(run: RunEvidence) -> str | None:
+    unused = unused_gpus(run)
+    if not unused:
+        return None
+    which = "the GPU" if len(run.expected) == 1 else f"{len(unused)} of {len(run.expected)} GPUs"
+    return f"The target finished, but never used {which} assigned to it"
+
+
+def _finished(run: RunEvidence) -> str | None:
+    if _exit_code(run) != 0:
+        return None
+    wall_s = run.measurements.wall_s
+    return "Finished" if wall_s is None else f"Finished in {format_seconds(wall_s)}"
+
+
+def _killed_by_user(run: RunEvidence) -> str | None:
+    """Explain a target that was killed with its agent."""
+    if run.evidence.exited is not None or signal.SIGKILL not in _users_signals(run):
+        return None
+    request = next(m for m in run.evidence.all(Signal) if m.number("signal") == signal.SIGKILL)
+    return f"Killed by the user after {format_seconds(_run_s(run, request))}"
+
+
+def _agent_lost(run: RunEvidence) -> str | None:
+    if run.evidence.exited is not None:
+        return None
+    code = run.state.exit_code if run.state else None
+    note = run.evidence.last(Note)
+    if note is not None and run.evidence.target_started is None:  # its last word
+        return f"The agent ended before the target was started: {note.text('message')}"
+    reported = f" ({run.plan.backend} reports exit code {code})" if code is not None else ""
+    after = f" after {count(len(run.evidence.samples), 'sample')}" if run.evidence.target_started else ""
+    return (
+        f"The agent was lost{after}{reported}: it was killed or the machine went down, so the target's exit is unknown"
+    )
+
+
+#: ID → the sentence if it holds. New causes go above those that their evidence outranks.
+CAUSES: tuple[tuple[str, Callable[[RunEvidence], str | None]], ...] = (
+    ("evidence-contradicted", _contradicted),
+    ("gpu-contract", _gpu_contract),
+    ("running", _running),
+    ("stopped", _stopped_before_start),
+    ("engine-error", _engine),
+    ("host-oom", _host_oom),
+    ("timeout", _timeout),
+    ("pruned", _pruned),
+    ("stopped", _search_over),
+    ("stopped", _stopped),
+    ("evidence-lost", _evidence_lost),
+    ("gpu-not-used", _gpu_not_used),
+    ("finished", _finished),
+    ("gpu-lost", _gpu_lost),
+    ("cuda-oom", _cuda_oom),
+    ("shared-memory", _shared_memory),
+    ("signal", _signal),
+    ("script-error", _script_error),
+    ("stopped", _killed_by_user),
+    ("agent-lost", _agent_lost),
+)
+
+
+def _shown_by(run: RunEvidence, ids: tuple[str, ...], words: str) -> str | None:
+    """Return ``words`` and the line that shows it if a failed target printed such a finding, or the agent found it."""
+    if run.evidence.exited is None:
+        return None
+    found = next((f for f in (*run.evidence.findings, *run.output.findings) if f.id in ids), None)
+    return None if found is None else f"{words}: {quote(_line(found))}"
+
+
+def _line(finding: Finding) -> str:
+    return finding.evidence[0] if finding.evidence else finding.message
+
+
+def _exit_code(run: RunEvidence) -> int | None:
+    code = run.evidence.exited.number("exit_code") if run.evidence.exited else None
+    return None if code is None else int(code)
+
+
+def _run_s(run: RunEvidence, moment: Moment) -> float:
+    started = run.evidence.target_started
+    return max(0.0, moment.at_s - started.at_s) if started else moment.at_s

@@ -1,0 +1,186 @@
+"""Judging a run: plan, events, output and the engine's last word → Receipt.
+
+Exit code of the command line, by the first rule that holds:
+
+    3  the GPU contract was broken: before the start (exit cause ``gpu-contract``), because a requested GPU was never
+       used by a target that finished (``gpu-not-used``, or a criterion of GPU_CONTRACT failed), or because the evidence
+       contradicts itself
+    5  the run never started, or the agent or its evidence was lost, so that the target's work is unknown
+    1  the target failed, was killed, ran out of time or memory, or was ended from outside before it had finished
+    4  a criterion failed and the job is strict
+    0  otherwise; also for a run that still goes on
+
+outcome.py makes the headline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from seatrial.backends.base import ImageFacts, State
+from seatrial.errors import (
+    EXIT_CRITERIA,
+    EXIT_DONE,
+    EXIT_ENGINE,
+    EXIT_GPU_CONTRACT,
+    EXIT_INTERRUPTED,
+    EXIT_TARGET_FAILED,
+)
+from seatrial.events import Chain, ReportUnreadable
+from seatrial.findings.aftermath import aftermath_last
+from seatrial.findings.catalogue import AT_START
+from seatrial.findings.finding import Finding
+from seatrial.findings.match import match_text
+from seatrial.job.plan import Plan
+from seatrial.receipt.evidence import RunEvidence, gather
+from seatrial.receipt.exit_cause import ended_unfinished, exit_cause, interrupted_by_user, stopped_by_user
+from seatrial.receipt.formatting import count
+from seatrial.receipt.logs import Output, read_log_end, read_output
+from seatrial.receipt.model import SECTIONS, Receipt
+from seatrial.receipt.outcome import DOUBTFUL
+from seatrial.receipt.section import Criteria, FindingRecord
+from seatrial.receipt.sections.criteria import GPU_CONTRACT
+from seatrial.receipt.sections.findings import files_outside, pasteable, without_expected
+from seatrial.receipt.sections.gpu_contract import not_used_finding
+from seatrial.receipt.sections.measured import measure
+from seatrial.receipt.sections.trust import (
+    alterable,
+    contradiction_finding,
+    contradictions,
+    lost_output_lines,
+    refused_finding,
+)
+from seatrial.receipt.sections.tune import with_result
+from seatrial.receipt.store import without_names
+
+
+# Nine parameters: the facts of a run come from as many places, and seven of them are named at the call.
+def judge(
+    plan: Plan,
+    events: Sequence[dict[str, Any]],
+    *,
+    skipped_lines: int,
+    state: State | None,
+    run_dir: Path,
+    now: float,
+    image: ImageFacts | None,
+    output: Output | None = None,
+    chain: Chain | None = None,
+) -> Receipt:
+    """Return the receipt of a run. Reads the run's logs and looks for the saved model; changes nothing.
+
+    Args:
+        events: of events.read, in the order of the file.
+        skipped_lines: lines of that file that were no JSON object.
+        state: the engine's word about the run, or None if it cannot be asked.
+        now: Unix time in seconds.
+        chain: of events.jsonl, followed to its end; None while the run goes on.
+        output: the target's output; None: read it from the logs (12 s for a million lines).
+    """
+    evidence = gather(events, skipped_lines)
+    expected = [gpu.uuid for gpu in plan.agent.gpus] if plan.agent.gpu_mode == "required" else []
+    run = RunEvidence(
+        plan=plan,
+        evidence=evidence,
+        output=read_output(run_dir) if output is None else output,
+        measurements=measure(evidence, expected, plan.agent.gpu_memory_bytes),
+        state=state,
+        engine_findings=tuple(match_text(state.error, AT_START)) if state and state.error else (),
+        run_dir=run_dir,
+        image=image,
+        now=now,
+        chain=chain,
+    )
+    run = replace(run, contradictions=tuple(contradictions(run)))
+    run = replace(run, cause=exit_cause(run))
+    criteria = Criteria(criterion for section in SECTIONS for criterion in section.judge(run))
+    findings = _findings(run)
+    found = {key: value for section in SECTIONS for key, value in section.read(run).items()}
+    cause = run.cause
+    if doubts := [DOUBTFUL[finding.id] for finding in findings if finding.id in DOUBTFUL]:
+        cause = cause.model_copy(update={"words": f"{cause.words}, but {doubts[0]}"})
+    receipt = Receipt(
+        exit_cause=with_result(cause, found["tune"]),
+        exit_code=_exit_code(run, criteria),
+        warnings=_warnings(run),
+        criteria=criteria,
+        findings=tuple(FindingRecord.model_validate(finding.to_dict()) for finding in findings),
+        **found,
+    )
+    if receipt.outcome.id == "failed":
+        receipt = receipt.model_copy(update={"ending": read_log_end(run_dir)})
+    return receipt if plan.job.with_names else without_names(receipt, plan.job)
+
+
+def _findings(run: RunEvidence) -> list[Finding]:
+    """Return one finding of each ID: violations of the contract first, consequences of others last."""
+    found = [contradiction_finding(run.contradictions)] if run.contradictions else []
+    found += [finding for finding in (not_used_finding(run), refused_finding(run)) if finding]
+    found += [finding for section in SECTIONS for finding in section.findings(run)]
+    found = without_expected(found, run)
+    one_of_each = list({finding.id: finding for finding in reversed(found)}.values())[::-1]
+    return [pasteable(finding, run.plan) for finding in aftermath_last(one_of_each)]
+
+
+def _exit_code(run: RunEvidence, criteria: Criteria) -> int:
+    cause = run.cause
+    if cause.id == "evidence-contradicted":
+        return EXIT_GPU_CONTRACT if run.gpus_required else EXIT_ENGINE
+    if cause.id in ("gpu-contract", "gpu-not-used"):
+        return EXIT_GPU_CONTRACT
+    if cause.id in ("engine-error", "agent-lost", "unknown"):
+        return EXIT_ENGINE
+    if cause.id == "evidence-lost":
+        failed = cause.target_exit_code if run.evidence.exited else run.state and run.state.exit_code
+        return EXIT_TARGET_FAILED if failed else EXIT_ENGINE
+    if cause.id == "stopped" and (run.evidence.exited is None or interrupted_by_user(run)):
+        return EXIT_INTERRUPTED
+    if cause.id == "stopped" and ended_unfinished(run) and not stopped_by_user(run):
+        return EXIT_TARGET_FAILED
+    if cause.id == "pruned":
+        return EXIT_DONE
+    if cause.id == "timeout" or (cause.id != "running" and cause.target_exit_code != 0):
+        return EXIT_TARGET_FAILED
+    failed_ids = {criterion.id for criterion in criteria if criterion.verdict == "fail"}
+    if cause.id == "finished" and failed_ids & set(GPU_CONTRACT):
+        return EXIT_GPU_CONTRACT
+    if run.plan.job.strict and failed_ids:
+        return EXIT_CRITERIA
+    return EXIT_DONE
+
+
+def _warnings(run: RunEvidence) -> tuple[str, ...]:
+    """Return sentences that no reader may miss, the most important first."""
+    evidence, warnings = run.evidence, []
+    if run.plan.agent.gpu_mode == "auto-cpu":
+        warnings.append("This ran on the CPU: --gpus auto found no usable GPU; --gpus all would have failed instead")
+    warnings += [warning for warning in run.plan.warnings if warning not in warnings]
+    kills = evidence.exited.number("oom_kills") if evidence.exited else None
+    if kills and kills > 0 and evidence.exited and evidence.exited.number("exit_code") == 0:
+        warnings.append(f"The kernel's OOM killer ended {count(int(kills), 'process')} of the run, which continued")
+    warnings += files_outside(run)
+    if evidence.missing_lines:
+        lines = count(evidence.missing_lines, "line")
+        warnings.append(f"{lines} of the agent's evidence never arrived: what they would prove is unproven")
+    if lost := lost_output_lines(run):
+        warnings.append(f"{count(lost, 'line')} of output are in no log: the cluster cut them before they were read")
+    if why := alterable(run):
+        warnings.append(f"Evidence could be altered by the target: {why}")
+    if unreadable := len(evidence.all(ReportUnreadable)):
+        lines = count(unreadable, "line")
+        warnings.append(
+            f"{lines} that the script wrote to $SEATRIAL_EVENTS were skipped: not JSON objects, or too long"
+        )
+    if evidence.skipped_lines:
+        lines = count(evidence.skipped_lines, "line")
+        warnings.append(f"{lines} of events.jsonl could not be read: truncated or edited by hand; the rest is judged")
+    if run.plan.job.serve is not None and run.cause.id not in ("running", "stopped", "finished", "gpu-contract"):
+        warnings.append(f"The server is down. Start it again: seatrial serve {run.plan.job.serve.typed}")
+    if evidence.hook_stopped:
+        warnings.append(f"Steps were not measured to the end: the hook switched itself off ({evidence.hook_stopped})")
+    if evidence.steps.dropped:
+        warnings.append(f"{len(evidence.steps.dropped)} of the script's metrics were skipped: too many names")
+    return (*warnings, *dict.fromkeys(evidence.jumps))

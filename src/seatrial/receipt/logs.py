@@ -1,0 +1,288 @@
+"""The target's output: known failures, the exception it died of, and the last lines of both streams."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+from seatrial.errors import UntrustedPathError
+from seatrial.findings.finding import Finding
+from seatrial.findings.match import STEERS, match_lines, without_steering
+from seatrial.receipt.fields import clean, clean_line
+from seatrial.receipt.outcome import LogEnd
+from seatrial.system.nofollow import open_regular
+
+#: The agent's names for the two streams, in the run folder.
+STREAMS = ("stderr.log", "stdout.log")
+
+#: Beside them: ``<unix time> <1|2> <bytes>`` for each chunk of stdout (1) and stderr (2), in the order they came.
+INDEX = "output.idx"
+
+_CHUNK = re.compile(r"(\d{1,12}(?:\.\d{1,9})?) ([12]) (\d{1,15})")
+
+#: Bytes read from the end of a log for the last traceback: torch's longest are some 20 kB a rank.
+TAIL_BYTES = 256 * 1024
+
+#: A progress bar writes megabytes without a line end; longer lines are read in pieces.
+MAX_LINE_BYTES = 64 * 1024
+
+#: Lines kept of the beginning and the end of a stream, where a script reports why it leaves.
+FEW_LINES = 3
+
+#: Kept of a log's end: lines of each stream (a screen), of a traceback (deeper frames are the framework's), and
+#: letters of a line.
+MAX_LINES, MAX_FRAMES, MAX_LETTERS = 40, 60, 400
+
+TRACEBACK = "Traceback (most recent call last):"
+_EXCEPTION = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?$")
+#: The sides and edges of a frame around text, as rich draws it.
+_SIDES, _EDGES = ("│", "┃"), "╭╮╰╯─┏┓┗┛━┌┐└┘"
+_FRAME = re.compile(r"^  File \".*\", line \d+, in (\S+)$")
+#: torch.distributed puts this before every line a rank prints of its traceback.
+_RANK = re.compile(r"^\[rank\d+\]:\s?")
+#: Python prints this before the traceback of an exception in a thread, in __del__, at exit, in logging, and in a
+#: task, of which it names the task or the handle in a line of its own.
+_GOES_ON = re.compile(
+    r"Exception (ignored )?in\b|Error in atexit\._run_exitfuncs|--- Logging error ---|(task|future|handle): <"
+)
+
+#: A program that goes on longer than this after an exception has other last words. Buffered standard output is written
+#: at the end, which takes less.
+_SOON_S = 2.0
+#: A launcher raises these because a child failed; they do not explain why the child did.
+_LAUNCHER_ERRORS = (
+    "ChildFailedError",
+    "ProcessExitedException",
+    "ProcessRaisedException",
+    "RendezvousConnectionError",
+)
+
+
+@dataclass(frozen=True)
+class Output:
+    """The output of a run, as far as a receipt judges it.
+
+    Attributes:
+        findings: known failures in stderr and stdout, one of each.
+        exception: the last Python exception on stderr, ``ValueError: …``, or None. raised_in: the function.
+        last_line: the last line on stderr that is not indented, or None. If a launcher reports that a rank failed, the
+            rank's own last ``error: …``.
+        ends_with_exception: stderr ends with the traceback of an exception that was not announced as harmless, and
+            stdout ends not long after it.
+        after_stderr: lines of stdout after the last of stderr; () if the index of both does not show them.
+        chunk_times: Unix times of the last chunks; () if there was no output, None if there is no index.
+        lines: not empty, of both streams. line_ends: of all lines.
+        first_lines, last_lines: a few of either stream, those of stderr first.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    exception: str | None = None
+    raised_in: str | None = None
+    last_line: str | None = None
+    ends_with_exception: bool = False
+    after_stderr: tuple[str, ...] = ()
+    chunk_times: tuple[float, ...] | None = None
+    lines: int = 0
+    line_ends: int = 0
+    first_lines: tuple[str, ...] = ()
+    last_lines: tuple[str, ...] = ()
+
+
+def read_output(run_dir: Path) -> Output:
+    """Read both logs of a run; a missing log is empty."""
+    findings: dict[str, Finding] = {}
+    ends = [_Ends() for _ in STREAMS]
+    for name, end in zip(STREAMS, ends, strict=True):
+        for finding in match_lines(end.watch(_lines(run_dir / name))):
+            finding.evidence = [f"{name} {clean(line)}" for line in finding.evidence]
+            findings.setdefault(finding.id, finding)
+    tail = [_RANK.sub("", line) for line in _tail(run_dir / STREAMS[0]).splitlines()]
+    printed = [inside for line in tail if (inside := _without_frame(line)).strip()]
+    chunks = _last_chunks(run_dir)
+    last_line = next((line for line in reversed(printed) if not line[0].isspace()), printed[-1] if printed else None)
+    if any(error in line for line in printed for error in _LAUNCHER_ERRORS):
+        last_line = next((line for line in reversed(printed) if line.startswith("error: ")), last_line)
+    exception, raised_in = _last_exception(tail)
+    return Output(
+        findings=tuple(findings.values()),
+        exception=exception,
+        raised_in=raised_in,
+        last_line=clean(last_line) if last_line else None,
+        ends_with_exception=_ends_with_exception(tail) and not _went_on(run_dir),
+        after_stderr=_after_stderr(run_dir, chunks),
+        chunk_times=_chunk_times(run_dir, chunks),
+        lines=sum(end.count for end in ends),
+        line_ends=sum(end.line_ends for end in ends),
+        first_lines=tuple(clean(line) for end in ends for line in end.first),
+        last_lines=tuple(clean(line) for end in ends for line in end.last),
+    )
+
+
+def _without_frame(line: str) -> str:
+    """Return the text inside the frame that rich, and typer with it, draws around errors; "" for its edges."""
+    inside = line.strip()
+    if inside[:1] in _SIDES and inside[-1:] in _SIDES and len(inside) > 1:
+        return inside[1:-1].strip()
+    return "" if inside and not inside.strip(_EDGES) else line
+
+
+class _Ends:
+    """Counts lines, and keeps the first and the last that are not empty."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.line_ends = 0
+        self._first: list[bytes] = []
+        self._last: deque[bytes] = deque(maxlen=FEW_LINES)
+
+    def watch(self, lines: Iterator[bytes]) -> Iterator[bytes]:
+        for line in lines:
+            self.line_ends += line.endswith(b"\n")
+            if not line.isspace():
+                self.count += 1
+                self._last.append(line)
+                if self.count <= FEW_LINES:
+                    self._first.append(line)
+            yield line
+
+    @property
+    def first(self) -> list[str]:
+        return _text(self._first)
+
+    @property
+    def last(self) -> list[str]:
+        return _text(self._last)
+
+
+def _text(lines: Iterable[bytes]) -> list[str]:
+    """Decode lines; of one that a progress bar has drawn over, keep the last state."""
+    return [line.decode("utf-8", "replace").strip().rpartition("\r")[2] for line in lines]
+
+
+def _last_exception(lines: list[str]) -> tuple[str | None, str | None]:
+    """Return (type and message, function that raised it) of the last traceback that is not a launcher's own."""
+    for start in reversed([i for i, line in enumerate(lines) if line.startswith(TRACEBACK)]):
+        function = None
+        for number, line in enumerate(lines[start + 1 :], start + 2):
+            match = _EXCEPTION.match(line)
+            if match is None:  # the indented frames
+                function = frame[1] if (frame := _FRAME.match(line)) else function
+                continue
+            if match.group(1).rpartition(".")[2] in _LAUNCHER_ERRORS:
+                break
+            below = lines[number] if line.endswith(":") and number < len(lines) else ""
+            return clean(f"{line} {below.strip()}" if below.startswith((" ", "\t")) else line), function
+    return None, None
+
+
+def _ends_with_exception(lines: list[str]) -> bool:
+    """Return whether the last line is that of an exception, unless Python announced before it that it goes on."""
+    printed = [line for line in lines if line.strip()]
+    start = next((at for at in range(len(printed) - 1, -1, -1) if printed[at].startswith(TRACEBACK)), None)
+    if start is None or (start and _GOES_ON.match(printed[start - 1])):
+        return False
+    below = [line for line in printed[start + 1 :] if not line[0].isspace()]
+    return len(below) == 1 and printed[-1] == below[0] and _EXCEPTION.match(below[0]) is not None
+
+
+def _went_on(run_dir: Path) -> bool:
+    """Return whether stdout was written to long after stderr."""
+    stderr, stdout = (run_dir / name for name in STREAMS)
+    try:
+        return stdout.stat().st_mtime - stderr.stat().st_mtime > _SOON_S
+    except FileNotFoundError:
+        return False
+
+
+def _last_chunks(run_dir: Path) -> list[tuple[float, str, int]]:
+    """Return (unix time, stream, bytes) of the last chunks of both logs, in the order they came."""
+    found = (_CHUNK.fullmatch(line) for line in _tail(run_dir / INDEX).splitlines())
+    return [(float(chunk[1]), chunk[2], int(chunk[3])) for chunk in found if chunk]
+
+
+def _chunk_times(run_dir: Path, chunks: list[tuple[float, str, int]]) -> tuple[float, ...] | None:
+    silent = (run_dir / INDEX).is_file() and not any(_tail(run_dir / name) for name in (INDEX, *STREAMS))
+    return tuple(at for at, _, _ in chunks) if chunks or silent else None
+
+
+def _after_stderr(run_dir: Path, chunks: list[tuple[float, str, int]]) -> tuple[str, ...]:
+    behind = takewhile(lambda chunk: chunk[1] == "1", reversed(chunks))
+    size = sum(count for _, _, count in behind)
+    printed = _tail(run_dir / STREAMS[1], size).splitlines() if size else []
+    return tuple(clean(line) for line in printed if line.strip())
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            for line in iter(lambda: file.readline(MAX_LINE_BYTES), b""):
+                yield without_steering(line)
+    except FileNotFoundError:
+        return
+
+
+def _tail(path: Path, most_bytes: int = TAIL_BYTES) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - min(most_bytes, TAIL_BYTES)))
+            return STEERS.sub(b"", file.read()).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
+
+
+def read_log_end(run_dir: Path) -> LogEnd | None:
+    """Read the last traceback of stderr and the last lines of both streams; None if nothing was printed."""
+    stderr, stdout = (_end_lines(run_dir / name) for name in STREAMS)
+    end = LogEnd(traceback=tuple(_last_traceback(stderr)), stderr=_last(stderr), stdout=_last(stdout))
+    return end if end.stderr or end.stdout else None
+
+
+def _end_lines(path: Path) -> list[str]:
+    try:
+        with open_regular(path) as file:
+            file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
+            text = file.read(TAIL_BYTES).decode("utf-8", "replace").replace("\r\n", "\n")
+    except (FileNotFoundError, UntrustedPathError):
+        text = ""
+    seen = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))  # a progress bar drew over the rest
+    return [_cut(clean_line(line)) for line in seen]
+
+
+def _cut(line: str) -> str:
+    kept = line.rstrip().encode("utf-8", "replace").decode()
+    return kept if len(kept) <= MAX_LETTERS else kept[: MAX_LETTERS - 1] + "…"
+
+
+def _last(lines: Sequence[str]) -> tuple[str, ...]:
+    """Return the last lines, without empty ones at the end."""
+    end = len(lines)
+    while end and not lines[end - 1].strip():
+        end -= 1
+    return tuple(lines[max(0, end - MAX_LINES) : end])
+
+
+def _last_traceback(lines: Sequence[str]) -> list[str]:
+    """Return the last traceback that is not a launcher's own, with the indented lines below its exception."""
+    plain = [_RANK.sub("", line) for line in lines]
+    for start in reversed([place for place, line in enumerate(plain) if line.startswith(TRACEBACK)]):
+        end = start + 1
+        while end < len(plain) and (plain[end].startswith((" ", "\t")) or not plain[end]):
+            end += 1
+        if end < len(plain) and not any(name in plain[end] for name in _LAUNCHER_ERRORS):
+            last = end + 1
+            while last < len(plain) and plain[last].startswith((" ", "\t")) and plain[last].strip():
+                last += 1
+            return _shortened(plain[start:last])
+    return []
+
+
+def _shortened(lines: list[str]) -> list[str]:
+    if len(lines) <= MAX_FRAMES:
+        return lines
+    first = MAX_FRAMES // 3
+    left_out = len(lines) - MAX_FRAMES
+    return [*lines[:first], f"  … {left_out} lines left out …", *lines[first + left_out :]]

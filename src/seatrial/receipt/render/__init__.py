@@ -1,0 +1,1 @@
+"""Renderings of a receipt; they know only blocks of rows."""

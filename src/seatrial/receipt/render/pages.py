@@ -1,0 +1,99 @@
+"""HTML pages from templates, all in one look. Values are escaped; only our own drawings are not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib import resources
+from typing import Any, NamedTuple
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from seatrial.findings.finding import CAUSE, FIX
+from seatrial.receipt.render.svg import draw, draw_bars, draw_stack, legend
+from seatrial.receipt.section import Bars, Plot
+
+#: The package of this module: its templates are part of every other package's pages.
+PACKAGE = "seatrial.receipt.render"
+
+#: A plot as wide as two beside one another.
+_WIDE = 784
+
+
+class Chip(NamedTuple):
+    """A state in a word or two: the class of look.css, and a mark, so that the colour adds no information."""
+
+    colour: str
+    mark: str
+
+
+#: By a receipt's outcome.
+LEVELS = {
+    "good": Chip("pass", "✓ "),
+    "bad": Chip("fail", "✗ "),
+    "warning": Chip("warning", "! "),
+    "none": Chip("none", ""),
+}
+
+#: By a criterion's weight.
+VERDICTS = {
+    "pass": Chip("pass", "✓ pass"),
+    "fail": Chip("fail", "✗ fail"),
+    "warning": Chip("warning", "! warning"),
+    "not judged": Chip("none", "not judged"),
+}
+
+#: By the state of a trial, a stage or a service.
+STATES = {
+    "done": Chip("pass", "✓ "),
+    "unchanged": Chip("pass", "= "),
+    "failed": Chip("fail", "✗ "),
+    "stopped": Chip("warning", "! "),
+    "running": Chip("live", "● "),
+}
+OTHER = Chip("none", "")
+
+
+def render_page(package: str, name: str, **values: Any) -> str:
+    """Return the page of a package's template: ``render_page("seatrial.monitor", "compare.html", …)``."""
+    return _environment(package).get_template(name).render(**values)
+
+
+def compile_pages(package: str) -> None:
+    """Compile a package's templates, so that its first page need not wait for that."""
+    made = _environment(package)
+    for name in made.list_templates():
+        made.get_template(name)
+
+
+@lru_cache(maxsize=1)
+def style_sheet() -> str:
+    return resources.files(PACKAGE).joinpath("look.css").read_text(encoding="utf-8")
+
+
+@lru_cache(maxsize=8)
+def _environment(package: str) -> Environment:
+    loader = ChoiceLoader([PackageLoader(package, "templates"), PackageLoader(PACKAGE, "templates")])
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True)
+    made.globals.update(CAUSE=CAUSE, FIX=FIX, LEVELS=LEVELS, VERDICTS=VERDICTS, look=Markup(style_sheet()))
+    made.filters.update(legend=legend, draw=_draw, wide=_draw_wide, stack=_draw_stack, histogram=_draw_bars)
+    return made
+
+
+# The drawings escape every name in them.
+def _draw(plot: Plot, window: tuple[float, float] | None, styles: Sequence[str] | None = None) -> Markup:
+    return Markup(draw(plot, window, styles=styles))
+
+
+def _draw_wide(plot: Plot, window: tuple[float, float] | None, styles: Sequence[str] | None = None) -> Markup:
+    return Markup(draw(plot, window, styles=styles, width=_WIDE))
+
+
+def _draw_stack(plot: Plot, colours: Sequence[str]) -> tuple[Markup, list[tuple[float, str]]]:
+    svg, ticks = draw_stack(plot, colours)
+    return Markup(svg), ticks
+
+
+def _draw_bars(bars: Bars) -> Markup:
+    return Markup(draw_bars(bars))

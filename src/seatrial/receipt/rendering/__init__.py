@@ -1,1 +1,0 @@
-"""A receipt as text: terminal, Markdown and HTML."""

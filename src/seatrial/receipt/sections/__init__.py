@@ -1,0 +1,1 @@
+"""The sections of a receipt, a class each: evidence, judgement and rows."""

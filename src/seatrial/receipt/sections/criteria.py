@@ -1,0 +1,336 @@
+"""Criteria: pass, fail or not judged, each with a reason.
+
+"Not judged" means that there is no evidence, or that the question does not apply. It never means "probably". A
+criterion that was requested explicitly and has no evidence fails.
+"""
+
+from __future__ import annotations
+
+import glob
+import stat
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from seatrial.events import MODEL_SUFFIXES, FilesOutside, HostLaunched, ModelsSaved
+from seatrial.job.condition import holds
+from seatrial.job.units import format_bytes, format_seconds
+from seatrial.receipt.fields import clean
+from seatrial.receipt.formatting import count, figure, quote
+from seatrial.receipt.section import Block, Criterion, Section, Verdict, Verdicts
+
+if TYPE_CHECKING:
+    from seatrial.receipt.evidence import RunEvidence
+    from seatrial.receipt.model import Receipt
+
+#: Fewer samples than this in the training window make no mean.
+MIN_SAMPLES = 3
+
+#: Files looked at, at most: os.walk over the 125 000 of a /usr took 1.2 s from a warm cache, 6 s from a cold one.
+MAX_FILES = 200_000
+
+#: File times come from the kernel's coarse clock, which is up to one tick (10 ms at HZ=100) behind.
+CLOCK_SLACK_S = 0.01
+
+#: Layers of known failures without any relation to the GPU: findings, but not held against the CUDA criterion.
+_NOT_OF_CUDA = ("disk", "training", "script")
+
+#: The same in other layers.
+_NEITHER = {
+    "address-in-use",
+    "connection-refused",
+    "download-failed",
+    "gated-download",
+    "host-out-of-memory",
+    "loss-not-finite",
+    "mount-permission",
+    "no-c-compiler",
+    "no-input",
+    "no-network",
+    "no-terminal",
+    "older-keras",
+    "permission-denied",
+    "project-module-not-on-path",
+    "python-module-missing",
+    "python-part-missing",
+    "ranks-host-unknown",
+    "shared-memory-too-small",
+    "too-many-open-files",
+    "too-many-processes",
+    "torch-six-removed",
+    "user-unknown",
+}
+
+#: Failures in those layers that CUDA itself reports.
+_OF_CUDA = {
+    "bitsandbytes-cuda",
+    "cuda-after-fork",
+    "cuda-libraries-mixed",
+    "cuda-library-missing",
+    "cudnn-no-algorithm",
+    "kernel-timeout",
+    "ranks-share-a-gpu",
+}
+
+#: ``--gpus`` requests these, also ``auto`` that found some.
+GPU_CONTRACT = ("gpus-visible", "ran-on-gpu")
+
+#: Criterion → its key in [criteria], if it has a default.
+_KEYS = {"gpu-busy": "mean_utilization_pct", "image-size": "max_image_bytes", "model-saved": "model"}
+
+#: Not judged of a server, which waits for requests, ends when it is stopped and saves nothing, nor of a tune.
+_OF_TRAINING = ("gpu-busy", "in-time", "model-saved")
+
+#: Judged only of a run with GPUs.
+_OF_GPUS = (*GPU_CONTRACT, "gpu-busy", "clean-output")
+
+
+class Judgement(NamedTuple):
+    """A verdict and its reason; ``expected`` and ``measured`` are its two sides in words, if it has two."""
+
+    verdict: Verdict
+    evidence: str
+    expected: str | None = None
+    measured: str | None = None
+
+
+Judge = Callable[["RunEvidence"], Judgement]
+
+
+class CriteriaSection(Section):
+    title = "Criteria"
+
+    def judge(self, run: RunEvidence) -> list[Criterion]:
+        criteria = [
+            as_criterion(run, "in-time", "Finished within the time limit", _in_time),
+            as_criterion(run, "model-saved", "Model saved", judge_saved_model),
+            as_criterion(run, "clean-output", "No CUDA error or warning in the output", _clean_output),
+            as_criterion(run, "image-size", "Image small enough", _image_size),
+        ]
+        if run.plan.job.target.kind == "recipe" and run.plan.job.target.value == "export":
+            criteria.append(as_criterion(run, "export-agrees", "Exported model agrees", _exported_model))
+        for name, condition in run.plan.job.criteria.metrics.items():
+            judge = _metric(name, condition)
+            criteria.append(as_criterion(run, f"metric-{name}", f"Metric {name}", judge))
+        return criteria
+
+    def blocks(self, receipt: Receipt) -> list[Block]:
+        return [Verdicts(receipt.criteria)] if receipt.criteria else []
+
+
+def as_criterion(run: RunEvidence, id: str, title: str, judge: Judge) -> Criterion:
+    """Judge a criterion, unless it does not apply to this kind of run."""
+    reason = _trains_nothing(run)
+    if reason is not None and id in _OF_TRAINING:
+        judgement = Judgement("not judged", reason)
+    elif id in _OF_GPUS and not run.gpus_required:
+        fell_back = run.plan.agent.gpu_mode == "auto-cpu"
+        why = "no GPU was found, so --gpus auto ran on the CPU" if fell_back else "no GPU was requested"
+        judgement = Judgement("not judged", why)
+    else:
+        judgement = judge(run)
+    return Criterion(id=id, title=title, **judgement._asdict(), asked=_is_asked(run, id, judgement.verdict))
+
+
+def _is_asked(run: RunEvidence, id: str, verdict: Verdict) -> bool:
+    """Return whether the run requested it; --strict requests all that could be judged.
+
+    A question that does not apply (a GPU's on a CPU run, an image's of a local run) was not requested, nor was one that
+    is switched off.
+    """
+    if run.plan.job.strict and verdict != "not judged":
+        return True
+    if id == "clean-output":
+        return False
+    key, criteria = _KEYS.get(id), run.plan.job.criteria
+    if key is not None and (key not in criteria.model_fields_set or getattr(criteria, key) is None):
+        return False
+    if id in (*GPU_CONTRACT, "gpu-busy"):
+        return run.gpus_required and not (id in _OF_TRAINING and _trains_nothing(run))
+    return id not in ("in-time", "image-size", "model-saved") or verdict != "not judged"
+
+
+def _trains_nothing(run: RunEvidence) -> str | None:
+    """Return why a run has no training to be judged, or None."""
+    if run.plan.job.serve is not None:
+        return "it serves"
+    return "it tries changes" if run.plan.job.tuning is not None else None
+
+
+def _in_time(run: RunEvidence) -> Judgement:
+    limit = run.plan.job.criteria.finished_within_s or run.plan.job.timeout_s
+    wall_s = run.measurements.wall_s
+    if limit is None:
+        return Judgement("not judged", "no time limit was set")
+    expected = f"within {format_seconds(limit)}"
+    if wall_s is None:
+        return Judgement("fail", "the target never ran", expected, None)
+    measured = format_seconds(wall_s)
+    if run.cause.id not in ("finished", "gpu-not-used"):
+        return Judgement("fail", f"it did not finish: it ended after {measured}", expected, measured)
+    return Judgement(("pass" if wall_s <= limit else "fail"), f"finished in {measured}", expected, measured)
+
+
+def _clean_output(run: RunEvidence) -> Judgement:
+    from seatrial.findings.catalogue import entries
+
+    if run.evidence.target_started is None:
+        return Judgement("not judged", "the target was not started")
+    neither = _NEITHER | {entry.id for entry in entries(_NOT_OF_CUDA)} - _OF_CUDA
+    trouble = [f for f in run.output.findings if f.severity != "info" and f.id not in neither]
+    if trouble:
+        shown = f" ({quote(trouble[0].evidence[0])})" if trouble[0].evidence else ""
+        return Judgement("fail", f"{', '.join(f.id for f in trouble)}{shown}")
+    return Judgement("pass", "no known CUDA failure in stdout or stderr")
+
+
+def _image_size(run: RunEvidence) -> Judgement:
+    from seatrial.images.build.size import python_mount
+
+    limit, size = run.plan.job.criteria.max_image_bytes, run.image_bytes
+    if run.plan.on_the_host:
+        return Judgement("not judged", "a local run has no image")
+    if limit is None:
+        return Judgement("not judged", "disabled in [criteria]")
+    if run.evidence.first(HostLaunched) is None:
+        return Judgement("not judged", "the container was not started")
+    if (mount := python_mount(run.plan)) is not None:
+        return Judgement("not judged", f"Python comes from the mount {mount}, not from the image")
+    if size is None:
+        return Judgement("not judged", "the image's files were not counted")
+    verdict: Verdict = "pass" if size <= limit else "fail"
+    words = format_bytes(size)
+    return Judgement(verdict, f"the image is {words}", f"at most {format_bytes(limit)}", words)
+
+
+def _metric(name: str, condition: str) -> Judge:
+    """Judge a condition on the last value reported under a name; one that is never reported fails."""
+
+    def judge(run: RunEvidence) -> Judgement:
+        if holds(condition, 0.0) is None:
+            return Judgement("fail", f"the condition {clean(condition)!r} is invalid; write, for example, '>= 0.985'")
+        found = run.evidence.steps.find(name)
+        if found is None:
+            reported = ", ".join(list(run.evidence.steps.series)[:8]) or "no number at all"
+            missing = f"the target never reported {name} to $SEATRIAL_EVENTS; it reported {reported}"
+            return Judgement("fail", missing, condition, None)
+        reported_as, points = found
+        last = points[-1][1]
+        verdict: Verdict = "pass" if holds(condition, last) else "fail"
+        return Judgement(verdict, f"last {reported_as}: {figure(last)}", condition, figure(last))
+
+    return judge
+
+
+def _exported_model(run: RunEvidence) -> Judgement:
+    """Judge by the export program's own word: it computes both sides in the container."""
+    found, allowed = (run.evidence.steps.find(name) for name in ("largest_difference", "tolerance"))
+    if found is None or allowed is None:
+        return Judgement("fail", "the two models were not compared", "a comparison", None)
+    difference, tolerance = found[1][-1][1], allowed[1][-1][1]
+    return Judgement(
+        "pass" if difference <= tolerance else "fail",
+        f"largest difference {figure(difference)}, tolerance {figure(tolerance)}, as the export program measured",
+        f"at most {figure(tolerance)}",
+        figure(difference),
+    )
+
+
+def judge_saved_model(run: RunEvidence) -> Judgement:
+    """Require a matching file that is not empty and newer than the target's start.
+
+    The models folder is searched, then the project, HOME, and the files copied out of the container, without
+    ``criteria.model`` for the usual suffixes. A job that names neither a model nor a models folder, and leaves nothing,
+    is not judged: not every script saves a model.
+    """
+    started = run.files_since
+    if started is None:
+        return Judgement("not judged", "the target was not started")
+    plan, patterns = run.plan, run.plan.job.criteria.model
+    if not plan.on_this_host:
+        return _saved_in_pods(run, patterns)
+    looked = (run.models_folder, plan.job.project, run.home_folder, *_copied(run))
+    folders = [folder for folder in looked if folder is not None]
+    found = list(dict.fromkeys(file for folder in folders for file in _candidates(folder, patterns, run.run_dir)))
+    new = [(path, size) for path, size, modified in found if modified >= started - CLOCK_SLACK_S]
+    saved = [(path, size) for path, size in new if size]
+    if saved:
+        path, size = max(saved, key=lambda file: file[1])
+        more = f" and {count(len(saved) - 1, 'more file')}" if len(saved) > 1 else ""
+        return Judgement("pass", f"{_shown(path, folders)}, {format_bytes(size)}{more}, written by this run")
+    wanted = ", ".join(patterns) or "a new model file"
+    if new:
+        return Judgement("fail", f"{_shown(new[0][0], folders)} was written but is empty", wanted, "0 B")
+    if found and (patterns or run.promises_a_model):
+        path = max(found, key=lambda file: file[2])[0]
+        return Judgement("fail", f"{_shown(path, folders)} exists, but is older than this run", wanted, "no new file")
+    if plan.agent.node_rank is not None:
+        return Judgement("not judged", "nothing was written here: rank 0 saves, and it may be on another host")
+    if patterns or run.promises_a_model:
+        where = f"in {_shown(run.models_folder, folders[1:])} or " if run.models_folder else ""
+        return Judgement("fail", f"no matching file was written {where}in the project", wanted, "no new file")
+    return Judgement(
+        "not judged", "no model file was written, and the job names no models folder (--models) or [criteria] model"
+    )
+
+
+def _saved_in_pods(run: RunEvidence, patterns: tuple[str, ...]) -> Judgement:
+    """Judge by the agents' reports: on a cluster they look at the end of each attempt."""
+    reports = run.evidence.all(ModelsSaved)
+    if not reports:
+        return Judgement("not judged", "no agent reported saved models")
+    files = {
+        str(file["path"]): int(file["bytes"])
+        for event in reports
+        for file in event.keys.get("files") or []
+        if not patterns or any(fnmatch(str(file["path"]), pattern.removeprefix("/models/")) for pattern in patterns)
+    }
+    volume = run.plan.job.kubernetes.models
+    where = str(volume or "the pod")
+    wanted = ", ".join(patterns) or "a new model file"
+    if not files and (patterns or volume is not None):
+        return Judgement("fail", f"no matching file was written to {where}", wanted, "no new file")
+    if not files:
+        return Judgement("not judged", "no model file was written, and the job names no volume for models (--models)")
+    path, size = max(files.items(), key=lambda file: file[1])
+    if not size:
+        return Judgement("fail", f"{clean(path)} was written to {where} but is empty", wanted, "0 B")
+    more = f" and {count(len(files) - 1, 'more file')}" if len(files) > 1 else ""
+    kept = "" if volume is not None else ", which was deleted with it"
+    return Judgement("pass", f"{clean(path)}, {format_bytes(size)}{more}, on {where}{kept}, written by this run")
+
+
+def _copied(run: RunEvidence) -> list[Path]:
+    outputs = run.outputs_folder
+    names = [Path(str(event.keys.get("folder"))).name for event in run.evidence.all(FilesOutside)]
+    return [outputs / name for name in names if outputs is not None]
+
+
+def _candidates(folder: Path, patterns: tuple[str, ...], run_dir: Path) -> Iterator[tuple[Path, int, float]]:
+    """Yield (path, bytes, modification time) of the files that match."""
+    names = _walk(folder, run_dir)
+    if patterns:  # glob, unlike Path.glob, takes absolute patterns too
+        names = (folder / name for p in patterns for name in glob.iglob(p, root_dir=folder, recursive=True))  # noqa: PTH207
+    for path in names:
+        try:
+            status = path.lstat()
+        except OSError:  # gone since
+            continue
+        if stat.S_ISREG(status.st_mode):  # a link leads to a file that is not this run's
+            yield path, status.st_size, status.st_mtime
+
+
+def _walk(folder: Path, run_dir: Path) -> Iterator[Path]:
+    """Yield files with a model's suffix. A container may write here: no link is followed, entries are capped."""
+    from seatrial.system.nofollow import NO_RESULTS, files_below
+
+    for entry in files_below(folder, most_entries=MAX_FILES, skip=NO_RESULTS):
+        if entry.name.lower().endswith(MODEL_SUFFIXES) and not Path(entry.path).is_relative_to(run_dir):
+            yield Path(entry.path)
+
+
+def _shown(path: Path, folders: list[Path]) -> str:
+    """Return the path with the name of the folder it is in: ``models/mnist.pth``."""
+    folder = next((f for f in folders if path.is_relative_to(f)), None)
+    return clean(str(Path(folder.name, path.relative_to(folder)) if folder else path))

@@ -1,0 +1,462 @@
+"""Findings: known failures of this run, as its own plan explains them, with the command to run next."""
+
+from __future__ import annotations
+
+import ast
+import os
+import posixpath
+import re
+import shlex
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from seatrial.errors import SeatrialError
+from seatrial.events import FilesOutside, Signal, is_result
+from seatrial.findings.catalogue import by_id
+from seatrial.findings.finding import Finding
+from seatrial.findings.own_words import with_own_words
+from seatrial.job.units import format_bytes, format_seconds
+from seatrial.receipt.fields import clean, items, mapping, whole
+from seatrial.receipt.formatting import count, quote
+from seatrial.receipt.section import Block, Log, Notices, Section
+from seatrial.receipt.sections.criteria import CLOCK_SLACK_S, judge_saved_model
+
+if TYPE_CHECKING:
+    from seatrial.job.plan import Plan
+    from seatrial.receipt.evidence import RunEvidence
+    from seatrial.receipt.logs import Output
+    from seatrial.receipt.model import Receipt
+
+#: Frameworks report these if there is no GPU, and go on.
+_EXPECTED_WITHOUT_GPU = {
+    "gpu-taken-for-granted",
+    "jax-cuda-failed",
+    "jax-no-gpu",
+    "libcuda-missing",
+    "no-cuda-device",
+    "pin-memory-without-gpu",
+    "tensorflow-no-gpu",
+    "tensorflow-without-cuda",
+}
+
+#: A script that went on without them missed nothing.
+_EXPECTED_WITHOUT_TERMINAL = {"no-input", "no-terminal"}
+
+
+class FindingsSection(Section):
+    title = "Findings"
+
+    def findings(self, run: RunEvidence) -> list[Finding]:
+        """Return the findings of the agent, the engine, the output and the logs."""
+        found = [*run.evidence.findings, *run.engine_findings]
+        found += [_of_this_run(finding, run) for finding in run.output.findings]
+        memory = run.measurements.gpu_memory
+        if memory is not None and memory.failed is not None:
+            found.append(by_id("gpu-memory-not-held").finding([memory.failed]))
+        looks = (_missing_file, _lost_files, _out_of_memory, _did_nothing, _failed_quietly, _went_to_background)
+        return [*found, *(finding for look in looks if (finding := look(run)))]
+
+    def blocks(self, receipt: Receipt) -> list[Block]:
+        return [Notices(receipt.findings)] if receipt.findings else []
+
+
+class Ending(Section):
+    """The end of the logs, on a page of its own."""
+
+    title = "Why it failed"
+    embedded = False
+
+    def blocks(self, receipt: Receipt) -> list[Block]:
+        end = receipt.ending
+        if end is None:
+            return []
+        stdout = Log("Last lines of stdout", end.stdout)
+        if not end.traceback:
+            return [Log("Last lines of stderr", end.stderr), stdout]
+        folded = Log(f"Last {len(end.stderr)} lines of stderr", end.stderr, folded=True)
+        return [Log("Traceback", end.traceback), stdout, folded]
+
+
+def without_expected(found: list[Finding], run: RunEvidence) -> list[Finding]:
+    """Leave out expected findings of a run that finished: a CPU run without a GPU, any run without a terminal."""
+    if run.cause.id != "finished":
+        return found
+    expected = _EXPECTED_WITHOUT_TERMINAL | (set() if run.gpus_required else _EXPECTED_WITHOUT_GPU)
+    return [finding for finding in found if finding.id not in expected]
+
+
+#: torch reports these if the script takes a GPU for granted.
+_NEEDS_A_GPU = ("torch-cpu-only", "no-cuda-device")
+
+#: One of the arguments that argparse or Click names. argparse lists the choices: ``{train,eval}``.
+_ARGUMENT = re.compile(r"(?:\{[^}]*\}|[^,])+")
+_CHOICES = re.compile(r"\{([^,{}]+)[^{}]*\}")
+
+_MODULE = re.compile(r"No module named '([\w.]+)'")
+
+
+def _of_this_run(finding: Finding, run: RunEvidence) -> Finding:
+    """Return a more specific finding if the plan explains it, else the finding itself."""
+    if finding.id in _NEEDS_A_GPU and run.plan.agent.gpu_mode != "required":
+        return by_id("gpu-taken-for-granted").finding(finding.evidence)
+    if finding.id == "arguments-missing" and run.plan.job.serve is None:
+        return _with_each_argument(finding, run.plan)
+    if finding.id in ("python-module-missing", "python-part-missing"):
+        return _module_of_project(finding, run)
+    return finding
+
+
+def _with_each_argument(finding: Finding, plan: Plan) -> Finding:
+    """Add a value for each missing argument to the command: ``a, -l/--lr`` are two; of several choices, the first."""
+    given: list[str] = []
+    for named in _ARGUMENT.findall(finding.message.partition("not given ")[2]):
+        if choices := _CHOICES.fullmatch(named.strip()):
+            given.append(choices[1])
+            continue
+        name = named.strip("'[] ").split("/")[-1].strip("' ")
+        if not name or re.search(r"[\s{}]", name):
+            return finding
+        given += [name, "VALUE"] if name.startswith("-") else [name.upper()]
+    if not given:
+        return finding
+    words, arguments = _run_again(plan)
+    verb = [] if plan.job.tuning else ["run"]  # tune is in the line
+    command = shlex.join(["seatrial", *verb, *words, *(arguments or ["--"]), *given])
+    return _with_fix(finding, f"{command}   # or, to see them all: -- --help")
+
+
+def _module_of_project(finding: Finding, run: RunEvidence) -> Finding:
+    """Return where a missing module lies in the project, as the target sees it; it is not a package to install."""
+    from seatrial.job.reading.modules import folder_of
+
+    named = next((match for line in finding.evidence if (match := _MODULE.search(line))), None)
+    folder = folder_of(named[1].partition(".")[0], run.plan.job.project) if named else None
+    if named is None or folder is None:
+        return finding
+    seen = run.project if str(folder) == "." else f"{run.project}/{folder}"
+    have = run.plan.job.env.get("PYTHONPATH")
+    return by_id("project-module-not-on-path").finding(
+        finding.evidence,
+        values={"module": named[1], "folder": seen},
+        fix=f'in seatrial.toml: [env] PYTHONPATH = "{have}:{seen}"' if have else None,
+    )
+
+
+_NOT_FOUND = re.compile(r"FileNotFoundError: \[Errno 2\] No such file or directory: '([^'\x00]+)'")
+
+#: The function of Python's subprocess that starts a program.
+_STARTS_A_PROGRAM = "_execute_child"
+
+#: No path is longer (Linux's PATH_MAX).
+_MAX_PATH = 4096
+
+
+def _missing_file(run: RunEvidence) -> Finding | None:
+    """Return the finding for a target that ended with FileNotFoundError: where it looked, and where the file lies."""
+    missing = _NOT_FOUND.search(run.output.exception or "") if run.cause.target_exit_code else None
+    if missing is None or len(missing[1]) > _MAX_PATH:
+        return None
+    path = missing[1]
+    if any(f"'{path}'" in line for finding in run.output.findings for line in finding.evidence):
+        return None
+    if run.output.raised_in == _STARTS_A_PROGRAM and "/" not in path:
+        install = f"sudo apt-get install {shlex.quote(path)}   # or the package that has it"
+        fix = install if run.plan.on_the_host else None
+        evidence = [f"subprocess found no program {path}"]
+        return by_id("program-missing").finding(evidence, values={"program": path}, fix=fix)
+    root = os.path.normpath(run.project)
+    start = posixpath.join(root, run.plan.job.workdir or "")
+    target = posixpath.normpath(posixpath.join(start, path))
+    cause, fix = _place_of_file(path, target, start.rstrip("/"), root, run.plan)
+    return by_id("file-missing").finding(
+        [f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'"],
+        values={"path": path, "folder": posixpath.dirname(target)},
+        cause=cause,
+        fix=fix,
+    )
+
+
+def _place_of_file(path: str, target: str, start: str, root: str, plan: Plan) -> tuple[str, str | None]:
+    """Return the cause and, if it is known, the fix for a file that is missing at ``target``."""
+    folder = None if path.startswith("/") else _started_from(path, plan)
+    if folder is not None:
+        workdir = folder if plan.on_the_host else f"{root}/{folder}"
+        cause = f"The target starts in {start}; the file is there when it starts in {folder}/"
+        return cause, f"seatrial run … --workdir {shlex.quote(workdir)}"
+    if PurePosixPath(target).is_relative_to(root) or plan.on_the_host:
+        lacks = f"{posixpath.dirname(path) or '.'}/ of the project"
+        if path.startswith("/"):
+            folder = posixpath.dirname(target)
+            lacks = f"{folder}/" if plan.on_the_host else f"{posixpath.relpath(folder, root)}/ of the project"
+        cause = f"{target} is not there: it is data to download or make first, or a path to change"
+        return cause, f"put it into {lacks}, or pass the script its path"
+    lies = _lies_at(path, target, Path(os.path.normpath(plan.job.project)))
+    cause = f"In the container that is {target}, outside of the project's folder {root}"
+    return cause, None if lies is None else f"seatrial run … --mount {shlex.quote(lies)}"
+
+
+def _started_from(path: str, plan: Plan) -> str | None:
+    """Return the script's own folder if the path is right from there; None if the target starts there already.
+
+    A module is found from the folder that it is started in.
+    """
+    from seatrial.job.reading.modules import is_file
+
+    target = plan.job.target
+    if plan.job.workdir or target.kind != "script":
+        return None
+    folder = posixpath.dirname(target.value)
+    there = posixpath.normpath(posixpath.join(folder, path))
+    if not folder or there.startswith("../"):
+        return None
+    return folder if is_file(plan.job.project / there) else None
+
+
+def _lies_at(path: str, target: str, project: Path) -> str | None:
+    """Return ``SOURCE:TARGET`` of a mount of the file: by its last folders in the project, or as seen from there."""
+    from seatrial.job.reading.modules import is_file
+
+    parts = PurePosixPath(target).parts[1:]
+    for at in range(len(parts) - 1):
+        if is_file(project.joinpath(*parts[at:])):
+            return f"./{parts[at]}:/{posixpath.join(*parts[: at + 1])}"
+    beside = Path(os.path.normpath(project / path))
+    if not is_file(beside):
+        return None
+    return f"{os.path.relpath(beside.parent, project)}:{posixpath.dirname(target)}"
+
+
+#: Other findings of the same, with their own advice.
+_OUT_OF_MEMORY = {"host-out-of-memory", "k8s-oom-killed"}
+
+
+def _out_of_memory(run: RunEvidence) -> Finding | None:
+    """Return the finding for a target that the kernel's OOM killer ended, with the limit to run it with next."""
+    others = (*run.evidence.findings, *run.output.findings)
+    if run.cause.id != "host-oom" or any(finding.id in _OUT_OF_MEMORY for finding in others):
+        return None
+    limit = run.measurements.memory_limit_bytes
+    cause = "The machine's memory is too small for the data and its workers"
+    command = "free -h   # then fewer"
+    if limit and not run.plan.on_the_host:
+        cause = f"The limit of {format_bytes(limit)} is too small for the data and its workers"
+        command = f"seatrial run --memory {format_bytes(2 * limit).replace(' ', '')} …   # or fewer"
+    fix = f"{command} DataLoader workers, or read the data in chunks"
+    return by_id("host-out-of-memory").finding([run.cause.words], cause=cause, fix=fix)
+
+
+#: Files that a sentence names.
+_MOST_NAMED = 5
+
+
+def files_outside(run: RunEvidence) -> list[str]:
+    """Return a sentence each for results that were copied out of the container, and for those in the run's HOME."""
+    from seatrial.system.nofollow import NO_RESULTS, files_below
+
+    sentences = []
+    for event in run.evidence.all(FilesOutside):
+        copied, number = items(event.keys.get("copied")), whole(event.keys.get("copied_files")) or 0
+        if copied and number and run.outputs_folder is not None:
+            where = _in_project(run.outputs_folder / clean(str(event.keys.get("folder"))), run)
+            names = _named(copied, number)
+            sentences.append(f"{_written(number)} outside of the kept folders and copied to {where}: {names}")
+    home, started = run.home_folder, run.files_since
+    if home is not None and started is not None:
+        found = []
+        for entry in files_below(home, skip=NO_RESULTS):
+            status = entry.stat(follow_symlinks=False)
+            if is_result(entry.name) and status.st_size and status.st_mtime >= started - CLOCK_SLACK_S:
+                found.append({"path": str(Path(entry.path).relative_to(home)), "bytes": status.st_size})
+        if found:
+            names = _named(found, len(found))
+            sentences.append(f"{_written(len(found))} to HOME, which is {_in_project(home, run)}: {names}")
+    return sentences
+
+
+def _lost_files(run: RunEvidence) -> Finding | None:
+    """Return the finding of results that ended with the container, too many or too large to be copied out of it."""
+    for event in reversed(run.evidence.all(FilesOutside)):
+        number = whole(event.keys.get("lost_files")) or 0
+        if number:
+            names = _named(items(event.keys.get("lost")), number)
+            return by_id("files-lost").finding([f"{count(number, 'file')}: {names}"])
+    return None
+
+
+def _written(number: int) -> str:
+    return f"{count(number, 'file')} {'was' if number == 1 else 'were'} written"
+
+
+def _named(files: list[Any], number: int) -> str:
+    entries = [mapping(each) for each in files[:_MOST_NAMED]]
+    named = [f"{clean(str(each.get('path')))} ({format_bytes(whole(each.get('bytes')) or 0)})" for each in entries]
+    more = number - len(named)
+    return ", ".join(named) + (f" and {more} more" if more > 0 else "")
+
+
+def _in_project(path: Path, run: RunEvidence) -> str:
+    project = run.plan.job.project
+    return str(path.relative_to(project)) if path.is_relative_to(project) else str(path)
+
+
+#: A script that ran longer, or printed more, did something before it left. Importing torch from a cold disk takes half
+#: of the first. A script that skips a part often did the others.
+MOST_S, MOST_LINES, MOST_LINES_OF_SKIPPING = 60.0, 20, 5
+
+#: A script that only starts another process is done by then.
+MOST_S_OF_STARTING = 5.0
+
+#: Characters of a line that only announces the exit; the reason stands in the line before.
+_SHORT = 40
+
+_LEAVES = re.compile(
+    r"\b(exiting|aborting|quitting|terminating|bailing out|giving up|nothing to do|will exit"
+    r"|cannot (run|continue|proceed))\b",
+    re.IGNORECASE,
+)
+_SKIPS = re.compile(r"\b(skipped|skipping|skip)\b", re.IGNORECASE)
+_LACKS = re.compile(
+    r"\b(no|not|none|without|unable|cannot|can't|couldn't|could not|fail(ed|s)?|missing|insufficient|unavailable|needs?"
+    r"|requires?|required|at least|only|fewer|nothing)\b",
+    re.IGNORECASE,
+)
+#: A script that demands more GPUs than there are need not announce its exit.
+_DEMANDS = re.compile(
+    r"\b(requires?|needs?|must have|(should|must) be run (on|with))\b"
+    r".{0,40}?\b(at least|more than|minimum|multiple|[2-9]|two|an? )"
+    r".{0,40}?\b(gpus?|cuda|devices?|accelerators?|ranks|processes)\b",
+    re.IGNORECASE,
+)
+#: A script that prints this behind an exception has not gone on.
+_GAVE_UP = re.compile(
+    r"\b(fail(ed|s|ing)?|failure|abort(ed|ing)?|interrupted|crash(ed)?|gave up|giving up|exception|traceback"
+    r"|errors? (occurred|above)|(due to|because of|with|by) an? error)\b",
+    re.IGNORECASE,
+)
+_USAGE = re.compile(r"usage: \S", re.IGNORECASE)
+
+#: Arguments of a user who wants no work done.
+_ASKS_FOR_WORDS = {"-h", "--help", "-help", "help", "--version", "-V", "--list", "--info", "--dry-run"}
+
+
+def _did_nothing(run: RunEvidence) -> Finding | None:
+    """Return the finding for a script that finished with 0 and apparently did nothing, or None.
+
+    Each sign alone is harmless: a short script, one that reports no step, the word "exiting". It takes a script that
+    finished soon and with few lines, of which the last report a lack and an exit, or its usage; and that reported
+    nothing, saved no model and computed on no GPU.
+    """
+    wall_s, output = run.measurements.wall_s, run.output
+    if run.plan.job.serve is not None:
+        return None
+    if run.cause.id != "finished" or wall_s is None or wall_s > MOST_S or output.lines > MOST_LINES:
+        return None
+    known = by_id("did-nothing")
+    if not output.lines and _has_no_code(run.plan):
+        return known.finding(
+            [f"{run.plan.job.target.value} has no line of code"],
+            cause="The script is empty, or has comments alone: perhaps it is not saved yet",
+            fix="save it, then: seatrial run …",
+        )
+    if _ASKS_FOR_WORDS & set(run.plan.job.target.args):
+        return None
+    last = _farewell(output) or next((line for line in output.first_lines if _USAGE.match(line)), None)
+    if last is None or _worked(run):
+        return None
+    nothing = f"{format_seconds(wall_s)}, {count(output.lines, 'line')} of output, no step, no model"
+    nothing += ", no work on a GPU" if run.expected else ""
+    return known.finding([f"its last words: {quote(last)}", nothing])
+
+
+def _failed_quietly(run: RunEvidence) -> Finding | None:
+    """Return the finding for a target that printed an exception and ended with 0.
+
+    It does not apply to one that saved a model and printed more behind the exception: a plot or an upload failed.
+    """
+    if run.plan.job.serve is not None or run.cause.id != "finished" or not run.output.ends_with_exception:
+        return None
+    last = run.output.after_stderr[-1:]
+    if last and not _GAVE_UP.search(last[0]) and judge_saved_model(run).verdict == "pass":
+        return None
+    return by_id("exception-swallowed").finding([f"stderr ends with: {quote(run.output.exception or '')}"])
+
+
+def _went_to_background(run: RunEvidence) -> Finding | None:
+    """Return the finding for a target that ended once it had started another process, and had done nothing itself."""
+    wall_s = run.measurements.wall_s
+    if run.cause.id != "finished" or wall_s is None or wall_s > MOST_S_OF_STARTING or _worked(run):
+        return None
+    signals = [moment for moment in run.evidence.all(Signal) if moment.text("origin") == "end"]
+    most = max((len(items(moment.keys.get("forwarded_to"))) for moment in signals), default=0)
+    if not most:
+        return None
+    ended = f"it ended after {format_seconds(wall_s)} and left {count(most, 'process')}"
+    return by_id("went-to-background").finding([ended])
+
+
+def _has_no_code(plan: Plan) -> bool:
+    """Return whether the target is a script of the project without a statement, as it lies there now."""
+    from seatrial.system.project_files import read_bytes
+
+    if plan.job.target.kind != "script":
+        return False
+    try:
+        source = read_bytes(plan.job.project / plan.job.target.value, inside=plan.job.project)
+        return not ast.parse(source).body
+    except (OSError, SeatrialError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+
+
+def _farewell(output: Output) -> str | None:
+    """Return the line, of the last ones, that reports a lack and the script's exit."""
+    skips = output.lines <= MOST_LINES_OF_SKIPPING
+    before = ""
+    for line in output.last_lines:
+        leaves = _LEAVES.search(line) or (skips and _SKIPS.search(line))
+        if _DEMANDS.search(line) or (leaves and _LACKS.search(line)):
+            return line
+        if leaves and len(line) <= _SHORT and _LACKS.search(before):
+            return f"{before} {line}"
+        before = line
+    return None
+
+
+def _worked(run: RunEvidence) -> bool:
+    """Return whether it reported, saved or computed something."""
+    used = (use.utilization_max_pct or use.sm_activity_mean_pct for use in run.measurements.gpus)
+    return bool(run.evidence.steps.lines) or any(used) or judge_saved_model(run).verdict == "pass"
+
+
+_RUN = re.compile(r"\b(seatrial runs \w+) RUN\b")
+
+#: ``--gpus 1 ``, which stands behind the verb of a run that was typed as another: ``tune``.
+_OPTIONS = r"((?:-\S+ (?:[^-\s]\S* )??)*)"
+
+
+def pasteable(finding: Finding, plan: Plan) -> Finding:
+    """Return the finding with a fix to paste: its own target in place of … and its ID in place of RUN."""
+    if finding.fix is None or "seatrial " not in finding.fix:
+        return finding
+    words, arguments = _run_again(plan)
+    fix = with_own_words(finding.fix, words, arguments)
+    if plan.job.serve is not None or plan.job.target.typed:
+        fix = re.sub(rf"\bseatrial run {_OPTIONS}{re.escape(words[0])} ", rf"seatrial {words[0]} \1", fix)
+    return _with_fix(finding, _RUN.sub(lambda call: f"{call[1]} {plan.run_id}", fix))
+
+
+def _with_fix(finding: Finding, fix: str) -> Finding:
+    return Finding(finding.id, finding.severity, finding.message, finding.cause, fix, finding.evidence)
+
+
+def _run_again(plan: Plan) -> tuple[list[str], list[str]]:
+    """Return the words behind ``seatrial run`` before ``--``, and ``--`` with the rest, to run it again.
+
+    Place and GPUs are as they were requested. ``--env`` is left out: a value may be private.
+    """
+    words = shlex.split(plan.target_line)
+    end = words.index("--") if "--" in words else len(words)
+    before, job = words[:end], plan.job
+    if job.serve is None and not job.target.typed:  # a typed line has its options
+        before += ["--on", job.backend] if job.backend != "auto" else []
+        before += ["--gpus", str(job.gpus)] if job.gpus.kind != "auto" else []
+    return before, words[end:]

@@ -1,0 +1,323 @@
+"""Steps: what bounded the run and what would help, and the parts of each rank's steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from seatrial.common.signals import REGIONS, Anatomy, compiles_since_s, read_facts
+from seatrial.events import GpuKernel, Sample, Step
+from seatrial.findings.finding import FIX
+from seatrial.job.units import format_bytes
+from seatrial.receipt.fields import number
+from seatrial.receipt.formatting import count, figure, percent
+from seatrial.receipt.section import STEPS_PLOT, Block, Plot, Record, Row, Rows, Section, Share, Shares
+
+if TYPE_CHECKING:
+    from seatrial.diagnosis.cpu_only import Reason
+    from seatrial.diagnosis.diagnosis import Diagnosis
+    from seatrial.diagnosis.happened import Ended
+    from seatrial.receipt.evidence import RunEvidence
+    from seatrial.receipt.model import Receipt
+
+#: Ranks whose steps a receipt has.
+MOST_RANKS = 8
+
+#: Colours of parts in look.css; later parts begin again.
+_COLOURS = 9
+
+#: Characters of a bar in text.
+_BAR = 24
+
+#: Facts in their order; others are in receipt.json.
+_FACTS = (
+    "device",
+    "parallel",
+    "world",
+    "optimizer",
+    "parameters",
+    "parameter_dtype",
+    "autocast",
+    "cuda_graph",
+    "loader",
+)
+
+#: Settings of a loader whose names alone are unclear.
+_LOADER = {"length": "batches a pass", "batch_size": "batch size"}
+
+#: Exit causes of a run that has not failed.
+_CUT = frozenset({"pruned", "stopped", "timeout"})
+_NOT_FAILED = frozenset({"finished", "running", "gpu-not-used"}) | _CUT
+
+
+class AdviceRecord(Record):
+    """A change that would help, and its expected gain."""
+
+    change: str
+    gain: str
+
+
+class DiagnosisRecord(Record):
+    """The bound of the run; see diagnosis/diagnosis.py. ``words`` is the cause and its meaning."""
+
+    cause: str
+    words: str
+    tags: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
+    advice: tuple[AdviceRecord, ...] = ()
+    mfu: float | None = None
+
+
+class StepPart(Record):
+    """One part of a step: an ID of common.signals.REGIONS, its name, and its time. ``share``: 0 to 1."""
+
+    id: str
+    words: str
+    seconds_per_step: float
+    share: float
+
+
+class StepAnatomy(Record):
+    """The steps of one rank, as measured beside an unmodified script; the target's own word.
+
+    Attributes:
+        seconds: from the end of the first step to the last, pauses between them included.
+        parts: they add up to it. waits: lines of the script that wait for the GPU.
+        facts: about the training, in words: device, parameters, precision, loader.
+    """
+
+    rank: int = 0
+    steps: int
+    seconds: float
+    steps_per_s: float | None = None
+    examples_per_s: float | None = None
+    median_step_s: float | None = None
+    parts: tuple[StepPart, ...] = ()
+    waits: tuple[str, ...] = ()
+    facts: dict[str, str] = Field(default_factory=dict)
+    peak_bytes: int | None = None
+    alloc_retries: int = 0
+    compile_s: float | None = None
+
+
+class Bound(Section):
+    title = "Diagnosis"
+
+    def read(self, run: RunEvidence) -> dict[str, Any]:
+        return {"diagnosis": _diagnosis(run)}
+
+    def blocks(self, receipt: Receipt) -> list[Block]:
+        diagnosis = receipt.diagnosis
+        if diagnosis is None:
+            return []
+        rows = [Row("bound by", diagnosis.words + (f" ({', '.join(diagnosis.tags)})" if diagnosis.tags else ""))]
+        rows += [Row("seen", line) for line in diagnosis.evidence]
+        if diagnosis.mfu is not None:
+            rows.append(Row("MFU", f"{percent(100 * diagnosis.mfu)} of the GPUs' peak in bf16"))
+        rows += [Row(FIX, f"{advice.change} ({advice.gain})") for advice in diagnosis.advice]
+        return [Rows(rows)]
+
+
+class Steps(Section):
+    title = "Steps"
+
+    def read(self, run: RunEvidence) -> dict[str, Any]:
+        return {"anatomy": tuple(_record(rank) for rank in run.evidence.anatomy[:MOST_RANKS] if rank.steps > 1)}
+
+    def blocks(self, receipt: Receipt) -> list[Block]:
+        """Return the first rank's steps, and the rates and the largest parts of the others."""
+        if not receipt.anatomy:
+            return []
+        first, *others = receipt.anatomy
+        rows = [Row("steps", _rates(first))]
+        rows += [
+            Row(
+                part.words,
+                f"{_bar(part.share)} {percent(100 * part.share):>5}  {_seconds(part.seconds_per_step)} a step",
+                paged=False,
+            )
+            for part in first.parts
+        ]
+        rows += [Row("waits at", wait) for wait in first.waits]
+        rows += [Row(f"rank {rank.rank}", _other_rank(rank)) for rank in others]
+        facts = [f"{name.replace('_', ' ')} {first.facts[name]}" for name in _FACTS if name in first.facts]
+        if facts:
+            rows.append(Row("training", "; ".join(facts)))
+        memory = [f"peak {format_bytes(first.peak_bytes)} of torch's allocator"] if first.peak_bytes else []
+        memory += [f"tried again {count(first.alloc_retries, 'time')}"] if first.alloc_retries else []
+        if memory:
+            rows.append(Row("GPU memory", ", ".join(memory)))
+        if first.compile_s:
+            rows.append(Row("compilation", _seconds(first.compile_s)))
+        blocks: list[Block] = [_shares(receipt, first)] if first.parts else []
+        return [*blocks, Rows(rows)]
+
+
+_COARSE = "Copies to the GPU and waits for it are told apart in a few steps only: here they are part of the others."
+
+
+def _shares(receipt: Receipt, first: StepAnatomy) -> Shares:
+    over = stacked_plot(receipt)
+    known = {line.name for line in over.lines} if over else set()
+    fine = [part for part in first.parts if part.words in (REGIONS["copy"], REGIONS["sync"])]
+    parts = [
+        Share(_colour(part.id), part.words, pct, percent(pct), _seconds(part.seconds_per_step))
+        for part in first.parts
+        for pct in (100 * part.share,)
+    ]
+    coarse = over is not None and any(part.words not in known for part in fine)
+    colours = [_colour(line.name) for line in over.lines] if over else []
+    return Shares(parts, over, colours, _COARSE if coarse else "")
+
+
+def _colour(region: str) -> str:
+    """Return the class of a part by its ID or its words: one colour in the bar and in the plot."""
+    places = (place for place, pair in enumerate(REGIONS.items()) if region in pair)
+    return f"line{next(places, _COLOURS - 1) % _COLOURS}"
+
+
+def stacked_plot(receipt: Receipt) -> Plot | None:
+    """Return the plot of the steps if it can be stacked: all lines have the same points, which older receipts lack."""
+    for plot in receipt.plots if receipt.anatomy else ():
+        places = {tuple(x for x, _ in line.points) for line in plot.lines}
+        if plot.id == STEPS_PLOT and len(places) == 1 and len(places.pop()) > 1:
+            return plot
+    return None
+
+
+def _rates(anatomy: StepAnatomy) -> str:
+    parts = [f"{anatomy.steps:,} step{'s' * (anatomy.steps != 1)}"]
+    parts += [f"{figure(round(anatomy.steps_per_s, 2))} steps/s"] if anatomy.steps_per_s else []
+    parts += [f"{figure(round(anatomy.examples_per_s))} examples/s"] if anatomy.examples_per_s else []
+    parts += [f"median {_seconds(anatomy.median_step_s)}"] if anatomy.median_step_s else []
+    return ", ".join(parts)
+
+
+def _other_rank(anatomy: StepAnatomy) -> str:
+    parts = sorted(anatomy.parts, key=lambda part: -part.share)[:3]
+    return f"{_rates(anatomy)}; " + ", ".join(f"{part.words} {percent(100 * part.share)}" for part in parts)
+
+
+def _bar(share: float) -> str:
+    filled = round(_BAR * share)
+    return "█" * filled + "·" * (_BAR - filled)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+
+
+def _diagnosis(run: RunEvidence) -> DiagnosisRecord | None:
+    """Return what bounded the run; None without GPUs, of a server, of a tune, or with too few samples in the window."""
+    from seatrial.diagnosis.advice import in_framework
+    from seatrial.diagnosis.rules import diagnose
+
+    window = run.evidence.window
+    if not run.expected or run.plan.job.serve is not None or run.plan.job.tuning is not None:
+        return None
+    if window is None:
+        return _kept(_cpu_build(run)) if run.cause.id == "gpu-contract" else None
+    inside = [m for m in run.evidence.moments if window.start_s <= m.at_s <= window.end_s]
+    samples = [{**m.keys, "t": m.at_s} for m in inside if m.keys.get("type") == Sample.type]
+    steps = [{**m.keys, "t": m.at_s} for m in run.evidence.all(Step) if window.start_s <= m.at_s <= window.end_s + 1]
+    found = diagnose(samples, steps, run.expected[0].name, _ended(run))
+    return _kept(found and replace(found, advice=in_framework(found.advice, run.plan.agent.check)))
+
+
+def _ended(run: RunEvidence) -> Ended | None:
+    """Return how the run ended; None while it goes on."""
+    from seatrial.diagnosis.happened import Ended
+
+    cause, evidence = run.cause, run.evidence
+    if cause.id == "running":
+        return None
+    used = {gpu.uuid for gpu in run.expected} & (set(evidence.contexts) | evidence.seen_by_host)
+    on_cpu = len(used) == 0 or any(rank.facts.get("device") == "cpu" for rank in evidence.anatomy)
+    return Ended(
+        failed=None if cause.id in _NOT_FAILED else cause.words,
+        cut=cause.words if cause.id in _CUT else None,
+        wall_s=evidence.wall_s,
+        measured=run.plan.agent.measure_steps and not evidence.written,
+        gpus=len(run.expected),
+        used=len(used) if evidence.contexts_were_watched or used else None,
+        compile_s=number(read_facts(evidence.hook_lines).get("compile_s")) or 0.0,
+        compiles_since_s=compiles_since_s(evidence.hook_lines),
+        why_cpu=_why_cpu(run) if on_cpu else (),
+    )
+
+
+def _why_cpu(run: RunEvidence) -> tuple[Reason, ...]:
+    from seatrial.diagnosis.cpu_only import reason_by_torch, reasons
+
+    by_torch = reason_by_torch(read_facts(run.evidence.hook_lines))
+    read = reasons(run.plan.job.target, run.plan.job.project)
+    return read if by_torch is None else (by_torch, *read)
+
+
+def _cpu_build(run: RunEvidence) -> Diagnosis | None:
+    """Return the diagnosis of a contract that was broken because torch is a CPU build."""
+    from seatrial.diagnosis.cpu_only import reason_by_torch
+    from seatrial.diagnosis.diagnosis import Advice, Diagnosis
+
+    for moment in run.evidence.all(GpuKernel):
+        torch = moment.keys.get("torch")
+        if isinstance(torch, Mapping) and (why := reason_by_torch({**torch, "cuda_build": torch.get("cuda")})):
+            change = Advice(why.change, "the GPU that you have")
+            return Diagnosis("cpu-only", (), (f"Why: {why.words}", "The script was not started"), (change,))
+    return None
+
+
+def _kept(found: Diagnosis | None) -> DiagnosisRecord | None:
+    if found is None:
+        return None
+    return DiagnosisRecord(
+        cause=found.cause,
+        words=found.words,
+        tags=found.tags,
+        evidence=found.evidence,
+        advice=tuple(AdviceRecord(change=advice.change, gain=advice.gain) for advice in found.advice),
+        mfu=found.mfu,
+    )
+
+
+def _record(rank: Anatomy) -> StepAnatomy:
+    return StepAnatomy(
+        rank=rank.rank,
+        steps=rank.steps,
+        seconds=rank.seconds,
+        steps_per_s=rank.steps_per_s,
+        examples_per_s=rank.examples_per_s,
+        median_step_s=rank.median_step_s,
+        parts=tuple(_parts(rank)),
+        waits=tuple(
+            f"{wait.site}: {_times(wait.per_step)} a step, {1000 * wait.seconds_per_step:.3g} ms" for wait in rank.waits
+        ),
+        facts={str(key): _plain(value) for key, value in rank.facts.items() if key != "pid"},
+        peak_bytes=rank.peak_bytes,
+        alloc_retries=rank.alloc_retries,
+        compile_s=rank.compile_s or None,
+    )
+
+
+def _parts(rank: Anatomy) -> Iterator[StepPart]:
+    for region in REGIONS:
+        spent = rank.regions.get(region, 0.0)
+        if spent > 0:
+            per_step = spent / max(1, rank.steps - 1)
+            yield StepPart(id=region, words=rank.words(region), seconds_per_step=per_step, share=rank.share(region))
+
+
+def _times(number: float) -> str:
+    return "once" if 0.995 <= number < 1.005 else f"{number:.3g} times"
+
+
+def _plain(value: object) -> str:
+    """Return a fact in words: ``4 workers, pin_memory`` of a loader, else as it is."""
+    if isinstance(value, dict):
+        return ", ".join(f"{_LOADER.get(str(key), key)} {_plain(item)}" for key, item in list(value.items())[:12])
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return "yes" if value is True else "no" if value is False else str(value)[:120]

@@ -1,0 +1,192 @@
+"""The value of the evidence: completeness, who could have altered it, and whether the host saw the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from seatrial.events import AgentFinished, AgentStarted, AgentSummary, ReportRefused
+from seatrial.findings.finding import Finding
+from seatrial.receipt.fields import items, mapping, whole
+from seatrial.receipt.formatting import count, short_uuid
+from seatrial.receipt.section import Record, Section
+
+if TYPE_CHECKING:
+    from seatrial.job.plan import Plan
+    from seatrial.receipt.evidence import Evidence, Moment, RunEvidence
+
+#: Looks of the host without any process on a GPU, and samples of the agent with work on it, that make a contradiction:
+#: a context can come and go between two looks.
+MIN_LOOKS = 5
+
+#: Folders of an image with programs, libraries and the loader's settings. Source: ld.so(8); hier(7).
+_SYSTEM = re.compile(r"(/usr(/local)?)?(/(s?bin|lib[^/]*)(/.*)?)?|/etc|/etc/ld\.so\.[^/]*(/.*)?")
+
+#: Exit codes of a container whose PID 1 was ended from outside: it could not give the engine its own.
+_KILLED = (137, 143)
+
+
+class Seal(Record):
+    """The value of the evidence under the receipt.
+
+    Attributes:
+        lines, digest: of events.jsonl when it was judged; ``seatrial runs verify`` compares. digest: None while the run
+            goes on, or if the chain is broken (``broken_at``: the first line that does not hold, from 1).
+        missing: numbered lines of the agent that never arrived.
+        alterable: why the target could have altered the evidence; None if it could not.
+        refused: type of evidence → lines of the target that posed as it.
+        witnessed: observations of the host's own driver, in words; None if it did not look.
+    """
+
+    lines: int
+    digest: str | None = None
+    broken_at: int | None = None
+    missing: int = 0
+    alterable: str | None = None
+    refused: dict[str, int] = Field(default_factory=dict)
+    witnessed: str | None = None
+
+
+class Trust(Section):
+    """The seal. Its row is part of What ran, its findings are first among the findings."""
+
+    def read(self, run: RunEvidence) -> dict[str, Any]:
+        evidence, chain = run.evidence, run.chain
+        witness = evidence.witness.items()
+        seen = [f"{short_uuid(uuid)} in {ours} of {looks} checks" for uuid, (looks, ours, _) in witness]
+        seal = Seal(
+            lines=chain.lines if chain else len(evidence.moments),
+            digest=chain.digest if chain and chain.broken_at is None else None,
+            broken_at=chain.broken_at if chain else None,
+            missing=evidence.missing_lines,
+            alterable=alterable(run),
+            refused=_refused(evidence),
+            witnessed="; ".join(seen) or None,
+        )
+        return {"seal": seal}
+
+
+def evidence_in_words(seal: Seal) -> str:
+    """Return the amount of evidence and its value."""
+    chained = f"chained, digest {seal.digest[:16]}" if seal.digest else "still open"
+    parts = [count(seal.lines, "line"), f"broken at line {seal.broken_at}" if seal.broken_at else chained]
+    parts += [f"{seal.missing} missing"] if seal.missing else []
+    parts += ["could be altered by the target"] if seal.alterable else ["not accessible to the target"]
+    parts += [f"the host observed the run on {seal.witnessed}"] if seal.witnessed else []
+    return "; ".join(parts)
+
+
+def alterable(run: RunEvidence) -> str | None:
+    """Return why the target could have altered the evidence, or None if it could not."""
+    if (planted := _planted(run.plan)) is not None:
+        return planted
+    started = run.evidence.all(AgentStarted)
+    if not started:
+        return None
+    if any("alterable" not in moment.keys for moment in started):
+        return "the agent's version did not yet isolate itself"
+    return next((why for moment in started if (why := moment.text("alterable"))), None)
+
+
+def _planted(plan: Plan) -> str | None:
+    """Find a mount of the user's over the agent's own files that the target can change, which voids its word."""
+    from seatrial.job.mount import changeable  # a receipt that is only shown does not need it
+
+    if plan.container is None or plan.image is None or plan.image.python is None:
+        return None
+    prefix = PurePosixPath(plan.image.python).parent.parent
+    wanted = {PurePosixPath(mount.target) for mount in plan.job.mounts}
+    for mount in plan.container.mounts:
+        target = PurePosixPath(mount.target)
+        if target not in wanted or not changeable(mount, plan.container.mounts):
+            continue
+        own = prefix != PurePosixPath("/") and (target.is_relative_to(prefix) or prefix.is_relative_to(target))
+        if own or _SYSTEM.fullmatch(str(target)):
+            return f"{target} in the container, which runs the agent, is a mount"
+    return None
+
+
+def lost_output_lines(run: RunEvidence) -> int:
+    """Return the lines of output that pods' agents passed on and no log has; a pod without a summary is left out."""
+    passed_on = sum(
+        whole(n) or 0 for moment in run.evidence.all(AgentSummary) for n in items(moment.keys.get("output_lines"))
+    )
+    return max(0, passed_on - run.output.line_ends)
+
+
+def _refused(evidence: Evidence) -> dict[str, int]:
+    """Return type of evidence → reports of the target that posed as it."""
+    by_node: dict[float | None, list[Moment]] = {}
+    for moment in evidence.all(ReportRefused):
+        by_node.setdefault(moment.number("node"), []).append(moment)
+    found: dict[str, int] = {}
+    for moments in by_node.values():
+        totals = [moment for moment in moments if moment.keys.get("total") is True]
+        for moment in totals[-1:] or moments:
+            for claim, number in mapping(moment.keys.get("claims")).items():
+                found[str(claim)[:40]] = found.get(str(claim)[:40], 0) + max(0, whole(number) or 0)
+    return found
+
+
+def contradictions(run: RunEvidence) -> list[str]:
+    """Return a sentence for each conflict of the agent's evidence with its chain or with the host's observations."""
+    found = []
+    if run.chain is not None and run.chain.broken_at is not None:
+        found.append(f"line {run.chain.broken_at} of events.jsonl was changed after it was written")
+    found += _exit_codes(run)
+    for uuid, (looks, ours, others) in run.evidence.witness.items():
+        busy = sum(_computes(sample.gpus.get(uuid, {})) for sample in run.evidence.samples)
+        if uuid in run.evidence.contexts and not ours and not others and min(looks, busy) >= MIN_LOOKS:
+            found.append(
+                f"the agent reported work on {short_uuid(uuid)} in {busy} samples; the host's driver listed no process "
+                f"there in {looks} checks"
+            )
+    return found
+
+
+def _computes(reading: Mapping[str, float]) -> bool:
+    return any(reading.get(key, 0.0) > 0 for key in ("utilization_pct", "sm_activity_pct"))
+
+
+def _exit_codes(run: RunEvidence) -> list[str]:
+    """Compare the exit code that a container's PID 1 reported with the engine's."""
+    state, finished = run.state, run.evidence.last(AgentFinished)
+    if state is None or run.plan.container is None or run.plan.companion is not None or finished is None:
+        return []
+    reported = whole(finished.keys.get("exit_code"))
+    if state.status != "exited" or state.exit_code is None or reported is None or state.oom_killed:
+        return []
+    if state.exit_code in (reported, *_KILLED):
+        return []
+    return [f"the agent reported exit code {reported}; {run.plan.backend} saw {state.exit_code}"]
+
+
+def contradiction_finding(sentences: Sequence[str]) -> Finding:
+    return Finding(
+        "evidence-contradicted",
+        "error",
+        "The evidence is inconsistent, so it proves nothing",
+        "It was edited, or the process that wrote it was tampered with",
+        "seatrial runs verify RUN",
+        list(sentences),
+    )
+
+
+def refused_finding(run: RunEvidence) -> Finding | None:
+    """Return the finding of lines of the target that pose as the agent's, or None."""
+    claims = _refused(run.evidence)
+    if not claims:
+        return None
+    return Finding(
+        "forged-evidence",
+        "warning",
+        f"The target wrote {count(sum(claims.values()), 'line')} to $SEATRIAL_EVENTS that it must not report: "
+        + ", ".join(sorted(claims)),
+        "A script may report metrics and steps; contract, use, samples and exits come only from the agent and the host",
+        'print(json.dumps({"step": step, "loss": loss}), file=events)',
+        [f"{claim}: {number}" for claim, number in sorted(claims.items())],
+    )

@@ -1,0 +1,92 @@
+"""The receipt in a few words: its heading, its sentence, and the few numbers that a reader wants first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import fmean
+
+from seatrial.job.units import format_seconds
+from seatrial.receipt.formatting import energy_short, figure, percent, rate
+from seatrial.receipt.model import Receipt
+from seatrial.receipt.reported import headline_metrics
+from seatrial.receipt.section import Row
+from seatrial.receipt.sections.what_ran import device_in_words
+
+#: Metrics for the last line of a run, in order.
+_WANTED = ("accuracy", "val_accuracy", "test_accuracy", "val_loss", "test_loss", "loss", "train_loss")
+
+_Tile = tuple[str, float | None, Callable[[float], str]]
+
+
+def headline(receipt: Receipt) -> str:
+    """Return ``mnist · docker · 1 × NVIDIA H200``."""
+    header = receipt.header
+    tuned = " · tuned" if receipt.changes is not None and receipt.changes.applied else ""
+    return f"{header.target} · {header.backend} · {device_in_words(header)}{tuned}"
+
+
+def ending(receipt: Receipt) -> str:
+    """Return ``Passed. Finished in 33 s; 5 criteria met (seatrial exits with 0)``."""
+    outcome = receipt.outcome
+    also = f"; {outcome.footnote}" if outcome.footnote else ""
+    return f"{outcome.sentence} (seatrial exits with {receipt.exit_code}{also})"
+
+
+def numbers(receipt: Receipt) -> list[str]:
+    """Return three at most: how long, how well, how busy or how fast."""
+    measured = receipt.measurements
+    found = [] if measured.wall_s is None else [format_seconds(measured.wall_s)]
+    metrics = {metric.name: metric.last for metric in measured.metrics}
+    required = [c.id.removeprefix("metric-") for c in receipt.criteria if c.id.startswith("metric-")]
+    name = next((name for name in (*required, *_WANTED) if name in metrics), None)
+    if name is not None:
+        found.append(f"{name} {metrics[name]:.4g}")
+    busy = [use.utilization_mean_pct for use in measured.gpus if use.utilization_mean_pct is not None]
+    steps = [each.examples_per_s for each in receipt.anatomy if each.examples_per_s]
+    if busy:
+        found.append(f"GPU {percent(sum(busy) / len(busy))} busy")
+    elif measured.images_per_s:
+        found.append(f"{measured.images_per_s:,.0f} examples/s")
+    elif steps:
+        found.append(f"{sum(steps):,.0f} examples/s")
+    return found
+
+
+def tiles(receipt: Receipt) -> list[Row]:
+    """Return the first numbers of a page; of several GPUs their mean."""
+    measured, serving = receipt.measurements, receipt.serving
+    utilization = [use.utilization_mean_pct for use in measured.gpus if use.utilization_mean_pct is not None]
+    sm_activity = [use.sm_activity_mean_pct for use in measured.gpus if use.sm_activity_mean_pct is not None]
+    last = {metric.name: metric.last for metric in measured.metrics}
+    loss, accuracy = headline_metrics(last)
+    steps = receipt.anatomy[0] if receipt.anatomy else None
+    of_rank = ", rank 0" if len(receipt.anatomy) > 1 else ""
+    served: list[_Tile] = []
+    if serving is not None and serving.reported:
+        served = [
+            ("requests", serving.requests, figure),
+            ("p50", serving.p50_ms, _milliseconds),
+            ("p99", serving.p99_ms, _milliseconds),
+            ("for 1,000 requests", serving.joules_per_1000, energy_short),
+        ]
+    found: list[_Tile] = [
+        (accuracy.replace("_", " "), last.get(accuracy), _four_digits),
+        (loss.replace("_", " "), last.get(loss), _four_digits),
+        ("wall time", measured.wall_s, format_seconds),
+        ("GPU utilisation", fmean(utilization) if utilization else None, percent),
+        ("SM activity", fmean(sm_activity) if sm_activity else None, percent),
+        *served,
+        (f"steps/s{of_rank}", steps.steps_per_s if steps else None, rate),
+        (f"examples/s{of_rank}", steps.examples_per_s if steps else None, rate),
+        ("examples/s", measured.images_per_s, lambda value: figure(round(value))),
+        ("energy", measured.energy_j, energy_short),
+    ]
+    return [Row(label, words(value)) for label, value, words in found if value is not None]
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:.3g} ms"
+
+
+def _four_digits(value: float) -> str:
+    return figure(float(f"{value:.4g}"))

@@ -1,0 +1,295 @@
+"""The numbers that trials report, how trials end, and what several of them show about the script."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from seatrial import events
+from seatrial.errors import SeatrialError, TrialsFailError, UsageError
+from seatrial.events import Step
+from seatrial.receipt.fields import number, text
+from seatrial.receipt.model import Receipt
+from seatrial.receipt.reported import PHASES
+from seatrial.runs.following.output import Stream
+from seatrial.runs.run import Run
+from seatrial.search.request import Objective
+from seatrial.search.trial import Ending, State, Trial
+
+#: Read at once: a script may report without end.
+_MOST_BYTES = 4 << 20
+
+#: Kept of a line of output that has not ended; a longer one has no metric.
+_MOST_LINE_BYTES = 64 * 1024
+
+_LINE_END = re.compile(rb"[\r\n]")
+
+#: What belongs to a number and is easily left out of a pattern: ``([\d.]+)`` on ``1.2e-05`` is not 1.2.
+_EXPONENT = re.compile(r"[eE][+-]?\d+")
+
+#: Trials that fail one after the other, none having ended well, before the search gives up.
+MOST_FAILURES = 5
+
+#: Trials with other settings and the same numbers before the search takes it that the script ignores them.
+MOST_EQUAL = 5
+
+#: Numbers of a script that differ between equal trainings.
+_OF_TIME = ("_s", "_ms", "per_s", "per_second", "seconds", "time", "epoch_time", "elapsed", "memory")
+
+
+class Reading:
+    """The values of one trial as they come.
+
+    Args:
+        series: the objective's full name among what scripts report, where an earlier trial has shown it.
+
+    Attributes:
+        last_printed: with a pattern, the last finite value.
+        diverged: the objective's last value is NaN or infinite.
+        counts: full name among what scripts report → how many values came.
+    """
+
+    def __init__(self, run: Run, objective: Objective, series: str | None) -> None:
+        self._pattern = re.compile(objective.pattern) if objective.pattern is not None else None
+        self._lines = events.Lines(str(run.events_path))
+        names = [phase + objective.metric for phase in PHASES if phase != "train_"]
+        self._names = [series] if series is not None else names
+        self.counts = dict.fromkeys(self._names, 0)
+        self._unfinished: dict[Stream, bytes] = {}
+        self._printed: list[float] = []
+        self.last_printed: float | None = None
+        self.diverged = False
+        self.count = 0
+
+    @property
+    def series(self) -> str | None:
+        """The name that came most often, by PHASES of equals; None: none came more than once."""
+        most = max(self.counts, key=lambda name: self.counts[name])
+        return most if self.counts[most] > 1 else None
+
+    def output(self, stream: Stream, data: bytes) -> None:
+        """More of the output."""
+        if self._pattern is None:
+            return
+        *whole, rest = _LINE_END.split(self._unfinished.get(stream, b"") + data)
+        self._unfinished[stream] = rest[:_MOST_LINE_BYTES]
+        for line in whole:
+            self._match(line)
+
+    def finish(self) -> None:
+        """Nothing more is printed."""
+        for rest in self._unfinished.values():
+            self._match(rest)
+        self._unfinished.clear()
+
+    def new(self) -> list[tuple[int, float]]:
+        """(1, 2, 3 …, value) of those that have come since the last call; NaN and infinity do not count."""
+        values, self._printed = self._printed, []
+        if self._pattern is None:
+            values = self._reported()
+        first = self.count + 1
+        self.count += len(values)
+        return list(enumerate(values, first))
+
+    def _match(self, line: bytes) -> None:
+        assert self._pattern is not None
+        for match in self._pattern.finditer(line.decode("utf-8", "replace")):
+            value = _printed_number(match)
+            if value is None:
+                continue
+            self.diverged = not math.isfinite(value)
+            if not self.diverged:
+                self._printed.append(value)
+                self.last_printed = value
+
+    def _reported(self) -> list[float]:
+        found: list[float] = []
+        mark = events.mark(Step)
+        try:
+            for line in self._lines.new(_MOST_BYTES):
+                event = events.parse(line) if mark in line else None
+                if event is None or number(event.get("rank")):
+                    continue
+                value = self._of(event)
+                found += [value] if value is not None else []
+        except OSError:  # gone, or not ours to read; the receipt has the last value
+            pass
+        return found
+
+    def _of(self, event: dict[str, object]) -> float | None:
+        """The objective of one line. The first name that was seen is the one from then on."""
+        phase = text(event.get("phase")) or ""
+        values = [(key if not phase or key.startswith(phase + "_") else f"{phase}_{key}", event[key]) for key in event]
+        for name in {name for name, raw in values if name in self.counts and number(raw) is not None}:
+            self.counts[name] += 1
+        for name, raw in values:
+            if name not in self._names:
+                continue
+            value = number(raw)
+            if value is None:
+                self.diverged = self.diverged or raw is None or isinstance(raw, float)  # events have null for NaN
+                continue
+            self.diverged = False
+            self._names = self._names[: self._names.index(name) + 1] if name != self._names[0] else [name]
+            return value
+        return None
+
+
+def _printed_number(match: re.Match[str]) -> float | None:
+    """The first group as a number, with its exponent, and without the full stop or percent sign behind it."""
+    digits = (match[1] or "").strip().rstrip("%.,;)")
+    exponent = _EXPONENT.match(match.string, match.end(1)) if digits[-1:].isdigit() else None
+    try:
+        return float(digits + (exponent[0] if exponent is not None else ""))
+    except ValueError:
+        return None
+
+
+def ending_of(
+    receipt: Receipt,
+    objective: Objective | None,
+    printed: float | None = None,
+    *,
+    diverged: bool = False,
+    series: str | None = None,
+) -> Ending:
+    """Return how a trial ended.
+
+    Args:
+        printed: with a pattern, the last value that its output had.
+        diverged: its last value is no finite number, so that the value before is none to choose it by.
+        series: as in Ending.
+    """
+    measured = receipt.measurements
+    used = [gpu.utilization_mean_pct for gpu in measured.gpus if gpu.utilization_mean_pct is not None]
+    cores, wall_s = measured.cpu_cores_mean, measured.wall_s
+    facts = {
+        "seconds": wall_s,
+        "images_per_s": measured.images_per_s,
+        "energy_j": measured.energy_j,
+        "utilization_pct": sum(used) / len(used) if used else None,
+        "cpu_s": cores * wall_s if cores is not None and wall_s is not None else None,
+    }
+    metrics = {metric.name: metric.last for metric in measured.metrics if math.isfinite(metric.last)}
+    value = None
+    if objective is not None:
+        value = printed if objective.pattern is not None else _named(objective.metric, metrics)
+    state, outcome = _state(receipt), receipt.outcome.brief
+    if objective is not None and diverged and state == "done":
+        state, value, outcome = "failed", None, f"diverged: its last {objective.metric} is no finite number"
+    return Ending(
+        state=state,
+        value=value,
+        outcome=outcome,
+        exit_code=receipt.exit_code,
+        measured={key: number for key, number in facts.items() if number is not None},
+        metrics=metrics,
+        series=series,
+    )
+
+
+def series_of(objective: Objective, ending: Ending) -> str | None:
+    """The full name under which scripts report the objective, as an ended trial shows it.
+
+    What came several times while it ran, else what it reported at all: a pruner has no use for a last evaluation.
+    """
+    return ending.series or next(
+        (phase + objective.metric for phase in PHASES if phase + objective.metric in ending.metrics), None
+    )
+
+
+def _named(metric: str, metrics: dict[str, float]) -> float | None:
+    return next((metrics[phase + metric] for phase in PHASES if phase + metric in metrics), None)
+
+
+def _state(receipt: Receipt) -> State:
+    cause = receipt.exit_cause.id
+    if cause in ("pruned", "stopped"):
+        return "pruned" if cause == "pruned" else "stopped"
+    return "done" if cause == "finished" and receipt.exit_cause.target_exit_code == 0 else "failed"
+
+
+def unreported(objective: Objective, trial: Trial, last_line: str = "") -> UsageError:
+    """The error of a search whose trials end well and never report the objective."""
+    reported = trial.ending.metrics if trial.ending else {}
+    words = f"trial {trial.number} (run {trial.run_id})"
+    if objective.pattern is not None:
+        return UsageError(
+            f"--metric-from '{objective.pattern}' matched no number in the output of {words}",
+            cause=f"its last line was: {last_line}" if last_line else "it printed nothing",
+            run=f"seatrial runs logs {trial.run_id}",
+        )
+    if reported:
+        names = ", ".join(sorted(reported)[:12])
+        better = _nearest(objective.metric, list(reported))
+        return UsageError(
+            f"No trial reports {objective.metric}: {words} reported {names}",
+            run=f"seatrial sweep … --metric {better}:{objective.direction}",
+        )
+    return UsageError(
+        f"No trial reports {objective.metric}: {words} reported no metric at all",
+        cause="a script reports by lines of JSON in the file that $SEATRIAL_EVENTS names, or prints its numbers",
+        run=rf"seatrial sweep … --metric-from '{objective.metric}[:=\s]+([\d.e+-]+)'   # what it prints: "
+        f"seatrial runs logs {trial.run_id}",
+    )
+
+
+def _nearest(name: str, reported: list[str]) -> str:
+    from seatrial.system.near import nearest
+
+    return (
+        next((one for one in reported if name in one or one in name), None)
+        or nearest(name, reported)
+        or sorted(reported)[0]
+    )
+
+
+def problem_of(trials: Sequence[Trial]) -> SeatrialError | None:
+    """Return what the ended trials show to be wrong with all of them."""
+    return _always_fails(trials) or _ignores_settings(trials)
+
+
+def _always_fails(trials: Sequence[Trial]) -> SeatrialError | None:
+    failed = [trial for trial in trials if trial.state == "failed"]
+    if len(failed) < MOST_FAILURES or any(trial.state in ("done", "pruned") for trial in trials):
+        return None
+    last = max(failed, key=lambda trial: trial.ended_at or 0.0)
+    outcome = last.ending.outcome if last.ending else "for no recorded reason"
+    show = f"seatrial runs show {last.run_id}" if last.run_id else "seatrial runs ls"
+    return TrialsFailError(f"{len(failed)} trials failed and none ended well; the last: {outcome}", run=show)
+
+
+def _ignores_settings(trials: Sequence[Trial]) -> SeatrialError | None:
+    done = [trial for trial in trials if trial.state == "done" and _numbers(trial)]
+    if len(done) < MOST_EQUAL or len({_numbers(trial) for trial in done}) > 1:
+        return None
+    if len(done[0].reports) == 1 and not (done[0].ending and done[0].ending.metrics):
+        return None  # one printed number of few digits may well be the same
+    one = len(done[0].settings) == 1
+    names = f"The setting{'' if one else 's'} {' and '.join(done[0].settings)} make{'s' if one else ''} no difference"
+    return UsageError(
+        f"{names}: {len(done)} trials reported exactly the same numbers",
+        cause="the script reads the setting and does not use it, or overwrites it",
+        run=f"seatrial runs compare {done[0].run_id} {done[-1].run_id}",
+    )
+
+
+def _numbers(trial: Trial) -> tuple[object, ...]:
+    metrics = trial.ending.metrics if trial.ending else {}
+    kept = tuple(sorted(item for item in metrics.items() if not item[0].endswith(_OF_TIME)))
+    return (*kept, *((report.step, report.value) for report in trial.reports))
+
+
+def without_effect(trials: Sequence[Trial]) -> list[str]:
+    """Settings that made no difference wherever two trials differed in nothing else; each seen twice at least."""
+    done = [trial for trial in trials if trial.state == "done" and _numbers(trial)]
+    found = []
+    for name in done[0].settings if done else ():
+        groups: dict[tuple[object, ...], list[Trial]] = {}
+        for trial in done:
+            groups.setdefault(tuple(item for item in trial.settings.items() if item[0] != name), []).append(trial)
+        several = [group for group in groups.values() if len(group) > 1]
+        if len(several) > 1 and all(len({_numbers(trial) for trial in group}) == 1 for group in several):
+            found.append(name)
+    return found

@@ -1,0 +1,363 @@
+"""The results of a study: columns, the line of its status, its page with a chart and a table, its notification."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from seatrial.errors import EXIT_DONE
+from seatrial.job.units import format_seconds
+from seatrial.search.request import Objective
+from seatrial.search.search import PLACE_FOLDER, Search, place_of
+from seatrial.search.trial import State, Trial
+from seatrial.system import nofollow
+from seatrial.system.files import make_folder, write_atomically
+from seatrial.system.names import Names
+
+if TYPE_CHECKING:
+    from seatrial.job.notify import Notify
+    from seatrial.receipt.section import Plot
+    from seatrial.runs.notify import Ended
+
+PAGE, RESULTS = "index.html", "results.json"
+
+#: Metrics shown at most: a script may report dozens.
+MAX_METRICS = 8
+
+#: While the search goes on the page is written anew at most this often.
+_EVERY_S = 10.0
+
+#: A bar of the worst value still is one.
+_SHORTEST = 4
+
+
+@dataclass(frozen=True)
+class Column:
+    """One number of each trial."""
+
+    title: str
+    number: Callable[[Trial], float | None]
+    lower_is_better: bool
+
+
+def columns(trials: Sequence[Trial], objective: Objective | None) -> list[Column]:
+    """Return the columns that some trial has a number for: the objective, measurements, metrics of the script."""
+    made = [Column(objective.metric, lambda trial: trial.value, objective.lower_is_better)] if objective else []
+    made += [
+        Column("seconds", _measured("seconds"), True),
+        Column("images/s", _measured("images_per_s"), False),
+        Column("GPU %", _measured("utilization_pct"), False),
+        Column("energy J", _measured("energy_j"), True),
+    ]
+    names = list(dict.fromkeys(name for trial in trials if trial.ending for name in trial.ending.metrics))
+    left_out = ("images_per_s", "epoch", objective.metric if objective else "")
+    shown = [name for name in names if name not in left_out][:MAX_METRICS]
+    made += [Column(name, _metric(name), "loss" in name or "error" in name) for name in shown]
+    return [column for column in made if any(column.number(trial) is not None for trial in trials)]
+
+
+def _measured(name: str) -> Callable[[Trial], float | None]:
+    return lambda trial: trial.ending.measured.get(name) if trial.ending else None
+
+
+def _metric(name: str) -> Callable[[Trial], float | None]:
+    return lambda trial: trial.ending.metrics.get(name) if trial.ending else None
+
+
+def best_in(trials: Sequence[Trial], column: Column) -> Trial | None:
+    """Return the trial that is best in a column, of those that ended well; None if there is nothing to compare."""
+    known = [trial for trial in trials if trial.state == "done" and column.number(trial) is not None]
+    choose = min if column.lower_is_better else max
+    return choose(known, key=lambda trial: column.number(trial) or 0.0) if len(known) > 1 else None
+
+
+def best_of(trials: Sequence[Trial], objective: Objective | None) -> Trial | None:
+    """Return the best trial that ended well; the first of equals."""
+    known = [trial for trial in trials if trial.state == "done" and trial.value is not None]
+    if objective is None or not known:
+        return None
+    sign = 1 if objective.lower_is_better else -1
+    return min(known, key=lambda trial: sign * (trial.value or 0.0))
+
+
+def summary_line(trials: Sequence[Trial], objective: Objective | None, most: int | None, left_s: float | None) -> str:
+    """``7 of 40 trials; best accuracy 0.981 (lr=0.003 batch=64); 2 running, 3 pruned, 1 failed; 4 min left``."""
+    counted = Counter(trial.state for trial in trials)
+    ended = sum(trial.ending is not None for trial in trials)
+    of = f" of {most}" if most is not None else ""
+    parts = [f"{ended}{of} trial{'s' * ((most or ended) != 1)}"]
+    best = best_of(trials, objective)
+    if best is not None and objective is not None:
+        parts.append(f"best {objective.metric} {best.value:.4g} ({best.label})")
+    listed: tuple[State, ...] = ("running", "not followed", "pruned", "failed", "stopped")
+    states = [f"{counted[state]} {state}" for state in listed if counted[state]]
+    parts += [", ".join(states)] if states else []
+    parts += [f"about {format_seconds(max(1.0, round(left_s)))} left"] if left_s is not None else []
+    return "; ".join(parts)
+
+
+def seconds_left(trials: Sequence[Trial], most: int | None, parallel: int, ends_at: float | None) -> float | None:
+    """Return the time until all trials have ended, by the mean of those that have, or until the budget is used up.
+
+    Args:
+        ends_at: as in Search.
+
+    Returns None if there is nothing to go by.
+    """
+    spans = [
+        trial.ended_at - trial.begun_at
+        for trial in trials
+        if trial.ending is not None and trial.begun_at is not None and trial.ended_at is not None
+    ]
+    budget_s = None if ends_at is None else max(0.0, ends_at - time.monotonic())
+    if not spans or most is None:
+        return budget_s
+    mean_s = sum(spans) / len(spans)
+    spent_s = [time.time() - trial.begun_at for trial in trials if trial.state == "running" and trial.begun_at]
+    waiting = sum(trial.state == "waiting" for trial in trials)
+    to_do_s = mean_s * (max(0, most - len(trials)) + waiting) + sum(max(0.0, mean_s - spent) for spent in spent_s)
+    by_trials_s = to_do_s / max(1, parallel)
+    return by_trials_s if budget_s is None else min(by_trials_s, budget_s)
+
+
+@dataclass(frozen=True)
+class Links:
+    """The parts of an address before and after a run's ID; ``target``: the frame that links lead."""
+
+    before: str = "../../runs/"
+    after: str = "/receipt.html"
+    target: str = ""
+
+
+#: Of the page in the project: receipts beside it.
+BESIDE = Links()
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """A number, and the length of its bar in percent: the best of the column is full, the worst a stub."""
+
+    text: str
+    percent: str
+    best: bool
+
+
+def refresh(search: Search, names: Names) -> None:
+    """Write the page if it is time for that and a trial has ended since."""
+    now_s = time.monotonic()
+    if now_s - search.page_s < _EVERY_S:
+        return
+    search.page_s = now_s
+    ended = sum(trial.ending is not None for trial in search.study.trials())
+    if ended != search.page_trials:
+        search.page_trials = ended
+        write(search, names)
+
+
+def write(search: Search, names: Names) -> Path:
+    """Write index.html and results.json without ``names``; return the page's path.
+
+    Raises DiskError, UntrustedPathError.
+    """
+    name, project = search.study.definition.name, search.job.project
+    with nofollow.folder(project, *PLACE_FOLDER, name, make=True):
+        pass
+    folder = place_of(project, name)
+    trials = [_clean(trial, names) for trial in search.study.shown()]
+    write_atomically(folder / RESULTS, json.dumps([trial.as_dict() for trial in trials], indent=1).encode())
+    write_atomically(folder / PAGE, page(search, trials, names).encode())
+    return folder / PAGE
+
+
+def _clean(trial: Trial, names: Names) -> Trial:
+    """Return it without names of people and machines in what a script or a person wrote."""
+    end = trial.ending
+    clean = {**vars(trial), "settings": {key: names.text(value) for key, value in trial.settings.items()}}
+    if end is not None:
+        metrics = {names.text(key): value for key, value in end.metrics.items()}
+        clean["ending"] = type(end)(**{**vars(end), "outcome": names.text(end.outcome), "metrics": metrics})
+    return Trial(**clean)
+
+
+def page(search: Search, trials: Sequence[Trial], names: Names, links: Links = BESIDE) -> str:
+    """Return the HTML. It runs no script and loads nothing, as a receipt."""
+    from seatrial.receipt.render.pages import STATES, render_page
+
+    definition, objective = search.study.definition, search.objective
+    shown, best = columns(trials, objective), best_of(trials, objective)
+    ended, standing = search.study.get("ended") or search.study.get("problem"), search.study.standing()
+    live = standing == "running" and not links.target  # a file that nobody writes any more stays as it is
+    return render_page(
+        "seatrial.search",
+        "sweep.html",
+        title=names.text(definition.title),
+        study=definition.name,
+        what=names.text(search.summary()),
+        standing=summary_line(trials, objective, search.expected, None),
+        chip=(standing, STATES[standing]),
+        as_of=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()) if live else None,
+        problem=names.text(search.problem.message) if search.problem else ended,
+        remarks=[names.text(line) for line in search.remarks(trials)],
+        best=best,
+        links=links,
+        objective=objective,
+        tiles=_tiles(best, objective),
+        head=["trial", *search.space.names, *(column.title for column in shown), "outcome"],
+        rows=[_row(trial, trials, shown, search.space.names, best) for trial in _ranked(trials, objective)],
+        chart=None if objective is None else history(trials, objective),
+    )
+
+
+def history(trials: Sequence[Trial], objective: Objective) -> tuple[Plot, tuple[str, ...]] | None:
+    """Return the plot of each trial's value and of the best so far, with its lines' classes; None for a single one."""
+    from seatrial.receipt.section import Line, Plot
+
+    ended = [trial for trial in trials if trial.value is not None and trial.ending is not None]
+    done = [trial for trial in ended if trial.state == "done"]
+    if len(ended) < 2:
+        return None
+    steps: list[tuple[float, float]] = []
+    for trial in done:
+        if not steps or objective.is_better(trial.value or 0.0, steps[-1][1]):
+            steps += [(float(trial.number), steps[-1][1])] if steps else []
+            steps.append((float(trial.number), trial.value or 0.0))
+    lines = [
+        ("best so far", "line1 plain", [*steps, (float(ended[-1].number), steps[-1][1])] if steps else []),
+        ("ended", "line0 dots", _points(done)),
+        ("pruned or stopped", "line8 dots open", _points([trial for trial in ended if trial.state != "done"])),
+    ]
+    drawn = [(name, style, points) for name, style, points in lines if points]
+    plot = Plot(
+        id="history",
+        title=f"{objective.metric} by trial",
+        unit="",
+        x="trial",
+        lines=tuple(Line(name=name, points=tuple(points)) for name, _, points in drawn),
+    )
+    return plot, tuple(style for _, style, _ in drawn)
+
+
+def _points(trials: Sequence[Trial]) -> list[tuple[float, float]]:
+    return [(float(trial.number), trial.value) for trial in trials if trial.value is not None]
+
+
+def _ranked(trials: Sequence[Trial], objective: Objective | None) -> list[Trial]:
+    """Return the best first, then those that did not end well; without an objective by number."""
+    if objective is None:
+        return list(trials)
+    sign = 1 if objective.lower_is_better else -1
+
+    def place(trial: Trial) -> tuple[bool, bool, float, int]:
+        return trial.state != "done", trial.value is None, sign * (trial.value or 0.0), trial.number
+
+    return sorted(trials, key=place)
+
+
+def _tiles(best: Trial | None, objective: Objective | None) -> list[tuple[str, str]]:
+    """Return the winner's value, settings and time."""
+    from seatrial.receipt.formatting import figure
+
+    if best is None or objective is None or best.value is None:
+        return []
+    seconds = best.ending.measured.get("seconds") if best.ending else None
+    tiles = [(objective.metric, figure(best.value)), *best.settings.items()]
+    return tiles + ([("time", format_seconds(seconds))] if seconds is not None else [])
+
+
+def _row(
+    trial: Trial, trials: Sequence[Trial], shown: Sequence[Column], settings: Sequence[str], best: Trial | None
+) -> dict[str, Any]:
+    from seatrial.receipt.render.pages import OTHER, STATES
+
+    return {
+        "number": trial.number,
+        "run": trial.run_id,
+        "winner": trial is best,
+        "settings": [trial.settings.get(name, "") for name in settings],
+        "cells": [_cell(trial, trials, column) for column in shown],
+        "outcome": trial.ending.outcome if trial.ending else "",
+        "state": trial.state,
+        "chip": STATES.get(trial.state, OTHER),
+    }
+
+
+def _cell(trial: Trial, trials: Sequence[Trial], column: Column) -> _Cell:
+    value = column.number(trial)
+    if value is None:
+        return _Cell("", "0", best=False)
+    done = [number for one in trials if one.state == "done" and (number := column.number(one)) is not None]
+    low, high = min(done, default=value), max(done, default=value)
+    share = min(1.0, max(0.0, (value - low) / (high - low))) if high > low else 1.0
+    if column.lower_is_better and high > low:
+        share = 1 - share
+    percent = _SHORTEST + (100 - _SHORTEST) * share
+    return _Cell(f"{value:.4g}", f"{percent:.0f}", best=best_in(trials, column) is trial)
+
+
+def notify_end(
+    search: Search,
+    trials: Sequence[Trial],
+    wanted: Notify,
+    names: Names,
+    environ: Mapping[str, str],
+    *,
+    exit_code: int,
+    seconds: float,
+) -> None:
+    """Notify of the search's end without waiting for it. Another terminal of the study notifies of its own.
+
+    Raises DiskError.
+    """
+    from seatrial.runs import notify
+
+    if not wanted.asked:
+        return
+    folder = search.study.path.parent / "told" / str(os.getpid())
+    make_folder(folder)
+    notify.keep_request(folder, search.job.project, wanted)
+    notify.begin(folder, ended_sweep(search, trials, names, exit_code, seconds), environ)
+
+
+def ended_sweep(search: Search, trials: Sequence[Trial], names: Names, exit_code: int, seconds: float) -> Ended:
+    """``sweep mnist-1b0af5: 12 trials, best accuracy 0.991 (trial 7), 2 failed``."""
+    from seatrial.runs.notify import Ended
+
+    name = search.study.path.parent.name
+    outcome = "failed" if search.problem is not None or exit_code != EXIT_DONE else "done"
+    outcome = "stopped" if search.interrupted else outcome
+    headline = names.text(_end_line(search, trials))
+    return Ended(
+        kind="sweep",
+        id=name,
+        name=name,
+        target=names.text(search.study.definition.title),
+        outcome=outcome,
+        level={"done": "good", "failed": "bad"}.get(outcome, "warning"),
+        exit_code=exit_code,
+        headline=headline,
+        seconds=seconds,
+        text=f"seatrial: sweep {names.text(name)}: {headline}",
+        receipt=place_of(search.job.project, name) / RESULTS,
+    )
+
+
+def _end_line(search: Search, trials: Sequence[Trial]) -> str:
+    """``12 trials, best accuracy 0.991 (trial 7), 2 failed``; if it ended early, why it did is first."""
+    counted = Counter(trial.state for trial in trials)
+    ended = sum(trial.ending is not None and trial.state != "stopped" for trial in trials)
+    of = f" of {search.expected}" if search.expected is not None and ended < search.expected else ""
+    parts = [f"{ended}{of} trial{'s' * ((search.expected if of else ended) != 1)}"]
+    best = best_of(trials, search.objective)
+    if best is not None and search.objective is not None:
+        parts.append(f"best {search.objective.metric} {best.value:.4g} (trial {best.number})")
+    parts += [f"{counted[state]} {state}" for state in ("failed", "pruned") if counted[state]]
+    line = ", ".join(parts)
+    if search.problem is not None:
+        return f"failed: {search.problem.message}; {line}"
+    return f"stopped by the user; {line}" if search.interrupted else line

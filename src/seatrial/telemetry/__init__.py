@@ -1,1 +1,0 @@
-"""Views of probe's samples: the terminal's, Prometheus', and log files."""

@@ -1,0 +1,172 @@
+"""Read MNIST's files, and others in their format, IDX: a magic number, the sizes, then unsigned bytes.
+
+Imports no framework: files are read while one is imported.
+
+Source: the format's description on Yann LeCun's MNIST page (http://yann.lecun.com/exdb/mnist/): two zero bytes,
+the element type (8 = unsigned byte), the number of dimensions, each size as a big-endian 32-bit integer, data.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from seatrial.train.data.download import RemoteFile
+from seatrial.train.errors import DataError
+
+Bytes = npt.NDArray[np.uint8]
+
+UNSIGNED_BYTE = 0x08
+#: Read before anything else is: the header is in it, however it is packed.
+_FIRST_BYTES = 65536
+#: Pictures are packed to a third or a tenth, zeros alone to a thousandth; small files may be anything.
+_MOST_PACKED, _MUCH_BYTES = 100, 64 * 2**20
+#: Where the official downloads and torchvision's ``MNIST(root)`` put the files, below the folder given.
+LAYOUTS = (".", "mnist", "raw", "MNIST/raw")
+
+#: Public mirrors of the original files, as torchvision 0.27 (datasets/mnist.py) and TensorFlow Datasets name them.
+MIRRORS = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+)
+#: SHA-256 of files whose MD5 are the ones torchvision publishes (f68b3c2d…, d53e105e…, 9fb629c4…, ec29112d…).
+FILES = (
+    RemoteFile("train-images-idx3-ubyte.gz", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+    RemoteFile("train-labels-idx1-ubyte.gz", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+    RemoteFile("t10k-images-idx3-ubyte.gz", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+    RemoteFile("t10k-labels-idx1-ubyte.gz", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
+)
+
+
+@dataclass(frozen=True)
+class IdxFolder:
+    """A training and a test set: images [N, H, W] and labels [N], unsigned bytes, H and W the same in both."""
+
+    train_images: Bytes
+    train_labels: Bytes
+    test_images: Bytes
+    test_labels: Bytes
+
+    @property
+    def classes(self) -> int:
+        """Return the number of classes, 0 up to the largest label."""
+        return int(max(self.train_labels.max(), self.test_labels.max())) + 1
+
+
+def read_idx(path: Path, dimensions: int) -> Bytes:
+    """The array in one IDX file, ``.gz`` or plain.
+
+    Raises:
+        DataError: not IDX, of other dimensions, truncated or too long; names the file, bytes expected and got.
+    """
+    header_bytes = 4 + 4 * dimensions
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            content = file.read(_FIRST_BYTES)
+            packed = path.suffix == ".gz"
+            shape = _shape(path, _unpacked(content, header_bytes, whole=False) if packed else content, dimensions)
+            expected_bytes = header_bytes + prod(shape)
+            if not packed and size != expected_bytes:
+                raise _wrong_length(path, shape, expected_bytes, str(size))
+            if packed and size < expected_bytes / _MOST_PACKED and expected_bytes > _MUCH_BYTES:
+                raise DataError(
+                    f"{path} has {size} bytes and claims to unpack to {expected_bytes}: not plausible for images"
+                )
+            if packed and size > 1.01 * expected_bytes + _FIRST_BYTES:  # deflate never makes more of it
+                raise _wrong_length(path, shape, expected_bytes, "more")
+            content += file.read()
+        content = _unpacked(content, expected_bytes + 1) if packed else content
+    except (EOFError, zlib.error) as error:
+        raise DataError(f"{path} is not a whole gzip file: {error}; got {size} bytes") from error
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+    if len(content) != expected_bytes:
+        raise _wrong_length(path, shape, expected_bytes, "more" if len(content) > expected_bytes else str(len(content)))
+    return np.frombuffer(content, np.uint8, offset=header_bytes).reshape(shape)
+
+
+def _shape(path: Path, content: bytes, dimensions: int) -> tuple[int, ...]:
+    """The sizes of the header that the content begins with. Raises DataError."""
+    header_bytes = 4 + 4 * dimensions
+    if len(content) < header_bytes:
+        raise DataError(f"{path} is truncated: expected at least {header_bytes} bytes, got {len(content)}")
+    magic = struct.unpack(">I", content[:4])[0]
+    expected_magic = UNSIGNED_BYTE << 8 | dimensions
+    if magic != expected_magic:
+        raise DataError(
+            f"{path} is not IDX with {dimensions} dimensions: magic {magic:#010x}, not {expected_magic:#010x}"
+        )
+    shape = struct.unpack(f">{dimensions}I", content[4:header_bytes])
+    if prod(shape) == 0:
+        raise DataError(f"{path} holds no examples: shape {shape}")
+    return shape
+
+
+def _wrong_length(path: Path, shape: tuple[int, ...], expected_bytes: int, got: str) -> DataError:
+    state = "truncated" if got.isdecimal() and int(got) < expected_bytes else "too long"
+    return DataError(f"{path} is {state}: expected {expected_bytes} bytes for shape {shape}, got {got}")
+
+
+def _unpacked(packed: bytes, most_bytes: int, *, whole: bool = True) -> bytes:
+    """At most so many bytes of a gzip file, which may be several one after the other.
+
+    Raises EOFError if ``whole`` and the file ends too early; zlib.error.
+    """
+    parts: list[bytes] = []
+    left = most_bytes
+    while packed and left:
+        member = zlib.decompressobj(wbits=31)
+        parts.append(member.decompress(packed, left))
+        left -= len(parts[-1])
+        if not member.eof and left and whole:
+            raise EOFError("it ends before its end-of-stream marker")
+        packed = member.unused_data.lstrip(b"\0")
+    return b"".join(parts)
+
+
+def read_folder(folder: Path) -> IdxFolder:
+    """The four files of an MNIST-like set.
+
+    Raises:
+        DataError: the folder or a file is missing, or images and labels do not belong together.
+    """
+    place = _place(folder)
+    sets = []
+    for part in ("train", "t10k"):
+        images_path, labels_path = _find(place, f"{part}-images", 3), _find(place, f"{part}-labels", 1)
+        images, labels = read_idx(images_path, 3), read_idx(labels_path, 1)
+        if len(images) != len(labels):
+            raise DataError(f"{images_path} has {len(images)} images but {labels_path} has {len(labels)} labels")
+        sets.append((images, labels))
+    (train_images, train_labels), (test_images, test_labels) = sets
+    if train_images.shape[1:] != test_images.shape[1:]:
+        raise DataError(
+            f"{place}: training images are {train_images.shape[1:]} but test images {test_images.shape[1:]} pixels"
+        )
+    return IdxFolder(train_images, train_labels, test_images, test_labels)
+
+
+def _place(folder: Path) -> Path:
+    if not folder.is_dir():
+        raise DataError(f"the data folder {folder} does not exist", fix="name it with --data DIR, or add --download")
+    for layout in LAYOUTS:
+        if any((folder / layout).glob("train-images*")):
+            return folder / layout
+    state = "holds no IDX files" if any(folder.iterdir()) else "is empty"
+    raise DataError(f"the data folder {folder} {state} (train-images-idx3-ubyte[.gz] …)", fix="add --download")
+
+
+def _find(place: Path, stem: str, dimensions: int) -> Path:
+    names = [f"{stem}{separator}idx{dimensions}-ubyte{gz}" for separator in "-." for gz in ("", ".gz")]
+    for name in names:
+        if (place / name).is_file():
+            return place / name
+    raise DataError(f"{place} lacks {names[0]} (or .gz)", fix="add --download")

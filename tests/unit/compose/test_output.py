@@ -1,0 +1,38 @@
+"""Outputs of several members on one terminal."""
+
+from __future__ import annotations
+
+from seatrial.compose.output import Lines
+from seatrial.compose.request import Console
+
+
+def lines(chunks: list[tuple[str, str, bytes]], names: list[str]) -> bytes:
+    written: list[bytes] = []
+
+    def nobody(*_: object) -> None:
+        raise AssertionError("not asked for")
+
+    made = Lines(Console(nobody, nobody, lambda stream, data: written.append(data), nobody, nobody), names)
+    for name, stream, data in chunks:
+        made.writer(name)(stream, data)  # type: ignore[arg-type]
+    for name in names:
+        made.end(name)
+    return b"".join(written)
+
+
+def test_lines_come_whole_whatever_pieces_they_came_in() -> None:
+    chunks = [("a", "stdout", b"one\ntw"), ("long", "stdout", b"x\n"), ("a", "stderr", b"E\n"), ("a", "stdout", b"o\n")]
+    assert lines(chunks, ["a", "long"]) == b"a    | one\nlong | x\na    | E\na    | two\n"
+
+
+def test_a_last_line_without_an_end_and_a_progress_bar() -> None:
+    chunks = [("a", "stdout", b"10 %\r20 %\r"), ("a", "stdout", b"30 %\r\nno end"), ("a", "stdout", b"\xff\xfe")]
+    assert lines(chunks, ["a"]) == b"a | 10 %\na | 20 %\na | 30 %\na | no end\xff\xfe\n"
+
+
+def test_a_line_without_any_end_is_not_kept_for_ever() -> None:
+    assert lines([("a", "stdout", b"x" * 70_000)], ["a"]).startswith(b"a | xxx")
+
+
+def test_empty_lines_stay() -> None:
+    assert lines([("a", "stdout", b"\n\nx\n")], ["a"]) == b"a | \na | \na | x\n"

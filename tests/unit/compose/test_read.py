@@ -1,0 +1,131 @@
+"""Reading Compose files: what Compose resolves, and its own words with the line for what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from seatrial.compose.read import find_files, profiles_in, up_command, with_profiles
+from seatrial.compose.service import ImageConfig
+from seatrial.errors import SeatrialError, UsageError
+
+BAD = {
+    "a tab": ("services:\n  a:\n\timage: x\n", 3, "yaml"),
+    "an unknown key": ("services:\n  a:\n    image: x\n    kommand: ls\n", 2, "kommand"),
+    "a cycle": (
+        "services:\n  a:\n    image: x\n    depends_on: [b]\n  b:\n    image: x\n    depends_on: [a]\n",
+        1,
+        "cycle",
+    ),
+    "an unknown service": ("services:\n  b: {image: x}\n  a:\n    image: x\n    depends_on: [zoo]\n", 3, "zoo"),
+    "a wrong type": ("services:\n  a:\n    image: 5\n", 3, "must be a string"),
+    "an unset variable": ("services:\n  a:\n    image: ${WHICH:?choose one}\n", 3, "choose one"),
+    "neither image nor build": ("services:\n  a:\n    command: ls\n", 2, "neither an image nor a build"),
+    "a missing env file": ("services:\n  a:\n    image: x\n    env_file: prod.env\n", 1, "prod.env"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_refusal_is_composes_own_words_behind_file_and_line(read, name: str) -> None:
+    text, line, words = BAD[name]
+    with pytest.raises(UsageError) as caught:
+        read(text)
+    assert words in caught.value.message and "Compose: " in caught.value.message
+    assert f"compose.yaml:{line}: " in caught.value.message or (line == 1 and "compose.yaml: " in caught.value.message)
+    assert caught.value.run and "\n" not in caught.value.message
+
+
+def test_advice_names_the_files_that_were_given(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "compose.yaml").touch()
+    own, gpu = tmp_path / "compose.yaml", tmp_path / "gpu.yaml"
+    assert up_command([own], {}) == "seatrial up"
+    assert up_command([own, gpu], {}) == "seatrial up -f compose.yaml -f gpu.yaml"
+    assert up_command([tmp_path / "sub" / "compose.yaml"], {}) == "seatrial up -f sub/compose.yaml"
+    assert (
+        up_command([own], {"COMPOSE_PROFILES": "a,b c"}, ["train"]) == "seatrial up --profile a --profile 'b c' train"
+    )
+
+
+def test_what_another_waits_for_is_a_task(read) -> None:
+    text = """
+        services:
+          pull: {image: x, tty: true}
+          train: {image: x, depends_on: {pull: {condition: service_completed_successfully}}}
+          shell: {image: x, tty: true}
+        """
+    services = read(text).services
+    assert services["pull"].is_task and not services["shell"].is_task
+
+
+def test_the_user_of_a_service(read) -> None:
+    service = read("services:\n  a: {image: x, user: '1000:1000'}\n").services["a"]
+    assert service.user == "1000"
+    assert replace(service, config={}).user == "root"
+    assert replace(service, config={}, image_config=ImageConfig(user="jovyan")).user == "jovyan"
+
+
+def test_variables_that_are_not_set_are_named_as_the_cause(read) -> None:
+    with pytest.raises(UsageError) as caught:
+        read("services:\n  a:\n    image: x\n    volumes: ['${NOWHERE}:/data']\n")
+    assert caught.value.cause == "not set, and so empty: NOWHERE"
+
+
+def test_profiles_are_added_to_those_of_the_environment(read) -> None:
+    text = "services:\n  a: {image: x, profiles: [gpu]}\n  b: {image: x, profiles: [cpu]}\n  c: {image: x}\n"
+    environ = with_profiles({"COMPOSE_PROFILES": "cpu"}, ["gpu", "cpu"])
+    assert environ == {"COMPOSE_PROFILES": "cpu,gpu"} and with_profiles({}, []) == {}
+    assert set(read(text, **environ).services) == {"a", "b", "c"}
+    assert profiles_in({}) == []
+    assert read(text, "a", **environ).command.endswith("compose.yaml --profile cpu --profile gpu a")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "# nothing\n", "services: {}\n", "services:\n  a:\n    image: x\n    profiles: [p]\n"]
+)
+def test_nothing_to_bring_up(read, text: str) -> None:
+    with pytest.raises(SeatrialError):
+        read(text)
+
+
+def test_deep_nesting_is_refused_before_it_is_built(read) -> None:
+    with pytest.raises(UsageError, match="nested too deep"):
+        read("x: " + "[" * 5000 + "]" * 5000)
+
+
+def test_anchors_merges_and_dollars_are_what_compose_makes_of_them(read) -> None:
+    file = read(
+        """
+        x-common: &common
+          image: busy
+          environment: {A: "1"}
+        services:
+          one:
+            <<: *common
+            command: sh -c 'echo $$HOME ${WORD:-none}'
+          two:
+            <<: *common
+            profiles: [extra]
+        """,
+        WORD="here",
+    )
+    assert list(file.services) == ["one"]
+    assert file.services["one"].config["command"] == ["sh", "-c", "echo $HOME here"]
+    assert file.place("one", "image").line == 3 and file.place("one", "command").line == 8
+
+
+def test_a_service_and_what_it_needs(read) -> None:
+    text = "services:\n  a: {image: x}\n  b:\n    image: x\n    depends_on: [a]\n  c: {image: x}\n"
+    assert list(read(text, "b").services) == ["a", "b"]
+
+
+def test_files_as_compose_finds_them(tmp_path: Path) -> None:
+    for name in ("docker-compose.yml", "docker-compose.override.yml", "other.yaml"):
+        (tmp_path / name).write_text("services: {}\n")
+    assert [path.name for path in find_files(tmp_path, {})] == ["docker-compose.yml", "docker-compose.override.yml"]
+    (tmp_path / "docker-compose.override.yaml").write_text("services: {}\n")  # Compose takes the first, with a warning
+    assert [path.name for path in find_files(tmp_path, {})] == ["docker-compose.yml", "docker-compose.override.yml"]
+    assert [path.name for path in find_files(tmp_path, {"COMPOSE_FILE": "other.yaml"})] == ["other.yaml"]
+    assert find_files(tmp_path / "nowhere", {}) == ()

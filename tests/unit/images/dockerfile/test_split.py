@@ -1,0 +1,149 @@
+"""Which requirement goes into which layer, and what two projects have in common."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from seatrial.images.dockerfile.layers import split
+from seatrial.images.plan import plan_image
+from seatrial.images.requirements.pip_format import Requirements
+from seatrial.job.model import ImageOptions, Job, Target
+from seatrial.job.plan import ImagePlan
+from seatrial.job.script import ScriptFacts
+
+HASH = " --hash=sha256:" + "0" * 64
+
+
+def requested(*lines: str, constraints: tuple[str, ...] = ()) -> Requirements:
+    return Requirements(lines, constraints)
+
+
+def planned(folder: Path, requirements: str, **image: object) -> ImagePlan:
+    folder.mkdir(exist_ok=True)
+    (folder / "train.py").write_text("import torch\n")
+    (folder / "requirements.txt").write_text(requirements)
+    job = Job(project=folder, target=Target(kind="script", value="train.py"), image=ImageOptions.model_validate(image))
+    return plan_image(job, script=ScriptFacts(imports=("torch",)), cpu_only=True)[0]
+
+
+def steps(plan: ImagePlan, stage: str) -> str:
+    """The text of a stage, from its FROM to the next."""
+    found = re.search(rf"^FROM \S+ AS {stage}$.*?(?=^FROM )", str(plan.dockerfile), re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found[0]
+
+
+def folder(plan: ImagePlan, name: str) -> dict[str, str]:
+    return {path: text for path, text in plan.context_texts.items() if path.startswith(f"{name}/")}
+
+
+def test_projects_with_one_stack_have_its_layers_in_common(tmp_path: Path) -> None:
+    one = planned(tmp_path / "one", "torch==2.13.0\nnumpy\npandas\ntqdm\n")
+    two = planned(tmp_path / "two", "einops\ntorch==2.13.0\nnumpy\n", system_packages=("ffmpeg",))
+    for name in ("framework", "required"):
+        assert folder(one, name) == folder(two, name) != {}
+    assert steps(one, "base") == steps(two, "base")
+    assert steps(one, "framework") == steps(two, "framework")
+    assert "ffmpeg" in str(two.dockerfile)
+    assert one.tag != two.tag
+
+
+def test_a_small_package_changes_the_last_layer_alone(tmp_path: Path) -> None:
+    before = planned(tmp_path / "one", "torch==2.13.0\nnumpy\npandas\ntqdm\n")
+    after = planned(tmp_path / "one", "torch==2.13.0\nnumpy\npandas\ntqdm\neinops\n")
+    changed = [path for path, text in after.context_texts.items() if before.context_texts[path] != text]
+    assert changed == ["packages/requirements.txt"]
+    lines = zip(str(before.dockerfile).splitlines(), str(after.dockerfile).splitlines(), strict=True)
+    assert [new[:10] for old, new in lines if old != new] == ["ARG FILES="]
+
+
+def test_versions_of_what_the_framework_requires_leave_the_framework_as_it_is() -> None:
+    plain = split(requested("torch==2.13.0", "numpy"))
+    pinned = split(
+        requested("torch==2.13.0", "numpy<2.4", "sympy==1.13.3", constraints=("networkx==3.4", "tqdm==4.67.0"))
+    )
+    assert plain.framework == pinned.framework == requested("torch==2.13.0")
+    assert pinned.required is not None
+    assert pinned.required.lines == ("torch==2.13.0", "numpy<2.4", "sympy==1.13.3")
+    assert pinned.required.constraints == ("networkx==3.4",)
+    assert pinned.packages is not None  # the constraint on tqdm
+
+
+def test_nothing_more_is_no_layer_more() -> None:
+    layers = split(requested("torch==2.13.0", "numpy"))
+    assert (layers.large, layers.packages) == (None, None)
+    assert "packages/requirements.txt" not in layers.texts()
+
+
+def test_order_is_no_other_layer() -> None:
+    one, two = (split(requested(*lines)) for lines in (("torch", "pandas", "timm"), ("timm", "torch", "pandas")))
+    assert (one.framework, one.required, one.large) == (two.framework, two.required, two.large)
+
+
+def test_a_freeze_that_names_every_part_of_torch_has_the_same_framework_layer() -> None:
+    frozen = split(requested("nvidia-cublas==13.1", "numpy==2.3.0", "torch==2.13.0", "triton==3.5.0"))
+    assert frozen.framework == requested("torch==2.13.0")
+
+
+def test_ranges_of_jax_are_narrowed_where_the_project_does() -> None:
+    layers = split(
+        requested("jax[cuda12]==0.7.0", "jaxlib==0.7.0", constraints=("nvidia-cudnn-cu12==9.10", "rich==13.0"))
+    )
+    assert layers.framework == requested(
+        "jax[cuda12]==0.7.0", "jaxlib==0.7.0", constraints=("nvidia-cudnn-cu12==9.10",)
+    )
+
+
+def test_hashes_hold_in_every_layer() -> None:
+    """pip's hash mode is all or nothing: the framework's lines as they stand, without what they do not list."""
+    lines = [f"{name}{HASH}" for name in ("torch==2.13.0", "triton==3.5.0", "nvidia-nccl-cu12==2.27", "tqdm==4.67.1")]
+    layers = split(requested(*lines))
+    assert layers.hashed
+    assert layers.framework is not None
+    assert sorted(layers.framework.lines) == sorted(lines[:3])
+    assert (layers.required, layers.large) == (None, None)
+    assert layers.packages == requested(*lines)
+
+
+def test_hash_mode_in_the_dockerfile(tmp_path: Path) -> None:
+    text = str(planned(tmp_path / "one", f"torch==2.13.0+cpu{HASH}\nnumpy==2.3.0{HASH}\n").dockerfile)
+    assert "-r /media/requirements.txt --no-deps" in steps(planned(tmp_path / "one", f"torch{HASH}\n"), "framework")
+    assert "framework.txt" not in text.rpartition("\nFROM ")[2]  # a constraint without a hash
+
+
+@pytest.mark.parametrize("line", ["torch @ https://e.org/torch.whl", "torch @ git+https://e.org/torch.git", "six"])
+def test_what_is_on_no_index_is_no_framework_layer(line: str) -> None:
+    layers = split(requested(line, "numpy"))
+    assert layers.framework is None
+    assert layers.required is None
+
+
+def test_a_second_framework_is_a_package() -> None:
+    layers = split(requested("tensorflow-cpu==2.20.0", "torch==2.13.0", "numpy"))
+    assert layers.framework == requested("torch==2.13.0")
+    assert layers.packages is not None
+
+
+def test_options_hold_in_every_layer() -> None:
+    found = Requirements(("torch==2.13.0", "pandas", "six"), options=("--extra-index-url https://e.org/simple",))
+    texts = split(found).texts()
+    for name in ("framework", "required", "large", "packages"):
+        assert texts[f"{name}/requirements.txt"].startswith("--extra-index-url https://e.org/simple\n")
+
+
+def test_what_the_base_python_needs_is_there_before_the_environment(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "one", "torch\n", base="debian:bookworm", system_packages=("python3-venv", "libgl1"))
+    assert "python3-venv" in steps(plan, "base")
+    assert "libgl1" not in steps(plan, "framework") + steps(plan, "base")
+    assert "libgl1" in str(plan.dockerfile)
+
+
+def test_git_is_in_a_stage_of_its_own_and_the_layers_below_are_shared(tmp_path: Path) -> None:
+    one = planned(tmp_path / "one", "torch==2.13.0\nnumpy\ngit+https://e.org/x.git\n")
+    two = planned(tmp_path / "two", "torch==2.13.0\nnumpy\ntqdm\n")
+    assert steps(one, "framework") == steps(two, "framework")
+    assert "install -y --no-install-recommends git" in steps(one, "builder")
+    assert "layer.py mirror" in str(one.dockerfile).rpartition("\nFROM ")[2]

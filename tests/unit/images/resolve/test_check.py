@@ -1,0 +1,334 @@
+"""The Python of an image has wheels of all pins, as uv finds on an index of this machine; or the plan is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from package_indexes import Index, serving
+from seatrial.errors import ConfigError, GpuContractError
+from seatrial.images.plan import plan_image
+from seatrial.images.resolve.uv import UvResolver
+from seatrial.job.model import ImageOptions, Job, Target
+from seatrial.job.plan import ImagePlan
+from seatrial.job.script import ScriptFacts
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the wheels are for x86-64")
+
+
+@pytest.fixture
+def index() -> Iterator[Index]:
+    with serving() as server:
+        server.wheels("numpy", "1.17.4", "35 36 37 38")
+        server.has("numpy", "numpy-1.17.4.zip", requires=">=3.5")
+        server.wheels("numpy", "1.23.2", "38 39 310 311")
+        server.wheels("numpy", "2.5.0", "312 313 314")
+        server.has("plain", "plain-1.0-py3-none-any.whl")
+        server.has("old-source", "old-source-0.7.2.tar.gz")
+        server.has("six", "six-1.17.0-py3-none-any.whl")
+        server.wheels("scipy", "1.18.0", "312 313 314")
+        yield server
+
+
+class Planner:
+    """Plans a project with these requirements, asking the index."""
+
+    def __init__(self, project: Path, index: Index) -> None:
+        self.project, self.index = project, index
+        self.environ = {"PIP_INDEX_URL": index.url, "PIP_CONFIG_FILE": os.devnull}
+        self.limit_s = 30.0
+
+    def __call__(
+        self, requirements: str, *, imports: tuple[str, ...] = (), gpu: str | None = None, **image: object
+    ) -> ImagePlan:
+        (self.project / "requirements.txt").write_text(requirements)
+        options = ImageOptions(target=gpu, **image)  # type: ignore[arg-type]
+        job = Job(project=self.project, target=Target(kind="script", value="train.py"), image=options)
+        resolver = UvResolver(self.project / "cache", self.environ, limit_s=self.limit_s)
+        plan, self.choices = plan_image(
+            job, script=ScriptFacts(imports=imports), cpu_only=gpu is None, resolver=resolver
+        )
+        return plan
+
+    def refused(self, requirements: str, **more: object) -> str:
+        with pytest.raises((ConfigError, GpuContractError)) as caught:
+            self(requirements, **more)  # type: ignore[arg-type]
+        assert caught.value.run
+        return "\n".join(map(str, (caught.value.message, caught.value.cause, caught.value.run)))
+
+
+@pytest.fixture
+def plan(tmp_path: Path, index: Index) -> Planner:
+    return Planner(tmp_path, index)
+
+
+@pytest.mark.parametrize("html", [False, True])
+@pytest.mark.parametrize(
+    ("requirements", "python"),
+    [
+        ("numpy==1.17.4\n", "3.8"),
+        ("numpy<1.20\n", "3.8"),  # by the table 3.9 as well
+        ("numpy~=1.17.0\n", "3.8"),
+        ("numpy==1.17.*\n", "3.8"),
+        ("numpy==1.23.2\n", "3.11"),
+        ("numpy<2\n", "3.11"),
+        ("numpy==2.5.0\n", "3.12"),
+        ("numpy\n", "3.11"),
+        ("numpy>=1.17\n", "3.11"),
+        ("scipy>=1.18\n", "3.12"),  # by the table
+        ("scipy>=1.18\ntorch>=2.9\n", "3.12"),
+        ("scipy>=99\n", "3.11"),
+        ("numpy==1.17.4 ; python_version < '3.9'\n", "3.11"),
+        ("numpy==1.17.4 ; sys_platform == 'win32'\n", "3.11"),
+        ("plain==1.0\n", "3.11"),
+        ("old-source==0.7.2\n", "3.11"),
+        ("torch==1.4.0\nnumpy==1.17.4\nold_source==0.7.2\n", "3.8"),
+        ("-c pins.txt\nnumpy\n", "3.8"),
+    ],
+)
+def test_the_python_follows_the_pins(plan: Planner, requirements: str, python: str, html: bool) -> None:
+    plan.index.html = html
+    (plan.project / "pins.txt").write_text("numpy==1.17.4\n")
+    made = plan(requirements)
+    assert made.base == f"python:{python}-slim-bookworm"
+    assert made.warnings == ()
+
+
+def test_list_is_resolved_once(plan: Planner) -> None:
+    plan("numpy==1.17.4\nplain\nsix>=1.0\nNumPy<2\n")
+    assert set(plan.index.requested) == {f"/simple/{name}/" for name in ("numpy", "plain", "six")}
+    before = len(plan.index.requested)
+    plan("numpy==1.17.4\nplain\nsix>=1.0\nNumPy<2\n")
+    assert len(plan.index.requested) == before
+
+
+@pytest.mark.parametrize(
+    ("requirements", "python"),
+    [
+        ("transformers==4.15.0", "3.9"),  # its tokenizers<0.11 has no later wheel
+        ("transformers==4.24.0", "3.11"),
+        ("transformers>=4.15.0", "3.11"),
+    ],
+)
+def test_requirement_of_a_pinned_release_decides_too(plan: Planner, requirements: str, python: str) -> None:
+    plan.index.has("transformers", "transformers-4.15.0-py3-none-any.whl")
+    plan.index.has("transformers", "transformers-4.24.0-py3-none-any.whl")
+    plan.index.has("accelerate", "accelerate-1.0-py3-none-any.whl")
+    plan.index.wheels("tokenizers", "0.10.3", "38 39")
+    plan.index.needs["transformers-4.15.0"] = ("tokenizers<0.11",)
+    plan.index.has("tokenizers", "tokenizers-0.10.3.tar.gz")
+    plan.index.wheels("tokenizers", "0.13.3", "38 39 310 311")
+    assert plan(requirements).base == f"python:{python}-slim-bookworm"
+    text = " ".join(each.reason for each in plan.choices if each.what == "python")
+    assert ("which transformers==4.15.0 needs" in text) == (python == "3.9")
+
+
+def test_package_built_from_source_is_named(plan: Planner) -> None:
+    plan("old-source==0.7.2\n")
+    assert [choice.value for choice in plan.choices if choice.what == "from source"] == ["old-source==0.7.2"]
+
+
+def test_hifi_gan_on_an_h100(plan: Planner) -> None:
+    """torch 1.4.0 has no code for it: the nearest stack that has keeps the Python that numpy needs."""
+    text = plan.refused("torch==1.4.0\nnumpy==1.17.4\n", gpu="h100")
+    assert "torch 1.4.0+cu101 has code for sm_37, sm_50, sm_60, sm_61, sm_70, sm_75, but H100 is sm_90" in text
+    assert "torch 2.4.1+cu121 on Python 3.8 (another version)" in text
+
+
+@pytest.mark.parametrize(
+    ("requirements", "part"),
+    [
+        ("numpy==1.99.0\n", "numpy==1.99.0 (requirements.txt): the package index has no such version"),
+        ("numpy==1.99.0\n", "near it: 1.23.2"),
+        ("numpyy==1.0\n", "numpyy==1.0 (requirements.txt): the package index has no package numpyy"),
+        ("apex==0.9.10\n", "apex on the index is another project"),
+        ("apex==0.9.10\n", "write git+https://github.com/NVIDIA/apex in requirements.txt"),
+        ("tensorflow==1.15.0\n", "has no wheel for Python 3.8 or later"),
+        ("tensorflow==1.15.0\n", "--image tensorflow/tensorflow:1.15.5-gpu"),
+        ("winonly==1.0\n", "has no wheel for Python 3.8 or later"),
+        ("early==1.0\nlate==1.0\n", "early==1.0 (requirements.txt) has wheels up to Python 3.9, and late==1.0"),
+        ("early==1.0\nlate==1.0\n", "from Python 3.12 on: there is no Python for both"),
+        ("torch==2.13.0\nearly==1.0\n", "there is no Python for both"),
+        ("torch>=2.9\nearly==1.0\n", "there is no Python for both"),
+    ],
+)
+def test_list_that_cannot_be_installed_is_refused(plan: Planner, requirements: str, part: str) -> None:
+    plan.index.wheels("tensorflow", "1.15.0", "35 36 37")
+    plan.index.wheels("tensorflow", "2.21.0", "310 311")
+    plan.index.has("winonly", "winonly-1.0-cp311-cp311-win_amd64.whl")
+    plan.index.wheels("early", "1.0", "37 38 39")
+    plan.index.wheels("late", "1.0", "312 313 314")
+    plan.index.wheels("apex", "0.9.10.dev0", "311")
+    assert part in plan.refused(requirements)
+
+
+def test_a_pin_and_requires_python_that_exclude_each_other(plan: Planner) -> None:
+    plan.index.wheels("early", "1.0", "37 38 39")
+    (plan.project / "pyproject.toml").write_text('[project]\nname = "x"\nrequires-python = ">=3.10"\n')
+    text = plan.refused("early==1.0\n")
+    assert "early==1.0 (requirements.txt) has wheels up to Python 3.9, but the project requires Python >=3.10" in text
+    text = plan.refused("torch\nearly==1.0\n")
+    assert "early==1.0 (requirements.txt) has wheels up to Python 3.9" in text or "requires Python >=3.10" in text
+
+
+def test_pin_that_pip_compiles_gets_a_warning(plan: Planner) -> None:
+    made = plan("torch==2.13.0\nnumpy==1.17.4\n")
+    assert made.base == "python:3.11-slim-bookworm"
+    [warning] = made.warnings
+    assert warning.startswith("numpy==1.17.4 (requirements.txt) has wheels up to Python 3.8, and other packages need")
+    assert warning.endswith("which often fails; change the version")
+
+
+def test_own_base_gets_a_warning_in_place_of_a_refusal(plan: Planner) -> None:
+    made = plan("numpy==1.17.4\n", base="python:3.12-bookworm")
+    assert made.base == "python:3.12-bookworm"
+    assert made.warnings == (
+        "numpy==1.17.4 (requirements.txt) has wheels up to Python 3.8, and the base image has Python 3.12",
+    )
+
+
+# ------------------------------------------------------------------- indexes
+
+
+def test_an_index_that_is_not_there(plan: Planner) -> None:
+    """The tables know numpy; the rest is reported as unchecked."""
+    plan.environ["PIP_INDEX_URL"] = "http://me:hunter2@127.0.0.1:9/simple?token=abc"
+    started = time.monotonic()
+    made = plan("numpy==1.17.4\nunheard-of==1.0\n")
+    assert time.monotonic() - started < 15
+    assert made.base == "python:3.8-slim-bookworm"
+    [warning] = made.warnings
+    assert warning.startswith("http://127.0.0.1:9/simple cannot be read: ")
+    assert warning.endswith("whether Python 3.8 has numpy==1.17.4, unheard-of==1.0 was not checked")
+    assert "hunter2" not in warning and "abc" not in warning
+
+
+def test_an_index_that_does_not_answer_in_time(plan: Planner) -> None:
+    plan.index.delay_s, plan.limit_s = 20.0, 1.0
+    started = time.monotonic()
+    made = plan("plain==1.0\n")
+    assert time.monotonic() - started < 15
+    assert f"{plan.index.url} did not answer in time" in made.warnings[0]
+
+
+JSON = "application/vnd.pypi.simple.v1+json"
+
+
+@pytest.mark.parametrize(
+    ("page", "kind"),
+    [
+        *[(page, JSON) for page in (b"", b"{", b"[]", b'{"files": 3}', b"[" * 100_000, b'{"meta": {}}')],
+        (b"numpy", "text/plain"),
+    ],
+)
+def test_page_that_is_not_of_an_index_leaves_the_list_unchecked(plan: Planner, page: bytes, kind: str) -> None:
+    plan.index.broken = (page, kind)
+    made = plan("numpy==1.17.4\nplain==1.0\n")
+    assert made.base == "python:3.8-slim-bookworm"
+    [warning] = made.warnings
+    assert warning.startswith(f"{plan.index.url} cannot be read: ") and "plain==1.0 was not checked" in warning
+
+
+def test_odd_files_on_a_page_are_passed_over(plan: Planner) -> None:
+    odd = ["numpy", "numpy-.whl", "numpy-1.17.4.whl", "numpy-1.17.4-cp39-cp39-linux.exe", "numpy-x-y-z-linux.whl"]
+    plan.index.has("numpy", *odd)
+    assert plan("numpy==1.17.4\n").base == "python:3.8-slim-bookworm"
+
+
+def test_a_login_is_sent_to_the_index_and_shown_nowhere(plan: Planner) -> None:
+    plan.index.login = "me:hun:ter2"
+    plan.environ["PIP_INDEX_URL"] = plan.index.with_login("me:hun%3Ater2")
+    made = plan("numpy==1.17.4\n")
+    assert made.base == "python:3.8-slim-bookworm"
+    kept = [path for path in (plan.project / "cache").rglob("*") if path.is_file()]
+    assert kept
+    assert not any(b"ter2" in str(path).encode() + path.read_bytes() for path in kept)
+    assert "ter2" not in made.model_dump_json()
+    plan.environ["PIP_INDEX_URL"] = plan.index.with_login("me:wrong")
+    made = plan("unheard-of==1.0\n")
+    assert made.warnings[0].startswith(f"{plan.index.url} asks for a login: ")
+
+
+def test_lines_and_settings_choose_the_index(plan: Planner) -> None:
+    with serving() as other:
+        other.wheels("early", "1.0", "37 38 39")
+        plan(f"--extra-index-url {other.url}\nearly==1.0\n")
+        assert "/simple/early/" in other.requested and "/simple/early/" in plan.index.requested
+        plan.index.requested.clear()
+        plan(f"--index-url={other.url}\nearly==1.0\n")
+        plan("early<1.1\n", index_url=other.url)
+        assert plan.index.requested == []
+        plan.environ["PIP_NO_INDEX"] = "1"
+        assert plan("nowhere==1.0\n").warnings == ()
+        del plan.environ["PIP_NO_INDEX"]
+        config = plan.project / "pip.conf"
+        config.write_text(f"[global]\nindex-url = {other.url}\n[install]\nextra-index-url =\n  {plan.index.url}\n")
+        plan.environ = {"PIP_CONFIG_FILE": str(config)}
+        other.requested.clear()
+        plan("early!=2,<1.2,>0\nplain==1.0\n")
+        assert {"/simple/early/", "/simple/plain/"} == set(other.requested)
+
+
+def test_a_folder_of_wheels_counts(plan: Planner) -> None:
+    wheels = plan.project / "wheels"
+    wheels.mkdir()
+    (wheels / "mine-1.0-cp310-cp310-linux_x86_64.whl").write_bytes(b"")
+    made = plan("mine==1.0\n", find_links="wheels")
+    assert made.base == "python:3.10-slim-bookworm"
+
+
+@pytest.mark.parametrize("kept", ["", "{", "[]", '{"at": "x"}', '{"at": 1e12}', '{"at": null, "packages": 3}'])
+def test_spoilt_memory_is_resolved_again(plan: Planner, kept: str) -> None:
+    plan("numpy==1.17.4\n")
+    locks = list((plan.project / "cache" / "locks").iterdir())
+    assert locks
+    for file in locks:
+        file.write_text(kept)
+    assert plan("numpy==1.17.4\n").base == "python:3.8-slim-bookworm"
+    assert all(json.loads(file.read_text())["packages"] for file in locks)
+
+
+def test_conflict_between_dependencies_is_refused_with_the_reason(plan: Planner) -> None:
+    plan.index.has("trainer", "trainer-1.0-py3-none-any.whl")
+    plan.index.needs["trainer-1.0"] = ("numpy<1.24",)
+    text = plan.refused("trainer==1.0\nnumpy>=2\n")
+    assert "the requirements contradict each other on Python 3." in text
+    assert "trainer depend on numpy<1.24 and you require" in text
+
+
+def test_dependency_without_a_wheel_is_built_in_the_image(plan: Planner) -> None:
+    plan.index.has("trainer", "trainer-1.0-py3-none-any.whl")
+    plan.index.needs["trainer-1.0"] = ("old-source",)
+    plan("trainer==1.0\n")
+    assert [choice.value for choice in plan.choices if choice.what == "from source"] == ["old-source"]
+
+
+def test_a_cache_that_cannot_be_written_is_no_matter(plan: Planner) -> None:
+    (plan.project / "cache").write_text("a file")
+    assert plan("numpy==1.17.4\n").base == "python:3.8-slim-bookworm"
+
+
+def test_sizes_of_pinned_packages_count(plan: Planner) -> None:
+    plan.index.has("huge", "huge-1.0-py3-none-any.whl", size=700_000_000)
+    made = plan("huge==1.0\n")
+    assert made.packages_bytes == 2_100_000_000
+    [disk] = [choice for choice in plan.choices if choice.what == "disk"]
+    assert disk.value == "about 3 GB to build"
+    assert "other packages 2.1 GB" in disk.reason
+
+
+def test_tables_decide_without_an_index(plan: Planner) -> None:
+    plan.environ["PIP_NO_INDEX"] = "1"
+    assert plan("torch==1.4.0\nnumpy==1.17.4\n").base == "python:3.8-slim-bookworm"
+    assert (
+        "numpy==1.17.4 (requirements.txt) has wheels up to Python 3.8"
+        in plan("torch==2.13.0\nnumpy==1.17.4\n").warnings[0]
+    )
+    assert "there is no Python for both" in plan.refused("torch==2.13.0\ntorchaudio==0.4.0\n")
+    assert plan.index.requested == []

@@ -1,0 +1,87 @@
+"""uv on the host: nothing of a project or package runs, no login leaks, an answer is remembered."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from package_indexes import Index, serving
+from seatrial.images.plan import plan_image
+from seatrial.images.resolve.indexes import Source
+from seatrial.images.resolve.uv import Lock, ResolveRequest, Unreachable, UvResolver
+from seatrial.job.model import ImageOptions, Job, Target
+from seatrial.job.script import ScriptFacts
+
+
+@pytest.fixture
+def index() -> Iterator[Index]:
+    with serving() as server:
+        server.has("plain", "plain-1.0-py3-none-any.whl", size=5000)
+        server.has("source-only", "source-only-1.0.tar.gz")
+        yield server
+
+
+def test_project_with_traps_leaves_no_mark_on_the_host(
+    tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interpreter, setup.py, uv.toml, git line and source distribution of a project would each leave a file."""
+    project, marks = tmp_path / "project", tmp_path / "marks"
+    marks.mkdir()
+    trap = f'#!/bin/sh\ntouch {marks}/$(basename $0)\nexec {sys.executable} "$@"\n'
+    for folder in (".venv/bin", "conda/bin", "bin"):
+        (project / folder).mkdir(parents=True)
+        for name in ("python", "python3", "python3.11", "uv", "git"):
+            (project / folder / name).write_text(trap)
+            (project / folder / name).chmod(0o755)
+    (project / ".venv/pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.11.0\n")
+    (project / "setup.py").write_text(f"open({str(marks / 'setup')!r}, 'w')\n")
+    (project / "uv.toml").write_text('index-url = "http://127.0.0.1:9/simple"\n')
+    (project / ".python-version").write_text("3.11\n")
+    lines = "plain==1.0\nsource-only==1.0\ngit+https://127.0.0.1:9/x/y.git\n"
+    (project / "requirements.txt").write_text(lines)
+    monkeypatch.chdir(project)
+    environ = {
+        "PIP_INDEX_URL": index.url,
+        "PIP_CONFIG_FILE": os.devnull,
+        "PATH": f"{project}/bin:{os.environ['PATH']}",
+        "VIRTUAL_ENV": str(project / ".venv"),
+        "CONDA_PREFIX": str(project / "conda"),
+        "UV_PYTHON": str(project / "bin/python"),
+        "UV_CONFIG_FILE": str(project / "uv.toml"),
+        "PYTHONPATH": str(project),
+    }
+    job = Job(project=project, target=Target(kind="script", value="train.py"), image=ImageOptions())
+    resolver = UvResolver(tmp_path / "cache", environ)
+    plan, choices = plan_image(job, script=ScriptFacts(), cpu_only=True, resolver=resolver)
+    assert [choice.value for choice in choices if choice.what == "from source"] == ["source-only==1.0"]
+    assert plan.warnings == () and plan.packages_bytes == 15_000
+    assert list(marks.iterdir()) == []
+    assert "/simple/plain/" in index.requested and not [path for path in index.requested if path.startswith("/f/")]
+
+
+def test_lock_holds_hashes_and_sizes_and_no_address(tmp_path: Path, index: Index) -> None:
+    resolver = UvResolver(tmp_path, {})
+    lock = resolver.resolve(ResolveRequest(("plain",), "3.11", (Source(index.url),)))
+    assert isinstance(lock, Lock)
+    [package] = lock.packages
+    assert (package.name, package.version, package.size_bytes) == ("plain", "1.0", 5000)
+    assert len(package.sha256[0]) == 64
+    assert [file for file in (tmp_path / "locks").iterdir() if "127.0.0.1" in file.read_text()] == []
+
+
+def test_lock_stays_when_the_index_has_a_newer_release(tmp_path: Path, index: Index) -> None:
+    request = ResolveRequest(("plain",), "3.11", (Source(index.url),))
+    first = UvResolver(tmp_path, {}).resolve(request)
+    index.has("plain", "plain-2.0-py3-none-any.whl")
+    assert UvResolver(tmp_path, {}).resolve(request) == first
+
+
+def test_login_that_is_refused_is_unknown_not_missing(tmp_path: Path, index: Index) -> None:
+    index.login = "me:right"
+    request = ResolveRequest(("plain",), "3.11", (Source(index.with_login("me:wrong")),))
+    answer = UvResolver(tmp_path, {}).resolve(request)
+    assert isinstance(answer, Unreachable) and "asks for a login" in answer.reason and "wrong" not in answer.reason

@@ -1,0 +1,328 @@
+"""The slimming program on libraries that a real compiler made, loaded by the real loader."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from seatrial.findings.match import match_text
+from seatrial.images.slim.options import slimmer_bytes
+from seatrial.images.slim.program.compact import PAGE, compact
+from seatrial.images.slim.program.device_code import CUBIN, PTX, Entry, containers, never_loaded
+from seatrial.images.slim.program.elf import DT_SONAME, Elf
+from seatrial.images.slim.program.files import cuda_copies, removable
+from seatrial.images.slim.program.stub import X86_64, stub_library
+
+gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
+
+
+def fatbin(*entries: tuple[int, int, bytes]) -> bytes:
+    """A container as CUDA 13.0 lays it out: (kind, architecture, payload) each."""
+    body = b""
+    for kind, architecture, payload in entries:
+        header = struct.pack("<HHIQIIHHI", kind, 0x101, 64, len(payload), 0, 0, 0, 1, architecture)
+        body += header + bytes(64 - len(header)) + payload
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
+
+
+def compiled(folder: Path, name: str, source: str, *options: str) -> Path:
+    (folder / "code.c").write_text(source)
+    target = folder / name
+    argv = ["gcc", "-g", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", str(target), str(folder / "code.c"), *options]
+    subprocess.run(argv, check=True)
+    return target
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    """A library with a fat binary of three architectures, a pointer to it, and a large .bss behind it all."""
+    data = fatbin((CUBIN, 80, b"\x08" * 3 * PAGE), (CUBIN, 90, b"\x09" * 3 * PAGE), (PTX, 100, b"\x0a" * 9 * PAGE))
+    (tmp_path / "fat.bin").write_bytes(data)
+    return compiled(
+        tmp_path,
+        "libfat.so.1",
+        '__asm__(".section .nv_fatbin,\\"a\\"\\n.balign 8\\n.globl fat\\nfat: .incbin \\"'
+        + str(tmp_path / "fat.bin")
+        + '\\"\\n.previous");'
+        "extern const unsigned char fat[]; const unsigned char *const pointer = fat; static char zeros[200000];"
+        "int sum(int from, int to) { int all = 0; for (int at = from; at < to; at++) all += pointer[at]; return all; }"
+        "int bss(void) { int all = 0; for (int at = 0; at < 200000; at++) all += zeros[at]; return all; }"
+        "int add(int a, int b) { return a + b; }",
+    )
+
+
+@gcc
+def test_a_compacted_library_loads_and_reads_the_same(library: Path) -> None:
+    before = library.read_bytes()
+    (entries,) = containers(before)
+    empty = never_loaded(entries, {90})
+    assert [entry.architecture for entry in entries] == [80, 90, 100]
+    start = entries[1].payload[0] - entries[0].payload[0] + 16 + 64
+    code = (
+        f"import ctypes; l = ctypes.CDLL({str(library)!r}); "
+        f"print(l.add(2, 3), l.bss(), l.sum({start}, {start + 3 * PAGE}), l.sum(80, {80 + 3 * PAGE}))"
+    )
+    assert python(code).stdout == f"5 0 {9 * 3 * PAGE} {8 * 3 * PAGE}\n"
+    symbols, cut = compact(library, empty)
+    saved = symbols + cut
+    assert symbols > 0 < cut
+    after = python(code)
+    assert after.stdout == f"5 0 {9 * 3 * PAGE} 0\n", after.stderr  # what was kept is there, the rest reads as zeros
+    assert saved >= len(before) - library.stat().st_size > 8 * PAGE
+    names = [Elf(library.read_bytes()).section_name(each) for each in Elf(library.read_bytes()).sections]
+    assert ".dynsym" in names
+    assert ".symtab" not in names
+    assert not [name for name in names if name.startswith(".debug")]
+
+
+@gcc
+def test_compacting_twice_changes_nothing_more(library: Path) -> None:
+    compact(library, [])
+    once = library.read_bytes()
+    assert compact(library, []) == (0, 0)
+    assert library.read_bytes() == once
+
+
+@pytest.mark.parametrize(
+    ("entries", "targets", "kept"),
+    [
+        ([(CUBIN, 75), (CUBIN, 80), (CUBIN, 86), (CUBIN, 90)], {89}, [80, 86]),  # lower minors of the same major
+        ([(CUBIN, 80), (CUBIN, 90), (PTX, 90)], {90}, [90]),
+        ([(CUBIN, 80), (PTX, 80), (PTX, 90)], {100}, [90]),  # no cubin fits: the newest PTX that it reads
+        ([(CUBIN, 80), (CUBIN, 90)], {80, 90}, [80, 90]),
+        ([(CUBIN, 120), (CUBIN, 121)], {120}, [120]),
+        ([(CUBIN, 80)], {90}, []),
+    ],
+)
+def test_what_the_driver_would_load_is_kept(entries: list[tuple[int, int]], targets: set[int], kept: list[int]) -> None:
+    rows = [Entry(kind, architecture, (at, at + 1)) for at, (kind, architecture) in enumerate(entries)]
+    gone = never_loaded(rows, targets)
+    assert [row.architecture for row in rows if row.payload not in gone] == kept
+
+
+def test_what_only_looks_like_a_fat_binary_is_left_alone() -> None:
+    real = fatbin((CUBIN, 90, b"x" * 32))
+    broken = real[:16] + b"\xff\xff" + real[18:]
+    assert containers(b"....." + real[:40]) == []
+    assert containers(b"....." + broken) == []
+    assert len(containers(b"....." + real + broken + real)) == 2
+
+
+@gcc
+def test_stub_satisfies_the_loader_and_names_the_call(tmp_path: Path) -> None:
+    versions = tmp_path / "versions"
+    versions.write_text("libwork.so.1 { global: *; };\n")
+    real = compiled(
+        tmp_path,
+        "libwork.so.1",
+        "int work(int a) { return a; } int table[7] = {1};",
+        f"-Wl,--version-script={versions}",
+    )
+    (tmp_path / "user.c").write_text(
+        "extern int work(int); extern int table[]; int use(int a) { return work(a) + table[0]; }"
+    )
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-o", str(tmp_path / "libuser.so"), str(tmp_path / "user.c"), str(real)], check=True
+    )
+    elf = Elf(real.read_bytes())
+    if elf.machine != X86_64:
+        pytest.skip("stubs are written for x86-64 only")
+    code = (
+        f"import ctypes; ctypes.CDLL({str(real)!r}); l = ctypes.CDLL({str(tmp_path / 'libuser.so')!r}); "
+        "print('loaded', flush=True); print(l.use(41))"
+    )
+    assert python(code).stdout == "loaded\n42\n"
+    real.write_bytes(stub_library(elf.dynamic_names(DT_SONAME)[0], elf.symbols(), "it was left out", {}))
+    ended = python(code)
+    assert ended.stdout == "loaded\n"
+    assert ended.returncode == -6
+    assert ended.stderr == "seatrial: work was called, but it was left out\n"
+
+
+#: As cuFFT answers, on any machine.
+VERSIONS = """
+int cufftGetVersion(int *out) { *out = 12500; return 0; }
+int cufftGetProperty(unsigned which, int *out) { if (which > 2) return 3; *out = 12 + which; return 0; }
+int cufftPlan1d(void) { return 7; }
+"""
+
+
+class Site:
+    """A site-packages with NVIDIA's folders in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / "env" / "lib" / "python3.11" / "site-packages"
+
+    def compiled(self, place: str, source: str, *options: str) -> Path:
+        target = self.path / place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(compiled(self.folder, target.name, source, *options), target)
+        return target
+
+    def slimmed(self, unused: str) -> dict[str, object]:
+        program = self.folder / "slim.pyz"
+        program.write_bytes(slimmer_bytes())
+        argv = [sys.executable, str(program), "--root", str(self.folder / "env"), "--level", "unused"]
+        subprocess.run([*argv, "--unused", unused], capture_output=True, check=True)
+        report: dict[str, object] = json.loads((self.folder / "env" / "slim.json").read_text())
+        return report
+
+
+ASKED = """
+import ctypes, sys
+library, out = ctypes.CDLL(sys.argv[1]), ctypes.c_int(-1)
+print(library.cufftGetVersion(ctypes.byref(out)), out.value)
+for which in (0, 1, 2):
+    print(library.cufftGetProperty(which, ctypes.byref(out)), out.value)
+print([library.cufftGetProperty(which, ctypes.byref(out)) != 0 for which in (3, -1)], flush=True)
+print(library.cufftPlan1d())
+"""
+
+
+@gcc
+def test_a_stub_answers_its_version_and_ends_at_anything_else(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    fft = site.compiled("nvidia/cu13/lib/libcufft.so.12", VERSIONS)
+    if Elf(fft.read_bytes()).machine != X86_64:
+        pytest.skip("stubs are written for x86-64 only")
+    argv = [sys.executable, "-c", ASKED, str(fft)]
+    before = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    assert site.slimmed("fft")["stubs"] == ["libcufft.so.12"]
+    ended = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert before == ended.stdout + "7\n" == "0 12500\n0 12\n0 13\n0 14\n[True, True]\n7\n"
+    assert ended.returncode == -6
+    [finding] = match_text(ended.stderr)
+    assert (finding.id, finding.fix) == ("slimmed-away", "seatrial run … --slim none")
+    assert finding.message == "The script called cufftPlan1d, but libcufft.so.12 was left out of the image"
+
+
+@gcc
+@pytest.mark.parametrize(
+    ("source", "options"),
+    [
+        (VERSIONS.replace("*out = 12500; return 0", "return 5"), ()),  # a library that answers nothing here
+        ("extern int elsewhere(void); " + VERSIONS.replace("12500", "elsewhere()"), ()),  # or does not load
+    ],
+)
+def test_a_library_whose_version_cannot_be_read_stays(tmp_path: Path, source: str, options: tuple[str, ...]) -> None:
+    site = Site(tmp_path)
+    fft = site.compiled("nvidia/cu13/lib/libcufft.so.12", source, "-Wl,-z,now", *options)
+    report = site.slimmed("fft")
+    assert report["stubs"] == [] and "libcufft.so.12" in str(report["kept"])
+    assert Elf(fft.read_bytes()).section(".text") is not None
+
+
+@gcc
+@pytest.mark.parametrize("named", [True, False])
+def test_nvjitlink_stays_where_a_library_opens_it_by_name(tmp_path: Path, named: bool) -> None:
+    site = Site(tmp_path)
+    name = "libnvJitLink.so" if named else "libnvrtc.so"
+    site.compiled("nvidia/cudnn/lib/libcudnn_engines_tensor_ir.so.9", f'const char *name = "{name}";')
+    site.compiled("nvidia/cu13/lib/libcufft.so.12", VERSIONS + 'const char *name = "libnvJitLink.so";')
+    site.compiled("nvidia/cu13/lib/libnvJitLink.so.13", "int nvJitLinkCreate(void) { return 0; }")
+    report = site.slimmed("fft,sparse,linalg")
+    stubs = ["libcufft.so.12"] if named else ["libcufft.so.12", "libnvJitLink.so.13"]
+    assert (report["stubs"], bool(report["kept"])) == (stubs, named)
+
+
+def test_what_xla_calls_stays_where_nvcc_goes(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    stays = ("bin/ptxas", "bin/nvlink", "bin/fatbinary", "nvvm/libdevice/libdevice.10.bc", "lib/libnvrtc.so.13")
+    goes = ("bin/nvcc", "bin/nvcc.profile", "bin/cudafe++", "bin/crt/link.stub", "nvvm/bin/cicc", "lib/libnvvm.so.4")
+    for name in (*stays, *goes):
+        path = site.path / "nvidia" / "cu13" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x" * 1000)
+    for name in ("jaxlib", "clang", "libclang-18.1.1.dist-info"):
+        (site.path / name).mkdir()
+    site.slimmed("nvcc,libclang")
+    left = [str(path.relative_to(site.path / "nvidia/cu13")) for path in site.path.rglob("cu13/**/*") if path.is_file()]
+    assert sorted(left) == sorted(stays)
+    assert [path.name for path in site.path.iterdir() if "clang" in path.name] == []
+
+
+@gcc
+def test_the_levels_on_a_site_packages(tmp_path: Path, library: Path) -> None:
+    site = tmp_path / "env" / "lib" / "python3.11" / "site-packages"
+    for name in ("torch/bin", "torch/include", "torch/lib", "numpy/tests", "triton", "nvidia/cu13/lib"):
+        (site / name).mkdir(parents=True)
+    for name in ("torch/bin/protoc", "torch/bin/torch_shm_manager", "torch/include/a.h", "numpy/tests/t.py", "x.a"):
+        (site / name).write_bytes(b"x" * 1000)
+    (site / "triton" / "__init__.py").touch()
+    shutil.copy(library, site / "torch" / "lib" / "libtorch_cuda.so")
+    fft = compiled(tmp_path, "libcufft.so.12", "int cufftPlan1d(void) { return 0; }")
+    shutil.copy(fft, site / "nvidia" / "cu13" / "lib")
+    program = tmp_path / "slim.pyz"
+    program.write_bytes(slimmer_bytes())
+    argv = [sys.executable, str(program), "--root", str(tmp_path / "env"), "--level", "arch", "--arch", "90"]
+    ended = subprocess.run([*argv, "--unused", "fft,compile"], capture_output=True, text=True, check=True)
+    left = sorted(str(path.relative_to(site)) for path in site.rglob("*") if path.is_file())
+    assert left == [
+        "nvidia/cu13/lib/libcufft.so.12",
+        "torch/bin/torch_shm_manager",  # `import torch` asks for it
+        "torch/lib/libtorch_cuda.so",
+    ]
+    report = json.loads((tmp_path / "env" / "slim.json").read_text())
+    assert report["stubs"] == ["libcufft.so.12"]
+    assert report["saved_bytes"]["device code for GPUs other than sm_90"] > 8 * PAGE
+    assert "MB in all" in ended.stdout
+    stub = (site / "nvidia/cu13/lib/libcufft.so.12").read_bytes()
+    again = [*argv[:4], "--level", "unused", "--unused", "fft"]
+    subprocess.run(again, capture_output=True, text=True, check=True)
+    assert (site / "nvidia/cu13/lib/libcufft.so.12").read_bytes() == stub
+    assert json.loads((tmp_path / "env" / "slim.json").read_text())["stubs"] == ["libcufft.so.12"]
+
+
+@pytest.mark.parametrize("package", ["tensorflow", "jaxlib"])
+def test_what_xla_calls_stays(tmp_path: Path, package: str) -> None:
+    for name in ("nvidia/cuda_nvcc/bin", "nvidia/cuda_nvcc/nvvm/libdevice", "tensorflow/_api/v2/test", "sympy/tests"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "file").write_bytes(b"x")
+    (tmp_path / package).mkdir(exist_ok=True)
+    removed, paths = removable(tmp_path, keep_headers=False)
+    assert removed == {"tests": 1}
+    assert paths == [tmp_path / "sympy" / "tests"]
+
+
+def test_build_tools_go_where_nothing_compiles_with_them(tmp_path: Path) -> None:
+    (tmp_path / "nvidia" / "cu13" / "bin").mkdir(parents=True)
+    assert removable(tmp_path, keep_headers=False)[1] == [tmp_path / "nvidia" / "cu13" / "bin"]
+
+
+def test_cuda_that_is_there_twice_is_found(tmp_path: Path) -> None:
+    site, base = tmp_path / "site", tmp_path / "usr" / "local" / "cuda" / "lib64"
+    wheel = site / "nvidia" / "cu13" / "lib"
+    for folder in (wheel, base / "stubs"):
+        folder.mkdir(parents=True)
+    for path in (wheel / "libcublas.so.13", wheel / "libcublasLt.so.13", base / "libcublas.so.12.6.4"):
+        path.write_bytes(b"x" * 300_000)
+    (base / "libcublas.so").symlink_to("libcublas.so.12.6.4")
+    (base / "stubs" / "libcublasLt.so").write_bytes(b"x" * 300_000)  # to link against; nothing loads it
+    (base / "libcublasLt.so.12").write_bytes(b"x")  # a stub of ours
+    (wheel / "libnvrtc.so.13").write_bytes(b"x" * 300_000)
+    (wheel / "libnvrtc.alt.so.13").write_bytes(b"x" * 300_000)  # another library
+    copies = {str(wheel / "libcublas.so.13"): 300_000, str(base / "libcublas.so.12.6.4"): 300_000}
+    assert cuda_copies(site, [str(tmp_path / "usr" / "local"), str(tmp_path / "usr")]) == {"cublas": copies}
+    assert cuda_copies(site, []) == {}
+
+
+def test_the_program_runs_on_the_oldest_python_there_is(tmp_path: Path) -> None:
+    program = tmp_path / "slim.pyz"
+    program.write_bytes(slimmer_bytes())
+    found = sorted(Path.home().glob(".pyenv/versions/3.8*/bin/python3"))
+    old = str(found[0]) if found else shutil.which("python3.8")
+    if old is None:
+        pytest.skip("no Python 3.8 here")
+    ended = subprocess.run([old, str(program), "--help"], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr

@@ -1,0 +1,234 @@
+"""Readings from a fake NVML beside the real /proc, the screen at 80 × 24, log files, the view on a real terminal."""
+
+import csv
+import io
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from rich.console import Console
+
+from fakes import FakeGpu, FakeNvml
+from seatrial.errors import DiskError, UsageError
+from seatrial.monitor import reading as reading_module
+from seatrial.monitor.reading import Named, Names, Reader
+from seatrial.monitor.top import COLUMNS, open_sink
+from seatrial.monitor.top_screen import SORTS, History, Options, render
+from seatrial.probe.machine import Owner
+
+NO_ENGINES = {"SEATRIAL_DOCKER": "/no/docker", "SEATRIAL_PODMAN": "/no/podman"}
+RUN = {"id": "20261121-000000-abcd", "name": "base", "target": "train.py", "bound_by": "launch-bound",
+       "numbers": {"epoch": 3.0, "loss": 0.25}}  # fmt: skip
+
+
+def a_reader(gpus=None, **options):
+    return Reader(Names(NO_ENGINES), pynvml=FakeNvml(gpus, **options))
+
+
+def a_container(**changes):
+    row = dict.fromkeys(["pod_uid", "run_id", "run_name", "cpu_quota_cores", "memory_limit_bytes", "shm_total_bytes"])
+    row.update(id="f" * 64, engine="docker", name="web", image="nginx:1", cpu_cores=0.5, memory_bytes=2 * 10**9,
+               shm_used_bytes=10**6, processes=2, gpus=[0], gpu_memory_bytes=10**9, gpu_share_pct=12.0)  # fmt: skip
+    return {**row, **changes}
+
+
+def shown(reading, options=None, history=None, runs=(), width=80, height=24):
+    console = Console(width=width, height=height, file=io.StringIO(), highlight=False)
+    console.print(render(reading, runs, history, options or Options(), width, height))
+    return console.file.getvalue()
+
+
+def test_a_process_of_ours_on_a_gpu():
+    gpu = FakeGpu(processes=[(os.getpid(), 5 * 10**9)], shares={os.getpid(): 60})
+    [read] = a_reader([gpu]).read()["gpus"]
+    [process] = read["processes"]
+    assert process["memory_bytes"] == 5 * 10**9 and process["share_pct"] == 60.0 and "python" in process["command"]
+    assert read["index"] == 0 and read["temperature_c"] == 40
+
+
+def test_no_gpu_still_shows_the_machine_and_says_why():
+    reading = a_reader(init_error=9).read()
+    assert reading["gpus"] == [] and reading["machine"]["memory_total_bytes"] > 0
+    assert reading["problems"] == ["No GPU: the NVIDIA kernel driver is not loaded"]
+    assert "No GPU: the NVIDIA kernel driver is not loaded" in shown(reading)
+
+
+def test_a_driver_that_vanishes_is_said_and_found_again(monkeypatch):
+    gpu = FakeGpu()
+    reader = a_reader([gpu])
+    reader.read()
+    gpu.failing = True
+    assert reader.read()["problems"] == [f"{gpu.uuid} no longer responds to NVML"]
+    gpu.failing = False
+    monkeypatch.setattr(reading_module, "REOPEN_S", 0.0)
+    reader.read()
+    assert reader.read()["problems"] == []
+
+
+def test_mig_slices_are_shown_instead_of_their_gpu():
+    parent = FakeGpu(uuid="GPU-a")
+    parent.slices = [FakeGpu(uuid="MIG-a", parent=parent), FakeGpu(uuid="MIG-b", parent=parent)]
+    reading = a_reader([parent]).read()
+    assert [gpu["mig"] for gpu in reading["gpus"]] == ["0:0", "0:1"] and "GPU 0:1" in shown(reading)
+
+
+@pytest.mark.parametrize("gpus", [1, 8])
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50)])
+def test_it_fits(gpus, width, height):
+    reading = a_reader([FakeGpu(uuid=f"GPU-{n}", minor=n) for n in range(gpus)]).read()
+    reading["containers"] = [a_container(name=f"web-{n}") for n in range(40)]
+    history = History()
+    for gpu in reading["gpus"]:
+        gpu.update(tensor_activity_pct=31.5, dram_activity_pct=12.0)
+    for _ in range(300):
+        history.add(reading)
+    lines = shown(reading, history=history, runs=[RUN], width=width, height=height).splitlines()
+    assert len(lines) <= height and max(map(len, lines)) <= width
+    assert any("base" in line and "launch-bound" in line for line in lines) and lines[-1].startswith("q quit")
+    assert any("more; / filters" in line for line in lines)
+    assert len([line for line in lines if line.endswith(" T  32% D  12%")]) == gpus  # nothing is cut off
+
+
+def test_sorting_and_filtering():
+    reading = a_reader(init_error=9).read()
+    reading["containers"] = [a_container(name="b", cpu_cores=2.0), a_container(name="a", memory_bytes=10**10)]
+    first = {sort: shown(reading, Options(sort=sort)).split("SHARE")[1].split()[0] for sort in SORTS}
+    assert first["cpu"] == "b" and first["memory"] == "a" and first["name"] == "a"
+    assert "web-x" not in shown({**reading, "containers": [a_container(name="web-x")]}, Options(filter="train"))
+
+
+def test_names_are_neither_markup_nor_escape_sequences():
+    reading = a_reader(init_error=9).read()
+    reading["containers"] = [a_container(name="[bold]x[/]\x1b[2J")]
+    assert "[bold]x[/]?[2J" in shown(reading)
+
+
+def test_an_engine_that_is_not_there_is_no_problem_and_one_in_trouble_is(tmp_path):
+    names = Names(NO_ENGINES)
+    names.look_up(["x"], wait=True)
+    assert names.problems() == [] and names.known() == {}
+    broken = Names({**NO_ENGINES, "SEATRIAL_DOCKER": "sh -c 'echo permission denied >&2; exit 1'"})
+    broken.look_up(["x"], wait=True)
+    assert broken.problems() == ["sh failed: permission denied"]
+
+
+def test_names_from_what_the_engines_print(tmp_path):
+    docker = tmp_path / "docker"
+    line = {"ID": "d" * 64, "Names": "one", "Image": "i:1", "Labels": "seatrial.run=r1,seatrial.name=base"}
+    docker.write_text(f"#!/bin/sh\necho '{json.dumps(line)}'; echo garbage\n")
+    podman = tmp_path / "podman"
+    podman.write_text(f"#!/bin/sh\necho '{json.dumps([{'Id': 'p' * 64, 'Names': ['two'], 'Labels': None}])}'\n")
+    docker.chmod(0o755), podman.chmod(0o755)
+    names = Names({"SEATRIAL_DOCKER": str(docker), "SEATRIAL_PODMAN": str(podman)})
+    names.look_up(["d" * 64], wait=True)
+    assert names.known()["d" * 64] == Named("one", "i:1", {"seatrial.run": "r1", "seatrial.name": "base"})
+    assert names.known()["p" * 64].name == "two"
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_log_files(tmp_path, kind):
+    path = tmp_path / f"log.{kind}"
+    reader, sink = a_reader([FakeGpu(uuid="GPU-0"), FakeGpu(uuid="GPU-1", minor=1)]), open_sink(path)
+    for _ in range(3):
+        sink.write(reader.read())
+    sink.close()
+    if kind == "csv":
+        read = list(csv.DictReader(path.open()))
+        assert len(read) == 6 and tuple(read[0]) == COLUMNS and read[0]["throttle_reasons"] == "sw_power_cap"
+    else:
+        assert [len(json.loads(line)["gpus"]) for line in path.read_text().splitlines()] == [2, 2, 2]
+
+
+def test_log_files_that_cannot_be(tmp_path):
+    with pytest.raises(UsageError, match=r"\.csv or \.jsonl"):
+        open_sink(tmp_path / "log.txt")
+    with pytest.raises(DiskError):
+        open_sink(tmp_path / "no" / "log.csv")
+
+
+def test_a_full_disk_is_told():
+    sink = open_sink.__globals__["_JsonLines"](__import__("pathlib").Path("/dev/full"))
+    with pytest.raises(DiskError, match="No space left"):
+        sink.write(a_reader(init_error=9).read())
+    sink.close()
+
+
+def on_a_terminal(tmp_path, *steps, seconds=60):
+    """(what it printed, exit code) of ``seatrial top`` on a pty of 80 × 24.
+
+    ``steps``: what is awaited on the screen since the step before, and what is done then: keys to type, or a function
+    of its PID.
+    """
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        environ = {**os.environ, **NO_ENGINES, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
+        os.execve(sys.executable, [sys.executable, "-m", "seatrial", "top", "-i", "0.2"], environ)
+    output, seen, end, left = b"", 0, time.monotonic() + seconds, list(steps)
+    while time.monotonic() < end:
+        ready, _, _ = select.select([terminal], [], [], 0.1)
+        if ready:
+            try:
+                output += os.read(terminal, 65536)
+            except OSError:
+                break
+        if left and left[0][0] in output[seen:]:
+            act, seen = left.pop(0)[1], len(output)
+            act(pid) if callable(act) else os.write(terminal, act)
+    if time.monotonic() >= end:
+        os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    return output.decode("utf-8", "replace"), os.waitstatus_to_exitcode(status)
+
+
+@pytest.mark.parametrize("how", ["q", "ctrl-c", "sigterm"])
+def test_it_quits_cleanly_on_a_terminal(tmp_path, how):
+    act = {"q": b"q", "ctrl-c": b"\x03", "sigterm": lambda pid: os.kill(pid, signal.SIGTERM)}[how]
+    output, code = on_a_terminal(tmp_path, (b"q quit", act))
+    assert code == 0 and "seatrial top" in output
+    assert output.rstrip().endswith("\x1b[?25h") or "\x1b[?1049l" in output  # the screen and the cursor are back
+    assert "Traceback" not in output
+
+
+def test_keys_sort_and_filter(tmp_path):
+    keys = (b"q quit", b"s"), (b"sort (cpu)", b"/"), (b"filter: ", b"w"), (b"filter: w", b"\r"), (b"q quit", b"q")
+    output, code = on_a_terminal(tmp_path, *keys)
+    assert code == 0 and "sort (cpu)" in output and "filter: w" in output
+
+
+def test_not_a_terminal_prints_one_screen(tmp_path):
+    ended = subprocess.run(
+        [sys.executable, "-m", "seatrial", "top"],
+        cwd=tmp_path, env={**os.environ, **NO_ENGINES}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert ended.returncode == 0 and ended.stdout.startswith("seatrial top  CPU") and "\x1b" not in ended.stdout
+
+
+def test_once_is_logged_too(tmp_path):
+    argv = [sys.executable, "-m", "seatrial", "top", "--once", "--log", "once.csv"]
+    subprocess.run(argv, cwd=tmp_path, check=True, capture_output=True, env={**os.environ, **NO_ENGINES})
+    [row] = csv.DictReader((tmp_path / "once.csv").open())
+    assert float(row["machine_memory_used_bytes"]) > 0
+
+
+def test_json(tmp_path):
+    ended = subprocess.run(
+        [sys.executable, "-m", "seatrial", "top", "--json"],
+        cwd=tmp_path, env={**os.environ, **NO_ENGINES}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert set(json.loads(ended.stdout)) >= {"t", "machine", "gpus", "containers", "problems", "runs"}
+
+
+def test_a_container_whose_counter_begins_anew_has_used_nothing_and_not_less():
+    reader = a_reader()
+    seconds = iter((100.0, 101.0, 0.5, 2.5))
+    owner = Owner("docker", "f" * 64)
+    used = [reader._cores(owner, next(seconds)) for _ in range(4)]
+    assert used[0] is None and used[1] > 0 and used[2] == 0.0 and used[3] > 0

@@ -1,0 +1,77 @@
+"""The caller's MLflow server inside a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes import FakeBackend
+from seatrial.backends.base import OF_PROCESSES
+from seatrial.backends.kubernetes.backend import Kubernetes
+from seatrial.job.model import Job, Target
+from seatrial.runs.mlflow import CONTEXT, URI, Tracked, tracked
+
+REMOTE, LOOPBACK = "https://mlflow.example", "http://127.0.0.1:5000"
+
+
+class Process(FakeBackend):
+    traits = OF_PROCESSES
+
+
+class Cluster(FakeBackend):
+    traits = Kubernetes.traits
+
+
+def with_server(
+    project: Path, url: str, backend: Any = None, environ: dict[str, str] | None = None, **job: Any
+) -> Tracked:
+    target = job.pop("target", Target(kind="script", value="train.py"))
+    made = Job(project=project, target=target, **job)
+    return tracked(made, backend or FakeBackend(), {URI: url, **(environ or {})})
+
+
+def test_address_login_and_tag_reach_the_run(tmp_path: Path) -> None:
+    login = {"MLFLOW_TRACKING_USERNAME": "me", "MLFLOW_TRACKING_PASSWORD": "hunter2hunter2"}
+    made = with_server(tmp_path, REMOTE, environ=login)
+    assert made.job.env[URI] == REMOTE and set(made.job.secrets) == set(login)
+    job = made.for_run("20261122-1")
+    assert json.loads(job.env[CONTEXT]) == {"seatrial.run": "20261122-1"}
+    assert "hunter2hunter2" not in job.model_dump_json() + str(made.choices)
+
+
+@pytest.mark.parametrize(
+    ("job", "backend"), [({"network": "host"}, None), ({}, Process("local")), ({"hosts": ("a", "b"), "nodes": 2}, None)]
+)
+def test_loopback_server_is_passed_on_the_hosts_network(tmp_path: Path, job: dict[str, Any], backend: Any) -> None:
+    assert with_server(tmp_path, LOOPBACK, backend, **job).job.env[URI] == LOOPBACK
+
+
+@pytest.mark.parametrize(
+    ("url", "job", "backend", "words"),
+    [
+        (REMOTE, {"network": "none"}, None, "its network is none"),
+        (LOOPBACK, {}, None, "--network host"),
+        (LOOPBACK, {}, Cluster("k8s"), "this machine alone"),
+        ("https://me:secret@mlflow.example", {}, None, "contains a login"),
+    ],
+)
+def test_unreachable_server_or_login_in_the_address_is_a_warning(
+    tmp_path: Path, url: str, job: dict[str, Any], backend: Any, words: str
+) -> None:
+    made = with_server(tmp_path, url, backend, **job)
+    assert URI not in made.job.env and not made.job.secrets and made.for_run("x") is made.job
+    assert len(made.warnings) == 1 and words in made.warnings[0] and "secret" not in made.warnings[0]
+
+
+@pytest.mark.parametrize("url", ["", "sqlite:///mlflow.db", "http://", "databricks"])
+def test_address_that_is_no_server_is_left_out(tmp_path: Path, url: str) -> None:
+    made = with_server(tmp_path, url)
+    assert not made.job.env and not made.warnings
+
+
+def test_address_of_the_job_stays(tmp_path: Path) -> None:
+    made = with_server(tmp_path, REMOTE, env={URI: "https://other.example"})
+    assert made.job.env == {URI: "https://other.example"} and made.for_run("x") is made.job

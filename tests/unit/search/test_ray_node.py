@@ -1,0 +1,147 @@
+"""One trial on a node: exactly the GPUs that Ray gave it, its own copy of the project, and every outcome sent."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli_project import environment
+from planning_sites import GPUS
+from seatrial.errors import GpuContractError
+from seatrial.job.gpu_request import GpuRequest
+from seatrial.job.model import DataMount, Job, Target
+from seatrial.runs.store import RunStore
+from seatrial.search.ray_node import Wire, job_on_node, request_of
+
+
+def test_rays_numbers_become_uuids() -> None:
+    asked = GpuRequest.parse("1,capabilities=all")
+    got = request_of(["1"], asked, GPUS)
+    assert str(got) == f"device={GPUS[1].uuid},capabilities=all"
+    assert GpuRequest.parse(str(got)).devices == (GPUS[1].uuid,)
+    assert request_of([GPUS[0].uuid], asked, GPUS).devices == (GPUS[0].uuid,)
+    assert request_of(["0", "1"], asked, GPUS).devices == (GPUS[0].uuid, GPUS[1].uuid)
+    assert request_of([], asked, GPUS).kind == "none"
+
+
+def test_a_part_of_a_gpu_stays_a_part() -> None:
+    got = request_of(["0"], GpuRequest.parse("0.5"), GPUS)
+    assert (got.devices, got.share) == ((GPUS[0].uuid,), 0.5)
+
+
+def test_gpus_that_ray_only_believes_in() -> None:
+    with pytest.raises(GpuContractError, match="Ray gave this trial GPU 7, and this node has 2") as refused:
+        request_of(["7"], GpuRequest.parse("1"), GPUS)
+    assert "ray start" in (refused.value.run or "")
+
+
+def test_a_shipped_trial_has_folders_of_the_copy(tmp_path: Path) -> None:
+    job = Job(
+        project=tmp_path,
+        target=Target(kind="script", value="train.py"),
+        gpus=GpuRequest("none"),
+        data=DataMount(source=tmp_path / "data", read_only=True),
+        models=DataMount(source=tmp_path / "models", read_only=False),
+    )
+    copy = tmp_path / "cache" / "copy"
+    order = {"job": job.model_dump_json(), "project": str(copy), "copied": True, "gpus": [], "number": 4}
+    on_node = job_on_node(order, {})
+    assert on_node.project == copy
+    assert on_node.data is not None
+    assert on_node.data.source == copy / "data"
+    assert on_node.models is not None
+    assert on_node.models.source == copy / ".seatrial" / "models" / "4", "trials side by side do not mix their models"
+
+
+def test_nobody_listens_any_more() -> None:
+    closed = io.StringIO()
+    closed.close()
+    Wire(closed).send("say", line="to the wall")
+
+
+def start(tmp_path: Path, script: str) -> tuple[subprocess.Popen[str], Path]:
+    """The process of one trial, as a Ray worker starts it."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "train.py").write_text(script)
+    job = Job(
+        project=project,
+        target=Target(kind="script", value="train.py"),
+        gpus=GpuRequest("none"),
+        backend="local",
+        grace_s=5,
+    )
+    order: dict[str, Any] = {
+        "job": job.model_dump_json(),
+        "project": str(project),
+        "copied": False,
+        "gpus": [],
+        "number": 0,
+        "settings": {"lr": "1"},
+        "objective": ["loss", "min", r"loss ([\d.]+)"],
+        "series": None,
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", "seatrial.search.ray_node"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment(tmp_path),
+        cwd="/",
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(order) + "\n")
+    process.stdin.flush()
+    return process, project
+
+
+def lines_until_end(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
+    assert process.stdout is not None
+    lines = []
+    for text in process.stdout:
+        lines.append(json.loads(text))
+        if lines[-1]["kind"] in ("end", "problem", "again"):
+            break
+    return lines
+
+
+def test_a_trial_to_its_end(tmp_path: Path) -> None:
+    process, _ = start(tmp_path, "print('loss 0.5')\nprint('loss 0.25')\n")
+    lines = lines_until_end(process)
+    assert [line["value"] for line in lines if line["kind"] == "report"] == [0.5, 0.25]
+    assert lines[0]["kind"] == "begin"
+    ending = lines[-1]["ending"]
+    assert (ending["state"], ending["value"], ending["exit_code"]) == ("done", 0.25, 0)
+
+
+def test_whoever_wanted_it_has_gone(tmp_path: Path) -> None:
+    process, project = start(tmp_path, "import time\nprint('loss 1', flush=True)\ntime.sleep(600)\n")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    while json.loads(process.stdout.readline())["kind"] != "report":
+        pass
+    process.stdin.close()
+    process.stdout.close()
+    [run] = RunStore(project, environment(tmp_path)).root.iterdir()
+    until = time.monotonic() + 30
+    while not (run / "summary.json").exists():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    cause = json.loads((run / "receipt.json").read_bytes())["exit_cause"]
+    assert cause["id"] == "stopped"
+    assert "has gone" in cause["words"]
+
+
+def test_a_trial_that_cannot_start_says_why(tmp_path: Path) -> None:
+    process, _ = start(tmp_path, "def broken(:\n")
+    [line] = lines_until_end(process)
+    assert line["kind"] == "problem"
+    assert "train.py" in line["message"]

@@ -1,0 +1,69 @@
+"""Joining a study: it is searched again, and says so, whatever its search came to before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from seatrial.cli import sweep
+from seatrial.cli.trials import SearchScreen
+from seatrial.errors import EngineUnavailableError
+from seatrial.job.model import Job, Target
+from seatrial.job.notify import Notify
+from seatrial.search.request import Request
+from seatrial.search.search import Search, open_search, place_of
+from seatrial.search.space import parse_space
+from seatrial.search.trial import Ending
+
+
+def _open(folder: Path, *, name: str | None, trials: int = 2) -> Search:
+    project = folder / "project"
+    project.mkdir(exist_ok=True)
+    (project / "train.py").write_text('"--lr"')
+    job = Job(project=project, target=Target(kind="script", value="train.py"))
+    request = Request(parse_space(["lr=1,2,3,4"]), trials=trials, name=name)
+    return open_search(request, job, {"SEATRIAL_STATE": str(folder / "state")}, lambda line: None)
+
+
+def _try(search: Search, trials: int) -> None:
+    for _ in range(trials):
+        trial = search.ask()
+        assert trial is not None
+        search.study.tell(trial.number, Ending("done"))
+
+
+def test_a_finished_study_that_is_joined_runs_and_is_stopped_where_it_is_left_half_way(tmp_path: Path) -> None:
+    first = _open(tmp_path, name="s")
+    _try(first, 2)
+    first.finish()
+    assert first.study.standing() == "done"
+    again = _open(tmp_path, name="s", trials=4)
+    assert again.study.standing() == "stopped"
+    _try(again, 1)
+    assert again.study.standing() == "running"
+    again.study.leave()  # as one that was killed
+    assert again.study.standing() == "stopped"
+
+
+def test_a_problem_of_the_searcher_does_not_end_the_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search = _open(tmp_path, name=None)
+
+    def no_cluster(search: Search) -> None:
+        _try(search, 1)
+        raise EngineUnavailableError("There is no Ray cluster", run="ray start --head")
+
+    monkeypatch.setitem(sweep.RUNNERS, "ray", no_cluster)
+    with pytest.raises(EngineUnavailableError):
+        sweep._carry_out(search, "ray", SearchScreen(), Notify(), as_json=False)
+    name = search.study.definition.name
+    assert f"go on: seatrial sweep --resume {name}" in " ".join(capsys.readouterr().err.split())
+    assert search.study.standing() == "failed"
+    page = (place_of(search.job.project, name) / "index.html").read_text()
+    assert "There is no Ray cluster" in page and f"seatrial sweep --resume {name}" in page
+
+    again = _open(tmp_path, name=None)
+    assert again.study.definition.name == name and len(again.study.trials()) == 1
+    assert again.study.standing() == "stopped" and again.study.get("problem") is None
