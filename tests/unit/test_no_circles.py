@@ -1,9 +1,9 @@
-"""No two modules of seatrial import each other, over however many others; imports in functions or for type
-checkers count as well."""
+"""No two modules of seatrial import each other when they run, over however many others; imports in functions count."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -23,10 +23,18 @@ def modules(package: Path) -> dict[str, Path]:
     return names
 
 
+def running(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes that can run, which those under ``if TYPE_CHECKING`` cannot."""
+    yield tree
+    for node in ast.iter_child_nodes(tree):
+        if not (isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"):
+            yield from running(node)
+
+
 def imported(tree: ast.AST, known: dict[str, Path]) -> set[str]:
-    """The modules that a file imports, wherever in it: an import inside a function hides a circle, and breaks none."""
+    """Return the modules that a file imports: an import in a function counts, one for annotations not."""
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in running(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -52,9 +60,7 @@ def test_nothing_imports_in_a_circle() -> None:
     assert circle(SOURCE) is None
 
 
-@pytest.mark.parametrize(
-    "start", ["import room.a", "if TYPE_CHECKING:\n    import room.a", "def later():\n    from room import a"]
-)
+@pytest.mark.parametrize("start", ["import room.a", "def later():\n    from room import a"])
 def test_a_circle_is_found(tmp_path: Path, start: str) -> None:
     package = tmp_path / "room"
     package.mkdir()

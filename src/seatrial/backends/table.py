@@ -3,62 +3,18 @@
 from __future__ import annotations
 
 import platform
-import threading
-import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from seatrial.backends.base import Backend, EngineFacts, Traits
 from seatrial.errors import EngineUnavailableError, UsageError
 from seatrial.job.plan import Choice, EngineAddress
 from seatrial.system.client_call import client_call as client_call  # part of this table for its callers
+from seatrial.system.memo import remembered
 from seatrial.system.near import nearest
 
 if TYPE_CHECKING:
     from seatrial.backends.containers.engine import ContainerEngine
-
-
-T = TypeVar("T")
-
-_GOOD_FOR_S = 60.0
-
-_lock = threading.Lock()
-_open = 0
-_answers: dict[Hashable, tuple[float, object]] = {}
-
-
-@contextmanager
-def remembering() -> Iterator[None]:
-    """While this holds, answers are good for a minute, in every thread."""
-    global _open
-    with _lock:
-        _open += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _open -= 1
-            if not _open:
-                _answers.clear()
-
-
-def remembered(question: Hashable, ask: Callable[[], T], worth: Callable[[T], bool]) -> T:
-    """The answer to a question, an earlier one if that is fresh.
-
-    Args:
-        worth: whether an answer may be given again; that something is missing may not.
-    """
-    with _lock:
-        known = _answers.get(question) if _open else None
-    if known is not None and time.monotonic() - known[0] < _GOOD_FOR_S:
-        answer: T = known[1]  # type: ignore[assignment]  # of the same question
-        return answer
-    answer = ask()
-    with _lock:
-        if _open and worth(answer):
-            _answers[question] = (time.monotonic(), answer)
-    return answer
 
 
 # A row imports its backend: a plan for one of them needs none of the others.

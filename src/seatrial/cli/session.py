@@ -6,7 +6,6 @@ import importlib
 from collections.abc import Callable
 
 from seatrial.backends.base import State
-from seatrial.backends.table import remembering
 from seatrial.cli.root import importing
 from seatrial.cli.screen import Screen
 from seatrial.errors import EXIT_DONE, EXIT_GPU_CONTRACT, SeatrialError
@@ -18,6 +17,7 @@ from seatrial.runs.launch import Prepared
 from seatrial.runs.run_actions import is_live
 from seatrial.runs.serving_job import ready_words, saying_when_ready, wait_until_ready
 from seatrial.system.caller import Caller
+from seatrial.system.memo import remembering
 
 
 @remembering()

@@ -12,7 +12,6 @@ from pathlib import Path
 from queue import Empty, Queue
 
 from seatrial.backends.base import State
-from seatrial.backends.table import remembering
 from seatrial.errors import DiskError, GpusHeldError, ImageError, SeatrialError
 from seatrial.images.build.progress import BuildReporter
 from seatrial.job.model import Job
@@ -33,6 +32,7 @@ from seatrial.search.metrics import Reading, ending_of, problem_of, series_of, u
 from seatrial.search.request import Objective
 from seatrial.search.search import Say, Search
 from seatrial.search.trial import Ending, Trial
+from seatrial.system.memo import remembering
 
 #: How often a trial that waits for a GPU looks again.
 _GPU_INTERVAL_S = 1.0

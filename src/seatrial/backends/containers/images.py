@@ -18,7 +18,6 @@ from seatrial.backends.base import Freed, ImageFacts
 from seatrial.backends.containers.client import ANSWER_TIMEOUT_S, EngineClient, with_algorithm
 from seatrial.backends.containers.errors import last_line, pull_error, start_error
 from seatrial.backends.containers.run_options import RunOptions
-from seatrial.backends.table import remembered
 from seatrial.errors import (
     CommandError,
     CommandTimeoutError,
@@ -29,6 +28,7 @@ from seatrial.errors import (
 )
 from seatrial.job.cluster_config import registry_host
 from seatrial.system import command
+from seatrial.system.memo import remembered
 
 #: Label of each image that a Dockerfile of ours makes, and the comment at the end of each of its steps
 #: (images/dockerfile/render.py).
