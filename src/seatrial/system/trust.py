@@ -12,14 +12,14 @@ import json
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from seatrial.errors import DiskError
 from seatrial.system.files import write_atomically
-from seatrial.system.state import state_folder
+from seatrial.system.host import Host
 from seatrial.system.typed_path import as_typed
 
 FILE = "trust.json"
@@ -38,8 +38,8 @@ class TrustStore:
     Raises DiskError: there is no state folder.
     """
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self._path = state_folder(environ) / FILE
+    def __init__(self, host: Host) -> None:
+        self._path = host.state_folder / FILE
         self.problem: str | None = None
         self._entries = self._read()
 
