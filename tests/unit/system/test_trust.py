@@ -53,16 +53,11 @@ def test_it_is_for_its_user_alone(tmp_path: Path, environ: dict[str, str], file:
 
 
 HOSTILE: dict[str, Callable[[Path], object]] = {
-    "a FIFO": os.mkfifo,
     "a directory": Path.mkdir,
     "a link to a file that allows it": lambda path: path.symlink_to(path.parent.parent / "theirs.json"),
-    "a device": lambda path: path.symlink_to("/dev/zero"),
     "nested too deep": lambda path: path.write_text('{"allowed": ' + "[" * 200_000 + "]" * 200_000 + "}"),
-    "not UTF-8": lambda path: path.write_bytes(b'{"allowed": {"\xff": {}}}'),
     "no JSON": lambda path: path.write_text("{"),
-    "no object": lambda path: path.write_text("[1]"),
     "of other types": lambda path: path.write_text('{"allowed": ["x"]}'),
-    "empty": Path.touch,
     "too large": lambda path: path.write_bytes(b" " * (5 << 20)),
 }
 
@@ -92,13 +87,6 @@ def test_entries_of_other_types_are_none(tmp_path: Path, environ: dict[str, str]
     for value in (None, 1, [], {"project": 1}, "x"):
         file.write_text(json.dumps({"allowed": {key: value}}))
         assert not TrustStore(Host(environ)).allows(tmp_path, LINES)
-
-
-def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path, environ: dict[str, str], file: Path) -> None:
-    (file.parent / "trust.lock").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(DiskError, match="Cannot lock"):
-        TrustStore(Host(environ)).allow(tmp_path, LINES)
-    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_writers_at_once_lose_nothing(tmp_path: Path, environ: dict[str, str]) -> None:
