@@ -109,5 +109,5 @@ def _server(path: str) -> str:
     try:
         config = read_kubeconfig(Path(path))
         return printable(str(config["clusters"][0]["cluster"]["server"]))
-    except (SeatrialError, LookupError):
+    except (SeatrialError, LookupError, TypeError):
         return path
