@@ -1,4 +1,8 @@
-"""Walk the chain: each layer's checks side by side, each with its time-out, none that stands behind a broken link."""
+"""The chain from the PCI bus to the cluster, and its runner: each layer's checks in parallel, with time-outs.
+
+A check behind a broken link is not run. To add one: a function in its layer's file. Other packages add theirs through
+the entry point group ``seatrial.checks`` (a Check, or a sequence of them); they run after ours and replace none.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,32 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import EntryPoint, entry_points
 
-from seatrial.doctor.chain import CHAIN, HOST, PROCESS, Layer
-from seatrial.doctor.check import Check, Verdict, found, unknown
-from seatrial.doctor.facts.machine import Machine
+from seatrial.doctor.check import Check, Layer, Verdict, found, unknown
+from seatrial.doctor.checks.cdi import CDI
+from seatrial.doctor.checks.container import CONTAINER
+from seatrial.doctor.checks.driver import DRIVER
+from seatrial.doctor.checks.engine import ENGINE
+from seatrial.doctor.checks.framework import FRAMEWORK
+from seatrial.doctor.checks.hardware import HARDWARE
+from seatrial.doctor.checks.image import IMAGE
+from seatrial.doctor.checks.kubernetes import KUBERNETES
+from seatrial.doctor.checks.toolkit import TOOLKIT
+from seatrial.doctor.checks.userspace import USERSPACE
+from seatrial.doctor.machine import Machine
 from seatrial.findings.finding import FIX, Finding
+
+ENTRY_POINTS = "seatrial.checks"
+
+#: In the order in which a GPU needs them.
+CHAIN = (HARDWARE, DRIVER, USERSPACE, ENGINE, TOOLKIT, CDI, IMAGE, CONTAINER, FRAMEWORK, KUBERNETES)
+
+#: Layers that need no container, examined in under 1.5 s; ``seatrial run`` examines them when a contract is broken.
+HOST = ("hardware", "driver", "userspace", "engine", "toolkit", "cdi")
+
+#: Layers that a process of this machine needs to reach a GPU.
+PROCESS = ("hardware", "driver", "userspace")
 
 
 @dataclass(frozen=True)
@@ -87,7 +112,7 @@ def _quietly(ask: Callable[[], object]) -> None:
         pass
 
 
-def _batches(checks: tuple[Check, ...]) -> list[list[Check]]:
+def _batches(checks: Sequence[Check]) -> list[list[Check]]:
     """Checks of one layer such that none needs another of its own batch."""
     batches: list[list[Check]] = []
     for check in checks:
@@ -154,3 +179,36 @@ def _crashed(check: Check, error: Exception) -> Verdict:
     evidence = [f"{check.id}: {type(error).__name__}: {error}", f"{where.filename}:{where.lineno}"]
     verdict = found("check-crashed", evidence, message=f"{check.title}: the check itself failed")
     return replace(verdict, status="unknown")
+
+
+def with_third_party(chain: Sequence[Layer] = CHAIN) -> tuple[Layer, ...]:
+    """Return the chain, then the checks of other packages. One that cannot be loaded is a finding of its own."""
+    ours = {check.id for layer in chain for check in layer.checks}
+    added: list[Check] = []
+    for entry in entry_points(group=ENTRY_POINTS):
+        added.extend(_load(entry, ours))
+    extra = (Layer("other", "Other checks", added),) if added else ()
+    return (*chain, *extra)
+
+
+def _load(entry: EntryPoint, taken: set[str]) -> list[Check]:
+    name = f"other.{entry.name}"
+    try:
+        loaded = entry.load()
+        checks = [loaded] if isinstance(loaded, Check) else list(loaded)
+        wrong = [check for check in checks if not isinstance(check, Check) or check.id in taken]
+        if wrong:
+            raise TypeError(f"{wrong[0]!r:.80} is not a Check with a unique ID")
+    except Exception as error:  # noqa: BLE001  whatever another package raises is its own finding
+        return [_broken(name, entry, f"{type(error).__name__}: {error}")]
+    taken |= {check.id for check in checks}
+    return checks
+
+
+def _broken(id: str, entry: EntryPoint, reason: str) -> Check:
+    evidence = [f"entry point {entry.group}: {entry.name} = {entry.value}", reason]
+
+    def look(machine: Machine) -> Verdict:
+        return found("check-not-loadable", evidence)
+
+    return Check(id, f"Checks of {entry.name} load", ("check-not-loadable",), look)

@@ -17,11 +17,10 @@ import yaml
 
 from fakes import FakeGpu
 from machines import KERNEL, RECORDED, SPEC, UUID, VERSION, HealthGpu, Host, docker_info, healthy, podman_info
-from seatrial.doctor.chain import CHAIN
 from seatrial.doctor.check import Verdict
-from seatrial.doctor.examine import Result, examine
-from seatrial.doctor.facts.cluster import Cluster
-from seatrial.doctor.facts.inspection import InspectionRequest, LookError
+from seatrial.doctor.cluster import Cluster
+from seatrial.doctor.examine import CHAIN, Result, examine
+from seatrial.doctor.inspection import InspectionRequest, LookError
 from seatrial.errors import CommandTimeoutError
 from seatrial.system.command import Completed
 from unit.probe import driver_trees as trees

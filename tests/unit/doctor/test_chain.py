@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from machines import Host, healthy
-from seatrial.doctor import chain, examine, report
-from seatrial.doctor.chain import CHAIN, Layer
-from seatrial.doctor.check import Check, Verdict, ok
-from seatrial.doctor.examine import Result
-from seatrial.doctor.facts.inspection import LookError
-from seatrial.doctor.facts.machine import Machine
+from seatrial.doctor import examine, report
+from seatrial.doctor.check import Check, Layer, Verdict, ok
+from seatrial.doctor.examine import CHAIN, Result
+from seatrial.doctor.inspection import LookError
+from seatrial.doctor.machine import Machine
 from seatrial.findings.catalogue import by_id
 
 
@@ -88,7 +87,7 @@ def test_ids_layers_needs_and_findings_fit_together() -> None:
 
 
 def a_layer(*checks: Check) -> list[Layer]:
-    return [Layer("other", "Other", checks)]
+    return [Layer("other", "Other", list(checks))]
 
 
 def test_a_crash_is_a_finding_and_no_green(host: Host) -> None:
@@ -134,9 +133,9 @@ def third_party(monkeypatch: pytest.MonkeyPatch, loads: object) -> list[Check]:
                 raise loads
             return loads
 
-    entry = Entry("theirs", "their_package.checks", chain.ENTRY_POINTS)
-    monkeypatch.setattr(chain, "entry_points", lambda group: [entry])
-    layers = chain.with_third_party()
+    entry = Entry("theirs", "their_package.checks", examine.ENTRY_POINTS)
+    monkeypatch.setattr(examine, "entry_points", lambda group: [entry])
+    layers = examine.with_third_party()
     assert layers[: len(CHAIN)] == CHAIN
     return list(layers[-1].checks)
 

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import seatrial
 from seatrial.backends import table
 from seatrial.backends.base import ImageFacts
 from seatrial.backends.containers import injection
 from seatrial.backends.containers.errors import start_error
 from seatrial.backends.containers.injection import InjectionPlan
-from seatrial.doctor.facts.host import HostFacts
-from seatrial.doctor.facts.loader import LOADER, modules
 from seatrial.errors import CommandTimeoutError, EngineError, SeatrialError
 from seatrial.job.plan import SHM_BYTES_PER_GPU, ContainerPlan, Gpu, Mount
 from seatrial.probe.programs import read_program
 from seatrial.system.command import Completed
+
+if TYPE_CHECKING:
+    from seatrial.doctor.machine import Machine
 
 #: Looked into when no image is named, and it is in the engine's store: the base of built images.
 DEFAULT_IMAGE = "python:3.11-slim-bookworm"
@@ -29,6 +33,23 @@ DEFAULT_IMAGE = "python:3.11-slim-bookworm"
 LOOK_S = 20.0
 TORCH_S = 60.0
 COLLECTIVE_S = 20.0
+
+#: Imports the modules that come on stdin and calls one of them: nothing is mounted, copied or left behind.
+LOADER = """
+import importlib.abc, importlib.machinery, json, sys
+order = json.load(sys.stdin)
+class Modules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name, path=None, target=None):
+        if name in order["modules"]:
+            return importlib.machinery.ModuleSpec(name, self, is_package=order["modules"][name][0])
+    def create_module(self, spec):
+        return None
+    def exec_module(self, module):
+        exec(compile(order["modules"][module.__name__][1], module.__name__, "exec"), module.__dict__)
+sys.meta_path.insert(0, Modules())
+from seatrial.probe import inside
+inside.main(order["gpus"])
+"""
 
 
 @dataclass(frozen=True)
@@ -66,11 +87,9 @@ class LookError(Exception):
 class Inspection:
     """Read lazily, each way once."""
 
-    def __init__(self, host: HostFacts, request: InspectionRequest) -> None:
+    def __init__(self, host: Machine, request: InspectionRequest) -> None:
         self._host = host
         self.request = request
-
-    # ------------------------------------------------------------------ what
 
     @cached_property
     def is_process(self) -> bool:
@@ -141,8 +160,6 @@ class Inspection:
         """How the GPUs get in. Raises GpuContractError when there is no way."""
         assert self._host.engine is not None
         return injection.choose(self._host.engine, self.gpus, self._host.driver)
-
-    # ------------------------------------------------------------------ looks
 
     @cached_property
     def still(self) -> dict[str, Any]:
@@ -270,3 +287,16 @@ def _given(inspected: Mapping[str, Any], every: Sequence[Gpu]) -> tuple[Gpu, ...
     ids = [re.sub(r"^/dev/nvidia(\d+)$|^nvidia\.com/gpu=", r"\1", str(id)) for id in ids]
     named = tuple(gpu for gpu in every if {gpu.uuid, str(gpu.minor if gpu.minor is not None else gpu.index)} & set(ids))
     return named or tuple(every)
+
+
+def modules() -> dict[str, tuple[bool, str]]:
+    """Name → (is a package, its text) of what the inspection imports: probe and pynvml."""
+    package = Path(seatrial.__file__).parent
+    found = {"seatrial": (True, "")}
+    for file in sorted((package / "probe").glob("*.py")):
+        name = "seatrial.probe" + ("" if file.stem == "__init__" else f".{file.stem}")
+        found[name] = (file.stem == "__init__", file.read_text())
+    spec = importlib.util.find_spec("pynvml")
+    if spec is not None and spec.origin is not None:
+        found["pynvml"] = (False, Path(spec.origin).read_text())
+    return found
