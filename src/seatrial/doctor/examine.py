@@ -10,6 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 
@@ -41,7 +42,7 @@ PROCESS = ("hardware", "driver", "userspace")
 
 @dataclass(frozen=True)
 class Result:
-    """One check and what it saw.
+    """One check and its verdict.
 
     Attributes:
         blocked_by: ID of the first broken link in front of it, for a blocked one.
@@ -56,7 +57,7 @@ class Result:
 def examine(
     machine: Machine, layers: Sequence[Layer] = CHAIN, on_layer: Callable[[Layer, list[Result]], None] | None = None
 ) -> list[Result]:
-    """Every check's result, in the chain's order. Never raises for what a check does."""
+    """Return every check's result, in the chain's order. Never raises an error of a check."""
     _warm(machine)
     results: dict[str, Result] = {}
     for layer in layers:
@@ -65,7 +66,7 @@ def examine(
             for check in batch:
                 if (blocker := _blocker(check, results)) is not None:
                     results[check.id] = Result(check, Verdict("blocked", f"blocked by {blocker}"), blocked_by=blocker)
-            for result in _side_by_side(machine, free):
+            for result in _in_parallel(machine, free):
                 results[result.check.id] = result
         if on_layer is not None:
             on_layer(layer, [results[check.id] for check in layer.checks])
@@ -73,7 +74,7 @@ def examine(
 
 
 def second_opinion(environ: Mapping[str, str], *, in_container: bool = True) -> str:
-    """What a run whose GPU contract failed says of the host, and where to look next. Never raises.
+    """Return the host diagnosis for a run whose GPU contract failed, and the next command. Never raises.
 
     Args:
         in_container: without one, container engines have no part in it.
@@ -88,7 +89,7 @@ def second_opinion(environ: Mapping[str, str], *, in_container: bool = True) -> 
 
 
 def first_broken(environ: Mapping[str, str], names: Sequence[str] = HOST) -> Finding | None:
-    """What is broken first on the host, in under 1.5 s; None when the host is healthy."""
+    """Return the first problem of the host, in under 1.5 s; None if the host is healthy."""
     layers = [layer for layer in CHAIN if layer.name in names]
     broken = (result for result in examine(Machine(environ), layers) if result.verdict.status == "broken")
     result = next(broken, None)
@@ -96,30 +97,22 @@ def first_broken(environ: Mapping[str, str], names: Sequence[str] = HOST) -> Fin
 
 
 def _warm(machine: Machine) -> None:
-    """Start the slow questions now, so that no layer waits long for them: engines 0.3 s each, NVML 0.15 s."""
-    for ask in (
-        lambda: machine.docker_info,
-        lambda: machine.podman_info,
-        lambda: machine.inventory,
-    ):
-        threading.Thread(target=_quietly, args=(ask,), daemon=True).start()
+    """Read the slow facts in threads, so that no layer waits long for them: engines 0.3 s each, NVML 0.15 s."""
 
+    def read(fact: str) -> None:
+        with suppress(Exception):  # the check that needs it meets the same error, and reports it
+            getattr(machine, fact)
 
-def _quietly(ask: Callable[[], object]) -> None:
-    try:
-        ask()
-    except Exception:  # noqa: BLE001  the check that needs it meets the same error, and tells it
-        pass
+    for fact in ("docker_info", "podman_info", "inventory"):
+        threading.Thread(target=read, args=(fact,), daemon=True).start()
 
 
 def _batches(checks: Sequence[Check]) -> list[list[Check]]:
-    """Checks of one layer such that none needs another of its own batch."""
+    """Split a layer's checks so that none needs another of its own batch."""
     batches: list[list[Check]] = []
     for check in checks:
-        depth = 0
-        for level, batch in enumerate(batches):
-            if any(one.id in check.needs for one in batch):
-                depth = level + 1
+        needed = (level for level, batch in enumerate(batches) if any(one.id in check.needs for one in batch))
+        depth = 1 + max(needed, default=-1)
         if depth == len(batches):
             batches.append([])
         batches[depth].append(check)
@@ -127,7 +120,7 @@ def _batches(checks: Sequence[Check]) -> list[list[Check]]:
 
 
 def _blocker(check: Check, results: dict[str, Result]) -> str | None:
-    """The first broken link among what this check needs, seen through other blocked ones."""
+    """Return the first broken link that this check needs, directly or through blocked ones."""
     for id in check.needs:
         result = results.get(id)
         if result is None:
@@ -139,18 +132,15 @@ def _blocker(check: Check, results: dict[str, Result]) -> str | None:
     return None
 
 
-def _side_by_side(machine: Machine, checks: list[Check]) -> list[Result]:
-    """Each in a thread of its own. One that does not end is left behind: its thread ends with the process."""
+def _in_parallel(machine: Machine, checks: list[Check]) -> list[Result]:
+    """Run each in a thread of its own. One that does not end is left behind: its thread ends with the process."""
     done: dict[str, Result] = {}
     started = time.monotonic()
-    threads = []
-    for check in checks:
-        thread = threading.Thread(
-            target=lambda check=check: done.update({check.id: _look(machine, check)}), daemon=True
-        )
+    looks = [lambda check=check: done.update({check.id: _look(machine, check)}) for check in checks]
+    threads = [threading.Thread(target=look, daemon=True) for look in looks]
+    for thread in threads:
         thread.start()
-        threads.append((check, thread))
-    for check, thread in threads:
+    for check, thread in zip(checks, threads, strict=True):
         thread.join(max(0.0, started + check.timeout_s - time.monotonic()))
     return [done.get(check.id) or _timed_out(check) for check in checks]
 
@@ -199,7 +189,7 @@ def _load(entry: EntryPoint, taken: set[str]) -> list[Check]:
         wrong = [check for check in checks if not isinstance(check, Check) or check.id in taken]
         if wrong:
             raise TypeError(f"{wrong[0]!r:.80} is not a Check with a unique ID")
-    except Exception as error:  # noqa: BLE001  whatever another package raises is its own finding
+    except Exception as error:  # noqa: BLE001  any error of another package is its own finding
         return [_broken(name, entry, f"{type(error).__name__}: {error}")]
     taken |= {check.id for check in checks}
     return checks

@@ -44,7 +44,7 @@ Ask = Callable[[str], bool]
 
 @dataclass(frozen=True)
 class Change:
-    """A file, or a symbolic link, as it is and as it shall be.
+    """One edit of a file or symbolic link.
 
     Attributes:
         why: one sentence.
@@ -60,7 +60,7 @@ class Change:
     link: bool = False
 
     def diff(self) -> str:
-        """What changes, as ``diff -u`` shows it."""
+        """Return the difference in the form of ``diff -u``."""
         if self.link:
             return f"+ {self.path} -> {self.after}\n"
         lines = difflib.unified_diff(
@@ -72,7 +72,7 @@ class Change:
         return "".join(line if line.endswith("\n") else line + "\n" for line in lines)
 
     def make(self) -> None:
-        """Raises DiskError; the file is then as it was."""
+        """Make the change. Raises DiskError, with the file left as before."""
         make_folder(self.path.parent)
         if current(self.path) != self.before:
             raise DiskError(f"{self.path} changed in the meantime; nothing was written", run="seatrial doctor --fix")
@@ -82,7 +82,7 @@ class Change:
             write_atomically(self.path, self.after.encode(), _mode(self.path))
 
     def take_back(self) -> None:
-        """Raises DiskError when somebody has changed it since: their edit must not be lost."""
+        """Undo the change. Raises DiskError if the file was edited since: that edit must not be lost."""
         if current(self.path) != self.after:
             raise DiskError(f"{self.path} was changed after the fix; leaving it as is", run=f"ls -l {self.path}")
         if self.before is not None and not self.link:
@@ -95,7 +95,7 @@ class Change:
 
 
 def current(path: Path) -> str | None:
-    """A file's content or a link's target; None when there is nothing. Raises DiskError."""
+    """Return a file's content or a link's target; None if there is nothing. Raises DiskError."""
     try:
         return str(path.readlink()) if path.is_symlink() else path.read_text(errors="replace")
     except FileNotFoundError:
@@ -119,28 +119,28 @@ def _link(path: Path, target: str) -> None:
 
 
 class Journal:
-    """What --fix has done, a file a session, under the caller's state folder; the newest is what --undo takes back."""
+    """The changes of --fix, a file a session, in the caller's state folder; --undo takes the newest back."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         home = environ.get("XDG_STATE_HOME") or f"{environ.get('HOME') or '/root'}/.local/state"
         self.folder = Path(home) / "seatrial" / "doctor"
 
     def write(self, changes: Sequence[Change]) -> Path:
-        """Before the first change is made: a crash in between is undone, too."""
+        """Write a session before its first change is made: a crash in between is undone, too."""
         make_folder(self.folder)
         path = self.folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**6:06d}.json"
         write_atomically(path, json.dumps([_to_dict(change) for change in changes], indent=1).encode(), 0o600)
         return path
 
     def newest(self) -> tuple[Path, list[Change]]:
-        """Raises UsageError when there is nothing to undo."""
+        """Return the newest session. Raises UsageError if there is nothing to undo."""
         files = sorted(self.folder.glob("*.json")) if self.folder.is_dir() else []
         if not files:
             raise UsageError("There is no fix to undo", cause=f"{self.folder} contains none", run="seatrial doctor")
         return files[-1], [_from_dict(entry) for entry in json.loads(files[-1].read_text())]
 
     def close(self, path: Path) -> None:
-        """This session is undone."""
+        """Mark a session as undone."""
         path.rename(path.with_suffix(".undone"))
 
 
@@ -166,7 +166,7 @@ def _from_dict(entry: Mapping[str, Any]) -> Change:
 
 
 def changes_for(results: Sequence[Result], machine: Machine) -> list[Change]:
-    """Changes for everything that was found, each path once; [] when nothing that was found is safe to fix."""
+    """Return the safe changes for the findings, each path once."""
     found = {finding.id for result in results for finding in result.verdict.findings}
     settings: dict[str, Any] = {}
     why: list[str] = []
@@ -224,7 +224,7 @@ DAEMON_SETTINGS: tuple[tuple[Callable[[Machine, set[str]], bool], dict[str, Any]
 
 
 def _spec(machine: Machine, found: set[str]) -> Iterator[Change]:
-    """A fresh spec, where NVIDIA's own program is not installed; where it is, the finding's fix names it."""
+    """Yield a fresh spec unless NVIDIA's own program is installed; the finding's fix names it then."""
     wanted = {"cdi-unresolvable", "cdi-spec-stale", "cdi-spec-unreadable", "cdi-uvm-missing-in-spec", "cdi-no-vendor"}
     if not found & wanted or machine.ask("nvidia-ctk", "--version") is not None:
         return
@@ -239,7 +239,7 @@ def _spec(machine: Machine, found: set[str]) -> Iterator[Change]:
 
 
 def spec_of(machine: Machine) -> dict[str, Any]:
-    """The CDI spec of a machine. Raises GpuContractError."""
+    """Make the CDI spec of a machine. Raises GpuContractError."""
     return cdi_spec.make_spec(
         machine.driver,
         machine.inventory.gpus,
@@ -257,7 +257,7 @@ def _slices(machine: Machine) -> dict[str, tuple[nvml.Slice, Sequence[str]]]:
 
 
 def _char_links(machine: Machine, found: set[str]) -> Iterator[Change]:
-    """/dev/char/MAJOR:MINOR for each node: by them systemd finds the device that a rule names.
+    """Yield a link /dev/char/MAJOR:MINOR for each node: systemd finds a rule's device by it.
 
     Source: https://github.com/NVIDIA/nvidia-container-toolkit/issues/48. The next start of the machine drops them.
     """
@@ -279,13 +279,13 @@ def _char_links(machine: Machine, found: set[str]) -> Iterator[Change]:
 
 
 def _numbers(path: Path) -> tuple[int, int] | None:
-    """Major and minor number, None for what is no device node."""
+    """Return major and minor number; None if it is not a device node."""
     status = path.stat()
     return (os.major(status.st_rdev), os.minor(status.st_rdev)) if stat.S_ISCHR(status.st_mode) else None
 
 
 def apply_fixes(results: Sequence[Result], machine: Machine, console: Console, ask: Ask) -> int:
-    """Make the safe changes that are agreed to; the number made. Raises DiskError, with what was made taken back."""
+    """Make the safe changes that the user agrees to; return their number. Raises DiskError, with all of them undone."""
     agreed: list[Change] = []
     for change in changes_for(results, machine):
         console.print(Text(f"\n{change.path}: {change.why}", style="bold"), soft_wrap=True)
@@ -320,7 +320,7 @@ def _by_hand(results: Sequence[Result]) -> str:
 
 
 def _restart(machine: Machine, console: Console, ask: Ask) -> None:
-    """Docker reads daemon.json when it starts. With containers running only a person may decide it."""
+    """Restart Docker, which reads daemon.json when it starts. While containers run, only a person may do that."""
     info = machine.docker_info if isinstance(machine.docker_info, dict) else {}
     running = int(info.get("ContainersRunning") or 0)
     snap = machine.docker is not None and machine.docker.snap
@@ -339,7 +339,7 @@ def _restart(machine: Machine, console: Console, ask: Ask) -> None:
 
 
 def undo(console: Console, environ: Mapping[str, str]) -> None:
-    """Take the newest session back. Raises UsageError, DiskError."""
+    """Undo the newest session. Raises UsageError, DiskError."""
     journal = Journal(environ)
     path, changes = journal.newest()
     for change in reversed(changes):

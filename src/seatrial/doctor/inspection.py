@@ -1,4 +1,4 @@
-"""Inspection: a look into a container: a running one, or one of an image, started with the GPUs for it."""
+"""Inspection: the facts inside a container: a running one, or one of an image, started with the GPUs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ inside.main(order["gpus"])
 
 @dataclass(frozen=True)
 class InspectionRequest:
-    """What the user asks doctor to look into.
+    """The image or container to look into.
 
     Attributes:
         image: in the engine's store. container: a running one's name or ID; the image is then its own.
@@ -75,7 +75,7 @@ class LookError(Exception):
     """The container could not be looked into.
 
     Attributes:
-        stderr: what the engine said. error: ours for it, when it has one.
+        stderr: the engine's. error: ours for it, if it has one.
     """
 
     def __init__(self, message: str, stderr: str = "", error: SeatrialError | None = None) -> None:
@@ -93,12 +93,12 @@ class Inspection:
 
     @cached_property
     def is_process(self) -> bool:
-        """No container at all: a plain process of this host."""
+        """True without a container: a plain process of this host."""
         return not table.isolates(self._host.on)
 
     @cached_property
     def inspected(self) -> dict[str, Any] | None:
-        """``container inspect`` of the running container asked for, None when it is not there or not running."""
+        """Inspect the requested container; None if it is not there or not running."""
         if self.request.container is None or self._host.engine is None:
             return None
         call = self._call()
@@ -110,7 +110,7 @@ class Inspection:
 
     @cached_property
     def reference(self) -> str | None:
-        """The image's name; None when none was named and the usual base is not in the store."""
+        """The image's name; None if none was named and the usual base is not in the store."""
         if self.inspected is not None:
             return str(self.inspected["Image"])
         if self.request.image is not None:
@@ -127,7 +127,7 @@ class Inspection:
 
     @cached_property
     def python(self) -> str | None:
-        """An interpreter >= 3.8 inside, None when there is none."""
+        """An interpreter >= 3.8 inside; None if there is none."""
         if self.request.python is not None:
             return self.request.python
         if self.is_process:
@@ -157,7 +157,7 @@ class Inspection:
 
     @cached_property
     def injection(self) -> InjectionPlan:
-        """How the GPUs get in. Raises GpuContractError when there is no way."""
+        """Choose how the GPUs get in. Raises GpuContractError if there is no way."""
         assert self._host.engine is not None
         return injection.choose(self._host.engine, self.gpus, self._host.driver)
 
@@ -280,7 +280,7 @@ class Inspection:
 
 
 def _given(inspected: Mapping[str, Any], every: Sequence[Gpu]) -> tuple[Gpu, ...]:
-    """GPUs that a running container was asked to have; all of them when it does not say."""
+    """Return the GPUs that a running container requested; all of them if it names none."""
     host = inspected.get("HostConfig") or {}
     ids = [id for request in host.get("DeviceRequests") or [] for id in request.get("DeviceIDs") or []]
     ids += [device.get("PathOnHost", "") for device in host.get("Devices") or []]
@@ -290,7 +290,7 @@ def _given(inspected: Mapping[str, Any], every: Sequence[Gpu]) -> tuple[Gpu, ...
 
 
 def modules() -> dict[str, tuple[bool, str]]:
-    """Name → (is a package, its text) of what the inspection imports: probe and pynvml."""
+    """Return name → (is a package, its text) of the modules that the inspection imports: probe and pynvml."""
     package = Path(seatrial.__file__).parent
     found = {"seatrial": (True, "")}
     for file in sorted((package / "probe").glob("*.py")):

@@ -107,7 +107,7 @@ class Machine:
         return Path(self.root + path)
 
     def read(self, path: str) -> str | None:
-        """Text of a file, decoded with replacement; None when it is not there, or may not be read (see ``unseen``)."""
+        """Return a file's text, decoded with replacement; None if it is not there or closed (see ``unseen``)."""
         try:
             return self.here(path).read_bytes().decode(errors="replace")
         except PermissionError:
@@ -120,7 +120,7 @@ class Machine:
         return self.here(path).exists()
 
     def names(self, folder: str) -> list[str]:
-        """Sorted names in a folder; [] when it is not there, or may not be read (see ``unseen``)."""
+        """Return sorted names in a folder; [] if it is not there or closed (see ``unseen``)."""
         try:
             return sorted(entry.name for entry in self.here(folder).iterdir())
         except PermissionError:
@@ -130,7 +130,7 @@ class Machine:
         return []
 
     def ask(self, *argv: str, timeout_s: float = ANSWER_S) -> Completed | None:
-        """A program's answer, None when it is not installed. Asked once. Raises CommandTimeoutError."""
+        """Run a program once and return its answer; None if it is not installed. Raises CommandTimeoutError."""
         with self._lock:
             lock = self._locks.setdefault(argv, threading.Lock())
         with lock:
@@ -221,12 +221,12 @@ class Machine:
         return table.engine(name, self.environ)
 
     def asks_for(self, name: str) -> bool:
-        """Whether this engine is one of those asked for."""
+        """Return True if this engine is requested."""
         return self.on in ("auto", name)
 
     @cached_property
     def docker_info(self) -> dict[str, Any] | EngineUnavailableError | None:
-        """``docker info``; the error when the daemon does not answer; None when docker is not installed."""
+        """``docker info``; the error if the daemon does not answer; None if docker is not installed."""
         return self._info("docker")
 
     @cached_property
@@ -283,7 +283,7 @@ class Machine:
 
     @cached_property
     def engine(self) -> EngineFacts | None:
-        """The engine whose containers are looked at: the one asked for, else the first that works."""
+        """The engine whose containers are examined: the requested one, else the first that works."""
         readers = {"docker": lambda: self.docker, "podman": lambda: self.podman}
         facts = (readers[name]() for name in table.ENGINES if self.asks_for(name))
         return next((one for one in facts if one is not None and one.available), None)

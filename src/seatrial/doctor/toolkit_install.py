@@ -26,7 +26,7 @@ SNAP_DAEMON_JSON = "/var/snap/docker/current/config/daemon.json"
 
 
 def toolkit_steps(machine: Machine) -> str:
-    """The commands for this distribution, in one line. They need root and the network; doctor prints them only."""
+    """Return this distribution's commands in one line. They need root and the network: doctor only prints them."""
     return " && ".join(_toolkit_steps(machine))
 
 
@@ -79,7 +79,7 @@ def _zypper() -> tuple[str, ...]:
 
 
 def _leave_old(machine: Machine) -> tuple[str, ...]:
-    """Off nvidia-docker2 and apt-key: its list files conflict with the new one, its key is no longer read."""
+    """Return commands that remove nvidia-docker2 and apt-key's key: their list files conflict with the new one."""
     folder = "/etc/apt/sources.list.d"
     old = [
         name
@@ -98,7 +98,7 @@ def _leave_old(machine: Machine) -> tuple[str, ...]:
 
 
 def daemon_json_path(machine: Machine) -> str:
-    """The file that this machine's Docker reads; a rootless one has its own under the user's home."""
+    """Return the daemon.json of this machine's Docker; a rootless one has its own under the user's home."""
     docker = machine.docker
     if docker is not None and docker.snap:
         return SNAP_DAEMON_JSON
@@ -109,9 +109,9 @@ def daemon_json_path(machine: Machine) -> str:
 
 
 def merged(text: str, wanted: dict[str, Any]) -> str:
-    """The file with ``wanted`` merged in, table by table; every other key stays, in its place.
+    """Merge ``wanted`` into the file's text, table by table; every other key stays, in its place.
 
-    Raises EngineError when the file is no JSON object: there is nothing to merge into.
+    Raises EngineError for a file that does not hold a JSON object.
     """
     try:
         settings = json.loads(text) if text.strip() else {}
@@ -131,7 +131,7 @@ def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 
 
 def _indent(text: str) -> int | str:
-    """That of the file, so that the difference shows what has changed and nothing else."""
+    """Return the file's indentation, so that the difference shows the change alone."""
     for line in text.splitlines()[1:]:
         space = line[: len(line) - len(line.lstrip())]
         if space:
