@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
@@ -27,6 +27,7 @@ from seatrial.doctor.checks.toolkit import TOOLKIT
 from seatrial.doctor.checks.userspace import USERSPACE
 from seatrial.doctor.machine import Machine
 from seatrial.findings.finding import FIX, Finding
+from seatrial.system.host import Host
 
 ENTRY_POINTS = "seatrial.checks"
 
@@ -73,13 +74,13 @@ def examine(
     return [results[check.id] for layer in layers for check in layer.checks]
 
 
-def second_opinion(environ: Mapping[str, str], *, in_container: bool = True) -> str:
+def second_opinion(host: Host, *, in_container: bool = True) -> str:
     """Return the host diagnosis for a run whose GPU contract failed, and the next command. Never raises.
 
     Args:
         in_container: without one, container engines have no part in it.
     """
-    finding = first_broken(environ, HOST if in_container else PROCESS)
+    finding = first_broken(host, HOST if in_container else PROCESS)
     if finding is None and not in_container:
         return "GPU, driver and device nodes of this machine are healthy: look at the script and at its Python"
     if finding is None:
@@ -88,10 +89,10 @@ def second_opinion(environ: Mapping[str, str], *, in_container: bool = True) -> 
     return f"First failed check on this host: {finding.message}{fix}\n  all: seatrial doctor"
 
 
-def first_broken(environ: Mapping[str, str], names: Sequence[str] = HOST) -> Finding | None:
+def first_broken(host: Host, names: Sequence[str] = HOST) -> Finding | None:
     """Return the first problem of the host, in under 1.5 s; None if the host is healthy."""
     layers = [layer for layer in CHAIN if layer.name in names]
-    broken = (result for result in examine(Machine(environ), layers) if result.verdict.status == "broken")
+    broken = (result for result in examine(Machine(host), layers) if result.verdict.status == "broken")
     result = next(broken, None)
     return result.verdict.findings[0] if result is not None and result.verdict.findings else None
 

@@ -24,6 +24,7 @@ from seatrial.doctor.toolkit_install import daemon_json_path, merged
 from seatrial.errors import DiskError, GpuContractError, UsageError
 from seatrial.probe import nvml
 from seatrial.system.files import make_folder, write_atomically
+from seatrial.system.host import Host
 
 #: Of all folders that engines read specs from, the one that wins, and the toolkit's own choice.
 SPEC = "/var/run/cdi/nvidia.yaml"
@@ -121,8 +122,8 @@ def _link(path: Path, target: str) -> None:
 class Journal:
     """The changes of --fix, a file a session, in the caller's state folder; --undo takes the newest back."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        home = environ.get("XDG_STATE_HOME") or f"{environ.get('HOME') or '/root'}/.local/state"
+    def __init__(self, host: Host) -> None:
+        home = host.env.get("XDG_STATE_HOME") or f"{host.env.get('HOME') or '/root'}/.local/state"
         self.folder = Path(home) / "seatrial" / "doctor"
 
     def write(self, changes: Sequence[Change]) -> Path:
@@ -296,7 +297,7 @@ def apply_fixes(results: Sequence[Result], machine: Machine, console: Console, a
     if not agreed:
         console.print("\nNothing was changed." + _by_hand(results))
         return 0
-    journal = Journal(machine.environ)
+    journal = Journal(machine.host)
     path = journal.write(agreed)
     made: list[Change] = []
     try:
@@ -338,9 +339,9 @@ def _restart(machine: Machine, console: Console, ask: Ask) -> None:
     console.print("Docker was restarted." if ended.exit_code == 0 else f"{command} failed: {ended.last_line()}")
 
 
-def undo(console: Console, environ: Mapping[str, str]) -> None:
+def undo(console: Console, host: Host) -> None:
     """Undo the newest session. Raises UsageError, DiskError."""
-    journal = Journal(environ)
+    journal = Journal(host)
     path, changes = journal.newest()
     for change in reversed(changes):
         change.take_back()

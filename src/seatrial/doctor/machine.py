@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +27,7 @@ from seatrial.probe.gpu_health import GpuHealth
 from seatrial.probe.nvml import Inventory
 from seatrial.system import command
 from seatrial.system.command import Completed
+from seatrial.system.host import Host
 
 #: Of a question to a program of the host. modinfo and mokutil answer in milliseconds; a healthy engine in 0.3 s.
 ANSWER_S = 3.0
@@ -73,7 +74,7 @@ class Machine:
 
     def __init__(
         self,
-        environ: Mapping[str, str] | None = None,
+        host: Host | None = None,
         *,
         root: Path | str = "/",
         run: Run = command.run,
@@ -82,7 +83,7 @@ class Machine:
         kernel: str | None = None,
         inspect: InspectionRequest | None = None,
     ) -> None:
-        self.environ = dict(os.environ if environ is None else environ)
+        self.host = host or Host()
         self.root = str(root).rstrip("/")
         self.on = on
         self.kernel = kernel or platform.release()
@@ -177,7 +178,7 @@ class Machine:
 
     @cached_property
     def driver(self) -> DriverFiles:
-        return driver_files.find(self.root or "/", self.environ)
+        return driver_files.find(self.root or "/", self.host.env)
 
     @cached_property
     def inventory(self) -> Inventory:
@@ -218,7 +219,7 @@ class Machine:
         return any(name.startswith("195:") for name in self.names("/dev/char"))
 
     def backend(self, name: str) -> ContainerEngine:
-        return table.engine(name, self.environ)
+        return table.engine(name, self.host)
 
     def asks_for(self, name: str) -> bool:
         """Return True if this engine is requested."""
@@ -236,18 +237,18 @@ class Machine:
     def _info(self, name: str) -> dict[str, Any] | EngineUnavailableError | None:
         dialect = table.ENGINES[name]().dialect
         try:
-            ended = self.ask(*table.client_call(name, self.environ), "info", "--format", dialect.info_format)
+            ended = self.ask(*self.host.client_call(name), "info", "--format", dialect.info_format)
         except CommandTimeoutError as error:
             silent = EngineUnavailableError(
                 error.message[:1].upper() + error.message[1:],
                 cause="it hangs: its daemon or its storage is blocked, or the machine is out of memory",
                 run=dialect.restart,
             )
-            return as_addressed(silent, name, self.environ)
+            return as_addressed(silent, name, self.host)
         if ended is None:
             return None
         try:
-            return read_info(name, dialect.info_key, ended, self.environ)
+            return read_info(name, dialect.info_key, ended, self.host)
         except EngineUnavailableError as error:
             return error
 
@@ -291,7 +292,7 @@ class Machine:
     @cached_property
     def cluster(self) -> cluster.Cluster | cluster.ClusterError | None:
         """The cluster of the kubeconfig; the error when it does not answer; None without a kubeconfig."""
-        path = cluster.kubeconfig(self.environ, self.root)
+        path = cluster.kubeconfig(self.host, self.root)
         try:
             return cluster.read(self.root + path) if path is not None else None
         except cluster.ClusterError as error:

@@ -118,9 +118,9 @@ def full(results: Sequence[Result], machine: Machine, *, with_names: bool = Fals
         "health": [gpu._asdict() for gpu in machine.health],
         "docker": _info(machine.docker_info, with_names),
         "podman": _info(machine.podman_info, with_names),
-        "environment": {name: value for name, value in sorted(machine.environ.items()) if _VARIABLES.match(name)},
+        "environment": {name: value for name, value in sorted(machine.host.env.items()) if _VARIABLES.match(name)},
     }
-    names = names_of(machine.environ, hosts=_engine_hosts(machine))
+    names = names_of(machine.host, hosts=_engine_hosts(machine))
     if with_names:
         names = Names(secrets=names.secrets)
     return names.scrub({**to_dict(results), "facts": facts})
@@ -143,7 +143,7 @@ def _engine_hosts(machine: Machine) -> list[str]:
     host = podman.get("host") if isinstance(podman, dict) else None
     found = [docker.get("Name") if isinstance(docker, dict) else None]
     found += [host.get("hostname") if isinstance(host, dict) else None]
-    found += [urlsplit(machine.environ.get(variable, "")).hostname for variable in ("DOCKER_HOST", "CONTAINER_HOST")]
+    found += [urlsplit(machine.host.env.get(variable, "")).hostname for variable in ("DOCKER_HOST", "CONTAINER_HOST")]
     return [name for name in found if isinstance(name, str)]
 
 

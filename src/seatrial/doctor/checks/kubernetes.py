@@ -29,7 +29,7 @@ def _cluster(machine: Machine) -> Cluster:
 
 @KUBERNETES.check("reachable", "The cluster responds", "k8s-unreachable", needs="", skips=False, timeout_s=8)
 def _reachable(machine: Machine) -> Verdict:
-    path = cluster.kubeconfig(machine.environ, machine.root)
+    path = cluster.kubeconfig(machine.host, machine.root)
     if path is None:
         return skipped("no kubeconfig")
     seen = machine.cluster

@@ -134,7 +134,7 @@ def _cuda(machine: Machine) -> Verdict:
     if status is None:
         message = "libcuda.so.1 cannot be loaded on this host"
         return found("libcuda-missing", [error], message=message, fix="sudo ldconfig")
-    hidden = machine.environ.get("CUDA_VISIBLE_DEVICES")
+    hidden = machine.host.env.get("CUDA_VISIBLE_DEVICES")
     if status in (0, 100) and count == 0 and hidden is not None:
         evidence = [f"CUDA_VISIBLE_DEVICES={hidden!r} in this shell", error or "0 devices"]
         return found("cuda-visible-devices", evidence)
