@@ -6,28 +6,10 @@ import json
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-Cause = Literal[
-    "data-bound",
-    "launch-bound",
-    "compute-bound",
-    "memory-bandwidth-bound",
-    "latency-bound",
-    "communication-bound",
-    "host-memory-bound",
-    "throttled",
-    "idle",
-    "synchronisation-bound",
-    "evaluation-bound",
-    "checkpoint-bound",
-    "imbalanced",
-    "failed-early",
-    "cpu-only",
-    "too-short",
-    "start-up",
-    "compiling",
-]
+#: A key of MEANING.
+Cause = str
 
 #: Cause → what it means, for people.
 MEANING: dict[Cause, str] = {
