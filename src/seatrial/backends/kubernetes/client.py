@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from seatrial.errors import ConfigError, EngineError, EngineUnavailableError, NameInUseError, SeatrialError, UsageError
 from seatrial.job.plan import EngineAddress
+from seatrial.system.host import Host
 from seatrial.system.project_files import read_text
 from seatrial.system.shown import shown
 from seatrial.system.yaml_file import MAX_BYTES, parse_yaml
@@ -27,17 +28,17 @@ _SERVER = re.compile(r"https?://[!-~]+$")
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
-def kubeconfigs(environ: Mapping[str, str]) -> Iterator[Path]:
+def kubeconfigs(host: Host) -> Iterator[Path]:
     """The files that are there, of those that KUBECONFIG names, or the usual one."""
-    for name in environ.get("KUBECONFIG", "~/.kube/config").split(os.pathsep):
+    for name in host.env.get("KUBECONFIG", "~/.kube/config").split(os.pathsep):
         path = Path(os.path.expanduser(name))  # noqa: PTH111  Path's raises where there is no home
         if name and path.is_file():
             yield path
 
 
-def configured(environ: Mapping[str, str]) -> str | None:
+def configured(host: Host) -> str | None:
     """Why there is a cluster to talk to, or None."""
-    for path in kubeconfigs(environ):
+    for path in kubeconfigs(host):
         return f"kubeconfig {path}"
     return "this pod's service account" if SERVICE_ACCOUNT.exists() else None
 
@@ -193,8 +194,8 @@ class Cluster:
         context, namespace: of the kubeconfig; None: its current ones.
     """
 
-    def __init__(self, environ: Mapping[str, str], context: str | None = None, namespace: str | None = None) -> None:
-        self._environ, self._context, self._namespace = environ, context, namespace
+    def __init__(self, host: Host, context: str | None = None, namespace: str | None = None) -> None:
+        self._host, self._context, self._namespace = host, context, namespace
         self._signed_in: Api | None = None
 
     # ---------------------------------------------------------------- requests
@@ -326,7 +327,7 @@ class Cluster:
             system = await self._find("/api/v1/namespaces/kube-system", {})
         except ApiError:
             system = None
-        files = os.pathsep.join(str(path.absolute()) for path in kubeconfigs(self._environ))
+        files = os.pathsep.join(str(path.absolute()) for path in kubeconfigs(self._host))
         identity = system["metadata"].get("uid") if system else None
         return EngineAddress(endpoint=server, id=identity or server, credentials=files or None)
 
@@ -356,13 +357,13 @@ class Cluster:
             raise EngineUnavailableError(
                 "Kubernetes needs the package kr8s", run="python -m pip install 'seatrial[k8s]'"
             ) from error
-        if configured(self._environ) is None:
+        if configured(self._host) is None:
             raise no_cluster("no kubeconfig")
-        for path in kubeconfigs(self._environ):
+        for path in kubeconfigs(self._host):
             read_kubeconfig(path)
         warnings.filterwarnings("ignore", message="Kubernetes version", module="kr8s")  # survey looks at it itself
         try:
-            api = await kr8s.asyncio.api(context=self._context, kubeconfig=self._environ.get("KUBECONFIG"))
+            api = await kr8s.asyncio.api(context=self._context, kubeconfig=self._host.env.get("KUBECONFIG"))
         except ValueError as error:
             if self._context and "No such context" in str(error):
                 raise UsageError(
