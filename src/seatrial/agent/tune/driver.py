@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 from seatrial.agent.target import become_subreaper
 from seatrial.agent.tune import spec, statistics, trial
 from seatrial.agent.tune.candidates import BESIDE, Candidate, anatomy_of, candidates, with_workers
-from seatrial.agent.tune.fit import Fitting
+from seatrial.agent.tune.fit import fit_batch
 from seatrial.agent.tune.record import Record, Row, append_report, last_line, refusal
 from seatrial.agent.tune.spec import Spec
 from seatrial.agent.tune.statistics import Standing
@@ -166,7 +166,7 @@ class Driver:
         return 0
 
     def _fit(self) -> int:
-        words = Fitting(self).run()
+        words = fit_batch(self)
         self.record.combination = Row("fit", {}, None, None, "", words)
         self.record.done = True
         print_line(words)
