@@ -158,14 +158,16 @@ def fit_batch(driver: Any) -> str:
     word = words[0] if isinstance(words, list) and words else ""
     if not isinstance(word, str) or not word.isdigit():
         return "the batch cannot be fitted: training is not on a GPU"
+
     found = fit(
         batch, int(word), run, lambda: driver.budget.left_s > 1.5 * max(each.wall_s for each in trials.values())
     )
     for point in found.points:
         made = trials[point.batch]
         rates = statistics.rates([made]) if made.measured else None
-        speed, peak_bytes = point.seen.examples_per_s, point.seen.peak_bytes
-        row = Row("batch", {"batch_size": point.batch}, rates, None, "", point.why(), speed, peak_bytes)
+        row = Row.of(made, "batch", {"batch_size": point.batch}, rates)._replace(
+            why=point.why(), examples_per_s=point.seen.examples_per_s, peak_bytes=point.seen.peak_bytes, places={}
+        )
         driver.record.rows.append(row)
     if found.refusal is not None:
         return found.refusal
