@@ -23,24 +23,17 @@ def texts(group):
 
 
 def networks():
-    """mnist, digits and mnist-deep: layers, loss and Adam."""
-    import torch
-
+    """mnist, digits and mnist-deep: the step of the first, Adam."""
     from seatrial.recipes import mnist, mnist_deep
-    from seatrial.train import fused
-    from seatrial.train.kernels import adam, pool
+    from seatrial.train.kernels import adam, classic
 
-    cases = {
-        "mnist": (mnist.network(28, 28, 10), (28, 28)),
-        "mnist-sizes-vary": (mnist.network(28, 28, 10), None),
-        "mnist-deep": (mnist_deep.network(1, 10), (28, 28)),
-        "mnist-deep-colour": (mnist_deep.network(3, 10), (32, 32)),
-    }
-    for (name, (model, size)), dtype in product(cases.items(), (torch.bfloat16, torch.float32)):
-        for number, text in enumerate(fused.sources(model, dtype, size)):
-            yield f"{name}-{short(dtype)}-{number}", text
+    yield from ((f"mnist-{number}", text) for number, text in enumerate(classic.sources(classic.Sizes(28, 28, 10))))
+    for name, model in (
+        ("mnist", mnist.network(28, 28, 10)),
+        ("mnist-deep", mnist_deep.network(1, 10)),
+        ("mnist-deep-colour", mnist_deep.network(3, 10)),
+    ):
         yield f"{name}-adam", adam.source(tuple((each.numel(), 1e-4) for each in model.parameters()))
-    yield from ((f"pool-{size}", pool.source(size)) for size in pool.BITS)
 
 
 def cifar10():
@@ -76,31 +69,23 @@ def bert():
 
 
 def any_model():
-    """What is replaced inside of any module: normalisations of ResNet-18's and of a char-GPT's widths."""
+    """What is replaced inside of any module: normalisations of ResNet-18's widths."""
     import torch
 
-    from seatrial.train.kernels import layernorm, normact, pooled_norm
+    from seatrial.train.kernels import normact, pooled_norm
 
     floats = (torch.bfloat16, torch.float32)
     for dtype, (channels, activation) in product(floats, ((64, "relu"), (512, "relu"), (512, "none"), (128, "gelu"))):
         yield f"normact-{short(dtype)}-{channels}-{activation}", normact.source(dtype, channels, activation)
     for dtype in floats:
         yield f"pooled-norm-{short(dtype)}-relu", pooled_norm.source(dtype, 64, "relu")
-    for given, made in product(floats, floats):
-        yield f"layernorm-{short(given)}-{short(made)}", layernorm.source(384, given, made)
 
 
 def data():
-    """What moves and gathers images."""
-    import torch
-
-    from seatrial.train.data import augment, images
+    """What gathers images."""
+    from seatrial.train.data import images
 
     yield "gather", images.SOURCE
-    yield "affine", augment.SOURCE
-    for dtype, last in product(augment.ITEMS, (True, False)):
-        given = torch.empty(2, 3, 4, 4, dtype=dtype)
-        yield f"moves-{short(dtype)}-{last}", augment._text(given, last, reflect=last)
 
 
 #: Each takes some seconds to compile for one kind of GPU.
@@ -109,15 +94,7 @@ GROUPS = (networks, cifar10, bert, any_model, data)
 
 def dynamic():
     """(kernel, its text, bytes of shared memory that it is launched with), of those that ask for some."""
-    import torch
-
-    from seatrial.recipes import mnist_deep
-    from seatrial.train.kernels import (
-        classic,
-        filter_gradients,
-        short_attention,
-        single_channel_conv,
-    )
+    from seatrial.train.kernels import classic, short_attention
 
     sizes = classic.Sizes(28, 28, 10)
     forward, _, back = classic.sources(sizes)
@@ -125,10 +102,6 @@ def dynamic():
     yield from zip(names, texts, sizes.shared_bytes, strict=True)
     yield "attention_forward", short_attention.source(0.1), short_attention.FORWARD_BYTES
     yield "attention_backward", short_attention.source(0.1), short_attention.BACK_BYTES
-    yield "filter_gradient", filter_gradients.source(32, 64, 3, 0), filter_gradients.shared_bytes(32, 64, 3, 11, 11)
-    width, size = mnist_deep.WIDTHS_AND_KERNELS[0]
-    text = single_channel_conv.source(torch.float32, width, size, size // 2)
-    yield "filter_sums", text, single_channel_conv.shared_bytes(28, 28, size)
 
 
 def short(dtype):

@@ -234,7 +234,7 @@ def sources(widths: Sequence[int], classes: int, dtype: torch.dtype) -> list[str
     filters, inputs, size, _ = model.whitening.weight.shape
     texts = [pooled_norm.source(dtype, width, "gelu") for width in set(widths)]
     texts += [pooled_head.source(dtype, widths[-1], classes), whitening.source(dtype, inputs, filters, size)]
-    texts += [normpool.source(normpool.NORM, dtype, width) for width in set(widths)]
+    texts += [normpool.source(dtype, width) for width in set(widths)]
     sizes = tuple(muon.size_of(parameter) for parameter in model.blocks.parameters() if parameter.ndim == 4)
     learning = sizes[len([each for each in model.blocks[0].parameters() if each.ndim == 4]) :]  # in the last epochs
     return [*texts, muon.source(sizes), muon.source(learning), crops.source(dtype), sums.SOURCE]

@@ -16,10 +16,13 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from seatrial.train.data import images
 from seatrial.train.kernels import classic_back_text, classic_text
-from seatrial.train.kernels.nvrtc import EIGHT, REALS, THREADS, launch, most_shared_bytes, usable
+from seatrial.train.kernels.nvrtc import EIGHT, REALS, THREADS, build, launch, most_shared_bytes, unavailable, usable
 from seatrial.train.kernels.tensor_cores import TENSOR_CORES
+from seatrial.train.precision import Precision
 
 #: Channels of the two convolutions and hidden units that the text is written for, and the most classes.
 CHANNELS, HIDDEN, MOST_CLASSES = (32, 64), 128, 32
@@ -122,13 +125,46 @@ def takes(sizes: Sizes, layers: list[nn.Module], images: Tensor) -> bool:
     return ready and known and trained and last and room
 
 
-def cross_entropy(sizes: Sizes, layers: list[nn.Module], images: Tensor, labels_B: Tensor) -> Tensor:
-    """The mean loss of such a network."""
-    parameters = _parameters(layers)
-    return cast(Tensor, ClassicStep.apply(sizes, images.contiguous(), labels_B, *parameters))  # type: ignore[no-untyped-call]
+def prepare(model: nn.Sequential, precision: Precision, size: tuple[int, int]) -> str:
+    """Begin to compile the kernels for images of this height and width; return a line that describes them."""
+    if precision.device.type != "cuda" or precision.dtype != torch.bfloat16:
+        return f"layers: torch's own, in {precision.name} on {precision.device.type}"
+    if reason := unavailable():
+        return f"layers: torch's own, for kernels cannot be compiled here ({reason})"
+    sizes = sizes_of(list(model), *size)
+    if sizes is None:
+        return "layers: torch's own, for they are not those that kernels of this library replace"
+    for text in (*sources(sizes), images.SOURCE):
+        build(text, precision.device.index or 0)
+    return "layers: a step of all of them runs in kernels of this library"
 
 
-def logits(sizes: Sizes, layers: list[nn.Module], images: Tensor) -> Tensor:
+def cross_entropy(model: nn.Module, images_BCHW: Tensor, labels_B: Tensor) -> Tensor:
+    """Mean cross-entropy of ``model(images)``, a ``step.Loss``: by kernels in bf16 on a GPU, else by torch's layers."""
+    layers = list(model) if isinstance(model, nn.Sequential) else []
+    sizes = _known(layers, images_BCHW) if model.training and torch.is_grad_enabled() else None
+    if sizes is None:
+        return F.cross_entropy(model(images_BCHW), labels_B)
+    return cast(Tensor, ClassicStep.apply(sizes, images_BCHW.contiguous(), labels_B, *_parameters(layers)))  # type: ignore[no-untyped-call]
+
+
+def logits(model: nn.Module, images_BCHW: Tensor) -> Tensor:
+    """[B, classes] of such a network: by the kernels of its step where these fit."""
+    layers = list(model) if isinstance(model, nn.Sequential) else []
+    sizes = None if torch.is_grad_enabled() else _known(layers, images_BCHW)
+    return cast(Tensor, model(images_BCHW)) if sizes is None else predicted(sizes, layers, images_BCHW)
+
+
+def _known(layers: list[nn.Module], images_BCHW: Tensor) -> Sizes | None:
+    """The sizes of a network that autocast runs in bf16 and the kernels fit, or None."""
+    kind = images_BCHW.device.type
+    if not torch.is_autocast_enabled(kind) or torch.get_autocast_dtype(kind) != torch.bfloat16:
+        return None
+    sizes = sizes_of(layers, *images_BCHW.shape[2:])
+    return sizes if sizes and takes(sizes, layers, images_BCHW) else None
+
+
+def predicted(sizes: Sizes, layers: list[nn.Module], images: Tensor) -> Tensor:
     """What such a network predicts, [B, classes] in fp32."""
     parameters = _parameters(layers)
     *_, parts = hidden_parts(sizes, images.contiguous(), parameters)

@@ -15,10 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from seatrial.train.kernels.normpool import LANES, NORM
+from seatrial.train.kernels.normpool import LANES
 from seatrial.train.kernels.normpool import source as norm_source
 from seatrial.train.kernels.nvrtc import EIGHT, FORMATS, GELU, THREADS, channels_last, launch, usable
-from seatrial.train.kernels.pool import max_pool
 
 #: Blocks that sum over places: two for each multiprocessor of a large GPU (H200: 132).
 MOST_BLOCKS = 264
@@ -273,7 +272,7 @@ class PooledNormAct(torch.autograd.Function):
         table = torch.empty(4, channels, device=x.device)
         statistics = (norm.running_mean, norm.running_var, norm.num_batches_tracked)
         numbers = (blocks, places, norm.eps, float(norm.momentum or 0.0))
-        once = norm_source(NORM, x.dtype, channels)
+        once = norm_source(x.dtype, channels)
         launch(once, "normalise", channels // 32, (parts, normal, weight, bias, table, *statistics, *numbers))
         out = channels_last(size, x, x.dtype)
         launch(text, "normalised", -(-items // (THREADS * EACH)), (normal, table, out, items))
@@ -291,7 +290,7 @@ class PooledNormAct(torch.autograd.Function):
         parts = torch.empty(blocks, 2, channels, device=normal.device)
         launch(text, "gradient_sums", blocks, (grad, normal, table, parts, places))
         own, back = (torch.empty(2, channels, device=normal.device) for _ in range(2))
-        once = norm_source(NORM, dtype, channels)
+        once = norm_source(dtype, channels)
         launch(once, "normalise_back", channels // 32, (parts, table, own, back, blocks, places))
         dx = channels_last((rows, channels, height, width), normal, dtype)
         if which is None:
@@ -311,7 +310,7 @@ def norm_act(x: Tensor, norm: nn.BatchNorm2d, activation: str, *, pools: bool = 
         return cast(Tensor, PooledNormAct.apply(*arguments))  # type: ignore[no-untyped-call]
     if takes(x, norm) and not norm.training and not torch.is_grad_enabled():
         return evaluated(x, norm, activation, pools=pools)
-    x = norm(max_pool(x) if pools else x)
+    x = norm(F.max_pool2d(x, 2) if pools else x)
     return F.gelu(x) if activation == "gelu" else F.relu(x)
 
 

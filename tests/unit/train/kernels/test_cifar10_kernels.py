@@ -157,10 +157,10 @@ def test_two_hundred_steps_as_torch_takes_them(monkeypatch):
     last ones' mean by 0.24 %, the way of a bias by 19.5 %, that of filters and head by 1.6 %.
     """
     from seatrial.recipes import cifar10
-    from seatrial.train.kernels import muon, pool
+    from seatrial.train.kernels import muon
 
     def trained(by_kernels):
-        for module in () if by_kernels else (muon, pooled_head, pooled_norm, pool, whitening, crop_data):
+        for module in () if by_kernels else (muon, pooled_head, pooled_norm, whitening, crop_data):
             monkeypatch.setattr(module, "usable", lambda device: False)
         torch.manual_seed(0)
         device, batch = torch.device("cuda", 0), 500

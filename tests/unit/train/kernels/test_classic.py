@@ -10,7 +10,6 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from seatrial.recipes.mnist import network  # noqa: E402
-from seatrial.train import fused  # noqa: E402
 from seatrial.train.kernels import classic  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -57,14 +56,13 @@ def test_loss_and_every_gradient(device, height, width, rows):
     model = held_in_bf16(network(height, width, 10)).to(device, memory_format=torch.channels_last)
     exact = copy.deepcopy(model).double()
     images, labels = torch.randn(rows, 1, height, width, device=device), torch.randint(0, 10, (rows,), device=device)
-    loss = fused.run(list(model), images, labels, torch.bfloat16)
+    with torch.autocast(device.type, torch.bfloat16):
+        loss = classic.cross_entropy(model, images, labels)
     assert type(loss.grad_fn).__name__ == "ClassicStepBackward"
     expected = exact_loss(exact, images, labels)
     assert loss.item() == pytest.approx(expected.item(), rel=1e-4)
-    with torch.no_grad():
-        sizes = classic.Sizes(height, width, 10)
-        assert classic.takes(sizes, list(model), images)
-        predicted = classic.logits(sizes, list(model), images)
+    with torch.no_grad(), torch.autocast(device.type, torch.bfloat16):
+        predicted = classic.logits(model.eval(), images)
     torch.testing.assert_close(F.cross_entropy(predicted, labels), loss.detach())
     (loss * 3).backward()
     (expected * 3).backward()

@@ -26,7 +26,7 @@ REGISTERS = 65536
 #: Warnings of code that one text's numbers make needless: never referenced, never used, comparing with 0, unreachable.
 HARMLESS = {"177", "550", "186", "128"}
 #: Bytes that these spill at most (NVRTC 13.0.88, the worst of the three); the others keep all in registers.
-SPILLED = {"convolve_back": 96, "filter_gradient": 84, "grey_pool": 92}
+SPILLED: dict[str, int] = {}
 USED = re.compile(
     r"properties for (\w+)\nptxas[ .]+\d+ bytes stack frame, (\d+) bytes spill stores, \d+ bytes spill loads\n"
     r"ptxas info +: Used (\d+) registers(.*)\n"
@@ -102,7 +102,7 @@ def test_no_kernel_is_left_out():
     """Each kernel that stands in a file is in one of the texts above."""
     texts = "\n".join(text for group in kernel_texts.GROUPS for text in kernel_texts.texts(group).values())
     written = list(kernel_texts.written())
-    assert len(written) > 50
+    assert len(written) > 40
     for file, kernel, head in written:
         there = f"void {kernel}(" in texts if "POINTERS" in head else head in texts
         assert there, f"{kernel} of {file} is compiled by no test: add its text to tests/kernel_texts.py"
