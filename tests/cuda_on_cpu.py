@@ -192,43 +192,10 @@ def kernels_on_cpu(monkeypatch):
     """Every launch of the library's kernels goes to the CPU."""
     if shutil.which("g++") is None:
         pytest.skip("g++ is not installed")
-    from seatrial.train import module_patches
-    from seatrial.train.data import crops as crop_data
-    from seatrial.train.data import images
-    from seatrial.train.kernels import (
-        adam,
-        classic,
-        crops,
-        flat_adam,
-        gelu,
-        muon,
-        norm_residual,
-        normact,
-        pooled_head,
-        pooled_norm,
-        short_attention,
-        sums,
-        token_sums,
-        whitening,
-    )
+    from seatrial.train.kernels import runtime
 
-    lone = (adam, classic, images, sums)
-    packed = (flat_adam, gelu, norm_residual, short_attention, token_sums)
-    for module in (
-        *lone,
-        *packed,
-        module_patches,
-        normact,
-        pooled_head,
-        pooled_norm,
-        crops,
-        crop_data,
-        muon,
-        whitening,
-    ):
-        for name, own in (("launch", launch), ("usable", lambda device: True)):
-            if hasattr(module, name):
-                monkeypatch.setattr(module, name, own)
+    monkeypatch.setattr(runtime, "launch", launch)
+    monkeypatch.setattr(runtime, "usable", lambda device: True)
 
 
 @pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])

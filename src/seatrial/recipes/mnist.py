@@ -28,7 +28,7 @@ from seatrial.train.data.images import ImageSet, TestImages, training_images
 from seatrial.train.distributed import ranks
 from seatrial.train.errors import EXIT_TERMINATED, InputError
 from seatrial.train.evaluation import evaluate
-from seatrial.train.kernels.classic import cross_entropy, logits, prepare
+from seatrial.train.kernels.lenet import cross_entropy, logits, prepare
 from seatrial.train.loop import Settings, fit
 from seatrial.train.memory import cap
 from seatrial.train.optim.optimizer import Optimizer, adam, adamw

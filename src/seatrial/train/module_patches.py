@@ -20,8 +20,8 @@ from torch.fx import Graph, GraphModule, Node
 from torch.nn import functional as F
 
 from seatrial.train.autocast_weights import AutocastLayers
-from seatrial.train.kernels import normact
-from seatrial.train.kernels.nvrtc import REALS, build, unavailable, usable
+from seatrial.train.kernels import batch_norm, runtime
+from seatrial.train.kernels.ops import REALS, Module
 from seatrial.train.precision import Precision
 from seatrial.train.traced_code import NotTraceable, hooked, read, running_by, settings_of
 
@@ -35,14 +35,14 @@ class NormThen(nn.Module):
         super().__init__()
         self.norm, self.activation = norm, activation
         #: For the next call alone, and those of the last one.
-        self.totals: normact.Totals | None = None
-        self.given: normact.Totals | None = None
+        self.totals: batch_norm.Totals | None = None
+        self.given: batch_norm.Totals | None = None
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """[B, C, H, W], and the same."""
         alike = residual is None or (residual.dtype == x.dtype and residual.shape == x.shape)
         fits = alike and x.dtype in REALS and x.ndim == 4 and self.norm.weight.dtype == torch.float32
-        if not (fits and self.norm.training and not hooked(self.norm) and usable(x.device)):
+        if not (fits and self.norm.training and not hooked(self.norm) and runtime.usable(x.device)):
             return self._plain(x, residual)
         layout = torch.channels_last
         x = x.contiguous(memory_format=layout)
@@ -51,12 +51,11 @@ class NormThen(nn.Module):
         norm = self.norm
         totals, self.totals = self.totals, None
         if totals is None or totals.zeros.device != x.device:
-            totals = normact.Totals(torch.zeros(2, 2, norm.num_features, dtype=torch.double, device=x.device))
+            totals = batch_norm.Totals(torch.zeros(2, 2, norm.num_features, dtype=torch.double, device=x.device))
         else:
             self.given = totals
-        what = (norm, self.activation, totals)
-        result: Tensor = normact.NormAct.apply(x, norm.weight, norm.bias, residual, *what)  # type: ignore[no-untyped-call]
-        return result
+        given = (x, norm.weight, norm.bias, residual)
+        return batch_norm.norm_act(*given, norm=norm, activation=self.activation, totals=totals)
 
     def _plain(self, x: Tensor, residual: Tensor | None) -> Tensor:
         x = self.norm(x)
@@ -71,13 +70,13 @@ def prepare(model: nn.Module, precision: Precision) -> tuple[str, ModuleKernels 
     """
     if precision.device.type != "cuda" or precision.dtype not in REALS:
         return f"layers: torch's own, in {precision.name} on {precision.device.type}", None
-    if reason := unavailable():
+    if reason := runtime.unavailable():
         return f"layers: torch's own, for kernels cannot be compiled here ({reason})", None
     found = ModuleKernels(model)
     if precision.dtype == torch.bfloat16:
         found.copy_weights()
-    for text in found.sources(precision.dtype):
-        build(text, precision.device.index or 0)
+    for each in found.modules(precision.dtype):
+        runtime.build(each.text, precision.device.index or 0)
     if precision.name != "fp32" and any(isinstance(layer, nn.Conv2d) for layer in model.modules()):
         torch.backends.cudnn.benchmark = True  # it measures its ways when a shape is first met: a second for ResNet-18
     return f"layers: {found}", found if found.used else None
@@ -134,7 +133,7 @@ class ModuleKernels:
             for before in (part.totals, part.given):
                 if before is not None:
                     before.current = False
-            part.totals = normact.Totals(totals.view(2, 2, part.norm.num_features))
+            part.totals = batch_norm.Totals(totals.view(2, 2, part.norm.num_features))
 
     def copy_weights(self) -> None:
         """From now on layers that multiply use bf16 copies of their weights, made when ``running`` begins."""
@@ -142,10 +141,10 @@ class ModuleKernels:
         products = AutocastLayers(model) if model is not None else None
         self.products = products if products and products.layers else None
 
-    def sources(self, dtype: torch.dtype) -> list[str]:
-        """The kernels' texts."""
+    def modules(self, dtype: torch.dtype) -> list[Module]:
+        """The kernels."""
         kinds = {(norm.num_features, activation) for norm, activation in self.norms}
-        return [normact.source(dtype, channels, activation) for channels, activation in sorted(kinds)]
+        return [batch_norm.norm_act_module(dtype, channels, activation) for channels, activation in sorted(kinds)]
 
     def __str__(self) -> str:
         """Describe which layers run by kernels, and which do not."""
@@ -202,7 +201,7 @@ def _replace(graph: Graph, children: dict[str, nn.Module]) -> list[tuple[nn.Batc
     found: list[tuple[nn.BatchNorm2d, str]] = []
     for node in list(graph.nodes):
         norm = children.get(node.target) if node.op == "call_module" else None
-        if norm is None or not normact.fits(norm) or hooked(norm) or len(node.args) != 1 or node.kwargs:
+        if norm is None or not batch_norm.fits(norm) or hooked(norm) or len(node.args) != 1 or node.kwargs:
             continue
         assert isinstance(norm, nn.BatchNorm2d)
         last, residual, activation = node, None, "none"

@@ -19,8 +19,8 @@ from seatrial.train.data.augment import affine  # noqa: E402
 from seatrial.train.data.images import ImageSet, ResidentImages  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
 from seatrial.train.engine import choose_engine  # noqa: E402
-from seatrial.train.kernels import nvrtc  # noqa: E402
-from seatrial.train.kernels.classic import cross_entropy  # noqa: E402
+from seatrial.train.kernels import runtime  # noqa: E402
+from seatrial.train.kernels.lenet import cross_entropy  # noqa: E402
 from seatrial.train.optim.optimizer import adamw  # noqa: E402
 from seatrial.train.precision import Precision  # noqa: E402
 from seatrial.train.saving.examples import Normalisation  # noqa: E402
@@ -90,7 +90,7 @@ def reference():
     def of(name):
         if name not in kept:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(nvrtc, "unavailable", lambda: "switched off")
+                patch.setattr(runtime, "unavailable", lambda: "switched off")
                 kept[name] = trained(name, "eager", plain)
         return kept[name]
 
@@ -103,9 +103,9 @@ def reference():
 def test_parameters_take_the_same_way(reference, monkeypatch, name, engine, ours):
     torch._dynamo.reset()
     if not ours:
-        monkeypatch.setattr(nvrtc, "unavailable", lambda: "switched off")
+        monkeypatch.setattr(runtime, "unavailable", lambda: "switched off")
     before, model, losses = trained(name, engine, cross_entropy)
-    assert (nvrtc.unavailable() is None) is ours
+    assert (runtime.unavailable() is None) is ours
     _, expected, curve = reference(name)
     assert losses[:10] == pytest.approx(curve[:10], rel=2e-3)
     largest, shares = distance(model, expected, before)
@@ -122,7 +122,7 @@ def test_graph_and_eager_are_equal_to_the_bit(name):
 
 def test_a_source_that_does_not_compile_says_why():
     with pytest.raises(RuntimeError, match='identifier "nope" is undefined'):
-        nvrtc.machine_code('extern "C" __global__ void f() { nope; }', "sm_90")
+        runtime.machine_code('extern "C" __global__ void f() { nope; }', "sm_90")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -185,7 +185,7 @@ def test_the_classic_step_in_bf16_goes_as_torchs_layers_do(reference, monkeypatc
     _, again, eager = trained("mnist", "eager", cross_entropy, precision="bf16")
     assert losses == eager  # a graph repeats eager steps to the bit
     assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), again.parameters(), strict=True))
-    monkeypatch.setattr(nvrtc, "unavailable", lambda: "switched off")
+    monkeypatch.setattr(runtime, "unavailable", lambda: "switched off")
     _, torchs, _ = trained("mnist", "eager", plain, precision="bf16")
     assert losses[:10] == pytest.approx(curve[:10], rel=2e-2)
     own, shares = distance(ours, expected, before)

@@ -1,35 +1,4 @@
-"""Sums over channels of a block, and a normalisation's table from them. C channels."""
-
-from __future__ import annotations
-
-import torch
-
-from seatrial.train.kernels.nvrtc import EIGHT, FORMATS
-
-LANES = """
-// Of a block's threads, for 8 channels each; parts [2][C].
-__device__ void sum_lanes(float* sums, float* parts) {
-  constexpr int COUNT = 2 * C < 256 ? 256 / (2 * C) : 1, EACH = 256 / (C / 8) / COUNT;  // slices, lanes of each
-  __shared__ float across[16][257], slices[COUNT * 2 * C];
-  for (int k = 0; k < 16; k++) across[k][threadIdx.x] = sums[k];
-  __syncthreads();
-  for (int i = threadIdx.x; i < COUNT * 2 * C; i += blockDim.x) {
-    int slice = i / (2 * C), kind = i / C % 2, c = i % C;
-    float total = 0.0f;
-#pragma unroll
-    for (int lane = 0; lane < EACH; lane++)
-      total += across[kind * 8 + c % 8][(slice * EACH + lane) * (C / 8) + c / 8];
-    slices[i] = total;
-  }
-  __syncthreads();
-  for (int i = threadIdx.x; i < 2 * C; i += blockDim.x) {
-    float total = 0.0f;
-    for (int slice = 0; slice < COUNT; slice++) total += slices[slice * 2 * C + i];
-    parts[i] = total;
-  }
-}
-"""
-NORM = """
+#include "real.cuh"
 // Each channel's two totals over the rows of parts [rows][2][C], which eight warps take in turns.
 __device__ void total_parts(const float* parts, int rows, int channel, float* totals) {
   __shared__ float across[2][8][32];
@@ -83,9 +52,3 @@ extern "C" __global__ void normalise_back(
   back[c] = -scale * inverse * inverse * totals[1] / pixels;
   back[C + c] = -scale * totals[0] / pixels - back[c] * mean;
 }
-"""
-
-
-def source(dtype: torch.dtype, channels: int) -> str:
-    """The text of NORM for one format and layer."""
-    return f"{FORMATS[dtype]}constexpr int C = {channels};\n{EIGHT}{NORM}"
