@@ -21,7 +21,7 @@ from seatrial.job.units import format_bytes
 from seatrial.planning.defaults import env_flag_changes, server_changes
 from seatrial.planning.horovod import horovod_parts, refuse_first
 from seatrial.planning.host import HostFacts, git_commit
-from seatrial.planning.launcher import Launcher, choose_launcher, refuse_half_set, restarts, with_rank
+from seatrial.planning.launcher import Launcher, choose_launcher, restarts, with_rank
 from seatrial.planning.options import gpu_memory_limit, refuse_options
 from seatrial.planning.secrets import WEBHOOK_SECRET, targets_secrets, without_secrets
 from seatrial.planning.site import Parts, Site
@@ -111,7 +111,6 @@ def make_plan(
     """
     refuse_options(job, site.backend.traits, site.backend.name)
     refuse_first(job, script, site.backend.traits)
-    refuse_half_set(job, script, site.host, inherits=not site.backend.traits.isolates)
     if interactive:  # nobody knows what will be typed
         script = replace(script, writes=tuple(replace(write, certain=False) for write in script.writes))
     parts = PARTS[site.backend.traits.planner](job, site, script)
