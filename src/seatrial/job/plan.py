@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidat
 
 from seatrial.common.contract.agent_plan import AgentPlan, Terminal, known
 from seatrial.job.cluster import ClusterPlan
+from seatrial.job.keys import Mount as Mount  # part of a plan for its readers
 from seatrial.job.model import Job
-from seatrial.job.mount import Mount as Mount  # part of a plan for its readers
 
 SCHEMA_VERSION = 1
 

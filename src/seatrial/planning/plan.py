@@ -13,20 +13,18 @@ from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.errors import GpuContractError, UsageError
 from seatrial.images.recipes import recipe
 from seatrial.job.gpus import Selection, select
-from seatrial.job.memory_settings import memory_note
 from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import Check, Choice, Plan
+from seatrial.job.reading.signs import memory_note
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
-from seatrial.planning.defaults import env_flag_changes, server_changes
 from seatrial.planning.horovod import horovod_parts, refuse_first
 from seatrial.planning.host import HostFacts, git_commit
 from seatrial.planning.launcher import Launcher, choose_launcher, restarts, with_rank
-from seatrial.planning.options import gpu_memory_limit, refuse_options
+from seatrial.planning.options import env_flag_changes, gpu_memory_limit, refuse_options, server_changes
 from seatrial.planning.secrets import WEBHOOK_SECRET, targets_secrets, without_secrets
-from seatrial.planning.site import Parts, Site
+from seatrial.planning.site import Parts, Places, Site
 from seatrial.planning.streams import choose_streams
-from seatrial.planning.target_command import Places
 
 
 def _container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:

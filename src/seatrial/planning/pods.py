@@ -34,8 +34,7 @@ from seatrial.planning.launcher import restarts
 from seatrial.planning.pod_contents import Code, Volumes, cluster_image, project_code, volume_warnings, volumes_of
 from seatrial.planning.pod_gpus import PodGpus, gpu_memory_warnings, pod_gpus, pod_resource
 from seatrial.planning.secrets import without_secrets
-from seatrial.planning.site import ClusterSite, Meeting, Parts, Site
-from seatrial.planning.target_command import Places, target_argv
+from seatrial.planning.site import ClusterSite, Meeting, Parts, Places, Site, target_argv
 from seatrial.system.host import Host
 
 #: The pod's user where the submitter is root: no image needs one, and clusters refuse root.

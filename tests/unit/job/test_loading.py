@@ -12,12 +12,9 @@ from syrupy.assertion import SnapshotAssertion
 
 from fakes import load_job
 from seatrial.errors import ConfigError, DataError, UsageError
-from seatrial.job.condition import holds
-from seatrial.job.config import ConfigFile, json_schema
 from seatrial.job.gpu_request import GpuRequest
-from seatrial.job.keys import typed_keys
-from seatrial.job.model import Criteria, DataMount, Job, Target
-from seatrial.job.mount import Mount
+from seatrial.job.keys import Mount, holds, typed_keys
+from seatrial.job.model import ConfigFile, Criteria, DataMount, Job, Target, json_schema
 
 
 @pytest.fixture
@@ -38,11 +35,47 @@ def load(project: Path, toml: str = "", **flags: Any) -> Job:
     return load_job(project, flags, recipes=("mnist",), cwd=project)
 
 
-def test_the_example_of_the_documentation(project: Path) -> None:
-    from seatrial.job import config
+EXAMPLE = """
+name = "baseline"
+target = "train.py"
+args = ["--epochs", "5"]
+on = "docker"
+gpus = 2
+data = "./data"
+models = "./models"
+memory = "16GB"
+shm_size = "4g"
+gpu_memory = "4GB"
+timeout = "2h"
+secrets = ["HF_TOKEN"]
+[env]
+OMP_NUM_THREADS = 4
+[image]
+base = "python:3.11-slim-bookworm"
+system_packages = ["gcc"]
+[criteria]
+mean_utilization = 70
+finished_within = "10m"
+max_image_size = "4GB"
+model = "models/*.pth"
+test_accuracy = ">= 0.985"
+[watch]
+hang_after = "10m"
+webhook = "https://chat.example.org/hook"
+[notify]
+command = 'notify-send seatrial "$SEATRIAL_MESSAGE"'
+[sweep]
+search = "tpe"
+trials = 40
+metric = "accuracy:max"
+[sweep.set]
+lr = "log:1e-5..1e-1"
+batch = [32, 64, 128]
+"""
 
-    example = "\n".join(line[4:] for line in (config.__doc__ or "").splitlines() if line.startswith("    "))
-    job = load(project, example)
+
+def test_every_kind_of_key_is_read(project: Path) -> None:
+    job = load(project, EXAMPLE)
     assert job.target == Target(kind="script", value="train.py", args=("--epochs", "5"))
     assert job.gpus == GpuRequest("count", 2)
     assert job.data == DataMount(source=project / "data", read_only=True)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from seatrial.job.cluster import Volume
 from seatrial.job.cluster_config import parse_volume
 from seatrial.job.gpu_request import GpuRequest
+from seatrial.job.keys import Mount
 from seatrial.job.model import Job
-from seatrial.job.mount import Mount
 
 #: What version 0.1.0 wrote, when a Job held its GPU request and its mounts as text; every table of the file is in it.
 RECORDED = (Path(__file__).parents[2] / "recorded" / "job-0.1.0.json").read_text()

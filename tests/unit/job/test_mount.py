@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from seatrial.backends.containers.mounts import parse_mount
 from seatrial.errors import UsageError
-from seatrial.job.mount import Mount
+from seatrial.job.keys import Mount
 
 names = st.text("abc019 .-_äß~", min_size=1, max_size=8)
 paths = st.lists(names, min_size=1, max_size=4).map(lambda parts: "/" + "/".join(parts))

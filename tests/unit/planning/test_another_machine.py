@@ -18,7 +18,7 @@ from seatrial.errors import GpuContractError
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import Plan
 from seatrial.job.script import script_facts
-from seatrial.planning.another_machine import another_machine, refuse_without_gpu
+from seatrial.planning.host import another_machine, refuse_without_gpu
 from seatrial.planning.plan import make_plan
 from seatrial.planning.portable import as_compose, as_docker
 

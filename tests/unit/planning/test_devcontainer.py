@@ -12,8 +12,8 @@ import pytest
 from fakes import a_container, a_plan
 from seatrial.errors import UsageError
 from seatrial.job.gpu_request import GpuRequest
+from seatrial.job.keys import DataMount
 from seatrial.job.model import ImageOptions, Job, Target
-from seatrial.job.mount import DataMount
 from seatrial.job.plan import ImagePlan, Plan
 from seatrial.planning.portable import devcontainer, write_devcontainer
 

@@ -8,7 +8,7 @@ import pytest
 
 from seatrial.errors import UsageError
 from seatrial.job.model import Job, Target
-from seatrial.planning.multi_host import expand, instructions, join, meeting, slurm_hosts, with_network
+from seatrial.planning.launcher import expand, instructions, join, meeting, slurm_hosts, with_network
 from seatrial.system.host import Host
 
 JOB = Job(project=Path("/p"), target=Target(kind="script", value="train.py"), backend="docker", gpus="2")

@@ -9,8 +9,8 @@ import pytest
 
 from seatrial.backends.containers.mounts import HostFiles, checked_mount
 from seatrial.errors import DataError, UsageError
+from seatrial.job.keys import Mount
 from seatrial.job.model import DataMount, ImageOptions, Job, Target
-from seatrial.job.mount import Mount
 from seatrial.job.script import script_facts
 from seatrial.planning import process as process_parts
 from seatrial.planning.container import outside

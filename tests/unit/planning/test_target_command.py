@@ -6,7 +6,7 @@ import pytest
 
 from seatrial.errors import UsageError
 from seatrial.job.model import Job, Target
-from seatrial.planning.target_command import container_places, local_places, target_argv
+from seatrial.planning.site import container_places, local_places, target_argv
 
 SCRIPT = Target(kind="script", value="code/train.py", args=("--epochs", "5"))
 

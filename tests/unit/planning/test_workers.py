@@ -13,8 +13,7 @@ from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.errors import UsageError
 from seatrial.job.model import Job, Target
 from seatrial.job.script import ScriptFacts, script_facts
-from seatrial.planning.launcher import choose_launcher
-from seatrial.planning.multi_host import instructions, meeting
+from seatrial.planning.launcher import choose_launcher, instructions, meeting
 
 SCRIPTS = {
     "mirrored": "import tensorflow as tf\nstrategy = tf.distribute.MirroredStrategy()",
