@@ -16,10 +16,8 @@ from rich.console import Console
 
 from machines import SPEC, FakeHost, docker_info, healthy
 from seatrial.doctor.examine import examine
-from seatrial.doctor.facts.daemon_json import merged
-from seatrial.doctor.fixing.apply_fixes import apply_fixes, undo
-from seatrial.doctor.fixing.change import Change, Journal
-from seatrial.doctor.fixing.fixes import changes_for
+from seatrial.doctor.fix import Change, Journal, apply_fixes, changes_for, undo
+from seatrial.doctor.toolkit_install import merged
 from seatrial.errors import DiskError, EngineError, UsageError
 from seatrial.system.host import Host
 from unit.doctor.test_breaks import docker_takes_cdi, spec, spec_of_an_older_driver, without_toolkit
@@ -196,7 +194,7 @@ def test_when_one_change_fails_the_others_are_taken_back(host: FakeHost, monkeyp
     first, second = host.root / "one", host.root / "two"
     first.write_text("1")
     changes = [Change(first, "a", "1", "1!"), Change(second, "b", "not what is there", "2!")]
-    monkeypatch.setattr("seatrial.doctor.fixing.apply_fixes.changes_for", lambda results, machine: changes)
+    monkeypatch.setattr("seatrial.doctor.fix.changes_for", lambda results, machine: changes)
     with pytest.raises(DiskError):
         apply_fixes([], host.machine(), console(), lambda question: True)
     assert first.read_text() == "1" and not second.exists()
