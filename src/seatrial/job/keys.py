@@ -26,16 +26,17 @@ from pydantic import WithJsonSchema as Schema
 from seatrial.errors import UsageError
 from seatrial.job import units
 from seatrial.job.gpu_request import GpuRequest
+from seatrial.job.value import Value
 from seatrial.system.text import shown
 
 
-class Table(BaseModel):
+class Table(Value):
     """A table of seatrial.toml, and what a Job holds of it. Unknown keys and wrong types are errors.
 
     The file's keys are the fields' aliases; everywhere else a field goes by its name, which has the unit.
     """
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, validate_by_name=True)
+    model_config = ConfigDict(strict=True)
 
 
 def typed_keys(table: type[BaseModel]) -> dict[str, str]:
@@ -59,19 +60,17 @@ _PORTS = re.compile(
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"
 
 
-class DataMount(BaseModel):
+class DataMount(Value):
     """A host folder for /data or /models."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(strict=True)
 
     source: Path
     read_only: bool
 
 
-class Mount(BaseModel):
+class Mount(Value):
     """A bind mount: absolute host path → absolute path in the container. ``str()`` is the text that asks for it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     source: Path
     target: str
@@ -254,7 +253,7 @@ def _mount(value: Any, base: Path) -> Mount:
     mount = Mount.parse(value) if isinstance(value, str) else None
     if mount is None or not mount.target.startswith("/"):
         raise ValueError(f"expected SOURCE:/TARGET[:ro|rw], got {shown(value)}")
-    return mount.model_copy(update={"source": _path(mount.source, base)})
+    return mount.changed(source=_path(mount.source, base))
 
 
 def _kept_mount(value: Any) -> Any:

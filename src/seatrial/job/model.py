@@ -262,7 +262,7 @@ class Job(Requests):
         """As a part of something greater (a sweep, an up), whose own end is told."""
         told = set(notify_asks(self.notify))
         asks = tuple(ask for ask in self.asks if ask not in told)
-        return self.model_copy(update={"notify": Notify(), "asks": asks})
+        return self.changed(notify=Notify(), asks=asks)
 
     @property
     def source(self) -> Target:

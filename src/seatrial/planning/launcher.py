@@ -169,7 +169,7 @@ def join(job: Job, rank_of: int | None, host: Host) -> Job:
         rank_of = int(host.env.get("SLURM_NODEID", "0"))
     if rank_of is not None and not 0 <= rank_of < len(hosts):
         raise UsageError(f"--rank-of {rank_of}: there are {len(hosts)} hosts, 0 to {len(hosts) - 1}")
-    return job.model_copy(update={"hosts": hosts, "nodes": len(hosts), "node_rank": rank_of})
+    return job.changed(hosts=hosts, nodes=len(hosts), node_rank=rank_of)
 
 
 def slurm_hosts(host: Host) -> tuple[str, ...]:
@@ -215,7 +215,7 @@ def meeting(job: Job) -> Meeting:
 
 def with_network(job: Job) -> Job:
     """Ranks in containers open ports of their own choice, which no --publish could name: the host's network."""
-    return job.model_copy(update={"network": "host"}) if job.hosts and job.network is None else job
+    return job.changed(network="host") if job.hosts and job.network is None else job
 
 
 def rendezvous_id(job: Job) -> str:
@@ -251,7 +251,7 @@ def instructions(job: Job, words: Sequence[str], script: ScriptFacts | None = No
 
 def _variables(job: Job, script: ScriptFacts) -> list[str]:
     """Return the variables that the agent would set."""
-    workers = meeting(job.model_copy(update={"node_rank": 0})).workers
+    workers = meeting(job.changed(node_rank=0)).workers
     if script.framework == "jax":
         return [
             f"  JAX_COORDINATOR_ADDRESS={workers[0]}   # and initialize(num_processes={len(workers)}, process_id=N)"

@@ -55,7 +55,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     image, code = project_code(job, script, image)
     if image.build and job.kubernetes.registry:
         tag = f"{job.kubernetes.registry}/{image.tag.removeprefix('seatrial/')}"
-        image = image.model_copy(update={"tag": tag})
+        image = image.changed(tag=tag)
     volumes = volumes_of(job, site.run_id, kind)
     again = restarts(job, keeps_checkpoints=volumes.models.lasting)
     places = Places(
