@@ -121,7 +121,7 @@ def serve(
         from seatrial.cli.screen import Screen
         from seatrial.cli.session import carry_out
         from seatrial.cli.typed_job import read_allowed_job
-        from seatrial.job.serving import TOKEN
+        from seatrial.job.tables import TOKEN
         from seatrial.runs.find_model import find_model
         from seatrial.runs.serving_job import Options, serving_job
         from seatrial.runs.store import store_of
