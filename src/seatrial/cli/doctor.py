@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 import time
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from seatrial.cli.options import argument, command, option
+from seatrial.cli.options import argument, command, option, this_host
 from seatrial.cli.root import importing
 from seatrial.errors import UsageError
 
@@ -95,7 +94,7 @@ def doctor(
 
     console = Console(highlight=False)
     if undo_last:
-        undo(console, os.environ)
+        undo(console, this_host())
         return report.EXIT_OK
     if cdi_file is not None:
         return _write_cdi(cdi_file)
@@ -108,7 +107,7 @@ def doctor(
     if report_file not in (None, "-"):
         require_writable(Path(report_file or ""))
     chain = _layers(on, only, host_only=host_only)
-    machine = Machine(os.environ, on="auto" if on == "k8s" else on, inspect=_inspection(**inspected))
+    machine = Machine(this_host(), on="auto" if on == "k8s" else on, inspect=_inspection(**inspected))
     start = time.monotonic()
     examined: list[tuple[Layer, list[Result]]] = []
     live = LiveLine()
@@ -158,7 +157,6 @@ def _inspection(
     from seatrial.backends.containers.mounts import checked_mount, parse_mount
     from seatrial.doctor.facts.inspection import InspectionRequest
     from seatrial.job.units import parse_bytes
-    from seatrial.system.state import state_folder
 
     for option_name, name in (("--image", image), ("--container", container)):
         if name is not None and not name.strip():
@@ -167,7 +165,7 @@ def _inspection(
         image=image,
         container=container,
         python=python,
-        mounts=tuple(checked_mount(parse_mount(text), Path.cwd(), state_folder(os.environ)) for text in mount),
+        mounts=tuple(checked_mount(parse_mount(text), Path.cwd(), this_host().state_folder) for text in mount),
         env=dict(_pair(text) for text in env),
         network=network,
         shm_bytes=None if shm_size is None else parse_bytes(shm_size),
@@ -183,7 +181,7 @@ def _write_cdi(file: str) -> int:
     from seatrial.doctor.fixing import cdi_spec, fixes
     from seatrial.system.files import make_folder, write_atomically
 
-    text = cdi_spec.to_yaml(fixes.spec_of(Machine(os.environ)))
+    text = cdi_spec.to_yaml(fixes.spec_of(Machine(this_host())))
     if file == "-":
         print(text, end="")
         return report.EXIT_OK

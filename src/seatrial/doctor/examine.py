@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from seatrial.doctor.chain import CHAIN, HOST, PROCESS, Layer
 from seatrial.doctor.check import Check, Verdict, found, unknown
 from seatrial.doctor.facts.machine import Machine
 from seatrial.findings.finding import FIX, Finding
+from seatrial.system.host import Host
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,13 @@ def examine(
     return [results[check.id] for layer in layers for check in layer.checks]
 
 
-def second_opinion(environ: Mapping[str, str], *, in_container: bool = True) -> str:
+def second_opinion(host: Host, *, in_container: bool = True) -> str:
     """What a run whose GPU contract failed says of the host, and where to look next. Never raises.
 
     Args:
         in_container: without one, container engines have no part in it.
     """
-    finding = first_broken(environ, HOST if in_container else PROCESS)
+    finding = first_broken(host, HOST if in_container else PROCESS)
     if finding is None and not in_container:
         return "GPU, driver and device nodes of this machine are healthy: look at the script and at its Python"
     if finding is None:
@@ -62,10 +63,10 @@ def second_opinion(environ: Mapping[str, str], *, in_container: bool = True) -> 
     return f"First failed check on this host: {finding.message}{fix}\n  all: seatrial doctor"
 
 
-def first_broken(environ: Mapping[str, str], names: Sequence[str] = HOST) -> Finding | None:
+def first_broken(host: Host, names: Sequence[str] = HOST) -> Finding | None:
     """What is broken first on the host, in under 1.5 s; None when the host is healthy."""
     layers = [layer for layer in CHAIN if layer.name in names]
-    broken = (result for result in examine(Machine(environ), layers) if result.verdict.status == "broken")
+    broken = (result for result in examine(Machine(host), layers) if result.verdict.status == "broken")
     result = next(broken, None)
     return result.verdict.findings[0] if result is not None and result.verdict.findings else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,6 +13,7 @@ from seatrial import __version__
 from seatrial.doctor.examine import Result
 from seatrial.doctor.facts.machine import Machine
 from seatrial.errors import EngineUnavailableError
+from seatrial.system.host import Host
 from seatrial.system.names import Names, names_of
 
 #: Raised when a key changes its meaning or goes; new keys do not raise it.
@@ -83,9 +84,9 @@ def full(results: Sequence[Result], machine: Machine, *, with_names: bool = Fals
         "health": [gpu._asdict() for gpu in machine.health],
         "docker": _info(machine.docker_info, with_names),
         "podman": _info(machine.podman_info, with_names),
-        "environment": _environment(machine.environ),
+        "environment": _environment(machine.host),
     }
-    names = names_of(machine.environ, hosts=_engine_hosts(machine))
+    names = names_of(machine.host, hosts=_engine_hosts(machine))
     if with_names:
         names = Names(secrets=names.secrets)
     return names.scrub({**to_dict(results), "facts": facts})
@@ -109,9 +110,9 @@ def _engine_hosts(machine: Machine) -> list[str]:
     host = podman.get("host") if isinstance(podman, dict) else None
     found = [docker.get("Name") if isinstance(docker, dict) else None]
     found += [host.get("hostname") if isinstance(host, dict) else None]
-    found += [urlsplit(machine.environ.get(variable, "")).hostname for variable in ("DOCKER_HOST", "CONTAINER_HOST")]
+    found += [urlsplit(machine.host.env.get(variable, "")).hostname for variable in ("DOCKER_HOST", "CONTAINER_HOST")]
     return [name for name in found if isinstance(name, str)]
 
 
-def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in sorted(environ.items()) if TELLING.match(name)}
+def _environment(host: Host) -> dict[str, str]:
+    return {name: value for name, value in sorted(host.env.items()) if TELLING.match(name)}

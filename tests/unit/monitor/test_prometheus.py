@@ -22,6 +22,7 @@ from seatrial.monitor import prometheus
 from seatrial.monitor.prometheus import DCGM, Exposition, render
 from seatrial.monitor.reading import Names, Reader, unread
 from seatrial.system.address import cannot_listen, is_loopback, parse_address, url
+from seatrial.system.host import Host
 from seatrial.web import server
 
 NO_ENGINES = {"SEATRIAL_DOCKER": "/no/docker", "SEATRIAL_PODMAN": "/no/podman"}
@@ -32,7 +33,7 @@ _LINE = re.compile(r'^[a-zA-Z_:][\w:]*(\{(\w+="(\\.|[^"\\\n])*",?)*\})? (-?[\d.e
 
 
 def a_reader(gpus=None, **options):
-    return Reader(Names(NO_ENGINES), pynvml=FakeNvml(gpus, **options), service=True)
+    return Reader(Names(Host(NO_ENGINES)), pynvml=FakeNvml(gpus, **options), service=True)
 
 
 def exposition(gpus=None, runs=(RUN,), **options):

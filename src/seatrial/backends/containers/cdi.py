@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from seatrial.errors import ConfigError, printable
 from seatrial.findings.finding import GENERATE_CDI, Finding
@@ -19,6 +19,9 @@ from seatrial.system.project_files import read_text
 from seatrial.system.shown import shown
 from seatrial.system.typed_path import as_typed
 from seatrial.system.yaml_file import parse_yaml
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
 
 #: Where engines look by default; a later folder wins over an earlier one.
 #: Source: container-device-interface, pkg/cdi/spec-dirs.go, DefaultSpecDirs.
@@ -159,7 +162,7 @@ def _host_paths(edits: Any) -> tuple[list[str], list[str]]:
     return [*found["deviceNodes"], *found["mounts"]], found["hooks"]
 
 
-def _is_path(value: Any) -> bool:
+def _is_path(value: Any) -> TypeGuard[str]:
     """Return whether the file system and a terminal can take a text."""
     return isinstance(value, str) and value.isprintable() and 0 < len(value) < _MOST_PATH
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import lru_cache
@@ -25,6 +25,7 @@ from seatrial.errors import EngineError, EngineUnavailableError, SeatrialError
 from seatrial.job.cluster import ClusterPlan
 from seatrial.job.plan import EngineAddress, Plan
 from seatrial.system import agent_archive, command
+from seatrial.system.host import Host
 
 if TYPE_CHECKING:
     from seatrial.backends.kubernetes.client import Cluster
@@ -58,17 +59,17 @@ class Kubernetes:
     )
     images = None  # nodes have images, but do not report what is in them
 
-    def __init__(self, environ: Mapping[str, str], at: EngineAddress | None = None) -> None:
+    def __init__(self, host: Host, at: EngineAddress | None = None) -> None:
         """``at``: the cluster to find runs in, by the kubeconfig that they were submitted with."""
-        self._environ, self._at = environ, at
+        self._host, self._at = host, at
 
     def bound_to(self, engine: EngineAddress) -> Kubernetes:
         files = {"KUBECONFIG": engine.credentials} if engine.credentials else {}
-        return Kubernetes({**self._environ, **files}, engine)
+        return Kubernetes(self._host.with_env(files), engine)
 
     def facts(self) -> EngineFacts:
         """Read from files alone if there is a cluster to ask. Its own facts are survey's."""
-        why = configured(self._environ)
+        why = configured(self._host)
         if why is None:
             return EngineFacts(
                 self.name,
@@ -85,7 +86,7 @@ class Kubernetes:
         cluster_plan = _cluster_plan(plan)
         manifests = cluster_manifests(plan, agent_archive.build(run_dir), run_dir / RECIPES)
         if cluster_plan.secrets:
-            values = {name: self._environ[name] for name in cluster_plan.secrets}
+            values = {name: self._host.secret(name) for name in cluster_plan.secrets}
             manifests.insert(0, secret_manifest(cluster_plan, values))
         made = submit(self._cluster(cluster_plan.context, cluster_plan.namespace), manifests)
         workload = next(manifest for manifest in made if manifest["kind"] in OWNERS)
@@ -194,7 +195,7 @@ class Kubernetes:
     # --------------------------------------------------------------- the parts
 
     def _cluster(self, context: str | None, namespace: str | None) -> Cluster:
-        return _connection(tuple(sorted(self._environ.items())), context, namespace)
+        return _connection(tuple(sorted(self._host.env.items())), context, namespace)
 
     def _of(self, handle: Handle) -> tuple[Cluster, ClusterPlan]:
         return self._cluster(handle.context, handle.namespace), _cluster_plan(_read_plan(_run_dir(handle)))
@@ -219,11 +220,11 @@ class Kubernetes:
 
 
 @lru_cache(maxsize=8)
-def _connection(environ: tuple[tuple[str, str], ...], context: str | None, namespace: str | None) -> Cluster:
+def _connection(variables: tuple[tuple[str, str], ...], context: str | None, namespace: str | None) -> Cluster:
     """One connection for each cluster and process: signing in costs more than most requests."""
     from seatrial.backends.kubernetes.client import Cluster
 
-    return Cluster(dict(environ), context, namespace)
+    return Cluster(Host(dict(variables)), context, namespace)
 
 
 def _confirm(cluster: Cluster, engine: EngineAddress | None) -> None:

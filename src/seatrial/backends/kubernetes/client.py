@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from seatrial.errors import ConfigError, EngineError, EngineUnavailableError, NameInUseError, SeatrialError, UsageError
 from seatrial.job.plan import EngineAddress
+from seatrial.system.host import Host
 from seatrial.system.project_files import read_text
 from seatrial.system.shown import shown
 from seatrial.system.yaml_file import MAX_BYTES, parse_yaml
@@ -40,17 +41,17 @@ Object = dict[str, Any]
 T = TypeVar("T")
 
 
-def kubeconfigs(environ: Mapping[str, str]) -> Iterator[Path]:
+def kubeconfigs(host: Host) -> Iterator[Path]:
     """Yield the files that exist, of those that KUBECONFIG names, or the usual one."""
-    for name in environ.get("KUBECONFIG", "~/.kube/config").split(os.pathsep):
+    for name in host.env.get("KUBECONFIG", "~/.kube/config").split(os.pathsep):
         path = Path(os.path.expanduser(name))  # noqa: PTH111  Path's raises where there is no home
         if name and path.is_file():
             yield path
 
 
-def configured(environ: Mapping[str, str]) -> str | None:
+def configured(host: Host) -> str | None:
     """Return the source of the cluster's address; None if there is no cluster to talk to."""
-    for path in kubeconfigs(environ):
+    for path in kubeconfigs(host):
         return f"kubeconfig {path}"
     return "this pod's service account" if SERVICE_ACCOUNT.exists() else None
 
@@ -146,8 +147,8 @@ class Cluster:
         context, namespace: of the kubeconfig; None: its current ones.
     """
 
-    def __init__(self, environ: Mapping[str, str], context: str | None = None, namespace: str | None = None) -> None:
-        self._environ, self._context, self._namespace = environ, context, namespace
+    def __init__(self, host: Host, context: str | None = None, namespace: str | None = None) -> None:
+        self._host, self._context, self._namespace = host, context, namespace
         self._signed_in: Api | None = None
 
     # ---------------------------------------------------------------- requests
@@ -284,7 +285,7 @@ class Cluster:
             identity = (await self.request("GET", "/api/v1/namespaces/kube-system"))["metadata"].get("uid")
         except ApiError:
             identity = None
-        files = os.pathsep.join(str(path.absolute()) for path in kubeconfigs(self._environ))
+        files = os.pathsep.join(str(path.absolute()) for path in kubeconfigs(self._host))
         return EngineAddress(endpoint=server, id=identity or server, credentials=files or None)
 
     async def its_namespace(self) -> str:
@@ -306,9 +307,9 @@ class Cluster:
         if self._signed_in is not None:
             return self._signed_in
         with _errors_as_ours("the kubeconfig's address"):
-            if configured(self._environ) is None:
+            if configured(self._host) is None:
                 raise no_cluster("no kubeconfig")
-            for path in kubeconfigs(self._environ):
+            for path in kubeconfigs(self._host):
                 read_kubeconfig(path)
             warnings.filterwarnings("ignore", message="Kubernetes version", module="kr8s")  # survey looks at it itself
             api = await self._sign_in()
@@ -323,7 +324,7 @@ class Cluster:
         import yaml
 
         try:
-            return await kr8s.asyncio.api(context=self._context, kubeconfig=self._environ.get("KUBECONFIG"))
+            return await kr8s.asyncio.api(context=self._context, kubeconfig=self._host.env.get("KUBECONFIG"))
         except (OSError, LookupError, TypeError, AttributeError, ValueError, httpx.InvalidURL, yaml.YAMLError) as error:
             if self._context and "No such context" in str(error):
                 raise UsageError(

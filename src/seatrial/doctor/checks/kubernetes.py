@@ -17,7 +17,7 @@ PLUGIN_MANIFEST = (
 
 
 def _reachable(machine: Machine) -> Verdict:
-    path = cluster.kubeconfig(machine.environ, machine.root)
+    path = cluster.kubeconfig(machine.host, machine.root)
     if path is None:
         return skipped("no kubeconfig")
     seen = machine.cluster

@@ -137,7 +137,7 @@ def _cuda(machine: Machine) -> Verdict:
         return found(
             "libcuda-missing", [said], message="libcuda.so.1 cannot be loaded on this host", fix="sudo ldconfig"
         )
-    hidden = machine.environ.get("CUDA_VISIBLE_DEVICES")
+    hidden = machine.host.env.get("CUDA_VISIBLE_DEVICES")
     if status in (0, 100) and count == 0 and hidden is not None:
         return found("cuda-visible-devices", [f"CUDA_VISIBLE_DEVICES={hidden!r} in this shell", said or "0 devices"])
     if status == 100 and any(gpu.mig_current for gpu in machine.health):

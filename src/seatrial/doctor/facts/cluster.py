@@ -11,6 +11,7 @@ from typing import Any
 from seatrial.backends.kubernetes import client
 from seatrial.backends.kubernetes.client import read_kubeconfig
 from seatrial.errors import EngineUnavailableError, SeatrialError, printable
+from seatrial.system.host import Host
 
 #: For all questions together; a cluster that is well answers each in 0.1 s.
 ANSWER_S = 6.0
@@ -69,16 +70,16 @@ def pod_gpus(pod: Mapping[str, Any]) -> int:
     return sum(int(value) for limit in limits for name, value in limit.items() if name.startswith(RESOURCE))
 
 
-def kubeconfig(environ: Mapping[str, str], root: str = "") -> str | None:
+def kubeconfig(host: Host, root: str = "") -> str | None:
     """The kubeconfig's path, None when there is none."""
-    named = [path for path in environ.get("KUBECONFIG", "").split(":") if path]
-    usual = f"{environ.get('HOME', '')}/.kube/config"
+    named = [path for path in host.env.get("KUBECONFIG", "").split(":") if path]
+    usual = f"{host.env.get('HOME', '')}/.kube/config"
     return next((path for path in [*named, usual] if Path(root + path).is_file()), None)
 
 
 def read(path: str) -> Cluster:
     """Ask the cluster of a kubeconfig. Raises ClusterError."""
-    door = client.Cluster({"KUBECONFIG": path})
+    door = client.Cluster(Host({"KUBECONFIG": path}))
     deadline = time.monotonic() + ANSWER_S
     return Cluster(
         server=_server(path),

@@ -19,7 +19,7 @@ def daemon_json_path(machine: Machine) -> str:
     if docker is not None and docker.snap:
         return SNAP
     if docker is not None and docker.rootless:
-        home = machine.environ.get("XDG_CONFIG_HOME") or f"{machine.environ.get('HOME', '')}/.config"
+        home = machine.host.env.get("XDG_CONFIG_HOME") or f"{machine.host.env.get('HOME', '')}/.config"
         return str(PurePath(home) / "docker" / "daemon.json")
     return DEFAULT
 

@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from seatrial.probe.gpu_health import GpuHealth
 from seatrial.probe.nvml import Inventory
 from seatrial.system import command
 from seatrial.system.command import Completed
+from seatrial.system.host import Host
 
 #: A question to a program of the host. modinfo and mokutil answer in milliseconds; an engine that is well, in 0.3 s.
 ANSWER_S = 3.0
@@ -46,7 +47,7 @@ class HostFacts:
 
     def __init__(
         self,
-        environ: Mapping[str, str] | None = None,
+        host: Host | None = None,
         *,
         root: Path | str = "/",
         run: Run = command.run,
@@ -54,7 +55,7 @@ class HostFacts:
         on: str = "auto",
         kernel: str | None = None,
     ) -> None:
-        self.environ = dict(os.environ if environ is None else environ)
+        self.host = host or Host()
         self.root = str(root).rstrip("/")
         self.on = on
         self.kernel = kernel or platform.release()
@@ -132,7 +133,7 @@ class HostFacts:
 
     @cached_property
     def driver(self) -> DriverFiles:
-        return driver_files.find(self.root or "/", self.environ)
+        return driver_files.find(self.root or "/", self.host.env)
 
     @cached_property
     def inventory(self) -> Inventory:
@@ -161,7 +162,7 @@ class HostFacts:
     # ---------------------------------------------------------------- engines
 
     def backend(self, name: str) -> ContainerEngine:
-        return table.engine(name, self.environ)
+        return table.engine(name, self.host)
 
     def asks_for(self, name: str) -> bool:
         """Whether this engine is one of those asked for."""
@@ -179,18 +180,18 @@ class HostFacts:
     def _info(self, name: str) -> dict[str, Any] | EngineUnavailableError | None:
         dialect = table.ENGINES[name]().dialect
         try:
-            ended = self.ask(*table.client_call(name, self.environ), "info", "--format", dialect.info_format)
+            ended = self.ask(*self.host.client_call(name), "info", "--format", dialect.info_format)
         except CommandTimeoutError as error:
             silent = EngineUnavailableError(
                 error.message[:1].upper() + error.message[1:],
                 cause="it hangs: its daemon or its storage is blocked, or the machine is out of memory",
                 run=dialect.restart,
             )
-            return as_addressed(silent, name, self.environ)
+            return as_addressed(silent, name, self.host)
         if ended is None:
             return None
         try:
-            return read_info(name, dialect.info_key, ended, self.environ)
+            return read_info(name, dialect.info_key, ended, self.host)
         except EngineUnavailableError as error:
             return error
 
@@ -236,7 +237,7 @@ class HostFacts:
     @cached_property
     def cluster(self) -> cluster.Cluster | cluster.ClusterError | None:
         """The cluster of the kubeconfig; the error when it does not answer; None without a kubeconfig."""
-        path = cluster.kubeconfig(self.environ, self.root)
+        path = cluster.kubeconfig(self.host, self.root)
         try:
             return cluster.read(self.root + path) if path is not None else None
         except cluster.ClusterError as error:

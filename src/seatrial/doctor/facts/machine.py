@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from seatrial.doctor.facts.host import HostFacts
 from seatrial.doctor.facts.inspection import Inspection, InspectionRequest
+from seatrial.system.host import Host
 
 
 class Machine(HostFacts):
@@ -16,8 +16,6 @@ class Machine(HostFacts):
         inspect: the image or container to look into. options: of HostFacts.
     """
 
-    def __init__(
-        self, environ: Mapping[str, str] | None = None, *, inspect: InspectionRequest | None = None, **options: Any
-    ) -> None:
-        super().__init__(environ, **options)
+    def __init__(self, host: Host | None = None, *, inspect: InspectionRequest | None = None, **options: Any) -> None:
+        super().__init__(host, **options)
         self.inspection = Inspection(self, inspect or InspectionRequest())

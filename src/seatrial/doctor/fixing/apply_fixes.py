@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -12,6 +12,7 @@ from seatrial.doctor.facts.machine import Machine
 from seatrial.doctor.fixing.change import Change, Journal
 from seatrial.doctor.fixing.fixes import changes_for
 from seatrial.errors import DiskError
+from seatrial.system.host import Host
 
 RESTART_S = 60.0
 
@@ -32,7 +33,7 @@ def apply_fixes(results: Sequence[Result], machine: Machine, console: Console, a
     if not agreed:
         console.print("\nNothing was changed." + _by_hand(results))
         return 0
-    journal = Journal(machine.environ)
+    journal = Journal(machine.host)
     path = journal.write(agreed)
     made: list[Change] = []
     try:
@@ -74,9 +75,9 @@ def _restart(machine: Machine, console: Console, ask: Ask) -> None:
     console.print("Docker was restarted." if ended.exit_code == 0 else f"{command} failed: {ended.last_line()}")
 
 
-def undo(console: Console, environ: Mapping[str, str]) -> None:
+def undo(console: Console, host: Host) -> None:
     """Take the newest session back. Raises UsageError, DiskError."""
-    journal = Journal(environ)
+    journal = Journal(host)
     path, changes = journal.newest()
     for change in reversed(changes):
         change.take_back()

@@ -13,6 +13,7 @@ from typing import Any
 
 from seatrial.errors import DiskError, UsageError
 from seatrial.system.files import make_folder, write_atomically
+from seatrial.system.host import Host
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,8 @@ def _link(path: Path, target: str) -> None:
 class Journal:
     """What --fix has done, a file a session, under the caller's state folder; the newest is what --undo takes back."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        home = environ.get("XDG_STATE_HOME") or f"{environ.get('HOME') or '/root'}/.local/state"
+    def __init__(self, host: Host) -> None:
+        home = host.env.get("XDG_STATE_HOME") or f"{host.env.get('HOME') or '/root'}/.local/state"
         self.folder = Path(home) / "seatrial" / "doctor"
 
     def write(self, changes: Sequence[Change]) -> Path:
