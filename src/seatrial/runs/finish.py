@@ -9,16 +9,14 @@ import platform
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from seatrial.backends import table
-from seatrial.backends.base import Backend, Handle, State
 from seatrial.errors import SeatrialError
 from seatrial.events import HostLaunched, TargetExited, TargetStarted
-from seatrial.job.plan import Plan
-from seatrial.runs.leases import leases
 from seatrial.runs.run import Run
 from seatrial.system.host import Host
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what a run with a receipt does not need is imported where it is used
+    from seatrial.backends.base import Backend, Handle, State
+    from seatrial.job.plan import Plan
     from seatrial.receipt.model import Receipt
 
 #: Lines of output requested from the engine: all.
@@ -48,7 +46,7 @@ def finalise(
     with run.lock("finalise"):
         if run.summary() is not None:
             return load(run.folder)
-        from seatrial.runs.ending import end  # all that judges, which a run with a receipt does not need
+        from seatrial.runs.ending import end
 
         return end(run, host, ended=ended, judged=judged)
 
@@ -61,6 +59,8 @@ def handle_of(run: Run, host: Host) -> Handle | None:
     handle = run.handle()
     if handle is not None or not run.recorded or run.ended or run.given_up or run.is_starting():
         return handle
+    from seatrial.backends import table
+
     try:
         plan = run.plan()
     except SeatrialError:  # it got no further than its folder
@@ -78,6 +78,7 @@ def handle_of(run: Run, host: Host) -> Handle | None:
 def record_start(run: Run, plan: Plan, backend: Backend, handle: Handle, host: Host) -> None:
     """Record that it runs: the handle first, by which everybody finds it."""
     from seatrial.images.build.size import image_bytes_of
+    from seatrial.runs.leases import leases
 
     run.save_handle(handle)
     leases(host).bind(run.id, handle)

@@ -34,12 +34,12 @@ from seatrial.planning.site import ClusterSite
 from seatrial.runs.finish import record_start, record_target_start
 from seatrial.runs.leases import leases
 from seatrial.runs.mlflow import Tracked, tracked
+from seatrial.runs.models import WEIGHTS, of_recipe
 from seatrial.runs.resume import has_checkpoint, resumed
 from seatrial.runs.run import Run
 from seatrial.runs.run_site import AGENT, run_site
 from seatrial.runs.serving_job import refuse_taken_port, warnings_of
 from seatrial.runs.store import RunStore, new_run_id
-from seatrial.runs.trained_model import WEIGHTS, of_recipe
 from seatrial.system import agent_archive
 from seatrial.system.caller import Caller
 from seatrial.system.files import make_folder
