@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.cli import _main
-from seatrial.cli.options import complete
+from seatrial.cli.completion import complete
 from seatrial.compose.group import GroupStore, Member
 from seatrial.compose.output import find_run
 from seatrial.errors import RunNotFoundError
