@@ -37,11 +37,11 @@ _DRIVER = Path("/proc/driver/nvidia")
 _NAMED, _LISTED = 200, 20
 
 
-def answer(argv: Sequence[str]) -> int:
+def answer(root: click.Group, argv: Sequence[str]) -> int:
     """Print a shell's completion script, or for ``words WORD… CURRENT`` a value, a tab and its help per line."""
     if argv[:1] == ["words"]:
         try:
-            for value, line in complete(argv[1:-1], argv[-1]):
+            for value, line in complete(root, argv[1:-1], argv[-1]):
                 print(f"{value}\t{' '.join(line.split())[:60]}")
         except Exception:  # noqa: BLE001  nothing fits then: a key press never fails
             return 1
@@ -55,24 +55,35 @@ def answer(argv: Sequence[str]) -> int:
     return 0
 
 
-def complete(words: Sequence[str], word: str) -> list[tuple[str, str]]:
+def find_command(root: click.Group, words: Sequence[str]) -> click.Command | None:
+    """Return the command that these first words name, e.g. ``runs ls``; None if there is none."""
+    found: click.Command = root
+    context = click.Context(root, info_name="seatrial")
+    for word in words:
+        below = found.get_command(context, word) if isinstance(found, click.Group) else None
+        if below is None:
+            break
+        found = below
+    return None if found is root else found
+
+
+def complete(root: click.Group, words: Sequence[str], word: str) -> list[tuple[str, str]]:
     """Return the completions of a word, each with its line of help.
 
     Args:
+        root: the command above all verbs.
         words: those before it, without the program's name.
         word: the part typed so far, "" at its beginning.
     """
-    from seatrial.cli.options import Root, command_of
-
     if "--" in words:
         return [(":files", "")]
-    if words and command_of(words) is None:
+    if words and find_command(root, words) is None:
         return []
     joined = re.fullmatch(r"(--[\w-]+)=(.*)", word)
-    if joined and command_of(words):
-        found = complete([*words, joined[1]], joined[2])
+    if joined and find_command(root, words):
+        found = complete(root, [*words, joined[1]], joined[2])
         return [(value if value.startswith(":") else f"{joined[1]}={value}", line) for value, line in found]
-    items = ShellComplete(Root(), {}, "seatrial", "").get_completions([each for each in words if each], word)
+    items = ShellComplete(root, {}, "seatrial", "").get_completions([each for each in words if each], word)
     left_to_the_shell = {"file": ":files", "dir": ":folders"}
     return [(left_to_the_shell.get(item.type, item.value), item.help or "") for item in items]
 

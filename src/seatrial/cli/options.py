@@ -10,16 +10,16 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
+from seatrial.cli.completion import find_command, fitting
+from seatrial.cli.verbs import VERBS
 from seatrial.errors import UsageError
 from seatrial.job.flags import FLAGS, GROUPS, Flag, in_tables
 from seatrial.system.host import Host
-
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
 
 _HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
@@ -66,8 +66,6 @@ class Root(click.Group):
     """``seatrial`` itself, which imports the typed verb and no other. ``cli.main`` answers help and unknown verbs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        from seatrial.cli import VERBS
-
         return list(VERBS)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -78,8 +76,6 @@ class Root(click.Group):
             raise SystemExit(1) from error
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        from seatrial.cli import VERBS
-
         if cmd_name not in VERBS:
             return None
         module, _, function = VERBS[cmd_name][0].partition(":")
@@ -98,8 +94,6 @@ class Option(click.Option):
         self.group = group
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        from seatrial.cli.completion import fitting
-
         return fitting(self, ctx, incomplete)
 
 
@@ -107,10 +101,6 @@ class Argument(click.Argument):
     """An argument with the values that complete it."""
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        from click.shell_completion import CompletionItem
-
-        from seatrial.cli.completion import fitting
-
         if self.metavar == "TARGET" and ctx.params.get(self.name or ""):
             return [CompletionItem("--", help="the target's own arguments follow")]
         return fitting(self, ctx, incomplete)
@@ -266,14 +256,7 @@ def _option(flag: Flag) -> Option:
 
 def command_of(words: Sequence[str]) -> click.Command | None:
     """Return the command that these first words name, e.g. ``runs ls``; None if there is none."""
-    found: click.Command = Root()
-    context = click.Context(found, info_name="seatrial")
-    for word in words:
-        below = found.get_command(context, word) if isinstance(found, click.Group) else None
-        if below is None:
-            break
-        found = below
-    return None if isinstance(found, Root) else found
+    return find_command(Root(), words)
 
 
 def options_of(*words: str) -> dict[str, bool]:
