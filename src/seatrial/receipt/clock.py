@@ -82,7 +82,8 @@ def _straightened(
         waited = source == "agent" and origin not in seen and step_s > MAX_GAP_S  # for a place on a cluster
         jumped = not -MAX_DISORDER_S <= step_s <= MAX_GAP_S and not waited
         if jumped and source == "agent" and origin in seen:
-            jumps.append(_jump(step_s))
+            jump = f"{'back' if step_s < 0 else 'forward'} by {format_seconds(abs(step_s))}"
+            jumps.append(f"The clock jumped {jump} during the run; that time is excluded")
         at_s = known[1] if jumped else known[1] + max(0.0, step_s)
         if jumped and origin == _THE_HOST and last is not None:
             at_s = max(at_s, last[1])  # collected the day after: behind what it has collected
@@ -135,8 +136,3 @@ def _skews(events: Sequence[Event], origins: Sequence[Origin]) -> dict[Origin, f
         elif latest is not None and t > latest + MAX_DISORDER_S:
             skews[node, start] = latest - t
     return skews
-
-
-def _jump(step_s: float) -> str:
-    direction = "back" if step_s < 0 else "forward"
-    return f"The clock jumped {direction} by {format_seconds(abs(step_s))} during the run; that time is excluded"

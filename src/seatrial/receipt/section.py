@@ -23,7 +23,7 @@ STEPS_PLOT = "steps"
 
 
 class Record(BaseModel):
-    """Frozen; an older version ignores the keys of a newer one."""
+    """A frozen part of receipt.json; an older version ignores the keys of a newer one."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
