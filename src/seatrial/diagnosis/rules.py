@@ -191,7 +191,7 @@ def _imbalanced(seen: Signals) -> bool:
     if len(waits) > 1 and max(waits) >= at.WAIT_SHARE and min(waits) <= max(waits) / 4:
         return True
     busy = seen.utilization
-    return len(busy) > 1 and max(busy) >= at.BUSY_BESIDE_PCT and min(busy) <= max(busy) / 4
+    return len(busy) > 1 and max(busy) >= at.BUSY_WHILE_OTHERS_IDLE_PCT and min(busy) <= max(busy) / 4
 
 
 def _workers_busy(seen: Signals) -> bool:

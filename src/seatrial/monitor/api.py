@@ -22,7 +22,7 @@ from seatrial.runs.following.live import look
 from seatrial.runs.run import Run
 from seatrial.system.names import Names
 
-#: A receipt's page is shown in a frame: it may load and run nothing, whatever a run has printed into it. It has our
+#: A receipt's page is shown in a frame: it may load and run nothing. It has our
 #: origin, so that the page around it can measure how tall it is.
 _RECEIPT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox allow-same-origin; frame-ancestors 'self'"
 

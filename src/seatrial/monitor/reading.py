@@ -184,7 +184,7 @@ def _process(pid: int, memory_bytes: int | None, share_pct: float | None) -> dic
 Read = Callable[[], dict[str, Any]]
 
 
-#: Unknown IDs are asked for this often: a container of an engine that is not ours to ask stays unknown.
+#: Seconds between queries for unknown IDs: a container of an engine that we cannot query stays unknown.
 _ASK_AGAIN_S = 5.0
 _TIMEOUT_S = 10.0
 

@@ -118,12 +118,12 @@ def _gpu(gpu: Mapping[str, Any], history: History | None, options: Options, widt
     return [head, _graphs(gpu, history, options, width)]
 
 
-#: What stands beside the two graphs: their names and numbers, and tensor and DRAM activity.
-_BESIDE_GRAPHS = len("  util  100%   SM  100%  T 100% D 100%")
+#: Columns of a line of graphs that are not graphs: names, numbers, tensor and DRAM activity.
+_NO_GRAPHS = len("  util  100%   SM  100%  T 100% D 100%")
 
 
 def _graphs(gpu: Mapping[str, Any], history: History, options: Options, width: int) -> Text:
-    graph_width = max(4, (width - _BESIDE_GRAPHS) // 2)
+    graph_width = max(4, (width - _NO_GRAPHS) // 2)
     line = Text("  util ").append(f"{_percent(gpu['utilization_pct']):>5} ", style="bold")
     graph = history.graph(gpu["uuid"], "utilization_pct", graph_width, 100.0, unicode=options.unicode)
     line.append(graph, style="blue").append("  SM ").append(f"{_percent(gpu['sm_activity_pct']):>5} ", style="bold")

@@ -3,7 +3,7 @@
 Each writer, an origin, has a clock of its own: the host, and every start of an agent (a pod that takes another's place
 may be on another machine). The order of one origin's lines is the truth, since it appends; its times fill it in. They
 are compared with each other, and never with another origin's: that a host collected a pod's lines a minute late, or
-that two nodes' clocks differ, is no jump. Between origins, what must have been first sets a clock right: a run is
+that two nodes' clocks differ, does not count as a jump. Between origins, what must have been first sets a clock right: a run is
 launched before its agents start, and an agent has started when the host sees its pod run.
 """
 
@@ -20,7 +20,7 @@ from seatrial.receipt.fields import number
 #: agent writes a sample every second, or every minute at the slowest.
 MAX_GAP_S = 600.0
 
-#: Threads and processes take the time before they write: lines this much out of order are no jump of the clock.
+#: Threads and processes take the time before they write: lines this much out of order do not count as a jump.
 MAX_DISORDER_S = 2.0
 
 _HOST = "host"

@@ -186,7 +186,7 @@ class Bars(NamedTuple):
     pairs: Sequence[tuple[int, int]]
 
 
-#: Text beside a line in a legend: its kind (``mean``), and the value.
+#: Text of a line in a legend: its kind (``mean``), and the value.
 LegendValue = tuple[str, float]
 
 

@@ -146,28 +146,28 @@ def test_no_summary_loses_a_line(events: Lines) -> None:
 BY_USER = at(9.9, "signal", "host", signal=15, name="SIGTERM", origin="user", forwarded_to=[])
 
 
-def pod(code: int | None, own: int, *, asked: bool = True, signal: int | None = None) -> Lines:
+def pod(code: int | None, own: int, *, stopped: bool = True, signal: int | None = None) -> Lines:
     """An agent's life; the target ends with ``code``, the agent with ``own``."""
     stop = at(10, "signal", signal=15, name="SIGTERM", origin="engine", forwarded_to=[7])
     exited = {"exit_code": code, "signal": signal, "cause": "signal" if signal else "exited", "seconds": 8}
     end = [at(11, "target.exited", **exited, max_rss_bytes=1, oom_kills=0), at(11.1, "agent.finished", exit_code=own)]
-    return prologue()[1:] + running(6) + [stop] * asked + [{**event, "energy_j": {}} for event in end]
+    return prologue()[1:] + running(6) + [stop] * stopped + [{**event, "energy_j": {}} for event in end]
 
 
 NEXT = later(prologue()[1:] + running(6), 30)
-THREE = [*pod(0, 143), *later(pod(None, 143, signal=15), 30), *later(pod(5, 5, asked=False), 60)]
+THREE = [*pod(0, 143), *later(pod(None, 143, signal=15), 30), *later(pod(5, 5, stopped=False), 60)]
 
 
 @pytest.mark.parametrize(
     ("events", "state", "restarts", "expected"),
     [
-        (pod(0, 143), FAILED, 0, ("stopped", 1)),  # evicted, whatever the target answers
+        (pod(0, 143), FAILED, 0, ("stopped", 1)),  # evicted
         (pod(1, 143), FAILED, 0, ("stopped", 1)),
         (pod(None, 143, signal=15), FAILED, 0, ("stopped", 1)),
         ([*pod(0, 143), BY_USER], FAILED, 3, ("stopped", 0)),
         (pod(0, 0), WELL, 3, ("finished", 0)),  # it ended at that moment
         (pod(7, 7), State("exited", 7), 3, ("script-error", 1)),
-        ([*pod(0, 143), *later(pod(0, 0, asked=False), 30)], WELL, 3, ("finished", 0)),
+        ([*pod(0, 143), *later(pod(0, 0, stopped=False), 30)], WELL, 3, ("finished", 0)),
         (THREE, State("exited", 5), 3, ("script-error", 1)),
         ([*pod(0, 143), *NEXT], State("running"), 3, ("running", 0)),
         ([*pod(0, 143), *NEXT], State("exited", 137), 3, ("agent-lost", 5)),

@@ -56,8 +56,8 @@ def script_plan(project: Path, value: str = "a b.py", *args: str, gpu_mode: str 
 
 
 def lab(project: Path, *, backend: str = "docker", module: str = "") -> Plan:
-    """``lab/`` with code, and data inside and beside it."""
-    for name in ("lab/code/fit.py", "lab/code/words.txt", "lab/sets/a/points.csv", "beside/more.csv"):
+    """``lab/`` with code, and data inside and outside."""
+    for name in ("lab/code/fit.py", "lab/code/words.txt", "lab/sets/a/points.csv", "outside/more.csv"):
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).touch()
     target = Target(kind="module", value=module) if module else Target(kind="script", value="code/fit.py")
@@ -70,8 +70,8 @@ def lab(project: Path, *, backend: str = "docker", module: str = "") -> Plan:
     [
         ("words.txt", {}, "seatrial run … --workdir /workspace/code"),
         ("../sets/a/points.csv", {}, "seatrial run … --workdir /workspace/code"),
-        ("../../beside/more.csv", {}, "seatrial run … --mount FOLDER:/beside"),
-        ("../beside/more.csv", {}, "seatrial run … --mount ../beside:/beside"),
+        ("../../outside/more.csv", {}, "seatrial run … --mount FOLDER:/outside"),
+        ("../outside/more.csv", {}, "seatrial run … --mount ../outside:/outside"),
         ("/home/me/lab/sets/a/points.csv", {}, "seatrial run … --mount ./sets:/home/me/lab/sets"),
         ("/mnt/none.csv", {}, "seatrial run … --mount FOLDER:/mnt"),
         ("/workspace/sets/none.csv", {}, "put it into sets/ of the project, or pass the script its path"),
@@ -195,8 +195,8 @@ def test_fix_repeats_the_typed_verb(tmp_path: Path, typed: str, fix: str, comman
     ],
 )
 def test_fix_repeats_place_and_gpus_but_no_variables(tmp_path: Path, fix: str, command: str) -> None:
-    asked = {"backend": "podman", "gpus": GpuRequest.parse("device=1"), "env": {"TOKEN": "private"}}
-    assert fixed(script_plan(tmp_path, "net.py", "--lr", "1", **asked), fix) == command
+    options = {"backend": "podman", "gpus": GpuRequest.parse("device=1"), "env": {"TOKEN": "private"}}
+    assert fixed(script_plan(tmp_path, "net.py", "--lr", "1", **options), fix) == command
 
 
 def test_missing_argument_of_a_tune_is_added_to_the_tune(tmp_path: Path) -> None:

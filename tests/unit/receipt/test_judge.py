@@ -158,8 +158,8 @@ def test_run_that_never_started_names_what_stopped_it(tmp_path, events, cause, w
     ],
 )
 def test_ctrl_c_ends_with_130_and_a_stop_request_does_not(tmp_path, signals, end, state, code):
-    asked = [at(30, "signal", "host", **{**ASKED, "signal": number}, origin="user") for number in signals]
-    receipt = Scenario([*prologue(), *running(20), *asked, *end], state=state, model=None).judge(tmp_path)
+    requests = [at(30, "signal", "host", **{**ASKED, "signal": number}, origin="user") for number in signals]
+    receipt = Scenario([*prologue(), *running(20), *requests, *end], state=state, model=None).judge(tmp_path)
     assert (receipt.exit_cause.id, receipt.exit_code, receipt.outcome.level) == ("stopped", code, "warning")
     assert receipt.exit_cause.words.startswith("Killed by the user after") == (9 in signals)
 
@@ -170,9 +170,9 @@ def test_ctrl_c_ends_with_130_and_a_stop_request_does_not(tmp_path, signals, end
      ("target", "pruner", "stopped", 1)],
 )  # fmt: skip
 def test_trial_is_pruned_only_by_the_hosts_word(tmp_path, source, origin, cause, code):
-    asked = at(12, "signal", source, origin=origin, why="its time was over", **ASKED)
+    request = at(12, "signal", source, origin=origin, why="its time was over", **ASKED)
     by_engine = at(12.1, "signal", origin="engine", **ASKED)
-    events = [*prologue(), *running(10), asked, by_engine, *ending(12.5, None, signal=15)]
+    events = [*prologue(), *running(10), request, by_engine, *ending(12.5, None, signal=15)]
     receipt = Scenario(events, model=None).judge(tmp_path)
     assert (receipt.exit_cause.id, receipt.exit_code) == (cause, code)
     assert ("its time was over" in receipt.outcome.words) == (source == "host")

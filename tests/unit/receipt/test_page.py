@@ -96,7 +96,7 @@ class TestLogEnd:
         assert read_log_end(tmp_path) is None
 
 
-def test_numbers_beside_charts_are_those_under_measured(scenario, tmp_path):
+def test_numbers_of_charts_are_those_under_measured(scenario, tmp_path):
     receipt = scenario("h200-success").judge(tmp_path)
     plots = {plot.id: plot for plot in receipt.plots}
     values = values_in_window(receipt, plots["gpu-0-busy"])

@@ -14,7 +14,7 @@ from .conftest import ALTERABLE, EXITED, H200, Scenario, at, ending, prologue, r
 
 
 def numbered(events):
-    """As an agent numbers them; the host's have no number."""
+    """Number the lines as an agent does; the host's have no number."""
     for seq, event in enumerate((event for event in events if event["source"] != "host"), 1):
         event["_seq"] = seq
     return events

@@ -17,7 +17,7 @@ from seatrial.receipt.section import Plot
 #: The package of this module: its templates are part of every other package's pages.
 PACKAGE = "seatrial.receipt.render"
 
-#: A plot as wide as two beside one another.
+#: Width of a plot that spans two columns.
 _WIDE = 784
 
 
