@@ -53,7 +53,9 @@ class Known(NamedTuple):
         fix: the command that fixes it as typed, or the change to make; the first one to try.
         sources: where it was reported or read, ``owner/repository#issue`` on GitHub or a page.
         severity: of the finding made from it.
-        healthy: a regular expression, case ignored: what has a symptom in it and is none is not looked at.
+        healthy: a regular expression, case ignored: text that has a symptom in it and is none is not looked at.
+        consequence: ``ended`` for a process that ended without the reason, ``missed`` for a missing rank.
+        follows: IDs of entries that this one follows from.
     """
 
     id: str
@@ -64,6 +66,8 @@ class Known(NamedTuple):
     sources: Tuple[str, ...]
     severity: str = "error"
     healthy: Optional[str] = None
+    consequence: str = ""
+    follows: Tuple[str, ...] = ()
 
     def without_healthy(self, text: str) -> str:
         """The text that its symptoms are looked for in."""

@@ -22,23 +22,13 @@ def cc(version: tuple[int, int]) -> str:
 
 
 @given(versions, versions)
-def test_a_cubin_runs_on_its_major_version_from_its_minor_on(code: tuple[int, int], device: tuple[int, int]) -> None:
-    assert runs_on(named("sm", code), cc(device)) == (device[0] == code[0] and device[1] >= code[1])
-
-
-@given(versions, versions)
-def test_ptx_runs_on_everything_later(code: tuple[int, int], device: tuple[int, int]) -> None:
+def test_device_code_runs_by_nvidias_rules(code: tuple[int, int], device: tuple[int, int]) -> None:
+    in_family = device[0] == code[0] and device[1] >= code[1]
+    assert runs_on(named("sm", code), cc(device)) == in_family
     assert runs_on(named("compute", code), cc(device)) == (device >= code)
-
-
-@given(st.sampled_from(["sm", "compute"]), versions, versions)
-def test_code_of_one_architecture_runs_on_it_alone(kind: str, code: tuple[int, int], device: tuple[int, int]) -> None:
-    assert runs_on(named(kind, code, "a"), cc(device)) == (device == code)
-
-
-@given(st.sampled_from(["sm", "compute"]), versions, versions)
-def test_code_of_a_family_runs_in_it(kind: str, code: tuple[int, int], device: tuple[int, int]) -> None:
-    assert runs_on(named(kind, code, "f"), cc(device)) == (device[0] == code[0] and device[1] >= code[1])
+    for kind in ("sm", "compute"):
+        assert runs_on(named(kind, code, "a"), cc(device)) == (device == code)
+        assert runs_on(named(kind, code, "f"), cc(device)) == in_family
 
 
 @given(st.text())
