@@ -87,7 +87,7 @@ class NvmlError(Exception):
 class GpuFact(NamedTuple):
     """A GPU, or MIG slice, as NVML reports it; what could not be read is None.
 
-    ``index`` is that of the (parent) GPU in PCI bus order. ``compute_mode`` is NVML's number, 0 = shared.
+    ``index`` counts (parent) GPUs in PCI bus order. ``compute_mode`` is NVML's number, 0 = shared.
     A slice has ``mig`` = "GPU index:MIG index" and ``parent_uuid``; its parent is listed too, ``mig_enabled``.
     """
 
@@ -109,8 +109,8 @@ class GpuFact(NamedTuple):
 class Inventory(NamedTuple):
     """Everything NVML lists.
 
-    ``cuda_driver_version`` is the newest CUDA the driver runs, "13.0". ``error`` is why there are no facts at all;
-    ``faults`` are sentences about single GPUs that NVML counts but cannot open or read.
+    ``cuda_driver_version`` is the newest CUDA the driver runs, "13.0". ``error`` is the reason if nothing could
+    be read; ``faults`` are sentences about single GPUs that NVML counts but cannot open.
     """
 
     driver_version: Optional[str]

@@ -1,4 +1,4 @@
-"""How often a target is started on one of several nodes and in pods, and which exit code its controller gets."""
+"""Restarts of a target on several nodes and in pods, and the exit code that its controller gets."""
 
 import os
 from pathlib import Path

@@ -160,7 +160,7 @@ def test_evidence_is_kept_for_a_reader_that_stalls_and_output_is_not(monkeypatch
     os.dup2(write_end, 1)
     try:
         journal = Journal(None)
-        output = journal.way_out(1)
+        output = journal.output_channel(1)
         for number in range(40):
             output.write(b"%d " % number + b"x" * 100_000 + b"\n")
             journal.write(events.Step(number=number))

@@ -35,7 +35,7 @@ class Reader(threading.Thread):
 
 
 def through(writes, pauses_s, stall_s=0.01):
-    """(what arrived, the way) of these (size, keep), each told apart by its number."""
+    """(bytes that arrived, the way) of these (size, keep), each known by its number."""
     read_end, write_end = os.pipe()
     reader = Reader(read_end, pauses_s)
     try:

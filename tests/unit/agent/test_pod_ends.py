@@ -53,7 +53,7 @@ def test_a_requested_end_of_a_pod_is_no_end_of_the_run(tmp_path: Path, answer: s
 
 
 def test_a_script_that_has_finished_by_itself_at_that_moment(tmp_path: Path) -> None:
-    """What it left behind keeps the agent: the request comes after the target's own end, and takes nothing from it."""
+    """Leftovers keep the agent: the request comes after the target's own end, and takes nothing from it."""
     shell = "trap '' TERM; sleep 1; echo left; sleep 3"
     left = f"import subprocess, sys\nsubprocess.Popen(['sh', '-c', {shell!r}])\nsys.exit(%d)\n"
     for number, code in enumerate((0, 7)):

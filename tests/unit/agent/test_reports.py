@@ -1,4 +1,4 @@
-"""Reports of the target: read as they grow, whatever the target makes of the file."""
+"""Reports of the target: read as they grow, from any kind of file."""
 
 import os
 

@@ -121,7 +121,7 @@ def test_causes(name: str, snapshot: SnapshotAssertion) -> None:
 
 
 def test_on_a_node_of_a_cluster_it_is_containerd_that_is_reported() -> None:
-    """Pods are started by containerd or CRI-O, whatever engine the submitter has."""
+    """Pods are started by containerd or CRI-O, not by the submitter's engine."""
     for lacking in ({"device_nodes": []}, {"libcuda": None, "cu_init": None}):
         finding = explain_missing([H200], [], {**GOOD, **lacking, "injection": "device-plugin"})
         assert "--runtime=containerd" in str(finding.fix) and "docker" not in str(finding.fix)

@@ -1,4 +1,4 @@
-"""Which device code runs on which GPU: NVIDIA's rules, and the four rooms that judge by them."""
+"""Device code runs on GPUs by NVIDIA's rules, for all who judge by them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_what_is_no_architecture_runs_nowhere(name: str) -> None:
 
 
 @given(st.lists(versions), versions)
-def test_the_rooms_agree(kept: list[tuple[int, int]], device: tuple[int, int]) -> None:
+def test_all_judges_of_device_code_agree(kept: list[tuple[int, int]], device: tuple[int, int]) -> None:
     runs = covers([named("sm", each) for each in kept], cc(device))
     assert gpu_missing.keeps_code_for([cc(each) for each in kept], cc(device)) == runs
     entries = [Entry(CUBIN, 10 * major + minor, (at, at + 1)) for at, (major, minor) in enumerate(kept)]

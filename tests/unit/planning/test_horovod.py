@@ -104,7 +104,7 @@ def test_what_nothing_stands_in_for_is_refused(project: Path, source: str, part:
     assert instead in refused.value.run and "seatrial run train.py --gpus 2" in refused.value.run
 
 
-def test_the_way_out_has_the_gpus_that_were_asked_for(project: Path) -> None:
+def test_the_output_channel_has_the_gpus_that_were_asked_for(project: Path) -> None:
     with pytest.raises(TargetError) as refused:
         plan_of(project, "import horovod.keras as hvd\n", gpus=4)
     assert refused.value.run is not None and "seatrial run train.py --gpus 4 " in refused.value.run

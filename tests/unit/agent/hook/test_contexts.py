@@ -1,4 +1,4 @@
-"""What the hook wraps of torch still does what it did: contexts without gradients, loaders without a length."""
+"""Wrapped functions of torch still work: contexts without gradients, loaders without a length."""
 
 import os
 import subprocess

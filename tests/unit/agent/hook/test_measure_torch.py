@@ -1,4 +1,4 @@
-"""Scripts that know nothing of us, with the hook and without: what it tells, and that they notice nothing."""
+"""Scripts that know nothing of us, with the hook and without: its reports, and equal results."""
 
 import pytest
 
