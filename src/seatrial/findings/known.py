@@ -38,7 +38,7 @@ _ANY_QUOTE = r"\\*[\"'`´“”‘’]"
 #: What stands behind a value at the end of a symptom and does not belong to it.
 _BEHIND = ".,;:)]\"'`"
 
-#: For texts that do not tell which engine printed them.
+#: For texts that do not show which engine printed them.
 ENGINE_WORDS = {"engine": "docker", "Engine": "Docker"}
 
 
@@ -121,7 +121,7 @@ def _value(shown: str) -> str:
     return value + ")" if value.count("(") > value.count(")") and shown[len(value) :].startswith(")") else value
 
 
-#: First words of titles and causes that are no names.
+#: First words of titles and causes that are not names.
 _SMALL = ("A", "An", "It", "No", "The", "There", "This")
 
 
