@@ -100,7 +100,7 @@ def test_against_the_plan(found: dict[str, Any], planned: dict[str, str], said: 
         assert finding.fix and finding.cause and "<" not in f"{finding.message} {finding.cause} {finding.fix}"
 
 
-def test_the_output_channel_names_the_build() -> None:
+def test_the_way_out_names_the_build() -> None:
     finding = mismatch({"torch": "2.13.0+cu130", "cuda": "13.0"}, image(CPU))
     assert finding is not None and 'requirements = ["torch==2.13.0+cpu"]' in str(finding.fix)
 

@@ -109,14 +109,14 @@ def test_code_and_versions(tmp_path: Path, source: str, requirements: str, said:
     assert caught.value.message.startswith(said) and caught.value.run
 
 
-def test_the_output_channel_of_a_removed_name(tmp_path: Path) -> None:
+def test_the_way_out_of_a_removed_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         plan(tmp_path, "from peft import prepare_model_for_int8_training\n", "peft\n")
     assert caught.value.run == "use peft.prepare_model_for_kbit_training, or pin peft<0.10"
 
 
 @pytest.mark.parametrize(
-    ("source", "listed", "output_channel", "pinned"),
+    ("source", "listed", "way_out", "pinned"),
     [
         ("from keras.preprocessing.text import Tokenizer", "tensorflow==2.19.0", "tensorflow<2.16", "tensorflow<2.16"),
         ("from keras.utils import np_utils", "tensorflow==2.15.0", "tensorflow<2.13", "tensorflow<2.13"),
@@ -129,12 +129,12 @@ def test_the_output_channel_of_a_removed_name(tmp_path: Path) -> None:
         ("from keras.utils import np_utils", "tensorflow==2.4.0\nkeras", "keras<2.13", "tensorflow==2.4.0\nkeras<2.13"),
     ],
 )
-def test_the_pin_that_is_named_is_a_output_channel(
-    tmp_path: Path, source: str, listed: str, output_channel: str, pinned: str
+def test_the_pin_that_is_named_is_a_way_out(
+    tmp_path: Path, source: str, listed: str, way_out: str, pinned: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         plan(tmp_path, source, listed)
-    assert caught.value.run is not None and caught.value.run.endswith(f", or pin {output_channel}")
+    assert caught.value.run is not None and caught.value.run.endswith(f", or pin {way_out}")
     plan(tmp_path, source, pinned)
 
 
