@@ -12,9 +12,6 @@ import pytest
 from seatrial.errors import UsageError
 from seatrial.images.lint.check import check_dockerfile
 from seatrial.images.lint.dockerfile import Remark
-from seatrial.images.plan import plan_image
-from seatrial.job.model import Job, Target
-from seatrial.job.script import ScriptFacts
 
 PY = "FROM python:3.11-slim\n"
 TORCH = "FROM pytorch/pytorch:2.3.0-cuda12.1-cudnn8-runtime\n"
@@ -71,9 +68,6 @@ FOUND = [
      f"RUN pip install torch==2.7.1 \\\n  --index-url {WHL}/cu118\n", "cuda-differs", "hint", 3),
     (f"FROM nvidia/cuda:12.1.1-devel-ubuntu22.04\nRUN pip install torch==2.0.1 -i {WHL}/cu117\n",
      "cuda-differs", "error", 2),
-    ("FROM nvidia/cuda:12.6.3-base-ubuntu24.04\nCMD python3 train.py\n", "python-missing", "error", 2),
-    ('FROM ubuntu:24.04\nRUN apt-get install -y python3\nCMD ["python", "x.py"]\n', "python-missing", "error", 3),
-    (CUDA + "RUN pip install torch==2.4.0\n", "python-missing", "error", 2),
     ("FROM nvidia/cuda:12.6.3-cudnn9-runtime-ubuntu24.04\n", "cudnn-name", "error", 1),
     ("FROM nvidia/cuda:11.8.0-cudnn-runtime-ubuntu22.04\n", "cudnn-name", "error", 1),
     ("FROM nvidia/cuda:12.1-base-ubuntu22.04\n", "dead-tag", "error", 1),
@@ -82,9 +76,6 @@ FOUND = [
     ("FROM nvidia/cuda:12.1.0-base\n", "dead-tag", "error", 1),
     ("FROM nvidia/cuda:13.0.1-base-ubuntu20.04\n", "dead-tag", "error", 1),
     ("FROM nvidia/cuda:12.2.0-base-ubuntu22.04\n", "old-tag", "hint", 1),
-    (PY + "USER root\n", "root", "warning", 2),
-    (PY + "RUN pip install torch\n", "no-pins", "warning", 2),
-    (PY + f"RUN pip install --pre torch --index-url {WHL}/nightly/cu126\n", "nightly-unpinned", "warning", 2),
     ("FROM python:3.12-slim\nRUN pip install torch==2.0.1\n", "python-version", "error", 2),
     (TORCH + "RUN pip install torch==2.1.0\n", "torch-twice", "warning", 2),
     (TORCH + "RUN pip install -U torch\n", "torch-twice", "warning", 2),
@@ -96,13 +87,6 @@ FOUND = [
     (PY + "ENV NVIDIA_VISIBLE_DEVICES=all\nRUN pip install torch==2.6.0+cpu\n", "cpu-torch", "error", 3),
     (PY + "ENV NVIDIA_VISIBLE_DEVICES=all\nRUN pip install tensorflow-cpu==2.15.0\n", "cpu-framework", "error", 3),
     (CUDA + "RUN pip install jax==0.6.0 flax\n", "cpu-framework", "error", 2),
-    (f"{UBUNTU}python3.11 python3-pip\nRUN pip3 install torch==2.1.0\n", "other-python", "warning", 3),
-    (f"{UBUNTU}python3.11 python3-pip\nRUN python3 -m pip install torch==2.1.0\n", "other-python", "warning", 3),
-    (f"{UBUNTU}python3.11-venv\nCMD x\nFROM a\nRUN pip install torch==2.1.0\n", "other-python", "warning", 5),
-    (f"{UBUNTU}python3.11 python3-pip\nRUN python3.11 -m pip install torch==2.1.0\nCMD [\"python3\", \"train.py\"]\n",
-     "other-python", "error", 4),
-    (f"FROM debian:12-slim\n{APT}python3.13 python3-pip\nRUN pip3 install torch==2.9.0\n", "other-python",
-     "warning", 3),
 ]  # fmt: skip
 
 
@@ -148,7 +132,7 @@ def test_trap_is_found_on_its_line(tmp_path: Path, text: str, id: str, severity:
     ids=lambda text: text[-40:],
 )
 def test_right_dockerfile_gets_no_remark(tmp_path: Path, text: str) -> None:
-    assert ids(tmp_path, text) <= {"root", "old-tag"}
+    assert ids(tmp_path, text) <= {"old-tag"}
 
 
 @pytest.mark.parametrize(
@@ -162,18 +146,6 @@ def test_right_dockerfile_gets_no_remark(tmp_path: Path, text: str) -> None:
         ("cpu-framework", f"{CUDA}RUN pip install jax[cuda12]==0.6.0\nRUN pip install jax flax\n"),
         ("cpu-framework", f"{CUDA}RUN pip install tensorflow-cpu==2.18.0 torch==2.9.0\n"),
         ("cpu-framework", f"{CUDA}RUN pip install jax==0.4.30 jaxlib==0.4.30+cuda12.cudnn89\n"),
-        ("other-python", f"{UBUNTU}python3.10 python3-pip\nRUN pip3 install torch==2.1.0\n"),
-        ("other-python", f"{UBUNTU}python3.11 python3-pip\nRUN python3.11 -m pip install a==1\nCMD python3.11 a.py\n"),
-        (
-            "other-python",
-            f"{UBUNTU}python3.11 python3-pip\n"
-            "RUN update-alternatives --install /usr/bin/python3 python3 /usr/bin/python3.11 1\nRUN pip3 install a==1\n",
-        ),
-        ("other-python", f"{UBUNTU}python3.11 curl\nRUN curl https://x/get-pip.py | python3.11\nRUN pip3 install a\n"),
-        ("other-python", f"{UBUNTU}python3.11-venv\nRUN python3.11 -m venv /v\nRUN pip3 install torch==2.1.0\n"),
-        ("other-python", f"{UBUNTU}python3.11\nRUN python3.11 -m pip install -U pip\nRUN pip3 install torch==2.1.0\n"),
-        ("other-python", f"{PY}{APT}python3.11\nRUN pip3 install a==1\n"),
-        ("other-python", "FROM alpine:3\nRUN apk add python3.11\nRUN pip3 install a==1\n"),
     ],
 )  # fmt: skip
 def test_neighbour_of_a_trap_is_not_that_trap(tmp_path: Path, id: str, text: str) -> None:
@@ -213,20 +185,6 @@ def test_torch_of_a_requirements_file_is_a_second_one(tmp_path: Path) -> None:
     assert "torch == 2.1.0 in requirements.txt" in remark.message
 
 
-def test_other_python_is_reported_once_with_both_versions(tmp_path: Path) -> None:
-    text = f"{UBUNTU}python3.11 python3-pip\nRUN pip3 install a==1\nRUN pip3 install b==1\n"
-    [remark] = [remark for remark in check(tmp_path, text) if remark.id == "other-python"]
-    assert "Python 3.10" in remark.message and "python3.11, which line 2 installs" in remark.message
-    assert remark.fix.startswith("python3.11 -m pip install")
-
-
-def test_advised_torch_is_the_planned_one(tmp_path: Path) -> None:
-    job = Job(project=tmp_path, target=Target(kind="script", value="train.py"))
-    plan, _ = plan_image(job, script=ScriptFacts(imports=("torch",), framework="torch"), cpu_only=True)
-    [remark] = [one for one in check(tmp_path, PY + "RUN pip install torch\n") if one.id == "no-pins"]
-    assert f"torch=={plan.stack['torch']}" in remark.fix
-
-
 def test_text_that_is_not_a_dockerfile_is_refused(tmp_path: Path) -> None:
     for text in ("", "hello\n", "RUN true\n"):
         with pytest.raises(UsageError, match="not a Dockerfile"):
@@ -242,7 +200,7 @@ def test_text_that_is_not_a_dockerfile_is_refused(tmp_path: Path) -> None:
     ("text", "code", "line"),
     [
         (PY + "ENV NVIDIA_VISIBLE_DEVICES=void\n", 1, "Dockerfile:2: error NVIDIA_VISIBLE_DEVICES is void"),
-        (PY + "USER root\n", 0, "Dockerfile:2: warning it runs as root"),
+        (PY + "ENV CUDA_VISIBLE_DEVICES=0\n", 0, "Dockerfile:2: warning programs in the container never use"),
     ],
 )
 def test_command_exits_with_1_only_for_an_error(tmp_path: Path, text: str, code: int, line: str) -> None:
