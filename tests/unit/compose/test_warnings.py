@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -59,15 +58,6 @@ FILES = {
         f"services:\n  a:\n    image: x\n    scale: 2\n    {GPU % 'count: 1'}\n",
         {(4, "replicas-share")},
     ),
-    "a port twice": (
-        "services:\n  a:\n    image: x\n    ports: ['18000:80']\n  b:\n    image: x\n    ports:\n      - '18000:81'\n",
-        {(8, "port-twice")},
-    ),
-    "a port on two addresses": (
-        "services:\n  a: {image: x, ports: ['127.0.0.1:18000:80']}\n  b: {image: x, ports: ['127.0.0.2:18000:80']}\n",
-        set(),
-    ),
-    "a port over TCP and UDP": ("services:\n  a: {image: x, ports: ['18000:80', '18000:80/udp']}\n", set()),
     "workers in the command": (
         "services:\n  a:\n    image: x\n    command: python train.py --num-workers 4\n",
         {(2, "shm-size")},
@@ -108,22 +98,6 @@ def test_workers_in_the_script_that_is_built_in(read, tmp_path: Path) -> None:
     warnings = check_compose(read(text))
     assert [(warning.place.line, warning.id) for warning in warnings] == [(2, "shm-size")]
     assert "train.py:2" in warnings[0].message
-
-
-def test_a_variable_that_is_not_set_is_named(read: Callable[..., ComposeFile]) -> None:
-    file = read(
-        """\
-        services:
-          a:
-            image: x
-            command: echo $$NOT_ONE ${GIVEN} ${LACKS:-default}
-            environment:
-              KEY: ${LACKING}
-        """,
-        GIVEN="1",
-    )
-    found = [each for each in check_compose(file) if each.id == "variable-unset"]
-    assert [(each.place.line, each.message.split()[2]) for each in found] == [(1, "LACKING")]
 
 
 def test_readers_that_wait_are_one_warning_with_the_long_form(read) -> None:
