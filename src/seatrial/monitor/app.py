@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from importlib import resources
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from seatrial.monitor.prometheus import CONTENT_TYPE, Exposition
 from seatrial.monitor.run_list import Projects
 from seatrial.receipt.render.pages import style_sheet
 from seatrial.runs.finalise import finalise
+from seatrial.system.host import Host
 from seatrial.web.guard import Guard
 
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -76,8 +77,8 @@ def _app(routes: list[Route], feed: Feed, exposition: Exposition, guard: Middlew
 class Housekeeping:
     """Makes the receipts of runs that have ended, as ``runs ls`` does; asks engines now and then."""
 
-    def __init__(self, projects: Projects, environ: Mapping[str, str]) -> None:
-        self._projects, self._environ, self._turn = projects, environ, 0
+    def __init__(self, projects: Projects, host: Host) -> None:
+        self._projects, self._host, self._turn = projects, host, 0
 
     def __call__(self) -> None:
         self._turn += 1
@@ -86,7 +87,7 @@ class Housekeeping:
         for _, run in self._projects.runs():
             if not run.ended:
                 try:
-                    finalise(run, self._environ)
+                    finalise(run, self._host)
                 except SeatrialError:  # its engine does not answer, or its plan is of another version: the list says so
                     continue
 

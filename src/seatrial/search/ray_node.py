@@ -28,6 +28,7 @@ from seatrial.search.runner import ending_as_read, follow_trial, leftover_proces
 from seatrial.search.search import Search
 from seatrial.search.space import Space
 from seatrial.search.trial import Trial
+from seatrial.system.host import Host
 
 #: Origin and reason of the stop when the searcher or the Ray worker has gone.
 GONE = ("search", "its searcher, or its worker of Ray, has gone")
@@ -76,7 +77,7 @@ class NodeSearch(Search):
     def job_of(self, trial: Trial) -> Job:
         """Raises GpusHeldError: a run that Ray does not know holds a GPU that Ray gave to this trial."""
         request = self.job.gpus
-        held = leases(self.environ).current(beside=request.share or 1.0) if request.devices else {}
+        held = leases(self.host).current(beside=request.share or 1.0) if request.devices else {}
         for uuid in held.keys() & set(request.devices):
             raise GpusHeldError(f"Run {held[uuid]} holds {uuid}, which Ray gave to this trial", run="seatrial runs ls")
         return self.job
@@ -118,13 +119,13 @@ def request_of(ids: list[str], requested: GpuRequest, gpus: tuple[Gpu, ...]) -> 
     return replace(requested, kind="devices", count=None, profile=None, devices=tuple(uuids[each] for each in ids))
 
 
-def job_on_node(order: Mapping[str, Any], environ: Mapping[str, str]) -> Job:
+def job_on_node(order: Mapping[str, Any], host: Host) -> Job:
     """Return the trial's job: in this node's folder of the project, on the GPUs that Ray gave it."""
     job = Job.model_validate_json(order["job"], strict=False)
     project = Path(order["project"])
     update: dict[str, Any] = {"project": project}
     if job.gpus.kind != "none":
-        update["gpus"] = request_of(order["gpus"], job.gpus, read_host(environ).gpus)
+        update["gpus"] = request_of(order["gpus"], job.gpus, read_host(host).gpus)
     if order["copied"]:
         models = project / ".seatrial" / "models" / f"{order['number']}"
         update["models"] = DataMount(source=models, read_only=False)
@@ -134,7 +135,7 @@ def job_on_node(order: Mapping[str, Any], environ: Mapping[str, str]) -> Job:
     return job.model_copy(update=update)
 
 
-def run_trial(order: Mapping[str, Any], study: RemoteStudy, commands: IO[str], environ: Mapping[str, str]) -> None:
+def run_trial(order: Mapping[str, Any], study: RemoteStudy, commands: IO[str], host: Host) -> None:
     """Run the trial from start to end; every outcome is sent."""
     trial = Trial(order["number"], order["settings"], "running")
     try:
@@ -142,8 +143,8 @@ def run_trial(order: Mapping[str, Any], study: RemoteStudy, commands: IO[str], e
             study=study,  # type: ignore[arg-type]  # the part of a study that a trial needs
             space=Space(()),
             objective=None if order["objective"] is None else Objective(*order["objective"]),
-            job=job_on_node(order, environ),
-            environ=environ,
+            job=job_on_node(order, host),
+            host=host,
             say=lambda line: study.send("say", line=line),
         )
         threading.Thread(target=_listen, args=(commands, search), daemon=True).start()
@@ -153,7 +154,7 @@ def run_trial(order: Mapping[str, Any], study: RemoteStudy, commands: IO[str], e
             return
         gpus = run.plan().gpus
         reading, state = follow_trial(search, trial, run, just_started=True)
-        receipt = finalise(run, environ, ended=state)
+        receipt = finalise(run, host, ended=state)
         if (left := leftover_processes(run, gpus, search.over)) is not None:
             search.say(f"trial {trial.number}: {left}")
         if receipt is None:
@@ -185,7 +186,7 @@ def main() -> None:
         os.dup2(null, descriptor)
     if line := sys.stdin.readline():
         order = json.loads(line)
-        run_trial(order, RemoteStudy(out, order["series"]), sys.stdin, dict(os.environ))
+        run_trial(order, RemoteStudy(out, order["series"]), sys.stdin, Host())
 
 
 if __name__ == "__main__":

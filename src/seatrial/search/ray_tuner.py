@@ -32,6 +32,7 @@ from seatrial.search.metrics import ending_of
 from seatrial.search.search import Search
 from seatrial.search.trial import Ending, Trial
 from seatrial.system.command import dialogue
+from seatrial.system.host import Host
 
 #: How often the terminal's line is drawn, and a trial's worker checks if it is to end.
 _LOOK_S = 0.2
@@ -206,7 +207,6 @@ def _node_check() -> Any:
     """Return the function that runs on each node. Ray sends its code: a node may have no seatrial to import."""
 
     def check(backend: str, gpus_wanted: bool, marker: str, text: str) -> dict[str, Any]:
-        import os
         import sys
         from pathlib import Path
 
@@ -217,7 +217,7 @@ def _node_check() -> Any:
             answer["version"] = seatrial.__version__
             from seatrial.backends import table
 
-            table.choose(backend, dict(os.environ), gpus_wanted=gpus_wanted)
+            table.choose(backend, Host(), gpus_wanted=gpus_wanted)
         except Exception as error:  # noqa: BLE001  # another version may raise anything
             answer["problem"] = str(error)
         try:
@@ -269,8 +269,8 @@ class RunTrial(tune.Trainable):  # type: ignore[misc]  # ray has no types here
     def step(self) -> dict[str, Any]:
         """Start the run, the first time; return its messages of a second, and ``done`` with the last."""
         if self._commands is None:
-            environ = {key: value for key, value in os.environ.items() if not key.startswith(_RAY_VARIABLES)}
-            process = dialogue([sys.executable, "-m", "seatrial.search.ray_node"], environ)
+            env = {key: value for key, value in os.environ.items() if not key.startswith(_RAY_VARIABLES)}
+            process = dialogue([sys.executable, "-m", "seatrial.search.ray_node"], env)
             self._commands = process.commands
             self._send(self._order)
             threading.Thread(target=self._read, args=(process.lines, self._ended), daemon=True).start()
@@ -318,7 +318,7 @@ class RunTrial(tune.Trainable):  # type: ignore[misc]  # ray has no types here
 def run_trials(search: Search) -> None:
     """Run trials until there are no more."""
     connect(search.address)
-    store = RunStore(search.job.project, search.environ)
+    store = RunStore(search.job.project, search.host)
     store.root.mkdir(mode=0o700, parents=True, exist_ok=True)
     marker = store.record / f"ray-{secrets.token_hex(4)}"
     marker.write_text(secrets.token_hex(16))
@@ -343,7 +343,7 @@ def _adopt_lost(search: Search, store: RunStore) -> None:
     """Take over the trials of a searcher that has gone: record those that ended well, and run the rest again."""
     for trial in search.study.take_lost():
         run = store.run(trial.run_id or "-")
-        receipt = finalise(run, search.environ) if run.folder.is_dir() else None
+        receipt = finalise(run, search.host) if run.folder.is_dir() else None
         ending = None if receipt is None else ending_of(receipt, search.objective)
         if ending is not None and ending.state == "done" and (ending.value is not None or search.objective is None):
             search.end_trial(trial, ending)

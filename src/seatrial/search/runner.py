@@ -109,7 +109,7 @@ def _run_one(search: Search, trial: Trial, free: Callable[[], None]) -> None:
         if (handle := run.handle()) is not None:
             why = "the study cannot be written"
             grace_s = run.plan().job.grace_s
-            request_stop(run, backend_of(handle, search.environ), handle, grace_s, origin="search", why=why)
+            request_stop(run, backend_of(handle, search.host), handle, grace_s, origin="search", why=why)
         raise
     recorded = threading.Event()
 
@@ -119,7 +119,7 @@ def _run_one(search: Search, trial: Trial, free: Callable[[], None]) -> None:
         if not gpus:  # without a GPU the next trial need not wait until the container is removed
             free()
 
-    receipt = finalise(run, search.environ, ended=state, judged=judged)
+    receipt = finalise(run, search.host, ended=state, judged=judged)
     if (left := leftover_processes(run, gpus, search.over)) is not None:
         search.say(f"trial {trial.number}: {left}")
     if receipt is not None and not recorded.is_set():  # another process has made the receipt
@@ -130,8 +130,8 @@ def _run_of_lost(search: Search, trial: Trial) -> Run | None:
     """Return the run that this trial has already; None if it never started."""
     if trial.run_id is None:
         return None
-    run = RunStore(search.job.project, search.environ).run(trial.run_id)
-    if run.folder.is_dir() and handle_of(run, search.environ) is not None:
+    run = RunStore(search.job.project, search.host).run(trial.run_id)
+    if run.folder.is_dir() and handle_of(run, search.host) is not None:
         search.say(f"trial {trial.number}: its searcher has gone; following run {run.id}")
         return run
     return None
@@ -146,7 +146,7 @@ def start_trial(search: Search, trial: Trial) -> Run | None:
                 if search.over.is_set():
                     break
                 job = search.job_of(trial)
-                prepared = launch.prepare(job, search.environ, building=lambda: _building(search))
+                prepared = launch.prepare(job, search.host, building=lambda: _building(search))
                 search.study.begin(trial.number, prepared.run.id)
                 if not start_run(search, prepared):
                     break
@@ -172,7 +172,7 @@ def start_run(search: Search, prepared: Prepared) -> bool:
     """
     try:
         with _building(search) as progress:
-            launch.start(prepared, search.environ, launch.without_cached(progress))
+            launch.start(prepared, search.host, launch.without_cached(progress))
     except KeyboardInterrupt:
         return False
     return True
@@ -217,7 +217,7 @@ def follow_trial(search: Search, trial: Trial, run: Run, *, just_started: bool) 
             why = search.report(trial, step, value) if step > known else None
             stop = stop or (("pruner", why) if why is not None else None)
         if search.killed.is_set() and (handle := run.handle()) is not None:
-            backend_of(handle, search.environ).kill(handle)
+            backend_of(handle, search.host).kill(handle)
         stop = stop or search.why_stop()
         if stop is not None and not stopping:
             stopping = True
@@ -227,7 +227,7 @@ def follow_trial(search: Search, trial: Trial, run: Run, *, just_started: bool) 
         if reading is not None:
             reading.output(stream, data)
 
-    state = follow(run, output, search.environ, just_started=just_started, between_looks=look)
+    state = follow(run, output, search.host, just_started=just_started, between_looks=look)
     if reading is not None:
         reading.finish()
         for step, value in reading.new():
@@ -245,7 +245,7 @@ def ending_as_read(receipt: Receipt, objective: Objective | None, reading: Readi
 def _stop_run(search: Search, run: Run, origin: str, why: str | None) -> None:
     """Send SIGTERM in a thread of its own: stopping waits until the run has ended."""
     if (handle := run.handle()) is not None:
-        arguments = (run, backend_of(handle, search.environ), handle, run.plan().job.grace_s)
+        arguments = (run, backend_of(handle, search.host), handle, run.plan().job.grace_s)
         threading.Thread(
             target=request_stop, args=arguments, kwargs={"origin": origin, "why": why}, daemon=True
         ).start()
