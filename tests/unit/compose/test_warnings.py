@@ -8,6 +8,7 @@ import pytest
 
 from seatrial.compose.read import ComposeFile
 from seatrial.compose.warnings import check_compose, short_form
+from tables import constant
 
 GPU = "deploy: {resources: {reservations: {devices: [{driver: nvidia, %s, capabilities: [gpu]}]}}}"
 
@@ -18,75 +19,13 @@ def found(file: ComposeFile) -> set[tuple[int, str]]:
     return {(warning.place.line, warning.id) for warning in check_compose(file)}
 
 
-FILES = {
-    "one GPU for two": (
-        f"services:\n  a:\n    image: x\n    {FIRST}\n  b:\n    image: x\n    {BOTH}\n",
-        {(7, "same-gpu")},
-    ),
-    "one GPU for two, one after the other": (
-        f"services:\n  a:\n    image: x\n    {FIRST}\n  b:\n    image: x\n"
-        f"    {FIRST}\n    depends_on: {{a: {{condition: service_completed_successfully}}}}\n",
-        set(),
-    ),
-    "every GPU beside another": (
-        f"services:\n  a:\n    image: x\n    {GPU % 'count: all'}\n  b:\n    image: x\n    {GPU % 'count: 1'}\n",
-        {(4, "same-gpu")},
-    ),
-    "counts": (
-        f"services:\n  a:\n    image: x\n    {GPU % 'count: 1'}\n  b:\n    image: x\n    {GPU % 'count: 1'}\n",
-        set(),
-    ),
-    "another maker's": ("services:\n  a:\n    image: x\n    devices: [/dev/kfd]\n", {(4, "not-nvidia")}),
-    "a variable alone": (
-        "services:\n  a:\n    image: x\n    environment:\n      - NVIDIA_VISIBLE_DEVICES=all\n",
-        {(5, "variable-alone")},
-    ),
-    "for Swarm": (
-        "services:\n  a:\n    image: x\n    deploy:\n      resources:\n        reservations:\n"
-        "          generic_resources:\n            - discrete_resource_spec: {kind: gpu, value: 1}\n",
-        {(7, "for-swarm")},
-    ),
-    "counted from outside": (
-        f"services:\n  a:\n    image: x\n    {SECOND}\n    environment:\n      - CUDA_VISIBLE_DEVICES=1\n",
-        {(6, "counted-from-outside")},
-    ),
-    "counted from inside": (
-        f"services:\n  a:\n    image: x\n    {GPU % 'count: 2'}\n    environment: {{CUDA_VISIBLE_DEVICES: '1'}}\n",
-        set(),
-    ),
-    "replicas": (
-        f"services:\n  a:\n    image: x\n    scale: 2\n    {GPU % 'count: 1'}\n",
-        {(4, "replicas-share")},
-    ),
-    "workers in the command": (
-        "services:\n  a:\n    image: x\n    command: python train.py --num-workers 4\n",
-        {(2, "shm-size")},
-    ),
-    "workers and room": (
-        "services:\n  a:\n    image: x\n    shm_size: 2gb\n    command: python train.py --workers=4\n",
-        set(),
-    ),
-    "workers and the host's": ("services:\n  a: {image: x, ipc: host, command: python train.py --workers 4}\n", set()),
-    "a server's workers": (
-        "services:\n  a: {image: x, command: mlflow server --workers 4, ports: ['18000:5000']}\n",
-        set(),
-    ),
-    "a server of a network with workers that load data": (
-        "services:\n  a: {image: x, command: python api.py --num-workers 4, ports: ['18000:5000']}\n",
-        {(2, "shm-size")},
-    ),
-    "no workers": ("services:\n  a: {image: x, command: python train.py --num-workers 0}\n", set()),
-    "a framework that has them": (
-        f"services:\n  a:\n    image: x\n    command: yolo train data=coco8.yaml\n    {GPU % 'count: 1'}\n",
-        {(2, "shm-size")},
-    ),
-}
+FILES = constant(__file__, "FILES")
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_what_is_found(read, name: str) -> None:
     text, expected = FILES[name]
-    assert found(read(text)) == expected
+    assert found(read(text)) == set(expected)
 
 
 def test_workers_in_the_script_that_is_built_in(read, tmp_path: Path) -> None:

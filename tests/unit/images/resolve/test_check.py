@@ -19,6 +19,7 @@ from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import ImagePlan
 from seatrial.job.script import ScriptFacts
 from seatrial.system.host import Host
+from tables import cases
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the wheels are for x86-64")
 
@@ -70,28 +71,7 @@ def plan(tmp_path: Path, index: Index) -> Planner:
 
 
 @pytest.mark.parametrize("html", [False, True])
-@pytest.mark.parametrize(
-    ("requirements", "python"),
-    [
-        ("numpy==1.17.4\n", "3.8"),
-        ("numpy<1.20\n", "3.8"),
-        ("numpy~=1.17.0\n", "3.8"),
-        ("numpy==1.17.*\n", "3.8"),
-        ("numpy==1.23.2\n", "3.11"),
-        ("numpy<2\n", "3.11"),
-        ("numpy==2.5.0\n", "3.12"),
-        ("numpy\n", "3.11"),
-        ("numpy>=1.17\n", "3.11"),
-        ("scipy>=1.18\n", "3.12"),
-        ("scipy>=1.18\ntorch>=2.9\n", "3.12"),
-        ("numpy==1.17.4 ; python_version < '3.9'\n", "3.11"),
-        ("numpy==1.17.4 ; sys_platform == 'win32'\n", "3.11"),
-        ("plain==1.0\n", "3.11"),
-        ("old-source==0.7.2\n", "3.11"),
-        ("torch==1.4.0\nnumpy==1.17.4\nold_source==0.7.2\n", "3.8"),
-        ("-c pins.txt\nnumpy\n", "3.8"),
-    ],
-)
+@cases("requirements", "python")
 def test_the_python_follows_the_pins(plan: Planner, requirements: str, python: str, html: bool) -> None:
     plan.index.html = html
     (plan.project / "pins.txt").write_text("numpy==1.17.4\n")
@@ -108,14 +88,7 @@ def test_list_is_resolved_once(plan: Planner) -> None:
     assert len(plan.index.requested) == before
 
 
-@pytest.mark.parametrize(
-    ("requirements", "python"),
-    [
-        ("transformers==4.15.0", "3.9"),  # its tokenizers<0.11 has no later wheel
-        ("transformers==4.24.0", "3.11"),
-        ("transformers>=4.15.0", "3.11"),
-    ],
-)
+@cases("requirements", "python")
 def test_requirement_of_a_pinned_release_decides_too(plan: Planner, requirements: str, python: str) -> None:
     plan.index.has("transformers", "transformers-4.15.0-py3-none-any.whl")
     plan.index.has("transformers", "transformers-4.24.0-py3-none-any.whl")
@@ -134,20 +107,7 @@ def test_package_built_from_source_is_named(plan: Planner) -> None:
     assert [choice.value for choice in plan.choices if choice.what == "from source"] == ["old-source==0.7.2"]
 
 
-@pytest.mark.parametrize(
-    ("requirements", "part"),
-    [
-        ("numpy==1.99.0\n", "numpy==1.99.0 (requirements.txt): the package index has no such version"),
-        ("numpy==1.99.0\n", "change the version, to numpy==1.23.2 for example"),
-        ("numpyy==1.0\n", "numpyy==1.0 (requirements.txt): the package index has no package numpyy"),
-        ("apex==0.9.10\n", "apex on the index is another project"),
-        ("apex==0.9.10\n", "write git+https://github.com/NVIDIA/apex in requirements.txt"),
-        ("tensorflow==1.15.0\n", "the requirements contradict each other on Python 3.11"),
-        ("winonly==1.0\n", "name an image that has them: seatrial run --image"),
-        ("early==1.0\nlate==1.0\n", "the requirements contradict each other on Python 3.11"),
-        ("torch==2.13.0\nearly==1.0\n", "early==1.0 has no wheels with a matching Python"),
-    ],
-)
+@cases("requirements", "part")
 def test_list_that_cannot_be_installed_is_refused(plan: Planner, requirements: str, part: str) -> None:
     plan.index.wheels("tensorflow", "1.15.0", "35 36 37")
     plan.index.wheels("tensorflow", "2.21.0", "310 311")
