@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import json
 import multiprocessing
-import os
 import tempfile
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 from seatrial.backends.kubernetes.client import Cluster
 from seatrial.backends.kubernetes.collect import collecting
+from seatrial.system.host import Host
 
 RUN = "20261121-000000-many"
 LABELS = {"app.kubernetes.io/managed-by": "seatrial", "seatrial.run": RUN}
@@ -57,7 +57,7 @@ def in_batches(cluster: Cluster, work: list[Any], size: int = 40) -> None:
 
 def disturb(pods: int, rate: float, seconds: float, done: Any) -> None:
     """Change a pod and report an event, ``rate`` times a second; how many were done."""
-    cluster, number, began = Cluster(os.environ), 0, time.monotonic()
+    cluster, number, began = Cluster(Host(Host())), 0, time.monotonic()
     while time.monotonic() < began + seconds:
         name = f"many-{number % pods}"
         cluster.patch(f"{PODS}/{name}", {"metadata": {"annotations": {"changed": str(number)}}})
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--rate", type=float, default=20.0)
     arguments = parser.parse_args()
-    cluster = Cluster(os.environ)
+    cluster = Cluster(Host(Host()))
     found: dict[str, Any] = {"pods": arguments.pods}
     in_batches(cluster, [cluster.request("POST", PODS, body=pod(number)) for number in range(arguments.pods)])
     try:

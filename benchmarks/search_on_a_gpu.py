@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from seatrial.probe.nvml import NvmlError, inventory, load
 from seatrial.runs.store import RunStore
 from seatrial.search.search import find_study
 from seatrial.search.trial import Trial
+from seatrial.system.host import Host
 
 #: Holds 2 GB of the GPU and computes for some seconds; reports a loss that falls to what the setting allows.
 SCRIPT = """
@@ -100,7 +100,7 @@ class Bench:
     def _search(self, name: str, *flags: str, study: str | None = None) -> None:
         before, begun = used_bytes(), time.monotonic()
         code, said = self._seatrial(*self.sweep, *flags, "--study", study or name)
-        trials = find_study(RunStore(self.project, os.environ), study or name).trials()
+        trials = find_study(RunStore(self.project, Host(Host())), study or name).trials()
         receipts = [self._receipt(trial.run_id) for trial in trials]
         self.told[name] = {
             "exit_code": code,

@@ -24,13 +24,14 @@ from seatrial.runs.store import RunStore
 from seatrial.search.search import find_study
 from seatrial.search.study import FILE, Study
 from seatrial.search.trial import Ending, Trial
+from seatrial.system.host import Host
 
 SEEDS = 10
 
 
 def main() -> None:
     project, name = Path(sys.argv[1]), sys.argv[2]
-    store = RunStore(project, os.environ)
+    store = RunStore(project, Host(Host()))
     study = find_study(store, name)
     objective, space = study.definition.parsed_objective(), study.definition.parsed_space()
     assert objective is not None, "the grid was run with --metric"

@@ -14,6 +14,7 @@ from typing import Any
 from cli_project import Project
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore
+from seatrial.system.host import Host
 
 IMAGE = "python:3.11-slim-bookworm"
 READY = '[image]\nready = "python:3.11-slim-bookworm"\n'
@@ -95,14 +96,14 @@ class Arena:
     def close(self) -> None:
         left = [self.stranger]
         for project in self.projects:
-            for run in RunStore(project.folder, project.environ).all():
+            for run in RunStore(project.folder, Host(project.environ)).all():
                 left += self.containers(run.id) if not run.ended else []
         subprocess.run([*self.engine, "rm", "--force", *left], capture_output=True)
 
 
 def record(project: Project, run_id: str | None = None) -> Run:
     """The host's record of a run, by default the last one that has one."""
-    store = RunStore(project.folder, project.environ)
+    store = RunStore(project.folder, Host(project.environ))
     recorded = [run for run in store.all() if run.recorded]
     return recorded[-1] if run_id is None else store.run(run_id)
 

@@ -13,6 +13,8 @@ from urllib.parse import unquote, urlsplit
 
 import yaml
 
+from seatrial.system.host import Host
+
 #: An answer that is a refusal.
 FORBIDDEN, MISSING = 403, 404
 _WORDS = {FORBIDDEN: "Forbidden", MISSING: "NotFound"}
@@ -24,7 +26,7 @@ def cluster_api(folder: Path, answers: Mapping[str, Any]) -> Iterator[tuple[Any,
     from seatrial.backends.kubernetes.client import Cluster
 
     with api_server(folder, answers) as (kubeconfig, asked):
-        yield Cluster({"KUBECONFIG": str(kubeconfig)}), asked
+        yield Cluster(Host({"KUBECONFIG": str(kubeconfig)})), asked
 
 
 @contextmanager

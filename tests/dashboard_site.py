@@ -19,6 +19,7 @@ from seatrial.monitor.run_view import provisional
 from seatrial.receipt.store import write_receipt
 from seatrial.runs.run import Run
 from seatrial.system import names
+from seatrial.system.host import Host
 from seatrial.web import server
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -52,11 +53,11 @@ def a_run(store, id, name=None, stdout=b"", offset=0.0, ended=False):
 def serve(store, token=None, interval_s=0.3, hidden=NOBODY, environ=None):
     """(address, the server, its thread, the fake GPU). With an environment: every project that it leads to."""
     gpu = FakeGpu(utilization_pct=41)
-    reader = Reader(Names(NO_ENGINES), pynvml=FakeNvml([gpu]))
+    reader = Reader(Names(Host(NO_ENGINES)), pynvml=FakeNvml([gpu]))
     exposition = Exposition(list)
     feed = Feed(reader.read, interval_s=interval_s, on_reading=exposition.renew)
     sock = server.listen("dashboard", "127.0.0.1", 0)
-    made = dashboard_app(Api(Projects(store, environ), feed, hidden), feed, exposition, token)
+    made = dashboard_app(Api(Projects(store, Host(environ)), feed, hidden), feed, exposition, token)
     running = server.Server(made, on_stop=feed.stop)
     thread = threading.Thread(target=running.run, kwargs={"sockets": [sock]}, daemon=True)
     thread.start()

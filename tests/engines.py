@@ -19,6 +19,7 @@ from seatrial.backends.containers.docker import Docker
 from seatrial.backends.containers.podman import Podman
 from seatrial.backends.kubernetes.client import Cluster
 from seatrial.backends.kubernetes.survey import INDEXED_SINCE, read_version
+from seatrial.system.host import Host
 
 IMAGE = "python:3.11-slim-bookworm"
 
@@ -210,7 +211,7 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory, node_docker: Docker) ->
 
 @pytest.fixture(scope="session")
 def cluster(kubeconfig: Path) -> Cluster:
-    return Cluster({"KUBECONFIG": str(kubeconfig)})
+    return Cluster(Host({"KUBECONFIG": str(kubeconfig)}))
 
 
 @pytest.fixture

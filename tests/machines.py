@@ -1,6 +1,6 @@
 """A whole machine for doctor's tests: a root with a driver in it, NVML, engines, and a container that was looked into.
 
-``healthy()`` has nothing wrong; tests break one thing. Import as ``from machines import Host, healthy``.
+``healthy()`` has nothing wrong; tests break one thing. Import as ``from machines import FakeHost, healthy``.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from typing import Any
 from fakes import FakeGpu, FakeNvml, FakeNvmlError
 from seatrial.backends.base import ImageFacts
 from seatrial.backends.containers.injection import InjectionPlan
-from seatrial.doctor.facts.inspection import InspectionRequest
-from seatrial.doctor.facts.machine import Machine
+from seatrial.doctor.inspection import InspectionRequest
+from seatrial.doctor.machine import Machine
 from seatrial.errors import EngineUnavailableError
 from seatrial.system.command import Completed
+from seatrial.system.host import Host
 from unit.probe import driver_trees as trees
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -79,7 +80,7 @@ class HealthNvml(FakeNvml):
 
 
 @dataclass
-class Host:
+class FakeHost:
     """What a test may break before it asks for the machine.
 
     Attributes:
@@ -152,7 +153,7 @@ class Host:
         nvml = HealthNvml(list(self.gpus), self.nvml_error)  # type: ignore[arg-type]
         nvml.driver = self.nvml_driver
         machine = Machine(
-            self.environ,
+            Host(self.environ),
             root=self.root,
             run=self._run,
             pynvml=nvml,
@@ -266,9 +267,9 @@ def inside(**changes: Any) -> dict[str, Any]:
     return copy.deepcopy({**facts, **changes})
 
 
-def healthy(root: Path) -> Host:
+def healthy(root: Path) -> FakeHost:
     """An Ubuntu with one H200, driver 580, Docker with the toolkit, and an image with torch for CUDA 13."""
-    host = Host(root, [HealthGpu()])
+    host = FakeHost(root, [HealthGpu()])
     trees.ubuntu(root)
     for name in ("nvidia-container-runtime-hook", "nvidia-container-runtime", "docker"):
         host.write(f"/usr/bin/{name}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,20 +38,22 @@ CDI = ("nvidia.com/gpu=0", "nvidia.com/gpu=1", "nvidia.com/gpu=all")
 
 def a_host(folder: Path, gpus: tuple[Gpu, ...] = (), **facts: Any) -> HostFacts:
     """A machine of 64 GB, of a user whose folders are in ``folder``. No engine answers there."""
-    host = HostFacts(
-        inventory=Inventory("580.159.04" if gpus else None, "13.0" if gpus else None, []),
-        gpus=gpus,
-        find_driver=lambda: DriverFiles(version=None),
-        uid=1000,
-        gid=1000,
-        user_name="ada",
-        cache_folder=folder / "cache",
-        state_folder=folder / "state",
-        memory_bytes=64 * 10**9,
-        most_pids=32768,
-        environ={"SEATRIAL_DOCKER": "/nowhere/docker", "SEATRIAL_PODMAN": "/nowhere/podman"},
-    )
-    return replace(host, **facts)
+    host = HostFacts(facts.pop("environ", {"SEATRIAL_DOCKER": "/nowhere/docker", "SEATRIAL_PODMAN": "/nowhere/podman"}))
+    known = {
+        "inventory": Inventory("580.159.04" if gpus else None, "13.0" if gpus else None, []),
+        "gpus": gpus,
+        "find_driver": lambda: DriverFiles(version=None),
+        "uid": 1000,
+        "gid": 1000,
+        "user_name": "ada",
+        "cache_folder": folder / "cache",
+        "state_folder": folder / "state",
+        "memory_bytes": 64 * 10**9,
+        "most_pids": 32768,
+    }
+    for name, value in {**known, **facts}.items():
+        setattr(host, name, value)
+    return host
 
 
 def a_site(

@@ -21,7 +21,7 @@ from seatrial import api, train
 from seatrial.api.doctor import Examination
 from seatrial.cli import VERBS
 from seatrial.cli.options import command_of
-from seatrial.doctor.chain import CHAIN
+from seatrial.doctor.examine import CHAIN
 from seatrial.errors import SeatrialError
 from seatrial.events import schema
 from seatrial.findings.catalogue import LAYERS, entries

@@ -15,6 +15,7 @@ from seatrial.backends.containers.env_file import read_env_file
 from seatrial.images.plan import plan_image
 from seatrial.images.recipes import RECIPES
 from seatrial.job.script import ScriptFacts
+from seatrial.system.host import Host
 
 CONFIG: dict[str, Any] = {
     "name": "baseline",
@@ -106,7 +107,7 @@ def test_keys_of_any_value(project: Path, cases: int) -> None:
 def test_env_file(project: Path, cases: int) -> None:
     def read(data: bytes) -> object:
         (project / "settings.env").write_bytes(data)
-        return read_env_file(project / "settings.env", {"HOME": "/"})
+        return read_env_file(project / "settings.env", Host({"HOME": "/"}))
 
     attack(read, nearly("# comment\nA=b\nHOME\nB='c d'\n"), cases)
 

@@ -15,7 +15,8 @@ from fuzz.attack import assert_told, attack, one_case
 from fuzz.hostile import BOMB, as_json, changed_values, nearly
 from seatrial.backends.containers.cdi import CdiSpecs, read_specs
 from seatrial.backends.kubernetes.client import Cluster
-from seatrial.doctor.facts import cluster
+from seatrial.doctor import cluster
+from seatrial.system.host import Host
 
 SPEC: dict[str, Any] = {
     "cdiVersion": "0.5.0",
@@ -112,7 +113,7 @@ def ask(path: Path, data: bytes) -> object:
     """Sign in with it. Nothing listens on the port, so that this ends in an error of ours at the latest."""
     path.write_bytes(data)
     environ = {"KUBECONFIG": str(path), "HOME": str(path.parent)}
-    return Cluster(environ).namespace
+    return Cluster(Host(environ)).namespace
 
 
 def test_kubeconfig(tmp_path: Path, cases: int) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from seatrial.system.host import Host
+
 for needed in ("starlette", "uvicorn", "playwright"):
     pytest.importorskip(needed, reason=f"{needed} is not installed")
 
@@ -36,7 +38,7 @@ def axe() -> str:
 @pytest.fixture(scope="module")
 def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     folder = tmp_path_factory.mktemp("pages")
-    store = RunStore(folder, {"SEATRIAL_STATE": str(folder / "state")})
+    store = RunStore(folder, Host({"SEATRIAL_STATE": str(folder / "state")}))
     ids = [f"20261121-00000{number}-aaaa" for number in range(3)]
     folders = [a_run(store, id, name=f"run-{id[14]}", ended=id != ids[2], stdout=b"step 1\n") for id in ids]
     first, second = (load(each) for each in folders[:2])

@@ -18,6 +18,7 @@ from seatrial.job.plan import Plan
 from seatrial.job.script import script_facts
 from seatrial.planning.plan import make_plan
 from seatrial.runs.cluster_ready import make_image_ready
+from seatrial.system.host import Host
 
 pytestmark = pytest.mark.docker
 
@@ -50,7 +51,7 @@ def made(project: Path, tmp_path: Path, code: str, registry: str | None, ready: 
     )
     plan = make_plan(job, a_site("k8s", tmp_path, project), script_facts(job.target, project))
     shown: list[str] = []
-    make_image_ready(plan, tmp_path, {}, shown.append)
+    make_image_ready(plan, tmp_path, Host({}), shown.append)
     return plan, "\n".join(shown)
 
 

@@ -22,6 +22,7 @@ from seatrial.backends.containers.docker import Docker
 from seatrial.compose.client import docker_compose
 from seatrial.probe import nvml
 from seatrial.runs.store import project_key
+from seatrial.system.host import Host
 
 SAMPLES = Path(__file__).parents[3] / "shared" / "samples" / "compose"
 
@@ -197,7 +198,7 @@ def test_a_service_of_another_user_has_a_run_that_it_can_write(project: Project)
 def on_podman(podman_project: Project) -> Iterator[Project]:
     """The pipeline on Podman, whose containers here cannot have networks of their own."""
     made = podman_project
-    if docker_compose(made.environ) is None:
+    if docker_compose(Host(made.environ)) is None:
         pytest.skip("there is no docker-compose")
     text = PIPELINE.replace("build: .", "build: .\n    network_mode: host")
     for name, content in {"compose.yaml": text, "prep.py": PREP, "train.py": TRAIN, "Dockerfile": DOCKERFILE}.items():

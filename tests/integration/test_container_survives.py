@@ -23,6 +23,7 @@ from seatrial.job.plan import Gpu, ImagePlan
 from seatrial.planning.container.plan import plan_container
 from seatrial.planning.site import Site
 from seatrial.probe.driver_files import DriverFiles, find
+from seatrial.system.host import Host
 
 from ..unit.backends.planning_facts import docker, podman
 from ..unit.probe import driver_trees as trees
@@ -96,7 +97,7 @@ def run_script(
         project_cache=folder / "cache",
         backend=FakeBackend(engine_name),
         engine=facts,
-        host=a_host(folder, uid=uid, gid=uid, environ=proxy_env({}), memory_bytes=None, most_pids=None),
+        host=a_host(folder, uid=uid, gid=uid, environ=proxy_env(Host({})), memory_bytes=None, most_pids=None),
         agent_archive=agent,
         selection=Selection((), ()),
     )

@@ -15,6 +15,7 @@ import pytest
 
 from seatrial.runs.store import RunStore
 from seatrial.system import names
+from seatrial.system.host import Host
 
 for needed in ("starlette", "uvicorn", "playwright"):
     pytest.importorskip(needed, reason=f"{needed} is not installed")
@@ -171,7 +172,7 @@ def test_the_receipt_is_shown_in_a_frame_that_can_do_nothing(page, site):
 
 def test_every_project_of_the_user_is_listed_sorted_and_filtered(page, tmp_path):
     environ = {"SEATRIAL_STATE": str(tmp_path / "state")}
-    first, second = (RunStore(tmp_path / name, environ) for name in ("here", "there"))
+    first, second = (RunStore(tmp_path / name, Host(environ)) for name in ("here", "there"))
     for store, ids in ((first, ["20261121-000001-aaaa", "20261121-000002-aaaa"]), (second, ["20261121-000003-aaaa"])):
         store.project.mkdir()
         store.create("20261121-000000-xxxx", None)  # the first run of a project writes it into the registry

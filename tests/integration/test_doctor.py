@@ -24,17 +24,18 @@ import pytest
 
 from cdi_specs import written_spec
 from fake_driver import compile_driver
-from machines import UUID, Host, healthy
+from machines import UUID, FakeHost, healthy
 from seatrial.backends.containers.docker import Docker
 from seatrial.backends.containers.podman import Podman
+from seatrial.doctor import inspection as inspection_module
 from seatrial.doctor import report
 from seatrial.doctor.examine import Result, examine
 from seatrial.doctor.explain import explain_text
-from seatrial.doctor.facts import inspection as inspection_module
-from seatrial.doctor.facts.inspection import InspectionRequest
-from seatrial.doctor.facts.machine import Machine
+from seatrial.doctor.inspection import InspectionRequest
+from seatrial.doctor.machine import Machine
 from seatrial.probe import nvml
 from seatrial.system import command
+from seatrial.system.host import Host
 
 IMAGE = "python:3.11-slim-bookworm"
 HEX = UUID.removeprefix("GPU-").replace("-", "")
@@ -61,11 +62,11 @@ def libcuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Host:
+def host(tmp_path: Path) -> FakeHost:
     return healthy(tmp_path / "root")
 
 
-def machine(host: Host, engine: Docker | Podman, request: InspectionRequest) -> Machine:
+def machine(host: FakeHost, engine: Docker | Podman, request: InspectionRequest) -> Machine:
     """Real engine and containers, on a host of which the rest is made up."""
 
     def run(argv: Sequence[str], **options: Any) -> command.Completed:
@@ -74,7 +75,7 @@ def machine(host: Host, engine: Docker | Podman, request: InspectionRequest) -> 
 
     environ = {**os.environ, f"SEATRIAL_{engine.name.upper()}": " ".join(engine.call)}
     nvml = host.machine().pynvml
-    return Machine(environ, root=host.root, run=run, pynvml=nvml, on=engine.name, inspect=request)
+    return Machine(Host(environ), root=host.root, run=run, pynvml=nvml, on=engine.name, inspect=request)
 
 
 def by_check(results: list[Result]) -> dict[str, Result]:
@@ -105,7 +106,7 @@ CASES = ("healthy", "device node withheld", "libcuda hidden", "CUDA_VISIBLE_DEVI
 @pytest.mark.docker
 @pytest.mark.parametrize("name", [*CASES, "uvm node missing"])
 def test_a_break_in_a_running_container_is_named(
-    name: str, docker_backend: Docker, host: Host, libcuda: Path, tmp_path: Path
+    name: str, docker_backend: Docker, host: FakeHost, libcuda: Path, tmp_path: Path
 ) -> None:
     module = breaks_module()
     empty = tmp_path / "empty"
@@ -123,7 +124,7 @@ def test_a_break_in_a_running_container_is_named(
 
 
 @pytest.mark.docker
-def test_an_image_is_started_with_what_the_user_gives(docker_backend: Docker, host: Host) -> None:
+def test_an_image_is_started_with_what_the_user_gives(docker_backend: Docker, host: FakeHost) -> None:
     """Without a way to bring these GPUs in the break is named, and no container starts."""
     host.docker = None
     for name in ("nvidia-container-runtime-hook", "nvidia-container-runtime"):
@@ -173,7 +174,7 @@ def build(tmp_path: Path) -> Iterator[Any]:
 
 
 @pytest.mark.docker
-def test_a_broken_image_is_named(build: Any, docker_backend: Docker, host: Host) -> None:
+def test_a_broken_image_is_named(build: Any, docker_backend: Docker, host: FakeHost) -> None:
     results = by_check(examine(machine(host, docker_backend, InspectionRequest(image=build(BROKEN)))))
     found = {id: [finding.id for finding in result.verdict.findings] for id, result in results.items()}
     assert found["framework.torch-build"] == ["torch-cpu-only"]
@@ -184,7 +185,7 @@ def test_a_broken_image_is_named(build: Any, docker_backend: Docker, host: Host)
 
 
 @pytest.mark.docker
-def test_an_image_without_python_leaves_nothing_claimed(build: Any, docker_backend: Docker, host: Host) -> None:
+def test_an_image_without_python_leaves_nothing_claimed(build: Any, docker_backend: Docker, host: FakeHost) -> None:
     tag = build('FROM scratch\nCMD ["/x"]\n')
     results = by_check(examine(machine(host, docker_backend, InspectionRequest(image=tag))))
     assert results["image.python"].verdict.status == "unknown"
@@ -193,7 +194,7 @@ def test_an_image_without_python_leaves_nothing_claimed(build: Any, docker_backe
 
 
 @pytest.mark.docker
-def test_a_python_that_is_not_there_is_one_broken_link(docker_backend: Docker, host: Host) -> None:
+def test_a_python_that_is_not_there_is_one_broken_link(docker_backend: Docker, host: FakeHost) -> None:
     request = InspectionRequest(image=IMAGE, python="/nosuch")
     results = by_check(examine(machine(host, docker_backend, request)))
     assert [id for id, result in results.items() if result.verdict.status in ("broken", "unknown")] == ["image.python"]
@@ -201,13 +202,13 @@ def test_a_python_that_is_not_there_is_one_broken_link(docker_backend: Docker, h
 
 
 @pytest.mark.podman
-def test_podman_resolves_the_spec_that_we_write(podman_backend: Podman, host: Host, tmp_path: Path) -> None:
+def test_podman_resolves_the_spec_that_we_write(podman_backend: Podman, host: FakeHost, tmp_path: Path) -> None:
     """A real container gets the devices and the libraries of a generated spec, through Podman's own CDI."""
     if os.getuid() != 0:
         pytest.skip("only root makes device nodes and writes /etc/cdi")
-    from seatrial.doctor.fixing import cdi_spec, fixes
+    from seatrial.doctor import cdi_spec, fix
 
-    spec = fixes.spec_of(host.machine())
+    spec = fix.spec_of(host.machine())
     text = cdi_spec.to_yaml(spec).replace("nvidia.com/gpu", "seatrial.test/gpu")
     text = text.replace("hostPath: /usr", f"hostPath: {host.root}/usr")
     for node in ("/dev/nvidiactl", "/dev/nvidia-uvm-tools", "/dev/nvidia-uvm", "/dev/nvidia0"):
@@ -333,7 +334,9 @@ def test_a_real_gpu_is_green_as_a_plain_process() -> None:
 
 
 @pytest.mark.docker
-def test_network_without_its_bridge_is_found_by_a_container_that_joins_it(docker_backend: Docker, host: Host) -> None:
+def test_network_without_its_bridge_is_found_by_a_container_that_joins_it(
+    docker_backend: Docker, host: FakeHost
+) -> None:
     """On a network of the test's own; by default doctor's container joins the one that runs join."""
     assert InspectionRequest().network is None
     name = f"doctor-{os.getpid()}"

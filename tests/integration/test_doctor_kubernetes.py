@@ -12,9 +12,9 @@ import pytest
 
 from machines import healthy
 from seatrial.backends.kubernetes.client import Cluster
-from seatrial.doctor.chain import CHAIN
-from seatrial.doctor.examine import Result, examine
-from seatrial.doctor.facts.machine import Machine
+from seatrial.doctor.examine import CHAIN, Result, examine
+from seatrial.doctor.machine import Machine
+from seatrial.system.host import Host
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.docker, pytest.mark.xdist_group("kubernetes")]
 
@@ -46,7 +46,7 @@ def test_a_real_node_without_the_resource_then_with_an_unhealthy_gpu(
 
     def look() -> dict[str, Result]:
         layers = [layer for layer in CHAIN if layer.name == "kubernetes"]
-        results = examine(Machine({"KUBECONFIG": str(kubeconfig)}, run=host._run), layers)
+        results = examine(Machine(Host({"KUBECONFIG": str(kubeconfig)}), run=host._run), layers)
         return {result.check.id: result for result in results}
 
     seen = look()

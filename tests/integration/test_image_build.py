@@ -29,6 +29,7 @@ from seatrial.images.sources import pip_conf
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import ImagePlan
 from seatrial.job.script import ScriptFacts
+from seatrial.system.host import Host
 
 #: A self-signed certificate is all that a bundle of extra authorities must look like; nobody is asked to present it.
 MAKE_CERTIFICATE = "openssl req -x509 -newkey rsa:2048 -nodes -keyout /dev/null -days 2 -subj /CN=seatrial-test -out"
@@ -71,7 +72,7 @@ class Builder:
     def size(self, tag: str, python: str | None) -> int:
         facts = self.backend.images.image(tag)
         assert facts is not None
-        return image_bytes(self.backend.images, facts, python, {"SEATRIAL_STATE": str(self.project)}) or 0
+        return image_bytes(self.backend.images, facts, python, Host({"SEATRIAL_STATE": str(self.project)})) or 0
 
     def python(self, tag: str, code: str) -> subprocess.CompletedProcess[str]:
         """As a stranger's user ID, with nothing to write to and, on Docker, no network."""

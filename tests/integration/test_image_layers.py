@@ -19,6 +19,7 @@ from seatrial.images.plan import plan_image, slug
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import ImagePlan
 from seatrial.job.script import ScriptFacts
+from seatrial.system.host import Host
 
 #: Above the base, for the framework and what it requires.
 STACK_BYTES = 500_000_000
@@ -57,7 +58,7 @@ class Projects:
         facts = self.engine.images.image(tag)
         assert facts is not None
         state = {"SEATRIAL_STATE": str(self.folder)}
-        return image_bytes(self.engine.images, facts, "/opt/venv/bin/python", state) or 0
+        return image_bytes(self.engine.images, facts, "/opt/venv/bin/python", Host(state)) or 0
 
     def python(self, tag: str, code: str) -> str:
         return self.ask("run", "--rm", "--network", "none", "--pull", "never", tag, "python", "-c", code).strip()

@@ -13,6 +13,7 @@ import pytest
 from seatrial.backends.containers.docker import Docker
 from seatrial.backends.containers.podman import Podman
 from seatrial.images.build.size import FOLDER, image_bytes
+from seatrial.system.host import Host
 
 BASE = "python:3.11-slim-bookworm"
 
@@ -41,7 +42,7 @@ class Images:
     def size(self, tag: str, python: str = "python3", state: str = "state") -> int | None:
         facts = self.engine.images.image(tag)
         assert facts is not None
-        return image_bytes(self.engine.images, facts, python, {"SEATRIAL_STATE": str(self.folder / state)})
+        return image_bytes(self.engine.images, facts, python, Host({"SEATRIAL_STATE": str(self.folder / state)}))
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from seatrial.system.host import Host
+
 for needed in ("optuna", "playwright"):
     pytest.importorskip(needed, reason=f"{needed} is not installed")
 
@@ -55,7 +57,7 @@ def _search(folder: Path, metric: str | None = "accuracy:max", trials: int = 9) 
         space=parse_space(SPACE),
         objective=parse_objective(metric) if metric else None,
         job=Job(project=folder, target=Target(kind="script", value="train.py")),
-        environ={},
+        host=Host({}),
         say=print,
         most=trials,
     )

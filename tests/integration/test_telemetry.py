@@ -13,6 +13,7 @@ import pytest
 
 from seatrial.monitor.reading import Names, Reader
 from seatrial.probe import machine
+from seatrial.system.host import Host
 
 IMAGE = "python:3.11-slim-bookworm"
 WORK = "data = bytearray(60_000_000)\nopen('/dev/shm/x', 'wb').write(b'x' * 5_000_000)\nwhile True: pass"
@@ -33,7 +34,7 @@ def test_a_container_is_found_named_and_measured(engine):
     assert ended.returncode == 0, ended.stderr
     identity = ended.stdout.strip()
     try:
-        names = Names({f"SEATRIAL_{engine.name.upper()}": " ".join(call)})
+        names = Names(Host({f"SEATRIAL_{engine.name.upper()}": " ".join(call)}))
         reader = Reader(names)
         names.look_up([identity], wait=True)
         reader.read()

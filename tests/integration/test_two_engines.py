@@ -16,6 +16,7 @@ from seatrial.monitor.app import Housekeeping
 from seatrial.monitor.run_list import Projects
 from seatrial.runs.launching_process import LaunchingProcess
 from seatrial.runs.store import RunStore
+from seatrial.system.host import Host
 
 pytestmark = pytest.mark.docker
 
@@ -90,7 +91,7 @@ def test_dashboard_of_another_engines_terminal_keeps_the_run_alive(
     terminals.start()
     environ = {**terminals.project.environ, **terminals.here}
     monkeypatch.setenv("DOCKER_HOST", terminals.here["DOCKER_HOST"])
-    keeping = Housekeeping(Projects(RunStore(terminals.project.folder, environ)), environ)
+    keeping = Housekeeping(Projects(RunStore(terminals.project.folder, Host(environ))), Host(environ))
     for _ in range(200):  # a look in ten asks the engine
         keeping()
     assert not (terminals.project.last / "summary.json").exists()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
-from seatrial.doctor import report, report_markdown
-from seatrial.doctor.chain import CHAIN, HOST, with_third_party
-from seatrial.doctor.examine import Result, examine
-from seatrial.doctor.facts.inspection import InspectionRequest
-from seatrial.doctor.facts.machine import Machine
+from seatrial.doctor import report
+from seatrial.doctor.examine import CHAIN, HOST, Result, examine, with_third_party
+from seatrial.doctor.inspection import InspectionRequest
+from seatrial.doctor.machine import Machine
+from seatrial.system.host import Host
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Examination:
 
     def markdown(self) -> str:
         """What ``seatrial doctor --report`` prints: to paste, without names and secrets."""
-        return report_markdown.markdown(self._full)
+        return report.markdown(self._full)
 
     def _repr_markdown_(self) -> str:
         return self.markdown()
@@ -56,7 +55,7 @@ def doctor(
         image, container: inspect this image, or this container that is running.
         host_only: no container; under 1.5 s.
     """
-    machine = Machine(os.environ, on=on, inspect=InspectionRequest(image=image, container=container))
+    machine = Machine(Host(), on=on, inspect=InspectionRequest(image=image, container=container))
     chain = with_third_party([layer for layer in CHAIN if not host_only or layer.name in HOST])
     results = examine(machine, chain)
     return Examination(tuple(results), report.full(results, machine))

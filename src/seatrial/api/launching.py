@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -21,6 +20,7 @@ from seatrial.receipt.model import Receipt
 from seatrial.runs import launch
 from seatrial.runs.finalise import finalise
 from seatrial.runs.following.watch import ensure_recorder
+from seatrial.system.host import Host
 from seatrial.system.trust import TrustStore
 
 #: Gets text as the target prints it, both streams in order.
@@ -45,9 +45,9 @@ def plan(target: str | None = None, *, args: Sequence[str] = (), project: Path |
 
     Raises SeatrialError: its ``message``, ``cause`` and ``run`` are what the command line prints.
     """
-    job, environ = _job(target, args, project, options), dict(os.environ)
-    secrets.check_secrets(job, environ)
-    return launch.plan_only(job, environ)
+    job, host = _job(target, args, project, options), Host()
+    secrets.check_secrets(job, host)
+    return launch.plan_only(job, host)
 
 
 def start(
@@ -68,14 +68,14 @@ def start(
 
     Raises SeatrialError: it did not start.
     """
-    job, environ = _job(target, args, project, options), dict(os.environ)
-    _require_consent(job, environ, trust=trust)
+    job, host = _job(target, args, project, options), Host()
+    _require_consent(job, host, trust=trust)
     tell = progress or (lambda line: None)
-    prepared = launch.prepare(job, environ, building=lambda: nullcontext(tell), notifies=True)
+    prepared = launch.prepare(job, host, building=lambda: nullcontext(tell), notifies=True)
     try:
-        launch.start(prepared, environ, tell)
+        launch.start(prepared, host, tell)
     except (SeatrialError, KeyboardInterrupt):
-        finalise(prepared.run, environ)  # it has a receipt, which says why
+        finalise(prepared.run, host)  # it has a receipt, which says why
         raise
     ensure_recorder(prepared.run)
     return Run(prepared.run)
@@ -118,10 +118,10 @@ def _job(target: str | None, args: Sequence[str], project: Path | str, options: 
     return load_job(Path(project).absolute(), flags, recipes=RECIPES, without_container=without)
 
 
-def _require_consent(job: Job, environ: dict[str, str], *, trust: bool) -> None:
+def _require_consent(job: Job, host: Host, *, trust: bool) -> None:
     """Raises TrustError: what the project's file asks for was not allowed, now or before on the command line."""
     lines = [ask.remembered for ask in job.asks]
-    if not lines or trust or TrustStore(environ).allows(job.project, lines):
+    if not lines or trust or TrustStore(host).allows(job.project, lines):
         return
     wishes = [ask.words for ask in job.asks]
     raise TrustError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from seatrial.runs.following.watch import follow
 from seatrial.runs.run import Run as RecordedRun
 from seatrial.runs.run import run_name
 from seatrial.runs.store import store_of
+from seatrial.system.host import Host
 
 #: Of a live run in a notebook.
 _LAST_LINES = 15
@@ -42,7 +42,7 @@ class Run:
     @property
     def line(self) -> listing.Line:
         """Its line in ``seatrial runs ls``: target, backend, status, seconds, headline."""
-        return listing.line_of(self._run, os.environ)
+        return listing.line_of(self._run, Host())
 
     @property
     def status(self) -> str:
@@ -57,13 +57,13 @@ class Run:
     @property
     def receipt(self) -> Receipt | None:
         """None while it lives. Raises EngineUnavailableError where nobody can say whether it does."""
-        return finalise(self._run, os.environ)
+        return finalise(self._run, Host())
 
     @property
     def output(self) -> str:
         """What the target has printed so far, both streams in order."""
         found: list[bytes] = []
-        follow(self._run, lambda stream, data: found.append(data), os.environ, until_end=False)
+        follow(self._run, lambda stream, data: found.append(data), Host(), until_end=False)
         return b"".join(found).decode("utf-8", "replace")
 
     def wait(self, *, output: Callable[[str], object] | None = None) -> Receipt:
@@ -77,14 +77,14 @@ class Run:
             if output is not None:
                 output(data.decode("utf-8", "replace"))
 
-        follow(self._run, write, os.environ)
+        follow(self._run, write, Host())
         receipt = self.receipt
         assert receipt is not None, "a run followed to its end must have ended"
         return receipt
 
     def stop(self, *, kill: bool = False) -> Receipt:
         """SIGTERM, its grace period, SIGKILL (``kill``: at once); its receipt."""
-        return run_actions.stop(self._run, os.environ, kill=kill)
+        return run_actions.stop(self._run, Host(), kill=kill)
 
     def __repr__(self) -> str:
         line = self.line

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from seatrial.backends.base import Backend, EngineFacts, Traits
 from seatrial.errors import EngineUnavailableError, UsageError
 from seatrial.job.plan import Choice, EngineAddress
-from seatrial.system.client_call import client_call as client_call  # part of this table for its callers
+from seatrial.system.host import Host
 from seatrial.system.memo import remembered
 from seatrial.system.near import nearest
 
@@ -32,36 +32,36 @@ def _podman() -> type[ContainerEngine]:
     return Podman
 
 
-def _local(environ: Mapping[str, str]) -> Backend:
+def _local(host: Host) -> Backend:
     from seatrial.backends.local import Local
 
     return Local()
 
 
-def _kubernetes(environ: Mapping[str, str]) -> Backend:
+def _kubernetes(host: Host) -> Backend:
     from seatrial.backends.kubernetes.backend import Kubernetes
 
-    return Kubernetes(environ)
+    return Kubernetes(host)
 
 
 #: Those that run containers on this machine.
 ENGINES: dict[str, Callable[[], type[ContainerEngine]]] = {"docker": _docker, "podman": _podman}
 
 #: Name → the backend for an environment, in the order in which ``auto`` tries them: what isolates the run comes first.
-BACKENDS: dict[str, Callable[[Mapping[str, str]], Backend]] = {
-    "docker": lambda environ: engine("docker", environ),
-    "podman": lambda environ: engine("podman", environ),
+BACKENDS: dict[str, Callable[[Host], Backend]] = {
+    "docker": lambda host: engine("docker", host),
+    "podman": lambda host: engine("podman", host),
     "local": _local,
     "k8s": _kubernetes,
 }
 
 
-def engine(name: str, environ: Mapping[str, str]) -> ContainerEngine:
+def engine(name: str, host: Host) -> ContainerEngine:
     """One of ENGINES, called as the environment says."""
-    return ENGINES[name]()(client_call(name, environ))
+    return ENGINES[name]()(host.client_call(name))
 
 
-def backend(name: str, environ: Mapping[str, str], at: EngineAddress | None = None) -> Backend:
+def backend(name: str, host: Host, at: EngineAddress | None = None) -> Backend:
     """The backend of this name, on the engine that the environment leads to, or on the one at ``at``.
 
     Raises UsageError naming those that there are.
@@ -71,13 +71,13 @@ def backend(name: str, environ: Mapping[str, str], at: EngineAddress | None = No
         raise UsageError(
             f"There is no backend {name!r}: choose from auto, {', '.join(BACKENDS)}", run=f"seatrial run … --on {meant}"
         )
-    made = BACKENDS[name](environ)
+    made = BACKENDS[name](host)
     return made if at is None else made.bound_to(at)
 
 
 def traits(name: str) -> Traits | None:
     """Return the traits of a backend; None for ``auto`` and unknown names. Asks no engine."""
-    return BACKENDS[name]({}).traits if name in BACKENDS else None
+    return BACKENDS[name](Host({})).traits if name in BACKENDS else None
 
 
 def isolates(name: str) -> bool:
@@ -100,24 +100,22 @@ def on_this_host() -> list[str]:
     return [name for name in BACKENDS if not is_elsewhere(name)]  # a test may have added one
 
 
-def choose(
-    requested: str, environ: Mapping[str, str], *, gpus_wanted: bool = False
-) -> tuple[Backend, EngineFacts, Choice]:
+def choose(requested: str, host: Host, *, gpus_wanted: bool = False) -> tuple[Backend, EngineFacts, Choice]:
     """The backend asked for, or for ``auto`` the first that works, with what it said and why it was taken.
 
     Raises EngineUnavailableError when the one asked for, or every one, is not available.
     """
     if requested != "auto":
-        chosen = backend(requested, environ)
-        facts = _facts(chosen, environ)
+        chosen = backend(requested, host)
+        facts = _facts(chosen, host)
         if not facts.available:
             raise EngineUnavailableError(_sentence(facts.reason), run=facts.fix)
         why = Choice(what="backend", value=requested, reason=f"asked for; {facts.reason}")
         return _bound(chosen, facts), facts, why
     passed_over: list[str] = []
     for name in on_this_host():
-        candidate = backend(name, environ)
-        facts = _facts(candidate, environ)
+        candidate = backend(name, host)
+        facts = _facts(candidate, host)
         obstacle = _obstacle(facts, gpus_wanted)
         if obstacle is None:
             reason = "; ".join([f"first available: {facts.reason}", *passed_over])
@@ -131,8 +129,8 @@ def _bound(candidate: Backend, facts: EngineFacts) -> Backend:
     return candidate if facts.address is None else candidate.bound_to(facts.address)
 
 
-def _facts(candidate: Backend, environ: Mapping[str, str]) -> EngineFacts:
-    question = ("facts", candidate.name, tuple(client_call(candidate.name, environ)))
+def _facts(candidate: Backend, host: Host) -> EngineFacts:
+    question = ("facts", candidate.name, tuple(host.client_call(candidate.name)))
     return remembered(question, candidate.facts, lambda facts: facts.available)
 
 

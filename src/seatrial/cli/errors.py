@@ -33,6 +33,7 @@ from seatrial.errors import (
 from seatrial.findings.finding import CAUSE, FIX
 from seatrial.findings.own_words import SHARE_WORDS, with_own_words
 from seatrial.job.retired import replaced_option
+from seatrial.system.host import Host
 from seatrial.system.typed_path import as_typed as typed_path
 
 #: How errors and findings say "the same on the CPU", without knowing what was typed.
@@ -194,7 +195,7 @@ def second_opinion(console: Console, argv: list[str]) -> None:
     """What doctor sees of the host, for a GPU contract that is broken."""
     from seatrial.doctor import examine  # only now: no other error needs it
 
-    console.print(Text(as_typed(examine.second_opinion(os.environ), argv) or ""))
+    console.print(Text(as_typed(examine.second_opinion(Host()), argv) or ""))
 
 
 def as_typed(advice: str | None, argv: list[str]) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import shlex
 from pathlib import Path
@@ -10,7 +9,16 @@ from typing import Any
 
 import click
 
-from seatrial.cli.options import RECEIPT_AS_JSON, VERBOSE, argument, command, option, takes_job, target_arguments
+from seatrial.cli.options import (
+    RECEIPT_AS_JSON,
+    VERBOSE,
+    argument,
+    command,
+    option,
+    takes_job,
+    target_arguments,
+    this_host,
+)
 from seatrial.cli.root import importing
 from seatrial.cli.typed import check_folder
 from seatrial.errors import UsageError
@@ -57,7 +65,7 @@ def export(
     screen = Screen(whole=verbose)
     job = read_allowed_job(["digits"], [], flags, screen)
     models = job.models.source if job.models else job.project / "models"
-    model = find_model(reference, job.project, models, RunStore(job.project, os.environ), EXPORT)
+    model = find_model(reference, job.project, models, RunStore(job.project, this_host()), EXPORT)
     check_model_file(model, EXPORT, with_network=factory is not None)
     for warning in model.warnings:
         screen.say(f"warning: {warning}")
@@ -70,7 +78,7 @@ def export(
     typed += [word for flag, value in named.items() if value is not None for word in (flag, str(value))]
     typed += [word for shape in input_shape for word in ("--input-shape", shape)]
     asked = Asked(to, out, tuple(words), shlex.join(typed))
-    return carry_out(export_job(job, model, asked), dict(os.environ), screen)
+    return carry_out(export_job(job, model, asked), this_host(), screen)
 
 
 @command(examples=("seatrial serve digits --port 8000",))
@@ -131,9 +139,9 @@ def serve(
     models = job.models.source if job.models is not None else project / "models"
     found = find_model(model, project, models, store_of(named_project), SERVE)
     check_model_file(found, SERVE)
-    environ = dict(os.environ)
+    this = this_host()
     if token is not None:
-        environ[TOKEN] = token or environ.get(TOKEN) or secrets.token_urlsafe(24)
+        this = this.with_secrets({TOKEN: token or this.env.get(TOKEN) or secrets.token_urlsafe(24)})
     options = Options(
         port=port,
         address=host,
@@ -142,11 +150,11 @@ def serve(
         typed=_typed(found.of_run or model if model == "last" else model, port, host, token is not None, flags),
     )
     asked = serving_job(job, found, options, given)
-    if token == "" and TOKEN not in os.environ:
-        screen.say(f'token: {environ[TOKEN]}   # curl -H "Authorization: Bearer …"; it is shown here alone')
+    if token == "" and TOKEN not in this.env:
+        screen.say(f'token: {this.secrets[TOKEN]}   # curl -H "Authorization: Bearer …"; it is shown here alone')
     for warning in found.warnings:
         screen.say(f"warning: {warning}")
-    return carry_out(asked, environ, screen, detach=detach, notifies=True)
+    return carry_out(asked, this, screen, detach=detach, notifies=True)
 
 
 def _program(

@@ -12,7 +12,7 @@ from types import FrameType
 
 import click
 
-from seatrial.cli.options import command, option
+from seatrial.cli.options import command, option, this_host
 from seatrial.cli.root import importing
 from seatrial.errors import EXIT_DONE, UsageError
 
@@ -54,7 +54,7 @@ def top(once: bool, as_json: bool, log: Path | None, interval_s: float, sort: st
     console = Console(highlight=False)
     on_terminal = console.is_terminal and sys.stdin.isatty()
     options = Options(sort, name, interval_s, unicode=console.encoding.lower().startswith("utf"))
-    names, store = Names(os.environ), store_of(project)
+    names, store = Names(this_host()), store_of(project)
     sink = open_sink(log) if log is not None else None
     reader = Reader(names)
     try:
@@ -127,21 +127,21 @@ def dashboard(
     host, port = parse_address(listen or f"127.0.0.1:{port}", verb, port)
     store, local = store_of(project), is_loopback(host)
     token = os.environ.get(TOKEN_VARIABLE) or (None if local or metrics_only else secrets.token_urlsafe(24))
-    reader = Reader(Names(os.environ), service=True)
+    reader = Reader(Names(this_host()), service=True)
     if metrics_only:
         exposition = Exposition(lambda: live_runs(store), interval_s=interval_s)
         feed = Feed(reader.read, interval_s=interval_s, on_reading=exposition.renew)
         made = metrics_app(feed, exposition, token, any_host=not local)
     else:
         shows_all = (local and project is None) if all_projects is None else all_projects
-        projects = Projects(store, os.environ if shows_all else None)
-        shown = names.Names() if with_names else names.names_of(os.environ)
+        projects = Projects(store, this_host() if shows_all else None)
+        shown = names.Names() if with_names else names.names_of(this_host())
         exposition = Exposition(lambda: live_runs(store), interval_s=interval_s, hostname=None if with_names else "")
         feed = Feed(
             lambda: shown.scrub(reader.read(), keep=FIXED),
             interval_s=interval_s,
             on_reading=exposition.renew,
-            tend=Housekeeping(projects, dict(os.environ)),
+            tend=Housekeeping(projects, this_host()),
         )
         made = dashboard_app(Api(projects, feed, shown), feed, exposition, token)
     sock = server.listen(verb, host, port)

@@ -14,6 +14,7 @@ from click.shell_completion import CompletionItem
 from seatrial.cli.typed import RunReference
 from seatrial.errors import UsageError
 from seatrial.job.flags import FLAGS, GROUPS, Flag, in_tables
+from seatrial.system.host import Host
 
 #: Recipes that ``run`` takes; the table with their packages imports the planner. A test compares.
 RECIPES = ("bench", "cifar10", "digits", "matmul", "mnist", "mnist-deep", "predict", "spam")
@@ -139,6 +140,12 @@ def target_arguments() -> list[str]:
     """Return the words after ``--``, which belong to the target."""
     words: list[str] = click.get_current_context().obj
     return words
+
+
+def this_host() -> Host:
+    """Return the host of this command, which is made once."""
+    made: Host = click.get_current_context().find_root().meta.setdefault("seatrial.host", Host())
+    return made
 
 
 def takes_job(function: Callable[..., int]) -> Callable[..., int]:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from seatrial.cli.options import AS_JSON, WORDS, argument, command, option, takes_job, target_arguments
+from seatrial.cli.options import AS_JSON, WORDS, argument, command, option, takes_job, target_arguments, this_host
 from seatrial.cli.root import importing
 from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, UsageError
+from seatrial.system.host import Host
 
 if TYPE_CHECKING:
     from seatrial.backends.kubernetes.pod import Manifest
@@ -40,10 +41,10 @@ def plan(
         from seatrial.planning import multi_host, secrets
         from seatrial.runs import launch
 
-    environ = dict(os.environ)
-    job = multi_host.join(read_job(list(words), target_arguments(), flags), None, environ)
-    secrets.check_secrets(job, environ)
-    made = launch.plan_only(job, environ)
+    host = this_host()
+    job = multi_host.join(read_job(list(words), target_arguments(), flags), None, host)
+    secrets.check_secrets(job, host)
+    made = launch.plan_only(job, host)
     if form is not None:
         from seatrial.planning.portable import as_compose, as_docker
 
@@ -51,19 +52,17 @@ def plan(
         return EXIT_DONE
     if made.on_this_host and manifests:
         raise UsageError("Only a Kubernetes run has manifests", run="seatrial plan … --on k8s --manifests")
-    rendered = launch.manifests(made, environ) if not made.on_this_host else []
+    rendered = launch.manifests(made, host) if not made.on_this_host else []
     if manifests:
         from seatrial.backends.kubernetes.manifests import as_yaml
 
         print(as_yaml(rendered), end="")
     else:
-        _show(made, rendered, [ask.words for ask in job.asks], environ, as_json=as_json, verbose=verbose)
+        _show(made, rendered, [ask.words for ask in job.asks], host, as_json=as_json, verbose=verbose)
     return EXIT_DONE
 
 
-def _show(
-    made: Plan, rendered: list[Manifest], asks: list[str], environ: dict[str, str], *, as_json: bool, verbose: bool
-) -> None:
+def _show(made: Plan, rendered: list[Manifest], asks: list[str], host: Host, *, as_json: bool, verbose: bool) -> None:
     """Print the plan as people read it, or as JSON."""
     with importing():
         from seatrial.backends import table
@@ -71,7 +70,7 @@ def _show(
 
     screen = Screen(json=as_json, whole=verbose)
     if made.on_this_host:
-        backend = table.backend(made.backend, environ)
+        backend = table.backend(made.backend, host)
         built = bool(made.image and made.image.build and backend.images and backend.images.image(made.image.tag))
         screen.plan(made, backend.compile(made), asks, built=built)
         return
@@ -117,7 +116,7 @@ def build(
         return EXIT_TARGET_FAILED if any(each.severity == "error" for each in findings) else EXIT_DONE
     job = read_allowed_job(list(words), target_arguments(), flags, screen, building=True)
     with screen.building() as progress:
-        built = build_image(job, dict(os.environ), progress, explain=explain, lock=lock)
+        built = build_image(job, this_host(), progress, explain=explain, lock=lock)
     print_built(built, as_json=as_json)
     return EXIT_DONE
 
@@ -191,7 +190,7 @@ def _devcontainer(folder: Path, script: str | None, machine: str | None, *, show
         flags["image"] = {"target": machine}
     named = {"target", "module"} & project_table(folder).keys()
     words = [script] if script else [] if named else [find_script(folder)]
-    plan = plan_only(read_job(words, [], flags), dict(os.environ))
+    plan = plan_only(read_job(words, [], flags), this_host())
     if show:
         print(json.dumps(devcontainer(plan), indent=2))
         return EXIT_DONE

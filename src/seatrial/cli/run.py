@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
 import click
 
-from seatrial.cli.options import RECEIPT_AS_JSON, VERBOSE, WORDS, command, option, takes_job, target_arguments
+from seatrial.cli.options import (
+    RECEIPT_AS_JSON,
+    VERBOSE,
+    WORDS,
+    command,
+    option,
+    takes_job,
+    target_arguments,
+    this_host,
+)
 from seatrial.cli.root import importing
 from seatrial.cli.typed import RunReference
 from seatrial.errors import EXIT_DONE, UsageError
@@ -67,12 +75,12 @@ def run(
 
     screen = Screen(json=as_json, whole=verbose, quiet=quiet and not verbose)
     job = read_allowed_job(list(words), target_arguments(), flags, screen, resume=resume)
-    job = multi_host.join(job, rank_of, os.environ)
+    job = multi_host.join(job, rank_of, this_host())
     if job.hosts and job.node_rank is None:
         print(multi_host.instructions(job, sys.argv[1:], script_facts(job.source, job.project, any_python=True)))
         return EXIT_DONE
-    caller = read_caller(os.environ, asks=interactive, shows_output=not as_json)
-    return carry_out(job, dict(os.environ), screen, detach=detach, caller=caller, notifies=True)
+    caller = read_caller(this_host(), asks=interactive, shows_output=not as_json)
+    return carry_out(job, this_host(), screen, detach=detach, caller=caller, notifies=True)
 
 
 @command(examples=("seatrial shell train.py --gpus all",))
@@ -85,8 +93,8 @@ def shell(words: tuple[str, ...], flags: dict[str, Any]) -> int:
         from seatrial.cli.typed_job import read_allowed_job
         from seatrial.runs import launch
 
-    environ, screen = dict(os.environ), Screen()
+    host, screen = this_host(), Screen()
     job = read_allowed_job(list(words), target_arguments(), flags, screen)
-    prepared = launch.prepare(job, environ, building=screen.building, interactive=True)
+    prepared = launch.prepare(job, host, building=screen.building, interactive=True)
     screen.announce(prepared.plan)
-    return launch.shell(prepared, environ, screen.building)
+    return launch.shell(prepared, host, screen.building)

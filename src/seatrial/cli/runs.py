@@ -17,7 +17,17 @@ from typing import TYPE_CHECKING
 import click
 
 from seatrial.cli import typed
-from seatrial.cli.options import AS_JSON, RUN, RUN_OR_LAST, Group, argument, command, option, target_arguments
+from seatrial.cli.options import (
+    AS_JSON,
+    RUN,
+    RUN_OR_LAST,
+    Group,
+    argument,
+    command,
+    option,
+    target_arguments,
+    this_host,
+)
 from seatrial.cli.root import importing
 from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, UsageError
 from seatrial.system.typed_path import as_typed, from_here
@@ -74,9 +84,9 @@ def _show_group(store: RunStore, group: RunGroup, *, as_json: bool) -> int:
     from seatrial.compose.receipt import show_receipt
     from seatrial.runs.notify import notes
 
-    group = refresh(GroupStore(store), group, os.environ)
+    group = refresh(GroupStore(store), group, this_host())
     person = front(as_json=as_json)
-    show_receipt(group, store, person, os.environ, as_json=as_json)
+    show_receipt(group, store, person, this_host(), as_json=as_json)
     for note in [] if as_json else notes(GroupStore(store).folder(group.id)):
         person.say(f"notified {note}")
     return EXIT_TARGET_FAILED if group.state in ("failed", "stopped") else EXIT_DONE
@@ -102,7 +112,7 @@ def list_(limit: int, status: str | None, since: str | None, watch: bool, as_jso
 
     def found() -> list[Listed]:
         now = time.time()
-        every = listing.listed(store, os.environ, limit=None if statuses or since_s else limit or None)
+        every = listing.listed(store, this_host(), limit=None if statuses or since_s else limit or None)
         kept = [each for each in every if runs_table.matches(each, statuses, since_s, now)]
         return kept[:limit] if limit and (statuses or since_s) else kept
 
@@ -141,7 +151,7 @@ def show(reference: str, as_json: bool, project: Path | None) -> int:
     if (group := _group(store, reference)) is not None:
         return _show_group(store, group, as_json=as_json)
     run = _find(store, reference)
-    receipt = finalise(run, os.environ)
+    receipt = finalise(run, this_host())
     screen = Screen(json=as_json, whole=True)
     if not run.recorded:
         screen.say(f"{run.id} predates seatrial's own records: this receipt cannot be verified")
@@ -172,12 +182,12 @@ def logs(reference: str, following: bool, tail: int | None, rank: int | None, pr
         from seatrial.compose.group import GroupStore
         from seatrial.compose.output import follow_group
 
-        follow_group(GroupStore(store), group, front(), os.environ, until_end=following, tail=tail)
+        follow_group(GroupStore(store), group, front(), this_host(), until_end=following, tail=tail)
         return EXIT_DONE
     run = _find(store, reference)
     screen = Screen()
     write = screen.write if rank is None else of_rank(run, rank, screen.write)
-    follow(run, write, os.environ, tail=tail, until_end=following, say=screen.say)
+    follow(run, write, this_host(), tail=tail, until_end=following, say=screen.say)
     return EXIT_DONE
 
 
@@ -196,12 +206,12 @@ def attach(reference: str, as_json: bool, verbose: bool, project: Path | None) -
     screen = Screen(json=as_json, whole=verbose)
     try:
         with screen.showing_progress(run) as show:
-            follow(run, screen.write, os.environ, tail=10, say=screen.say, between_looks=show)
+            follow(run, screen.write, this_host(), tail=10, say=screen.say, between_looks=show)
     except KeyboardInterrupt:
         ensure_recorder(run)
         screen.say(f"detached; {run.id} is still running")
         return EXIT_DONE
-    receipt = finalise(run, os.environ)
+    receipt = finalise(run, this_host())
     if receipt is None:
         screen.say(f"{run.id} has not started yet")
         return EXIT_DONE
@@ -241,7 +251,7 @@ def compare(references: tuple[str, ...], as_json: bool, html: Path | None, proje
         raise UsageError("A comparison needs two runs or more", run="seatrial runs ls")
     found_runs = [_find(store, reference) for reference in references]
     for run in found_runs:
-        finalise(run, os.environ)
+        finalise(run, this_host())
     found = comparison.compare(*(receipts.of(run) for run in found_runs))
     if html is not None:
         comparison.write_page(html, found)
@@ -263,7 +273,7 @@ def execute(reference: str, project: Path | None) -> int:
     if not argv:
         raise UsageError("No command to run: put it after --", run=f"seatrial runs exec {reference} -- nvidia-smi")
     run = _find(_store(project), reference)
-    return run_actions.execute(run, argv, os.environ, interactive=sys.stdin.isatty() and sys.stdout.isatty())
+    return run_actions.execute(run, argv, this_host(), interactive=sys.stdin.isatty() and sys.stdout.isatty())
 
 
 @runs.command(examples=("seatrial runs stop last", "seatrial runs stop --all"))
@@ -289,10 +299,10 @@ def stop(
         from seatrial.cli.screen import front
         from seatrial.compose.commands import down
 
-        down(store, None if group is None else group.id, front(), os.environ)
+        down(store, None if group is None else group.id, front(), this_host())
         return EXIT_DONE
     run = _find(store, reference)
-    Screen(json=as_json, whole=verbose).receipt(run_actions.stop(run, os.environ, kill=kill), run)
+    Screen(json=as_json, whole=verbose).receipt(run_actions.stop(run, this_host(), kill=kill), run)
     return EXIT_DONE
 
 
@@ -305,7 +315,7 @@ def copy(reference: str, destination: Path, project: Path | None) -> int:
     from seatrial.runs import run_actions
 
     name, _, path = reference.partition(":")
-    for file in run_actions.copy_models(_find(_store(project), name), path, destination, os.environ):
+    for file in run_actions.copy_models(_find(_store(project), name), path, destination, this_host()):
         print(destination / file)
     return EXIT_DONE
 
@@ -317,7 +327,7 @@ def record(reference: str, project: Path | None) -> int:
     """Follow a run in the background and make its receipt; started by run --detach."""
     from seatrial.runs.following.watch import record as follow_to_the_end
 
-    follow_to_the_end(_store(project).find(reference), os.environ)
+    follow_to_the_end(_store(project).find(reference), this_host())
     return EXIT_DONE
 
 
@@ -327,7 +337,7 @@ def notify(record: Path) -> int:
     """Tell who is to be told of an end; started by whoever knows it."""
     from seatrial.runs.notify import deliver
 
-    deliver(record, os.environ)
+    deliver(record, this_host())
     return EXIT_DONE
 
 
@@ -341,7 +351,7 @@ def remove(references: tuple[str, ...], force: bool, project: Path | None) -> in
 
     store = _store(project)
     for run in [_find(store, reference) for reference in references]:
-        run_actions.remove(store, run, os.environ, force=force)
+        run_actions.remove(store, run, this_host(), force=force)
         print(run.id)
     return EXIT_DONE
 
@@ -381,11 +391,11 @@ def _prune(folder: Path, keep: int, *, everything: bool, dry_run: bool) -> tuple
     from seatrial.runs.run_actions import free_images
     from seatrial.runs.store import RunStore
 
-    pruned = run_actions.prune(RunStore(folder), os.environ, keep=keep, dry_run=dry_run)
+    pruned = run_actions.prune(RunStore(folder), this_host(), keep=keep, dry_run=dry_run)
     groups = GroupStore(RunStore(folder))
     for group in () if dry_run else groups.without_runs():
         groups.remove(group)
-    return pruned, free_images(None if everything else folder, os.environ, dry_run=dry_run)
+    return pruned, free_images(None if everything else folder, this_host(), dry_run=dry_run)
 
 
 def _print_pruned(verb: str, pruned: Pruned, freed: Mapping[str, Freed]) -> bool:
@@ -413,7 +423,7 @@ def open_receipt(reference: str, only_print: bool, project: Path | None) -> int:
     from seatrial.runs.finalise import finalise  # it loads all that judges
 
     run = _find(_store(project), reference)
-    if finalise(run, os.environ) is None:
+    if finalise(run, this_host()) is None:
         raise UsageError(f"{run.id} has not ended: it has no receipt yet", run=f"seatrial runs logs -f {run.id}")
     page = run.folder / "receipt.html"  # the record's: the target could have written the copy in the project
     if not page.is_file():

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -18,11 +17,13 @@ from rich.table import Table
 from rich.text import Text
 
 from seatrial.cli.errors import WITH_TRUST
+from seatrial.cli.options import this_host
 from seatrial.cli.root import importing
 from seatrial.errors import DiskError, TrustError
 from seatrial.job.model import Job
 from seatrial.runs.following.output import Stream
 from seatrial.runs.run import Run
+from seatrial.system.host import Host
 from seatrial.system.trust import TrustStore
 from seatrial.system.typed_path import as_typed
 
@@ -288,9 +289,7 @@ def _wrapped(argv: list[str]) -> str:
     return " \\\n  ".join(lines)
 
 
-def require_consent(
-    job: Job, environ: Mapping[str, str], screen: Screen, *, trust: bool, building: bool = False
-) -> None:
+def require_consent(job: Job, host: Host, screen: Screen, *, trust: bool, building: bool = False) -> None:
     """Return when the user has allowed what the project asks for, now or before. An ordinary project asks nothing.
 
     Args:
@@ -301,7 +300,7 @@ def require_consent(
     """
     if not job.asks or (building and not any(ask.builds for ask in job.asks)):
         return
-    store = TrustStore(environ)
+    store = TrustStore(host)
     lines = [ask.remembered for ask in job.asks]
     if store.allows(job.project, lines):
         return
@@ -343,7 +342,7 @@ def front(*, trust: bool = False, as_json: bool = False, whole: bool = False, qu
     def allow(job: Job) -> None:
         from seatrial.cli.screen import require_consent  # most have nothing to be asked
 
-        require_consent(job, os.environ, screen, trust=trust)
+        require_consent(job, this_host(), screen, trust=trust)
 
     return Person(
         say=screen.say,

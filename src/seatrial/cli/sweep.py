@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from seatrial.cli.options import WORDS, command, option, takes_job, target_arguments
+from seatrial.cli.options import WORDS, command, option, takes_job, target_arguments, this_host
 from seatrial.cli.root import importing
 from seatrial.cli.typed import check_folder
 from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, SeatrialError, UsageError
@@ -112,22 +111,22 @@ def sweep(
             run=f"seatrial sweep … --engine ray --address {address}",
         )
     screen = SearchScreen(json=as_json, whole=verbose, quiet=quiet and not verbose)
-    environ = dict(os.environ)
+    host = this_host()
     budget_s = None if budget is None else _seconds(budget)
     if resume is not None:
         _refuse_more(resume)
         project = check_folder(flags.get("project") or Path.cwd())
         wanted = parse_parallel("1" if parallel is None else parallel)
-        found = resume_search(project, resume, environ, screen.say, trials=trials, budget_s=budget_s, parallel=wanted)
+        found = resume_search(project, resume, host, screen.say, trials=trials, budget_s=budget_s, parallel=wanted)
         told, asks = read_notify(project, flags.get("notify") or ())
         asking = found.job.model_copy(update={"asks": (*found.job.asks, *asks)})
-        require_consent(asking, os.environ, screen, trust=bool(flags.get("trust")))
+        require_consent(asking, this_host(), screen, trust=bool(flags.get("trust")))
     else:
         typed = Flags(settings, search, metric, metric_from, prune, trials, budget_s, parallel, seed, study)
         request = make_request(typed, read_sweep(check_folder(flags.get("project") or Path.cwd())))
         job = read_allowed_job(list(words), target_arguments(), flags, screen)
         told, job = job.notify, job.without_notify
-        found = open_search(request, job, environ, screen.say)
+        found = open_search(request, job, host, screen.say)
     if engine == "ray":
         found.address = address
         found.parallel = 0 if parallel in (None, "auto") else found.parallel
@@ -170,7 +169,7 @@ def _carry_out(search: Search, engine: str, screen: SearchScreen, told: Notify, 
     began_s, name = time.monotonic(), search.study.definition.name
     screen.say(f"study {name}: {search.summary()}")
     job = search.job
-    names = Names() if job.with_names else names_of(search.environ, secrets=job.secrets)
+    names = Names() if job.with_names else names_of(search.host, secrets=job.secrets)
 
     def tick() -> None:
         screen.show(search)
@@ -179,7 +178,7 @@ def _carry_out(search: Search, engine: str, screen: SearchScreen, told: Notify, 
     def tell(code: int) -> None:
         try:
             trials, seconds = search.study.trials(), time.monotonic() - began_s
-            notify_end(search, trials, told, names, search.environ, exit_code=code, seconds=seconds)
+            notify_end(search, trials, told, names, search.host, exit_code=code, seconds=seconds)
         except SeatrialError as error:  # the sweep itself has come to what it has come to
             screen.say(f"warning: nobody was told of the end: {error.message}")
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from seatrial.cli.options import RECEIPT_AS_JSON, VERBOSE, WORDS, command, option, takes_job, target_arguments
+from seatrial.cli.options import (
+    RECEIPT_AS_JSON,
+    VERBOSE,
+    WORDS,
+    command,
+    option,
+    takes_job,
+    target_arguments,
+    this_host,
+)
 from seatrial.cli.root import importing
 from seatrial.errors import EXIT_DONE, UsageError
 
@@ -57,7 +65,7 @@ def tune(
     screen = Screen(json=as_json, whole=verbose)
     job = tuning_job(read_allowed_job(list(words), target_arguments(), flags, screen), asked)
     begun: list[Prepared] = []
-    code = carry_out(job, dict(os.environ), screen, notifies=True, before_start=begun.append)
+    code = carry_out(job, this_host(), screen, notifies=True, before_start=begun.append)
     if code != EXIT_DONE:
         return code
     found = load(begun[0].run.folder).tune

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seatrial.backends import table
+from seatrial.cli.options import this_host
 from seatrial.cli.typed import check_folder
 from seatrial.errors import TargetError, UsageError
 from seatrial.images.recipes import RECIPES
@@ -110,5 +110,5 @@ def read_allowed_job(
 
     trust = bool(flags.pop("trust", False))
     job = read_job(words, target_arguments, flags, resume=resume)
-    require_consent(job, os.environ, screen, trust=trust, building=building)
+    require_consent(job, this_host(), screen, trust=trust, building=building)
     return job

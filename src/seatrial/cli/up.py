@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
 
-from seatrial.cli.options import AS_JSON, argument, command, option
+from seatrial.cli.options import AS_JSON, argument, command, option, this_host
 from seatrial.cli.root import importing
 from seatrial.cli.typed import GroupName, check_folder
 
@@ -71,4 +70,4 @@ def up(
         notify=notify,
     )
     person = front(trust=trust, as_json=as_json, whole=verbose, quiet=quiet and not verbose)
-    return commands.up(request, person, dict(os.environ))
+    return commands.up(request, person, this_host())

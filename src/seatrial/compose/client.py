@@ -14,7 +14,7 @@ import shutil
 import socket
 import stat
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from seatrial.backends.containers.client import STATUSES
 from seatrial.backends.containers.engine import COMPOSE_LABEL, ContainerEngine
 from seatrial.errors import EngineUnavailableError
 from seatrial.system import command
+from seatrial.system.host import Host
 
 #: For questions and for what takes things down: containers get their grace time first.
 ANSWER_TIMEOUT_S = 60.0
@@ -63,7 +64,7 @@ class Compose:
 
     call: tuple[str, ...]
     files: tuple[Path, ...]
-    environ: Mapping[str, str]
+    host: Host
     override: Path | None = None
     wake: Callable[[], None] = lambda: None
 
@@ -78,7 +79,9 @@ class Compose:
 
     def ask(self, *words: str, timeout_s: float = ANSWER_TIMEOUT_S) -> command.Completed:
         """Run a command of Compose to its end; the caller judges its exit code."""
-        return command.run(self.argv(*words), timeout_s=timeout_s, env=self.environ, cwd=self.files[0].parent, input="")
+        return command.run(
+            self.argv(*words), timeout_s=timeout_s, env=self.host.env, cwd=self.files[0].parent, input=""
+        )
 
 
 def unescaped(value: Any) -> Any:
@@ -97,30 +100,30 @@ def escaped(words: Sequence[str]) -> list[str]:
     return [word.replace("$", "$$") for word in words]
 
 
-def compose_of(backend: ContainerEngine, environ: Mapping[str, str]) -> Compose:
+def compose_of(backend: ContainerEngine, host: Host) -> Compose:
     """Return Compose over no files yet. Raises EngineUnavailableError: Podman without docker-compose."""
     if backend.dialect.compose:
-        return Compose((*backend.client.call, "compose"), (), environ)
-    program = docker_compose(environ)
+        return Compose((*backend.client.call, "compose"), (), host)
+    program = docker_compose(host)
     if program is None:
         raise EngineUnavailableError(
             "A Compose file on Podman needs the program docker-compose (Compose v2), which is not here", run=_INSTALL
         )
-    address = _socket([*backend.call, *(environ.get(name, "") for name in _OF_PODMAN)])
-    kept = {name: value for name, value in environ.items() if not name.startswith("DOCKER_")}
+    address = _socket([*backend.call, *(host.env.get(name, "") for name in _OF_PODMAN)])
+    kept = {name: value for name, value in host.env.items() if not name.startswith("DOCKER_")}
     # What Podman builds, it builds by Docker's older API.
-    environ = {**kept, "DOCKER_HOST": f"unix://{address}", "DOCKER_BUILDKIT": "0"}
-    return Compose((program,), (), environ, wake=partial(_wake, tuple(backend.call), address, environ))
+    of_podman = {**kept, "DOCKER_HOST": f"unix://{address}", "DOCKER_BUILDKIT": "0"}
+    return Compose((program,), (), at := Host(of_podman), wake=partial(_wake, tuple(backend.call), address, at))
 
 
-def docker_compose(environ: Mapping[str, str]) -> str | None:
+def docker_compose(host: Host) -> str | None:
     """The program of Compose v2, which is a plug-in of Docker's command line and runs without it."""
-    home = environ.get("HOME")
+    home = host.env.get("HOME")
     folders = [f"{home}/.docker/cli-plugins"] if home else []
     for folder in [*folders, *PLUGIN_FOLDERS]:
         if os.access(path := f"{folder}/docker-compose", os.X_OK):
             return path
-    found = shutil.which("docker-compose", path=environ.get("PATH"))
+    found = shutil.which("docker-compose", path=host.env.get("PATH"))
     # Version 1, a Python script, has the same name; everything else is v2.
     return found if found and Path(found).read_bytes()[:4] == b"\x7fELF" else None
 
@@ -141,14 +144,14 @@ def _socket(settings: Sequence[str]) -> Path:
     return folder / f"{key}.sock"
 
 
-def _wake(call: tuple[str, ...], address: Path, environ: Mapping[str, str]) -> None:
+def _wake(call: tuple[str, ...], address: Path, host: Host) -> None:
     """Start Podman's service if it does not listen. Raises EngineUnavailableError."""
     if _listens(address):
         return
     argv = [*call, "system", "service", "--time", str(_IDLE_S), f"unix://{address}"]
     log = address.with_suffix(".log")
     log.unlink(missing_ok=True)
-    command.spawn_detached(argv, output=log, env=environ)
+    command.spawn_detached(argv, output=log, env=host.env)
     deadline_s = time.monotonic() + _START_TIMEOUT_S
     while not _listens(address):
         if time.monotonic() > deadline_s:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,18 +26,19 @@ from seatrial.job.plan import EngineAddress
 from seatrial.planning.host import read_host
 from seatrial.runs.store import RunStore
 from seatrial.system.command import spawn_detached
+from seatrial.system.host import Host
 from seatrial.system.typed_path import as_typed, from_here
 
 #: Rules whose errors mean nothing to a run on the CPU.
 _OF_GPUS = ("counted-from-outside", "replicas-share")
 
 
-def up(request: UpRequest, console: Console, environ: Mapping[str, str]) -> int:
+def up(request: UpRequest, console: Console, host: Host) -> int:
     """Run the Compose file; return the exit code of the command."""
-    environ = with_profiles(environ, request.profiles)
-    context = _context(request, environ)
+    host = with_profiles(host, request.profiles)
+    context = _context(request, host)
     warnings = check_compose(context.file)
-    store = GroupStore(RunStore(request.project, environ))
+    store = GroupStore(RunStore(request.project, host))
     if request.plan_only:
         planned = starting.plan_only(context, store.runs)
         console.show(starting.plan_text(planned, warnings))
@@ -54,18 +54,18 @@ def up(request: UpRequest, console: Console, environ: Mapping[str, str]) -> int:
     else:
         console.say(f"{group.name} is up already ({group.id}): going on with it")
     if request.notify or not again:
-        request_notify(request, store.folder(group.id), console, environ)
+        request_notify(request, store.folder(group.id), console, host)
     if request.detach:
         return _detach(request, store, group, console)
-    backend = _engine_of(group, environ)
-    watch = Watch(store, group, _compose(store, group, environ), backend, console, environ, again=again)
+    backend = _engine_of(group, host)
+    watch = Watch(store, group, _compose(store, group, host), backend, console, host, again=again)
     group = store.change_group(watch.to_the_end(), launcher=None)
     code = exit_code(group)
-    show_receipt(group, store.runs, console, environ, as_json=request.as_json, exit_code=code)
+    show_receipt(group, store.runs, console, host, as_json=request.as_json, exit_code=code)
     return code
 
 
-def down(runs: RunStore, reference: str | None, console: Console, environ: Mapping[str, str]) -> None:
+def down(runs: RunStore, reference: str | None, console: Console, host: Host) -> None:
     """Stop a group, or with None every one that has not ended; make receipts, remove containers; volumes stay.
 
     Raises RunNotFoundError for an unknown group.
@@ -75,10 +75,10 @@ def down(runs: RunStore, reference: str | None, console: Console, environ: Mappi
     stopped = 0
     quiet = replace(console, write=lambda stream, data: None)
     for group in groups:
-        now = refresh(store, group, environ)
+        now = refresh(store, group, host)
         if all(member.state in ENDED for member in now.members) and reference is None:
             continue
-        watch = Watch(store, now, _compose(store, now, environ), _engine_of(now, environ), quiet, environ)
+        watch = Watch(store, now, _compose(store, now, host), _engine_of(now, host), quiet, host)
         watch.stop_now()
         watch.to_the_end()
         console.say(f"{now.name or now.id} is down")
@@ -87,10 +87,10 @@ def down(runs: RunStore, reference: str | None, console: Console, environ: Mappi
         console.say("nothing of this project is up")
 
 
-def refresh(store: GroupStore, group: Group, environ: Mapping[str, str]) -> Group:
+def refresh(store: GroupStore, group: Group, host: Host) -> Group:
     """Return the group with the states that its members came to while nobody followed them."""
-    group = refresh_runs(store, group, environ)
-    backend = _engine_of(group, environ)
+    group = refresh_runs(store, group, host)
+    backend = _engine_of(group, host)
     try:
         found = containers(backend, str(group.details.get("project")))
         if not found:
@@ -105,10 +105,10 @@ def refresh(store: GroupStore, group: Group, environ: Mapping[str, str]) -> Grou
     return group
 
 
-def _context(request: UpRequest, environ: Mapping[str, str]) -> ComposeContext:
+def _context(request: UpRequest, host: Host) -> ComposeContext:
     """Read everything before anything is decided. Raises SeatrialError."""
-    backend = _engine(request.backend or "auto", environ)
-    files = request.files or find_files(request.project, environ)
+    backend = _engine(request.backend or "auto", host)
+    files = request.files or find_files(request.project, host)
     if not files:
         raise _no_file(request)
     facts = backend.facts()
@@ -117,11 +117,11 @@ def _context(request: UpRequest, environ: Mapping[str, str]) -> ComposeContext:
     backend = backend if facts.address is None else backend.bound_to(facts.address)
     gpus = checked_gpus(request.gpus)
     job = _job(request.project, request.notify)
-    file = read_compose(files, compose_of(backend, environ), request.names)
+    file = read_compose(files, compose_of(backend, host), request.names)
     file, _ = with_images(file, backend)
     # Podman's API passes no CDI names on (its command line does): device nodes and the driver's libraries then.
     facts = facts if backend.dialect.compose else replace(facts, cdi_devices=())
-    return ComposeContext(file, job, backend, facts, read_host(environ), environ, gpus)
+    return ComposeContext(file, job, backend, facts, read_host(host), gpus)
 
 
 def _no_file(request: UpRequest) -> UsageError:
@@ -146,19 +146,19 @@ def _no_file(request: UpRequest) -> UsageError:
     )
 
 
-def _engine(name: str, environ: Mapping[str, str]) -> ContainerEngine:
+def _engine(name: str, host: Host) -> ContainerEngine:
     if name == "auto":
-        docker, podman = (table.engine(each, environ) for each in ("docker", "podman"))
-        there = docker.facts().available or not podman.facts().available or docker_compose(environ) is None
+        docker, podman = (table.engine(each, host) for each in ("docker", "podman"))
+        there = docker.facts().available or not podman.facts().available or docker_compose(host) is None
         return docker if there else podman
     if name not in table.ENGINES:
         raise UsageError(f"A Compose file runs on docker or podman, not on {name}", run="seatrial up --on docker")
-    return table.engine(name, environ)
+    return table.engine(name, host)
 
 
-def _engine_of(group: Group, environ: Mapping[str, str]) -> ContainerEngine:
+def _engine_of(group: Group, host: Host) -> ContainerEngine:
     """Return the engine on which a group was brought up."""
-    engine = _engine(str(group.details.get("backend", "docker")), environ)
+    engine = _engine(str(group.details.get("backend", "docker")), host)
     at = group.details.get("engine")
     return engine if at is None else engine.bound_to(EngineAddress.model_validate(at))
 
@@ -210,12 +210,12 @@ def _living(store: GroupStore, file: ComposeFile) -> Group | None:
     return None
 
 
-def _compose(store: GroupStore, group: Group, environ: Mapping[str, str]) -> Compose:
-    backend = _engine_of(group, environ)
+def _compose(store: GroupStore, group: Group, host: Host) -> Compose:
+    backend = _engine_of(group, host)
     files = tuple(Path(file) for file in group.details["files"])
     override = store.folder(group.id) / starting.OVERRIDE
     profiles = tuple(group.details.get("profiles") or ())
-    return replace(compose_of(backend, with_profiles(environ, profiles)), files=files, override=override)
+    return replace(compose_of(backend, with_profiles(host, profiles)), files=files, override=override)
 
 
 def _detach(request: UpRequest, store: GroupStore, group: Group, console: Console) -> int:

@@ -23,6 +23,7 @@ from seatrial.probe import processes
 from seatrial.runs.store import RunStore, is_run_id, new_run_id
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
+from seatrial.system.host import Host
 from seatrial.system.near import did_you_mean
 
 #: task: ends by itself. service: runs until it is stopped.
@@ -243,7 +244,7 @@ def ended(summary: Mapping[str, Any]) -> dict[str, Any]:
     return {"state": state, "why": why, "exit_code": code}
 
 
-def refresh(store: GroupStore, group: Group, environ: Mapping[str, str]) -> Group:
+def refresh(store: GroupStore, group: Group, host: Host) -> Group:
     """Finalise members' runs that have ended while nobody followed them, and write down how."""
     from seatrial.runs.finalise import finalise
 
@@ -251,7 +252,7 @@ def refresh(store: GroupStore, group: Group, environ: Mapping[str, str]) -> Grou
         if member.state == "running" and member.run is not None:
             run = store.runs.run(member.run)
             with contextlib.suppress(SeatrialError, OSError):
-                finalise(run, environ)
+                finalise(run, host)
             if (summary := run.summary()) is not None:
                 group = store.change(group, member.name, **ended(summary))
     return group

@@ -10,6 +10,7 @@ from typing import Any
 from seatrial.compose.group import KIND, Group, GroupStore, Member
 from seatrial.runs.listing import Line, line_of
 from seatrial.runs.store import RunStore
+from seatrial.system.host import Host
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Listed:
     member: str | None = None
 
 
-def listed(store: RunStore, environ: Mapping[str, str], *, limit: int | None = None) -> list[Listed]:
+def listed(store: RunStore, host: Host, *, limit: int | None = None) -> list[Listed]:
     """Return the newest ``limit`` runs and groups (None: all), newest first; below a group all its members."""
     groups = GroupStore(store)
     found = {group.id: group for group in groups.all()}
@@ -42,9 +43,9 @@ def listed(store: RunStore, environ: Mapping[str, str], *, limit: int | None = N
     lines: list[Listed] = []
     for top in tops:
         if top in found:
-            lines += _group(groups, found[top], ids, environ)
+            lines += _group(groups, found[top], ids, host)
         else:
-            lines.append(Listed(line_of(store.known(top, recorded=ids[top]), environ)))
+            lines.append(Listed(line_of(store.known(top, recorded=ids[top]), host)))
     return lines
 
 
@@ -57,15 +58,15 @@ def as_json(lines: list[Listed]) -> list[dict[str, Any]]:
     ]
 
 
-def _group(groups: GroupStore, group: Group, ids: Mapping[str, bool], environ: Mapping[str, str]) -> list[Listed]:
+def _group(groups: GroupStore, group: Group, ids: Mapping[str, bool], host: Host) -> list[Listed]:
     if any(member.state == "running" for member in group.members):
         from seatrial.compose.commands import refresh  # a group that lives; most have ended
 
-        group = refresh(groups, group, environ)
+        group = refresh(groups, group, host)
     lines = []
     for member in group.members:
         if member.run is not None and member.run in ids:
-            line = line_of(groups.runs.known(member.run, recorded=ids[member.run]), environ)
+            line = line_of(groups.runs.known(member.run, recorded=ids[member.run]), host)
         else:
             line = _without_run(member)
         lines.append(Listed(line, group.id, member.name))

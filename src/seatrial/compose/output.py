@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from seatrial.errors import RunNotFoundError, SeatrialError
 from seatrial.runs.following.output import Stream
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore
+from seatrial.system.host import Host
 
 if TYPE_CHECKING:
     from seatrial.compose.request import Console
@@ -67,7 +68,7 @@ class Lines:
 
 
 def follow_group(
-    store: GroupStore, group: Group, console: Console, environ: Mapping[str, str], *, until_end: bool, tail: int | None
+    store: GroupStore, group: Group, console: Console, host: Host, *, until_end: bool, tail: int | None
 ) -> None:
     """Print the outputs of a group's runs; with ``until_end`` also of those that start later."""
     from seatrial.runs.following.watch import follow  # listings do without
@@ -77,7 +78,7 @@ def follow_group(
 
     def follow_one(run_id: str, name: str) -> None:
         with suppress(SeatrialError, OSError):  # of a run that was removed
-            follow(store.runs.run(run_id), lines.writer(name), environ, until_end=until_end, tail=tail)
+            follow(store.runs.run(run_id), lines.writer(name), host, until_end=until_end, tail=tail)
         lines.end(name)
 
     while True:

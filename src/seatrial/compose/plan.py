@@ -45,7 +45,6 @@ class ComposeContext:
     backend: ContainerEngine
     engine: EngineFacts
     host: HostFacts
-    environ: Mapping[str, str]
     gpus: GpuRequest | None = None
     images: Mapping[str, ImageFacts] = field(default_factory=dict)
 

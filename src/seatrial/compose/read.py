@@ -19,6 +19,7 @@ from seatrial.compose.service import COMPLETED, Service, Volume
 from seatrial.errors import UsageError
 from seatrial.job.target import instead_of_manifest, manifest_refused
 from seatrial.system import command
+from seatrial.system.host import Host
 from seatrial.system.project_files import read_bytes
 from seatrial.system.typed_path import as_typed, from_here
 
@@ -42,10 +43,10 @@ _SERVICE = re.compile(r'service "([^"]+)"')
 _LINE = re.compile(r"\bline (\d+)")
 
 
-def find_files(project: Path, environ: Mapping[str, str]) -> tuple[Path, ...]:
+def find_files(project: Path, host: Host) -> tuple[Path, ...]:
     """Return the files that ``docker compose`` without ``-f`` takes in this folder; () if there is none."""
-    if listed := environ.get("COMPOSE_FILE"):
-        separator = environ.get("COMPOSE_PATH_SEPARATOR") or os.pathsep
+    if listed := host.env.get("COMPOSE_FILE"):
+        separator = host.env.get("COMPOSE_PATH_SEPARATOR") or os.pathsep
         return tuple(project / part for part in listed.split(separator) if part)
     first = next((project / name for name in COMPOSE_FILES if (project / name).is_file()), None)
     if first is None:
@@ -54,24 +55,24 @@ def find_files(project: Path, environ: Mapping[str, str]) -> tuple[Path, ...]:
     return (first, *overrides[:1])
 
 
-def up_command(files: Sequence[Path], environ: Mapping[str, str], names: Sequence[str] = ()) -> str:
+def up_command(files: Sequence[Path], host: Host, names: Sequence[str] = ()) -> str:
     """Return the command line that brings up these files and services with the active profiles, as typed here."""
-    found = find_files(files[0].parent, {}) if files[0].parent.resolve() == Path.cwd().resolve() else ()
+    found = find_files(files[0].parent, Host({})) if files[0].parent.resolve() == Path.cwd().resolve() else ()
     is_found = [path.resolve() for path in files] == [path.resolve() for path in found]
     given = [] if is_found else [f"-f {as_typed(path)}" for path in files]
-    profiles = [f"--profile {shlex.quote(name)}" for name in profiles_in(environ)]
+    profiles = [f"--profile {shlex.quote(name)}" for name in profiles_in(host)]
     return " ".join(["seatrial up", *given, *profiles, *map(shlex.quote, names)])
 
 
-def profiles_in(environ: Mapping[str, str]) -> list[str]:
+def profiles_in(host: Host) -> list[str]:
     """Return the active profiles, as Compose reads them."""
-    return [name for name in environ.get("COMPOSE_PROFILES", "").split(",") if name]
+    return [name for name in host.env.get("COMPOSE_PROFILES", "").split(",") if name]
 
 
-def with_profiles(environ: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+def with_profiles(host: Host, names: Sequence[str]) -> Host:
     """Return an environment in which these profiles are active too."""
-    found = dict.fromkeys([*profiles_in(environ), *names])
-    return {**environ, "COMPOSE_PROFILES": ",".join(found)} if found else dict(environ)
+    found = dict.fromkeys([*profiles_in(host), *names])
+    return host.with_env({"COMPOSE_PROFILES": ",".join(found)}) if found else host
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,7 @@ class ComposeFile:
     @property
     def command(self) -> str:
         """The command line that brings it up, as typed here."""
-        return up_command(self.compose.files, self.compose.environ, self.names)
+        return up_command(self.compose.files, self.compose.host, self.names)
 
     def place(self, service: str, *path: str) -> Place:
         """Return the line of a service's key."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
+from seatrial.system.host import Host
 from seatrial.system.names import Names, names_of
 from seatrial.system.typed_path import as_typed
 
@@ -194,7 +195,7 @@ def show_receipt(
     group: Group,
     store: RunStore,
     console: Console,
-    environ: Mapping[str, str],
+    host: Host,
     *,
     as_json: bool = False,
     exit_code: int | None = None,
@@ -206,14 +207,14 @@ def show_receipt(
 
     Raises DiskError, UntrustedPathError: it cannot be written; it has been printed then.
     """
-    chain, names = chain_of(group, store), names_of(environ)
+    chain, names = chain_of(group, store), names_of(host)
     clean = chain.without_names(names)
     console.show(json.dumps(clean.as_dict(), indent=1) if as_json else "\n".join(terminal(chain)))
     page = write(clean, store.project)
     console.say(f"receipt: {as_typed(page)}")
     if group.state != "running":
         folder = GroupStore(store).folder(group.id)
-        notify.begin(folder, ended_group(clean, exit_code, page.with_name("receipt.json")), environ)
+        notify.begin(folder, ended_group(clean, exit_code, page.with_name("receipt.json")), host)
 
 
 def write(chain: Chain, project: Path) -> Path:
@@ -285,7 +286,7 @@ def _gpu_seconds(link: Link) -> str:
     return f"{format_seconds(link.gpu_seconds)} × GPU" if link.gpus and link.gpu_seconds else ""
 
 
-def request_notify(request: UpRequest, folder: Path, console: Console, environ: Mapping[str, str]) -> None:
+def request_notify(request: UpRequest, folder: Path, console: Console, host: Host) -> None:
     """Keep in the group's record who is notified of its end. Raises ConfigError, DiskError."""
     wanted, _ = read_notify(request.project, request.notify)
     if wanted.asked:

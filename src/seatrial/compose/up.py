@@ -30,6 +30,7 @@ from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore, new_run_id
 from seatrial.system import command
 from seatrial.system.files import make_folder, write_atomically
+from seatrial.system.host import Host
 from seatrial.system.typed_path import from_here
 
 #: Files in the record of a group.
@@ -67,14 +68,14 @@ def start(context: ComposeContext, request: UpRequest, store: GroupStore, consol
     try:
         _make_images(context, store.folder(group.id), console)
         context = _looked_into(context)
-        with leases(context.environ).locked():
+        with leases(context.host).locked():
             selections = _selected(context)
 
             def make(name: str) -> Run:
-                run = _new_run(store.runs, name, context.environ)
+                run = _new_run(store.runs, name, context.host)
                 made[name] = run
                 uuids = [gpu.uuid for gpu in selections[name].gpus] if name in selections else []
-                leases(context.environ).take(uuids, run.id, context.backend.name, run.folder, context.engine.address)
+                leases(context.host).take(uuids, run.id, context.backend.name, run.folder, context.engine.address)
                 return run
 
             planned = _planned(context, selections, make=make)
@@ -89,10 +90,10 @@ def start(context: ComposeContext, request: UpRequest, store: GroupStore, consol
                 context.backend.check_beside(plan, made[name].folder)
         group = _with_runs(store, group, planned, made)
         process = launch(context.file.compose.with_override(path), store.folder(group.id), *request.names)
-        return hand_over(store, group, made.values(), process, context.environ)
+        return hand_over(store, group, made.values(), process, context.host)
     except BaseException:
         for run in made.values():
-            leases(context.environ).release(run.id)
+            leases(context.host).release(run.id)
             with contextlib.suppress(SeatrialError, OSError):
                 store.runs.remove(run)
         store.remove(group)
@@ -107,7 +108,7 @@ def _looked_into(context: ComposeContext) -> ComposeContext:
 
 def _selected(context: ComposeContext) -> dict[str, Selection]:
     """Return the GPUs that each service gets. Raises GpuContractError, GpuRequestError."""
-    return select(context, leases(context.environ).current())
+    return select(context, leases(context.host).current())
 
 
 def _planned(
@@ -144,19 +145,19 @@ def _new_group(context: ComposeContext, request: UpRequest, store: GroupStore) -
         "project": file.name,
         "files": [str(path) for path in file.compose.files],
         "names": list(request.names),
-        "profiles": profiles_in(context.environ),
+        "profiles": profiles_in(context.host),
         "backend": context.backend.name,
         "engine": context.engine.address and context.engine.address.model_dump(),
     }
     return store.create(members, name=request.name or file.name, details=details)
 
 
-def _new_run(store: RunStore, name: str, environ: Mapping[str, str]) -> Run:
+def _new_run(store: RunStore, name: str, host: Host) -> Run:
     """Named as its service; a run of the name that has ended unwatched does not hold it."""
     if (earlier := store.unfinalised(name)) is not None:
         from seatrial.runs.finalise import finalise  # rare, and it loads all that judges
 
-        finalise(earlier, environ)
+        finalise(earlier, host)
     return store.create(new_run_id(), name)
 
 
@@ -187,7 +188,7 @@ def _build(compose: Compose, file: ComposeFile, built: list[str], console: Conso
             if text := readable(line):
                 tell(text)
 
-        ended = command.stream(argv, progress, env=compose.environ, cwd=compose.files[0].parent)
+        ended = command.stream(argv, progress, env=compose.host.env, cwd=compose.files[0].parent)
         if ended.exit_code != 0:
             raise build_error(ended, file, built)
         tell(f"{READY}: {', '.join(built)}, built in {format_seconds(time.monotonic() - began_s)}")
@@ -268,7 +269,7 @@ def launch(compose: Compose, folder: Path, *words: str) -> LaunchingProcess:
         compose: with the override. folder: the group's record. words: further options, and services.
     """
     argv = compose.argv("--ansi", "never", "up", "--detach", "--no-build", *words)
-    pid = command.spawn_detached(argv, output=folder / LOG, env=compose.environ, cwd=compose.files[0].parent)
+    pid = command.spawn_detached(argv, output=folder / LOG, env=compose.host.env, cwd=compose.files[0].parent)
     deadline_s = time.monotonic() + 1.0
     while (process := LaunchingProcess.of(pid)) is None and time.monotonic() < deadline_s:
         time.sleep(0.005)
@@ -277,13 +278,11 @@ def launch(compose: Compose, folder: Path, *words: str) -> LaunchingProcess:
     return process
 
 
-def hand_over(
-    store: GroupStore, group: Group, runs: Iterable[Run], process: LaunchingProcess, environ: Mapping[str, str]
-) -> Group:
+def hand_over(store: GroupStore, group: Group, runs: Iterable[Run], process: LaunchingProcess, host: Host) -> Group:
     """Runs and leases that wait for their start belong to Compose's process from now on, not to this one."""
     for run in runs:
         run.hand_over(process)
-        leases(environ).hand_over(run.id, process)
+        leases(host).hand_over(run.id, process)
     return store.change_group(group, details={**group.details, "compose": [process.pid, process.started_ticks]})
 
 

@@ -27,6 +27,7 @@ from seatrial.runs.following.watch import follow, handled, request_stop
 from seatrial.runs.launching_process import LaunchingProcess
 from seatrial.runs.run import Run
 from seatrial.system import command
+from seatrial.system.host import Host
 
 #: The engine is queried this often for the group's containers: about 20 ms of CPU each time.
 LOOK_S = 0.5
@@ -51,14 +52,14 @@ class Watch:
         compose: Compose,
         backend: ContainerEngine,
         console: Console,
-        environ: Mapping[str, str],
+        host: Host,
         *,
         again: bool = False,
     ) -> None:
         self._again = again
         self._cut_off: dict[str, bool] = {}
         self._store, self._group = store, store.change_group(group, launcher=this_process())
-        self._compose, self._backend, self._console, self._environ = compose, backend, console, environ
+        self._compose, self._backend, self._console, self._host = compose, backend, console, host
         self._project = str(group.details["project"])
         self._lines = Lines(console, [member.name for member in group.members])
         self._threads: dict[str, threading.Thread] = {}
@@ -147,7 +148,7 @@ class Watch:
             with run.lock("adopt"):
                 if run.handle() is None:
                     plan = run.plan()
-                    record_start(run, plan, self._backend, handle, self._environ)
+                    record_start(run, plan, self._backend, handle, self._host)
                     if plan.image is not None and plan.image.python is None:
                         without_agent.record_start(run, plan)
         self._change(member.name, state="running", started_at=member.started_at or time.time())
@@ -158,9 +159,9 @@ class Watch:
     def _follow(self, name: str, run: Run) -> None:
         try:
             say = self._console.say
-            follow(run, self._lines.writer(name), self._environ, say=lambda line: say(f"{name}: {line}"))
+            follow(run, self._lines.writer(name), self._host, say=lambda line: say(f"{name}: {line}"))
             self._lines.end(name)
-            finalise(run, self._environ)
+            finalise(run, self._host)
             summary = run.summary() or {"exit_code": EXIT_TARGET_FAILED, "outcome": "it has no receipt"}
             self._change(name, **ended(summary), ended_at=time.time())
         except EngineUnavailableError:  # its end is recorded when the engine is back: here, or at the next up
@@ -179,7 +180,7 @@ class Watch:
         def pass_on() -> None:
             with contextlib.suppress(SeatrialError, OSError):
                 cwd = self._compose.files[0].parent
-                command.stream(argv, lambda line: write("stdout", line.encode() + b"\n"), env=self._environ, cwd=cwd)
+                command.stream(argv, lambda line: write("stdout", line.encode() + b"\n"), env=self._host.env, cwd=cwd)
 
         threading.Thread(target=pass_on, name=f"logs of {name}", daemon=True).start()
 
@@ -221,7 +222,7 @@ class Watch:
         names = [member.name for member in members]
         process = launch(self._compose, folder, "--no-deps", "--no-recreate", *names)
         runs = [self._store.runs.run(m.run) for m in members if m.run is not None and m.state == "waiting"]
-        self._group = hand_over(self._store, self._group, runs, process, self._environ)
+        self._group = hand_over(self._store, self._group, runs, process, self._host)
 
     def _failed_needs(self, member: Member) -> list[str]:
         states = {name: self._group.member(name) for name in member.needs}
@@ -245,7 +246,7 @@ class Watch:
             kind = "stopped" if self._stopping else "engine-refused"
             finding = Finding(kind, "error", f"{member.name} was not started: {why}", cause=printed, fix="seatrial up")
             run.record(finding.event())
-            finalise(run, self._environ)
+            finalise(run, self._host)
         code = None if self._stopping else EXIT_TARGET_FAILED
         self._change(member.name, state=state, why=why, exit_code=code, ended_at=time.time())
         self._console.say(f"{member.name} was not started: {why}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from importlib import resources
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from seatrial.monitor.run_list import Projects
 from seatrial.receipt.render.pages import style_sheet
 from seatrial.runs.finalise import finalise
 from seatrial.system.address import names_this_machine
+from seatrial.system.host import Host
 from seatrial.web.guard import Guarded
 
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -83,8 +84,8 @@ def _app(routes: list[Route], feed: Feed, exposition: Exposition, guard: Middlew
 class Housekeeping:
     """Makes the receipts of runs that have ended, as ``runs ls`` does; asks engines now and then."""
 
-    def __init__(self, projects: Projects, environ: Mapping[str, str]) -> None:
-        self._projects, self._environ, self._turn = projects, environ, 0
+    def __init__(self, projects: Projects, host: Host) -> None:
+        self._projects, self._host, self._turn = projects, host, 0
 
     def __call__(self) -> None:
         self._turn += 1
@@ -93,7 +94,7 @@ class Housekeeping:
         for _, run in self._projects.runs():
             if not run.ended:
                 try:
-                    finalise(run, self._environ)
+                    finalise(run, self._host)
                 except SeatrialError:  # its engine does not answer, or its plan is of another version: the list says so
                     continue
 

@@ -15,7 +15,7 @@ from seatrial.probe.container import Cgroup
 from seatrial.probe.machine import Owner
 from seatrial.probe.sampler import COUNTER_INTERVAL_S, Sampler
 from seatrial.system import command
-from seatrial.system.client_call import client_call
+from seatrial.system.host import Host
 
 #: A driver that vanished may come back (a reset, an upgrade): NVML is opened anew this often.
 REOPEN_S = 10.0
@@ -205,8 +205,8 @@ class Names:
         environ: SEATRIAL_DOCKER and SEATRIAL_PODMAN change how the engines are called.
     """
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self._calls = {engine: client_call(engine, environ) for engine in ("docker", "podman")}
+    def __init__(self, host: Host) -> None:
+        self._calls = {engine: host.client_call(engine) for engine in ("docker", "podman")}
         self._known: dict[str, Named] = {}
         self._problems: list[str] = []
         self._looked_up_s = float("-inf")

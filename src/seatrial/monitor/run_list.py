@@ -21,8 +21,8 @@ from seatrial.runs.following.live import look
 from seatrial.runs.listing import started_at
 from seatrial.runs.run import Run, run_name
 from seatrial.runs.store import RunStore, is_run_id, project_key
+from seatrial.system.host import Host
 from seatrial.system.nofollow import read_regular
-from seatrial.system.state import state_folder
 
 #: Runs on one page of the list.
 PAGE = 50
@@ -271,16 +271,16 @@ class Projects:
         environ: where the others are found; None: there is only the first.
     """
 
-    def __init__(self, first: RunStore, environ: Mapping[str, str] | None = None) -> None:
-        self.first, self._environ = first, environ
+    def __init__(self, first: RunStore, host: Host | None = None) -> None:
+        self.first, self._host = first, host
         self._stores = {_key(first.record): first}
 
     def all(self) -> dict[str, RunStore]:
         """Return key → store, the first one first; new projects are found each time."""
-        if self._environ is not None:
-            for folder in sorted((state_folder(self._environ) / "projects").glob("*")):
+        if self._host is not None:
+            for folder in sorted((self._host.state_folder / "projects").glob("*")):
                 if _key(folder) not in self._stores and (path := _path_of(folder)) is not None:
-                    self._stores[_key(folder)] = RunStore(path, self._environ)
+                    self._stores[_key(folder)] = RunStore(path, self._host)
         return dict(self._stores)
 
     def name_of(self, key: str) -> str:

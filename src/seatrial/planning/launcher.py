@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from seatrial.backends.containers.env_file import read_env_file
@@ -13,11 +12,12 @@ from seatrial.job.model import Job
 from seatrial.job.plan import Choice
 from seatrial.job.reading.signs import RANK_OPTIONS
 from seatrial.job.script import ScriptFacts
+from seatrial.system.host import Host
 
 _EXAMPLE = json.dumps({"cluster": {"worker": ["a:29400", "b:29400"]}, "task": {"type": "worker", "index": 0}})
 
 
-def refuse_half_set(job: Job, script: ScriptFacts, environ: Mapping[str, str], *, inherits: bool) -> None:
+def refuse_half_set(job: Job, script: ScriptFacts, host: Host, *, inherits: bool) -> None:
     """Raises UsageError for a TF_CONFIG of a TensorFlow script that is none.
 
     Args:
@@ -25,9 +25,9 @@ def refuse_half_set(job: Job, script: ScriptFacts, environ: Mapping[str, str], *
     """
     found = {}
     for path in job.env_files:
-        found.update(read_env_file(path, environ))
+        found.update(read_env_file(path, host))
     found.update(job.env)
-    value = found.get("TF_CONFIG", environ.get("TF_CONFIG") if inherits else None)
+    value = found.get("TF_CONFIG", host.env.get("TF_CONFIG") if inherits else None)
     if value is None or script.framework != "tensorflow" or (wrong := what_is_wrong(value)) is None:
         return
     where = "" if "TF_CONFIG" in found else " of this shell"

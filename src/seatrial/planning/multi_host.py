@@ -9,7 +9,7 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from seatrial.backends import table
@@ -20,6 +20,7 @@ from seatrial.planning.launcher import with_rank
 from seatrial.planning.site import Meeting
 from seatrial.recipe_names import module_of
 from seatrial.system import command
+from seatrial.system.host import Host
 
 #: torchrun's usual port for a rendezvous. Source: docs.pytorch.org/docs/stable/elastic/run.html.
 PORT = 29400
@@ -31,7 +32,7 @@ SCONTROL_S = 10.0
 SLURM = ("slurm",)
 
 
-def join(job: Job, rank_of: int | None, environ: Mapping[str, str]) -> Job:
+def join(job: Job, rank_of: int | None, host: Host) -> Job:
     """The job with its hosts' names and, where known, which of them this is.
 
     Args:
@@ -53,23 +54,23 @@ def join(job: Job, rank_of: int | None, environ: Mapping[str, str]) -> Job:
             f"{job.nodes} nodes need their names: without Kubernetes there is no way to discover them",
             run="seatrial run … --nodes host1,host2   # or --on k8s; under Slurm: --nodes slurm",
         )
-    hosts = slurm_hosts(environ) if job.hosts == SLURM else job.hosts
+    hosts = slurm_hosts(host) if job.hosts == SLURM else job.hosts
     if job.hosts == SLURM and rank_of is None:
-        rank_of = int(environ.get("SLURM_NODEID", "0"))
+        rank_of = int(host.env.get("SLURM_NODEID", "0"))
     if rank_of is not None and not 0 <= rank_of < len(hosts):
         raise UsageError(f"--rank-of {rank_of}: there are {len(hosts)} hosts, 0 to {len(hosts) - 1}")
     return job.model_copy(update={"hosts": hosts, "nodes": len(hosts), "node_rank": rank_of})
 
 
-def slurm_hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
+def slurm_hosts(host: Host) -> tuple[str, ...]:
     """The hosts of this Slurm job, in its order. Raises UsageError outside of one."""
-    listed = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")
+    listed = host.env.get("SLURM_JOB_NODELIST") or host.env.get("SLURM_NODELIST")
     if not listed:
         raise UsageError(
             "--nodes slurm, but this is not a Slurm job: SLURM_JOB_NODELIST is not set",
             run="srun --nodes 2 --ntasks-per-node 1 seatrial run … --nodes slurm",
         )
-    if (program := shutil.which("scontrol", path=environ.get("PATH", ""))) is not None:
+    if (program := shutil.which("scontrol", path=host.env.get("PATH", ""))) is not None:
         told = command.run([program, "show", "hostnames", listed], timeout_s=SCONTROL_S)
         if told.exit_code == 0 and told.stdout.strip():
             return tuple(told.stdout.split())

@@ -111,7 +111,7 @@ def make_plan(
     """
     refuse_options(job, site.backend.traits, site.backend.name)
     refuse_first(job, script, site.backend.traits)
-    refuse_half_set(job, script, site.host.environ, inherits=not site.backend.traits.isolates)
+    refuse_half_set(job, script, site.host, inherits=not site.backend.traits.isolates)
     if interactive:  # nobody knows what will be typed
         script = replace(script, writes=tuple(replace(write, certain=False) for write in script.writes))
     parts = PARTS[site.backend.traits.planner](job, site, script)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,11 +19,12 @@ from seatrial.job.plan import CONTAINER_DATA, CONTAINER_MODELS, CONTAINER_RESUME
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
 from seatrial.planning.pod_gpus import cluster_machine
+from seatrial.system.host import Host
 from seatrial.system.typed_path import as_typed
 
 
 def cluster_image(
-    job: Job, script: ScriptFacts, facts: ClusterFacts, environ: Mapping[str, str], cache_folder: Path
+    job: Job, script: ScriptFacts, facts: ClusterFacts, host: Host, cache_folder: Path
 ) -> tuple[ImagePlan, tuple[Choice, ...]]:
     """For the newest GPUs and the oldest driver of the nodes. Raises ImageError, as ``_ready``."""
     request = job.gpus
@@ -37,18 +37,18 @@ def cluster_image(
         cpu_only=cpu_only,
         machine=cluster_machine(facts, job.kubernetes.node_selector),
         multi_gpu=request.kind == "all" or (request.count or 0) > 1 or script.multi_gpu_evidence is not None,
-        resolver=UvResolver(cache_folder / "packages", environ),
+        resolver=UvResolver(cache_folder / "packages", host),
     )
-    return (image if image.build else _ready(job, image, environ)), choices
+    return (image if image.build else _ready(job, image, host)), choices
 
 
-def _ready(job: Job, image: ImagePlan, environ: Mapping[str, str]) -> ImagePlan:
+def _ready(job: Job, image: ImagePlan, host: Host) -> ImagePlan:
     """Return a ready image with its facts, if an engine here has it. An image's own command must be known: the agent
     starts it.
 
     Raises ImageError when it is not.
     """
-    facts = _facts_here(image.tag, environ)
+    facts = _facts_here(image.tag, host)
     if facts is None and job.target.kind == "image" and not job.target.args:
         raise ImageError(
             f"The command of {image.tag} is unknown: no engine on this machine has it",
@@ -59,10 +59,10 @@ def _ready(job: Job, image: ImagePlan, environ: Mapping[str, str]) -> ImagePlan:
     return image.model_copy(update={"python": job.image.python or "python3", **known})
 
 
-def _facts_here(tag: str, environ: Mapping[str, str]) -> ImageFacts | None:
+def _facts_here(tag: str, host: Host) -> ImageFacts | None:
     for name in table.ENGINES:
         try:
-            if (facts := table.engine(name, environ).images.image(tag)) is not None:
+            if (facts := table.engine(name, host).images.image(tag)) is not None:
                 return facts
         except SeatrialError:
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from seatrial.backends.containers.env_file import read_env_file
@@ -36,6 +36,7 @@ from seatrial.planning.pod_gpus import PodGpus, gpu_memory_warnings, pod_gpus, p
 from seatrial.planning.secrets import without_secrets
 from seatrial.planning.site import ClusterSite, Meeting, Parts, Site
 from seatrial.planning.target_command import Places, target_argv
+from seatrial.system.host import Host
 
 #: The pod's user where the submitter is root: no image needs one, and clusters refuse root.
 DEFAULT_UID = 1000
@@ -51,7 +52,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     facts = site.cluster.facts
     gpus = pod_gpus(job, facts)
     kind = job.kubernetes.kind
-    image, image_choices = cluster_image(job, script, gpus.facts, site.host.environ, site.host.cache_folder)
+    image, image_choices = cluster_image(job, script, gpus.facts, site.host, site.host.cache_folder)
     image, code = project_code(job, script, image)
     if image.build and job.kubernetes.registry:
         tag = f"{job.kubernetes.registry}/{image.tag.removeprefix('seatrial/')}"
@@ -66,7 +67,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         resume=volumes.resume_folder if job.resume else None,
     )
     argv, script_index = target_argv(job.target, image, image.python or "python3", places)
-    pod_env, target_env = without_steering(_env(job, places, site.host.environ))
+    pod_env, target_env = without_steering(_env(job, places, site.host))
     shm_bytes, shm_choice = _shm(job, gpus.plan.count, script.ray_evidence)
     inside = _Contents(image, code, volumes, places, pod_env, shm_bytes)
     cluster = _pods(job, site.run_id, facts, kind, gpus, inside, again)
@@ -187,7 +188,7 @@ def survey_cluster(job: Job, host: HostFacts, *, offline: bool = False) -> Clust
 
     options = job.kubernetes
     try:
-        facts, seen = survey(Cluster(host.environ, options.context, options.namespace), pod_resource(job)), "read now"
+        facts, seen = survey(Cluster(host, options.context, options.namespace), pod_resource(job)), "read now"
     except EngineUnavailableError as error:
         if not offline:
             raise
@@ -243,10 +244,10 @@ def _refuse_folders(job: Job) -> None:
         )
 
 
-def _env(job: Job, places: Places, environ: Mapping[str, str]) -> dict[str, str]:
+def _env(job: Job, places: Places, host: Host) -> dict[str, str]:
     """Variables of the container. NCCL and Gloo tell what is wrong, and nothing while all is well."""
     ours = {"NCCL_DEBUG": "WARN"} if job.nodes > 1 else {}
-    from_files = {name: value for path in job.env_files for name, value in read_env_file(path, environ).items()}
+    from_files = {name: value for path in job.env_files for name, value in read_env_file(path, host).items()}
     return without_secrets({**ours, **places.env(), **from_files, **job.env}, job)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from seatrial.planning.secrets import without_secrets
 from seatrial.planning.site import GpuPlan, Parts, Site
 from seatrial.planning.target_command import local_places, target_argv
 from seatrial.system import command
+from seatrial.system.host import Host
 from seatrial.system.typed_path import as_typed
 
 
@@ -83,7 +83,7 @@ def choose_python(job: Job, script: ScriptFacts, host: HostFacts, *, cpu_only: b
     """
     needed = _needed(job, script, gpus=not cpu_only)
     missing: dict[Path, list[str]] = {}
-    for python in candidates(host.environ):
+    for python in candidates(host):
         missing[python] = missing_in(python, needed)
         if not missing[python]:
             reason = "has everything that the target imports"
@@ -124,10 +124,10 @@ def _needed(job: Job, script: ScriptFacts, *, gpus: bool) -> tuple[str, ...]:
     return (*recipe_requirements(job.target), *(factory.imports if factory is not None else ()))
 
 
-def candidates(environ: Mapping[str, str]) -> list[Path]:
+def candidates(host: Host) -> list[Path]:
     """The Pythons that may have what a target imports: that of the active virtual environment, then ours."""
     own = Path(sys.executable)
-    active = Path(environ["VIRTUAL_ENV"]) / "bin" / "python" if environ.get("VIRTUAL_ENV") else own
+    active = Path(host.env["VIRTUAL_ENV"]) / "bin" / "python" if host.env.get("VIRTUAL_ENV") else own
     if not active.exists() or active.parent.resolve() == own.parent.resolve():  # python and python3 of one environment
         return [own]
     return [active, own]
@@ -154,9 +154,7 @@ def process_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     python = choose_python(job, script, site.host, cpu_only=not gpus)
     places = local_places(job, site.outputs, site.resumed.checkpoints if site.resumed else None)
     argv, script_index = target_argv(job.target, None, str(python.interpreter), places)
-    from_files = {
-        name: value for path in job.env_files for name, value in read_env_file(path, site.host.environ).items()
-    }
+    from_files = {name: value for path in job.env_files for name, value in read_env_file(path, site.host).items()}
     own = without_secrets({**from_files, **job.env}, job)
     visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)} if gpus else {}
     return Parts(
@@ -168,7 +166,7 @@ def process_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         evidence_dir=str(site.record),
         secrets_dir=str(site.secrets_folder) if job.secrets else None,
         meeting=meeting(job),
-        env={**own, **ray_env(script.ray_evidence, None, {**site.host.environ, **own}), **python.env, **visible},
+        env={**own, **ray_env(script.ray_evidence, None, {**site.host.env, **own}), **python.env, **visible},
         python=str(python.interpreter),
         venv=python.venv,
         choices=python.choices,

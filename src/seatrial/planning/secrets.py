@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from seatrial.errors import UsageError
 from seatrial.job.asks import hidden
 from seatrial.job.model import Job
+from seatrial.system.host import Host
 
 #: The secret under whose name the webhook of ``[watch]`` travels: whoever has its URL may post there.
 WEBHOOK_SECRET = "SEATRIAL_WEBHOOK"
@@ -23,9 +24,9 @@ WEBHOOK_SECRET = "SEATRIAL_WEBHOOK"
 _TELLING_LENGTH = 8
 
 
-def check_secrets(job: Job, environ: Mapping[str, str]) -> None:
+def check_secrets(job: Job, host: Host) -> None:
     """Raises UsageError when a named secret is not set on this host, or stands where plan.json would tell it."""
-    missing = [name for name in job.secrets if not environ.get(name)]
+    missing = [name for name in job.secrets if not host.secret(name)]
     if missing:
         raise UsageError(
             f"The secret {missing[0]} is not set in this environment",
@@ -38,7 +39,7 @@ def check_secrets(job: Job, environ: Mapping[str, str]) -> None:
     }
     for name in job.secrets:
         for where, words in open_words.items():
-            if len(environ[name]) >= _TELLING_LENGTH and any(environ[name] in word for word in words):
+            if len(host.secret(name)) >= _TELLING_LENGTH and any(host.secret(name) in word for word in words):
                 raise UsageError(
                     f"The value of the secret {name} is in {where}, which plan.json and the receipt show",
                     cause=f"--secret {name} already passes it to the target as the variable {name}",
@@ -46,16 +47,16 @@ def check_secrets(job: Job, environ: Mapping[str, str]) -> None:
                 )
 
 
-def hide_webhook(job: Job, environ: Mapping[str, str]) -> tuple[Job, Mapping[str, str]]:
+def hide_webhook(job: Job, host: Host) -> tuple[Job, Host]:
     """The job with the webhook among its secrets and only its host to be seen, and the environment that has the URL."""
     url = job.watch.webhook
     if url is None:
-        return job, environ
+        return job, host
     parts = urlsplit(url)
     shown = f"{parts.scheme}://{parts.hostname}/…"
     watch = job.watch.model_copy(update={"webhook": shown})
     hidden = job.model_copy(update={"watch": watch, "secrets": (*job.secrets, WEBHOOK_SECRET)})
-    return hidden, {**environ, WEBHOOK_SECRET: url}
+    return hidden, host.with_secrets({WEBHOOK_SECRET: url})
 
 
 def hide_notify(job: Job) -> Job:
@@ -76,26 +77,26 @@ def without_secrets(env: Mapping[str, str], job: Job) -> dict[str, str]:
     return {name: value for name, value in env.items() if name not in job.secrets}
 
 
-def secrets_folder(run_id: str, environ: Mapping[str, str]) -> Path:
+def secrets_folder(run_id: str, host: Host) -> Path:
     """Where a run's secrets are handed over: a tmpfs where there is one, so that they never reach a disk."""
-    for candidate in (environ.get("XDG_RUNTIME_DIR"), "/dev/shm", tempfile.gettempdir()):
+    for candidate in (host.env.get("XDG_RUNTIME_DIR"), "/dev/shm", tempfile.gettempdir()):
         if candidate and os.access(candidate, os.W_OK):
             return Path(candidate) / f"seatrial-{run_id}"
     return Path(tempfile.gettempdir()) / f"seatrial-{run_id}"
 
 
-def write_secrets(job: Job, run_id: str, environ: Mapping[str, str]) -> None:
+def write_secrets(job: Job, run_id: str, host: Host) -> None:
     """Write the job's secrets, readable by this user alone."""
     if not job.secrets:
         return
-    folder = secrets_folder(run_id, environ)
+    folder = secrets_folder(run_id, host)
     folder.mkdir(mode=0o700)
     for name in job.secrets:
         descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:
-            file.write(environ[name])
+            file.write(host.secret(name))
 
 
-def remove_secrets(run_id: str, environ: Mapping[str, str]) -> None:
+def remove_secrets(run_id: str, host: Host) -> None:
     """Whatever the agent has not deleted itself, e.g. because it never started."""
-    shutil.rmtree(secrets_folder(run_id, environ), ignore_errors=True)
+    shutil.rmtree(secrets_folder(run_id, host), ignore_errors=True)

@@ -144,17 +144,17 @@ class DriverFiles(NamedTuple):
     missing: Tuple[str, ...] = ()
 
 
-def find(root: str = "/", environ: Optional[Mapping[str, str]] = None) -> DriverFiles:
+def find(root: str = "/", env: Optional[Mapping[str, str]] = None) -> DriverFiles:
     """Look for the driver under ``root``. Never raises; the result has what it did not find."""
     host = _Host(root)
-    environ = os.environ if environ is None else environ
+    env = os.environ if env is None else env
     wsl = host.exists("/dev/dxg")
     version = _version(host)
     missing: List[str] = []
     if version is None and not wsl:
         missing.append("/proc/driver/nvidia/version: the NVIDIA kernel module is not loaded")
     control, gpus, mig_caps = _nodes(host, wsl, missing)
-    folders = _folders(host, environ, wsl, missing)
+    folders = _folders(host, env, wsl, missing)
     libraries = _libraries(host, folders, version, missing)
     binaries = {}
     for folder in [*([WSL_FOLDER] if wsl else []), *BINARY_FOLDERS]:
@@ -249,10 +249,10 @@ def _nodes(
     return tuple(control), gpus, tuple(node for node in caps if node)
 
 
-def _folders(host: _Host, environ: Mapping[str, str], wsl: bool, missing: List[str]) -> List[str]:
+def _folders(host: _Host, env: Mapping[str, str], wsl: bool, missing: List[str]) -> List[str]:
     """Folders that may hold the libraries, in the dynamic linker's order, each once."""
     folders = [WSL_FOLDER] if wsl else []
-    folders += [folder for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder.startswith("/")]
+    folders += [folder for folder in env.get("LD_LIBRARY_PATH", "").split(":") if folder.startswith("/")]
     cache = host.read("/etc/ld.so.cache")
     if cache:
         try:

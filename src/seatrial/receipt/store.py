@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from seatrial.errors import DiskError, RunNotFoundError
 from seatrial.job.model import Job
 from seatrial.receipt.model import Receipt
+from seatrial.system.host import Host
 from seatrial.system.names import Names, names_of
 from seatrial.system.nofollow import read_regular
 from seatrial.system.typed_path import as_typed
@@ -83,7 +84,7 @@ def write_receipt(run_dir: Path, receipt: Receipt) -> None:
 def without_names(receipt: Receipt, job: Job) -> Receipt:
     """Remove host, user, home folder and the job's secrets from every text."""
     hosts = [host for host in (*(receipt.header.host or "").split(", "), *job.hosts) if host]
-    return scrubbed(receipt, names_of(os.environ, secrets=job.secrets, hosts=hosts))
+    return scrubbed(receipt, names_of(Host(), secrets=job.secrets, hosts=hosts))
 
 
 def scrubbed(receipt: Receipt, names: Names) -> Receipt:

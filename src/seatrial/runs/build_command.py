@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from seatrial.runs.launch import plan_only
 from seatrial.stack.machine import Machine, parse_target
 from seatrial.system import command
 from seatrial.system.files import write_atomically
+from seatrial.system.host import Host
 
 Say = Callable[[str], None]
 
@@ -51,7 +52,7 @@ class Built:
     compressed_bytes: int | None = None
 
 
-def build_image(job: Job, environ: Mapping[str, str], say: Say, *, explain: bool = False, lock: bool = False) -> Built:
+def build_image(job: Job, host: Host, say: Say, *, explain: bool = False, lock: bool = False) -> Built:
     """Plan, build, verify; with ``explain`` take it apart; with ``lock`` write the versions beside the project.
 
     Raises:
@@ -59,9 +60,9 @@ def build_image(job: Job, environ: Mapping[str, str], say: Say, *, explain: bool
         ImageError: it does not build, or what was built is not what was resolved, or it is over the budget.
         UsageError: there is no image to build for this job.
     """
-    plan = plan_only(job, environ)
+    plan = plan_only(job, host)
     image = plan.image
-    store = table.backend(plan.backend, environ).images
+    store = table.backend(plan.backend, host).images
     if image is None or store is None or not image.build or plan.container is None:
         what = f"the backend {plan.backend} has no image" if image is None else f"{image.tag} is used as is"
         raise UsageError(f"Nothing to build: {what}", run="seatrial build … --on docker")
@@ -72,7 +73,7 @@ def build_image(job: Job, environ: Mapping[str, str], say: Say, *, explain: bool
         pip_conf=pip_conf(job.image),
         labels=origin_labels(job),
     )
-    machine = _machine(plan, environ)
+    machine = _machine(plan, host)
     here = plan.container if plan.gpus else None  # this machine has the GPUs that the image is for
     imports = script_facts(job.target, job.project, path=python_path(job)).imports
     verification = verify_image(image, imports, store=store, machine=machine, container=here)
@@ -88,8 +89,8 @@ def build_image(job: Job, environ: Mapping[str, str], say: Say, *, explain: bool
         plan,
         result,
         verification,
-        image_bytes_of(plan, store, environ),
-        _base_bytes(plan, store, environ),
+        image_bytes_of(plan, store, host),
+        _base_bytes(plan, store, host),
         contents=measure_contents(image, store=store, machine=machine) if explain else {},
         compressed_bytes=_compressed(image.tag, store) if explain or job.image.max_compressed_bytes else None,
     )
@@ -99,18 +100,18 @@ def build_image(job: Job, environ: Mapping[str, str], say: Say, *, explain: bool
     return built
 
 
-def _machine(plan: Plan, environ: Mapping[str, str]) -> Machine | None:
+def _machine(plan: Plan, host: Host) -> Machine | None:
     """What the image is for."""
     if plan.job.image.target is not None:
         return parse_target(plan.job.image.target)
-    return read_host(environ).machine(plan.gpus) if plan.gpus else None
+    return read_host(host).machine(plan.gpus) if plan.gpus else None
 
 
-def _base_bytes(plan: Plan, store: ImageStore, environ: Mapping[str, str]) -> int | None:
+def _base_bytes(plan: Plan, store: ImageStore, host: Host) -> int | None:
     assert plan.image is not None
     base = store.image(plan.image.base or "")
     # BuildKit keeps a pulled base to itself.
-    return image_bytes(store, base, "python3", environ) if base is not None else None
+    return image_bytes(store, base, "python3", host) if base is not None else None
 
 
 def _compressed(tag: str, store: ImageStore) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from seatrial.backends import table
@@ -12,9 +12,10 @@ from seatrial.errors import EngineUnavailableError
 from seatrial.images.dockerfile.context import wheel_bytes
 from seatrial.images.sources import pip_conf
 from seatrial.job.plan import Plan
+from seatrial.system.host import Host
 
 
-def make_image_ready(plan: Plan, run_folder: Path, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
+def make_image_ready(plan: Plan, run_folder: Path, host: Host, say: Callable[[str], None]) -> None:
     """Build what is not there, push it where a registry is named, and lay the recipes' wheel beside the plan."""
     from seatrial.images.build.build import build  # 10 ms that a plan need not wait for
 
@@ -23,18 +24,18 @@ def make_image_ready(plan: Plan, run_folder: Path, environ: Mapping[str, str], s
         (run_folder / RECIPES).write_bytes(wheel_bytes())
     if not plan.image.build:
         return
-    store = _builder(environ)
+    store = _builder(host)
     say(build(plan.image, store=store, progress=say, pip_conf=pip_conf(plan.job.image)).words(None))
     if plan.job.kubernetes.registry:
         say(f"pushing {plan.image.tag}")
         store.push(plan.image.tag)
 
 
-def _builder(environ: Mapping[str, str]) -> ImageStore:
+def _builder(host: Host) -> ImageStore:
     """Of the first of this machine's engines that answers. Raises EngineUnavailableError with each one's reason."""
     reasons = []
     for name in table.ENGINES:
-        engine = table.engine(name, environ)
+        engine = table.engine(name, host)
         facts = engine.facts()
         if facts.available:
             return engine.images

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from seatrial import events
@@ -26,52 +26,51 @@ from seatrial.runs.liveness import backend_of, leases, state_of
 from seatrial.runs.mlflow import URI
 from seatrial.runs.run import Run, run_name
 from seatrial.system.files import write_atomically
+from seatrial.system.host import Host
 from seatrial.system.typed_path import as_typed
 from seatrial.system.without_login import without_login
 
 
-def end(
-    run: Run, environ: Mapping[str, str], *, ended: State | None, judged: Callable[[Receipt], None]
-) -> Receipt | None:
+def end(run: Run, host: Host, *, ended: State | None, judged: Callable[[Receipt], None]) -> Receipt | None:
     """The receipt of a run that has none, made now; None while the run lives. The caller has the run's lock.
 
     Args and raises: as finalise.
     """
-    handle = handle_of(run, environ)
+    handle = handle_of(run, host)
     if ended is not None and (ended.is_live or ended.status == "gone" or not run.has(AgentFinished)):
         ended = None  # the agent's last line is missing: there may be more to collect
-    state = ended or (state_of(handle, environ) if handle else None)
+    state = ended or (state_of(handle, host) if handle else None)
     if state is not None and state.is_live:
         return None
     if run.is_starting():
         return None
-    return _end(run, handle, state, environ, collected=ended is not None, judged=judged)
+    return _end(run, handle, state, host, collected=ended is not None, judged=judged)
 
 
 def _end(
     run: Run,
     handle: Handle | None,
     state: State | None,
-    environ: Mapping[str, str],
+    host: Host,
     *,
     collected: bool,
     judged: Callable[[Receipt], None],
 ) -> Receipt:
     plan = run.plan()
     if handle is not None and state is not None and plan.companion is not None:
-        without_agent.record_end(run, backend_of(handle, environ), handle, state)
+        without_agent.record_end(run, backend_of(handle, host), handle, state)
     if (told := _told_state(run)) is not None:
         state = told  # what the engine said then; by now it may have been told to forget the container
     elif collected and state is not None:
         run.record(_host_state(state))
     elif handle is not None:
-        with backend_of(handle, environ).collect(handle, run.folder, lambda line: None):
+        with backend_of(handle, host).collect(handle, run.folder, lambda line: None):
             pass  # what is left of it comes before it is judged
         if state is not None:
             run.record(_host_state(state))
     evidence, skipped = run.events()
     plan = with_discovered_gpus(plan, evidence)
-    store = table.backend(plan.backend, environ, plan.engine).images
+    store = table.backend(plan.backend, host, plan.engine).images
     image = store.image(plan.image.tag) if store and plan.image and handle else None
     receipt = judge(
         plan,
@@ -88,9 +87,9 @@ def _end(
         receipt = receipt.model_copy(update={"pages": (page,)})
     try:
         write_receipt(run.folder, receipt)
-        leases(environ).release(run.id)
+        leases(host).release(run.id)
         judged(receipt)
-        _give_back(run, handle, environ)
+        _give_back(run, handle, host)
         # Last: a run with a summary has ended, and nobody looks for its container, secrets or GPUs any more.
         write_atomically(run.folder / "summary.json", json.dumps(_summary(run, plan, receipt)).encode(), mode=0o600)
     except DiskError as error:
@@ -101,15 +100,15 @@ def _end(
             run=f"df -h {as_typed(run.folder)}; seatrial runs show {run.id}",
         ) from error
     run.show_receipt()
-    notify.begin(run.folder, notify.ended_run(run, receipt), environ)
+    notify.begin(run.folder, notify.ended_run(run, receipt), host)
     return receipt
 
 
-def _give_back(run: Run, handle: Handle | None, environ: Mapping[str, str]) -> None:
-    leases(environ).release(run.id)
-    secrets.remove_secrets(run.id, environ)
+def _give_back(run: Run, handle: Handle | None, host: Host) -> None:
+    leases(host).release(run.id)
+    secrets.remove_secrets(run.id, host)
     if handle is not None and not handle.composed:
-        backend_of(handle, environ).remove(handle)
+        backend_of(handle, host).remove(handle)
 
 
 def _host_state(state: State) -> HostState:

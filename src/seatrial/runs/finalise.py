@@ -5,12 +5,13 @@ Any process may do this, at any time after the end: the CLI that started the run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.store import load
 from seatrial.runs.run import Run
+from seatrial.system.host import Host
 
 if TYPE_CHECKING:
     from seatrial.backends.base import State
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 def finalise(
     run: Run,
-    environ: Mapping[str, str],
+    host: Host,
     *,
     ended: State | None = None,
     judged: Callable[[Receipt], None] = lambda receipt: None,
@@ -39,4 +40,4 @@ def finalise(
             return load(run.folder)
         from seatrial.runs.ending import end  # all that judges, which a run with a receipt does without
 
-        return end(run, environ, ended=ended, judged=judged)
+        return end(run, host, ended=ended, judged=judged)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,7 +43,7 @@ from seatrial.runs.trained_model import WEIGHTS, of_recipe
 from seatrial.system import agent_archive
 from seatrial.system.caller import Caller
 from seatrial.system.files import make_folder
-from seatrial.system.state import state_folder
+from seatrial.system.host import Host
 
 if TYPE_CHECKING:
     from seatrial.backends.kubernetes.pod import Manifest
@@ -59,13 +59,13 @@ class Prepared:
     """A run whose plan is made and whose folder is there; nothing has started.
 
     Attributes:
-        environ: the caller's, and in it what became a secret on the way.
+        host: of the caller, with what became a secret on the way.
     """
 
     run: Run
     plan: Plan
     backend: Backend
-    environ: Mapping[str, str]
+    host: Host
 
 
 @dataclass(frozen=True)
@@ -79,16 +79,15 @@ class _Ground:
     engine: EngineFacts
     why_backend: Choice
     tracked: Tracked
-    environ: Mapping[str, str]
 
 
-def plan_only(job: Job, environ: Mapping[str, str]) -> Plan:
+def plan_only(job: Job, host: Host) -> Plan:
     """What ``prepare`` and ``start`` would do, here or on the machine that ``image.target`` describes.
 
     Makes no folder, takes no lease, pulls and builds nothing.
     """
-    ground = _survey(job, environ)
-    run = RunStore(job.project, environ).run(new_run_id())
+    ground = _survey(job, host)
+    run = RunStore(job.project, host).run(new_run_id())
     selection, another = None, None
     if ground.backend.traits.on_this_host:
         another = another_machine(ground.job, ground.host)
@@ -96,24 +95,24 @@ def plan_only(job: Job, environ: Mapping[str, str]) -> Plan:
             another.selection()
             if another
             else select_gpus(
-                ground.job, ground.script, ground.host, leases(environ).current(beside=ground.job.gpus.share or 1.0)
+                ground.job, ground.script, ground.host, leases(host).current(beside=ground.job.gpus.share or 1.0)
             )
         )
-    plan = _plan(ground, run, selection, environ, another=another, offline=True)
+    plan = _plan(ground, run, selection, host, another=another, offline=True)
     _refuse_cut_down_image(plan)
     return plan
 
 
-def manifests(plan: Plan, environ: Mapping[str, str]) -> list[Manifest]:
+def manifests(plan: Plan, host: Host) -> list[Manifest]:
     """What a cluster is given. Raises UsageError for what it would not take."""
     from seatrial.backends.kubernetes.manifests import cluster_manifests
 
-    return cluster_manifests(plan, agent_archive.build(state_folder(environ) / AGENT))
+    return cluster_manifests(plan, agent_archive.build(host.state_folder / AGENT))
 
 
 def prepare(
     job: Job,
-    environ: Mapping[str, str],
+    host: Host,
     *,
     building: Building,
     interactive: bool = False,
@@ -130,7 +129,7 @@ def prepare(
     Raises:
         SeatrialError: nothing is left behind then.
     """
-    secrets.check_secrets(job, environ)
+    secrets.check_secrets(job, host)
     if job.serve is None:
         require_data(
             job.target,
@@ -139,21 +138,21 @@ def prepare(
             mounted=any(mount.target == "/data" for mount in job.mounts),
         )
         _require_model(job)
-    refuse_taken_port(job, RunStore(job.project, environ))
-    ground = _survey(job, environ)
-    store = RunStore(job.project, environ)
+    refuse_taken_port(job, RunStore(job.project, host))
+    ground = _survey(job, host)
+    store = RunStore(job.project, host)
     if job.name is not None and (earlier := store.unfinalised(job.name)) is not None:
         from seatrial.runs.finalise import finalise  # rare, and it loads all that judges
 
-        finalise(earlier, environ)  # one that ended while nobody watched does not hold its name
+        finalise(earlier, host)  # one that ended while nobody watched does not hold its name
     namesake = store.newest_of(job.name) if job.name is not None else None
     run = store.create(new_run_id(), job.name)
     try:
-        selection = _select_and_lease(ground, run, environ)
-        plan = _plan(ground, run, selection, environ, interactive=interactive, caller=caller)
+        selection = _select_and_lease(ground, run, host)
+        plan = _plan(ground, run, selection, host, interactive=interactive, caller=caller)
         if plan.image_is_unknown:
             _make_present(plan, ground.backend, building)
-            plan = _plan(ground, run, selection, environ, interactive=interactive, caller=caller)
+            plan = _plan(ground, run, selection, host, interactive=interactive, caller=caller)
         _refuse_cut_down_image(plan)
         if namesake is not None:
             moved = f'The name "{job.name}" now refers to this run; find the earlier one by its ID, {namesake.id}'
@@ -164,10 +163,10 @@ def prepare(
 
             keep_request(run.folder, job.project, job.notify)
     except BaseException:
-        leases(environ).release(run.id)
+        leases(host).release(run.id)
         store.remove(run)
         raise
-    return Prepared(run, plan, ground.backend, ground.environ)
+    return Prepared(run, plan, ground.backend, ground.host)
 
 
 def _make_present(plan: Plan, backend: Backend, building: Building) -> None:
@@ -201,7 +200,7 @@ def without_cached(say: Say) -> Say:
     return lambda line: None if line == CACHED else say(line)
 
 
-def start(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
+def start(prepared: Prepared, host: Host, say: Say) -> None:
     """Build the image if it is not there, hand the secrets over, start the run detached.
 
     Raises:
@@ -213,14 +212,14 @@ def start(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
     run, plan, backend = prepared.run, prepared.plan, prepared.backend
     handle = None
     try:
-        make_ready(prepared, environ, say)
+        make_ready(prepared, host, say)
         handle = backend.start(plan, run.folder)
-        record_start(run, plan, backend, handle, environ)
+        record_start(run, plan, backend, handle, host)
     except BaseException as error:
         if handle is not None:  # nobody could find it again, or its user has just said that it shall not run
             backend.stop(handle, 0)
-        leases(environ).release(run.id)
-        secrets.remove_secrets(run.id, environ)
+        leases(host).release(run.id)
+        secrets.remove_secrets(run.id, host)
         run.give_up()
         if isinstance(error, (SeatrialError, KeyboardInterrupt)):
             run.record(_as_finding(error).event())
@@ -229,13 +228,13 @@ def start(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
         without_agent.record_start(run, plan)
 
 
-def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None:
+def make_ready(prepared: Prepared, host: Host, say: Say) -> None:
     """Everything that must be there before the start: image or venv, output folders, secrets."""
     plan = prepared.plan
     if not plan.on_this_host:
         from seatrial.runs.cluster_ready import make_image_ready
 
-        make_image_ready(plan, prepared.run.folder, environ, say)
+        make_image_ready(plan, prepared.run.folder, host, say)
         return
     store = prepared.backend.images
     if plan.image is not None and plan.image.build:
@@ -244,9 +243,9 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
         assert store is not None, "a plan with an image to build is for a backend with a store"
         pip = pip_conf(plan.job.image)
         built = build(plan.image, store=store, progress=say, pip_conf=pip, labels=origin_labels(plan.job))
-        say(built.words(image_bytes_of(plan, store, environ)))
+        say(built.words(image_bytes_of(plan, store, host)))
     elif plan.image is not None:
-        image_bytes_of(plan, store, environ)  # counted before the run, not beside it
+        image_bytes_of(plan, store, host)  # counted before the run, not beside it
     if plan.companion_image is not None and store is not None and store.image(plan.companion_image) is None:
         from seatrial.images.build.build import pull  # as the build's
 
@@ -266,35 +265,35 @@ def make_ready(prepared: Prepared, environ: Mapping[str, str], say: Say) -> None
         check_sources(plan.container.mounts, plan.job.project)
     elif plan.job.models is not None:
         make_folder(plan.job.models.source)
-    secrets.write_secrets(plan.job, plan.run_id, prepared.environ)
+    secrets.write_secrets(plan.job, plan.run_id, prepared.host)
 
 
-def _select_and_lease(ground: _Ground, run: Run, environ: Mapping[str, str]) -> Selection | None:
+def _select_and_lease(ground: _Ground, run: Run, host: Host) -> Selection | None:
     """Choose and take under one lock: two runs started together get different GPUs. A cluster chooses itself."""
     if not ground.backend.traits.on_this_host:
         return None
     if not ground.host.gpus:
         refuse_without_gpu(ground.job, ground.host)
         return select_gpus(ground.job, ground.script, ground.host, leased={})
-    with leases(environ).locked():
+    with leases(host).locked():
         share = ground.job.gpus.share
-        held = leases(environ).current(beside=share or 1.0)
+        held = leases(host).current(beside=share or 1.0)
         selection = select_gpus(ground.job, ground.script, ground.host, held)
         uuids = [gpu.uuid for gpu in selection.gpus]
-        leases(environ).take(uuids, run.id, ground.backend.name, run.folder, ground.engine.address, share=share)
+        leases(host).take(uuids, run.id, ground.backend.name, run.folder, ground.engine.address, share=share)
     return selection
 
 
-def _survey(job: Job, environ: Mapping[str, str]) -> _Ground:
-    job, environ = secrets.hide_webhook(secrets.hide_notify(job), environ)
-    hidden = tuple(name for name in proxies_with_login(environ) if name not in job.secrets)
+def _survey(job: Job, host: Host) -> _Ground:
+    job, host = secrets.hide_webhook(secrets.hide_notify(job), host)
+    hidden = tuple(name for name in proxies_with_login(host) if name not in job.secrets)
     job = job.model_copy(update={"secrets": (*job.secrets, *hidden)})
     script = source_facts(job)  # first: a script that does not parse needs no engine
-    host = read_host(environ)
-    backend, engine, why = table.choose(job.backend, environ, gpus_wanted=bool(host.gpus) and job.gpus.kind != "none")
-    script = _with_keras(job, script, environ, inherits=not backend.traits.isolates)
-    made = tracked(with_defaults(job, backend.traits), backend, environ)
-    return _Ground(made.job, script, host, backend, engine, why, made, environ)
+    facts = read_host(host)
+    backend, engine, why = table.choose(job.backend, host, gpus_wanted=bool(facts.gpus) and job.gpus.kind != "none")
+    script = _with_keras(job, script, host, inherits=not backend.traits.isolates)
+    made = tracked(with_defaults(job, backend.traits), backend, host)
+    return _Ground(made.job, script, facts, backend, engine, why, made)
 
 
 def _survey_cluster(job: Job, host: HostFacts, *, offline: bool) -> ClusterSite:
@@ -315,13 +314,13 @@ def _require_model(job: Job) -> None:
         of_recipe(recipe, job.models.source if job.models else job.project / "models")
 
 
-def _with_keras(job: Job, script: ScriptFacts, environ: Mapping[str, str], *, inherits: bool) -> ScriptFacts:
+def _with_keras(job: Job, script: ScriptFacts, host: Host, *, inherits: bool) -> ScriptFacts:
     """Which framework a Keras script needs and is checked with."""
-    env: dict[str, str] = dict(environ) if inherits else {}
+    env: dict[str, str] = dict(host.env) if inherits else {}
     for path in job.env_files:
-        env.update(read_env_file(path, environ))
+        env.update(read_env_file(path, host))
     env.update(job.env)
-    home = Path(environ["HOME"]) if inherits and environ.get("HOME") else None
+    home = Path(host.env["HOME"]) if inherits and host.env.get("HOME") else None
     asked = job.gpus.kind not in ("none", "auto") or (job.gpus.kind == "auto" and job.image.target is not None)
     return with_keras_backend(script, env, job.project, home, gpus=asked)
 
@@ -330,7 +329,7 @@ def _plan(
     ground: _Ground,
     run: Run,
     selection: Selection | None,
-    environ: Mapping[str, str],
+    host: Host,
     *,
     another: AnotherMachine | None = None,
     interactive: bool = False,
@@ -338,12 +337,12 @@ def _plan(
     caller: Caller | None = None,
 ) -> Plan:
     job, on_a_cluster = ground.tracked.for_run(run.id), not ground.backend.traits.on_this_host
-    earlier = RunStore(job.project, environ).find(job.resume) if job.resume else None
+    earlier = RunStore(job.project, host).find(job.resume) if job.resume else None
     if earlier is not None and on_a_cluster:  # by its full ID, which names its folder on the volume
         job = job.model_copy(update={"resume": earlier.id})
     site = replace(
         run_site(run, job.project, ground.backend, ground.engine, ground.host),
-        secrets_folder=secrets.secrets_folder(run.id, environ) if job.secrets else None,
+        secrets_folder=secrets.secrets_folder(run.id, host) if job.secrets else None,
         resumed=resumed(earlier, on_a_volume=on_a_cluster) if earlier else None,
         selection=selection,
         another=another,
@@ -384,13 +383,13 @@ def _as_finding(error: SeatrialError | KeyboardInterrupt) -> Finding:
     return Finding(kind, "error", error.message, cause=error.cause, fix=error.run)
 
 
-def shell(prepared: Prepared, environ: Mapping[str, str], building: Building) -> int:
+def shell(prepared: Prepared, host: Host, building: Building) -> int:
     """Run the plan on the caller's terminal; the shell's exit code. Leaves no run behind."""
     try:
         with building() as say:
-            make_ready(prepared, environ, say)
+            make_ready(prepared, host, say)
         return prepared.backend.shell(prepared.plan, prepared.run.folder)
     finally:
-        leases(environ).release(prepared.run.id)
-        secrets.remove_secrets(prepared.run.id, environ)
-        RunStore(prepared.plan.job.project, environ).remove(prepared.run)
+        leases(host).release(prepared.run.id)
+        secrets.remove_secrets(prepared.run.id, host)
+        RunStore(prepared.plan.job.project, host).remove(prepared.run)

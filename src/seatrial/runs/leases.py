@@ -10,7 +10,7 @@ import contextlib
 import fcntl
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from seatrial.errors import EngineUnavailableError, UntrustedPathError
 from seatrial.job.plan import EngineAddress
 from seatrial.runs.launching_process import LaunchingProcess
 from seatrial.system.files import write_atomically
+from seatrial.system.host import Host
 from seatrial.system.nofollow import open_regular, read_regular
 from seatrial.system.typed_path import as_typed
 
@@ -56,9 +57,9 @@ class Lease(BaseModel):
     record: str | None = None
 
 
-def default_folder(environ: Mapping[str, str]) -> Path:
+def default_folder(host: Host) -> Path:
     """``$SEATRIAL_LEASES``, else a folder in /var/lock (tmpfs on every systemd distribution), else in /tmp."""
-    if chosen := environ.get(FOLDER_VARIABLE):
+    if chosen := host.env.get(FOLDER_VARIABLE):
         return Path(chosen)
     parent = Path("/var/lock")
     return (parent if os.access(parent, os.W_OK) else Path(tempfile.gettempdir())) / "seatrial-leases"

@@ -11,6 +11,7 @@ from seatrial import events
 from seatrial.errors import EngineUnavailableError, SeatrialError
 from seatrial.receipt.fields import number, text, whole
 from seatrial.runs.run import Run, run_name
+from seatrial.system.host import Host
 
 if TYPE_CHECKING:
     from seatrial.backends.base import Handle
@@ -56,7 +57,7 @@ def started_at(run_id: str) -> float | None:
         return None
 
 
-def line_of(run: Run, environ: Mapping[str, str]) -> Line:
+def line_of(run: Run, host: Host) -> Line:
     """One run's line; it is finalised if it has ended meanwhile."""
     if not run.recorded:
         return _unrecorded(run)
@@ -64,7 +65,7 @@ def line_of(run: Run, environ: Mapping[str, str]) -> Line:
         if (summary := run.summary()) is None:
             from seatrial.runs.finalise import finalise  # most have ended, and need none of its models
 
-            finalise(run, environ)
+            finalise(run, host)
             summary = run.summary()
         if summary is not None:
             return Line(
@@ -82,7 +83,7 @@ def line_of(run: Run, environ: Mapping[str, str]) -> Line:
             )
         plan = run.plan()
         handle = run.handle()
-        waiting = _waiting(handle, environ) if handle else None
+        waiting = _waiting(handle, host) if handle else None
         status: Status = "starting" if handle is None else "waiting" if waiting else "running"
         return Line(
             run.id,
@@ -112,14 +113,14 @@ def line_of(run: Run, environ: Mapping[str, str]) -> Line:
         return Line(run.id, run_name(run), "?", "?", None, "unknown", str(error))
 
 
-def _waiting(handle: Handle, environ: Mapping[str, str]) -> str | None:
+def _waiting(handle: Handle, host: Host) -> str | None:
     """What a cluster lets a run wait for. Elsewhere nothing waits."""
     from seatrial.backends import table  # with the plan's models, which a list of ended runs needs not
     from seatrial.runs.liveness import state_of
 
     if not table.is_elsewhere(handle.backend):
         return None
-    return state_of(handle, environ).waiting
+    return state_of(handle, host).waiting
 
 
 def _seconds_so_far(run: Run) -> float | None:

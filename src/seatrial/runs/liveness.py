@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 from seatrial.backends import table
@@ -13,24 +12,24 @@ from seatrial.errors import EngineUnavailableError, SeatrialError
 from seatrial.job.plan import EngineAddress
 from seatrial.probe import processes
 from seatrial.runs.leases import Lease, Leases, default_folder
-from seatrial.system.state import state_folder
+from seatrial.system.host import Host
 
 _CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 
 
-def backend_of(handle: Handle, environ: Mapping[str, str]) -> Backend:
+def backend_of(handle: Handle, host: Host) -> Backend:
     """What steers a started run: its backend, on the engine where it was started."""
-    return table.backend(handle.backend, environ, handle.engine)
+    return table.backend(handle.backend, host, handle.engine)
 
 
-def state_of(handle: Handle, environ: Mapping[str, str]) -> State:
+def state_of(handle: Handle, host: Host) -> State:
     """What its own engine says. Raises EngineUnavailableError when that does not answer."""
-    return backend_of(handle, environ).state(handle)
+    return backend_of(handle, host).state(handle)
 
 
-def leases(environ: Mapping[str, str]) -> Leases:
+def leases(host: Host) -> Leases:
     """The lease folder of this machine. Every user writes there, so nothing is done for a lease but look."""
-    own_records = state_folder(environ) / "projects"
+    own_records = host.state_folder / "projects"
 
     def is_live(handle: Handle) -> bool:
         traits = table.traits(handle.backend)
@@ -44,7 +43,7 @@ def leases(environ: Mapping[str, str]) -> Leases:
         if handle.engine is not None and not _may_be_asked(handle.engine):
             return True
         try:
-            return state_of(handle, environ).is_live
+            return state_of(handle, host).is_live
         except EngineUnavailableError:
             return True  # an engine that does not answer may still run it: a GPU is not given away on a guess
 
@@ -64,13 +63,13 @@ def leases(environ: Mapping[str, str]) -> Leases:
         if traits.isolates and lease.engine is not None and not _may_be_asked(lease.engine):
             raise EngineUnavailableError(f"Engine at {lease.engine.endpoint} is not asked for a lease")
         try:
-            return table.backend(lease.backend, environ, lease.engine).find(lease.run_id, record)
+            return table.backend(lease.backend, host, lease.engine).find(lease.run_id, record)
         except EngineUnavailableError:
             raise
         except (SeatrialError, OSError):
             return None
 
-    return Leases(default_folder(environ), is_live, find)
+    return Leases(default_folder(host), is_live, find)
 
 
 def _may_be_asked(engine: EngineAddress) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -11,6 +10,7 @@ from seatrial.backends.base import Backend
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
 from seatrial.system.address import is_loopback
+from seatrial.system.host import Host
 
 URI = "MLFLOW_TRACKING_URI"
 
@@ -42,9 +42,9 @@ class Tracked:
         return self.job.model_copy(update={"env": {**self.job.env, CONTEXT: json.dumps({RUN_TAG: run_id})}})
 
 
-def tracked(job: Job, backend: Backend, environ: Mapping[str, str]) -> Tracked:
+def tracked(job: Job, backend: Backend, host: Host) -> Tracked:
     """Add the caller's MLFLOW_TRACKING_URI and its login to the job; what the job sets itself stays."""
-    url = environ.get(URI, "")
+    url = host.env.get(URI, "")
     parts = urlsplit(url)
     if URI in job.env or job.target.kind == "image" or parts.scheme not in ("http", "https") or not parts.hostname:
         return Tracked(job)
@@ -53,7 +53,7 @@ def tracked(job: Job, backend: Backend, environ: Mapping[str, str]) -> Tracked:
         return Tracked(job, warnings=(f"{why}; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",))
     if (why_not := _unreachable(job, parts.hostname, backend)) is not None:
         return Tracked(job, warnings=(f"MLflow at {url} cannot be reached from this run: {why_not}",))
-    names = tuple(name for name in _LOGIN if environ.get(name) and name not in job.secrets)
+    names = tuple(name for name in _LOGIN if host.env.get(name) and name not in job.secrets)
     changes = {"env": {**job.env, URI: url}, "secrets": (*job.secrets, *names)}
     chosen = Choice(what="MLflow", value=url, reason=f"{URI} of your environment; scripts read the same variable")
     return Tracked(job.model_copy(update=changes), passed=True, choices=(chosen,))

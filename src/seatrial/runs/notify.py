@@ -22,6 +22,7 @@ from seatrial.receipt.store import JSON_NAME
 from seatrial.runs.run import Run, run_name
 from seatrial.system import command, nofollow
 from seatrial.system.files import write_atomically
+from seatrial.system.host import Host
 
 #: In a record: what is asked for, until it is done, and what to tell.
 REQUEST, MESSAGE = "notify.json", "notify-message.json"
@@ -72,7 +73,7 @@ def keep_request(folder: Path, project: Path, notify: Notify) -> None:
     write_atomically(folder / REQUEST, text.encode(), mode=0o600)
 
 
-def begin(folder: Path, ended: Ended, environ: Mapping[str, str]) -> None:
+def begin(folder: Path, ended: Ended, host: Host) -> None:
     """Start telling those who are to be told, and return at once. Never raises: nothing fails for this."""
     try:
         if (folder / REQUEST).exists():
@@ -80,18 +81,18 @@ def begin(folder: Path, ended: Ended, environ: Mapping[str, str]) -> None:
             write_atomically(folder / MESSAGE, json.dumps(told).encode(), mode=0o600)
             argv = [sys.executable, "-m", "seatrial", "runs", "notify", str(folder)]
             # There, because ``-m`` imports from the current folder first, and the project may hold a json.py.
-            command.spawn_detached(argv, output=folder / "notify.log", env=environ, cwd=folder)
+            command.spawn_detached(argv, output=folder / "notify.log", env=host.env, cwd=folder)
     except (OSError, SeatrialError) as error:
         _note(folder, f"nobody was told: {getattr(error, 'strerror', None) or error}")
 
 
-def deliver(folder: Path, environ: Mapping[str, str]) -> None:
+def deliver(folder: Path, host: Host) -> None:
     """Tell everybody who is to be told, once. Raises OSError where nothing has ended yet, or no request is left."""
     told = json.loads(nofollow.read_regular(folder / MESSAGE, most_bytes=_MOST_BYTES))
     request = json.loads(nofollow.read_regular(folder / REQUEST, most_bytes=_MOST_BYTES))
     (folder / REQUEST).unlink()  # two who would tell: one does
     notify, project = Notify.model_validate(request["notify"], strict=False), Path(request["project"])
-    for whom, trouble in _tell(notify, told["message"], project, told["receipt"], environ):
+    for whom, trouble in _tell(notify, told["message"], project, told["receipt"], host):
         _note(folder, f"{whom}: {trouble or 'done'}")
 
 
@@ -115,16 +116,16 @@ def ended_run(run: Run, receipt: Receipt) -> Ended:
 
 
 def _tell(
-    notify: Notify, message: Mapping[str, Any], project: Path, receipt: str, environ: Mapping[str, str]
+    notify: Notify, message: Mapping[str, Any], project: Path, receipt: str, host: Host
 ) -> Iterator[tuple[str, str | None]]:
     """(who, what went wrong or None) of each."""
     for line in notify.command:
-        yield program_of(line), _run(line, message, project, receipt, environ)
+        yield program_of(line), _run(line, message, project, receipt, host)
 
 
-def _run(line: str, message: Mapping[str, Any], project: Path, receipt: str, environ: Mapping[str, str]) -> str | None:
+def _run(line: str, message: Mapping[str, Any], project: Path, receipt: str, host: Host) -> str | None:
     env = {
-        **environ,
+        **host.env,
         "SEATRIAL_KIND": str(message["kind"]),
         "SEATRIAL_RUN_ID": str(message["id"]),
         "SEATRIAL_OUTCOME": str(message["outcome"]),

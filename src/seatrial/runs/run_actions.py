@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from seatrial.runs.following.watch import request_stop
 from seatrial.runs.liveness import backend_of, leases, state_of
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore
+from seatrial.system.host import Host
 from seatrial.system.nofollow import tree_bytes
 from seatrial.system.typed_path import as_typed
 
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
     from seatrial.receipt.model import Receipt
 
 
-def stop(run: Run, environ: Mapping[str, str], *, kill: bool = False) -> Receipt:
+def stop(run: Run, host: Host, *, kill: bool = False) -> Receipt:
     """End a live run, cleanly or at once, and make its receipt. Raises UsageError when it has already ended."""
     from seatrial.runs.finalise import finalise  # all that judges a run, of no use before it has started
 
-    backend, handle = _live(run, environ)
+    backend, handle = _live(run, host)
     if kill:
         backend.kill(handle)
     else:
         request_stop(run, backend, handle, run.plan().job.grace_s)
-    receipt = finalise(run, environ)
+    receipt = finalise(run, host)
     assert receipt is not None, "a backend's stop returns when the run has ended"
     return receipt
 
 
-def execute(run: Run, argv: list[str], environ: Mapping[str, str], *, interactive: bool) -> int:
+def execute(run: Run, argv: list[str], host: Host, *, interactive: bool) -> int:
     """Run a command inside a live run; its exit code."""
-    backend, handle = _live(run, environ)
+    backend, handle = _live(run, host)
     return backend.exec(handle, argv, interactive=interactive)
 
 
-def copy_models(run: Run, path: str, destination: Path, environ: Mapping[str, str]) -> list[str]:
+def copy_models(run: Run, path: str, destination: Path, host: Host) -> list[str]:
     """Fetch what a run on a cluster saved under /models; names of the files. Raises UsageError for other runs."""
     plan = run.plan()
     if plan.cluster is None:
@@ -54,22 +54,22 @@ def copy_models(run: Run, path: str, destination: Path, environ: Mapping[str, st
     from seatrial.backends.kubernetes.client import Cluster  # of no use to runs on this machine
     from seatrial.backends.kubernetes.objects import fetch
 
-    cluster = Cluster(environ, plan.cluster.context, plan.cluster.namespace)
+    cluster = Cluster(host, plan.cluster.context, plan.cluster.namespace)
     return fetch(cluster, plan.cluster, path, destination)
 
 
-def remove(store: RunStore, run: Run, environ: Mapping[str, str], *, force: bool = False) -> None:
+def remove(store: RunStore, run: Run, host: Host, *, force: bool = False) -> None:
     """Delete an ended run, its logs and receipt; with ``force`` a live one is killed first.
 
     Forced, a run whose engine is not reachable is forgotten: its container, if it has one, stays there.
     """
     try:
-        live = is_live(run, environ)
+        live = is_live(run, host)
     except EngineUnavailableError as error:
         if not force:
             forget = f"seatrial runs rm --force {run.id}   # forget the run; a container of it stays where it is"
             raise EngineUnavailableError(error.message, cause=error.cause, run=forget) from error
-        leases(environ).release(run.id)
+        leases(host).release(run.id)
         store.remove(run)
         return
     if live:
@@ -77,20 +77,20 @@ def remove(store: RunStore, run: Run, environ: Mapping[str, str], *, force: bool
             raise UsageError(
                 f"Run {run.id} has not ended", run=f"seatrial runs stop {run.id}   # or: seatrial runs rm -f {run.id}"
             )
-        stop(run, environ, kill=True)
+        stop(run, host, kill=True)
     elif run.recorded and run.summary() is None and (handle := run.handle()) is not None:
-        backend_of(handle, environ).remove(handle)
+        backend_of(handle, host).remove(handle)
     store.remove(run)
 
 
-def is_live(run: Run, environ: Mapping[str, str]) -> bool:
+def is_live(run: Run, host: Host) -> bool:
     """It is being started or runs. One that has been finalised is asked for no more."""
     if run.ended:
         return False
-    handle = handle_of(run, environ)
+    handle = handle_of(run, host)
     if handle is None:
         return run.is_starting()
-    return state_of(handle, environ).is_live
+    return state_of(handle, host).is_live
 
 
 @dataclass(frozen=True)
@@ -101,35 +101,35 @@ class Pruned:
     bytes: int
 
 
-def prune(store: RunStore, environ: Mapping[str, str], *, keep: int, dry_run: bool) -> Pruned:
+def prune(store: RunStore, host: Host, *, keep: int, dry_run: bool) -> Pruned:
     """Remove all ended runs but the newest ``keep``; what runs, or whose engine does not answer, stays."""
-    ended = [run for run in store.all() if run.recorded and _has_ended(run, environ)]
+    ended = [run for run in store.all() if run.recorded and _has_ended(run, host)]
     doomed = ended[: max(0, len(ended) - keep)]
     size_bytes = sum(tree_bytes(folder) for run in doomed for folder in (run.folder, run.place))
     if not dry_run:
         for run in doomed:
-            remove(store, run, environ)
+            remove(store, run, host)
     return Pruned(len(doomed), size_bytes)
 
 
-def _has_ended(run: Run, environ: Mapping[str, str]) -> bool:
+def _has_ended(run: Run, host: Host) -> bool:
     try:
-        return not is_live(run, environ)
+        return not is_live(run, host)
     except SeatrialError:
         return False
 
 
-def _live(run: Run, environ: Mapping[str, str]) -> tuple[Backend, Handle]:
+def _live(run: Run, host: Host) -> tuple[Backend, Handle]:
     run.trusted_plan()
-    handle = handle_of(run, environ)
+    handle = handle_of(run, host)
     if run.is_starting():
         raise UsageError(
             f"Run {run.id} is being prepared: its image may be building",
             run="seatrial runs ls   # until it runs; Ctrl-C where it was started ends it",
         )
-    if handle is None or not state_of(handle, environ).is_live:
+    if handle is None or not state_of(handle, host).is_live:
         raise UsageError(f"Run {run.id} has ended", run=f"seatrial runs show {run.id}")
-    return backend_of(handle, environ), handle
+    return backend_of(handle, host), handle
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def _broken(sentence: str) -> Verdict:
 IDLE_S = 24 * 3600.0
 
 
-def free_images(project: Path | None, environ: Mapping[str, str], *, dry_run: bool) -> dict[str, Freed]:
+def free_images(project: Path | None, host: Host, *, dry_run: bool) -> dict[str, Freed]:
     """Engine → what came free. An engine that is not there, or does not answer, is left out.
 
     Args:
@@ -205,7 +205,7 @@ def free_images(project: Path | None, environ: Mapping[str, str], *, dry_run: bo
     idle_s = IDLE_S if project is not None else 0.0
     freed = {}
     for name in table.on_this_host():
-        backend = table.backend(name, environ)
+        backend = table.backend(name, host)
         try:
             if backend.images is not None and backend.facts().available:
                 freed[name] = backend.images.free_unused(repository=repository, idle_s=idle_s, dry_run=dry_run)

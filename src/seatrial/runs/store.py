@@ -19,8 +19,8 @@ from seatrial.errors import DiskError, NameInUseError, RunNotFoundError, Seatria
 from seatrial.runs.run import PLACE_FOLDER, Run, run_name
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
+from seatrial.system.host import Host
 from seatrial.system.near import nearest
-from seatrial.system.state import state_folder
 from seatrial.system.typed_path import as_typed, from_here
 
 #: What stays with the record, with a link to it in the project.
@@ -59,9 +59,9 @@ class RunStore:
         environ: where the state folder is told; default: this process's.
     """
 
-    def __init__(self, project: Path, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, project: Path, host: Host | None = None) -> None:
         self.project = Path(os.path.realpath(project))
-        state = state_folder(os.environ if environ is None else environ)
+        state = (host or Host()).state_folder
         self.record = state / "projects" / project_key(self.project)
         self.root = self.record / "runs"
         self.places = self.project.joinpath(*PLACE_FOLDER)
@@ -254,25 +254,25 @@ def _folders(root: Path) -> list[str]:
 _ENDS = ("seatrial.toml", ".git")
 
 
-def store_of(project: Path | None, environ: Mapping[str, str] | None = None) -> RunStore:
+def store_of(project: Path | None, host: Host | None = None) -> RunStore:
     """The store of the folder that ``--project`` names, of just that one; of the nearest where it names none.
 
     Raises UsageError: there is no such folder, and no runs are known of one that was there.
     """
     if project is None or project == Path():
-        return nearest_store(Path(), environ)
-    store = RunStore(project.absolute(), environ)
+        return nearest_store(Path(), host)
+    store = RunStore(project.absolute(), host)
     if not project.is_dir() and not store.root.is_dir():
         there = next(parent for parent in project.absolute().parents if parent.is_dir())
         raise UsageError(f"There is no project folder {project}", run=f"ls {as_typed(there)}")
     return store
 
 
-def nearest_store(folder: Path, environ: Mapping[str, str] | None = None) -> RunStore:
+def nearest_store(folder: Path, host: Host | None = None) -> RunStore:
     """Of the folder itself or the nearest around it that has runs; of the folder itself where none has."""
-    here = RunStore(folder.absolute(), environ)
+    here = RunStore(folder.absolute(), host)
     for around in (here.project, *here.project.parents):
-        store = RunStore(around, environ)
+        store = RunStore(around, host)
         if store.root.is_dir() or os.path.lexists(store.places):
             return store
         if any(os.path.lexists(around / name) for name in _ENDS):

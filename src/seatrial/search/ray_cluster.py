@@ -14,6 +14,7 @@ from typing import Any
 import seatrial
 from seatrial.errors import CapacityError, EngineUnavailableError, SeatrialError, UsageError
 from seatrial.job.model import Job
+from seatrial.system.host import Host
 
 #: Ray itself tries for 80 seconds.
 _CONNECT_S = 5.0
@@ -191,7 +192,6 @@ def _looker() -> Any:
     """Return the function that runs on each node. It travels whole: a node may have no seatrial to import it from."""
 
     def look(backend: str, gpus_wanted: bool, mark: tuple[str, str]) -> dict[str, Any]:
-        import os
         import sys
 
         answer: dict[str, Any] = {"python": sys.executable, "version": "none", "seen": False, "problem": None}
@@ -201,7 +201,7 @@ def _looker() -> Any:
             answer["version"] = seatrial.__version__
             from seatrial.backends import table
 
-            table.choose(backend, dict(os.environ), gpus_wanted=gpus_wanted)
+            table.choose(backend, Host(), gpus_wanted=gpus_wanted)
         except Exception as error:  # noqa: BLE001  # whatever another version raises
             answer["problem"] = str(error)
         try:

@@ -28,6 +28,7 @@ from seatrial.search.runner import ending_as_read, follow_trial, leftover_proces
 from seatrial.search.search import Search
 from seatrial.search.space import Space
 from seatrial.search.trial import Trial
+from seatrial.system.host import Host
 
 #: Why a trial ends whose searcher, or whose Ray worker, has gone.
 GONE = ("search", "its searcher, or its worker of Ray, has gone")
@@ -73,7 +74,7 @@ class NodeSearch(Search):
     def job_of(self, trial: Trial) -> Job:
         """Raises GpusHeldError: a run that Ray knows nothing of holds a GPU that Ray gave to this trial."""
         request = self.job.gpus
-        held = leases(self.environ).current(beside=request.share or 1.0) if request.devices else {}
+        held = leases(self.host).current(beside=request.share or 1.0) if request.devices else {}
         for uuid in request.devices:
             if uuid in held:
                 raise GpusHeldError(
@@ -121,13 +122,13 @@ def request_of(ids: list[str], asked: GpuRequest, gpus: tuple[Gpu, ...]) -> GpuR
     return replace(asked, kind="devices", count=None, profile=None, devices=tuple(uuids))
 
 
-def job_on_node(order: Mapping[str, Any], environ: Mapping[str, str]) -> Job:
+def job_on_node(order: Mapping[str, Any], host: Host) -> Job:
     """Return the trial's job: in this node's folder of the project, on the GPUs that Ray gave it."""
     job = Job.model_validate_json(order["job"], strict=False)
     project = Path(order["project"])
     update: dict[str, Any] = {"project": project}
     if job.gpus.kind != "none":
-        update["gpus"] = request_of(order["gpus"], job.gpus, read_host(environ).gpus)
+        update["gpus"] = request_of(order["gpus"], job.gpus, read_host(host).gpus)
     if order["copied"]:
         models = project / ".seatrial" / "models" / f"{order['number']}"
         update["models"] = DataMount(source=models, read_only=False)
@@ -137,7 +138,7 @@ def job_on_node(order: Mapping[str, Any], environ: Mapping[str, str]) -> Job:
     return job.model_copy(update=update)
 
 
-def carry_out(order: Mapping[str, Any], wire: Wire, commands: IO[str], environ: Mapping[str, str]) -> None:
+def carry_out(order: Mapping[str, Any], wire: Wire, commands: IO[str], host: Host) -> None:
     """Run the trial from start to end; every outcome is sent."""
     objective = None if order["objective"] is None else Objective(*order["objective"])
     trial = Trial(order["number"], order["settings"], "running")
@@ -146,8 +147,8 @@ def carry_out(order: Mapping[str, Any], wire: Wire, commands: IO[str], environ: 
             study=wire,  # type: ignore[arg-type]  # what a trial needs of a study
             space=Space(()),
             objective=objective,
-            job=job_on_node(order, environ),
-            environ=environ,
+            job=job_on_node(order, host),
+            host=host,
             say=lambda line: wire.send("say", line=line),
         )
         threading.Thread(target=_listen, args=(commands, search), daemon=True).start()
@@ -165,7 +166,7 @@ def carry_out(order: Mapping[str, Any], wire: Wire, commands: IO[str], environ: 
 def _to_the_end(search: NodeSearch, trial: Trial, run: Run, wire: Wire, *, copied: bool) -> None:
     gpus = run.plan().gpus
     reading, state = follow_trial(search, trial, run, just_started=True)
-    receipt = finalise(run, search.environ, ended=state)
+    receipt = finalise(run, search.host, ended=state)
     if (left := leftover_processes(run, gpus, search.over)) is not None:
         search.say(f"trial {trial.number}: {left}")
     if receipt is None:
@@ -199,7 +200,7 @@ def main() -> None:
     line = sys.stdin.readline()
     if line:
         order = json.loads(line)
-        carry_out(order, Wire(out, order["series"]), sys.stdin, dict(os.environ))
+        carry_out(order, Wire(out, order["series"]), sys.stdin, Host())
 
 
 if __name__ == "__main__":

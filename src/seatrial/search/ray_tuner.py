@@ -90,8 +90,8 @@ class RunTrial(tune.Trainable):  # type: ignore[misc]  # ray has no types here
     def step(self) -> dict[str, Any]:
         """Start the run, the first time; return its messages of a second, and ``done`` with its end."""
         if self._commands is None:
-            environ = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", *_RAYS))}
-            process = dialogue([sys.executable, "-m", "seatrial.search.ray_node"], environ)
+            env = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", *_RAYS))}
+            process = dialogue([sys.executable, "-m", "seatrial.search.ray_node"], env)
             self._commands = process.commands
             self._send(self._order)
             threading.Thread(target=self._read, args=(process.lines, self._ended), daemon=True).start()
@@ -139,7 +139,7 @@ class RunTrial(tune.Trainable):  # type: ignore[misc]  # ray has no types here
 def run_trials(search: Search) -> None:
     """Run trials until there are no more."""
     connect(search.address)
-    store = RunStore(search.job.project, search.environ)
+    store = RunStore(search.job.project, search.host)
     store.root.mkdir(mode=0o700, parents=True, exist_ok=True)
     mark = store.record / f"ray-{secrets.token_hex(4)}"
     mark.write_text(secrets.token_hex(16))
@@ -164,7 +164,7 @@ def _take_back(search: Search, store: RunStore) -> None:
     """Take over the trials of a searcher that has gone: those that ended well are told, the rest runs again."""
     for trial in search.study.take_lost():
         run = store.run(trial.run_id or "-")
-        receipt = finalise(run, search.environ) if run.folder.is_dir() else None
+        receipt = finalise(run, search.host) if run.folder.is_dir() else None
         ending = None if receipt is None else ending_of(receipt, search.objective)
         if ending is not None and ending.state == "done" and (ending.value is not None or search.objective is None):
             tell(search, trial, ending)

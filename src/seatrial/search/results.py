@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from seatrial.search.search import PLACE_FOLDER, Search, place_of
 from seatrial.search.trial import State, Trial
 from seatrial.system import nofollow
 from seatrial.system.files import make_folder, write_atomically
+from seatrial.system.host import Host
 from seatrial.system.names import Names
 
 if TYPE_CHECKING:
@@ -305,7 +306,7 @@ def notify_end(
     trials: Sequence[Trial],
     wanted: Notify,
     names: Names,
-    environ: Mapping[str, str],
+    host: Host,
     *,
     exit_code: int,
     seconds: float,
@@ -321,7 +322,7 @@ def notify_end(
     folder = search.study.path.parent / "told" / str(os.getpid())
     make_folder(folder)
     notify.keep_request(folder, search.job.project, wanted)
-    notify.begin(folder, ended_sweep(search, trials, names, exit_code, seconds), environ)
+    notify.begin(folder, ended_sweep(search, trials, names, exit_code, seconds), host)
 
 
 def ended_sweep(search: Search, trials: Sequence[Trial], names: Names, exit_code: int, seconds: float) -> Ended:

@@ -108,7 +108,7 @@ def run_one(search: Search, trial: Trial, told: Callable[[], None] = lambda: Non
         reading, state = follow_trial(search, trial, run, just_started=just_started)
     except DiskError:  # nobody would follow it from here on
         if (handle := run.handle()) is not None:
-            backend = backend_of(handle, search.environ)
+            backend = backend_of(handle, search.host)
             request_stop(
                 run, backend, handle, run.plan().job.grace_s, origin="search", why="the study cannot be written"
             )
@@ -121,7 +121,7 @@ def run_one(search: Search, trial: Trial, told: Callable[[], None] = lambda: Non
         if not gpus:  # without a GPU the next trial need not wait until the container is removed
             told()
 
-    receipt = finalise(run, search.environ, ended=state, judged=judged)
+    receipt = finalise(run, search.host, ended=state, judged=judged)
     if (left := leftover_processes(run, gpus, search.over)) is not None:
         search.say(f"trial {trial.number}: {left}")
     if receipt is None:  # the engine does not know how it ended, or it still lives: another searcher asks again
@@ -134,8 +134,8 @@ def _left_behind(search: Search, trial: Trial) -> Run | None:
     """The run that this trial has already, if it ever started. What never started is begun anew."""
     if trial.run_id is None:
         return None
-    run = RunStore(search.job.project, search.environ).run(trial.run_id)
-    if run.folder.is_dir() and handle_of(run, search.environ) is not None:
+    run = RunStore(search.job.project, search.host).run(trial.run_id)
+    if run.folder.is_dir() and handle_of(run, search.host) is not None:
         search.say(f"trial {trial.number}: its searcher has gone; following run {run.id}")
         return run
     return None
@@ -173,7 +173,7 @@ def prepare_run(search: Search, job: Job) -> Prepared:
 
     Raises SeatrialError; KeyboardInterrupt: the search is over, and so is the pull.
     """
-    return launch.prepare(job, search.environ, building=lambda: _building(search))
+    return launch.prepare(job, search.host, building=lambda: _building(search))
 
 
 def start_run(search: Search, prepared: Prepared) -> bool:
@@ -183,7 +183,7 @@ def start_run(search: Search, prepared: Prepared) -> bool:
     """
     try:
         with _building(search) as tell:
-            launch.start(prepared, search.environ, launch.without_cached(tell))
+            launch.start(prepared, search.host, launch.without_cached(tell))
     except KeyboardInterrupt:
         return False
     return True
@@ -236,7 +236,7 @@ def follow_trial(search: Search, trial: Trial, run: Run, *, just_started: bool) 
                 asked_to_stop.set()
                 stop_run(search, run, "pruner", why)
         if search.killed.is_set() and (handle := run.handle()) is not None:
-            backend_of(handle, search.environ).kill(handle)
+            backend_of(handle, search.host).kill(handle)
         if not asked_to_stop.is_set() and (stop := search.why_stop()) is not None:
             asked_to_stop.set()
             stop_run(search, run, *stop)
@@ -245,7 +245,7 @@ def follow_trial(search: Search, trial: Trial, run: Run, *, just_started: bool) 
         if reading is not None:
             reading.output(stream, data)
 
-    state = follow(run, output, search.environ, just_started=just_started, between_looks=look)
+    state = follow(run, output, search.host, just_started=just_started, between_looks=look)
     if reading is not None:
         reading.finish()
         for step, value in reading.new():
@@ -265,7 +265,7 @@ def stop_run(search: Search, run: Run, origin: str, why: str | None) -> None:
     handle = run.handle()
     if handle is None:
         return
-    backend = backend_of(handle, search.environ)
+    backend = backend_of(handle, search.host)
     arguments = (run, backend, handle, run.plan().job.grace_s)
     threading.Thread(target=request_stop, args=arguments, kwargs={"origin": origin, "why": why}, daemon=True).start()
 
@@ -293,7 +293,7 @@ def tell(search: Search, trial: Trial, ending: Ending) -> None:
 
 def _last_line(search: Search, trial: Trial) -> str:
     """What it printed last."""
-    run = RunStore(search.job.project, search.environ).run(trial.run_id or "")
+    run = RunStore(search.job.project, search.host).run(trial.run_id or "")
     try:
         lines = (run.folder / "stdout.log").read_text("utf-8", "replace").strip().splitlines()
     except OSError:

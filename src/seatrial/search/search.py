@@ -11,7 +11,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from seatrial.search.study import FILE, OLD_FILE, Definition, Study, require_opt
 from seatrial.search.trial import Trial
 from seatrial.system import nofollow
 from seatrial.system.files import make_folder
+from seatrial.system.host import Host
 from seatrial.system.near import nearest
 
 Say = Callable[[str], None]
@@ -64,7 +65,7 @@ class Search:
     space: Space
     objective: Objective | None
     job: Job
-    environ: Mapping[str, str]
+    host: Host
     say: Say
     most: int | None = None
     parallel: int = 1
@@ -153,20 +154,20 @@ class Search:
         self.over.set()
 
 
-def open_search(request: Request, job: Job, environ: Mapping[str, str], say: Say) -> Search:
+def open_search(request: Request, job: Job, host: Host, say: Say) -> Search:
     """Return a search by what was typed. Raises UsageError if the target takes no such setting."""
     require_optuna()
     check_switches(ways_in(job, request.space.names), request.space.values())
-    job = with_share(job, environ)
+    job = with_share(job, host)
     definition = _definition(request, job)
-    study = _joined(RunStore(job.project, environ), definition, say, named=request.name is not None)
-    return _search(study, request.trials, request.budget_s, request.parallel, job, environ, say)
+    study = _joined(RunStore(job.project, host), definition, say, named=request.name is not None)
+    return _search(study, request.trials, request.budget_s, request.parallel, job, host, say)
 
 
 def resume_search(
     project: Path,
     name: str,
-    environ: Mapping[str, str],
+    host: Host,
     say: Say,
     *,
     trials: int | None = None,
@@ -174,13 +175,13 @@ def resume_search(
     parallel: int | None = 1,
 ) -> Search:
     """Return the study of this name, to go on with. Raises RunNotFoundError."""
-    study = find_study(RunStore(project, environ), name)
+    study = find_study(RunStore(project, host), name)
     study.go_on()
     stopped = study.retry_stopped()
     if stopped:
         say(f"{stopped} trials that were stopped run again")
     job = Job.model_validate_json(study.definition.job, strict=False)
-    return _search(study, trials or study.definition.trials, budget_s, parallel, job, environ, say)
+    return _search(study, trials or study.definition.trials, budget_s, parallel, job, host, say)
 
 
 def find_study(store: RunStore, name: str) -> Study:
@@ -205,10 +206,10 @@ def studies_of(store: RunStore) -> list[Study]:
     return [Study(file) for file in files if file.is_file() and file.stat().st_size]
 
 
-def looked_at(study: Study, environ: Mapping[str, str]) -> Search:
+def looked_at(study: Study, host: Host) -> Search:
     """Return a study to be shown, and not to go on with."""
     job = Job.model_validate_json(study.definition.job, strict=False)
-    return _search(study, study.definition.trials, None, 1, job, environ, lambda line: None)
+    return _search(study, study.definition.trials, None, 1, job, host, lambda line: None)
 
 
 def place_of(project: Path, name: str) -> Path:
@@ -301,7 +302,7 @@ def _search(
     budget_s: float | None,
     parallel: int | None,
     job: Job,
-    environ: Mapping[str, str],
+    host: Host,
     say: Say,
 ) -> Search:
     return Search(
@@ -309,29 +310,29 @@ def _search(
         space=study.definition.parsed_space(),
         objective=study.definition.parsed_objective(),
         job=job,
-        environ=environ,
+        host=host,
         say=say,
         most=most,
-        parallel=how_many(job, environ) if parallel is None else parallel,
+        parallel=how_many(job, host) if parallel is None else parallel,
         ends_at=None if budget_s is None else time.monotonic() + budget_s,
     )
 
 
-def with_share(job: Job, environ: Mapping[str, str]) -> Job:
+def with_share(job: Job, host: Host) -> Job:
     """A job that limits its GPU memory and names no GPUs, asking for that part of one."""
-    gpus = read_host(environ).gpus if job.gpu_memory_bytes and job.gpus.kind == "auto" else ()
+    gpus = read_host(host).gpus if job.gpu_memory_bytes and job.gpus.kind == "auto" else ()
     if not gpus or job.gpu_memory_bytes is None:
         return job
     share = math.ceil(100 * job.gpu_memory_bytes / min(gpu.memory_bytes for gpu in gpus)) / 100
     return job if share >= 1 else job.model_copy(update={"gpus": GpuRequest("count", count=1, share=share)})
 
 
-def how_many(job: Job, environ: Mapping[str, str]) -> int:
+def how_many(job: Job, host: Host) -> int:
     """Trials at once.
 
     On GPUs by what each asks for; on the CPU by --cpus, and one without it: a script takes all cores there are.
     """
-    gpus = read_host(environ).gpus
+    gpus = read_host(host).gpus
     wanted = job.gpus
     if wanted.kind == "none" or not gpus:
         cores = len(os.sched_getaffinity(0))

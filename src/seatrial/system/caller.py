@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+from seatrial.system.host import Host
 
 #: ``terminal``: someone who types, in the foreground. ``pipe``: a pipe or socket. ``file``: a regular file.
 #: ``nothing``: closed, /dev/null, another device, or a terminal of a job in the background.
@@ -34,7 +35,7 @@ class Caller:
     colors: str | None = None
 
 
-def read_caller(environ: Mapping[str, str], *, asks: bool = False, shows_output: bool = True) -> Caller:
+def read_caller(host: Host, *, asks: bool = False, shows_output: bool = True) -> Caller:
     """Look at this process's standard streams.
 
     Args:
@@ -48,8 +49,8 @@ def read_caller(environ: Mapping[str, str], *, asks: bool = False, shows_output:
         screens=screens,
         columns=columns,
         lines=lines,
-        term=environ.get("TERM"),
-        colors=environ.get("COLORTERM"),
+        term=host.env.get("TERM"),
+        colors=host.env.get("COLORTERM"),
     )
 
 

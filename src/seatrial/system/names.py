@@ -11,12 +11,13 @@ import os
 import platform
 import pwd
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, TypeVar
 
 from seatrial.findings.catalogue import entries
+from seatrial.system.host import Host
 
 #: Names of variables whose values are secrets.
 SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|PRIVATE|(API|ACCESS|SSH).?KEY", re.IGNORECASE)
@@ -134,7 +135,7 @@ class Names:
         return made
 
 
-def names_of(environ: Mapping[str, str], *, secrets: Iterable[str] = (), hosts: Iterable[str] = ()) -> Names:
+def names_of(host: Host, *, secrets: Iterable[str] = (), hosts: Iterable[str] = ()) -> Names:
     """Those of this user and machine.
 
     Args:
@@ -146,16 +147,16 @@ def names_of(environ: Mapping[str, str], *, secrets: Iterable[str] = (), hosts: 
         users, homes = [entry.pw_name], [entry.pw_dir]
     except KeyError:  # no entry for this uid, as in many containers
         users, homes = [], []
-    users += [environ.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER")]
+    users += [host.env.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER")]
     users += [user.partition("@")[0].rpartition("\\")[2] for user in users]  # me@corp.example, CORP\me
-    homes.append(environ.get("HOME", ""))
+    homes.append(host.env.get("HOME", ""))
     homes += [os.path.realpath(home) for home in homes if home]
     here = platform.node()
     return Names(
         users=tuple(dict.fromkeys(filter(None, users))),
         hosts=tuple(dict.fromkeys(name for host in (here, *hosts) for name in (host, host.partition(".")[0]) if name)),
         homes=tuple(dict.fromkeys(home.rstrip("/") for home in homes if _is_home(home))),
-        secrets=tuple(dict.fromkeys(_secret_values(environ, frozenset(secrets)))),
+        secrets=tuple(dict.fromkeys(_secret_values(host, frozenset(secrets)))),
     )
 
 
@@ -171,8 +172,8 @@ def _vocabulary() -> frozenset[str]:
     return frozenset(word for text in texts for word in re.findall(r"[a-z]+", text.lower())) | set(_COMMON.split())
 
 
-def _secret_values(environ: Mapping[str, str], named: Collection[str]) -> Iterable[str]:
-    for name, value in environ.items():
+def _secret_values(host: Host, named: Collection[str]) -> Iterable[str]:
+    for name, value in {**host.env, **host.secrets}.items():
         guessed = SECRET.search(name) and len(value) >= _SECRET_LENGTH and value.lower() not in _vocabulary()
         if name in named or guessed:
             yield value

@@ -6,6 +6,7 @@ from fakes import AbsentBackend, FakeBackend
 from seatrial.backends import table
 from seatrial.backends.base import EngineFacts
 from seatrial.errors import EngineUnavailableError, UsageError
+from seatrial.system.host import Host
 
 
 def with_backends(monkeypatch, *backends):
@@ -14,23 +15,23 @@ def with_backends(monkeypatch, *backends):
 
 def test_auto_takes_the_first_that_works_and_says_why(monkeypatch):
     with_backends(monkeypatch, AbsentBackend("docker"), FakeBackend("podman"), FakeBackend("local"))
-    backend, facts, choice = table.choose("auto", {})
+    backend, facts, choice = table.choose("auto", Host({}))
     assert backend.name == facts.name == choice.value == "podman"
     assert choice.reason == "first available: podman 99 responds; not docker: docker is not installed"
 
 
 def test_one_asked_for_is_taken_or_refused(monkeypatch):
     with_backends(monkeypatch, AbsentBackend("docker"), FakeBackend("podman"))
-    assert table.choose("podman", {})[0].name == "podman"
+    assert table.choose("podman", Host({}))[0].name == "podman"
     with pytest.raises(EngineUnavailableError, match="Docker is not installed") as caught:
-        table.choose("docker", {})
+        table.choose("docker", Host({}))
     assert caught.value.run == "install docker"
 
 
 def test_when_nothing_works_each_reason_is_told(monkeypatch):
     with_backends(monkeypatch, AbsentBackend("docker"), AbsentBackend("podman"))
     with pytest.raises(EngineUnavailableError) as caught:
-        table.choose("auto", {})
+        table.choose("auto", Host({}))
     assert caught.value.cause == "not docker: docker is not installed; not podman: podman is not installed"
 
 
@@ -38,12 +39,12 @@ def test_docker_desktop_is_passed_over_for_gpus_only(monkeypatch):
     desktop = EngineFacts("docker", available=True, reason="Docker Desktop responds", desktop=True)
     with_backends(monkeypatch, FakeBackend("docker", desktop), FakeBackend("local"))
     monkeypatch.setattr(table.platform, "release", lambda: "6.8.0-generic")
-    assert table.choose("auto", {})[0].name == "docker"
-    assert table.choose("auto", {}, gpus_wanted=True)[0].name == "local"
+    assert table.choose("auto", Host({}))[0].name == "docker"
+    assert table.choose("auto", Host({}), gpus_wanted=True)[0].name == "local"
     monkeypatch.setattr(table.platform, "release", lambda: "5.15.153.1-microsoft-standard-WSL2")
-    assert table.choose("auto", {}, gpus_wanted=True)[0].name == "docker"
+    assert table.choose("auto", Host({}), gpus_wanted=True)[0].name == "docker"
 
 
 def test_an_unknown_name_lists_the_known():
     with pytest.raises(UsageError, match="choose from auto, docker, podman, local"):
-        table.choose("dcker", {})
+        table.choose("dcker", Host({}))

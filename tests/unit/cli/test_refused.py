@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from seatrial import cli
-from seatrial.cli.typed import check_launcher
+from seatrial.cli.options import check_launcher
 from seatrial.errors import TargetError
 
 NAN = ["-1", "nan", "inf", "-inf", "1e999", "1e3", "0x10", "", " ", "9" * 5000]

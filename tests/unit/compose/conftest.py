@@ -13,6 +13,7 @@ import pytest
 
 from seatrial.compose.client import Compose
 from seatrial.compose.read import ComposeFile, read_compose
+from seatrial.system.host import Host
 
 Read = Callable[..., ComposeFile]
 
@@ -34,7 +35,7 @@ def read(tmp_path: Path, compose_call: list[str]) -> Read:
     def write_and_read(text: str, *names: str, **environ: str) -> ComposeFile:
         (tmp_path / "compose.yaml").write_text(textwrap.dedent(text))
         return read_compose(
-            [tmp_path / "compose.yaml"], Compose((*compose_call, "compose"), (), {**os.environ, **environ}), names
+            [tmp_path / "compose.yaml"], Compose((*compose_call, "compose"), (), Host({**os.environ, **environ})), names
         )
 
     return write_and_read

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from seatrial.cli import _main
 from seatrial.compose.group import GroupStore, Member
 from seatrial.compose.listing import as_json, listed
 from seatrial.runs.store import RunStore, new_run_id
+from seatrial.system.host import Host
 
 
 def ended_run(store: RunStore, target: str, *, at: float) -> str:
@@ -39,11 +39,11 @@ def test_members_stand_under_their_group_between_other_runs(
         Member("export", state="skipped", why="train failed", target="export.py"),
     )
     group = groups.create(members, name="churn")
-    lines = listed(project, os.environ)
+    lines = listed(project, Host())
     assert [each.line.id for each in lines] == [group.id, own, "", older]
     assert [each.member for each in lines] == [None, "train", "export", None]
     assert [(each["id"], each["member"]) for each in as_json(lines)] == [(own, "train"), (older, None)]
-    assert len(listed(project, os.environ, limit=1)) == 3  # the group, whole
+    assert len(listed(project, Host(), limit=1)) == 3  # the group, whole
     assert _main(["runs", "ls"]) == 0
     out = capsys.readouterr().out.splitlines()
     assert "churn" in out[1] and "compose: 2 members" in out[1]
@@ -53,4 +53,4 @@ def test_members_stand_under_their_group_between_other_runs(
 
 def test_a_group_whose_run_is_gone_is_still_listed(project: RunStore) -> None:
     GroupStore(project).create((Member("train", state="done", run="20260101-000000-gone"),))
-    assert [each.line.status for each in listed(project, os.environ)] == ["done", "done"]
+    assert [each.line.status for each in listed(project, Host())] == ["done", "done"]

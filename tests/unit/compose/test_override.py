@@ -25,6 +25,7 @@ from seatrial.job.model import Job, Target
 from seatrial.job.plan import Plan
 from seatrial.probe.driver_files import DeviceNode, DriverFiles, Library
 from seatrial.runs.store import RunStore
+from seatrial.system.host import Host
 
 IMAGE = ImageFacts(
     "sha256:1",
@@ -56,12 +57,12 @@ def ground(file: ComposeFile, tmp_path: Path, engine: EngineFacts = HOOK, gpus: 
     for service in file.services.values():
         backend.images.held[service.image] = IMAGE
     asked = GpuRequest.parse(gpus) if gpus else None
-    return ComposeContext(file, job, backend, engine, host, {}, asked)
+    return ComposeContext(file, job, backend, engine, host, Host({}), asked)
 
 
 def plans(ground: ComposeContext, tmp_path: Path, image: ImageFacts = IMAGE) -> dict[str, Plan]:
     chosen, asks = select(ground, {}), ground.asks()
-    store = RunStore(tmp_path, {"SEATRIAL_STATE": str(tmp_path / "state")})
+    store = RunStore(tmp_path, Host({"SEATRIAL_STATE": str(tmp_path / "state")}))
     found = {}
     for number, (name, service) in enumerate(ground.file.services.items()):
         if becomes_run(service, asks.get(name), image.python):

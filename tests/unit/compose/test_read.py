@@ -10,6 +10,7 @@ import pytest
 from seatrial.compose.read import find_files, profiles_in, up_command, with_profiles
 from seatrial.compose.service import ImageConfig
 from seatrial.errors import SeatrialError, UsageError
+from seatrial.system.host import Host
 
 BAD = {
     "a tab": ("services:\n  a:\n\timage: x\n", 3, "yaml"),
@@ -41,11 +42,12 @@ def test_advice_names_the_files_that_were_given(tmp_path: Path, monkeypatch) -> 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "compose.yaml").touch()
     own, gpu = tmp_path / "compose.yaml", tmp_path / "gpu.yaml"
-    assert up_command([own], {}) == "seatrial up"
-    assert up_command([own, gpu], {}) == "seatrial up -f compose.yaml -f gpu.yaml"
-    assert up_command([tmp_path / "sub" / "compose.yaml"], {}) == "seatrial up -f sub/compose.yaml"
+    assert up_command([own], Host({})) == "seatrial up"
+    assert up_command([own, gpu], Host({})) == "seatrial up -f compose.yaml -f gpu.yaml"
+    assert up_command([tmp_path / "sub" / "compose.yaml"], Host({})) == "seatrial up -f sub/compose.yaml"
     assert (
-        up_command([own], {"COMPOSE_PROFILES": "a,b c"}, ["train"]) == "seatrial up --profile a --profile 'b c' train"
+        up_command([own], Host({"COMPOSE_PROFILES": "a,b c"}), ["train"])
+        == "seatrial up --profile a --profile 'b c' train"
     )
 
 
@@ -75,10 +77,10 @@ def test_variables_that_are_not_set_are_named_as_the_cause(read) -> None:
 
 def test_profiles_are_added_to_those_of_the_environment(read) -> None:
     text = "services:\n  a: {image: x, profiles: [gpu]}\n  b: {image: x, profiles: [cpu]}\n  c: {image: x}\n"
-    environ = with_profiles({"COMPOSE_PROFILES": "cpu"}, ["gpu", "cpu"])
-    assert environ == {"COMPOSE_PROFILES": "cpu,gpu"} and with_profiles({}, []) == {}
+    environ = with_profiles(Host({"COMPOSE_PROFILES": "cpu"}), ["gpu", "cpu"]).env
+    assert environ == {"COMPOSE_PROFILES": "cpu,gpu"} and with_profiles(Host({}), []).env == {}
     assert set(read(text, **environ).services) == {"a", "b", "c"}
-    assert profiles_in({}) == []
+    assert profiles_in(Host({})) == []
     assert read(text, "a", **environ).command.endswith("compose.yaml --profile cpu --profile gpu a")
 
 
@@ -124,8 +126,14 @@ def test_a_service_and_what_it_needs(read) -> None:
 def test_files_as_compose_finds_them(tmp_path: Path) -> None:
     for name in ("docker-compose.yml", "docker-compose.override.yml", "other.yaml"):
         (tmp_path / name).write_text("services: {}\n")
-    assert [path.name for path in find_files(tmp_path, {})] == ["docker-compose.yml", "docker-compose.override.yml"]
+    assert [path.name for path in find_files(tmp_path, Host({}))] == [
+        "docker-compose.yml",
+        "docker-compose.override.yml",
+    ]
     (tmp_path / "docker-compose.override.yaml").write_text("services: {}\n")  # Compose takes the first, with a warning
-    assert [path.name for path in find_files(tmp_path, {})] == ["docker-compose.yml", "docker-compose.override.yml"]
-    assert [path.name for path in find_files(tmp_path, {"COMPOSE_FILE": "other.yaml"})] == ["other.yaml"]
-    assert find_files(tmp_path / "nowhere", {}) == ()
+    assert [path.name for path in find_files(tmp_path, Host({}))] == [
+        "docker-compose.yml",
+        "docker-compose.override.yml",
+    ]
+    assert [path.name for path in find_files(tmp_path, Host({"COMPOSE_FILE": "other.yaml"}))] == ["other.yaml"]
+    assert find_files(tmp_path / "nowhere", Host({})) == ()

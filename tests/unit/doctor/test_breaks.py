@@ -16,17 +16,16 @@ import pytest
 import yaml
 
 from fakes import FakeGpu
-from machines import KERNEL, RECORDED, SPEC, UUID, VERSION, HealthGpu, Host, docker_info, healthy, podman_info
-from seatrial.doctor.chain import CHAIN
+from machines import KERNEL, RECORDED, SPEC, UUID, VERSION, FakeHost, HealthGpu, docker_info, healthy, podman_info
 from seatrial.doctor.check import Verdict
-from seatrial.doctor.examine import Result, examine
-from seatrial.doctor.facts.cluster import Cluster
-from seatrial.doctor.facts.inspection import InspectionRequest, LookError
+from seatrial.doctor.cluster import Cluster
+from seatrial.doctor.examine import CHAIN, Result, examine
+from seatrial.doctor.inspection import InspectionRequest, LookError
 from seatrial.errors import CommandTimeoutError
 from seatrial.system.command import Completed
 from unit.probe import driver_trees as trees
 
-Break = Callable[[Host], object]
+Break = Callable[[FakeHost], object]
 
 #: (check, finding) → the break. Several for one pair carry a word behind a slash.
 BREAKS: dict[tuple[str, str], Break] = {}
@@ -43,30 +42,34 @@ def breaks(check: str, finding: str) -> Callable[[Break], Break]:
     return keep
 
 
+def setting(**fields: object) -> Break:
+    return lambda host: [setattr(host, name, value) for name, value in fields.items()]
+
+
 # ------------------------------------------------------------------- hardware
 
 
 @breaks("hardware.present", "no-gpu-on-bus")
-def no_gpu(host: Host) -> None:
+def no_gpu(host: FakeHost) -> None:
     host.remove("/sys/bus/pci/devices/0000:10:00.0")
     host.pci("0000:00:02.0", kind="0x020000")  # a network card of NVIDIA's is no GPU
     host.nvml_error = 9
 
 
 @breaks("hardware.present", "no-gpu-on-bus")
-def no_bus(host: Host) -> None:
+def no_bus(host: FakeHost) -> None:
     host.remove("/sys/bus")
     host.nvml_error = 12
 
 
 @breaks("hardware.answers", "gpu-lost")
-def off_the_bus(host: Host) -> None:
+def off_the_bus(host: FakeHost) -> None:
     (host.root / "sys/bus/pci/devices/0000:10:00.0/config").write_bytes(b"\xff" * 64)
     host.answer("dmesg", stdout="NVRM: Xid (PCI:0000:10:00): 79, GPU has fallen off the bus.\n")
 
 
 @breaks("hardware.bound", "nouveau-bound")
-def nouveau(host: Host) -> None:
+def nouveau(host: FakeHost) -> None:
     host.remove("/sys/bus/pci/devices/0000:10:00.0")
     host.pci("0000:10:00.0", driver="nouveau")
     host.remove("/proc/driver/nvidia/version")
@@ -74,13 +77,13 @@ def nouveau(host: Host) -> None:
 
 
 @breaks("hardware.bound", "gpu-bound-elsewhere")
-def passed_through(host: Host) -> None:
+def passed_through(host: FakeHost) -> None:
     host.remove("/sys/bus/pci/devices/0000:10:00.0")
     host.pci("0000:10:00.0", driver="vfio-pci")
 
 
 @breaks("hardware.peer-path", "iommu-peer-traffic")
-def iommu(host: Host) -> None:
+def iommu(host: FakeHost) -> None:
     host.two_gpus()
     host.write("/proc/cmdline", "BOOT_IMAGE=/vmlinuz intel_iommu=on\n")
     host.write("/sys/kernel/iommu_groups/7/type", "DMA\n")
@@ -90,14 +93,14 @@ def iommu(host: Host) -> None:
 
 
 @breaks("driver.loaded", "driver-not-loaded")
-def module_missing(host: Host) -> None:
+def module_missing(host: FakeHost) -> None:
     host.remove("/proc/driver/nvidia/version")
     host.write(f"/lib/modules/{KERNEL}/modules.dep", "kernel/fs/ext4.ko:\n")  # a kernel update without its headers
     host.nvml_error = 9
 
 
 @breaks("driver.signed", "driver-not-signed")
-def secure_boot(host: Host) -> None:
+def secure_boot(host: FakeHost) -> None:
     host.remove("/proc/driver/nvidia/version")
     host.nvml_error = 9
     host.write("/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c", "\x06\0\0\0\x01")
@@ -106,71 +109,49 @@ def secure_boot(host: Host) -> None:
 
 
 @breaks("driver.update", "driver-update-pending")
-def upgraded(host: Host) -> None:
+def upgraded(host: FakeHost) -> None:
     host.answer("modinfo", "-F", "version", "nvidia", stdout="590.48.01\n")
 
 
 @breaks("driver.started", "adapter-init-failed")
-def blackwell_on_closed_modules(host: Host) -> None:
+def blackwell_on_closed_modules(host: FakeHost) -> None:
     host.pci("0000:12:00.0", device="0x2b85")
     closed = trees.NVRM.replace("Open Kernel Module", "x86_64 Kernel Module")
     host.write("/proc/driver/nvidia/version", closed)
 
 
-@breaks("driver.started", "adapter-init-failed")
-def volta_on_open_modules(host: Host) -> None:
-    host.pci("0000:12:00.0", device="0x1db6")
-
-
-@breaks("driver.opened", "device-node-missing")
-def cannot_open(host: Host) -> None:
-    host.gpus.append(None)
+breaks("driver.started", "adapter-init-failed")(lambda host: host.pci("0000:12:00.0", device="0x1db6"))
+breaks("driver.opened", "device-node-missing")(lambda host: host.gpus.append(None))
 
 
 @breaks("driver.opened", "gpu-lost")
-def lost(host: Host) -> None:
+def lost(host: FakeHost) -> None:
     host.remove("/sys/bus")  # where the bus is not shown, NVML alone tells
     host.gpus.append(HealthGpu(uuid="GPU-2", minor=1, lost=True))
 
 
-@breaks("driver.fabric", "fabric-manager-not-ready")
-def fabric_in_progress(host: Host) -> None:
-    host.gpu(fabric=(2, 0))
+breaks("driver.fabric", "fabric-manager-not-ready")(lambda host: host.gpu(fabric=(2, 0)))
 
 
 @breaks("driver.fabric", "fabric-manager-not-ready")
-def fabric_manager_off(host: Host) -> None:
+def fabric_manager_off(host: FakeHost) -> None:
     host.pci("0000:05:00.0", device="0x22a3", kind="0x068000", driver="nvidia-nvswitch")
     host.answer("systemctl", "is-active", "nvidia-fabricmanager", stdout="inactive\n", exit_code=3)
 
 
-@breaks("driver.compute-mode", "compute-mode-exclusive")
-def prohibited(host: Host) -> None:
-    host.gpu(compute_mode=2)
-
-
-@breaks("driver.mig", "mig-no-instances")
-def mig_empty(host: Host) -> None:
-    host.gpu(mig_mode=(1, 1))
-
-
-@breaks("driver.mig", "mig-mode-pending")
-def mig_pending(host: Host) -> None:
-    host.gpu(mig_mode=(0, 1))
-
-
-@breaks("driver.memory", "gpu-memory-held")
-def orphan(host: Host) -> None:
-    host.gpu(memory_used_bytes=60 * 2**30, processes=[])
+breaks("driver.compute-mode", "compute-mode-exclusive")(lambda host: host.gpu(compute_mode=2))
+breaks("driver.mig", "mig-no-instances")(lambda host: host.gpu(mig_mode=(1, 1)))
+breaks("driver.mig", "mig-mode-pending")(lambda host: host.gpu(mig_mode=(0, 1)))
+breaks("driver.memory", "gpu-memory-held")(lambda host: host.gpu(memory_used_bytes=60 * 2**30, processes=[]))
 
 
 @breaks("driver.settings", "persistence-off")
-def persistence(host: Host) -> None:
+def persistence(host: FakeHost) -> None:
     host.gpu(persistence=0)
 
 
 @breaks("driver.settings", "power-limit-lowered")
-def power(host: Host) -> None:
+def power(host: FakeHost) -> None:
     host.gpu(power_limit_mw=350_000)
 
 
@@ -178,13 +159,13 @@ def power(host: Host) -> None:
 
 
 @breaks("userspace.libraries", "nvml-library-missing")
-def no_libraries(host: Host) -> None:
+def no_libraries(host: FakeHost) -> None:
     for file in (host.root / "usr/lib/x86_64-linux-gnu").glob("lib*nvidia-ml*"):
         file.unlink()
     host.nvml_error = 12
 
 
-def wsl(host: Host) -> None:
+def wsl(host: FakeHost) -> None:
     host.remove("/proc/driver/nvidia")
     host.remove("/sys/bus")
     for node in (host.root / "dev").iterdir():
@@ -194,51 +175,51 @@ def wsl(host: Host) -> None:
 
 
 @breaks("userspace.libraries", "wsl-libcuda")
-def wsl_without_libcuda(host: Host) -> None:
+def wsl_without_libcuda(host: FakeHost) -> None:
     wsl(host)
     host.remove("/usr/lib/wsl/lib/libcuda.so.1")
     host.remove("/usr/lib/wsl/lib/libcuda.so.1.1")
 
 
 @breaks("userspace.wsl", "wsl-libcuda")
-def linux_driver_inside_wsl(host: Host) -> None:
+def linux_driver_inside_wsl(host: FakeHost) -> None:
     wsl(host)
     host.write("/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.14")
 
 
 @breaks("userspace.versions", "driver-library-mismatch")
-def libraries_upgraded(host: Host) -> None:
+def libraries_upgraded(host: FakeHost) -> None:
     host.remove("/usr/lib/x86_64-linux-gnu")
     trees.libraries(host.root, "/usr/lib/x86_64-linux-gnu", "590.48.01")
     host.nvml_error = 18
 
 
 @breaks("userspace.nodes", "uvm-node-missing")
-def no_uvm(host: Host) -> None:
+def no_uvm(host: FakeHost) -> None:
     host.remove("/dev/nvidia-uvm")
     host.write("/proc/modules", "nvidia 1 1 - Live 0x0\n")
 
 
 @breaks("userspace.nodes", "device-nodes-missing")
-def no_nodes(host: Host) -> None:
+def no_nodes(host: FakeHost) -> None:
     for name in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia0"):
         host.remove(f"/dev/{name}")
 
 
 @breaks("userspace.nodes", "device-node-missing")
-def one_node_missing(host: Host) -> None:
+def one_node_missing(host: FakeHost) -> None:
     host.two_gpus()
     host.remove("/dev/nvidia1")
 
 
 @breaks("userspace.access", "device-permission")
-def selinux(host: Host) -> None:
+def selinux(host: FakeHost) -> None:
     host.write("/sys/fs/selinux/enforce", "1")
     host.answer("getsebool", "container_use_devices", stdout="container_use_devices --> off\n")
 
 
 def cu_init(status: int | None, said: str, count: int = 0) -> Break:
-    def apply(host: Host) -> None:
+    def apply(host: FakeHost) -> None:
         import json
         import sys
 
@@ -261,20 +242,20 @@ for _status, _id in (
 
 
 @breaks("userspace.cuda", "cuda-visible-devices")
-def hidden_in_the_shell(host: Host) -> None:
+def hidden_in_the_shell(host: FakeHost) -> None:
     host.environ["CUDA_VISIBLE_DEVICES"] = "all"
     cu_init(100, "cuInit: CUDA_ERROR_NO_DEVICE (100)")(host)
 
 
 @breaks("userspace.cuda", "mig-no-instances")
-def mig_without_slices(host: Host) -> None:
+def mig_without_slices(host: FakeHost) -> None:
     """Where driver.mig stands earlier in the chain it is blamed; the check by itself must know it, too."""
     host.gpu(mig_mode=(1, 1))
     cu_init(100, "cuInit: CUDA_ERROR_NO_DEVICE (100)")(host)
 
 
 @breaks("userspace.upgrades", "driver-upgraded-unattended")
-def unattended(host: Host) -> None:
+def unattended(host: FakeHost) -> None:
     host.write("/etc/apt/apt.conf.d/20auto-upgrades", 'APT::Periodic::Unattended-Upgrade "1";\n')
     host.write("/etc/apt/apt.conf.d/50unattended-upgrades", '//  "nvidia-";\n')
 
@@ -283,109 +264,91 @@ def unattended(host: Host) -> None:
 
 
 @breaks("engine.docker", "engine-down")
-def docker_down(host: Host) -> None:
+def docker_down(host: FakeHost) -> None:
     said = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"
     host.docker = Completed(("docker", "info"), 1, "", said)
 
 
 @breaks("engine.docker", "engine-down")
-def docker_hangs(host: Host) -> None:
+def docker_hangs(host: FakeHost) -> None:
     said = "docker did not respond within 3 s"
     host.docker = CommandTimeoutError(said, argv=["docker", "info"], exit_code_of_command=-9, stderr="")
 
 
-@breaks("engine.docker", "docker-is-podman")
-def docker_is_podman(host: Host) -> None:
-    host.docker = Completed(("docker", "info"), 0, json.dumps(podman_info(), indent=2), "")
+breaks("engine.docker", "docker-is-podman")(
+    setting(docker=Completed(("docker", "info"), 0, json.dumps(podman_info(), indent=2), ""))
+)
 
 
 @breaks("engine.docker", "docker-is-podman")
-def docker_is_podman_and_says_so(host: Host) -> None:
+def docker_is_podman_and_says_so(host: FakeHost) -> None:
     said = "Emulate Docker CLI using podman. Create /etc/containers/nodocker to quiet msg."
     host.docker = Completed(("docker", "info"), 0, json.dumps(podman_info(), indent=2), said)
 
 
 @breaks("engine.docker", "docker-context-missing")
-def docker_context_gone(host: Host) -> None:
+def docker_context_gone(host: FakeHost) -> None:
     said = 'Failed to initialize: unable to resolve docker endpoint: context "lab": context not found: open /x.json'
     host.docker = Completed(("docker", "info"), 1, "", said)
 
 
 @breaks("engine.docker", "docker-client-too-new")
-def docker_client_too_new(host: Host) -> None:
+def docker_client_too_new(host: FakeHost) -> None:
     said = "Error response from daemon: client version 1.99 is too new. Maximum supported API version is 1.41"
     host.docker = Completed(("docker", "info"), 1, "", said)
 
 
-@breaks("engine.docker", "engine-down")
-def docker_babbles(host: Host) -> None:
-    host.docker = Completed(("docker", "info"), 0, "{not json", "")
+breaks("engine.docker", "engine-down")(setting(docker=Completed(("docker", "info"), 0, "{not json", "")))
 
 
 @breaks("engine.docker", "engine-permission")
-def docker_forbidden(host: Host) -> None:
+def docker_forbidden(host: FakeHost) -> None:
     said = "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock"
     host.docker = Completed(("docker", "info"), 1, "", said)
 
 
-@breaks("engine.docker", "engine-missing")
-def docker_missing(host: Host) -> None:
-    host.docker, host.on = None, "docker"
-
-
-@breaks("engine.parts", "engine-part-missing")
-def no_runc(host: Host) -> None:
-    host.docker = docker_info(RuncCommit={"ID": "N/A", "Expected": "N/A"})
-
-
-@breaks("engine.podman", "engine-missing")
-def podman_missing(host: Host) -> None:
-    host.on = "podman"
-
-
-@breaks("engine.podman", "engine-down")
-def podman_broken(host: Host) -> None:
-    host.docker, host.podman = None, Completed(("podman", "info"), 125, "", "Error: mkdir /run/libpod: no space")
+breaks("engine.docker", "engine-missing")(setting(docker=None, on="docker"))
+breaks("engine.parts", "engine-part-missing")(setting(docker=docker_info(RuncCommit={"ID": "N/A", "Expected": "N/A"})))
+breaks("engine.podman", "engine-missing")(setting(on="podman"))
+breaks("engine.podman", "engine-down")(
+    setting(docker=None, podman=Completed(("podman", "info"), 125, "", "Error: mkdir /run/libpod: no space"))
+)
 
 
 @breaks("engine.podman", "engine-permission")
-def podman_forbidden(host: Host) -> None:
+def podman_forbidden(host: FakeHost) -> None:
     said = "Error: unable to connect to Podman socket: dial unix /x.sock: connect: permission denied"
     host.docker, host.podman = None, Completed(("podman", "info"), 125, "", said)
 
 
 @breaks("engine.podman", "rootless-no-subids")
-def podman_says_no_subids(host: Host) -> None:
+def podman_says_no_subids(host: FakeHost) -> None:
     said = "Error: cannot find UID/GID for user me: no subuid ranges found for user me in /etc/subuid"
     host.docker, host.podman = None, Completed(("podman", "info"), 125, "", said)
 
 
 @breaks("engine.podman", "rootless-no-subids")
-def podman_without_subids(host: Host) -> None:
+def podman_without_subids(host: FakeHost) -> None:
     info = podman_info()
     info["host"]["security"]["rootless"] = True
     info["host"]["idMappings"] = {"uidmap": [{"container_id": 0, "host_id": 1000, "size": 1}]}
     host.docker, host.podman = None, info
 
 
-@breaks("engine.any", "engine-missing")
-def no_engine(host: Host) -> None:
-    host.docker = None
+breaks("engine.any", "engine-missing")(setting(docker=None))
 
 
 @breaks("engine.desktop", "docker-desktop-context")
-def desktop(host: Host) -> None:
+def desktop(host: FakeHost) -> None:
     host.docker = docker_info(OperatingSystem="Docker Desktop")
 
 
 @breaks("engine.snap", "docker-snap")
-def snap(host: Host) -> None:
+def snap(host: FakeHost) -> None:
     host.docker = docker_info(DockerRootDir="/var/snap/docker/common/var-lib-docker", Runtimes={"runc": {}})
 
 
-@breaks("engine.runtimes", "runtime-unknown")
-def runtime_without_program(host: Host) -> None:
-    host.remove("/usr/bin/nvidia-container-runtime")
+breaks("engine.runtimes", "runtime-unknown")(lambda host: host.remove("/usr/bin/nvidia-container-runtime"))
 
 
 # -------------------------------------------------------------------- toolkit
@@ -393,80 +356,74 @@ def runtime_without_program(host: Host) -> None:
 NO_TOOLKIT = {"Runtimes": {"runc": {"path": "runc"}}}
 
 
-def without_toolkit(host: Host) -> None:
+def without_toolkit(host: FakeHost) -> None:
     for name in ("nvidia-container-runtime-hook", "nvidia-container-runtime"):
         host.remove(f"/usr/bin/{name}")
     host.docker = docker_info(**NO_TOOLKIT)
 
 
 breaks("toolkit.installed", "toolkit-missing")(without_toolkit)
-
-
-@breaks("toolkit.daemon-json", "daemon-json-invalid")
-def torn_daemon_json(host: Host) -> None:
-    host.write("/etc/docker/daemon.json", '{"features": {"cdi": true},}\n')
+breaks("toolkit.daemon-json", "daemon-json-invalid")(
+    lambda host: host.write("/etc/docker/daemon.json", '{"features": {"cdi": true},}\n')
+)
 
 
 @breaks("toolkit.runtime", "runtime-unknown")
-def edited_and_not_restarted(host: Host) -> None:
+def edited_and_not_restarted(host: FakeHost) -> None:
     host.write("/etc/docker/daemon.json", '{"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}')
     host.docker = docker_info(**NO_TOOLKIT)
 
 
 @breaks("toolkit.runtime", "toolkit-missing")
-def installed_after_the_daemon_started(host: Host) -> None:
+def installed_after_the_daemon_started(host: FakeHost) -> None:
     host.docker = docker_info(**NO_TOOLKIT)
     os.utime(host.root / "var/run/docker.pid", (1, 1))
 
 
 @breaks("toolkit.features", "ctk-erases-features")
-def features_dropped(host: Host) -> None:
+def features_dropped(host: FakeHost) -> None:
     host.write("/etc/docker/daemon.json.bak", '{"features": {"containerd-snapshotter": true}}')
     host.write("/etc/docker/daemon.json", '{"features": {"cdi": true}}')
 
 
-@breaks("toolkit.vendor", "cdi-no-vendor")
-def gpus_through_cdi_without_a_spec(host: Host) -> None:
-    host.docker = docker_info(ServerVersion="29.2.0", **NO_TOOLKIT)
-
-
-@breaks("toolkit.cgroups", "no-cgroups-rootful")
-def no_cgroups(host: Host) -> None:
-    host.write("/etc/nvidia-container-runtime/config.toml", "[nvidia-container-cli]\nno-cgroups = true\n")
+breaks("toolkit.vendor", "cdi-no-vendor")(setting(docker=docker_info(ServerVersion="29.2.0", **NO_TOOLKIT)))
+breaks("toolkit.cgroups", "no-cgroups-rootful")(
+    lambda host: host.write("/etc/nvidia-container-runtime/config.toml", "[nvidia-container-cli]\nno-cgroups = true\n")
+)
 
 
 @breaks("toolkit.cgroups", "no-cgroups-rootless")
-def cgroups_on_rootless(host: Host) -> None:
+def cgroups_on_rootless(host: FakeHost) -> None:
     host.write("/etc/nvidia-container-runtime/config.toml", "[nvidia-container-cli]\n#no-cgroups = false\n")
     host.docker = docker_info(SecurityOptions=["name=rootless", "name=cgroupns"])
 
 
 @breaks("toolkit.device-rules", "device-access-lost")
-def systemd_reload(host: Host) -> None:
+def systemd_reload(host: FakeHost) -> None:
     host.docker = docker_info(CgroupDriver="systemd")
 
 
-@breaks("toolkit.version", "toolkit-vulnerable")
-def old_toolkit(host: Host) -> None:
-    host.answer("nvidia-ctk", "--version", stdout="NVIDIA Container Toolkit CLI version 1.17.7\ncommit: x\n")
+breaks("toolkit.version", "toolkit-vulnerable")(
+    lambda host: host.answer(
+        "nvidia-ctk", "--version", stdout="NVIDIA Container Toolkit CLI version 1.17.7\ncommit: x\n"
+    )
+)
 
 
 @breaks("toolkit.apt", "toolkit-apt-sources")
-def two_lists(host: Host) -> None:
+def two_lists(host: FakeHost) -> None:
     line = "deb https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH) /\n"
     host.write("/etc/apt/sources.list.d/nvidia-container-toolkit.list", line)
     host.write("/etc/apt/sources.list.d/libnvidia-container.list", line)
 
 
-@breaks("toolkit.apt", "toolkit-apt-sources")
-def key_of_apt_key(host: Host) -> None:
-    host.write("/etc/apt/trusted.gpg.d/nvidia.gpg")
+breaks("toolkit.apt", "toolkit-apt-sources")(lambda host: host.write("/etc/apt/trusted.gpg.d/nvidia.gpg"))
 
 
 # ------------------------------------------------------------------------ CDI
 
 
-def spec(host: Host, *, path: str = SPEC, version: str = VERSION, uvm: bool = True, name: str = "all") -> None:
+def spec(host: FakeHost, *, path: str = SPEC, version: str = VERSION, uvm: bool = True, name: str = "all") -> None:
     """A spec as nvidia-ctk writes them, of this machine."""
     root = str(host.root)  # CDI specs name absolute paths; under a fake root they are looked for below it
     assert root
@@ -481,57 +438,57 @@ def spec(host: Host, *, path: str = SPEC, version: str = VERSION, uvm: bool = Tr
     host.write(path, yaml.safe_dump(content))
 
 
-def docker_takes_cdi(host: Host) -> None:
+def docker_takes_cdi(host: FakeHost) -> None:
     without_toolkit(host)
     devices = [{"Source": "cdi", "ID": "nvidia.com/gpu=all"}]
     host.docker = docker_info(**NO_TOOLKIT, DiscoveredDevices=devices, CDISpecDirs=["/etc/cdi", "/var/run/cdi"])
 
 
 @breaks("cdi.readable", "cdi-spec-unreadable")
-def torn_spec(host: Host) -> None:
+def torn_spec(host: FakeHost) -> None:
     docker_takes_cdi(host)
     spec(host)
     host.write("/var/run/cdi/other.yaml", "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n")
 
 
 @breaks("cdi.readable", "cdi-device-conflict")
-def doubled_device(host: Host) -> None:
+def doubled_device(host: FakeHost) -> None:
     spec(host)
     spec(host, path="/var/run/cdi/again.yaml")
 
 
 @breaks("cdi.names", "cdi-unresolvable")
-def podman_without_a_spec(host: Host) -> None:
+def podman_without_a_spec(host: FakeHost) -> None:
     host.docker, host.podman = None, podman_info()
 
 
 @breaks("cdi.names", "cdi-unresolvable")
-def spec_of_another_gpu(host: Host) -> None:
+def spec_of_another_gpu(host: FakeHost) -> None:
     docker_takes_cdi(host)
     spec(host, name="GPU-of-before")
 
 
 @breaks("cdi.names", "cdi-unresolvable")
-def cdi_is_off(host: Host) -> None:
+def cdi_is_off(host: FakeHost) -> None:
     docker_takes_cdi(host)
     host.docker = docker_info(**NO_TOOLKIT, ServerVersion="27.5.1", CDISpecDirs=None)
     spec(host)
 
 
 @breaks("cdi.fresh", "cdi-spec-stale")
-def spec_of_an_older_driver(host: Host) -> None:
+def spec_of_an_older_driver(host: FakeHost) -> None:
     docker_takes_cdi(host)
     spec(host, version="550.54.14")
 
 
 @breaks("cdi.fresh", "cdi-spec-stale")
-def old_libraries_linger(host: Host) -> None:
+def old_libraries_linger(host: FakeHost) -> None:
     docker_takes_cdi(host)
     host.write("/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.14")
     spec(host, version="550.54.14")
 
 
-def spec_with_hooks(host: Host, *programs: str) -> None:
+def spec_with_hooks(host: FakeHost, *programs: str) -> None:
     """Hooks in the edits of all devices, and in those of one."""
     docker_takes_cdi(host)
     spec(host)
@@ -542,36 +499,34 @@ def spec_with_hooks(host: Host, *programs: str) -> None:
     host.write(SPEC, yaml.safe_dump(written))
 
 
-def executable(host: Host, path: str) -> None:
+def executable(host: FakeHost, path: str) -> None:
     host.write(path)
     host.machine().here(path).chmod(0o755)
 
 
-@breaks("cdi.fresh", "cdi-spec-stale")
-def program_of_a_hook_removed(host: Host) -> None:
-    spec_with_hooks(host, "/usr/bin/nvidia-cdi-hook")
+breaks("cdi.fresh", "cdi-spec-stale")(lambda host: spec_with_hooks(host, "/usr/bin/nvidia-cdi-hook"))
 
 
 @breaks("cdi.fresh", "cdi-spec-stale")
-def program_of_a_devices_hook_removed(host: Host) -> None:
+def program_of_a_devices_hook_removed(host: FakeHost) -> None:
     executable(host, "/usr/bin/nvidia-cdi-hook")
     spec_with_hooks(host, "/usr/bin/nvidia-cdi-hook", "/opt/toolkit/nvidia-cdi-hook")
 
 
 @breaks("cdi.fresh", "cdi-spec-stale")
-def program_of_a_hook_not_executable(host: Host) -> None:
+def program_of_a_hook_not_executable(host: FakeHost) -> None:
     host.write("/usr/bin/nvidia-cdi-hook")
     spec_with_hooks(host, "/usr/bin/nvidia-cdi-hook")
 
 
 @breaks("cdi.uvm", "cdi-uvm-missing-in-spec")
-def spec_without_uvm(host: Host) -> None:
+def spec_without_uvm(host: FakeHost) -> None:
     docker_takes_cdi(host)
     spec(host, uvm=False)
 
 
 @breaks("cdi.shadowed", "cdi-spec-shadowed")
-def two_folders(host: Host) -> None:
+def two_folders(host: FakeHost) -> None:
     docker_takes_cdi(host)
     spec(host)
     spec(host, path="/etc/cdi/nvidia.yaml")
@@ -580,55 +535,47 @@ def two_folders(host: Host) -> None:
 # ---------------------------------------------------------------------- image
 
 
-def image(host: Host, **env: str) -> None:
+def image(host: FakeHost, **env: str) -> None:
     assert host.image is not None
     host.image = replace(host.image, env=env)
 
 
-@breaks("image.present", "subject-missing")
-def no_such_container(host: Host) -> None:
-    host.request = InspectionRequest(container="gone")
-
-
-@breaks("image.requires", "image-requires-newer-driver")
-def image_of_a_newer_cuda(host: Host) -> None:
-    image(host, NVIDIA_REQUIRE_CUDA="cuda>=13.2 brand=geforce,driver>=590,driver<591")
+breaks("image.present", "subject-missing")(setting(request=InspectionRequest(container="gone")))
+breaks("image.requires", "image-requires-newer-driver")(
+    lambda host: image(host, NVIDIA_REQUIRE_CUDA="cuda>=13.2 brand=geforce,driver>=590,driver<591")
+)
 
 
 @breaks("image.variables", "nvidia-visible-devices")
-def void(host: Host) -> None:
+def void(host: FakeHost) -> None:
     image(host, NVIDIA_VISIBLE_DEVICES="void")
 
 
-@breaks("image.variables", "capabilities-lack-compute")
-def utility_alone(host: Host) -> None:
-    image(host, NVIDIA_DRIVER_CAPABILITIES="utility,graphics")
-
-
-@breaks("image.variables", "cuda-visible-devices")
-def all_is_no_device(host: Host) -> None:
-    image(host, CUDA_VISIBLE_DEVICES="all")
+breaks("image.variables", "capabilities-lack-compute")(
+    lambda host: image(host, NVIDIA_DRIVER_CAPABILITIES="utility,graphics")
+)
+breaks("image.variables", "cuda-visible-devices")(lambda host: image(host, CUDA_VISIBLE_DEVICES="all"))
 
 
 @breaks("image.python", "program-not-there")
-def no_such_python(host: Host) -> None:
+def no_such_python(host: FakeHost) -> None:
     said = 'OCI runtime create failed: exec: "/nosuch": stat /nosuch: no such file or directory: unknown.'
     host.still = host.live = LookError("The image cannot run /nosuch", said)
 
 
 @breaks("image.python", "subject-does-not-start")
-def does_not_start_without_gpus(host: Host) -> None:
+def does_not_start_without_gpus(host: FakeHost) -> None:
     host.still = host.live = LookError("the inspection failed with exit code 139", "Segmentation fault")
 
 
 @breaks("image.driver-libraries", "driver-libraries-in-image")
-def committed(host: Host) -> None:
+def committed(host: FakeHost) -> None:
     assert isinstance(host.still, dict)
     host.still["libraries"]["driver"] = ["/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.14"]
 
 
 @breaks("image.compat", "forward-compatibility")
-def compat_on_geforce(host: Host) -> None:
+def compat_on_geforce(host: FakeHost) -> None:
     host.gpu(name="NVIDIA GeForce RTX 4090")
     assert isinstance(host.still, dict)
     host.still["libraries"]["compat"] = ["/usr/local/cuda-13.2/compat/libcuda.so.595.71.05"]
@@ -638,7 +585,7 @@ def compat_on_geforce(host: Host) -> None:
 
 
 @breaks("container.starts", "gpus-not-injectable")
-def no_way_in(host: Host) -> None:
+def no_way_in(host: FakeHost) -> None:
     from seatrial.errors import GpuContractError
 
     host.live = GpuContractError(
@@ -646,17 +593,15 @@ def no_way_in(host: Host) -> None:
     )
 
 
-@breaks("container.starts", "subject-does-not-start")
-def does_not_start(host: Host) -> None:
-    host.live = LookError("Docker could not start the container: exit code 127", "sh: not found")
+breaks("container.starts", "subject-does-not-start")(
+    setting(live=LookError("Docker could not start the container: exit code 127", "sh: not found"))
+)
+breaks("container.starts", "toolkit-missing")(
+    setting(live=LookError("refused", 'could not select device driver "" with capabilities: [[gpu]].'))
+)
 
 
-@breaks("container.starts", "toolkit-missing")
-def engine_refuses(host: Host) -> None:
-    host.live = LookError("refused", 'could not select device driver "" with capabilities: [[gpu]].')
-
-
-def blind(host: Host, cu_init: int | None, *, libcuda: bool = True, **facts: object) -> None:
+def blind(host: FakeHost, cu_init: int | None, *, libcuda: bool = True, **facts: object) -> None:
     """CUDA in the container shows nothing."""
     assert isinstance(host.live, dict)
     host.live["cuda"].update(visible=[], kernels=[], cu_init=cu_init, error=f"cuInit: ({cu_init})")
@@ -665,49 +610,24 @@ def blind(host: Host, cu_init: int | None, *, libcuda: bool = True, **facts: obj
     host.live.update(facts)
 
 
-@breaks("container.gpus", "device-nodes-missing")
-def gpus_flag_ignored(host: Host) -> None:
-    blind(host, None, libcuda=False, device_nodes=[])
-
-
-@breaks("container.gpus", "device-node-missing")
-def node_withheld(host: Host) -> None:
-    blind(host, 100, device_nodes=["nvidiactl", "nvidia-uvm"])
-
-
-@breaks("container.gpus", "uvm-node-missing")
-def uvm_withheld(host: Host) -> None:
-    blind(host, 999, device_nodes=["nvidiactl", "nvidia0"])
-
-
-@breaks("container.gpus", "libcuda-missing")
-def libcuda_hidden(host: Host) -> None:
-    blind(host, None, libcuda=False)
-
-
-@breaks("container.gpus", "nvidia-visible-devices")
-def void_at_run_time(host: Host) -> None:
-    blind(host, None, libcuda=False, device_nodes=[], env={"NVIDIA_VISIBLE_DEVICES": "void"})
-
-
-@breaks("container.gpus", "capabilities-lack-compute")
-def utility_at_run_time(host: Host) -> None:
-    blind(host, None, libcuda=False, env={"NVIDIA_DRIVER_CAPABILITIES": "utility"})
-
-
-@breaks("container.gpus", "cuda-visible-devices")
-def wrong_index(host: Host) -> None:
-    blind(host, 100, env={"CUDA_VISIBLE_DEVICES": "7"})
-
-
-@breaks("container.gpus", "mig-no-instances")
-def mig_inside(host: Host) -> None:
-    assert isinstance(host.live, dict)
-    blind(host, 100, nvml={**host.live["nvml"], "mig_enabled": True})
+breaks("container.gpus", "device-nodes-missing")(lambda host: blind(host, None, libcuda=False, device_nodes=[]))
+breaks("container.gpus", "device-node-missing")(lambda host: blind(host, 100, device_nodes=["nvidiactl", "nvidia-uvm"]))
+breaks("container.gpus", "uvm-node-missing")(lambda host: blind(host, 999, device_nodes=["nvidiactl", "nvidia0"]))
+breaks("container.gpus", "libcuda-missing")(lambda host: blind(host, None, libcuda=False))
+breaks("container.gpus", "nvidia-visible-devices")(
+    lambda host: blind(host, None, libcuda=False, device_nodes=[], env={"NVIDIA_VISIBLE_DEVICES": "void"})
+)
+breaks("container.gpus", "capabilities-lack-compute")(
+    lambda host: blind(host, None, libcuda=False, env={"NVIDIA_DRIVER_CAPABILITIES": "utility"})
+)
+breaks("container.gpus", "cuda-visible-devices")(lambda host: blind(host, 100, env={"CUDA_VISIBLE_DEVICES": "7"}))
+breaks("container.gpus", "mig-no-instances")(
+    lambda host: blind(host, 100, nvml={**host.live["nvml"], "mig_enabled": True})
+)
 
 
 @breaks("container.gpus", "gpus-missing")
-def one_of_two(host: Host) -> None:
+def one_of_two(host: FakeHost) -> None:
     host.two_gpus()
     assert isinstance(host.live, dict)
     host.live["cuda"]["visible"].pop()
@@ -715,17 +635,15 @@ def one_of_two(host: Host) -> None:
 
 
 @breaks("container.gpus", "other-gpus")
-def another_gpu(host: Host) -> None:
+def another_gpu(host: FakeHost) -> None:
     assert isinstance(host.live, dict)
     host.live["cuda"]["visible"][0]["uuid"] = "GPU-ffffffff-0000-0000-0000-000000000000"
 
 
-@breaks("container.gpus", "gpus-unusable")
-def no_reason(host: Host) -> None:
-    blind(host, 1)
+breaks("container.gpus", "gpus-unusable")(lambda host: blind(host, 1))
 
 
-def kernel_fails(host: Host, error: str) -> None:
+def kernel_fails(host: FakeHost, error: str) -> None:
     assert isinstance(host.live, dict)
     host.live["cuda"]["kernels"][0].update(ok=False, error=error)
 
@@ -740,38 +658,38 @@ for _id, _error in (
 
 
 @breaks("container.peers", "no-peer-access")
-def no_peers(host: Host) -> None:
+def no_peers(host: FakeHost) -> None:
     host.two_gpus()
     assert isinstance(host.live, dict)
     host.live["peers"] = [[0, 1], [1, 0]]
 
 
 @breaks("container.shm", "shared-memory-too-small")
-def docker_shm(host: Host) -> None:
+def docker_shm(host: FakeHost) -> None:
     assert isinstance(host.live, dict)
     host.live["shm_bytes"] = 64 * 2**20
 
 
 @breaks("container.shm", "nccl-shared-memory")
-def docker_shm_for_two(host: Host) -> None:
+def docker_shm_for_two(host: FakeHost) -> None:
     host.two_gpus()
     docker_shm(host)
 
 
 @breaks("container.shm", "nccl-shared-memory")
-def dead_ranks(host: Host) -> None:
+def dead_ranks(host: FakeHost) -> None:
     assert isinstance(host.live, dict)
     host.live["shm_stale"] = ["nccl-AbCdEf"]
 
 
 @breaks("container.access", "device-permission")
-def closed_inside(host: Host) -> None:
+def closed_inside(host: FakeHost) -> None:
     assert isinstance(host.live, dict)
     host.live["closed_nodes"] = ["/dev/nvidia0"]
 
 
 @breaks("container.access", "device-access-lost")
-def injected_behind_runc(host: Host) -> None:
+def injected_behind_runc(host: FakeHost) -> None:
     host.docker = docker_info(CgroupDriver="systemd")
     host.request = InspectionRequest(container="old")
     host.inspected = {"HostConfig": {"DeviceRequests": [{"Count": -1}], "Devices": []}}
@@ -780,18 +698,16 @@ def injected_behind_runc(host: Host) -> None:
 # ------------------------------------------------------------------ framework
 
 
-def torch(host: Host, version: str | None, cuda: str | None) -> None:
+def torch(host: FakeHost, version: str | None, cuda: str | None) -> None:
     assert isinstance(host.still, dict)
     host.still["torch"] = {"version": version, "cuda": cuda}
 
 
-@breaks("framework.torch-build", "torch-cpu-only")
-def cpu_wheel(host: Host) -> None:
-    torch(host, "2.11.0+cpu", None)
+breaks("framework.torch-build", "torch-cpu-only")(lambda host: torch(host, "2.11.0+cpu", None))
 
 
 @breaks("framework.driver", "driver-too-old")
-def old_driver(host: Host) -> None:
+def old_driver(host: FakeHost) -> None:
     torch(host, "2.11.0+cu130", "13.0")
     host.nvml_driver = "570.86.10"
     host.remove("/usr/lib/x86_64-linux-gnu")
@@ -801,7 +717,7 @@ def old_driver(host: Host) -> None:
 
 
 @breaks("framework.cudnn", "cudnn-versions")
-def two_cudnns(host: Host) -> None:
+def two_cudnns(host: FakeHost) -> None:
     assert isinstance(host.still, dict)
     pip = "/usr/lib/python3/site-packages/nvidia/cudnn/lib/libcudnn.so.9"
     host.still["libraries"]["cudnn"] = [pip, "/usr/lib/x86_64-linux-gnu/libcudnn.so.9.1.0"]
@@ -809,24 +725,24 @@ def two_cudnns(host: Host) -> None:
 
 
 @breaks("framework.others", "tensorflow-without-cuda")
-def tensorflow_alone(host: Host) -> None:
+def tensorflow_alone(host: FakeHost) -> None:
     assert isinstance(host.still, dict)
     host.still["distributions"] = {"tensorflow": "2.20.0"}
 
 
 @breaks("framework.others", "jax-no-gpu")
-def jax_alone(host: Host) -> None:
+def jax_alone(host: FakeHost) -> None:
     assert isinstance(host.still, dict)
     host.still["distributions"] = {"jax": "0.9.0", "jaxlib": "0.9.0"}
 
 
 @breaks("framework.architectures", "no-kernel-image")
-def no_hopper(host: Host) -> None:
+def no_hopper(host: FakeHost) -> None:
     assert isinstance(host.types, dict)
     host.types["torch"]["arch_list"] = ["sm_50", "sm_80", "sm_120"]
 
 
-def types_fail(host: Host, error: str) -> None:
+def types_fail(host: FakeHost, error: str) -> None:
     assert isinstance(host.types, dict)
     host.types["kernels"][3].update(ok=False, error=error)
 
@@ -841,30 +757,26 @@ for _id, _error in (
 
 
 @breaks("framework.types", "no-cuda-device")
-def torch_sees_nothing(host: Host) -> None:
+def torch_sees_nothing(host: FakeHost) -> None:
     assert isinstance(host.types, dict)
     host.types["kernels"] = []
 
 
-def collective(host: Host, **result: object) -> None:
+def collective(host: FakeHost, **result: object) -> None:
     host.two_gpus()
     host.collective = {"ok": False, "hung": False, "seconds": 20.0, "error": "", **result}
 
 
-@breaks("framework.collective", "nccl-timeout")
-def collective_hangs(host: Host) -> None:
-    collective(host, hung=True, without_p2p={"ok": True})
+breaks("framework.collective", "nccl-timeout")(lambda host: collective(host, hung=True, without_p2p={"ok": True}))
 
 
 @breaks("framework.collective", "nccl-shared-memory")
-def collective_without_shm(host: Host) -> None:
+def collective_without_shm(host: FakeHost) -> None:
     said = "Error while creating shared memory segment /dev/shm/nccl-x (size 9637888), error: No space left on device"
     collective(host, error=said)
 
 
-@breaks("framework.collective", "nccl-error")
-def collective_fails(host: Host) -> None:
-    collective(host, error="something else")
+breaks("framework.collective", "nccl-error")(lambda host: collective(host, error="something else"))
 
 
 # ----------------------------------------------------------------- kubernetes
@@ -887,13 +799,13 @@ def pod(name: str = "train", gpus: int = 1, on: str | None = "gpu-1", **status: 
 CLUSTERS: dict[int, Cluster] = {}
 
 
-def cluster(host: Host, **objects: list[dict[str, object]]) -> None:
+def cluster(host: FakeHost, **objects: list[dict[str, object]]) -> None:
     host.write("/home/u/.kube/config", "apiVersion: v1\n")
     CLUSTERS[id(host)] = Cluster("https://10.0.0.1:6443", **{"nodes": [node()], **objects})  # type: ignore[arg-type]
 
 
 @breaks("kubernetes.reachable", "k8s-unreachable")
-def dead_cluster(host: Host) -> None:
+def dead_cluster(host: FakeHost) -> None:
     text = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -905,33 +817,23 @@ def dead_cluster(host: Host) -> None:
     host.write("/home/u/.kube/config", yaml.safe_dump(text))
 
 
-@breaks("kubernetes.nodes", "k8s-no-gpu-resource")
-def no_plugin(host: Host) -> None:
-    cluster(host, nodes=[node(0)])
-
-
-@breaks("kubernetes.nodes", "k8s-plugin-sees-no-gpu")
-def blind_plugin(host: Host) -> None:
-    cluster(host, nodes=[node(0)], pods=[pod("nvidia-device-plugin-x7", gpus=0)])
-
-
-@breaks("kubernetes.healthy", "k8s-gpu-unhealthy")
-def sick_gpu(host: Host) -> None:
-    cluster(host, nodes=[node(8, 7)])
-
-
-@breaks("kubernetes.free", "k8s-insufficient-gpus")
-def all_taken(host: Host) -> None:
-    cluster(host, pods=[pod(gpus=8), pod("waits", gpus=1, on=None)])
-
-
-@breaks("kubernetes.runtime-class", "k8s-runtime-missing")
-def unknown_handler(host: Host) -> None:
-    cluster(host, events=[{"message": 'failed to get sandbox runtime: no runtime for "nvidia" is configured'}])
+breaks("kubernetes.nodes", "k8s-no-gpu-resource")(lambda host: cluster(host, nodes=[node(0)]))
+breaks("kubernetes.nodes", "k8s-plugin-sees-no-gpu")(
+    lambda host: cluster(host, nodes=[node(0)], pods=[pod("nvidia-device-plugin-x7", gpus=0)])
+)
+breaks("kubernetes.healthy", "k8s-gpu-unhealthy")(lambda host: cluster(host, nodes=[node(8, 7)]))
+breaks("kubernetes.free", "k8s-insufficient-gpus")(
+    lambda host: cluster(host, pods=[pod(gpus=8), pod("waits", gpus=1, on=None)])
+)
+breaks("kubernetes.runtime-class", "k8s-runtime-missing")(
+    lambda host: cluster(
+        host, events=[{"message": 'failed to get sandbox runtime: no runtime for "nvidia" is configured'}]
+    )
+)
 
 
 @breaks("kubernetes.images", "k8s-image-pull")
-def image_pull(host: Host) -> None:
+def image_pull(host: FakeHost) -> None:
     waiting = {"image": "x:1", "state": {"waiting": {"reason": "ImagePullBackOff"}}}
     cluster(host, pods=[pod(containerStatuses=[waiting])])
 
@@ -942,7 +844,7 @@ def image_pull(host: Host) -> None:
 SHOWN_EARLIER = {("userspace.cuda", "mig-no-instances"), ("container.gpus", "device-node-missing")}
 
 
-def look(host: Host) -> list[Result]:
+def look(host: FakeHost) -> list[Result]:
     machine = host.machine()
     if id(host) in CLUSTERS:
         vars(machine)["cluster"] = CLUSTERS.pop(id(host))
@@ -1009,7 +911,7 @@ def test_uuids_are_compared_without_their_prefix(tmp_path: Path) -> None:
     assert result.verdict.status == "ok"
 
 
-def verdict(host: Host, check: str) -> Verdict:
+def verdict(host: FakeHost, check: str) -> Verdict:
     [result] = [result for result in examine(host.machine()) if result.check.id == check]
     return result.verdict
 

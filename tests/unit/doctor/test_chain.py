@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from machines import Host, healthy
-from seatrial.doctor import chain, examine, report
-from seatrial.doctor.chain import CHAIN, Layer
-from seatrial.doctor.check import Check, Verdict, ok
-from seatrial.doctor.examine import Result
-from seatrial.doctor.facts.inspection import LookError
-from seatrial.doctor.facts.machine import Machine
+from machines import FakeHost, healthy
+from seatrial.doctor import examine, report
+from seatrial.doctor.check import Check, Layer, Verdict, ok
+from seatrial.doctor.examine import CHAIN, Result
+from seatrial.doctor.inspection import LookError
+from seatrial.doctor.machine import Machine
 from seatrial.findings.catalogue import by_id
+from seatrial.system.host import Host
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Host:
+def host(tmp_path: Path) -> FakeHost:
     return healthy(tmp_path)
 
 
@@ -27,7 +27,7 @@ def by_check(results: list[Result]) -> dict[str, Result]:
     return {result.check.id: result for result in results}
 
 
-def test_a_healthy_machine_is_all_green(host: Host) -> None:
+def test_a_healthy_machine_is_all_green(host: FakeHost) -> None:
     results = examine.examine(host.machine())
     wrong = {result.check.id: result.verdict for result in results if result.verdict.status not in ("ok", "skipped")}
     assert wrong == {}
@@ -36,13 +36,13 @@ def test_a_healthy_machine_is_all_green(host: Host) -> None:
     assert seen == {layer.name for layer in CHAIN} - {"kubernetes"}
 
 
-def test_two_healthy_gpus_are_all_green(host: Host) -> None:
+def test_two_healthy_gpus_are_all_green(host: FakeHost) -> None:
     host.two_gpus()
     results = examine.examine(host.machine())
     assert [result.check.id for result in results if result.verdict.status not in ("ok", "skipped")] == []
 
 
-def test_what_stands_behind_a_break_is_blocked_by_it_and_not_blamed(host: Host) -> None:
+def test_what_stands_behind_a_break_is_blocked_by_it_and_not_blamed(host: FakeHost) -> None:
     host.remove("/proc/driver/nvidia/version")
     host.nvml_error = 9
     results = by_check(examine.examine(host.machine()))
@@ -53,7 +53,7 @@ def test_what_stands_behind_a_break_is_blocked_by_it_and_not_blamed(host: Host) 
     assert results["engine.docker"].verdict.status == "ok"  # which needs no driver
 
 
-def test_a_python_that_is_not_there_is_told_once(host: Host) -> None:
+def test_a_python_that_is_not_there_is_told_once(host: FakeHost) -> None:
     said = 'OCI runtime create failed: exec: "/nosuch": stat /nosuch: no such file or directory: unknown.'
     host.still = host.live = LookError("The image cannot run /nosuch", said)
     results = by_check(examine.examine(host.machine()))
@@ -64,7 +64,7 @@ def test_a_python_that_is_not_there_is_told_once(host: Host) -> None:
     assert {"image.compat", "container.starts", "framework.torch-build", "framework.types"} <= behind
 
 
-def test_an_image_without_python_is_told_once(host: Host) -> None:
+def test_an_image_without_python_is_told_once(host: FakeHost) -> None:
     machine = host.machine()
     vars(machine.inspection).update(python=None, still=None, live=None)
     results = by_check(examine.examine(machine))
@@ -88,10 +88,10 @@ def test_ids_layers_needs_and_findings_fit_together() -> None:
 
 
 def a_layer(*checks: Check) -> list[Layer]:
-    return [Layer("other", "Other", checks)]
+    return [Layer("other", "Other", list(checks))]
 
 
-def test_a_crash_is_a_finding_and_no_green(host: Host) -> None:
+def test_a_crash_is_a_finding_and_no_green(host: FakeHost) -> None:
     def crash(machine: Machine) -> Verdict:
         raise ZeroDivisionError("of course")
 
@@ -103,7 +103,7 @@ def test_a_crash_is_a_finding_and_no_green(host: Host) -> None:
     assert report.exit_code([crashed, fine]) == 1
 
 
-def test_a_check_that_hangs_is_given_up(host: Host) -> None:
+def test_a_check_that_hangs_is_given_up(host: FakeHost) -> None:
     release = threading.Event()
     hangs = Check("other.hangs", "It answers", (), lambda machine: ok(str(release.wait(30))), timeout_s=0.2)
     [result] = examine.examine(host.machine(), a_layer(hangs))
@@ -111,7 +111,7 @@ def test_a_check_that_hangs_is_given_up(host: Host) -> None:
     assert result.verdict.status == "unknown" and result.verdict.findings[0].id == "check-timed-out"
 
 
-def test_a_file_that_may_not_be_read_is_no_green(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_may_not_be_read_is_no_green(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
     closed = host.root / "etc/apt/sources.list.d/x.list"
     host.write("/etc/apt/sources.list.d/x.list", "deb https://example.org stable main\n")
     real = Path.read_bytes
@@ -134,9 +134,9 @@ def third_party(monkeypatch: pytest.MonkeyPatch, loads: object) -> list[Check]:
                 raise loads
             return loads
 
-    entry = Entry("theirs", "their_package.checks", chain.ENTRY_POINTS)
-    monkeypatch.setattr(chain, "entry_points", lambda group: [entry])
-    layers = chain.with_third_party()
+    entry = Entry("theirs", "their_package.checks", examine.ENTRY_POINTS)
+    monkeypatch.setattr(examine, "entry_points", lambda group: [entry])
+    layers = examine.with_third_party()
     assert layers[: len(CHAIN)] == CHAIN
     return list(layers[-1].checks)
 
@@ -157,27 +157,27 @@ def test_other_packages_add_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["import-error", "replaces-ours", "no-check"],
 )
 def test_other_packages_replace_nothing_and_fail_aloud(
-    monkeypatch: pytest.MonkeyPatch, host: Host, loads: object
+    monkeypatch: pytest.MonkeyPatch, host: FakeHost, loads: object
 ) -> None:
     [check] = third_party(monkeypatch, loads)
     verdict = check.look(host.machine())
     assert check.id == "other.theirs" and verdict.findings[0].id == "check-not-loadable"
 
 
-def test_a_broken_contract_asks_the_host_part(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_contract_asks_the_host_part(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
     host.remove("/dev/nvidia-uvm")
-    monkeypatch.setattr(examine, "Machine", lambda environ: host.machine())
-    finding = examine.first_broken({})
+    monkeypatch.setattr(examine, "Machine", lambda _: host.machine())
+    finding = examine.first_broken(Host({}))
     assert finding is not None and finding.id == "uvm-node-missing"
     assert not any(words[1:2] == ("run",) for words in host.asked)  # no container was started for it
 
 
 def test_a_process_of_this_machine_is_not_told_to_install_an_engine(
-    host: Host, monkeypatch: pytest.MonkeyPatch
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(examine, "Machine", lambda environ: host.machine())
+    monkeypatch.setattr(examine, "Machine", lambda _: host.machine())
     host.docker = None
-    assert "No working container engine" in examine.second_opinion({})
-    assert "look at the script" in examine.second_opinion({}, in_container=False)
+    assert "No working container engine" in examine.second_opinion(Host({}))
+    assert "look at the script" in examine.second_opinion(Host({}), in_container=False)
     host.remove("/dev/nvidia-uvm")
-    assert "nvidia-uvm" in examine.second_opinion({}, in_container=False)
+    assert "nvidia-uvm" in examine.second_opinion(Host({}), in_container=False)

@@ -10,6 +10,8 @@ import urllib.request
 
 import pytest
 
+from seatrial.system.host import Host
+
 for needed in ("starlette", "uvicorn"):
     pytest.importorskip(needed, reason=f"{needed} is not installed")
 
@@ -89,7 +91,7 @@ class Served:
 
 @pytest.fixture
 def store(tmp_path):
-    return RunStore(tmp_path, {"SEATRIAL_STATE": str(tmp_path / "state")})
+    return RunStore(tmp_path, Host({"SEATRIAL_STATE": str(tmp_path / "state")}))
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from seatrial.monitor.reading import Named, Names, Reader
 from seatrial.monitor.top import COLUMNS, open_sink
 from seatrial.monitor.top_screen import SORTS, History, Options, render
 from seatrial.probe.machine import Owner
+from seatrial.system.host import Host
 
 NO_ENGINES = {"SEATRIAL_DOCKER": "/no/docker", "SEATRIAL_PODMAN": "/no/podman"}
 RUN = {"id": "20261121-000000-abcd", "name": "base", "target": "train.py", "bound_by": "launch-bound",
@@ -28,7 +29,7 @@ RUN = {"id": "20261121-000000-abcd", "name": "base", "target": "train.py", "boun
 
 
 def a_reader(gpus=None, **options):
-    return Reader(Names(NO_ENGINES), pynvml=FakeNvml(gpus, **options))
+    return Reader(Names(Host(NO_ENGINES)), pynvml=FakeNvml(gpus, **options))
 
 
 def a_container(**changes):
@@ -110,10 +111,10 @@ def test_names_are_neither_markup_nor_escape_sequences():
 
 
 def test_an_engine_that_is_not_there_is_no_problem_and_one_in_trouble_is(tmp_path):
-    names = Names(NO_ENGINES)
+    names = Names(Host(NO_ENGINES))
     names.look_up(["x"], wait=True)
     assert names.problems() == [] and names.known() == {}
-    broken = Names({**NO_ENGINES, "SEATRIAL_DOCKER": "sh -c 'echo permission denied >&2; exit 1'"})
+    broken = Names(Host({**NO_ENGINES, "SEATRIAL_DOCKER": "sh -c 'echo permission denied >&2; exit 1'"}))
     broken.look_up(["x"], wait=True)
     assert broken.problems() == ["sh failed: permission denied"]
 
@@ -125,7 +126,7 @@ def test_names_from_what_the_engines_print(tmp_path):
     podman = tmp_path / "podman"
     podman.write_text(f"#!/bin/sh\necho '{json.dumps([{'Id': 'p' * 64, 'Names': ['two'], 'Labels': None}])}'\n")
     docker.chmod(0o755), podman.chmod(0o755)
-    names = Names({"SEATRIAL_DOCKER": str(docker), "SEATRIAL_PODMAN": str(podman)})
+    names = Names(Host({"SEATRIAL_DOCKER": str(docker), "SEATRIAL_PODMAN": str(podman)}))
     names.look_up(["d" * 64], wait=True)
     assert names.known()["d" * 64] == Named("one", "i:1", {"seatrial.run": "r1", "seatrial.name": "base"})
     assert names.known()["p" * 64].name == "two"

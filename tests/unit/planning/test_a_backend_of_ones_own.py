@@ -22,6 +22,7 @@ from seatrial.runs.following.output import Stream
 from seatrial.runs.following.watch import follow
 from seatrial.runs.launch import prepare, start
 from seatrial.system import agent_archive
+from seatrial.system.host import Host
 
 
 class Bench:
@@ -85,12 +86,12 @@ def test_a_job_goes_through_plan_run_and_receipt(tmp_path: Path, monkeypatch: py
     environ = {**os.environ, "SEATRIAL_STATE": str(tmp_path / "state"), "SEATRIAL_LEASES": str(tmp_path / "leases")}
     environ.pop("VIRTUAL_ENV", None)
     job = load_job(project, {"target": "train.py", "on": "bench-box", "gpus": "none"}, cwd=project)
-    prepared = prepare(job, environ, building=untold)
+    prepared = prepare(job, Host(environ), building=untold)
     assert prepared.plan.backend == "bench-box"
-    start(prepared, environ, lambda line: None)
+    start(prepared, Host(environ), lambda line: None)
     printed: list[tuple[Stream, bytes]] = []
-    follow(prepared.run, lambda stream, data: printed.append((stream, data)), environ)
-    receipt = finalise(prepared.run, environ)
+    follow(prepared.run, lambda stream, data: printed.append((stream, data)), Host(environ))
+    receipt = finalise(prepared.run, Host(environ))
     assert receipt is not None and receipt.exit_code == 0 and receipt.header.backend == "bench-box"
     before = os.nice(0)
     assert b"".join(data for _, data in printed) == b"niceness %d\n" % min(19, before + 10)
@@ -104,4 +105,4 @@ def test_options_that_its_kind_cannot_honour_are_refused(tmp_path: Path, monkeyp
     flags = {"target": "train.py", "on": "bench-box", "gpus": "none", "network": "host"}
     job = load_job(tmp_path, flags, cwd=tmp_path)
     with pytest.raises(Exception, match="--network needs a container; the backend bench-box has none"):
-        prepare(job, {**os.environ, "SEATRIAL_STATE": str(tmp_path / "state")}, building=untold)
+        prepare(job, Host({**os.environ, "SEATRIAL_STATE": str(tmp_path / "state")}), building=untold)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.planning.process import candidates
+from seatrial.system.host import Host
 
 
 def test_one_environment_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,6 +17,6 @@ def test_one_environment_is_asked_once(tmp_path: Path, monkeypatch: pytest.Monke
         (tmp_path / name).touch()
     own = tmp_path / "ours" / "bin" / "python3"
     monkeypatch.setattr(sys, "executable", str(own))
-    assert candidates({"VIRTUAL_ENV": str(tmp_path / "ours")}) == [own]
-    assert candidates({"VIRTUAL_ENV": str(tmp_path / "other")}) == [tmp_path / "other" / "bin" / "python", own]
-    assert candidates({"VIRTUAL_ENV": str(tmp_path / "gone")}) == candidates({}) == [own]
+    assert candidates(Host({"VIRTUAL_ENV": str(tmp_path / "ours")})) == [own]
+    assert candidates(Host({"VIRTUAL_ENV": str(tmp_path / "other")})) == [tmp_path / "other" / "bin" / "python", own]
+    assert candidates(Host({"VIRTUAL_ENV": str(tmp_path / "gone")})) == candidates(Host({})) == [own]

@@ -9,6 +9,7 @@ import pytest
 from seatrial.errors import UsageError
 from seatrial.job.model import Job, Target
 from seatrial.planning.multi_host import expand, instructions, join, meeting, slurm_hosts, with_network
+from seatrial.system.host import Host
 
 JOB = Job(project=Path("/p"), target=Target(kind="script", value="train.py"), backend="docker", gpus="2")
 
@@ -30,21 +31,21 @@ def test_where_slurm_is_it_expands_its_lists_itself(tmp_path: Path) -> None:
     program.write_text('#!/bin/sh\n[ "$*" = "show hostnames r[1-2]n[1-2]" ] && printf "r1n1\\nr1n2\\nr2n1\\nr2n2\\n"\n')
     program.chmod(0o755)
     environ = {"SLURM_JOB_NODELIST": "r[1-2]n[1-2]", "PATH": str(tmp_path)}
-    assert slurm_hosts(environ) == ("r1n1", "r1n2", "r2n1", "r2n2")
+    assert slurm_hosts(Host(environ)) == ("r1n1", "r1n2", "r2n1", "r2n2")
     program.write_text("#!/bin/sh\necho slurm_load_jobs error >&2\nexit 1\n")
-    assert slurm_hosts({**environ, "SLURM_JOB_NODELIST": "a[1-2]"}) == ("a1", "a2")
+    assert slurm_hosts(Host({**environ, "SLURM_JOB_NODELIST": "a[1-2]"})) == ("a1", "a2")
 
 
 def test_slurm_tells_every_task_who_it_is() -> None:
     environ = {"SLURM_JOB_NODELIST": "gpu[1-2]", "SLURM_NODEID": "1"}
-    joined = join(JOB.model_copy(update={"hosts": ("slurm",), "nodes": 1}), None, environ)
+    joined = join(JOB.model_copy(update={"hosts": ("slurm",), "nodes": 1}), None, Host(environ))
     assert (joined.hosts, joined.nodes, joined.node_rank) == (("gpu1", "gpu2"), 2, 1)
     placed = meeting(joined)
     assert (placed.nodes, placed.rank, placed.rendezvous) == (2, 1, "gpu1:29400")
 
 
 def test_ranks_reach_each_other_from_containers() -> None:
-    joined = join(JOB.model_copy(update={"hosts": ("a", "b"), "nodes": 2}), 0, {})
+    joined = join(JOB.model_copy(update={"hosts": ("a", "b"), "nodes": 2}), 0, Host({}))
     assert with_network(joined).network == "host"
 
 
@@ -60,11 +61,11 @@ def test_ranks_reach_each_other_from_containers() -> None:
 )
 def test_what_cannot_be_meant(changes: dict[str, object], rank: int | None, says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        join(JOB.model_copy(update=changes), rank, {})
+        join(JOB.model_copy(update=changes), rank, Host({}))
 
 
 def test_what_to_type() -> None:
-    job = join(JOB.model_copy(update={"hosts": ("a", "b"), "nodes": 2}), None, {})
+    job = join(JOB.model_copy(update={"hosts": ("a", "b"), "nodes": 2}), None, Host({}))
     text = instructions(job, ["run", "train.py", "--nodes", "a,b", "--", "--epochs", "5"])
     assert "  b:  seatrial run train.py --nodes a,b --rank-of 1 -- --epochs 5\n" in text
     assert "torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint a:29400" in text

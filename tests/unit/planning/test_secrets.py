@@ -9,6 +9,7 @@ from fakes import load_job
 from seatrial.errors import UsageError
 from seatrial.job.model import Job, Target, WatchOptions
 from seatrial.planning.secrets import WEBHOOK_SECRET, check_secrets, hide_webhook, targets_secrets
+from seatrial.system.host import Host
 
 CLUSTER = {"uid": 1234, "context": "test", "namespace": "default"}
 SECRET = {"HF_TOKEN": "hf_0123456789"}
@@ -21,27 +22,27 @@ def job(*args: str, **env: str) -> Job:
 
 def test_a_secret_that_is_not_set():
     with pytest.raises(UsageError, match="HF_TOKEN is not set"):
-        check_secrets(job(), {})
+        check_secrets(job(), Host({}))
 
 
 @pytest.mark.parametrize("leaking", [job("--token=hf_0123456789"), job(OTHER="hf_0123456789")])
 def test_a_secret_where_the_plan_would_tell_it(leaking):
     with pytest.raises(UsageError, match="The value of the secret HF_TOKEN is in"):
-        check_secrets(leaking, SECRET)
+        check_secrets(leaking, Host(SECRET))
 
 
 def test_its_own_name_and_short_values_are_fine():
-    check_secrets(job(HF_TOKEN="hf_0123456789"), SECRET)
-    check_secrets(job("--epochs", "5"), {"HF_TOKEN": "5"})
+    check_secrets(job(HF_TOKEN="hf_0123456789"), Host(SECRET))
+    check_secrets(job("--epochs", "5"), Host({"HF_TOKEN": "5"}))
 
 
 def test_a_webhook_travels_as_a_secret_that_the_target_does_not_get():
     url = "https://user:word@hooks.example.org:8443/services/token?key=1"
-    hidden, environ = hide_webhook(job().model_copy(update={"watch": WatchOptions(webhook=url)}), SECRET)
+    hidden, environ = hide_webhook(job().model_copy(update={"watch": WatchOptions(webhook=url)}), Host(SECRET))
     assert hidden.watch.webhook == "https://hooks.example.org/…" and url not in hidden.model_dump_json()
     assert hidden.secrets == ("HF_TOKEN", WEBHOOK_SECRET) and targets_secrets(hidden) == ("HF_TOKEN",)
-    assert environ == {**SECRET, WEBHOOK_SECRET: url}
-    assert hide_webhook(job(), SECRET) == (job(), SECRET)
+    assert environ.env == SECRET and environ.secrets == {WEBHOOK_SECRET: url}
+    assert hide_webhook(job(), host := Host(SECRET)) == (job(), host)
 
 
 def test_the_watchdog_goes_with_a_pod_and_its_webhook_as_a_secret(tmp_path, monkeypatch):
@@ -49,10 +50,10 @@ def test_the_watchdog_goes_with_a_pod_and_its_webhook_as_a_secret(tmp_path, monk
     (tmp_path / "train.py").touch()
     (tmp_path / "seatrial.toml").write_text(f'[watch]\nhang_after = "7m"\ncommand = "true"\nwebhook = "{url}"\n')
     loaded = load_job(tmp_path, {"target": "train.py", "on": "k8s", "kubernetes": CLUSTER}, cwd=tmp_path)
-    hidden, environ = hide_webhook(loaded, {})
+    hidden, environ = hide_webhook(loaded, Host({}))
     monkeypatch.setattr("cluster_plans.load_job", lambda *_, **__: hidden)
     plan = a_cluster_plan(tmp_path)
     assert (plan.agent.hang_after_s, plan.agent.alert_command) == (420.0, "true")
     assert plan.agent.alert_webhook == WEBHOOK_SECRET and plan.agent.secrets == ()
-    assert plan.cluster.secrets == (WEBHOOK_SECRET,) and environ[WEBHOOK_SECRET] == url
+    assert plan.cluster.secrets == (WEBHOOK_SECRET,) and environ.secret(WEBHOOK_SECRET) == url
     assert plan.agent.secrets_dir is not None and url not in plan.model_dump_json()

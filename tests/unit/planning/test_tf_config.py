@@ -10,6 +10,7 @@ from seatrial.errors import UsageError
 from seatrial.job.model import Job, Target
 from seatrial.job.script import ScriptFacts
 from seatrial.planning.launcher import refuse_half_set, what_is_wrong
+from seatrial.system.host import Host
 
 CLUSTER = '"cluster": {"worker": ["a:1", "b:1"]}'
 
@@ -51,9 +52,9 @@ def test_half_of_it_is_one_sentence_and_the_next_command(half: str, words: str, 
     assert words in str(what_is_wrong(half))
     job = Job(project=tmp_path, target=Target(kind="script", value="t.py"), env={"TF_CONFIG": half})
     with pytest.raises(UsageError, match="TF_CONFIG is half set") as refused:
-        refuse_half_set(job, ScriptFacts(framework="tensorflow"), {}, inherits=False)
+        refuse_half_set(job, ScriptFacts(framework="tensorflow"), Host({}), inherits=False)
     assert refused.value.run and "--nodes" in refused.value.run
-    refuse_half_set(job, ScriptFacts(framework="torch"), {}, inherits=False)
+    refuse_half_set(job, ScriptFacts(framework="torch"), Host({}), inherits=False)
 
 
 def test_it_may_come_from_a_file_or_the_shell(tmp_path: Path) -> None:
@@ -61,9 +62,9 @@ def test_it_may_come_from_a_file_or_the_shell(tmp_path: Path) -> None:
     script = ScriptFacts(framework="tensorflow")
     job = Job(project=tmp_path, target=Target(kind="script", value="t.py"), env_files=(tmp_path / "env",))
     with pytest.raises(UsageError, match="it has no task"):
-        refuse_half_set(job, script, {}, inherits=False)
+        refuse_half_set(job, script, Host({}), inherits=False)
     job = job.model_copy(update={"env_files": ()})
     shell = {"TF_CONFIG": "{]"}
-    refuse_half_set(job, script, shell, inherits=False)
+    refuse_half_set(job, script, Host(shell), inherits=False)
     with pytest.raises(UsageError, match="TF_CONFIG of this shell is half set"):
-        refuse_half_set(job, script, shell, inherits=True)
+        refuse_half_set(job, script, Host(shell), inherits=True)

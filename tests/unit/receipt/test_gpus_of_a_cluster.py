@@ -13,6 +13,7 @@ from seatrial.receipt.sections.what_ran import device_in_words
 from seatrial.runs.ending import with_discovered_gpus
 from seatrial.runs.listing import line_of
 from seatrial.runs.store import RunStore
+from seatrial.system.host import Host
 
 from .conftest import rows_of
 
@@ -69,11 +70,11 @@ def test_a_cpu_run_asks_for_none(tmp_path: Path) -> None:
 
 
 def test_a_listing_counts_them_while_it_runs(tmp_path: Path) -> None:
-    store = RunStore(tmp_path, {"SEATRIAL_STATE": str(tmp_path / "state")})
+    store = RunStore(tmp_path, Host({"SEATRIAL_STATE": str(tmp_path / "state")}))
     plan = a_cluster_plan(tmp_path, gpus="2", nodes="2", script=DDP)
     run = store.create(plan.run_id, None)
     (run.folder / "plan.json").write_text(plan.model_dump_json())
-    assert [line.gpus for line in [line_of(run, {}) for run in store.all()]] == [4]
+    assert [line.gpus for line in [line_of(run, Host({})) for run in store.all()]] == [4]
 
 
 def test_where_names_the_nodes(tmp_path: Path) -> None:

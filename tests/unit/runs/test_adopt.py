@@ -24,6 +24,7 @@ from seatrial.runs.listing import line_of
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore
 from seatrial.system.files import write_atomically
+from seatrial.system.host import Host
 
 #: Ends when it is told to, cleanly.
 SCRIPT = """
@@ -46,12 +47,12 @@ class Killed:
         self.project = folder / "project"
         self.project.mkdir()
         (self.project / "train.py").write_text(SCRIPT)
-        self.store = RunStore(self.project, self.environ)
+        self.store = RunStore(self.project, Host(self.environ))
 
     def prepare(self, *, dies: bool = True) -> Run:
         job = Job(project=self.project, target=Target(kind="script", value="train.py"), backend="local", gpus="none")
-        prepared = prepare(job, self.environ, building=untold)
-        make_ready(prepared, self.environ, lambda line: None)
+        prepared = prepare(job, Host(self.environ), building=untold)
+        make_ready(prepared, Host(self.environ), lambda line: None)
         self.plan = prepared.plan
         if dies:
             self.launcher_dies(prepared.run)
@@ -92,12 +93,12 @@ def test_it_is_found_and_lives_on(killed: Killed) -> None:
     run = killed.prepare()
     killed.start(run)
     assert run.handle() is None
-    [line] = [line_of(run, killed.environ) for run in killed.store.all()]
+    [line] = [line_of(run, Host(killed.environ)) for run in killed.store.all()]
     assert (line.id, line.status) == (run.id, "running")
-    assert run.handle() is not None and run_actions.is_live(run, killed.environ)
+    assert run.handle() is not None and run_actions.is_live(run, Host(killed.environ))
     launched = list(events.of_type(events.read(str(run.events_path))[0], events.HostLaunched))
     assert len(launched) == 1
-    receipt = run_actions.stop(run, killed.environ)
+    receipt = run_actions.stop(run, Host(killed.environ))
     assert (receipt.exit_cause.id, receipt.exit_code) == ("stopped", 0)
     assert events.follow_chain(str(run.events_path)).broken_at is None
 
@@ -111,30 +112,30 @@ def test_it_has_its_receipt_when_it_ended_before_anybody_looked(killed: Killed) 
     while b"agent.finished" not in _bytes(run.events_path) or Local().find(run.id, run.folder):
         assert time.monotonic() < deadline_s
         time.sleep(0.05)
-    receipt = finalise(run, killed.environ)
+    receipt = finalise(run, Host(killed.environ))
     assert receipt is not None and (receipt.exit_cause.id, receipt.exit_code) == ("finished", 0)
 
 
 def test_one_that_never_started_is_told_so(killed: Killed) -> None:
     run = killed.prepare()
-    assert handle_of(run, killed.environ) is None
-    receipt = finalise(run, killed.environ)
+    assert handle_of(run, Host(killed.environ)) is None
+    receipt = finalise(run, Host(killed.environ))
     assert receipt is not None and (receipt.exit_cause.id, receipt.exit_code) == ("engine-error", 5)
 
 
 def test_one_that_came_no_further_than_its_folder(killed: Killed) -> None:
     run = killed.store.create("20261120-231501-k3f9", None)
     killed.launcher_dies(run)
-    assert handle_of(run, killed.environ) is None and not run_actions.is_live(run, killed.environ)
-    run_actions.remove(killed.store, run, killed.environ)
+    assert handle_of(run, Host(killed.environ)) is None and not run_actions.is_live(run, Host(killed.environ))
+    run_actions.remove(killed.store, run, Host(killed.environ))
     assert killed.store.all() == []
 
 
 def test_while_its_launcher_lives_nobody_steps_in(killed: Killed) -> None:
     run = killed.prepare(dies=False)
     killed.start(run)
-    assert handle_of(run, killed.environ) is None and run.handle() is None
-    assert finalise(run, killed.environ) is None
+    assert handle_of(run, Host(killed.environ)) is None and run.handle() is None
+    assert finalise(run, Host(killed.environ)) is None
 
 
 def test_two_who_look_at_once_write_it_down_once(killed: Killed) -> None:
@@ -167,5 +168,5 @@ def test_its_gpu_is_not_given_away_meanwhile(killed: Killed) -> None:
     assert held.current() == {}  # nothing of it runs
     killed.start(run)
     assert held.current() == {"GPU-0": run.id}
-    run_actions.remove(killed.store, run, killed.environ, force=True)
+    run_actions.remove(killed.store, run, Host(killed.environ), force=True)
     assert held.current() == {} and not list(held.folder.glob("*.json"))

@@ -19,6 +19,7 @@ from seatrial.runs.export_job import Asked, beside, check_format, export_job, ou
 from seatrial.runs.find_model import find_model
 from seatrial.runs.store import RunStore
 from seatrial.runs.trained_model import EXPORT, TrainedModel
+from seatrial.system.host import Host
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def project(tmp_path: Path) -> Project:
 
 
 def store(project: Project) -> RunStore:
-    return RunStore(project.folder, project.environ)
+    return RunStore(project.folder, Host(project.environ))
 
 
 def find(project: Project, word: str) -> TrainedModel:

@@ -22,6 +22,7 @@ from seatrial.runs.find_model import find_model
 from seatrial.runs.serving_job import Options, refuse_taken_port, serving_job, warnings_of
 from seatrial.runs.store import RunStore
 from seatrial.runs.trained_model import EXPORT, SERVE
+from seatrial.system.host import Host
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(project: Path, tmp_path: Path) -> RunStore:
-    return RunStore(project, {"SEATRIAL_STATE": str(tmp_path / "state")})
+    return RunStore(project, Host({"SEATRIAL_STATE": str(tmp_path / "state")}))
 
 
 def found(word: str, project: Path, store: RunStore):
@@ -99,7 +100,7 @@ def test_both_verbs_mean_the_same(project: Path, store: RunStore) -> None:
 def test_runs(tmp_path: Path) -> None:
     project = tmp_path / "own"
     made = Project(project, "local", environment(tmp_path))
-    runs = RunStore(project, made.environ)
+    runs = RunStore(project, Host(made.environ))
     made.write("train.py", "import sys; open(sys.argv[2], 'w').write('x'); sys.exit(int(sys.argv[1]))\n")
     made.run("train.py", "--gpus", "none", "--", "0", "best.onnx")
     assert find_model("last", project, project / "models", runs, SERVE).model == "best.onnx"

@@ -11,6 +11,7 @@ from seatrial.backends.base import Handle
 from seatrial.errors import UntrustedPathError
 from seatrial.runs.launching_process import LaunchingProcess
 from seatrial.runs.leases import Lease, Leases, default_folder
+from seatrial.system.host import Host
 
 GPU = "GPU-00000000-0000-0000-0000-000000000001"
 
@@ -169,7 +170,7 @@ def test_a_link_in_place_of_the_folder_opens_nobodys_home(leases, tmp_path):
 
 
 def test_the_folder_can_be_chosen(tmp_path):
-    assert default_folder({"SEATRIAL_LEASES": str(tmp_path)}) == tmp_path
+    assert default_folder(Host({"SEATRIAL_LEASES": str(tmp_path)})) == tmp_path
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become two other users")

@@ -10,6 +10,7 @@ from seatrial.cli import runs_table
 from seatrial.compose import listing
 from seatrial.runs.listing import Line, line_of
 from seatrial.runs.store import RunStore
+from seatrial.system.host import Host
 
 ENDED = {"id": "x", "name": None, "target": "train.py", "backend": "docker", "gpus": 0, "seconds": 1.0}
 
@@ -25,11 +26,11 @@ ENDED = {"id": "x", "name": None, "target": "train.py", "backend": "docker", "gp
     ],
 )
 def test_a_stop_is_neither_done_nor_failed(tmp_path, exit_code, cause, status):
-    store = RunStore(tmp_path, {"SEATRIAL_STATE": str(tmp_path / "state")})
+    store = RunStore(tmp_path, Host({"SEATRIAL_STATE": str(tmp_path / "state")}))
     run = store.create("20261120-120000-kkkk", None)
     summary = {**ENDED, "exit_code": exit_code, "outcome": "…"} | ({"cause": cause} if cause else {})
     (run.folder / "summary.json").write_text(json.dumps(summary))
-    line = line_of(run, {})
+    line = line_of(run, Host({}))
     assert (line.status, line.headline) == (status, None)  # of before
 
 
@@ -46,7 +47,7 @@ def test_a_stop_is_neither_done_nor_failed(tmp_path, exit_code, cause, status):
 )
 def test_the_headline_of_the_receipt_stands_in_the_list(tmp_path, capsys, monkeypatch, exit_code, headline, shown):
     monkeypatch.setenv("SEATRIAL_STATE", str(tmp_path / "state"))
-    store = RunStore(tmp_path, {"SEATRIAL_STATE": str(tmp_path / "state")})
+    store = RunStore(tmp_path, Host({"SEATRIAL_STATE": str(tmp_path / "state")}))
     run = store.create("20261120-120000-kkkk", None)
     summary = {**ENDED, "exit_code": exit_code, "outcome": "…", "cause": "finished", "headline": headline}
     (run.folder / "summary.json").write_text(json.dumps(summary))
@@ -100,7 +101,7 @@ def test_only_those_since(many, capsys):
 
 
 def test_age_and_a_narrow_terminal(many, capsys):
-    found = listing.listed(RunStore(many), {})
+    found = listing.listed(RunStore(many), Host({}))
     wide, narrow = (runs_table.table(found, width, time.time()) for width in (160, 60))
     assert wide[0].split() == ["RUN", "NAME", "TARGET", "ON", "GPUS", "AGE", "TIME", "STATUS"]
     assert [line.split()[5] for line in wide[1:3]] == ["5m", "1h"]
@@ -109,7 +110,7 @@ def test_age_and_a_narrow_terminal(many, capsys):
 
 
 def test_on_a_very_narrow_terminal_the_status_is_what_is_left(many):
-    found = listing.listed(RunStore(many), {})
+    found = listing.listed(RunStore(many), Host({}))
     lines = runs_table.table(found, 40, time.time())
     assert lines[0].split() == ["RUN", "AGE", "STATUS"] and all(len(line) <= 40 for line in lines)
     ids = [line.split()[0] for line in lines[1:]]

@@ -12,6 +12,7 @@ from seatrial import events
 from seatrial.runs.following import live
 from seatrial.runs.following.live import TAIL_BYTES, live_runs, look
 from seatrial.runs.store import RunStore
+from seatrial.system.host import Host
 
 NOW = time.time()
 GOOD = json.dumps({"t": NOW, "type": "step", "source": "target", "loss": 0.5}).encode() + b"\n"
@@ -56,7 +57,7 @@ CONTENTS = {
 
 @pytest.fixture
 def store(tmp_path):
-    return RunStore(tmp_path, {"SEATRIAL_STATE": str(tmp_path / "state")})
+    return RunStore(tmp_path, Host({"SEATRIAL_STATE": str(tmp_path / "state")}))
 
 
 @pytest.fixture

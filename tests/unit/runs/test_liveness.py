@@ -11,6 +11,7 @@ from seatrial.backends.base import Handle
 from seatrial.job.plan import EngineAddress
 from seatrial.runs.launching_process import LaunchingProcess
 from seatrial.runs.liveness import leases
+from seatrial.system.host import Host
 
 CLIENT = """#!/bin/sh
 echo "$*" >> {asked}
@@ -42,7 +43,7 @@ def test_lease_is_void_only_by_the_answer_of_its_own_local_engine(
     program.chmod(0o755)
     environ = {"SEATRIAL_DOCKER": str(program), "SEATRIAL_LEASES": str(tmp_path / "l"), "SEATRIAL_STATE": str(tmp_path)}
     engine = EngineAddress(endpoint=endpoint.format(socket=tmp_path / "s"), id=id)
-    found = leases(environ)
+    found = leases(Host(environ))
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "s"))
         with found.locked():
@@ -61,7 +62,7 @@ def test_lease_of_a_killed_launcher_is_held_while_another_engine_answers(tmp_pat
     environ = {"SEATRIAL_DOCKER": str(program), "SEATRIAL_LEASES": str(tmp_path / "l"), "SEATRIAL_STATE": str(tmp_path)}
     record = tmp_path / "projects" / "p" / "runs" / "run-1"
     record.mkdir(parents=True)
-    found = leases(environ)
+    found = leases(Host(environ))
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "s"))
         engine = EngineAddress(endpoint=f"unix://{tmp_path / 's'}", id=id)

@@ -13,6 +13,7 @@ from seatrial.backends.base import OF_PROCESSES
 from seatrial.backends.kubernetes.backend import Kubernetes
 from seatrial.job.model import Job, Target
 from seatrial.runs.mlflow import CONTEXT, URI, Tracked, tracked
+from seatrial.system.host import Host
 
 REMOTE, LOOPBACK = "https://mlflow.example", "http://127.0.0.1:5000"
 
@@ -30,7 +31,7 @@ def with_server(
 ) -> Tracked:
     target = job.pop("target", Target(kind="script", value="train.py"))
     made = Job(project=project, target=target, **job)
-    return tracked(made, backend or FakeBackend(), {URI: url, **(environ or {})})
+    return tracked(made, backend or FakeBackend(), Host({URI: url, **(environ or {})}))
 
 
 def test_address_login_and_tag_reach_the_run(tmp_path: Path) -> None:

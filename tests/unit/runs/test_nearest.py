@@ -13,6 +13,7 @@ from seatrial.job.model import Job, Target
 from seatrial.job.plan import Plan
 from seatrial.runs.listing import line_of
 from seatrial.runs.store import RunStore, nearest_store, store_of
+from seatrial.system.host import Host
 
 RUN = "20261120-120000-kkkk"
 
@@ -26,51 +27,51 @@ def environ(tmp_path: Path) -> dict[str, str]:
 def project(tmp_path: Path, environ: dict[str, str]) -> Path:
     folder = tmp_path / "project"
     (folder / "src" / "deep").mkdir(parents=True)
-    RunStore(folder, environ).create(RUN, "mine")
+    RunStore(folder, Host(environ)).create(RUN, "mine")
     return folder
 
 
 @pytest.mark.parametrize("below", [".", "src", "src/deep"])
 def test_from_every_folder_of_a_project(project: Path, environ: dict[str, str], below: str) -> None:
-    assert nearest_store(project / below, environ).find("mine").id == RUN
+    assert nearest_store(project / below, Host(environ)).find("mine").id == RUN
 
 
 def test_through_a_link_to_a_folder(project: Path, environ: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(project / "src")
-    assert nearest_store(tmp_path / "link", environ).project == project
+    assert nearest_store(tmp_path / "link", Host(environ)).project == project
 
 
 @pytest.mark.parametrize("marker", ["seatrial.toml", ".git"])
 def test_a_project_inside_another_has_its_own(project: Path, environ: dict[str, str], marker: str) -> None:
     (project / "src" / marker).write_text("")
-    assert nearest_store(project / "src" / "deep", environ).project == project / "src" / "deep"
+    assert nearest_store(project / "src" / "deep", Host(environ)).project == project / "src" / "deep"
     (project / marker).write_text("")
-    assert nearest_store(project, environ).all()
+    assert nearest_store(project, Host(environ)).all()
 
 
 def test_the_nearest_of_two(project: Path, environ: dict[str, str]) -> None:
-    RunStore(project / "src", environ).create("20261121-120000-kkkk", None)
-    assert [run.id for run in nearest_store(project / "src" / "deep", environ).all()] == ["20261121-120000-kkkk"]
+    RunStore(project / "src", Host(environ)).create("20261121-120000-kkkk", None)
+    assert [run.id for run in nearest_store(project / "src" / "deep", Host(environ)).all()] == ["20261121-120000-kkkk"]
 
 
 def test_where_there_are_none_it_is_the_folder_itself(tmp_path: Path, environ: dict[str, str]) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
-    assert nearest_store(tmp_path / "a" / "b", environ).project == tmp_path / "a" / "b"
+    assert nearest_store(tmp_path / "a" / "b", Host(environ)).project == tmp_path / "a" / "b"
 
 
 def test_a_folder_that_is_named_is_meant(
     project: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project / "src")
-    assert store_of(None, environ).all() and store_of(Path(), environ).all()
-    assert not store_of(project / "src", environ).all()
+    assert store_of(None, Host(environ)).all() and store_of(Path(), Host(environ)).all()
+    assert not store_of(project / "src", Host(environ)).all()
 
 
 def test_a_live_run_shows_its_arguments_and_how_long_it_runs(
     project: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("seatrial.runs.finalise.finalise", lambda run, environ: None)  # it lives
-    run = RunStore(project, environ).run(RUN)
+    run = RunStore(project, Host(environ)).run(RUN)
     run.save_plan(
         Plan(
             run_id=RUN,
@@ -82,10 +83,10 @@ def test_a_live_run_shows_its_arguments_and_how_long_it_runs(
             agent=AgentPlan(run_id=RUN, argv=("python3",), workdir="/", run_dir="/"),
         )
     )
-    [line] = [line_of(run, environ) for run in RunStore(project, environ).all()]
+    [line] = [line_of(run, Host(environ)) for run in RunStore(project, Host(environ)).all()]
     assert (line.target, line.seconds, line.status) == ("'a b.py' -- --lr 0.1", None, "starting")
     with EvidenceLog(str(run.events_path), "agent") as log:
         log.write(TargetStarted(pid=1, argv=["python3"], launcher="none", framework=None))
         log.append([{"t": time.time() - 90, "type": "target.started", "source": "agent"}])
-    [line] = [line_of(run, environ) for run in RunStore(project, environ).all()]
+    [line] = [line_of(run, Host(environ)) for run in RunStore(project, Host(environ)).all()]
     assert line.seconds is not None and line.seconds < 90

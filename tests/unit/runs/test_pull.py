@@ -16,6 +16,7 @@ from seatrial.errors import ImageError, UsageError
 from seatrial.job.model import Job
 from seatrial.runs.launch import prepare
 from seatrial.runs.store import RunStore
+from seatrial.system.host import Host
 
 IMAGE = "registry.test/train:1"
 
@@ -52,7 +53,7 @@ def test_a_pull_is_told_and_the_plan_has_what_is_inside(
 ) -> None:
     backend, told = FakeBackend(), Told()
     monkeypatch.setattr(backend.images, "find_python", lambda reference: "/opt/venv/bin/python")
-    prepared = prepare(job_on(backend, tmp_path, monkeypatch), environ, building=told.building)
+    prepared = prepare(job_on(backend, tmp_path, monkeypatch), Host(environ), building=told.building)
     assert [line.partition(", pulled")[0] for line in told.lines] == [
         f"pulling {IMAGE}",
         f"Pulling {IMAGE}",
@@ -67,7 +68,7 @@ def test_an_image_that_is_here_is_no_news(
 ) -> None:
     backend, told = FakeBackend(), Told()
     backend.images.held[IMAGE] = replace(backend.images.pull(IMAGE), python="python3")
-    prepare(job_on(backend, tmp_path, monkeypatch), environ, building=told.building)
+    prepare(job_on(backend, tmp_path, monkeypatch), Host(environ), building=told.building)
     assert told.begun == 0
 
 
@@ -79,7 +80,7 @@ def test_what_another_process_has_pulled_meanwhile_is_in_the_plan(
     answers = [None]  # to the first question
     monkeypatch.setattr(backend.images, "image", lambda reference: answers.pop() if answers else pulled)
     monkeypatch.setattr(backend.images, "find_python", lambda reference: pulled.python)
-    image = prepare(job_on(backend, tmp_path, monkeypatch), environ, building=told.building).plan.image
+    image = prepare(job_on(backend, tmp_path, monkeypatch), Host(environ), building=told.building).plan.image
     assert image is not None and told.begun == 0
     assert (image.python, image.entrypoint, image.env) == ("/opt/venv/bin/python", ("serve",), {"A": "1"})
 
@@ -90,7 +91,7 @@ def test_what_is_against_the_run_is_told_before_minutes_of_pulling(
     told = Told()
     job = job_on(FakeBackend(), tmp_path, monkeypatch, gpu_memory="1GB")
     with pytest.raises(UsageError, match="--gpu-memory limits nothing"):
-        prepare(job, environ, building=told.building)
+        prepare(job, Host(environ), building=told.building)
     assert told.begun == 0
 
 
@@ -100,6 +101,6 @@ def test_a_pull_that_fails_leaves_no_run(
     told = Told()
     job = job_on(OfflineBackend(), tmp_path, monkeypatch)
     with pytest.raises(ImageError, match="cannot be pulled"):
-        prepare(job, environ, building=told.building)
+        prepare(job, Host(environ), building=told.building)
     assert told.lines == [f"pulling {IMAGE}"]
-    assert RunStore(job.project, environ).all() == []
+    assert RunStore(job.project, Host(environ)).all() == []

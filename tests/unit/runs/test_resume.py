@@ -14,6 +14,7 @@ from seatrial.job.model import Target
 from seatrial.runs.resume import checkpoints_of, has_checkpoint, resume_mount, run_to_resume
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore
+from seatrial.system.host import Host
 
 ID = "20261120-231501-k3f9"
 
@@ -21,7 +22,7 @@ ID = "20261120-231501-k3f9"
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     (tmp_path / "project").mkdir()
-    return RunStore(tmp_path / "project", {"SEATRIAL_STATE": str(tmp_path / "state")}).create(ID, None)
+    return RunStore(tmp_path / "project", Host({"SEATRIAL_STATE": str(tmp_path / "state")})).create(ID, None)
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_its_outputs_are_mounted_and_its_checkpoints_found_in_them(run: Run) -> 
 
 
 def test_last_is_the_last_that_trains_and_a_run_by_its_id_is_that_one(tmp_path: Path, run: Run) -> None:
-    store = RunStore(tmp_path / "project", {"SEATRIAL_STATE": str(tmp_path / "state")})
+    store = RunStore(tmp_path / "project", Host({"SEATRIAL_STATE": str(tmp_path / "state")}))
     asked, begun = (store.create(f"20261120-23150{n}-k3f9", None) for n in (2, 3))
     for each, target in (
         (run, Target(kind="script", value="train.py")),

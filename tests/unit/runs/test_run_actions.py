@@ -5,6 +5,7 @@ import json
 from seatrial.runs import run_actions
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore
+from seatrial.system.host import Host
 
 #: Whoever asks this engine fails: there is no such program.
 NO_ENGINE = {"SEATRIAL_DOCKER": "/nonexistent/docker"}
@@ -22,6 +23,6 @@ def a_run(store: RunStore, number: int, *, finalised: bool) -> Run:
 def test_prune_takes_what_is_finalised_and_leaves_what_cannot_be_asked(tmp_path):
     store = RunStore(tmp_path)
     runs = [a_run(store, number, finalised=number != 2) for number in (1, 2, 3)]
-    assert run_actions.prune(store, NO_ENGINE, keep=0, dry_run=True).runs == 2
-    assert run_actions.prune(store, NO_ENGINE, keep=1, dry_run=False).runs == 1
+    assert run_actions.prune(store, Host(NO_ENGINE), keep=0, dry_run=True).runs == 2
+    assert run_actions.prune(store, Host(NO_ENGINE), keep=1, dry_run=False).runs == 1
     assert [run.id for run in store.all()] == [runs[1].id, runs[2].id]

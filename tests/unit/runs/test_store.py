@@ -15,6 +15,7 @@ from seatrial.errors import DiskError, NameInUseError, RunNotFoundError, Seatria
 from seatrial.runs.listing import line_of
 from seatrial.runs.run import Run, run_name
 from seatrial.runs.store import RunStore, project_key
+from seatrial.system.host import Host
 
 ID = "20261120-231501-k3f9"
 
@@ -27,7 +28,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def store(tmp_path: Path, environ: dict[str, str]) -> RunStore:
     (tmp_path / "project").mkdir()
-    return RunStore(tmp_path / "project", environ)
+    return RunStore(tmp_path / "project", Host(environ))
 
 
 def planted(store: RunStore, run_id: str = "20261121-000000-bcdf", **files: str) -> Path:
@@ -77,11 +78,11 @@ def test_a_login_of_a_package_source_is_not_written_down(store: RunStore, key: s
 def test_projects_of_one_name_do_not_meet(tmp_path: Path, environ: dict[str, str]) -> None:
     for parent in ("a", "b"):
         (tmp_path / parent / "mnist").mkdir(parents=True)
-    first, second = (RunStore(tmp_path / parent / "mnist", environ) for parent in ("a", "b"))
+    first, second = (RunStore(tmp_path / parent / "mnist", Host(environ)) for parent in ("a", "b"))
     first.create(ID, None)
     assert second.all() == [] and len(first.all()) == 1
     (tmp_path / "alias").symlink_to(tmp_path / "a" / "mnist")
-    assert [run.id for run in RunStore(tmp_path / "alias", environ).all()] == [ID]
+    assert [run.id for run in RunStore(tmp_path / "alias", Host(environ)).all()] == [ID]
 
 
 @pytest.mark.parametrize("name", ["mnist", "a b/../c", "ü", "...", "-rf", "x" * 300, "\n\x1b[2J", "\udcff"])
@@ -181,7 +182,7 @@ def test_a_run_without_a_record_is_shown_and_not_acted_on(store: RunStore, envir
     with pytest.raises(UsageError, match="does not delete"):
         store.remove(run)
     assert folder.exists()
-    [line] = [line_of(run, environ) for run in store.all()]
+    [line] = [line_of(run, Host(environ)) for run in store.all()]
     assert (line.status, line.exit_code) == ("unknown", None) and "no record" in line.outcome
 
 
@@ -206,7 +207,7 @@ SUMMARIES = [
 @pytest.mark.parametrize("summary", SUMMARIES)
 def test_what_it_says_of_itself_is_of_any_type(store: RunStore, environ: dict[str, str], summary: str) -> None:
     planted(store, summary=summary)
-    [line] = [line_of(run, environ) for run in store.all()]
+    [line] = [line_of(run, Host(environ)) for run in store.all()]
     assert line.status == "unknown" and "\x1b" not in line.target
 
 
@@ -235,7 +236,7 @@ def test_one_hostile_folder_disables_nothing(store: RunStore, environ: dict[str,
     odd(folder / name, kind)
     ours = store.create(ID, None)
     assert store.find(ID) == ours
-    lines = [line_of(run, environ) for run in store.all()]
+    lines = [line_of(run, Host(environ)) for run in store.all()]
     assert {line.id for line in lines} == {ID, folder.name}
 
 
@@ -250,7 +251,7 @@ def test_a_damaged_record_is_listed_and_can_be_removed(
         run.save_plan(a_plan(backend="local", image=None, container=None, run_id=run.id))
         run.give_up()
     odd(damaged.folder / name, kind)
-    assert len([line_of(run, environ) for run in store.all()]) == 2
+    assert len([line_of(run, Host(environ)) for run in store.all()]) == 2
     assert store.find("other") == other
     try:
         damaged.plan(), damaged.summary(), damaged.is_starting(), damaged.ended, run_name(damaged), damaged.handle()

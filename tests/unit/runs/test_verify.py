@@ -20,6 +20,7 @@ from seatrial.runs.launch import prepare, start
 from seatrial.runs.run import Run
 from seatrial.runs.run_actions import verify
 from seatrial.runs.store import RunStore
+from seatrial.system.host import Host
 
 SCRIPT = 'import json, os\nprint(json.dumps({"loss": 0.5}), file=open(os.environ["SEATRIAL_EVENTS"], "a"))\n'
 
@@ -32,10 +33,10 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Run:
     (folder / "project").mkdir()
     (folder / "project" / "train.py").write_text(SCRIPT)
     job = Job(project=folder / "project", target=Target(kind="script", value="train.py"), backend="local", gpus="none")
-    prepared = prepare(job, environ, building=untold)
-    start(prepared, environ, lambda line: None)
-    follow(prepared.run, lambda stream, data: None, environ)
-    receipt = finalise(prepared.run, environ)
+    prepared = prepare(job, Host(environ), building=untold)
+    start(prepared, Host(environ), lambda line: None)
+    follow(prepared.run, lambda stream, data: None, Host(environ))
+    receipt = finalise(prepared.run, Host(environ))
     assert receipt is not None and receipt.exit_code == 0
     return prepared.run
 
@@ -154,4 +155,6 @@ def test_what_the_project_shows_of_it_is_a_copy(ended: Run) -> None:
     finally:
         copy.write_text(before)
     assert (ended.place / "events.jsonl").resolve() == ended.events_path.resolve()
-    assert RunStore(ended.place.parents[2], {"SEATRIAL_STATE": str(ended.folder.parents[3])}).find("last") == ended
+    assert (
+        RunStore(ended.place.parents[2], Host({"SEATRIAL_STATE": str(ended.folder.parents[3])})).find("last") == ended
+    )

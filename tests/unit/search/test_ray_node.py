@@ -19,6 +19,7 @@ from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import DataMount, Job, Target
 from seatrial.runs.store import RunStore
 from seatrial.search.ray_node import Wire, job_on_node, request_of
+from seatrial.system.host import Host
 
 
 def test_rays_numbers_become_uuids() -> None:
@@ -52,7 +53,7 @@ def test_a_shipped_trial_has_folders_of_the_copy(tmp_path: Path) -> None:
     )
     copy = tmp_path / "cache" / "copy"
     order = {"job": job.model_dump_json(), "project": str(copy), "copied": True, "gpus": [], "number": 4}
-    on_node = job_on_node(order, {})
+    on_node = job_on_node(order, Host({}))
     assert on_node.project == copy
     assert on_node.data is not None
     assert on_node.data.source == copy / "data"
@@ -130,7 +131,7 @@ def test_whoever_wanted_it_has_gone(tmp_path: Path) -> None:
         pass
     process.stdin.close()
     process.stdout.close()
-    [run] = RunStore(project, environment(tmp_path)).root.iterdir()
+    [run] = RunStore(project, Host(environment(tmp_path))).root.iterdir()
     until = time.monotonic() + 30
     while not (run / "summary.json").exists():
         assert time.monotonic() < until

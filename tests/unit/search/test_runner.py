@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from seatrial.search import runner
 from seatrial.search.search import Say, Search
 from seatrial.search.space import parse_space
 from seatrial.search.study import Definition, Study
+from seatrial.system.host import Host
 
 STEP = "[build 4/7] RUN pip install --require-hashes -r requirements.txt"
 
@@ -26,7 +26,7 @@ def search(tmp_path: Path) -> Search:
     study = Study.create(tmp_path / "study.sqlite", Definition("s", "t", ("lr=1",), "grid", None))
     job = Job(project=tmp_path, target=Target(kind="script", value="train.py"))
     said: list[str] = []
-    return Search(study, parse_space(["lr=1"]), None, job, dict(os.environ), said.append)
+    return Search(study, parse_space(["lr=1"]), None, job, Host(), said.append)
 
 
 def started(monkeypatch: pytest.MonkeyPatch, search: Search, build: Callable[[Callable[[str], None]], None]) -> bool:

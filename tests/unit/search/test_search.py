@@ -15,6 +15,7 @@ from seatrial.search.request import Request
 from seatrial.search.search import Search, open_search, place_of
 from seatrial.search.space import parse_space
 from seatrial.search.trial import Ending
+from seatrial.system.host import Host
 
 
 def _open(folder: Path, *, name: str | None, trials: int = 2) -> Search:
@@ -23,7 +24,7 @@ def _open(folder: Path, *, name: str | None, trials: int = 2) -> Search:
     (project / "train.py").write_text('"--lr"')
     job = Job(project=project, target=Target(kind="script", value="train.py"))
     request = Request(parse_space(["lr=1,2,3,4"]), trials=trials, name=name)
-    return open_search(request, job, {"SEATRIAL_STATE": str(folder / "state")}, lambda line: None)
+    return open_search(request, job, Host({"SEATRIAL_STATE": str(folder / "state")}), lambda line: None)
 
 
 def _try(search: Search, trials: int) -> None:

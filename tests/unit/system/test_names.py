@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from seatrial.images.recipes import RECIPES
+from seatrial.system.host import Host
 from seatrial.system.names import Names, is_telling, names_of
 
 ALICE = Names(
@@ -100,7 +101,7 @@ def test_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         "HOME": "/data/zebedee/", "USER": "zebedee@corp.example", "LOGNAME": "CORP\\dougal", "HF_TOKEN": "abcdef",
         "SHORT_TOKEN": "abc", "TOKENIZERS_AUTH": "enabled", "MINE": "x1", "AUTH_MODE": "",
     }  # fmt: skip
-    names = names_of(environ, secrets=["MINE"], hosts=["ermintrude.local"])
+    names = names_of(Host(environ), secrets=["MINE"], hosts=["ermintrude.local"])
     entry = pwd.getpwuid(os.getuid())
     assert {"zebedee@corp.example", "zebedee", "dougal", entry.pw_name} <= set(names.users)
     assert {"florence.example.org", "florence", "ermintrude.local", "ermintrude"} <= set(names.hosts)
@@ -118,7 +119,7 @@ def test_a_home_that_is_nobodys_is_left_alone(monkeypatch: pytest.MonkeyPatch, h
 
     monkeypatch.setattr(pwd, "getpwuid", nobody)
     monkeypatch.setattr(os.path, "realpath", lambda path: path)
-    assert names_of({"HOME": home}).homes == ()
+    assert names_of(Host({"HOME": home})).homes == ()
 
 
 def test_a_secret_that_is_a_number_is_no_part_of_a_number() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +17,7 @@ from seatrial.errors import CommandTimeoutError, EngineUnavailableError
 from seatrial.job.plan import EngineAddress
 from seatrial.system import command
 from seatrial.system.command import Completed
+from seatrial.system.host import Host
 
 #: Options of a client that choose the engine themselves: no other may stand beside them.
 #: Source: docker(1), "Options"; podman(1), "GLOBAL OPTIONS".
@@ -27,9 +27,7 @@ CHOOSING = ("-H", "--host", "-c", "--context", "--url", "--connection", "--remot
 _TLS = {"--tlscacert": "ca.pem", "--tlscert": "cert.pem", "--tlskey": "key.pem"}
 
 
-def docker_address(
-    info: Mapping[str, Any], context: Mapping[str, Any], environ: Mapping[str, str] = os.environ
-) -> EngineAddress:
+def docker_address(info: Mapping[str, Any], context: Mapping[str, Any], host: Host | None = None) -> EngineAddress:
     """Read a daemon's address.
 
     Args:
@@ -40,17 +38,15 @@ def docker_address(
     stored = Path((context.get("Storage") or {}).get("TLSPath") or "<")
     if (context.get("TLSMaterial") or {}).get("docker") and stored.is_absolute():
         tls = str(stored / "docker")
-    elif environ.get("DOCKER_TLS_VERIFY") or environ.get("DOCKER_TLS"):
-        tls = environ.get("DOCKER_CERT_PATH") or str(Path(environ.get("HOME", "/root"), ".docker"))
+    elif (env := (host or Host()).env).get("DOCKER_TLS_VERIFY") or env.get("DOCKER_TLS"):
+        tls = env.get("DOCKER_CERT_PATH") or str(Path(env.get("HOME", "/root"), ".docker"))
     else:
         tls = None
     identity = f"{info.get('ID')} {info.get('DockerRootDir')}"
     return EngineAddress(endpoint=context["Endpoints"]["docker"]["Host"], id=identity, credentials=tls)
 
 
-def podman_address(
-    info: Mapping[str, Any], ask: Callable[..., Completed], environ: Mapping[str, str] = os.environ
-) -> EngineAddress:
+def podman_address(info: Mapping[str, Any], ask: Callable[..., Completed], host: Host | None = None) -> EngineAddress:
     """Read a Podman's address: its storage on this machine, or the service that the client speaks to.
 
     Args:
@@ -60,10 +56,11 @@ def podman_address(
     if not info["host"].get("serviceIsRemote"):
         return EngineAddress(endpoint=store, id=f"{this_machine().id} {store}")
     identity = f"{info['host'].get('hostname')} {store}"
-    if url := environ.get("CONTAINER_HOST"):
-        return EngineAddress(endpoint=url, id=identity, credentials=environ.get("CONTAINER_SSHKEY") or None)
+    env = (host or Host()).env
+    if url := env.get("CONTAINER_HOST"):
+        return EngineAddress(endpoint=url, id=identity, credentials=env.get("CONTAINER_SSHKEY") or None)
     known = json.loads(ask("system", "connection", "list", "--format", "json").stdout or "[]")
-    name = environ.get("CONTAINER_CONNECTION")
+    name = env.get("CONTAINER_CONNECTION")
     for connection in known:
         if connection["Name"].rstrip("*") == name if name else connection.get("Default"):
             return EngineAddress(
@@ -96,7 +93,7 @@ _IS_PODMAN = "Emulate Docker CLI using podman"
 
 
 def read_info(
-    engine: str, key: str, ended: Completed, environ: Mapping[str, str] = os.environ, at: EngineAddress | None = None
+    engine: str, key: str, ended: Completed, host: Host | None = None, at: EngineAddress | None = None
 ) -> dict[str, Any]:
     """The answer, which has the ``key`` of a working engine. Raises EngineUnavailableError.
 
@@ -112,7 +109,7 @@ def read_info(
     said = ended.stderr or "\n".join(told.get("ServerErrors") or [])
     if "buildahVersion" in str(told.get("host")):
         said = _IS_PODMAN
-    raise unavailable_error(engine, said or ("" if isinstance(info, dict) else ended.stdout), environ, at)
+    raise unavailable_error(engine, said or ("" if isinstance(info, dict) else ended.stdout), host, at)
 
 
 #: What engines call a container's state.

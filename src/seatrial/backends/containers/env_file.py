@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from seatrial.errors import UsageError
+from seatrial.system.host import Host
 from seatrial.system.typed_path import as_typed
 
 #: Source: https://docs.docker.com/engine/cli/proxy/ lists these; programs read either case, so both are passed.
 PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
 
 
-def read_env_file(path: Path, environ: Mapping[str, str]) -> dict[str, str]:
+def read_env_file(path: Path, host: Host) -> dict[str, str]:
     """Variables of a file in Docker's format: ``NAME=value`` verbatim, quotes included; ``NAME`` alone takes the
     host's value if it has one; ``#`` begins a comment line.
 
@@ -38,28 +38,28 @@ def read_env_file(path: Path, environ: Mapping[str, str]) -> dict[str, str]:
             )
         if equals:
             variables[name] = value
-        elif name in environ:
-            variables[name] = environ[name]
+        elif name in host.env:
+            variables[name] = host.env[name]
     return variables
 
 
-def proxy_env(environ: Mapping[str, str]) -> dict[str, str]:
+def proxy_env(host: Host) -> dict[str, str]:
     """The host's proxy variables in upper and lower case; the lower case one counts where they differ, as in curl.
 
     One whose URL holds a login is not among them: what an engine is told, everybody may read (``docker inspect``).
     """
     found = {}
     for name in PROXY_VARIABLES:
-        value = environ.get(name.lower()) or environ.get(name)
+        value = host.env.get(name.lower()) or host.env.get(name)
         if value and not _holds_login(value):
             found[name] = found[name.lower()] = value
     return found
 
 
-def proxies_with_login(environ: Mapping[str, str]) -> tuple[str, ...]:
+def proxies_with_login(host: Host) -> tuple[str, ...]:
     """Names of the proxy variables set on this host whose URL holds a login: they travel as secrets do."""
     names = (name for upper in PROXY_VARIABLES for name in (upper, upper.lower()))
-    return tuple(name for name in names if _holds_login(environ.get(name, "")))
+    return tuple(name for name in names if _holds_login(host.env.get(name, "")))
 
 
 def _holds_login(url: str) -> bool:

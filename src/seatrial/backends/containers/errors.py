@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from seatrial.errors import (
     CommandError,
@@ -21,6 +20,7 @@ from seatrial.findings.catalogue import AT_PULL, AT_START, entries
 from seatrial.findings.known import Known, mid_sentence
 from seatrial.findings.match import first_in
 from seatrial.job.plan import EngineAddress
+from seatrial.system.host import Host
 
 #: Layers whose failures keep a GPU out of a container, apart from those in ERRORS.
 GPU_LAYERS = ("host", "engine")
@@ -74,7 +74,7 @@ def pull_error(engine: str, reference: str, stderr: str) -> SeatrialError:
 
 
 def unavailable_error(
-    engine: str, stderr: str, environ: Mapping[str, str] = os.environ, at: EngineAddress | None = None
+    engine: str, stderr: str, host: Host | None = None, at: EngineAddress | None = None
 ) -> EngineUnavailableError:
     """The error for an engine that gave no answer to a plain question. ``at``: its client was led there."""
     found = _known(("engine",), engine, stderr)
@@ -85,13 +85,13 @@ def unavailable_error(
             cause=f"its client or its daemon failed; `{engine} info` shows all that it says",
             run=f"{engine} info",
         )
-    return as_addressed(found, engine, environ, at)
+    return as_addressed(found, engine, host, at)
 
 
 def as_addressed(
     error: EngineUnavailableError,
     engine: str,
-    environ: Mapping[str, str] = os.environ,
+    host: Host | None = None,
     at: EngineAddress | None = None,
 ) -> EngineUnavailableError:
     """The error of an engine that a variable leads to: the variable is what to look at then, without its login."""
@@ -99,7 +99,8 @@ def as_addressed(
         message = f"Engine at {_LOGIN.sub('', at.endpoint)} not reachable: {mid_sentence(error.message)}"
         return EngineUnavailableError(message, cause=error.cause, run=error.run, finding=error.finding)
     variable = ADDRESS_VARIABLES[engine]
-    if not environ.get(variable) or error.finding not in OF_ADDRESS:
+    host = host or Host()
+    if not host.env.get(variable) or error.finding not in OF_ADDRESS:
         return error
     if error.finding == "engine-permission":
         message, cause = error.message, "The user is not in the group that may use this socket"
@@ -107,7 +108,7 @@ def as_addressed(
         message = f"{engine.capitalize()} does not respond"
         cause = error.message.partition(": ")[2] or error.cause or error.message
     return EngineUnavailableError(
-        _LOGIN.sub("", f"{message} at {variable}={environ[variable]}"),
+        _LOGIN.sub("", f"{message} at {variable}={host.env[variable]}"),
         cause=_LOGIN.sub("", cause),
         run=f"unset {variable}   # or set it to where {engine} listens; then: {engine} info",
         finding=error.finding,

@@ -13,7 +13,7 @@ from seatrial.backends.base import ImageFacts, ImageStore
 from seatrial.errors import DiskError, SeatrialError
 from seatrial.job.plan import AGENT_PYTHON_FLAGS, Choice, ImagePlan, Plan
 from seatrial.system.files import make_folder, write_atomically
-from seatrial.system.state import state_folder
+from seatrial.system.host import Host
 
 #: In the user's state folder: a file for each image that was counted, by its ID.
 FOLDER = "images"
@@ -61,7 +61,7 @@ print(total)
 """
 
 
-def image_bytes(store: ImageStore, facts: ImageFacts, python: str | None, environ: Mapping[str, str]) -> int | None:
+def image_bytes(store: ImageStore, facts: ImageFacts, python: str | None, host: Host) -> int | None:
     """Return the bytes of the image's files; None if they cannot be counted.
 
     The first time a container of the image counts them; then the number is in the state folder.
@@ -69,7 +69,7 @@ def image_bytes(store: ImageStore, facts: ImageFacts, python: str | None, enviro
     Args:
         python: interpreter inside the image.
     """
-    known = state_folder(environ) / FOLDER / f"{facts.id.rpartition(':')[2]}.json"
+    known = host.state_folder / FOLDER / f"{facts.id.rpartition(':')[2]}.json"
     try:
         return int(json.loads(known.read_bytes())["bytes"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -84,12 +84,12 @@ def image_bytes(store: ImageStore, facts: ImageFacts, python: str | None, enviro
     return size
 
 
-def image_bytes_of(plan: Plan, store: ImageStore | None, environ: Mapping[str, str]) -> int | None:
+def image_bytes_of(plan: Plan, store: ImageStore | None, host: Host) -> int | None:
     """Return the bytes of the image that a plan runs; None if it has none, or its files cannot be counted."""
     if store is None or plan.image is None or python_mount(plan) is not None:
         return None
     facts = store.image(plan.image.tag)
-    return image_bytes(store, facts, plan.image.python, environ) if facts is not None else None
+    return image_bytes(store, facts, plan.image.python, host) if facts is not None else None
 
 
 def python_mount(plan: Plan) -> str | None:

@@ -96,12 +96,12 @@ def check_packages(
 def _request(resolver: PackageResolver, job: Job, resolved: Resolved) -> ResolveRequest | None:
     """Write the question; None if there is no index, the Python is unknown, or the list has its own hashes."""
     found, options = resolved.requirements, job.image
-    sources = index_sources(options, found, resolver.environ)
+    sources = index_sources(options, found, resolver.host)
     links = job.project / options.find_links if options.find_links and "://" not in options.find_links else None
     hashed = any("--hash" in line for line in found.lines)
     if hashed or not resolved.stack.python or not (sources or links):
         return None
-    bundle = job.project / options.ca_bundle if options.ca_bundle else resolver.environ.get("PIP_CERT")
+    bundle = job.project / options.ca_bundle if options.ca_bundle else resolver.host.env.get("PIP_CERT")
     return ResolveRequest(
         lines=_public(found, found.lines),
         constraints=_public(found, found.constraints),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from seatrial.images.requirements.pip_format import Requirements
 from seatrial.job.model import ImageOptions
+from seatrial.system.host import Host
 from seatrial.system.without_login import without_login
 
 #: The index of pip's without any setting. Source: pip's --index-url.
@@ -39,14 +40,14 @@ class Source:
         return urlsplit(without_login(self.url))._replace(query="", fragment="").geturl()
 
 
-def index_sources(options: ImageOptions, found: Requirements, environ: Mapping[str, str]) -> tuple[Source, ...]:
+def index_sources(options: ImageOptions, found: Requirements, host: Host) -> tuple[Source, ...]:
     """Where pip would look for a package, without repetition; () for nowhere.
 
     The machine's own pip configuration stands for what the project leaves open: a build does not see it, but where it
     names a mirror, that is the way to the same files.
     """
     own = _of_lines(found.options)
-    configured = pip_configuration(environ)
+    configured = pip_configuration(host)
     if options.index_url:
         configured["index-url"] = [options.index_url]
     chosen = {key: own.get(key) or configured.get(key, []) for key in ("index-url", "no-index")}
@@ -61,13 +62,13 @@ def index_sources(options: ImageOptions, found: Requirements, environ: Mapping[s
     return tuple(dict.fromkeys(source for source in urls if _is_address(source.url)))[:_MOST_SOURCES]
 
 
-def pip_configuration(environ: Mapping[str, str]) -> dict[str, list[str]]:
+def pip_configuration(host: Host) -> dict[str, list[str]]:
     """Read the package sources from pip's files and variables, merged as ``pip config list`` merges them.
 
     Source: https://pip.pypa.io/en/stable/topics/configuration/
     """
     merged: dict[str, list[str]] = {}
-    for file in _files(environ):
+    for file in _files(host):
         try:
             text = file.read_text(encoding="utf-8")
         except (OSError, ValueError):
@@ -82,22 +83,22 @@ def pip_configuration(environ: Mapping[str, str]) -> dict[str, list[str]]:
         for section in filter(parser.has_section, _SECTIONS):
             merged.update({key: parser.get(section, key).split() for key in _KEYS if parser.has_option(section, key)})
     for key in _KEYS:
-        if value := environ.get(f"PIP_{key.upper().replace('-', '_')}"):
+        if value := host.env.get(f"PIP_{key.upper().replace('-', '_')}"):
             merged[key] = value.split()
     return merged
 
 
-def _files(environ: Mapping[str, str]) -> Iterator[Path]:
+def _files(host: Host) -> Iterator[Path]:
     """pip's configuration files, the strongest last."""
-    named = environ.get("PIP_CONFIG_FILE")
+    named = host.env.get("PIP_CONFIG_FILE")
     if named == os.devnull:
         return
-    home = Path(environ.get("HOME") or "/nonexistent")
-    for folder in reversed((environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":")):
+    home = Path(host.env.get("HOME") or "/nonexistent")
+    for folder in reversed((host.env.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":")):
         yield Path(folder, "pip", "pip.conf")
     yield Path("/etc/pip.conf")
     yield home / ".pip" / "pip.conf"
-    yield Path(environ.get("XDG_CONFIG_HOME") or home / ".config", "pip", "pip.conf")
+    yield Path(host.env.get("XDG_CONFIG_HOME") or home / ".config", "pip", "pip.conf")
     yield Path(sys.prefix, "pip.conf")
     if named:
         yield Path(named)

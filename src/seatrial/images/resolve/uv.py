@@ -14,7 +14,6 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +22,7 @@ from seatrial.errors import CommandTimeoutError, DiskError, EngineUnavailableErr
 from seatrial.images.resolve.indexes import Source
 from seatrial.system import command, toml_file
 from seatrial.system.files import make_folder, write_atomically
+from seatrial.system.host import Host
 
 #: A plan waits no longer than this for one answer of all indexes together; uv gives up on one request after a third.
 LIMIT_S = 15.0
@@ -117,7 +117,7 @@ Answer = Lock | Unsatisfiable | Unreachable
 class PackageResolver(Protocol):
     """Find versions that fit together; the plan asks for nothing else."""
 
-    environ: Mapping[str, str]
+    host: Host
 
     def resolve(self, request: ResolveRequest) -> Answer:
         """Answer for one Python."""
@@ -126,8 +126,8 @@ class PackageResolver(Protocol):
 class UvResolver:
     """Resolve with the uv of this environment; locks are remembered by all that they follow from."""
 
-    def __init__(self, folder: Path, environ: Mapping[str, str], *, limit_s: float = LIMIT_S) -> None:
-        self.environ = environ
+    def __init__(self, folder: Path, host: Host, *, limit_s: float = LIMIT_S) -> None:
+        self.host = host
         self._folder = folder
         self._limit_s = limit_s
 
@@ -184,9 +184,9 @@ class UvResolver:
 
     def _environment(self, request: ResolveRequest, home: Path) -> dict[str, str]:
         """Translate pip's settings into uv's; addresses may hold logins, so they stand in no argument."""
-        passed = {name: self.environ[name] for name in _PASSED_ON if name in self.environ}
-        passed |= {name: value for name, value in self.environ.items() if name.lower() in _PROXIES}
-        netrc = Path(self.environ.get("HOME") or "/nonexistent", ".netrc")
+        passed = {name: self.host.env[name] for name in _PASSED_ON if name in self.host.env}
+        passed |= {name: value for name, value in self.host.env.items() if name.lower() in _PROXIES}
+        netrc = Path(self.host.env.get("HOME") or "/nonexistent", ".netrc")
         indexes = [each.url for each in request.sources if each.kind == "index"]
         links = [each.url for each in request.sources if each.kind == "links"]
         return {

@@ -13,6 +13,7 @@ from seatrial.backends.containers.mounts import home_env, inside
 from seatrial.job.model import Job
 from seatrial.job.plan import ImagePlan, Mount
 from seatrial.planning.site import ServiceSite
+from seatrial.system.host import Host
 
 #: What steers the loader, the C library or Python in every process that has it: the target's business, and not that of
 #: PID 1, whose evidence such a library in the project could forge. Source: ld.so(8); glibc manual, "Environment
@@ -39,7 +40,7 @@ def plan_env(
     image: ImagePlan,
     injection: InjectionPlan,
     user_name: str,
-    environ: Mapping[str, str],
+    host: Host,
     filled: Sequence[Mount],
 ) -> Environment:
     """Ours, then env files, then ``--env``. Never a secret. Without an agent all of it is the container's.
@@ -47,7 +48,7 @@ def plan_env(
     Args:
         filled: mounts that the user or an earlier target may have put files into.
     """
-    env, warnings = _wished(job, image, injection, user_name, environ)
+    env, warnings = _wished(job, image, injection, user_name, host)
     if image.python is None:
         return Environment(env, {}, warnings)
     container, target = without_steering(env)
@@ -89,7 +90,7 @@ def without_steering(env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, 
 
 
 def _wished(
-    job: Job, image: ImagePlan, injection: InjectionPlan, user_name: str, environ: Mapping[str, str]
+    job: Job, image: ImagePlan, injection: InjectionPlan, user_name: str, host: Host
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Variables on top of the image's: ours, then env files, then ``--env``. Never a secret.
 
@@ -97,9 +98,9 @@ def _wished(
     """
     from_user: dict[str, str] = {}
     for path in job.env_files:
-        from_user.update(read_env_file(path, environ))
+        from_user.update(read_env_file(path, host))
     from_user.update(job.env)
-    ours = {**home_env(user_name), **OURS, **proxy_env(environ), **injection.env}
+    ours = {**home_env(user_name), **OURS, **proxy_env(host), **injection.env}
     if job.cpus is not None:
         # torch and OpenBLAS count the host's cores, not the quota's: more threads than it grants stall each other.
         ours["OMP_NUM_THREADS"] = str(max(1, math.ceil(job.cpus)))

@@ -164,7 +164,7 @@ def planned_image(
         cpu_only=not gpus,
         machine=site.host.machine(gpus),
         multi_gpu=gpu_count(site) > 1 or script.multi_gpu_evidence is not None,
-        resolver=UvResolver(site.host.cache_folder / "packages", site.host.environ),
+        resolver=UvResolver(site.host.cache_folder / "packages", site.host),
     )
 
 

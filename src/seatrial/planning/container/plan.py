@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.backends.base import EngineFacts
@@ -44,6 +44,7 @@ from seatrial.planning.container.env import library_path, plan_env
 from seatrial.planning.container.limits import memory_limit, pids_limit, refuse_unenforceable, shm_limit, shm_warnings
 from seatrial.planning.process import gpu_count
 from seatrial.planning.site import Site
+from seatrial.system.host import Host
 
 #: Programs and libraries are run from /tmp: torch's and Triton's compilers, pip's builds. Docker's default is noexec.
 TMP = Tmpfs(target="/tmp", options="exec,mode=1777")
@@ -96,7 +97,8 @@ def plan_container(
         EngineError: a limit that this engine cannot enforce.
     """
     engine, host = site.engine, site.host
-    room = host if site.another is None else replace(host, memory_bytes=None, most_pids=None)  # this one is no measure
+    # Another machine's memory and processes are not known here.
+    host_memory, most_pids = (host.memory_bytes, host.most_pids) if site.another is None else (None, None)
     refuse_unenforceable(job, engine)
     _refuse_gpu_devices(job)
     user, userns, user_choice = caller_in(engine, host.uid, host.gid)
@@ -104,11 +106,9 @@ def plan_container(
     mounts = _mounts(job, site, injection, named_user=named_user, made_if_missing=made_if_missing)
     if image.python is not None:
         _refuse_planted_python(image.python, mounts)
-    env = plan_env(
-        job, image, injection, host.user_name, host.environ, [m for m in mounts if m not in injection.mounts]
-    )
-    memory_bytes, memory_choice = memory_limit(job, engine, room.memory_bytes)
-    shm_bytes, shm_choice = shm_limit(job, gpu_count(site), ray=ray, memory_bytes=memory_bytes or room.memory_bytes)
+    env = plan_env(job, image, injection, host.user_name, host, [m for m in mounts if m not in injection.mounts])
+    memory_bytes, memory_choice = memory_limit(job, engine, host_memory)
+    shm_bytes, shm_choice = shm_limit(job, gpu_count(site), ray=ray, memory_bytes=memory_bytes or host_memory)
     plan = ContainerPlan(
         name=f"seatrial-{site.run_id}",
         hostname=_hostname(job, engine, site.run_id),
@@ -131,7 +131,7 @@ def plan_container(
         ulimits=job.ulimits,
         cpus=job.cpus,
         memory_bytes=memory_bytes,
-        pids=pids_limit(room.most_pids),
+        pids=pids_limit(most_pids),
         shm_bytes=shm_bytes,
         read_only_root=not job.writable,
         labels=container_labels(job, site, image),
@@ -139,7 +139,7 @@ def plan_container(
     )
     companion = plan_companion(plan, injection, site.record) if image.python is None else None
     choices = (user_choice, shm_choice, *memory_choice, _root_choice(job), *_selinux_choice(engine))
-    return ContainerParts(plan, env.target, companion, choices, (*env.warnings, *_warnings(job, host.environ)))
+    return ContainerParts(plan, env.target, companion, choices, (*env.warnings, *_warnings(job, host)))
 
 
 def plan_companion(
@@ -321,12 +321,12 @@ def _selinux_choice(engine: EngineFacts) -> tuple[Choice, ...]:
     return (Choice(what="SELinux label", value="disabled for this container", reason=reason),)
 
 
-def _warnings(job: Job, environ: Mapping[str, str]) -> tuple[str, ...]:
+def _warnings(job: Job, host: Host) -> tuple[str, ...]:
     warnings = []
     if job.publish and job.network == "host":
         warnings.append("--publish has no effect with --network host: the container's ports are the host's")
     warnings += shm_warnings(job)
-    local = [name for name, url in proxy_env(environ).items() if re.search(r"//(localhost|127\.|\[::1\])", url)]
+    local = [name for name, url in proxy_env(host).items() if re.search(r"//(localhost|127\.|\[::1\])", url)]
     if local and job.network != "host":
         warnings.append(
             f"{', '.join(local)}: a proxy on this host's loopback is unreachable from the container; use --network host"

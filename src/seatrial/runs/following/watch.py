@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
@@ -29,6 +29,7 @@ from seatrial.runs.following.output import OfRank, OutputReader, Stream
 from seatrial.runs.liveness import backend_of
 from seatrial.runs.run import Run
 from seatrial.system.command import spawn_detached
+from seatrial.system.host import Host
 
 Write = Callable[[Stream, bytes], None]
 Say = Callable[[str], None]
@@ -50,7 +51,7 @@ _LAST_LINES_BYTES = 4096
 def follow(
     run: Run,
     write: Write,
-    environ: Mapping[str, str],
+    host: Host,
     *,
     tail: int | None = None,
     until_end: bool = True,
@@ -70,7 +71,7 @@ def follow(
     """
     while until_end and run.is_starting():  # its image may still be building
         time.sleep(LOG_INTERVAL_S)
-    handle = handle_of(run, environ)
+    handle = handle_of(run, host)
     reader = OutputReader(run.folder)
     if tail is not None:
         reader.skip_to_last(tail)
@@ -80,7 +81,7 @@ def follow(
         for stream, data in (*reader.new(), *reader.rest()):
             write(stream, data)
         return State("gone")
-    backend = backend_of(handle, environ)
+    backend = backend_of(handle, host)
     state = State("running") if just_started else backend.state(handle)
     began = asked = time.monotonic()
     alerts = Alerts(run, from_now=tail is not None)
@@ -150,7 +151,7 @@ def _kill(run: Run, backend: Backend, handle: Handle) -> None:
 
 
 @contextmanager
-def interrupt_stops(run: Run, environ: Mapping[str, str], say: Say) -> Iterator[None]:
+def interrupt_stops(run: Run, host: Host, say: Say) -> Iterator[None]:
     """While this holds, Ctrl-C is SIGINT to the target, pressed again SIGTERM, then SIGKILL; a SIGTERM is passed on.
 
     A server gets SIGTERM at once, upon which it answers what it has accepted.
@@ -159,7 +160,7 @@ def interrupt_stops(run: Run, environ: Mapping[str, str], say: Say) -> Iterator[
     if handle is None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    backend = backend_of(handle, environ)
+    backend = backend_of(handle, host)
     plan = run.plan()
     job, takes_sigint = plan.job, plan.on_this_host and plan.companion is None
     grace_s, sent = job.grace_s, 0
@@ -229,18 +230,18 @@ def ensure_recorder(run: Run) -> None:
         pass
 
 
-def record(run: Run, environ: Mapping[str, str]) -> None:
+def record(run: Run, host: Host) -> None:
     """Follow a run to its end, and make its receipt."""
     from seatrial.runs.finalise import finalise  # run --detach starts a recorder, and judges nothing itself
 
     follow(
         run,
         lambda stream, data: None,
-        environ,
+        host,
         state_interval_s=RECORDER_STATE_INTERVAL_S,
         log_interval_s=RECORDER_LOG_INTERVAL_S,
     )
-    finalise(run, environ)
+    finalise(run, host)
 
 
 _FINDING = events.mark(events.Found)

@@ -12,6 +12,7 @@ from seatrial.backends.base import this_machine
 from seatrial.backends.containers.client import addressed, docker_address, podman_address
 from seatrial.job.plan import EngineAddress
 from seatrial.system.command import Completed
+from seatrial.system.host import Host
 
 INFO = {"ID": "037572ac-04d6-49e1-af34-b80db855d761", "DockerRootDir": "/var/lib/docker"}
 
@@ -26,7 +27,7 @@ def context(host: str, **more: Any) -> dict[str, Any]:
 def test_docker_engine_with_its_data_elsewhere_is_another() -> None:
     """Docker 20.10 keeps its ID in /etc/docker/key.json, which two daemons of one machine share."""
     host = "unix:///var/run/docker.sock"
-    one, two = (docker_address({**INFO, "DockerRootDir": root}, context(host), {}) for root in ("/a", "/b"))
+    one, two = (docker_address({**INFO, "DockerRootDir": root}, context(host), Host({})) for root in ("/a", "/b"))
     assert one.endpoint == two.endpoint == host and one.id != two.id and one.credentials is None
 
 
@@ -36,11 +37,11 @@ def test_docker_context_with_certificates_is_reached_with_them(tmp_path: Path) -
     for name in ("ca.pem", "cert.pem", "key.pem"):
         (folder / name).touch()
     told = context("tcp://gpu:2376", TLSMaterial={"docker": ["ca.pem"]}, Storage={"TLSPath": str(tmp_path / "tls")})
-    at = docker_address(INFO, told, {})
+    at = docker_address(INFO, told, Host({}))
     keys = [f"--tlscacert={folder}/ca.pem", f"--tlscert={folder}/cert.pem", f"--tlskey={folder}/key.pem"]
     assert addressed(["docker"], at, tls=True) == ["docker", "--host", "tcp://gpu:2376", "--tlsverify", *keys]
     variables = {"DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(folder)}
-    assert docker_address(INFO, context("tcp://gpu:2376"), variables) == at
+    assert docker_address(INFO, context("tcp://gpu:2376"), Host(variables)) == at
 
 
 def podman_info(store: str, *, remote: bool = False) -> dict[str, Any]:
@@ -53,7 +54,7 @@ def never(*words: str) -> Completed:
 
 def test_rootful_and_rootless_podman_are_two_engines() -> None:
     rootful, rootless = (
-        podman_address(podman_info(store), never, {})
+        podman_address(podman_info(store), never, Host({}))
         for store in ("/var/lib/containers/storage", "/home/ada/.local/share/containers/storage")
     )
     assert rootful.id != rootless.id and this_machine().id in rootful.id
@@ -62,7 +63,9 @@ def test_rootful_and_rootless_podman_are_two_engines() -> None:
 
 def test_podman_service_is_reached_at_the_url_it_was_asked_at() -> None:
     info = podman_info("/var/lib/containers/storage", remote=True)
-    at = podman_address(info, never, {"CONTAINER_HOST": "ssh://ada@gpu/run/podman.sock", "CONTAINER_SSHKEY": "/k"})
+    at = podman_address(
+        info, never, Host({"CONTAINER_HOST": "ssh://ada@gpu/run/podman.sock", "CONTAINER_SSHKEY": "/k"})
+    )
     assert addressed(["podman"], at, tls=False) == [
         "podman",
         "--url",
@@ -71,7 +74,9 @@ def test_podman_service_is_reached_at_the_url_it_was_asked_at() -> None:
         "/k",
     ]
     listing = '[{"Name": "gpu", "URI": "ssh://ada@gpu/p.sock", "Identity": "", "Default": true}]'
-    assert podman_address(info, lambda *words: Completed(words, 0, listing), {}).endpoint == "ssh://ada@gpu/p.sock"
+    assert (
+        podman_address(info, lambda *words: Completed(words, 0, listing), Host({})).endpoint == "ssh://ada@gpu/p.sock"
+    )
 
 
 @pytest.mark.parametrize(

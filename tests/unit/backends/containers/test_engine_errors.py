@@ -25,6 +25,7 @@ from seatrial.errors import (
 )
 from seatrial.findings.catalogue import LAYERS, by_id
 from seatrial.findings.match import match_text
+from seatrial.system.host import Host
 
 RECORDED = json.loads((Path(__file__).parents[3] / "recorded" / "engine-errors.json").read_text())
 
@@ -215,15 +216,15 @@ def test_explain_gives_the_same_advice(key):
     "stderr", [RECORDED["docker-no-daemon"]["stderr"], "Get tcp://me:pa55word@box:1/info: EOF", ""]
 )
 def test_an_address_that_is_wrong_is_what_to_look_at(engine, variable, stderr):
-    error = unavailable_error(engine, stderr, {variable: "tcp://me:pa55word@box:1"})
+    error = unavailable_error(engine, stderr, Host({variable: "tcp://me:pa55word@box:1"}))
     assert error.message == f"{engine.capitalize()} does not respond at {variable}=tcp://box:1"
     assert error.run.startswith(f"unset {variable} ") and "pa55word" not in f"{error.cause}"
-    assert variable not in unavailable_error(engine, stderr, {}).message
+    assert variable not in unavailable_error(engine, stderr, Host({})).message
 
 
 def test_an_address_that_this_user_may_not_use_is_no_silence() -> None:
     said = "permission denied while trying to connect to the Docker daemon socket at unix:///srv/docker.sock"
-    error = unavailable_error("docker", said, {"DOCKER_HOST": "unix:///srv/docker.sock"})
+    error = unavailable_error("docker", said, Host({"DOCKER_HOST": "unix:///srv/docker.sock"}))
     assert error.message == "This user has no access to Docker's socket at DOCKER_HOST=unix:///srv/docker.sock"
     assert error.finding == "engine-permission"
 
@@ -242,10 +243,10 @@ def test_an_address_that_this_user_may_not_use_is_no_silence() -> None:
 @pytest.mark.parametrize("addressed", [False, True])
 def test_why_an_engine_gave_no_answer_is_the_catalogues_entry(engine, said, finding, addressed):
     environ = {"DOCKER_HOST": "tcp://box:1", "CONTAINER_HOST": "tcp://box:1"} if addressed else {}
-    assert unavailable_error(engine, said, environ).finding == finding
+    assert unavailable_error(engine, said, Host(environ)).finding == finding
 
 
 def test_an_address_is_not_blamed_for_what_the_client_is_or_asks_for():
     said = "client version 1.99 is too new. Maximum supported API version is 1.41"
-    error = unavailable_error("docker", said, {"DOCKER_HOST": "tcp://box:1"})
+    error = unavailable_error("docker", said, Host({"DOCKER_HOST": "tcp://box:1"}))
     assert error.run is not None and error.run.startswith("unset DOCKER_API_VERSION")

@@ -8,6 +8,7 @@ from seatrial.backends.containers.client import read_info
 from seatrial.backends.containers.docker import Docker
 from seatrial.errors import EngineUnavailableError
 from seatrial.system.command import Completed
+from seatrial.system.host import Host
 
 
 @pytest.mark.parametrize(
@@ -24,11 +25,11 @@ from seatrial.system.command import Completed
 )
 def test_no_answer(exit_code: int, stdout: str, stderr: str, words: str) -> None:
     with pytest.raises(EngineUnavailableError) as caught:
-        read_info("docker", Docker.dialect.info_key, Completed(("docker", "info"), exit_code, stdout, stderr), {})
+        read_info("docker", Docker.dialect.info_key, Completed(("docker", "info"), exit_code, stdout, stderr), Host({}))
     assert caught.value.message == words and caught.value.cause and caught.value.run
 
 
 def test_a_star_before_the_reason_is_left_out() -> None:
     ended = Completed(("docker", "info"), 1, "", "errors pretty printing info\n* speak TLS to me")
     with pytest.raises(EngineUnavailableError, match=r"^Docker does not respond: speak TLS to me$"):
-        read_info("docker", Docker.dialect.info_key, ended, {})
+        read_info("docker", Docker.dialect.info_key, ended, Host({}))

@@ -12,6 +12,7 @@ from seatrial.backends.containers.podman import Podman
 from seatrial.backends.containers.run_options import mount_fields, run_options
 from seatrial.errors import GpuContractError
 from seatrial.job.plan import EngineAddress, Mount, Tmpfs
+from seatrial.system.host import Host
 
 #: A stand-in for an engine's program: writes down how it was called and answers like an engine that succeeds.
 RECORDER = """#!/bin/sh
@@ -140,6 +141,6 @@ def test_mounts_survive_any_folder_name(name):
 
 def test_the_environment_names_the_program():
     environ = {"SEATRIAL_PODMAN": "podman --runtime runc --cgroup-manager 'cgroupfs'"}
-    argv = table.backend("podman", environ).compile(a_plan(backend="podman"))
+    argv = table.backend("podman", Host(environ)).compile(a_plan(backend="podman"))
     assert argv[:7] == ["podman", "--runtime", "runc", "--cgroup-manager", "cgroupfs", "container", "run"]
-    assert table.client_call("docker", {"SEATRIAL_DOCKER": ""}) == ["docker"]
+    assert Host({"SEATRIAL_DOCKER": ""}).client_call("docker") == ["docker"]

@@ -13,6 +13,7 @@ from seatrial.job.model import Job, Target
 from seatrial.search.search import Search
 from seatrial.search.space import parse_space
 from seatrial.search.study import Definition, Study
+from seatrial.system.host import Host
 
 
 class Line:
@@ -36,7 +37,7 @@ def search(tmp_path: Path) -> Search:
     (tmp_path / "s").mkdir()
     study = Study.create(tmp_path / "s" / "study.journal", Definition("s", "t", ("lr=1,2",), "grid", None))
     job = Job(project=tmp_path, target=Target(kind="script", value="train.py"))
-    return Search(study, parse_space(["lr=1,2"]), None, job, {}, lambda line: None)
+    return Search(study, parse_space(["lr=1,2"]), None, job, Host({}), lambda line: None)
 
 
 def shown(search: Search, screen: SearchScreen, began_s: float = 0.0) -> list[str]:

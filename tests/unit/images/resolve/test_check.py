@@ -18,6 +18,7 @@ from seatrial.images.resolve.uv import UvResolver
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import ImagePlan
 from seatrial.job.script import ScriptFacts
+from seatrial.system.host import Host
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the wheels are for x86-64")
 
@@ -50,7 +51,7 @@ class Planner:
         (self.project / "requirements.txt").write_text(requirements)
         options = ImageOptions(target=gpu, **image)  # type: ignore[arg-type]
         job = Job(project=self.project, target=Target(kind="script", value="train.py"), image=options)
-        resolver = UvResolver(self.project / "cache", self.environ, limit_s=self.limit_s)
+        resolver = UvResolver(self.project / "cache", Host(self.environ), limit_s=self.limit_s)
         plan, self.choices = plan_image(
             job, script=ScriptFacts(imports=imports), cpu_only=gpu is None, resolver=resolver
         )

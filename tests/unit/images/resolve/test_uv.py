@@ -15,6 +15,7 @@ from seatrial.images.resolve.indexes import Source
 from seatrial.images.resolve.uv import Lock, ResolveRequest, Unreachable, UvResolver
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.script import ScriptFacts
+from seatrial.system.host import Host
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def test_project_with_traps_leaves_no_mark_on_the_host(
         "PYTHONPATH": str(project),
     }
     job = Job(project=project, target=Target(kind="script", value="train.py"), image=ImageOptions())
-    resolver = UvResolver(tmp_path / "cache", environ)
+    resolver = UvResolver(tmp_path / "cache", Host(environ))
     plan, choices = plan_image(job, script=ScriptFacts(), cpu_only=True, resolver=resolver)
     assert [choice.value for choice in choices if choice.what == "from source"] == ["source-only==1.0"]
     assert plan.warnings == () and plan.packages_bytes == 15_000
@@ -64,7 +65,7 @@ def test_project_with_traps_leaves_no_mark_on_the_host(
 
 
 def test_lock_holds_hashes_and_sizes_and_no_address(tmp_path: Path, index: Index) -> None:
-    resolver = UvResolver(tmp_path, {})
+    resolver = UvResolver(tmp_path, Host({}))
     lock = resolver.resolve(ResolveRequest(("plain",), "3.11", (Source(index.url),)))
     assert isinstance(lock, Lock)
     [package] = lock.packages
@@ -75,13 +76,13 @@ def test_lock_holds_hashes_and_sizes_and_no_address(tmp_path: Path, index: Index
 
 def test_lock_stays_when_the_index_has_a_newer_release(tmp_path: Path, index: Index) -> None:
     request = ResolveRequest(("plain",), "3.11", (Source(index.url),))
-    first = UvResolver(tmp_path, {}).resolve(request)
+    first = UvResolver(tmp_path, Host({})).resolve(request)
     index.has("plain", "plain-2.0-py3-none-any.whl")
-    assert UvResolver(tmp_path, {}).resolve(request) == first
+    assert UvResolver(tmp_path, Host({})).resolve(request) == first
 
 
 def test_login_that_is_refused_is_unknown_not_missing(tmp_path: Path, index: Index) -> None:
     index.login = "me:right"
     request = ResolveRequest(("plain",), "3.11", (Source(index.with_login("me:wrong")),))
-    answer = UvResolver(tmp_path, {}).resolve(request)
+    answer = UvResolver(tmp_path, Host({})).resolve(request)
     assert isinstance(answer, Unreachable) and "asks for a login" in answer.reason and "wrong" not in answer.reason

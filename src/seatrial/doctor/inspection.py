@@ -1,26 +1,30 @@
-"""Inspection: a look into a container: a running one, or one of an image, started with the GPUs for it."""
+"""Inspection: the facts inside a container: a running one, or one of an image, started with the GPUs."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import seatrial
 from seatrial.backends import table
 from seatrial.backends.base import ImageFacts
 from seatrial.backends.containers import injection
 from seatrial.backends.containers.errors import start_error
 from seatrial.backends.containers.injection import InjectionPlan
-from seatrial.doctor.facts.host import HostFacts
-from seatrial.doctor.facts.loader import LOADER, modules
 from seatrial.errors import CommandTimeoutError, EngineError, SeatrialError
 from seatrial.job.plan import SHM_BYTES_PER_GPU, ContainerPlan, Gpu, Mount
 from seatrial.probe.programs import read_program
 from seatrial.system.command import Completed
+
+if TYPE_CHECKING:
+    from seatrial.doctor.machine import Machine
 
 #: Looked into when no image is named, and it is in the engine's store: the base of built images.
 DEFAULT_IMAGE = "python:3.11-slim-bookworm"
@@ -30,10 +34,27 @@ LOOK_S = 20.0
 TORCH_S = 60.0
 COLLECTIVE_S = 20.0
 
+#: Imports the modules that come on stdin and calls one of them: nothing is mounted, copied or left behind.
+LOADER = """
+import importlib.abc, importlib.machinery, json, sys
+order = json.load(sys.stdin)
+class Modules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name, path=None, target=None):
+        if name in order["modules"]:
+            return importlib.machinery.ModuleSpec(name, self, is_package=order["modules"][name][0])
+    def create_module(self, spec):
+        return None
+    def exec_module(self, module):
+        exec(compile(order["modules"][module.__name__][1], module.__name__, "exec"), module.__dict__)
+sys.meta_path.insert(0, Modules())
+from seatrial.probe import inside
+inside.main(order["gpus"])
+"""
+
 
 @dataclass(frozen=True)
 class InspectionRequest:
-    """What the user asks doctor to look into.
+    """The image or container to look into.
 
     Attributes:
         image: in the engine's store. container: a running one's name or ID; the image is then its own.
@@ -54,7 +75,7 @@ class LookError(Exception):
     """The container could not be looked into.
 
     Attributes:
-        stderr: what the engine said. error: ours for it, when it has one.
+        stderr: the engine's. error: ours for it, if it has one.
     """
 
     def __init__(self, message: str, stderr: str = "", error: SeatrialError | None = None) -> None:
@@ -66,20 +87,18 @@ class LookError(Exception):
 class Inspection:
     """Read lazily, each way once."""
 
-    def __init__(self, host: HostFacts, request: InspectionRequest) -> None:
+    def __init__(self, host: Machine, request: InspectionRequest) -> None:
         self._host = host
         self.request = request
 
-    # ------------------------------------------------------------------ what
-
     @cached_property
     def is_process(self) -> bool:
-        """No container at all: a plain process of this host."""
+        """True without a container: a plain process of this host."""
         return not table.isolates(self._host.on)
 
     @cached_property
     def inspected(self) -> dict[str, Any] | None:
-        """``container inspect`` of the running container asked for, None when it is not there or not running."""
+        """Inspect the requested container; None if it is not there or not running."""
         if self.request.container is None or self._host.engine is None:
             return None
         call = self._call()
@@ -91,7 +110,7 @@ class Inspection:
 
     @cached_property
     def reference(self) -> str | None:
-        """The image's name; None when none was named and the usual base is not in the store."""
+        """The image's name; None if none was named and the usual base is not in the store."""
         if self.inspected is not None:
             return str(self.inspected["Image"])
         if self.request.image is not None:
@@ -108,7 +127,7 @@ class Inspection:
 
     @cached_property
     def python(self) -> str | None:
-        """An interpreter >= 3.8 inside, None when there is none."""
+        """An interpreter >= 3.8 inside; None if there is none."""
         if self.request.python is not None:
             return self.request.python
         if self.is_process:
@@ -138,11 +157,9 @@ class Inspection:
 
     @cached_property
     def injection(self) -> InjectionPlan:
-        """How the GPUs get in. Raises GpuContractError when there is no way."""
+        """Choose how the GPUs get in. Raises GpuContractError if there is no way."""
         assert self._host.engine is not None
         return injection.choose(self._host.engine, self.gpus, self._host.driver)
-
-    # ------------------------------------------------------------------ looks
 
     @cached_property
     def still(self) -> dict[str, Any]:
@@ -263,10 +280,23 @@ class Inspection:
 
 
 def _given(inspected: Mapping[str, Any], every: Sequence[Gpu]) -> tuple[Gpu, ...]:
-    """GPUs that a running container was asked to have; all of them when it does not say."""
+    """Return the GPUs that a running container requested; all of them if it names none."""
     host = inspected.get("HostConfig") or {}
     ids = [id for request in host.get("DeviceRequests") or [] for id in request.get("DeviceIDs") or []]
     ids += [device.get("PathOnHost", "") for device in host.get("Devices") or []]
     ids = [re.sub(r"^/dev/nvidia(\d+)$|^nvidia\.com/gpu=", r"\1", str(id)) for id in ids]
     named = tuple(gpu for gpu in every if {gpu.uuid, str(gpu.minor if gpu.minor is not None else gpu.index)} & set(ids))
     return named or tuple(every)
+
+
+def modules() -> dict[str, tuple[bool, str]]:
+    """Return name → (is a package, its text) of the modules that the inspection imports: probe and pynvml."""
+    package = Path(seatrial.__file__).parent
+    found = {"seatrial": (True, "")}
+    for file in sorted((package / "probe").glob("*.py")):
+        name = "seatrial.probe" + ("" if file.stem == "__init__" else f".{file.stem}")
+        found[name] = (file.stem == "__init__", file.read_text())
+    spec = importlib.util.find_spec("pynvml")
+    if spec is not None and spec.origin is not None:
+        found["pynvml"] = (False, Path(spec.origin).read_text())
+    return found

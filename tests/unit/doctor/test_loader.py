@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from seatrial.doctor.facts.loader import LOADER, modules
+from seatrial.doctor.inspection import LOADER, modules
 
 
 @pytest.mark.parametrize("gpus", [False, True])

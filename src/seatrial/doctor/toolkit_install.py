@@ -1,4 +1,4 @@
-"""How the NVIDIA Container Toolkit is installed on this distribution, and how one gets off what came before it.
+"""Commands that install the NVIDIA Container Toolkit on this distribution, and Docker's daemon.json.
 
 Source: https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html, read in November
 2026: one repository for every distribution of a package format, its key in a keyring of its own.
@@ -6,18 +6,27 @@ Source: https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest
 
 from __future__ import annotations
 
+import json
 import shlex
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
 
-from seatrial.doctor.facts.machine import Machine
+from seatrial.errors import EngineError
 from seatrial.findings.finding import GENERATE_CDI
+
+if TYPE_CHECKING:
+    from seatrial.doctor.machine import Machine
 
 REPOSITORY = "https://nvidia.github.io/libnvidia-container"
 KEYRING = "/usr/share/keyrings/nvidia-container-toolkit-keyring.gpg"
 LIST = "/etc/apt/sources.list.d/nvidia-container-toolkit.list"
 
+DAEMON_JSON = "/etc/docker/daemon.json"
+SNAP_DAEMON_JSON = "/var/snap/docker/current/config/daemon.json"
+
 
 def toolkit_steps(machine: Machine) -> str:
-    """The commands for this distribution, in one line. They need root and the network; doctor prints them only."""
+    """Return this distribution's commands in one line. They need root and the network: doctor only prints them."""
     return " && ".join(_toolkit_steps(machine))
 
 
@@ -70,7 +79,7 @@ def _zypper() -> tuple[str, ...]:
 
 
 def _leave_old(machine: Machine) -> tuple[str, ...]:
-    """Off nvidia-docker2 and apt-key: its list files conflict with the new one, its key is no longer read."""
+    """Return commands that remove nvidia-docker2 and apt-key's key: their list files conflict with the new one."""
     folder = "/etc/apt/sources.list.d"
     old = [
         name
@@ -86,3 +95,45 @@ def _leave_old(machine: Machine) -> tuple[str, ...]:
     if any("nvidia" in name for name in machine.names("/etc/apt/trusted.gpg.d")):
         commands.append("sudo rm -f /etc/apt/trusted.gpg.d/*nvidia*")
     return tuple(commands)
+
+
+def daemon_json_path(machine: Machine) -> str:
+    """Return the daemon.json of this machine's Docker; a rootless one has its own under the user's home."""
+    docker = machine.docker
+    if docker is not None and docker.snap:
+        return SNAP_DAEMON_JSON
+    if docker is not None and docker.rootless:
+        home = machine.host.env.get("XDG_CONFIG_HOME") or f"{machine.host.env.get('HOME', '')}/.config"
+        return str(PurePath(home) / "docker" / "daemon.json")
+    return DAEMON_JSON
+
+
+def merged(text: str, wanted: dict[str, Any]) -> str:
+    """Merge ``wanted`` into the file's text, table by table; every other key stays, in its place.
+
+    Raises EngineError for a file that does not hold a JSON object.
+    """
+    try:
+        settings = json.loads(text) if text.strip() else {}
+    except ValueError as error:
+        raise EngineError(f"daemon.json is not valid JSON: {error}", run=f"sudoedit {DAEMON_JSON}") from error
+    if not isinstance(settings, dict):
+        raise EngineError("daemon.json is not a JSON object", run=f"sudoedit {DAEMON_JSON}")
+    return json.dumps(_merge(settings, wanted), indent=_indent(text)) + "\n"
+
+
+def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    result = dict(old)
+    for key, value in new.items():
+        before = result.get(key)
+        result[key] = _merge(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
+    return result
+
+
+def _indent(text: str) -> int | str:
+    """Return the file's indentation, so that the difference shows the change alone."""
+    for line in text.splitlines()[1:]:
+        space = line[: len(line) - len(line.lstrip())]
+        if space:
+            return space if "\t" in space else len(space)
+    return 4

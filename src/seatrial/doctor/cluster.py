@@ -1,4 +1,4 @@
-"""What a Kubernetes cluster says of its GPUs, read once (extra ``k8s``), as plain objects."""
+"""Facts of a Kubernetes cluster's GPUs, read once (extra ``k8s``), as plain objects."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from seatrial.backends.kubernetes import client
 from seatrial.backends.kubernetes.client import read_kubeconfig
 from seatrial.errors import EngineUnavailableError, SeatrialError, printable
+from seatrial.system.host import Host
 
 #: For all questions together; a cluster that is well answers each in 0.1 s.
 ANSWER_S = 6.0
@@ -20,7 +21,7 @@ RESOURCE = "nvidia.com/"
 
 
 class ClusterError(Exception):
-    """The cluster could not be asked; the text is one sentence.
+    """The cluster could not be read; the text is one sentence.
 
     Attributes:
         installable: the reason is that kr8s is not installed.
@@ -33,7 +34,7 @@ class ClusterError(Exception):
 
 @dataclass(frozen=True)
 class Cluster:
-    """Objects as the API gives them; only those that say something about GPUs are looked at."""
+    """Holds the API's objects that concern GPUs."""
 
     server: str
     nodes: list[dict[str, Any]] = field(default_factory=list)
@@ -42,7 +43,7 @@ class Cluster:
     runtime_classes: list[dict[str, Any]] = field(default_factory=list)
 
     def gpus(self, kind: str) -> dict[str, int]:
-        """Node → GPUs; ``kind`` is ``capacity`` or ``allocatable``. Nodes without the resource are left out."""
+        """Return node → GPUs; ``kind`` is ``capacity`` or ``allocatable``. Nodes without the resource are left out."""
         found = {}
         for node in self.nodes:
             resources = (node.get("status") or {}).get(kind) or {}
@@ -52,33 +53,33 @@ class Cluster:
         return found
 
     def requested(self) -> int:
-        """GPUs of pods that have a node and have not ended."""
-        total = 0
-        for pod in self.pods:
-            phase = (pod.get("status") or {}).get("phase")
-            if (pod.get("spec") or {}).get("nodeName") and phase in ("Pending", "Running"):
-                total += pod_gpus(pod)
-        return total
+        """Count the GPUs of pods that have a node and have not ended."""
+        return sum(
+            pod_gpus(pod)
+            for pod in self.pods
+            if (pod.get("spec") or {}).get("nodeName")
+            and (pod.get("status") or {}).get("phase") in ("Pending", "Running")
+        )
 
 
 def pod_gpus(pod: Mapping[str, Any]) -> int:
-    """GPUs that a pod's containers ask for together."""
+    """Count the GPUs that a pod's containers request together."""
     limits = [
         (one.get("resources") or {}).get("limits") or {} for one in (pod.get("spec") or {}).get("containers") or []
     ]
     return sum(int(value) for limit in limits for name, value in limit.items() if name.startswith(RESOURCE))
 
 
-def kubeconfig(environ: Mapping[str, str], root: str = "") -> str | None:
-    """The kubeconfig's path, None when there is none."""
-    named = [path for path in environ.get("KUBECONFIG", "").split(":") if path]
-    usual = f"{environ.get('HOME', '')}/.kube/config"
+def kubeconfig(host: Host, root: str = "") -> str | None:
+    """Return the kubeconfig's path; None if there is none."""
+    named = [path for path in host.env.get("KUBECONFIG", "").split(":") if path]
+    usual = f"{host.env.get('HOME', '')}/.kube/config"
     return next((path for path in [*named, usual] if Path(root + path).is_file()), None)
 
 
 def read(path: str) -> Cluster:
     """Ask the cluster of a kubeconfig. Raises ClusterError."""
-    door = client.Cluster({"KUBECONFIG": path})
+    door = client.Cluster(Host({"KUBECONFIG": path}))
     deadline = time.monotonic() + ANSWER_S
     return Cluster(
         server=_server(path),
@@ -98,9 +99,9 @@ def _items(door: client.Cluster, path: str, deadline: float) -> list[dict[str, A
         raise ClusterError(f"no answer to {path} within {ANSWER_S:g} s") from error
     except EngineUnavailableError as error:
         raise ClusterError(error.message, installable="kr8s" in error.message) from error
-    except Exception as error:  # whatever signing in lets through: httpx, TLS, a kubeconfig that is no YAML
-        said = (str(error).strip() or "no message").splitlines()[0]
-        raise ClusterError(said if isinstance(error, SeatrialError) else f"{type(error).__name__}: {said}") from error
+    except Exception as error:  # any error of signing in: httpx, TLS, a kubeconfig that is not YAML
+        line = (str(error).strip() or "no message").splitlines()[0]
+        raise ClusterError(line if isinstance(error, SeatrialError) else f"{type(error).__name__}: {line}") from error
     return items
 
 
@@ -108,6 +109,7 @@ def _server(path: str) -> str:
     """The address in the kubeconfig, for the report."""
     try:
         config = read_kubeconfig(Path(path))
-        return printable(str(config["clusters"][0]["cluster"]["server"]))
-    except (SeatrialError, LookupError):
+        server = config["clusters"][0]["cluster"]["server"]
+        return printable(server) if isinstance(server, str) and server.strip() else path
+    except (SeatrialError, LookupError, TypeError):
         return path

@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from fakes import FakeGpu
-from machines import UUID, VERSION, HealthGpu, Host, healthy
+from machines import UUID, VERSION, FakeHost, HealthGpu, healthy
 from seatrial.backends.containers.cdi import read_specs
-from seatrial.doctor.fixing import fixes
-from seatrial.doctor.fixing.cdi_spec import minimum_version, to_yaml
+from seatrial.doctor import fix
+from seatrial.doctor.cdi_spec import minimum_version, to_yaml
 from seatrial.errors import GpuContractError
 
 #: Published by the CDI project; beside the repository on development machines.
@@ -21,7 +21,7 @@ SCHEMAS = Path(__file__).parents[4] / "shared" / "schemas"
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Host:
+def host(tmp_path: Path) -> FakeHost:
     return healthy(tmp_path)
 
 
@@ -29,8 +29,8 @@ def nodes(edits: dict[str, Any]) -> list[str]:
     return [node["path"] for node in edits.get("deviceNodes", ())]
 
 
-def test_one_gpu(host: Host) -> None:
-    spec = fixes.spec_of(host.machine())
+def test_one_gpu(host: FakeHost) -> None:
+    spec = fix.spec_of(host.machine())
     assert [device["name"] for device in spec["devices"]] == ["0", UUID, "all"]
     assert all(nodes(device["containerEdits"]) == ["/dev/nvidia0"] for device in spec["devices"])
     common = spec["containerEdits"]
@@ -45,14 +45,14 @@ def test_one_gpu(host: Host) -> None:
     assert spec["cdiVersion"] == "0.5.0"  # for the names that begin with a digit
 
 
-def test_it_is_valid_by_the_published_schema(host: Host) -> None:
+def test_it_is_valid_by_the_published_schema(host: FakeHost) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     if not SCHEMAS.is_dir():
         pytest.skip("the CDI schema is not here")
     from referencing import Registry, Resource
 
     host.two_gpus()
-    spec = yaml.safe_load(to_yaml(fixes.spec_of(host.machine())))
+    spec = yaml.safe_load(to_yaml(fix.spec_of(host.machine())))
     definitions = Resource.from_contents(
         json.loads((SCHEMAS / "defs.json").read_text()), default_specification=_draft7()
     )
@@ -70,11 +70,11 @@ def _draft7() -> Any:
     return DRAFT7
 
 
-def test_our_reader_takes_it_and_misses_nothing(host: Host, tmp_path: Path) -> None:
+def test_our_reader_takes_it_and_misses_nothing(host: FakeHost, tmp_path: Path) -> None:
     host.two_gpus()
     folder = tmp_path / "specs"
     folder.mkdir()
-    (folder / "nvidia.yaml").write_text(to_yaml(fixes.spec_of(host.machine())))
+    (folder / "nvidia.yaml").write_text(to_yaml(fix.spec_of(host.machine())))
     specs = read_specs([folder])
     assert {f"nvidia.com/gpu={name}" for name in ("0", "1", "all", UUID)} <= set(specs.names)
     [every] = [device for device in specs.devices if device.name.endswith("=all")]
@@ -82,41 +82,41 @@ def test_our_reader_takes_it_and_misses_nothing(host: Host, tmp_path: Path) -> N
     assert all((host.root / path.lstrip("/")).exists() for path in every.host_paths)
 
 
-def test_a_slice_brings_its_rights_and_its_parent_is_no_device(host: Host) -> None:
+def test_a_slice_brings_its_rights_and_its_parent_is_no_device(host: FakeHost) -> None:
     parent = HealthGpu()
     parent.slices = [FakeGpu(uuid="MIG-1", name="NVIDIA H200 MIG 1g.18gb", parent=parent)]
     host.gpus[:] = [parent]
     base = "/proc/driver/nvidia/capabilities/gpu0/mig/gi1"
     host.write(f"{base}/access", "DeviceFileMinor: 12\nDeviceFileMode: 444\n")
     host.write(f"{base}/ci0/access", "DeviceFileMinor: 13\nDeviceFileMode: 444\n")
-    spec = fixes.spec_of(host.machine())
+    spec = fix.spec_of(host.machine())
     assert [device["name"] for device in spec["devices"]] == ["0:0", "MIG-1", "all"]
     rights = ["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap12", "/dev/nvidia-caps/nvidia-cap13"]
     assert nodes(spec["devices"][0]["containerEdits"]) == rights
 
 
-def test_wsl_has_one_device_for_all(host: Host) -> None:
+def test_wsl_has_one_device_for_all(host: FakeHost) -> None:
     from unit.doctor.test_breaks import wsl
 
     wsl(host)
     host.gpus.clear()
-    spec = fixes.spec_of(host.machine())
+    spec = fix.spec_of(host.machine())
     assert [device["name"] for device in spec["devices"]] == ["all"]
     assert nodes(spec["devices"][0]["containerEdits"]) == ["/dev/dxg"]
     assert spec["cdiVersion"] == "0.3.0"
 
 
 @pytest.mark.parametrize("path", ["/dev/nvidia-uvm", "/proc/driver/nvidia/version"])
-def test_an_incomplete_driver_is_refused(host: Host, path: str) -> None:
+def test_an_incomplete_driver_is_refused(host: FakeHost, path: str) -> None:
     host.remove(path)
     with pytest.raises(GpuContractError) as raised:
-        fixes.spec_of(host.machine())
+        fix.spec_of(host.machine())
     assert path in str(raised.value.cause)
 
 
 def test_a_machine_without_gpus_is_refused(tmp_path: Path) -> None:
     with pytest.raises(GpuContractError):
-        fixes.spec_of(Host(tmp_path, []).machine())
+        fix.spec_of(FakeHost(tmp_path, []).machine())
 
 
 @pytest.mark.parametrize(

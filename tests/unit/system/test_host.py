@@ -8,49 +8,46 @@ from pathlib import Path
 import pytest
 
 from seatrial.errors import DiskError
-from seatrial.system import state
-from seatrial.system.state import state_folder
+from seatrial.system.host import Host
 
 
 @pytest.fixture(autouse=True)
 def last_resort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where /var/tmp would be used, in a folder of the test's."""
     place = tmp_path / "var-tmp" / f"seatrial-{os.getuid()}"
-    real = state._candidates
-
-    def candidates(environ: dict[str, str]) -> list[Path]:
-        return [place if str(found).startswith("/var/tmp/") else found for found in real(environ)]
-
-    monkeypatch.setattr(state, "_candidates", candidates)
+    real = Host._state_candidates
+    monkeypatch.setattr(
+        Host, "_state_candidates", lambda self: [place if str(at).startswith("/var/tmp/") else at for at in real(self)]
+    )
     return place
 
 
 def test_the_first_that_is_named(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path / "home")}
-    assert state_folder(environ) == tmp_path / "home" / ".local" / "state" / "seatrial"
+    assert Host(environ).state_folder == tmp_path / "home" / ".local" / "state" / "seatrial"
     environ["XDG_STATE_HOME"] = str(tmp_path / "xdg")
-    assert state_folder(environ) == tmp_path / "xdg" / "seatrial"
+    assert Host(environ).state_folder == tmp_path / "xdg" / "seatrial"
     environ["SEATRIAL_STATE"] = str(tmp_path / "chosen")
-    assert state_folder(environ) == tmp_path / "chosen"
+    assert Host(environ).state_folder == tmp_path / "chosen"
 
 
 def test_it_is_its_owners_alone(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        assert state_folder({"SEATRIAL_STATE": str(tmp_path / "s")}).stat().st_mode & 0o777 == 0o700
+        assert Host({"SEATRIAL_STATE": str(tmp_path / "s")}).state_folder.stat().st_mode & 0o777 == 0o700
     finally:
         os.umask(before)
 
 
 @pytest.mark.parametrize("environ", [{}, {"HOME": ""}, {"HOME": "relative"}, {"XDG_STATE_HOME": "relative"}])
 def test_without_a_home_there_is_a_last_resort(environ: dict[str, str], last_resort: Path) -> None:
-    assert state_folder(environ) == last_resort
+    assert Host(environ).state_folder == last_resort
 
 
 def test_a_home_that_cannot_be_written_is_passed_over(tmp_path: Path, last_resort: Path) -> None:
     (tmp_path / "file").touch()
-    assert state_folder({"HOME": str(tmp_path / "file")}) == last_resort
-    assert state_folder({"HOME": "/proc/1"}) == last_resort
+    assert Host({"HOME": str(tmp_path / "file")}).state_folder == last_resort
+    assert Host({"HOME": "/proc/1"}).state_folder == last_resort
 
 
 @pytest.mark.parametrize("kind", ["file", "dangling", "link"])
@@ -63,7 +60,7 @@ def test_a_place_that_was_chosen_and_is_none_is_an_error_and_not_replaced(tmp_pa
         "link": lambda: place.symlink_to(tmp_path / "elsewhere"),
     }[kind]()
     with pytest.raises(DiskError, match="Cannot use the state folder") as refused:
-        state_folder({"SEATRIAL_STATE": str(place), "HOME": str(tmp_path)})
+        _ = Host({"SEATRIAL_STATE": str(place), "HOME": str(tmp_path)}).state_folder
     assert "export SEATRIAL_STATE=" in (refused.value.run or "")
     assert not (tmp_path / "nowhere").exists() and list((tmp_path / "elsewhere").iterdir()) == []
 
@@ -75,10 +72,10 @@ def test_a_folder_that_another_user_has_prepared_is_not_used(last_resort: Path) 
     last_resort.mkdir(parents=True, mode=0o777)
     os.chown(last_resort, 1001, 1001)
     with pytest.raises(DiskError, match="belongs to another user"):
-        state_folder({})
+        _ = Host({}).state_folder
 
 
 def test_a_folder_that_others_could_write_is_shut(tmp_path: Path) -> None:
     (tmp_path / "s").mkdir()
     (tmp_path / "s").chmod(0o777)
-    assert state_folder({"SEATRIAL_STATE": str(tmp_path / "s")}).stat().st_mode & 0o777 == 0o755
+    assert Host({"SEATRIAL_STATE": str(tmp_path / "s")}).state_folder.stat().st_mode & 0o777 == 0o755

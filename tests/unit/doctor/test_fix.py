@@ -14,18 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from machines import SPEC, Host, docker_info, healthy
+from machines import SPEC, FakeHost, docker_info, healthy
 from seatrial.doctor.examine import examine
-from seatrial.doctor.facts.daemon_json import merged
-from seatrial.doctor.fixing.apply_fixes import apply_fixes, undo
-from seatrial.doctor.fixing.change import Change, Journal
-from seatrial.doctor.fixing.fixes import changes_for
+from seatrial.doctor.fix import Change, Journal, apply_fixes, changes_for, undo
+from seatrial.doctor.toolkit_install import merged
 from seatrial.errors import DiskError, EngineError, UsageError
+from seatrial.system.host import Host
 from unit.doctor.test_breaks import docker_takes_cdi, spec, spec_of_an_older_driver, without_toolkit
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Host:
+def host(tmp_path: Path) -> FakeHost:
     made = healthy(tmp_path / "root")
     made.environ["XDG_STATE_HOME"] = str(tmp_path / "state")
     return made
@@ -40,7 +39,7 @@ def said(screen: Console) -> str:
     return screen.file.getvalue()
 
 
-def fix(host: Host, *, answer: str = "") -> tuple[int, str]:
+def fix(host: FakeHost, *, answer: str = "") -> tuple[int, str]:
     """Say yes to every question with these words in it; the number of changes, and what was printed."""
     screen, machine = console(), host.machine()
     made = apply_fixes(examine(machine), machine, screen, lambda question: answer in question)
@@ -79,7 +78,7 @@ def test_nothing_is_merged_into_what_is_no_object(text: str) -> None:
         merged(text, {"a": 1})
 
 
-def test_cdi_is_turned_on_without_dropping_features_and_taken_back(host: Host) -> None:
+def test_cdi_is_turned_on_without_dropping_features_and_taken_back(host: FakeHost) -> None:
     docker_takes_cdi(host)
     spec(host)
     before = '{"features": {"containerd-snapshotter": true}, "log-driver": "local"}'
@@ -97,13 +96,13 @@ def test_cdi_is_turned_on_without_dropping_features_and_taken_back(host: Host) -
     }
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     assert ("systemctl", "restart", "docker") in host.asked and "Docker was restarted" in text
-    undo(console(), host.environ)
+    undo(console(), Host(host.environ))
     assert path.read_text() == before
     with pytest.raises(UsageError, match="no fix to undo"):
-        undo(console(), host.environ)
+        undo(console(), Host(host.environ))
 
 
-def test_an_engine_with_running_containers_is_not_restarted(host: Host) -> None:
+def test_an_engine_with_running_containers_is_not_restarted(host: FakeHost) -> None:
     without_toolkit(host)
     host.write("/usr/bin/nvidia-container-runtime")  # the package is there, and was never registered
     host.docker = docker_info(Runtimes={"runc": {"path": "runc"}}, ContainersRunning=3)
@@ -114,7 +113,7 @@ def test_an_engine_with_running_containers_is_not_restarted(host: Host) -> None:
     assert runtimes == {"nvidia": {"args": [], "path": "nvidia-container-runtime"}}
 
 
-def test_what_is_not_agreed_to_is_not_written(host: Host) -> None:
+def test_what_is_not_agreed_to_is_not_written(host: FakeHost) -> None:
     spec_of_an_older_driver(host)
     before = (host.root / SPEC.lstrip("/")).read_text()
     made, text = fix(host, answer="no such question")
@@ -122,38 +121,38 @@ def test_what_is_not_agreed_to_is_not_written(host: Host) -> None:
     assert (host.root / SPEC.lstrip("/")).read_text() == before
 
 
-def test_a_stale_spec_is_written_anew_and_then_fresh(host: Host) -> None:
+def test_a_stale_spec_is_written_anew_and_then_fresh(host: FakeHost) -> None:
     spec_of_an_older_driver(host)
     assert fix(host)[0] == 1
     again = {result.check.id: result.verdict for result in examine(host.machine())}
     assert again["cdi.fresh"].status == "ok" and again["cdi.uvm"].status == "ok"
     assert changes_for(examine(host.machine()), host.machine()) == []
-    undo(console(), host.environ)
+    undo(console(), Host(host.environ))
     assert "550.54.14" in (host.root / SPEC.lstrip("/")).read_text()
 
 
-def test_a_new_spec_is_removed_by_undo(host: Host) -> None:
+def test_a_new_spec_is_removed_by_undo(host: FakeHost) -> None:
     from unit.doctor.test_breaks import podman_without_a_spec
 
     podman_without_a_spec(host)
     assert fix(host)[0] == 1
     path = host.root / SPEC.lstrip("/")
     assert yaml.safe_load(path.read_text())["kind"] == "nvidia.com/gpu"
-    undo(console(), host.environ)
+    undo(console(), Host(host.environ))
     assert not path.exists()
 
 
-def test_undo_does_not_lose_an_edit_made_since(host: Host) -> None:
+def test_undo_does_not_lose_an_edit_made_since(host: FakeHost) -> None:
     spec_of_an_older_driver(host)
     fix(host)
     path = host.root / SPEC.lstrip("/")
     path.write_text("mine")
     with pytest.raises(DiskError, match="changed after the fix"):
-        undo(console(), host.environ)
+        undo(console(), Host(host.environ))
     assert path.read_text() == "mine"
 
 
-def test_small_shared_memory_is_set_for_all_containers(host: Host) -> None:
+def test_small_shared_memory_is_set_for_all_containers(host: FakeHost) -> None:
     assert isinstance(host.live, dict)
     host.live["shm_bytes"] = 64 * 2**20
     machine = host.machine()
@@ -163,7 +162,7 @@ def test_small_shared_memory_is_set_for_all_containers(host: Host) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root makes device nodes")
-def test_links_by_number_let_systemd_keep_the_gpu(host: Host) -> None:
+def test_links_by_number_let_systemd_keep_the_gpu(host: FakeHost) -> None:
     from unit.doctor.test_breaks import systemd_reload
 
     systemd_reload(host)
@@ -177,7 +176,7 @@ def test_links_by_number_let_systemd_keep_the_gpu(host: Host) -> None:
     assert fix(host)[0] == 2
     assert (host.root / "dev/char/195:0").readlink() == Path("../nvidia0")
     assert {r.check.id: r.verdict.status for r in examine(host.machine())}["toolkit.device-rules"] == "ok"
-    undo(console(), host.environ)
+    undo(console(), Host(host.environ))
     assert list((host.root / "dev/char").iterdir()) == []
 
 
@@ -191,13 +190,13 @@ def test_a_file_that_changed_while_we_asked_is_left_alone(tmp_path: Path) -> Non
     assert path.read_text() == '{"b": 2}'
 
 
-def test_when_one_change_fails_the_others_are_taken_back(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_one_change_fails_the_others_are_taken_back(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = host.root / "one", host.root / "two"
     first.write_text("1")
     changes = [Change(first, "a", "1", "1!"), Change(second, "b", "not what is there", "2!")]
-    monkeypatch.setattr("seatrial.doctor.fixing.apply_fixes.changes_for", lambda results, machine: changes)
+    monkeypatch.setattr("seatrial.doctor.fix.changes_for", lambda results, machine: changes)
     with pytest.raises(DiskError):
         apply_fixes([], host.machine(), console(), lambda question: True)
     assert first.read_text() == "1" and not second.exists()
     with pytest.raises(UsageError):
-        Journal(host.environ).newest()
+        Journal(Host(host.environ)).newest()

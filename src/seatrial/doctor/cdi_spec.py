@@ -38,10 +38,10 @@ def make_spec(
     sockets: Sequence[str] = (),
     machine: str = "x86_64",
 ) -> dict[str, Any]:
-    """The spec, of the lowest version that says it.
+    """Make the spec, of the lowest version that can express it.
 
     Args:
-        gpus: NVML's; a GPU in MIG mode is no device itself, its slices are.
+        gpus: NVML's; of a GPU in MIG mode, its slices are devices, not itself.
         slices: UUID of a slice → itself and its capability nodes.
         sockets: those of SOCKETS that are there.
 
@@ -114,7 +114,7 @@ def _mount(source: str, target: str) -> dict[str, Any]:
 
 
 def minimum_version(spec: Mapping[str, Any]) -> str:
-    """The lowest cdiVersion that has everything the spec uses: an older engine refuses what it does not know.
+    """Return the lowest cdiVersion that has everything in the spec: an older engine refuses unknown keys.
 
     Source: container-device-interface, specs-go/version.go: 0.4.0 mount types; 0.5.0 names that begin with a digit and
     a device's hostPath; 0.6.0 annotations and dots in the class; 0.7.0 additionalGids and intelRdt; 1.1.0 net devices.
@@ -139,6 +139,6 @@ def minimum_version(spec: Mapping[str, Any]) -> str:
 
 
 def to_yaml(spec: Mapping[str, Any]) -> str:
-    """As engines read it; the first line says who wrote it and what to do when the driver changes."""
+    """Return the spec as YAML, with a comment on who wrote it and what to do when the driver changes."""
     head = "# Written by `seatrial doctor --write-cdi`; regenerate after a driver update or a MIG change.\n"
     return head + yaml.safe_dump(dict(spec), sort_keys=False, default_flow_style=False)

@@ -1,0 +1,176 @@
+"""Host: the environment, working directory, user and folders that one command or one call of the Python API has.
+
+Made once, in ``main()`` or by the function of the Python API; nothing else on the host side reads ``os.environ``.
+The state folder holds what seatrial knows of its runs, in a place of the user's that no container is given: plans,
+handles, locks, evidence, receipts and trust in projects. A project's own ``.seatrial`` holds what its containers
+write, and copies for people to look at; nothing in it is believed.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shlex
+import stat
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+
+from seatrial.errors import DiskError, UsageError
+from seatrial.probe.container import Cgroup
+from seatrial.probe.machine import Machine
+
+#: Moves the state folder, e.g. where HOME is on a file system without locks.
+STATE_VARIABLE = "SEATRIAL_STATE"
+
+
+class Host:
+    """One command's view of this machine and its user.
+
+    Attributes:
+        env: the environment; never changed, and secrets that a command makes itself are not in it.
+        secrets: values that take precedence over the environment when a secret is handed over.
+    """
+
+    def __init__(self, env: Mapping[str, str] | None = None, *, secrets: Mapping[str, str] | None = None) -> None:
+        self.env: Mapping[str, str] = dict(os.environ) if env is None else env
+        self.secrets: Mapping[str, str] = secrets or {}
+
+    def secret(self, name: str) -> str:
+        """Return a secret's value, "" if it has none."""
+        return self.secrets.get(name) or self.env.get(name, "")
+
+    def with_secrets(self, secrets: Mapping[str, str]) -> Host:
+        """Return a host that has these secrets too."""
+        return Host(self.env, secrets={**self.secrets, **secrets})
+
+    def with_env(self, env: Mapping[str, str]) -> Host:
+        """Return a host with these variables besides its own."""
+        return Host({**self.env, **env}, secrets=self.secrets)
+
+    @cached_property
+    def uid(self) -> int:
+        return os.getuid()
+
+    @cached_property
+    def gid(self) -> int:
+        return os.getgid()
+
+    @cached_property
+    def user_name(self) -> str:
+        try:
+            return pwd.getpwuid(self.uid).pw_name
+        except KeyError:
+            return self.env.get("USER") or "user"
+
+    @cached_property
+    def memory_bytes(self) -> int | None:
+        """Memory that this process may use, or the machine's; None if unknown."""
+        return Cgroup().memory_limit_bytes() or Machine().read()["memory_total_bytes"]
+
+    @cached_property
+    def most_pids(self) -> int | None:
+        """Processes and threads that the machine can have: the smaller of the kernel's two limits; None if unknown."""
+        try:
+            return min(int(Path("/proc/sys/kernel", name).read_text()) for name in ("pid_max", "threads-max"))
+        except (OSError, ValueError):
+            return None
+
+    def client_call(self, engine: str) -> list[str]:
+        """Return an engine's program and global options: ``SEATRIAL_DOCKER`` or ``SEATRIAL_PODMAN``, or its name.
+
+        Raises UsageError: the variable is not a command line.
+        """
+        variable = f"SEATRIAL_{engine.upper()}"
+        try:
+            return shlex.split(self.env.get(variable, "")) or [engine]
+        except ValueError as error:
+            raise UsageError(
+                f"{variable} is not a valid command line: {error}",
+                cause=f"its value is {self.env[variable]!r}",
+                run=f"unset {variable}",
+            ) from error
+
+    @cached_property
+    def state_folder(self) -> Path:
+        """``$SEATRIAL_STATE``, ``$XDG_STATE_HOME/seatrial`` or ``~/.local/state/seatrial``; made with mode 0700.
+
+        An existing folder must be the user's; nobody else can write it afterwards. Without a HOME that can be written:
+        ``/var/tmp/seatrial-<uid>``, which outlives a restart of the machine.
+
+        Raises DiskError: none of them can be made, or the folder belongs to another user.
+        """
+        trouble: OSError | None = None
+        candidates = self._state_candidates()
+        for candidate in candidates:
+            try:
+                candidate.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as error:
+                trouble = trouble or error
+                continue
+            status = candidate.lstat()
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and os.access(candidate, os.W_OK):
+                if status.st_mode & 0o022:
+                    candidate.chmod(stat.S_IMODE(status.st_mode) & ~0o022)
+                return candidate.resolve()
+        why = trouble.strerror if trouble else "it belongs to another user"
+        raise DiskError(
+            f"Cannot use the state folder {candidates[0]}: {why}",
+            cause="seatrial keeps its plans and receipts there, inaccessible to containers",
+            run=f"export {STATE_VARIABLE}=/path/to/your/folder",
+        )
+
+    @cached_property
+    def cache_folder(self) -> Path:
+        """``$XDG_CACHE_HOME/seatrial`` or ``~/.cache/seatrial``; made if missing.
+
+        It holds downloads and compiled kernels, which a run can do without and makes again. Without a HOME that can be
+        written: ``/var/tmp/seatrial-cache-<uid>``. A relative path is ignored, as in the XDG base directory
+        specification: https://specifications.freedesktop.org/basedir-spec/latest/
+
+        Raises DiskError: none of them can be made, or all belong to another user.
+        """
+        candidates = self._folders("XDG_CACHE_HOME", self.env.get("HOME") or _account_home(), ".cache")
+        candidates.append(Path(f"/var/tmp/seatrial-cache-{os.getuid()}"))
+        for candidate in candidates:
+            if _is_usable(candidate):
+                return candidate
+        raise DiskError(
+            f"No cache folder is writable: {', '.join(map(str, candidates))} cannot be written",
+            run="export XDG_CACHE_HOME=/path/to/your/folder",
+        )
+
+    def _state_candidates(self) -> list[Path]:
+        if chosen := self.env.get(STATE_VARIABLE):
+            return [Path(os.path.abspath(chosen))]  # noqa: PTH100  resolve() would follow a link before it is checked
+        found = self._folders("XDG_STATE_HOME", self.env.get("HOME", ""), ".local/state")
+        return [*found, Path(f"/var/tmp/seatrial-{os.getuid()}")]
+
+    def _folders(self, variable: str, home: str, usual: str) -> list[Path]:
+        found = []
+        if (xdg := self.env.get(variable, "")).startswith("/"):
+            found.append(Path(xdg) / "seatrial")
+        if home.startswith("/"):
+            found.append(Path(home) / usual / "seatrial")
+        return found
+
+
+def _account_home() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return ""
+
+
+def _is_usable(folder: Path) -> bool:
+    """Return True if it exists or can be made, and is this user's: another could put an agent of his own there.
+
+    Links are judged by who made them: anybody may make one in /var/tmp.
+    """
+    try:
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
+        owners = {folder.lstat().st_uid, folder.parent.lstat().st_uid}
+    except OSError:
+        return False
+    return owners <= {os.getuid(), 0} and os.access(folder, os.W_OK)

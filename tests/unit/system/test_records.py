@@ -1,0 +1,116 @@
+"""Records: whole or absent, whoever else writes into their folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from seatrial.errors import DiskError, UntrustedPathError
+from seatrial.system.records import MAX_BYTES, Folder, Process
+
+
+class Model(BaseModel):
+    size: int
+
+
+@dataclass
+class Plain:
+    size: int
+
+
+@pytest.mark.parametrize("value", [Model(size=3), Plain(3), {"size": 3}, '{"size": 3}', b'{"size": 3}'])
+def test_a_written_record_is_read_back_and_is_its_owners_alone(tmp_path: Path, value: object) -> None:
+    folder = Folder(tmp_path)
+    folder.write("a.json", value)
+    assert folder.read("a.json", Model) == Model(size=3) and folder.read("a.json", dict) == {"size": 3}
+    assert (tmp_path / "a.json").stat().st_mode & 0o777 == 0o600
+    assert folder.has("a.json") and folder.names("*.json") == ["a.json"]
+    folder.remove("a.json")
+    folder.remove("a.json")
+    assert not folder.has("a.json") and folder.read("a.json", Model) is None
+
+
+HOSTILE: dict[str, Callable[[Path], object]] = {
+    "a FIFO": os.mkfifo,
+    "a folder": Path.mkdir,
+    "a link": lambda path: path.symlink_to(path.parent / "theirs.json"),
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+    "nested too deep": lambda path: path.write_text("[" * 200_000 + "]" * 200_000),
+    "not UTF-8": lambda path: path.write_bytes(b'{"\xff": 1}'),
+    "not JSON": lambda path: path.write_text("{"),
+    "of another type": lambda path: path.write_text('{"size": "x"}'),
+    "empty": Path.touch,
+    "too large": lambda path: path.write_bytes(b" " * (MAX_BYTES + 1)),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_record_that_cannot_be_believed_is_none(tmp_path: Path, name: str) -> None:
+    (tmp_path / "theirs.json").write_text('{"size": 3}')
+    HOSTILE[name](tmp_path / "a.json")
+    assert Folder(tmp_path).read("a.json", Model) is None
+
+
+def test_another_users_file_is_not_read_where_that_matters(tmp_path: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can make another user's file")
+    (tmp_path / "a.json").write_text('{"size": 3}')
+    os.chown(tmp_path / "a.json", 1001, 1001)
+    assert Folder(tmp_path).read("a.json", Model) == Model(size=3)
+    with pytest.raises(UntrustedPathError, match="another user"):
+        Folder(tmp_path, own=True).load("a.json")
+
+
+def test_a_missing_folder_has_no_records_and_takes_none(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "gone")
+    assert folder.names("*") == [] and folder.read("a.json", dict) is None
+    with pytest.raises(DiskError):
+        folder.write("a.json", {})
+    with pytest.raises(DiskError), folder.lock(".lock"):
+        pass
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_changes_under_the_lock_are_not_lost(tmp_path: Path, shared: bool) -> None:
+    folder = Folder(tmp_path, mode=0o644 if shared else 0o600, shared=shared)
+    folder.write("n.json", 0)
+
+    def count() -> None:
+        for _ in range(20):
+            with folder.lock(".lock"):
+                folder.write("n.json", json.loads(folder.load("n.json")) + 1)
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert json.loads(folder.load("n.json")) == 80
+    assert (tmp_path / ".lock").stat().st_mode & 0o777 == (0o644 if shared else 0o600)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path, shared: bool) -> None:
+    (tmp_path / ".lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises((DiskError, UntrustedPathError)), Folder(tmp_path, shared=shared).lock(".lock"):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_process_is_alive_until_it_ends_and_another_of_its_pid_is_another(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        process = Process.of(child.pid)
+        assert process is not None and process.is_alive()
+        assert not Process(child.pid, process.started_ticks + 1).is_alive()
+        Folder(tmp_path).write("p.json", process)
+        assert Folder(tmp_path).read("p.json", Process.from_json) == process
+        child.kill()
+    assert not process.is_alive() and Process.of(child.pid) is None and Process.this().is_alive()
