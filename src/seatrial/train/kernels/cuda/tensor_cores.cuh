@@ -1,9 +1,5 @@
-"""CUDA text for Tensor Cores in bf16, which kernels put behind nvrtc.REALS[torch.bfloat16].
-
-Source: PTX ISA, "ldmatrix" and "mma.m16n8k16". On a CPU the tests bring functions of the same names.
-"""
-
-TENSOR_CORES = """
+// Tensor Cores in bf16. Source: PTX ISA, "ldmatrix" and "mma.m16n8k16". The emulator of the tests has functions of the
+// same names.
 #ifdef ON_CPU
 static unsigned pair(float low, float high) { return (unsigned)real(low) | (unsigned)real(high) << 16; }
 #else
@@ -32,19 +28,3 @@ __device__ void multiply(float* sums, const unsigned* a, const unsigned* b) {
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 #endif
-"""
-
-#: Behind nvrtc.EIGHT. Source: PTX ISA, "cp.async".
-COPIES = """
-#ifdef ON_CPU
-static void copy(Real* to, const Real* from, bool there) { *(Eight*)to = there ? *(const Eight*)from : Eight{}; }
-static void copied() {}
-#else
-// 16 bytes into shared memory while the thread goes on; zeros where nothing is there. copied: all of this thread's are.
-__device__ void copy(Real* to, const Real* from, bool there) {
-  unsigned address = (unsigned)__cvta_generic_to_shared(to), bytes = there ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(address), "l"(from), "r"(bytes) : "memory");
-}
-__device__ void copied() { asm volatile("cp.async.wait_all;" : : : "memory"); }
-#endif
-"""

@@ -1,27 +1,4 @@
-"""The end of a convolutional classifier: the largest value of each channel, a last layer without bias, its loss.
-
-torch takes some 30 kernels for it and its gradients, of which those of the pool are the longest; here are 4.
-Shapes: B rows, F channels, P places (what is left of height and width), K classes; channels last.
-"""
-
-from __future__ import annotations
-
-from typing import Any
-
-import torch
-from torch import Tensor, nn
-
-from seatrial.train.kernels.nvrtc import EIGHT, FORMATS, channels_last, launch, usable
-from seatrial.train.kernels.sums import sum_rows
-
-#: Rows of one block: one for each warp.
-ROWS = 8
-#: A row's logits lie in a thread's registers; a warp reads eight channels in each lane.
-MOST_CLASSES, BY_CHANNELS, MOST_CHANNELS = 32, 256, 1024
-#: Places that a byte can tell.
-MOST_PLACES = 256
-
-TEXT = """
+#include "real.cuh"
 constexpr int TURNS = F / 256;
 
 // A warp takes a row. features [B][F] and which [B][F]: the largest value and its place. losses [B], slopes [B][K]:
@@ -118,50 +95,3 @@ extern "C" __global__ void pooled_cross_entropy_back(
     for (int k = 0; k < K; k++) parts[k * F + f] = sums[k];
   }
 }
-"""
-
-
-def source(dtype: torch.dtype, features: int, classes: int) -> str:
-    """The kernels' text for one last layer."""
-    return f"{FORMATS[dtype]}constexpr int F = {features}, K = {classes}, ROWS = {ROWS};\n{EIGHT}{TEXT}"
-
-
-class PooledCrossEntropy(torch.autograd.Function):
-    """x [B, F, H, W] channels last, weight [K, F] (fp32), labels [B] → the mean loss with smoothed labels, a scalar.
-
-    The logits are those of the weight times ``times``; products in fp32.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, labels: Tensor, times: float, smoothing: float) -> Tensor:
-        (rows, features), (classes, _), places = x.shape[:2], weight.shape, x.shape[2] * x.shape[3]
-        held = torch.empty(rows, features, dtype=x.dtype, device=x.device)
-        which = torch.empty(rows, features, dtype=torch.int8, device=x.device)
-        losses, slopes = torch.empty(rows, 1, device=x.device), torch.empty(rows, classes, device=x.device)
-        text = source(x.dtype, features, classes)
-        arguments = (x, weight, labels, held, which, losses, slopes, rows, places, times, smoothing)
-        launch(text, "pooled_cross_entropy", -(-rows // ROWS), arguments)
-        ctx.save_for_backward(held, which, weight, slopes)
-        ctx.size, ctx.times = x.shape[2:], times
-        return sum_rows(losses).view(())
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        held, which, weight, slopes = ctx.saved_tensors
-        (rows, features), classes = held.shape, len(weight)
-        blocks = -(-rows // ROWS)
-        dx = channels_last((rows, features, *ctx.size), held, held.dtype)
-        parts = torch.empty(blocks, classes * features, device=held.device)
-        text, places = source(held.dtype, features, classes), ctx.size[0] * ctx.size[1]
-        arguments = (held, which, weight, slopes, grads[0].float(), dx, parts, rows, places, ctx.times)
-        launch(text, "pooled_cross_entropy_back", blocks, arguments)
-        return dx, sum_rows(parts).view(classes, features), None, None, None
-
-
-def takes(x: Tensor, layer: nn.Linear) -> bool:
-    """Whether the kernels can take these features and this layer now."""
-    classes, features = layer.weight.shape
-    few = classes <= MOST_CLASSES and features % BY_CHANNELS == 0 and features <= MOST_CHANNELS
-    ready = usable(x.device) and torch.is_grad_enabled() and x.dtype in FORMATS and layer.bias is None
-    known = x.shape[2] * x.shape[3] <= MOST_PLACES and layer.weight.dtype == torch.float32
-    return few and ready and known and x.is_contiguous(memory_format=torch.channels_last)

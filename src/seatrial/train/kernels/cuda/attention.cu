@@ -1,11 +1,19 @@
-"""CUDA text of attention of packed short texts.
-
-A text has at most 128 tokens, so that queries, keys and values of a head lie in shared memory whole. A block takes one
-text and as many heads of it as make eight tiles of 16 rows: eight of 16 tokens, or one of 128. A warp takes a tile of
-queries; backwards then a tile of keys, whose weights it finds in shared memory, where the queries' warps put them.
-"""
-
-TEXT = """
+#include "real.cuh"
+#include "power.cuh"
+#include "tensor_cores.cuh"
+#include "dropout.cuh"
+// Source: PTX ISA, "cp.async".
+#ifdef ON_CPU
+static void copy(Real* to, const Real* from, bool there) { *(Eight*)to = there ? *(const Eight*)from : Eight{}; }
+static void copied() {}
+#else
+// 16 bytes into shared memory while the thread goes on; zeros where nothing is there. copied: all of this thread's are.
+__device__ void copy(Real* to, const Real* from, bool there) {
+  unsigned address = (unsigned)__cvta_generic_to_shared(to), bytes = there ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(address), "l"(from), "r"(bytes) : "memory");
+}
+__device__ void copied() { asm volatile("cp.async.wait_all;" : : : "memory"); }
+#endif
 constexpr int ROW = 72, MATRIX = 128 * ROW;
 #ifndef ON_CPU
 __device__ void bar_sync(int which, int threads) {
@@ -384,4 +392,3 @@ extern "C" __global__ void __launch_bounds__(256, 2) attention_backward(
     parts[i / 64 * H * 64 + i % 64] = total;
   }
 }
-"""

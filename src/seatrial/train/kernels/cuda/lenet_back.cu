@@ -1,8 +1,6 @@
-"""CUDA text of the classic network's backward pass, from its head to the images. Shapes as in classic_text.py."""
-
-from __future__ import annotations
-
-BACK = """
+#include "real.cuh"
+#include "tensor_cores.cuh"
+#include "lenet.cuh"
 // The gradient of an image's second convolution in shared memory: each place's goes to one of its four pixels.
 __device__ int pixel_of(int place, int choice) {
   return (place / W2 * 2 + choice / 2) * (2 * W2) + place % W2 * 2 + choice % 2;
@@ -212,4 +210,3 @@ extern "C" __global__ void totals(
   for (int other = 1; other < 8; other++) total += across[other][lane];
   out[column] = total * factor;
 }
-"""

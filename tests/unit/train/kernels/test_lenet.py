@@ -10,8 +10,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from seatrial.recipes.mnist import network  # noqa: E402
-from seatrial.train import fused  # noqa: E402
-from seatrial.train.kernels import classic  # noqa: E402
+from seatrial.train.kernels import lenet  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -57,14 +56,13 @@ def test_loss_and_every_gradient(device, height, width, rows):
     model = held_in_bf16(network(height, width, 10)).to(device, memory_format=torch.channels_last)
     exact = copy.deepcopy(model).double()
     images, labels = torch.randn(rows, 1, height, width, device=device), torch.randint(0, 10, (rows,), device=device)
-    loss = fused.run(list(model), images, labels, torch.bfloat16)
-    assert type(loss.grad_fn).__name__ == "ClassicStepBackward"
+    with torch.autocast(device.type, torch.bfloat16):
+        loss = lenet.cross_entropy(model, images, labels)
+    assert type(loss.grad_fn).__name__ == "_OpBackward"
     expected = exact_loss(exact, images, labels)
     assert loss.item() == pytest.approx(expected.item(), rel=1e-4)
-    with torch.no_grad():
-        sizes = classic.Sizes(height, width, 10)
-        assert classic.takes(sizes, list(model), images)
-        predicted = classic.logits(sizes, list(model), images)
+    with torch.no_grad(), torch.autocast(device.type, torch.bfloat16):
+        predicted = lenet.logits(model.eval(), images)
     torch.testing.assert_close(F.cross_entropy(predicted, labels), loss.detach())
     (loss * 3).backward()
     (expected * 3).backward()
@@ -75,8 +73,8 @@ def test_loss_and_every_gradient(device, height, width, rows):
 
 def test_other_networks_are_left_alone():
     layers = list(network(28, 28, 10))
-    assert classic.sizes_of(layers, 28, 28).features == 1600
-    assert classic.sizes_of(layers, 20, 20) is None
+    assert lenet.shape_of(layers, 28, 28).features == 1600
+    assert lenet.shape_of(layers, 20, 20) is None
     layers[3] = nn.Conv2d(32, 64, 3, padding=1)
-    assert classic.sizes_of(layers, 28, 28) is None
-    assert classic.sizes_of(layers[:-1], 28, 28) is None
+    assert lenet.shape_of(layers, 28, 28) is None
+    assert lenet.shape_of(layers[:-1], 28, 28) is None
