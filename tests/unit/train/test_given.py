@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, TensorDataset  # noqa: E402
 
 from seatrial.train import Step, Test, batches, cosine, fit  # noqa: E402
 from seatrial.train.data import batches as batches_file  # noqa: E402
-from seatrial.train.data.images import shuffled  # noqa: E402
+from seatrial.train.data.order import shuffled  # noqa: E402
 from seatrial.train.errors import DataError, InputError  # noqa: E402
 from seatrial.train.saving.checkpoint import checkpoints, load, snapshot  # noqa: E402
 from seatrial.train.saving.rng import seed_all  # noqa: E402

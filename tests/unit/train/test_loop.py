@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from seatrial.train.data.images import StreamedImages  # noqa: E402
+from seatrial.train.data.images import stream_images  # noqa: E402
 from seatrial.train.engine import choose_engine  # noqa: E402
 from seatrial.train.errors import CheckpointError, DivergedError, InputError  # noqa: E402
 from seatrial.train.loop import Outcome, Settings, fit  # noqa: E402
@@ -37,7 +37,7 @@ def train(step: Step, epochs: int = 3, losses: list[float] | None = None, **sett
 def test_resume_within_an_epoch_is_bit_identical(make_step: Make, tmp_path: Path, kind: str) -> None:
     options: dict[str, Any] = {"network": dropout, "schedule": cosine(), "epochs": 3}
     if kind == "streamed":
-        options["source"] = StreamedImages
+        options["source"] = stream_images
     whole = make_step(**options)
     train(whole, checkpoints=tmp_path, every_steps=2, keep=100)
     assert len(checkpoints(tmp_path)) == 3 * 3  # steps 2 and 4 of five, and the end, of every epoch

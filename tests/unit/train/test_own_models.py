@@ -15,7 +15,7 @@ from own_models import OWN, ResNet, classify, pictures  # noqa: E402
 from seatrial.train import Step, Test, batches, cosine, engine, fit  # noqa: E402
 from seatrial.train.capture import NotCapturable, refuse_beforehand  # noqa: E402
 from seatrial.train.data import batches as batches_file  # noqa: E402
-from seatrial.train.data.images import shuffled  # noqa: E402
+from seatrial.train.data.order import shuffled  # noqa: E402
 from seatrial.train.errors import DataError, InputError  # noqa: E402
 from seatrial.train.saving.checkpoint import checkpoints  # noqa: E402
 from seatrial.train.saving.rng import seed_all  # noqa: E402

@@ -18,14 +18,14 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from seatrial.train.errors import FIX_LABEL, DataError, InputError, first_line
 
 #: Examples read twice to see whether they are the same: of a flip of half of them none is noticed once in 10^19.
-LOOKED_AT = 64
+INSPECTED = 64
 #: Examples read at once; no number depends on it.
 READ_TOGETHER = 256
 Collate = Callable[[list[Any]], Any]
 
 
 def map_tensors(change: Callable[..., Tensor], value: Any, *others: Any) -> Any:
-    """``change`` of every tensor of a nesting, together with those at the same place in ``others``."""
+    """Change every tensor of a nesting, together with those at the same place in ``others``."""
     if isinstance(value, Tensor):
         return change(value, *others)
     if isinstance(value, Mapping):
@@ -34,22 +34,22 @@ def map_tensors(change: Callable[..., Tensor], value: Any, *others: Any) -> Any:
     return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
 
 
-def moved(value: Any, device: torch.device) -> Any:
-    """A batch on the device; what a collate has put in it that cannot be moved (lengths, texts) as it is."""
+def to_device(value: Any, device: torch.device) -> Any:
+    """Move a batch to the device; values of a collate that cannot be moved (lengths, texts) stay as they are."""
     if isinstance(value, Tensor):
         return value.to(device, non_blocking=True)
     if callable(to := getattr(value, "to", None)):  # a batch of graphs, a packed sequence, an encoding of texts
         return to(device)
     if isinstance(value, Mapping):
-        return {key: moved(item, device) for key, item in value.items()}
+        return {key: to_device(item, device) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
-        items = [moved(item, device) for item in value]
+        items = [to_device(item, device) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value
 
 
 def part_of(batch: Any, first: int, count: int, rows: int) -> Any:
-    """Rows ``first`` to ``first + count`` of a collate's batch. Raises InputError if the rows cannot be found."""
+    """Take rows ``first`` to ``first + count`` of a collate's batch. Raises InputError if they cannot be found."""
 
     def part(value: Any) -> Any:
         if isinstance(value, Tensor) and value.ndim and len(value) == rows:
@@ -66,14 +66,14 @@ def part_of(batch: Any, first: int, count: int, rows: int) -> Any:
 
 
 def tensors_of(value: Any) -> list[Tensor]:
-    """Every tensor of a nesting."""
+    """Return every tensor of a nesting."""
     found: list[Tensor] = []
     map_tensors(lambda tensor: found.append(tensor) or tensor, value)  # type: ignore[func-returns-value]
     return found
 
 
 def as_arguments(batch: Any) -> tuple[Any, ...]:
-    """A batch as the loss takes it: a tuple or list is several arguments, anything else one."""
+    """Return a batch as the loss takes it: a tuple or list is several arguments, anything else one."""
     return tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
 
 
@@ -82,7 +82,7 @@ def collate(examples: list[Any]) -> Any:
     return default_collate([_picture_as_tensor(example) for example in examples])
 
 
-def check(dataset: Any) -> int:
+def count_examples(dataset: Any) -> int:
     """Return the number of examples. Raises InputError without a map-style data set, DataError for an empty one."""
     if isinstance(dataset, DataLoader):
         raise InputError(
@@ -105,7 +105,7 @@ def check(dataset: Any) -> int:
 
 
 def example(dataset: Any, place: int) -> Any:
-    """One example. Raises DataError that names it where the data set does not give it."""
+    """Read an example. Raises DataError with its place if the data set fails."""
     try:
         return dataset[place]
     except (MemoryError, torch.OutOfMemoryError, DataError):
@@ -133,14 +133,14 @@ def in_one_sentence() -> Iterator[None]:
         raise DataError(message, fix=fix or None) from error
 
 
-def look_at(dataset: Any) -> tuple[Any, bool]:
-    """A batch of a few examples, and whether they come out the same each time: False where they are augmented.
+def inspect_samples(dataset: Any) -> tuple[Any, bool]:
+    """Read a few examples twice; return them as a batch, and False if they differ: they are augmented at random.
 
     Raises:
         DataError: they do not fit together, or hold other values than numbers.
     """
     count = len(dataset)
-    chosen = sorted({place * count // LOOKED_AT for place in range(LOOKED_AT)})
+    chosen = sorted({place * count // INSPECTED for place in range(INSPECTED)})
     with host_random_numbers_kept():
         first = _collated([example(dataset, place) for place in chosen])
         again = _collated([example(dataset, place) for place in chosen])
@@ -150,7 +150,7 @@ def look_at(dataset: Any) -> tuple[Any, bool]:
 
 
 def read(dataset: Any, rows: Sequence[int] | None = None, workers: int = 0) -> Any:
-    """All examples, or ``rows`` of them, as one batch in the host's memory. Raises DataError when one does not fit."""
+    """Read all examples, or ``rows`` of them, as a batch in the host's memory. Raises DataError if one does not fit."""
     if type(dataset) is TensorDataset:
         tensors = dataset.tensors if rows is None else [tensor[torch.tensor(rows)] for tensor in dataset.tensors]
         return tuple(tensors)
@@ -168,7 +168,7 @@ def read(dataset: Any, rows: Sequence[int] | None = None, workers: int = 0) -> A
 
 @contextmanager
 def host_random_numbers_kept() -> Iterator[None]:
-    """Whatever draws inside, Python's, numpy's and torch's generators on the host are afterwards as before."""
+    """Restore Python's, numpy's and torch's generators on the host at the end of the block."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         yield
