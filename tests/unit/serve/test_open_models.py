@@ -56,15 +56,6 @@ def test_a_recipes_model_answers_as_the_trained_one(models):
         np.testing.assert_allclose(np.stack([a[0] for a in answers]), expected[first : first + 8], atol=1e-5)
 
 
-def test_examples_of_another_training_are_refused(models):
-    save_digits(models)
-    other = models / "other"
-    save_digits(other, seed=1)
-    (models / "digits.examples.safetensors").write_bytes((other / "digits.examples.safetensors").read_bytes())
-    with pytest.raises(TrainError, match="other weights"):
-        open_model("digits", CPU)
-
-
 def test_weights_alone_and_a_truncated_file_and_another_recipes(models):
     save_digits(models)
     whole = (models / "digits.safetensors").read_bytes()
