@@ -12,8 +12,9 @@ from torch import nn  # noqa: E402
 
 from seatrial.train.engine import choose_engine  # noqa: E402
 from seatrial.train.errors import CheckpointError, DivergedError, InputError  # noqa: E402
-from seatrial.train.loop import Outcome, Settings, fit  # noqa: E402
+from seatrial.train.loop import Settings, fit  # noqa: E402
 from seatrial.train.optim.optimizer import adam  # noqa: E402
+from seatrial.train.progress import Outcome  # noqa: E402
 from seatrial.train.saving.checkpoint import checkpoints, load  # noqa: E402
 from seatrial.train.step import Step  # noqa: E402
 from seatrial.train.trackers import Trackers  # noqa: E402

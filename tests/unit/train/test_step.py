@@ -11,8 +11,9 @@ from torch import nn  # noqa: E402
 
 from seatrial.train.data.images import stream_images  # noqa: E402
 from seatrial.train.errors import TrainError  # noqa: E402
-from seatrial.train.loop import Outcome, Settings, fit  # noqa: E402
+from seatrial.train.loop import Settings, fit  # noqa: E402
 from seatrial.train.optim.schedules import cosine  # noqa: E402
+from seatrial.train.progress import Outcome  # noqa: E402
 from seatrial.train.step import Step  # noqa: E402
 from seatrial.train.trackers import Trackers  # noqa: E402
 
