@@ -14,7 +14,7 @@ from seatrial.system.host import Host
 
 @dataclass(frozen=True)
 class Examination:
-    """What doctor saw.
+    """Doctor's results.
 
     Attributes:
         results: check by check, in the chain's order: ``check``, ``verdict``, ``seconds``, ``blocked_by``.
@@ -34,11 +34,11 @@ class Examination:
         return next((result for result in self.results if result.verdict.status == "broken"), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``seatrial doctor --json`` prints."""
+        """Return the JSON of ``seatrial doctor --json``."""
         return report.to_dict(self.results)
 
     def markdown(self) -> str:
-        """What ``seatrial doctor --report`` prints: to paste, without names and secrets."""
+        """Return the text of ``seatrial doctor --report``: to paste, without names and secrets."""
         return report.markdown(self._full)
 
     def _repr_markdown_(self) -> str:

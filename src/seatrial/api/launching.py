@@ -28,13 +28,13 @@ Output = Callable[[str], object]
 
 
 def _print(text: str) -> None:
-    """On whatever standard output is now: a notebook's cell, or where it is redirected to."""
+    """Print to the current standard output: a notebook's cell, or where it is redirected to."""
     sys.stdout.write(text)
     sys.stdout.flush()
 
 
 def plan(target: str | None = None, *, args: Sequence[str] = (), project: Path | str = ".", **options: Any) -> Plan:
-    """What ``run`` would do, with the reason for every choice in ``plan.choices``. Changes nothing.
+    """Return what ``run`` would do, with the reason for every choice in ``plan.choices``. Changes nothing.
 
     Args:
         target: a script or recipe; else ``module=`` or ``image={"ready": …}``, or what the project's file names.
@@ -70,12 +70,12 @@ def start(
     """
     job, host = _job(target, args, project, options), Host()
     _require_consent(job, host, trust=trust)
-    tell = progress or (lambda line: None)
-    prepared = launch.prepare(job, host, building=lambda: nullcontext(tell), notifies=True)
+    show = progress or (lambda line: None)
+    prepared = launch.prepare(job, host, building=lambda: nullcontext(show), notifies=True)
     try:
-        launch.start(prepared, host, tell)
+        launch.start(prepared, host, show)
     except (SeatrialError, KeyboardInterrupt):
-        finalise(prepared.run, host)  # it has a receipt, which says why
+        finalise(prepared.run, host)  # it has a receipt, which explains why
         raise
     ensure_recorder(prepared.run)
     return Run(prepared.run)
@@ -90,7 +90,7 @@ def run(
     output: Output | None = _print,
     **options: Any,
 ) -> Receipt:
-    """Run to the end; the receipt. A target that fails raises nothing: ``receipt.outcome`` tells.
+    """Run to the end; the receipt. A target that fails raises nothing: see ``receipt.outcome``.
 
     Ctrl-C (a notebook's stop button) stops the run, which ends with a receipt as well.
 

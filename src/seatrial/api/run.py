@@ -36,7 +36,7 @@ class Run:
 
     @property
     def name(self) -> str | None:
-        """As it was given, or None."""
+        """The name it was given, or None."""
         return run_name(self._run)
 
     @property
@@ -51,17 +51,17 @@ class Run:
 
     @property
     def plan(self) -> Plan:
-        """What it was started with. Raises SeatrialError where its file cannot be read."""
+        """The plan it was started with. Raises SeatrialError where its file cannot be read."""
         return self._run.plan()
 
     @property
     def receipt(self) -> Receipt | None:
-        """None while it lives. Raises EngineUnavailableError where nobody can say whether it does."""
+        """None while it lives. Raises EngineUnavailableError if no engine can answer for it."""
         return finalise(self._run, Host())
 
     @property
     def output(self) -> str:
-        """What the target has printed so far, both streams in order."""
+        """Everything that the target has printed, both streams in order."""
         found: list[bytes] = []
         follow(self._run, lambda stream, data: found.append(data), Host(), until_end=False)
         return b"".join(found).decode("utf-8", "replace")
@@ -88,8 +88,8 @@ class Run:
 
     def __repr__(self) -> str:
         line = self.line
-        told = line.headline or line.outcome or line.status
-        return f"<Run {self.id}{f' {self.name}' if self.name else ''}: {line.target} on {line.backend}, {told}>"
+        summary = line.headline or line.outcome or line.status
+        return f"<Run {self.id}{f' {self.name}' if self.name else ''}: {line.target} on {line.backend}, {summary}>"
 
     def _repr_html_(self) -> str:
         """In a notebook: the receipt, or while it lives its state and its last lines."""

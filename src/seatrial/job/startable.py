@@ -73,7 +73,7 @@ def is_python(word: str) -> bool:
 
 _NAMES = {"node_modules", "site-packages", "venv", "env", "build", "dist"}
 
-#: What tells an environment whatever its name is: Python's own, and conda's.
+#: Files that mark an environment of any name: Python's own, and conda's.
 _MARKS = ("pyvenv.cfg", "conda-meta/history")
 
 

@@ -1,4 +1,4 @@
-"""What an expression comes to, as far as constants show it: a path made of names, f-strings, joins and options."""
+"""Values of expressions, as far as constants show it: a path made of names, f-strings, joins and options."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Constants:
         self._scopes: dict[Unit, dict[str, list[ast.expr | None]]] = {}
 
     def text(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> Text | None:
-        """What an expression in ``unit`` comes to."""
+        """Return the value of an expression in ``unit``."""
         self._looks = self._looks + 1 if depth else 0
         if node is None or depth > _DEEPEST or self._looks > _MOST_LOOKS:
             return None
@@ -247,7 +247,7 @@ class Constants:
         return found and found._replace(sure=found.sure and not known.again and known.flags[0].startswith("-"))
 
     def _assigned(self, unit: Unit, name: str) -> list[ast.expr | None]:
-        """What is assigned to a name in a function, or at a module's top; None for what is no single expression."""
+        """Return what is assigned to a name in a function, or at a module's top; None if it is not one expression."""
         if unit not in self._scopes:
             module = self._module_at(unit[0])
             self._scopes[unit] = {} if module is None else module.flow.assigned(unit[1])

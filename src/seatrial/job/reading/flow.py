@@ -1,4 +1,4 @@
-"""What of a module runs: the code that is reached for certain, and the code that may never be.
+"""The parts of a module that run: the code that is reached for certain, and the code that may never be.
 
 Code runs for certain at the top of a module, and in a function that such code calls, outside of any condition. What
 follows an early ``return`` may never be reached.
@@ -109,11 +109,11 @@ class Flow:
             self.doubled.add(name)
 
     def top(self) -> Iterator[Seen]:
-        """What importing the module runs; of a script also what stands under ``if __name__ == "__main__"``."""
+        """Yield what importing the module runs; of a script also what stands under ``if __name__ == "__main__"``."""
         return self._walk(self._tree.body)
 
     def inside(self, function: str) -> Iterator[Seen]:
-        """What calling a function runs."""
+        """Yield what calling a function runs."""
         return self._walk(self.functions[function].body)
 
     @cached_property
@@ -122,7 +122,7 @@ class Flow:
         return {name for node in ast.walk(self._tree) if isinstance(node, ast.Global) for name in node.names}
 
     def assigned(self, function: str) -> dict[str, list[ast.expr | None]]:
-        """Name → what a function, or with "" the module's top, assigns to it; None for what is no one expression."""
+        """Name → what a function, or with "" the module's top, assigns to it; None if it is not one expression."""
         found: dict[str, list[ast.expr | None]] = {}
         plain: set[int] = set()
         for node in statements(self.functions[function].body if function else self._tree.body):
@@ -257,7 +257,7 @@ def _set_on_self(method: FunctionNode, name: str) -> Iterator[ast.expr]:
 
 
 def _inside(node: ast.AST) -> Iterator[ast.AST]:
-    """As ast.iter_child_nodes, which takes twice as long, without those that show nothing."""
+    """Do as ast.iter_child_nodes, in half the time, without those that show nothing."""
     for name in node._fields:
         value = getattr(node, name, None)
         if isinstance(value, list):

@@ -35,7 +35,7 @@ _MOST_ALIASES = 200
 
 @dataclass
 class Reading:
-    """What was seen; of everything the first sight, ``file.py:line``.
+    """Everything seen, each with its first place, ``file.py:line``.
 
     Attributes:
         needed, optional: dotted names of modules that are not the project's.
@@ -239,7 +239,7 @@ def read_project(
     """The reading of a script, begun again where it puts folders on its path: they hold for what was imported before.
 
     Args:
-        calls: names in the script that whoever imports it calls: functions, classes, ``Class.method``.
+        calls: names in the script that its importer calls: functions, classes, ``Class.method``.
         arguments: that the script is started with.
 
     Raises TargetError: the script itself cannot be read or parsed.

@@ -41,13 +41,14 @@ _FOLDERS: dict[str, tuple[int | None, tuple[str, ...]]] = {
     **dict.fromkeys(("SummaryWriter", "FileWriter", "create_file_writer", "TensorBoard"), (0, ("log_dir", "logdir"))),
     "copytree": (1, ("dst",)),
 }
-#: Calls whose second argument, or keyword ``mode``, says what they open their first for; and what opens its receiver.
+#: Calls whose second argument, or keyword ``mode``, gives the mode that their first is opened in.
+#: Below: methods that open their receiver.
 _OPENERS = {"open", "io.open", "gzip.open", "bz2.open", "lzma.open", "codecs.open", "h5py.File", "zipfile.ZipFile"}
 _OPENERS |= {"tarfile.open", "ZipFile", "tf.io.gfile.GFile"}
 _WRITES = frozenset("wax+")
 #: Methods of pathlib.Path, whose receiver they make.
 _OF_PATHS = {"mkdir", "touch", "write_text", "write_bytes", "open"}
-#: Keywords of settings that trainers write to; when is theirs to say.
+#: Keywords of settings that trainers write to; they choose when.
 _SETTINGS = {"output_dir", "log_dir", "logging_dir", "save_dir", "dirpath", "default_root_dir", "checkpoint_dir"}
 
 #: What an option for a place to write to is called.
@@ -92,7 +93,7 @@ class Writes:
         self._moves = False
 
     def note(self, unit: Unit, node: ast.Call, called: Sequence[Unit], *, always: bool) -> None:
-        """A call in ``unit``, and what of the project it runs."""
+        """Note a call in ``unit``, and the parts of the project that it runs."""
         name, last = _called(node)
         if last in ("add_argument", "option"):
             self._constants.note_option(unit, node)
@@ -116,7 +117,7 @@ class Writes:
         self._constants.stored.add(name)
 
     def found(self, start: Unit) -> tuple[Write, ...]:
-        """What is written outside of the working directory, by the path that comes first."""
+        """Return what is written outside of the working directory, by the path that comes first."""
         always, pending = {start}, [start]
         while pending:
             for unit in self._always.get(pending.pop(), ()):
