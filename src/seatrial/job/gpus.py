@@ -42,8 +42,8 @@ def select(
       nobody's wish (docs/decisions.md, 0003).
 
     One process can use one MIG slice at most (docs.nvidia.com/datacenter/tesla/mig-user-guide, "CUDA Device
-    Enumeration"), so a request that comes out as more, or as a slice together with a whole GPU, is refused here instead of
-    failing in the container.
+    Enumeration"), so a request that comes out as more, or as a slice and a whole GPU, is refused here instead of failing
+    in the container.
 
     Args:
         available: GPUs and MIG slices of this machine, as NVML lists them.

@@ -96,7 +96,7 @@ def launcher_refused(words: Sequence[str]) -> TargetError:
 
 
 def _is_path_like(word: str, project: Path) -> bool:
-    """``train.py`` together with ``--image``: a script that is missing here, unless it is absolute (inside the image)."""
+    """``train.py`` together with ``--image``: a script that is missing here, unless absolute (in the image)."""
     return not word.startswith("/") or Path(word).is_relative_to(project)
 
 

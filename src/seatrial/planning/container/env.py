@@ -15,7 +15,7 @@ from seatrial.job.plan import ImagePlan, Mount
 from seatrial.planning.site import ServiceSite
 from seatrial.system.host import Host
 
-#: Variables that steer the loader, the C library or Python in every process that has it: the target's business, and not that of
+#: Variables that steer the loader, the C library or Python in every process that has them: for the target, not for
 #: PID 1, whose evidence such a library in the project could forge. Source: ld.so(8); glibc manual, "Environment
 #: Variables"; python(1).
 STEERING = re.compile(r"LD_|GLIBC_|GCONV_|MALLOC_|PYTHON|(LOCPATH|NLSPATH|HOSTALIASES|RES_OPTIONS|TZDIR)$")
@@ -66,8 +66,8 @@ def service_env(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """(variables that are added to a container of somebody else's, what its target alone gets).
 
-    Variables that steer the loader stays out of PID 1. Python's own variables may stay, where a health check needs them: the
-    agent's Python ignores them.
+    What steers the loader stays out of PID 1. Python's own variables may stay, where a health check needs them:
+    the agent's Python ignores them.
     """
     own = dict(service.environment)
     added = {**OURS, **injection.env, **library_path(injection, own, image.env)}
