@@ -42,7 +42,7 @@ def select(
       nobody's wish (docs/decisions.md, 0003).
 
     One process can use one MIG slice at most (docs.nvidia.com/datacenter/tesla/mig-user-guide, "CUDA Device
-    Enumeration"), so a request that comes out as more, or as a slice and a whole GPU, is refused here instead of failing
+    Enumeration"), so a request for more, or for a slice and a whole GPU, is refused here instead of failing
     in the container.
 
     Args:

@@ -13,7 +13,7 @@ from seatrial.job.model import Job, Target
 from seatrial.job.plan import CONTAINER_PROJECT
 from seatrial.job.reading.modules import STANDARD_MODULES, find_module, folder_of, is_folder
 from seatrial.job.reading.parsed_modules import notebook_error
-from seatrial.job.reading.project_reader import Reading, read_project
+from seatrial.job.reading.project_reader import ProjectReading, read_project
 from seatrial.job.reading.writes import Write
 from seatrial.job.startable import module_name
 from seatrial.recipe_names import source_of
@@ -214,7 +214,7 @@ def script_facts(
     return facts
 
 
-def _refuse_a_notebook(reading: Reading, project: Path) -> None:
+def _refuse_a_notebook(reading: ProjectReading, project: Path) -> None:
     """IPython puts ``get_ipython`` into a notebook's names; a script that Python starts has none."""
     where = reading.certain_signs.get("notebook")
     if where is None or "IPython.get_ipython" in {**reading.needed, **reading.optional}:
@@ -227,7 +227,7 @@ def _refuse_a_notebook(reading: Reading, project: Path) -> None:
     )
 
 
-def _refuse_a_part_of_a_package(reading: Reading, target: Target, project: Path) -> None:
+def _refuse_a_part_of_a_package(reading: ProjectReading, target: Target, project: Path) -> None:
     """Python knows of no package around a file that it starts by its path, unless the file sets ``__package__``."""
     if reading.relative is None or b"__package__" in read_bytes(project / target.value, inside=project):
         return
@@ -267,7 +267,7 @@ def _source(target: Target, project: Path, roots: list[Path]) -> Path | None:
     return None
 
 
-def _facts(reading: Reading) -> ScriptFacts:
+def _facts(reading: ProjectReading) -> ScriptFacts:
     seen, certain = reading.signs, reading.certain_signs
     horovod = _taken_out(reading.optional, HOROVOD)
     needs_horovod = _taken_out(reading.needed, HOROVOD)
@@ -310,7 +310,7 @@ def _facts(reading: Reading) -> ScriptFacts:
     )
 
 
-def _how_it_starts(reading: Reading, imports: dict[str, str]) -> tuple[str | None, str | None]:
+def _how_it_starts(reading: ProjectReading, imports: dict[str, str]) -> tuple[str | None, str | None]:
     """Evidence of one process per GPU, and of one process for all, of which there is one at most."""
     seen = reading.signs
     if "torchrun" in seen and "spawn" in seen:

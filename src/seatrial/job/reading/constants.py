@@ -36,7 +36,7 @@ class Text(NamedTuple):
     sure: bool
 
 
-class CallSite(NamedTuple):
+class ParsedCall(NamedTuple):
     """A call, and whether it runs whenever its unit does."""
 
     unit: Unit
@@ -45,7 +45,7 @@ class CallSite(NamedTuple):
 
 
 @dataclass
-class Option:
+class ParserOption:
     """An option of argparse's, or Click's, and whether it is defined more than once."""
 
     flags: list[str]
@@ -70,9 +70,9 @@ class Constants:
 
     def __init__(self, module_at: Callable[[Path], Module | None], arguments: Sequence[str]) -> None:
         self._module_at, self._arguments = module_at, arguments
-        self.callers: dict[Unit, list[CallSite]] = {}
+        self.callers: dict[Unit, list[ParsedCall]] = {}
         self.always: set[Unit] = set()
-        self.options: dict[str, Option] = {}
+        self.options: dict[str, ParserOption] = {}
         self.stored: set[str] = set()
         self._looks = 0
         self._scopes: dict[Unit, dict[str, list[ast.expr | None]]] = {}
@@ -232,7 +232,7 @@ class Constants:
         longest = next((word for word in words if word.startswith("--")), words[0] if words else "")
         name = str(dest or longest.lstrip("-").replace("-", "_"))
         if words and name:
-            known = self.options.setdefault(name, Option(words, unit, node))
+            known = self.options.setdefault(name, ParserOption(words, unit, node))
             known.again = known.again or known.node is not node
 
     def of_option(self, name: str, depth: int = 0) -> Text | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from seatrial.job.reading.constants import CallSite, Constants, is_outside, typed_options
+from seatrial.job.reading.constants import Constants, ParsedCall, is_outside, typed_options
 from seatrial.job.reading.flow import statements
 from seatrial.job.reading.parsed_modules import Module, Unit
 from seatrial.job.reading.signs import dotted
@@ -88,7 +88,7 @@ class Writes:
     def __init__(self, module_at: Callable[[Path], Module | None], arguments: Sequence[str]) -> None:
         self._module_at, self._arguments = module_at, arguments
         self._constants = Constants(module_at, arguments)
-        self._noted: list[CallSite] = []
+        self._noted: list[ParsedCall] = []
         self._always: dict[Unit, list[Unit]] = {}
         self._moves = False
 
@@ -102,9 +102,9 @@ class Writes:
         elif len(self._noted) < _MOST_WRITES and (
             last in _FILES or last in _FOLDERS or last in _OF_PATHS or name in _OPENERS or _setting(node)
         ):
-            self._noted.append(CallSite(unit, node, always))
+            self._noted.append(ParsedCall(unit, node, always))
         for each in called:
-            self._constants.callers.setdefault(each, []).append(CallSite(unit, node, always))
+            self._constants.callers.setdefault(each, []).append(ParsedCall(unit, node, always))
             if always and self._runs_when_called(each):
                 self._always.setdefault(unit, []).append(each)
 

@@ -23,7 +23,7 @@ OURS = {"PYTHONUNBUFFERED": "1"}
 
 
 @dataclass(frozen=True)
-class Environment:
+class ContainerEnv:
     """Variables on top of the image's.
 
     Attributes:
@@ -42,7 +42,7 @@ def plan_env(
     user_name: str,
     host: Host,
     filled: Sequence[Mount],
-) -> Environment:
+) -> ContainerEnv:
     """Ours, then env files, then ``--env``. Never a secret. Without an agent all of it is the container's.
 
     Args:
@@ -50,7 +50,7 @@ def plan_env(
     """
     env, warnings = _wished(job, image, injection, user_name, host)
     if image.python is None:
-        return Environment(env, {}, warnings)
+        return ContainerEnv(env, {}, warnings)
     container, target = without_steering(env)
     container.update(library_path(injection, {}, image.env))
     targets = [mount.target for mount in filled]
@@ -58,7 +58,7 @@ def plan_env(
         if STEERING.match(name) and (safe := _unsteered(name, container.get(name, value), targets)) != value:
             container[name] = safe
             target.setdefault(name, value)
-    return Environment(container, target, warnings)
+    return ContainerEnv(container, target, warnings)
 
 
 def service_env(
