@@ -6,7 +6,7 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -14,7 +14,9 @@ from click.shell_completion import CompletionItem
 from seatrial.cli.typed import RunReference
 from seatrial.errors import UsageError
 from seatrial.job.flags import FLAGS, GROUPS, Flag, in_tables
-from seatrial.system.host import Host
+
+if TYPE_CHECKING:
+    from seatrial.system.host import Host
 
 #: Recipes that ``run`` takes; the table with their packages imports the planner. A test compares.
 RECIPES = ("bench", "cifar10", "digits", "matmul", "mnist", "mnist-deep", "predict", "spam")
@@ -144,6 +146,8 @@ def target_arguments() -> list[str]:
 
 def this_host() -> Host:
     """Return the host of this command, which is made once."""
+    from seatrial.system.host import Host  # help needs none
+
     made: Host = click.get_current_context().find_root().meta.setdefault("seatrial.host", Host())
     return made
 

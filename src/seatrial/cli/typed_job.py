@@ -50,7 +50,7 @@ def read_job(words: list[str], target_arguments: list[str], flags: dict[str, Any
             f"Run {earlier.id} was a server: it has nothing to resume", run=f"seatrial serve {serving.typed}"
         )
     update: dict[str, Any] = {"resume": earlier.id, **({"criteria": Criteria()} if leave_out else {})}
-    return _again(earlier.trusted_plan().job, flags).model_copy(update=update)
+    return _again(earlier.trusted_plan().job, flags).changed(**update)
 
 
 def _too_many(words: list[str], target_arguments: list[str], project: Path, module: str | None) -> TargetError:
@@ -90,7 +90,7 @@ def _again(earlier: Job, flags: dict[str, Any]) -> Job:
     changed = {key: value for key in Job.model_fields if (value := getattr(asked, key)) != getattr(plain, key)}
     told_in_full = (ask for ask in earlier.asks if not ask.hides)
     asks = tuple(dict.fromkeys([*told_in_full, *asked.asks]))
-    return earlier.model_copy(update={"name": None, **changed, "notify": asked.notify, "asks": asks})
+    return earlier.changed(**{"name": None, **changed, "notify": asked.notify, "asks": asks})
 
 
 def read_allowed_job(
