@@ -1,9 +1,10 @@
-"""The Python interface: what the command line does, with the same objects.
+"""The Python interface: the functions of the command line, with the same objects.
 
 import seatrial
 
 receipt = seatrial.run("train.py", args=["--epochs", "5"], gpus=1, data="./data")
 receipt.criteria["gpu-busy"].passed
+receipt.metrics("loss").values
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from seatrial.doctor import report
 from seatrial.doctor.examine import CHAIN, HOST, Result, examine, with_third_party
 from seatrial.doctor.inspection import InspectionRequest
 from seatrial.doctor.machine import Machine
-from seatrial.errors import EngineUnavailableError, SeatrialError, TrustError
+from seatrial.errors import SeatrialError, TrustError
 from seatrial.images.recipes import RECIPES
 from seatrial.job.loading import load_job
 from seatrial.job.model import Job
 from seatrial.job.plan import Plan
 from seatrial.planning import secrets
-from seatrial.receipt.model import Receipt as Receipt
+from seatrial.receipt.model import Receipt
 from seatrial.runs import launch, listing, run_actions
 from seatrial.runs.finish import finalise
 from seatrial.runs.following.output import Stream
@@ -37,6 +38,11 @@ from seatrial.runs.run import run_name
 from seatrial.runs.store import store_of
 from seatrial.system.host import Host
 from seatrial.system.trust import TrustStore
+
+__all__ = ["Receipt", "Run", "doctor", "plan", "run", "runs", "start"]
+
+#: Receives text as the target prints it, both streams in order.
+Output = Callable[[str], object]
 
 #: Of a live run in a notebook.
 _LAST_LINES = 15
@@ -56,7 +62,7 @@ class Run:
 
     @property
     def name(self) -> str | None:
-        """The name it was given, or None."""
+        """The name that it was given; None if it has none."""
         return run_name(self._run)
 
     @property
@@ -71,26 +77,26 @@ class Run:
 
     @property
     def plan(self) -> Plan:
-        """The plan it was started with. Raises SeatrialError where its file cannot be read."""
+        """The plan that it was started with. Raises SeatrialError if its file cannot be read."""
         return self._run.plan()
 
     @property
     def receipt(self) -> Receipt | None:
-        """None while it lives. Raises EngineUnavailableError if no engine can answer for it."""
+        """The receipt; None while it lives. Raises EngineUnavailableError if its engine does not answer."""
         return finalise(self._run, Host())
 
     @property
     def output(self) -> str:
-        """Everything that the target has printed, both streams in order."""
+        """The target's output so far, both streams in order."""
         found: list[bytes] = []
         follow(self._run, lambda stream, data: found.append(data), Host(), until_end=False)
         return b"".join(found).decode("utf-8", "replace")
 
-    def wait(self, *, output: Callable[[str], object] | None = None) -> Receipt:
-        """Until it has ended; its receipt.
+    def wait(self, *, output: Output | None = None) -> Receipt:
+        """Wait for the end; return the receipt.
 
         Args:
-            output: gets what the target prints, from the beginning and as it comes.
+            output: receives the target's output, from the beginning and as it comes.
         """
 
         def write(stream: Stream, data: bytes) -> None:
@@ -103,27 +109,27 @@ class Run:
         return receipt
 
     def stop(self, *, kill: bool = False) -> Receipt:
-        """SIGTERM, its grace period, SIGKILL (``kill``: at once); its receipt."""
+        """Send SIGTERM, wait for the grace period, send SIGKILL (``kill``: at once); return the receipt."""
         return run_actions.stop(self._run, Host(), kill=kill)
 
     def __repr__(self) -> str:
-        line = self.line
-        summary = line.headline or line.outcome or line.status
-        return f"<Run {self.id}{f' {self.name}' if self.name else ''}: {line.target} on {line.backend}, {summary}>"
+        line, name = self.line, f" {self.name}" if self.name else ""
+        result = line.headline or line.outcome or line.status
+        return f"<Run {self.id}{name}: {line.target} on {line.backend}, {result}>"
 
     def _repr_html_(self) -> str:
-        """In a notebook: the receipt, or while it lives its state and its last lines."""
+        """Show the receipt in a notebook, or while it lives its state and its last lines."""
         try:
             if (receipt := self.receipt) is not None:
                 return receipt._repr_html_()
             last = "\n".join(self.output.splitlines()[-_LAST_LINES:])
-        except (EngineUnavailableError, SeatrialError) as error:
+        except SeatrialError as error:
             last = error.message
         return f"<p><b>{html.escape(repr(self))}</b></p><pre>{html.escape(last)}</pre>"
 
 
 def runs(project: Path | str | None = None, *, limit: int | None = None) -> list[Run]:
-    """Runs of the project, newest first.
+    """List runs of the project, newest first.
 
     Args:
         project: its folder; None: the nearest around this one that has runs.
@@ -133,27 +139,17 @@ def runs(project: Path | str | None = None, *, limit: int | None = None) -> list
     return [Run(each) for each in reversed(found)][:limit]
 
 
-#: Gets text as the target prints it, both streams in order.
-Output = Callable[[str], object]
-
-
-def _print(text: str) -> None:
-    """Print to the current standard output: a notebook's cell, or where it is redirected to."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
-
-
 def plan(target: str | None = None, *, args: Sequence[str] = (), project: Path | str = ".", **options: Any) -> Plan:
-    """Return what ``run`` would do, with the reason for every choice in ``plan.choices``. Changes nothing.
+    """Plan a run, with the reason for every choice in ``plan.choices``. Changes nothing.
 
     Args:
-        target: a script or recipe; else ``module=`` or ``image={"ready": …}``, or what the project's file names.
+        target: a script or recipe; else ``module=`` or ``image={"ready": …}``, or the target in the project's file.
         args: the target's own.
         project: the project's folder.
         options: keys of seatrial.toml: ``gpus=2``, ``data="./data"``, ``on="docker"``,
             ``criteria={"accuracy": ">= 0.9"}``.
 
-    Raises SeatrialError: its ``message``, ``cause`` and ``run`` are what the command line prints.
+    Raises SeatrialError: the command line prints its ``message``, ``cause`` and ``run``.
     """
     job, host = _job(target, args, project, options), Host()
     secrets.check_secrets(job, host)
@@ -173,22 +169,28 @@ def start(
 
     Args:
         target, args, project, options: as for ``plan``.
-        trust: allow what the project's file asks for beyond its folder and a container.
-        progress: gets lines of the build, or of a ready image that is pulled.
+        trust: allow the requests of the project's file beyond its folder and a container.
+        progress: receives lines of the build, or of a ready image that is pulled.
 
     Raises SeatrialError: it did not start.
     """
     job, host = _job(target, args, project, options), Host()
     _require_consent(job, host, trust=trust)
-    show = progress or (lambda line: None)
-    prepared = launch.prepare(job, host, building=lambda: nullcontext(show), notifies=True)
+    say = progress or (lambda line: None)
+    prepared = launch.prepare(job, host, building=lambda: nullcontext(say), notifies=True)
     try:
-        launch.start(prepared, host, show)
+        launch.start(prepared, host, say)
     except (SeatrialError, KeyboardInterrupt):
-        finalise(prepared.run, host)  # it has a receipt, which explains why
+        finalise(prepared.run, host)  # its receipt has the reason
         raise
     ensure_recorder(prepared.run)
     return Run(prepared.run)
+
+
+def _print(text: str) -> None:
+    """Print to the present standard output: a notebook's cell, or a file that it is redirected to."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def run(
@@ -200,13 +202,13 @@ def run(
     output: Output | None = _print,
     **options: Any,
 ) -> Receipt:
-    """Run to the end; the receipt. A target that fails raises nothing: see ``receipt.outcome``.
+    """Run to the end; return the receipt. A target that fails raises nothing: ``receipt.outcome`` has the result.
 
     Ctrl-C (a notebook's stop button) stops the run, which ends with a receipt as well.
 
     Args:
         target, args, project, trust, options: as for ``start``.
-        output: gets what the target prints, as it prints it; None: nothing does.
+        output: receives the target's output as it comes; None: nothing does.
 
     Raises SeatrialError: it did not start.
     """
@@ -218,32 +220,28 @@ def run(
 
 
 def _job(target: str | None, args: Sequence[str], project: Path | str, options: dict[str, Any]) -> Job:
-    flags = {**options, "args": [str(word) for word in args]}
+    flags: dict[str, Any] = {**options, "args": [str(word) for word in args]}
     if target is not None:
         flags["target"] = str(target)
-    for key, value in flags.items():
-        if isinstance(value, Path):
-            flags[key] = str(value)
-    without = lambda name: not table.isolates(name)  # noqa: E731
-    return load_job(Path(project).absolute(), flags, recipes=RECIPES, without_container=without)
+    flags = {key: str(value) if isinstance(value, Path) else value for key, value in flags.items()}
+    runs_here = lambda name: not table.isolates(name)  # noqa: E731
+    return load_job(Path(project).absolute(), flags, recipes=RECIPES, without_container=runs_here)
 
 
 def _require_consent(job: Job, host: Host, *, trust: bool) -> None:
-    """Raises TrustError: what the project's file asks for was not allowed, now or before on the command line."""
-    lines = [ask.remembered for ask in job.asks]
-    if not lines or trust or TrustStore(host).allows(job.project, lines):
+    """Raise TrustError if a request of the project's file was not allowed, now or before on the command line."""
+    if not job.asks or trust or TrustStore(host).allows(job.project, [ask.remembered for ask in job.asks]):
         return
-    wishes = [ask.words for ask in job.asks]
     raise TrustError(
         "This project needs permissions that were not granted yet",
-        cause="\n    ".join(["it requests:", *wishes]),
+        cause="\n    ".join(["it requests:", *(ask.words for ask in job.asks)]),
         run="seatrial.run(…, trust=True)",
     )
 
 
 @dataclass(frozen=True)
 class Examination:
-    """Doctor's results.
+    """The result of ``doctor``.
 
     Attributes:
         results: check by check, in the chain's order: ``check``, ``verdict``, ``seconds``, ``blocked_by``.
@@ -263,7 +261,7 @@ class Examination:
         return next((result for result in self.results if result.verdict.status == "broken"), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of ``seatrial doctor --json``."""
+        """Return the object that ``seatrial doctor --json`` prints."""
         return report.to_dict(self.results)
 
     def markdown(self) -> str:
@@ -281,7 +279,7 @@ def doctor(
 
     Args:
         on: auto, docker, podman or local.
-        image, container: inspect this image, or this container that is running.
+        image, container: inspect this image, or this running container.
         host_only: no container; under 1.5 s.
     """
     machine = Machine(Host(), on=on, inspect=InspectionRequest(image=image, container=container))

@@ -84,7 +84,7 @@ def _end(
     )
     if plan.job.env.get(URI, "").startswith(("http://", "https://")):
         page = TrackerPage(name="MLflow", url=without_login(plan.job.env[URI]))
-        receipt = receipt.model_copy(update={"pages": (page,)})
+        receipt = receipt.changed(pages=(page,))
     try:
         write_receipt(run.folder, receipt)
         leases(host).release(run.id)
