@@ -110,7 +110,7 @@ def _again(earlier: Job, flags: dict[str, Any], update: dict[str, Any]) -> Job:
     plain, wanted = _load(earlier.project, same), _load(earlier.project, {**same, **given})
     changed = {key: value for key in Job.model_fields if (value := getattr(wanted, key)) != getattr(plain, key)}
     asks = tuple(dict.fromkeys([*(ask for ask in earlier.asks if not ask.hides), *wanted.asks]))
-    return earlier.model_copy(update={"name": None, **changed, "notify": wanted.notify, "asks": asks, **update})
+    return earlier.changed(**{"name": None, **changed, "notify": wanted.notify, "asks": asks, **update})
 
 
 def require_consent(job: Job, screen: Screen, *, trust: bool, building: bool = False) -> None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -19,7 +19,9 @@ from seatrial.cli.completion import find_command, fitting
 from seatrial.cli.verbs import VERBS
 from seatrial.errors import UsageError
 from seatrial.job.flags import FLAGS, GROUPS, Flag, in_tables
-from seatrial.system.host import Host
+
+if TYPE_CHECKING:
+    from seatrial.system.host import Host
 
 _HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
@@ -222,6 +224,8 @@ def target_arguments() -> list[str]:
 
 def this_host() -> Host:
     """Return the host of this command, which is made once."""
+    from seatrial.system.host import Host  # help needs none
+
     made: Host = click.get_current_context().find_root().meta.setdefault("seatrial.host", Host())
     return made
 

@@ -115,7 +115,7 @@ def sweep(
         wanted = parse_parallel("1" if parallel is None else parallel)
         found = resume_search(project, resume, host, screen.say, trials=trials, budget_s=budget_s, parallel=wanted)
         notify, asks = read_notify(project, flags.get("notify") or ())
-        asking = found.job.model_copy(update={"asks": (*found.job.asks, *asks)})
+        asking = found.job.changed(asks=(*found.job.asks, *asks))
         require_consent(asking, screen, trust=bool(flags.get("trust")))
     else:
         typed = Flags(trials=trials, budget_s=budget_s, parallel=parallel, name=study, **asked)

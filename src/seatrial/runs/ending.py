@@ -84,7 +84,7 @@ def _end(
     )
     if plan.job.env.get(URI, "").startswith(("http://", "https://")):
         page = TrackerPage(name="MLflow", url=without_login(plan.job.env[URI]))
-        receipt = receipt.model_copy(update={"pages": (page,)})
+        receipt = receipt.changed(pages=(page,))
     try:
         write_receipt(run.folder, receipt)
         leases(host).release(run.id)
@@ -158,7 +158,7 @@ def with_discovered_gpus(plan: Plan, evidence: list[dict[str, Any]]) -> Plan:
         for gpu in _taken(check, plan.agent.gpu_count):
             found.setdefault(gpu.uuid, gpu)
     gpus = tuple(found.values())
-    return plan.model_copy(update={"gpus": gpus, "agent": plan.agent._replace(gpus=gpus)})
+    return plan.changed(gpus=gpus, agent=plan.agent._replace(gpus=gpus))
 
 
 def _taken(check: dict[str, Any], count: int) -> Sequence[Gpu]:

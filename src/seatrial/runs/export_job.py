@@ -89,20 +89,18 @@ def export_job(job: Job, model: TrainedModel, asked: Asked) -> Job:
     word = model.name if model.kind == "recipe" else as_typed((model.folder or job.project) / model.model)
     typed = asked.typed or f"export {word} --to {asked.to}"
     args: Sequence[str] = ("--model", model.model, "--to", asked.to, "--out", out, *asked.options)
-    return job.model_copy(
-        update={
-            "target": Target(kind="recipe", value="export", args=tuple(args), typed=typed),
-            "models": None if model.folder is None else DataMount(source=model.folder, read_only=True),
-            "data": None,
-            "gpus": GpuRequest("none"),
-            "nodes": 1,
-            "hosts": (),
-            "launcher": "none",
-            "restarts": None,
-            "resume": None,
-            "workdir": None,
-            "criteria": job.criteria.only("max_image_bytes", model=(out,)),
-        }
+    return job.changed(
+        target=Target(kind="recipe", value="export", args=tuple(args), typed=typed),
+        models=None if model.folder is None else DataMount(source=model.folder, read_only=True),
+        data=None,
+        gpus=GpuRequest("none"),
+        nodes=1,
+        hosts=(),
+        launcher="none",
+        restarts=None,
+        resume=None,
+        workdir=None,
+        criteria=job.criteria.only("max_image_bytes", model=(out,)),
     )
 
 

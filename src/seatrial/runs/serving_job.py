@@ -77,21 +77,19 @@ def serving_job(job: Job, found: TrainedModel, options: Options, given: Collecti
         field: Job.model_fields[field].default for field, key in _OF_TRAINING.items() if key not in given
     }
     models = None if found.folder is None else DataMount(source=found.folder, read_only=True)
-    return job.model_copy(
-        update={
-            **reset,
-            "target": Target(kind="recipe", value="serve"),
-            "serve": serving,
-            "models": models or (job.models and job.models.model_copy(update={"read_only": True})),
-            "secrets": (*job.secrets, *([TOKEN] if options.token and TOKEN not in job.secrets else [])),
-            "criteria": job.criteria.only("max_image_bytes"),
-            "watch": job.watch.model_copy(update={"hang_after_s": None}),  # nobody asking is no hang
-            "gpus": gpus,
-            "nodes": 1,
-            "hosts": (),
-            "launcher": "none",
-            "resume": None,
-        }
+    return job.changed(
+        **reset,
+        target=Target(kind="recipe", value="serve"),
+        serve=serving,
+        models=models or (job.models and job.models.changed(read_only=True)),
+        secrets=(*job.secrets, *([TOKEN] if options.token and TOKEN not in job.secrets else [])),
+        criteria=job.criteria.only("max_image_bytes"),
+        watch=job.watch.changed(hang_after_s=None),
+        gpus=gpus,
+        nodes=1,
+        hosts=(),
+        launcher="none",
+        resume=None,
     )
 
 

@@ -131,8 +131,8 @@ def job_on_node(order: Mapping[str, Any], host: Host) -> Job:
         update["models"] = DataMount(source=models, read_only=False)
         if job.data is not None and job.data.source.is_relative_to(job.project):
             inside = project / job.data.source.relative_to(job.project)
-            update["data"] = job.data.model_copy(update={"source": inside})
-    return job.model_copy(update=update)
+            update["data"] = job.data.changed(source=inside)
+    return job.changed(**update)
 
 
 def run_trial(order: Mapping[str, Any], study: RemoteStudy, commands: IO[str], host: Host) -> None:
