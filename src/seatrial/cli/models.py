@@ -52,7 +52,7 @@ def export(
         from seatrial.cli.screen import Screen
         from seatrial.cli.session import carry_out
         from seatrial.cli.typed_job import read_allowed_job
-        from seatrial.runs.export_job import Asked, check_format, export_job
+        from seatrial.runs.model_jobs import Export, check_format, export_job
         from seatrial.runs.models import EXPORT, check_model_file, find_model
         from seatrial.runs.store import RunStore
 
@@ -76,7 +76,7 @@ def export(
     typed = ["export", model.of_run or reference if reference == "last" else reference]
     typed += [word for flag, value in named.items() if value is not None for word in (flag, str(value))]
     typed += [word for shape in input_shape for word in ("--input-shape", shape)]
-    asked = Asked(to, out, tuple(words), shlex.join(typed))
+    asked = Export(to, out, tuple(words), shlex.join(typed))
     return carry_out(export_job(job, model, asked), this_host(), screen)
 
 
@@ -121,8 +121,8 @@ def serve(
         from seatrial.cli.session import carry_out
         from seatrial.cli.typed_job import read_allowed_job
         from seatrial.job.serving import TOKEN
+        from seatrial.runs.model_jobs import Options, serving_job
         from seatrial.runs.models import SERVE, check_model_file, find_model
-        from seatrial.runs.serving_job import Options, serving_job
         from seatrial.runs.store import store_of
 
     if arguments := target_arguments():

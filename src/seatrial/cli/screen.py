@@ -21,7 +21,7 @@ from seatrial.cli.options import this_host
 from seatrial.cli.root import importing
 from seatrial.errors import DiskError, TrustError
 from seatrial.job.model import Job
-from seatrial.runs.following.output import Stream
+from seatrial.runs.following.streams import Stream
 from seatrial.runs.run import Run
 from seatrial.system.host import Host
 from seatrial.system.trust import TrustStore

@@ -11,11 +11,11 @@ from seatrial.cli.screen import Screen
 from seatrial.errors import EXIT_DONE, EXIT_GPU_CONTRACT, SeatrialError
 from seatrial.job.model import Job
 from seatrial.runs import launch
-from seatrial.runs.following.input import TYPING_INTERVAL_S, passing_on
+from seatrial.runs.following.streams import TYPING_INTERVAL_S, passing_on
 from seatrial.runs.following.watch import LOG_INTERVAL_S, ensure_recorder, follow, interrupt_stops, terminate_interrupts
 from seatrial.runs.launch import Prepared
+from seatrial.runs.model_jobs import ready_words, saying_when_ready, wait_until_ready
 from seatrial.runs.run_actions import is_live
-from seatrial.runs.serving_job import ready_words, saying_when_ready, wait_until_ready
 from seatrial.system.caller import Caller
 from seatrial.system.host import Host
 from seatrial.system.memo import remembering

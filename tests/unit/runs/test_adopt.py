@@ -17,8 +17,9 @@ from seatrial.backends.local import Local
 from seatrial.job.model import Job, Target
 from seatrial.runs import leases, run_actions
 from seatrial.runs.finish import finalise, handle_of
-from seatrial.runs.launch import make_ready, prepare
+from seatrial.runs.launch import prepare
 from seatrial.runs.listing import line_of
+from seatrial.runs.ready import make_ready
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
@@ -50,7 +51,7 @@ class Killed:
     def prepare(self, *, dies: bool = True) -> Run:
         job = Job(project=self.project, target=Target(kind="script", value="train.py"), backend="local", gpus="none")
         prepared = prepare(job, Host(self.environ), building=untold)
-        make_ready(prepared, Host(self.environ), lambda line: None)
+        make_ready(prepared.plan, prepared.backend, prepared.run, prepared.host, lambda line: None)
         self.plan = prepared.plan
         if dies:
             self.launcher_dies(prepared.run)

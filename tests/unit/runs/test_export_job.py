@@ -15,7 +15,7 @@ from seatrial.images.recipes import RECIPES, recipe_requirements
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import Job, Target
 from seatrial.job.script import ScriptFacts
-from seatrial.runs.export_job import Asked, beside, check_format, export_job, out_path
+from seatrial.runs.model_jobs import Export, beside, check_format, export_job, out_path
 from seatrial.runs.models import EXPORT, TrainedModel, find_model
 from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
@@ -118,30 +118,30 @@ def test_runs_of_a_script(project: Project) -> None:
 def test_the_job(tmp_path: Path) -> None:
     model = TrainedModel("recipe", "digits", "digits", tmp_path / "models")
     asked = job(tmp_path, gpus=GpuRequest("count", 2), workdir="src", timeout_s=60)
-    made = export_job(asked, model, Asked("onnx", options=("--tolerance", "0.1")))
+    made = export_job(asked, model, Export("onnx", options=("--tolerance", "0.1")))
     assert made.target.value == "export" and made.gpus.kind == "none" and made.workdir is None and made.timeout_s == 60
     words = ("--model", "digits", "--to", "onnx", "--out", "exports/digits.onnx", "--tolerance", "0.1")
     assert made.target.args == words and made.target.typed == "export digits --to onnx"
     assert made.models is not None and made.models.read_only and made.criteria.model == ("exports/digits.onnx",)
     with pytest.raises(UsageError, match="not on Kubernetes"):
-        export_job(job(tmp_path, backend="k8s"), model, Asked("onnx"))
+        export_job(job(tmp_path, backend="k8s"), model, Export("onnx"))
 
 
 def test_weights_alone_need_their_network(tmp_path: Path) -> None:
     weights = TrainedModel("file", "best.pth", "best", tmp_path, (tmp_path / "best.pth",))
     with pytest.raises(UsageError, match=r"best\.pth holds weights without their network") as told:
-        export_job(job(tmp_path), weights, Asked("onnx"))
+        export_job(job(tmp_path), weights, Export("onnx"))
     assert told.value.run and told.value.run.endswith("best.pth --to onnx --model net:make_model")
-    assert export_job(job(tmp_path), weights, Asked("onnx", options=("--model-factory", "net:make")))
+    assert export_job(job(tmp_path), weights, Export("onnx", options=("--model-factory", "net:make")))
     (tmp_path / "digits.examples.safetensors").write_text("")
-    assert export_job(job(tmp_path), TrainedModel("file", "digits.safetensors", "digits", tmp_path), Asked("onnx"))
+    assert export_job(job(tmp_path), TrainedModel("file", "digits.safetensors", "digits", tmp_path), Export("onnx"))
 
 
 def test_a_projects_own_packages_are_installed_beside(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text("import torch, einops\n")
     (tmp_path / "requirements.txt").write_text("torch>=2.6\neinops==0.8.1\n")
     model = TrainedModel("file", "best.pth", "best", tmp_path, (tmp_path / "best.pth",))
-    made = export_job(job(tmp_path), model, Asked("onnx", options=("--model-factory", "net:make")))
+    made = export_job(job(tmp_path), model, Export("onnx", options=("--model-factory", "net:make")))
     lines = image_needs(made, ScriptFacts()).requirements.lines
     assert {"torch>=2.6", "einops==0.8.1", "safetensors", "onnx", "onnxruntime"} <= set(lines)
     assert "torch" not in lines
@@ -153,20 +153,22 @@ def test_a_projects_own_packages_are_installed_beside(tmp_path: Path) -> None:
 
 def test_where_it_goes(tmp_path: Path) -> None:
     (tmp_path / "made").mkdir()
-    assert out_path(tmp_path, "m", Asked("pt2")) == "exports/m.pt2"
+    assert out_path(tmp_path, "m", Export("pt2")) == "exports/m.pt2"
     assert (
-        out_path(tmp_path, "m", Asked("pt2", "made")) == out_path(tmp_path, "m", Asked("pt2", "made/")) == "made/m.pt2"
+        out_path(tmp_path, "m", Export("pt2", "made"))
+        == out_path(tmp_path, "m", Export("pt2", "made/"))
+        == "made/m.pt2"
     )
-    assert out_path(tmp_path, "m", Asked("onnx", str(tmp_path / "x/../y.onnx"))) == "y.onnx"
+    assert out_path(tmp_path, "m", Export("onnx", str(tmp_path / "x/../y.onnx"))) == "y.onnx"
     for out in ("../m.onnx", "/tmp/m.onnx", "a/../../m.onnx"):
         with pytest.raises(UsageError, match="is outside the project"):
-            out_path(tmp_path, "m", Asked("onnx", out))
+            out_path(tmp_path, "m", Export("onnx", out))
     with pytest.raises(UsageError, match=r"does not end in \.onnx") as told:
-        out_path(tmp_path, "m", Asked("onnx", "made/m.pt2"))
+        out_path(tmp_path, "m", Export("onnx", "made/m.pt2"))
     assert told.value.run and told.value.run.endswith("--out made/m.onnx")
     (tmp_path / "away").symlink_to("/tmp")
     with pytest.raises(UsageError, match="is outside the project"):
-        out_path(tmp_path, "m", Asked("onnx", "away/m.onnx"))
+        out_path(tmp_path, "m", Export("onnx", "away/m.onnx"))
     assert beside("exports/m.v2.onnx") == (
         "exports/m.v2.onnx",
         "exports/m.v2.json",
@@ -200,11 +202,10 @@ def test_both_sides_agree() -> None:
     pytest.importorskip("torch")
     from seatrial.export.formats import FORMATS
     from seatrial.models.recipe_models import WEIGHTS
-    from seatrial.runs import export_job
-    from seatrial.runs import models as trained_model
+    from seatrial.runs import model_jobs, models
     from seatrial.train.saving import examples, model_card
 
-    assert {name: form.suffix for name, form in FORMATS.items()} == export_job.SUFFIXES
-    assert WEIGHTS == trained_model.WEIGHTS == {name: each.weights for name, each in RECIPES.items() if each.trains}
+    assert {name: form.suffix for name, form in FORMATS.items()} == model_jobs.SUFFIXES
+    assert WEIGHTS == models.WEIGHTS == {name: each.weights for name, each in RECIPES.items() if each.trains}
     path = Path("exports/m.onnx")
     assert [path, model_card.card_path(path), examples.examples_path(path)] == [*map(Path, beside("exports/m.onnx"))]

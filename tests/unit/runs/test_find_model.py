@@ -18,8 +18,8 @@ from seatrial.job.mount import DataMount
 from seatrial.job.script import script_facts
 from seatrial.job.serving import CONTAINER_PORT, TOKEN
 from seatrial.planning.plan import make_plan, with_defaults
+from seatrial.runs.model_jobs import Options, refuse_taken_port, serving_job, warnings_of
 from seatrial.runs.models import EXPORT, SERVE, find_model
-from seatrial.runs.serving_job import Options, refuse_taken_port, serving_job, warnings_of
 from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
 

@@ -24,7 +24,7 @@ from seatrial.probe.nvml import ComputeProcess
 from seatrial.probe.sampler import Sampler
 from seatrial.receipt.fields import clean
 from seatrial.runs.finish import handle_of, record_target_end
-from seatrial.runs.following.output import OfRank, OutputReader, Stream
+from seatrial.runs.following.streams import OfRank, OutputReader, Stream
 from seatrial.runs.leases import backend_of
 from seatrial.runs.run import Run
 from seatrial.system.command import spawn_detached

@@ -2,7 +2,7 @@
 
 import pytest
 
-from seatrial.runs.following.output import OfRank, OutputReader
+from seatrial.runs.following.streams import OfRank, OutputReader
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""serve as a job: its plan, its port, and the wait until it answers."""
+"""Export and serve as jobs: their targets and options, a server's port, and the wait until it answers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
+from seatrial.backends import table
 from seatrial.errors import DataError, SeatrialError, UsageError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import DataMount, Job, Target
@@ -25,14 +26,116 @@ from seatrial.runs.store import RunStore
 from seatrial.system.address import is_loopback
 from seatrial.system.typed_path import as_typed, from_here
 
+#: Format → suffix of its files. Source: FORMATS in export/formats.py; a test compares.
+SUFFIXES = {"onnx": ".onnx", "pt2": ".pt2", "safetensors": ".safetensors"}
+
+#: Of a job that does not train: one process on one machine, from the beginning.
+_ALONE: dict[str, Any] = {"nodes": 1, "hosts": (), "launcher": "none", "resume": None}
+
+#: The folder of exported models, below the project.
+FOLDER = "exports"
+
+
+@dataclass(frozen=True)
+class Export:
+    """An export's options.
+
+    Attributes:
+        to: the format. out: below the project; None: exports/NAME.suffix.
+        options: further ones of ``python -m seatrial.export``. typed: the words after ``seatrial``.
+    """
+
+    to: str
+    out: str | None = None
+    options: tuple[str, ...] = ()
+    typed: str = ""
+
+
+def check_format(to: str) -> None:
+    """Raises UsageError."""
+    if to == "torchscript":
+        raise UsageError(
+            "--to torchscript is not written any more",
+            cause="torch has deprecated TorchScript; a .pt2 file also carries its network",
+            run="seatrial export last --to pt2",
+        )
+    if to not in SUFFIXES:
+        raise UsageError(
+            f"--to {to}: no such format; there are {', '.join(SUFFIXES)}", run="seatrial export last --to onnx"
+        )
+
+
+def out_path(project: Path, model_name: str, wanted: Export) -> str:
+    """Return the file to write, below the project. Raises UsageError: it is not there, or has another suffix."""
+    suffix = SUFFIXES[wanted.to]
+    if wanted.out is None:
+        return f"{FOLDER}/{model_name}{suffix}"
+    if wanted.out.endswith("/") or (project / wanted.out).is_dir():
+        return str(PurePosixPath(_inside(project, wanted.out)) / f"{model_name}{suffix}")
+    out = _inside(project, wanted.out)
+    if not out.endswith(suffix):
+        raise UsageError(
+            f"--out {wanted.out} does not end in {suffix}, as files of {wanted.to} do",
+            run=f"seatrial export … --to {wanted.to} --out {PurePosixPath(wanted.out).with_suffix(suffix)}",
+        )
+    return out
+
+
+def beside(out: str) -> tuple[str, str, str]:
+    """Return the files that an export writes: the model, its card, its examples."""
+    stem = out.removesuffix(PurePosixPath(out).suffix)
+    return out, f"{stem}.json", f"{stem}.examples.safetensors"
+
+
+def export_job(job: Job, model: TrainedModel, wanted: Export) -> Job:
+    """Make the export program the job's target; on the CPU, with the models folder read-only.
+
+    Raises UsageError: on Kubernetes; weights without a factory; an output outside the project.
+    """
+    if table.is_elsewhere(job.backend):
+        raise UsageError("seatrial export runs on this machine, not on Kubernetes", run="seatrial export … --on docker")
+    if model.is_weights_alone and "--model-factory" not in wanted.options:
+        path = as_typed((model.folder or job.project) / model.model)
+        raise UsageError(
+            f"{model.model} holds weights without their network",
+            cause="a function of yours makes it: net:make_model is make_model() in net.py",
+            run=f"seatrial export {path} --to {wanted.to} --model net:make_model",
+        )
+    out = out_path(job.project, model.name, wanted)
+    word = model.name if model.kind == "recipe" else as_typed((model.folder or job.project) / model.model)
+    typed = wanted.typed or f"export {word} --to {wanted.to}"
+    args = ("--model", model.model, "--to", wanted.to, "--out", out, *wanted.options)
+    return job.model_copy(
+        update={
+            "target": Target(kind="recipe", value="export", args=args, typed=typed),
+            "models": None if model.folder is None else DataMount(source=model.folder, read_only=True),
+            "data": None,
+            "gpus": GpuRequest("none"),
+            **_ALONE,
+            "restarts": None,
+            "workdir": None,
+            "criteria": job.criteria.only("max_image_bytes", model=(out,)),
+        }
+    )
+
+
+def _inside(project: Path, out: str) -> str:
+    path, root = (project / out).resolve(), project.resolve()
+    if not path.is_relative_to(root) or path == root:
+        raise UsageError(
+            f"--out {out} is outside the project {root}",
+            cause="only the project folder can be written in the container",
+            run=f"seatrial export … --out {FOLDER}/{Path(out).name}",
+        )
+    return str(path.relative_to(root))
+
+
+# ---------------------------------------------------------------------------------------------------- serve
+
 
 @dataclass(frozen=True)
 class Options:
-    """How it is served.
-
-    Attributes:
-        program: options of ``python -m seatrial.serve``. typed: Serving.typed.
-    """
+    """A server's options; ``program`` are those of ``python -m seatrial.serve``."""
 
     port: int = 8000
     address: str = "127.0.0.1"
@@ -41,24 +144,30 @@ class Options:
     typed: str = ""
 
 
-#: What a project's file says of its training and means nothing for a server: field → key of the file.
+#: Options of a project's file for its training, which a server ignores: field → key of the file.
 _OF_TRAINING = {"data": "data", "timeout_s": "timeout", "restarts": "restarts", "name": "name"}
 
 _CHUNK_BYTES = 1 << 20
 
 
 def serving_job(job: Job, found: TrainedModel, options: Options, given: Collection[str] = ()) -> Job:
-    """The job with the server as its target: GPUs, mounts, variables and image options are the project's.
+    """Make the server the job's target: GPUs, mounts, variables and image options are the project's.
 
     Args:
-        given: keys that were asked for on the command line, which stand.
+        given: keys set on the command line, which count.
 
     Raises:
         UsageError: several GPUs or nodes, or an address that is none.
         DataError: the model cannot be read.
     """
-    _check_address(options)
-    gpus = _one_gpu(job.gpus, asked="gpus" in given)
+    try:
+        ipaddress.ip_address(options.address)
+    except ValueError:
+        raise UsageError(
+            f"--host {options.address[:80]} is no address in numbers",
+            run="seatrial serve … --host 127.0.0.1   # or 0.0.0.0, every address of this machine",
+        ) from None
+    gpus = _one_gpu(job.gpus, given="gpus" in given)
     if job.nodes > 1 and "nodes" in given:
         raise UsageError("A server runs on one machine", run="seatrial serve …   # without --nodes")
     name = job.name if "name" in given and job.name is not None else found.name
@@ -87,21 +196,15 @@ def serving_job(job: Job, found: TrainedModel, options: Options, given: Collecti
             "criteria": job.criteria.only("max_image_bytes"),
             "watch": job.watch.model_copy(update={"hang_after_s": None}),  # nobody asking is no hang
             "gpus": gpus,
-            "nodes": 1,
-            "hosts": (),
-            "launcher": "none",
-            "resume": None,
+            **_ALONE,
         }
     )
 
 
-def _one_gpu(request: GpuRequest, *, asked: bool) -> GpuRequest:
-    """What a server computes on. A file's request is its training's: of several GPUs one is left.
-
-    Raises UsageError: several were asked for on the command line.
-    """
+def _one_gpu(request: GpuRequest, *, given: bool) -> GpuRequest:
+    """Return one GPU of a file's request, which is its training's. Raises UsageError: the command line sets several."""
     several = request.kind == "all" or (request.count or len(request.devices)) > 1
-    if several and asked:
+    if several and given:
         raise UsageError(
             "A server computes on one GPU; start one for each, on ports of their own",
             run="seatrial serve … --gpus 1",
@@ -109,19 +212,8 @@ def _one_gpu(request: GpuRequest, *, asked: bool) -> GpuRequest:
     return GpuRequest("count", 1, capabilities=request.capabilities) if several else request
 
 
-def _check_address(options: Options) -> None:
-    """An engine takes numbers alone."""
-    try:
-        ipaddress.ip_address(options.address)
-    except ValueError:
-        raise UsageError(
-            f"--host {options.address[:80]} is no address in numbers",
-            run="seatrial serve … --host 127.0.0.1   # or 0.0.0.0, every address of this machine",
-        ) from None
-
-
 def _weights(file: Path, top: Path) -> Weights:
-    """A file with its digest. Raises DataError: it cannot be read."""
+    """Describe a file with its digest. Raises DataError."""
     digest = hashlib.sha256()
     try:
         with file.open("rb") as opened:
@@ -136,26 +228,27 @@ def _weights(file: Path, top: Path) -> Weights:
 
 READY_PATH = "/v2/health/ready"
 
-#: How often a server that is loading its model is asked, and how long one answer may take.
+#: Between two requests to a server that is loading its model, and for one answer.
 _INTERVAL_S, _ANSWER_S = 0.2, 2.0
 
 #: Ports looked at for the one to name in place of a taken one.
-_NEAR = 20
+_LOOKED_AT = 20
 
 
 def refuse_taken_port(job: Job, store: RunStore) -> None:
-    """Raises UsageError: something listens there already, or the address is not this machine's."""
+    """Raises UsageError: the port is taken, or the address is not this machine's."""
     serving = job.serve
     if serving is None or (error := _taken(serving.address, serving.port)) is None:
         return
     where = f"{serving.address}:{serving.port}"
     if error.errno == errno.EADDRINUSE:
-        free = free_port_near(serving.address, serving.port)
-        other = serving_on(store, serving.port)
+        above = range(serving.port + 1, min(serving.port + _LOOKED_AT, 65536))
+        free = next((port for port in above if _taken(serving.address, port) is None), serving.port + 1)
+        other = _serving_on(store, serving.port)
         by = "" if other is None else f" by run {run_name(other) or other.id}, which serves too"
-        again = _with_port(serving.typed, free)
         first = "" if other is None else f"seatrial runs stop {run_name(other) or other.id}   # or: "
-        raise UsageError(f"Port {serving.port} is taken{by}", run=f"{first}seatrial serve {again}")
+        command = f"{first}seatrial serve {_with_port(serving.typed, free)}"
+        raise UsageError(f"Port {serving.port} is taken{by}", run=command)
     if error.errno == errno.EACCES:
         raise UsageError(
             f"Port {serving.port} may be opened by root alone",
@@ -167,37 +260,25 @@ def refuse_taken_port(job: Job, store: RunStore) -> None:
     )
 
 
-def free_port_near(address: str, port: int) -> int:
-    """The next one that nobody listens on."""
-    near = range(port + 1, min(port + _NEAR, 65536))
-    return next((other for other in near if _taken(address, other) is None), port + 1)
-
-
-def serving_on(store: RunStore, port: int) -> Run | None:
-    """The run of this project that serves on a port, as far as its record goes."""
+def _serving_on(store: RunStore, port: int) -> Run | None:
+    """Return the run of this project that serves on a port by its record."""
     for run in reversed(store.all()):
-        if not run.ended and (serving := serving_of(run)) is not None and serving.port == port:
-            return run
-    return None
-
-
-def serving_of(run: Run) -> Serving | None:
-    """What a run serves; None for one that does not, or whose plan cannot be read."""
-    with contextlib.suppress(SeatrialError, OSError):  # whatever is wrong with it, somebody else says so
-        return run.plan().job.serve
+        with contextlib.suppress(SeatrialError, OSError):  # another look at the run reports it
+            serving = None if run.ended else run.plan().job.serve
+            if serving is not None and serving.port == port:
+                return run
     return None
 
 
 def warnings_of(job: Job) -> tuple[str, ...]:
-    """Who else can reach it."""
+    """Warn of a server that others can use."""
     serving = job.serve
     if serving is None or is_loopback(serving.address) or TOKEN in job.secrets:
         return ()
     return (f"anyone who reaches {serving.address}:{serving.port} can use the model; --token asks for one",)
 
 
-def is_ready(serving: Serving) -> bool:
-    """Whether it answers requests by now."""
+def _is_ready(serving: Serving) -> bool:
     where = urlsplit(serving.url)
     from http.client import HTTPConnection, HTTPException  # most runs serve nothing
 
@@ -212,10 +293,10 @@ def is_ready(serving: Serving) -> bool:
 
 
 def wait_until_ready(serving: Serving, ended: Callable[[], bool]) -> float | None:
-    """Seconds until it answered; None where it ended before it did."""
+    """Return the seconds until it answered; None if it ended before."""
     started_s = time.monotonic()
     while not ended():
-        if is_ready(serving):
+        if _is_ready(serving):
             return time.monotonic() - started_s
         time.sleep(_INTERVAL_S)
     return None
@@ -223,7 +304,7 @@ def wait_until_ready(serving: Serving, ended: Callable[[], bool]) -> float | Non
 
 @contextlib.contextmanager
 def saying_when_ready(serving: Serving | None, say: Callable[[str], None]) -> Iterator[None]:
-    """While this holds, a server says its address once it answers."""
+    """Report a server's address once it answers."""
     if serving is None:
         yield
         return
@@ -249,7 +330,7 @@ def ready_words(serving: Serving, seconds: float) -> str:
 
 
 def _taken(address: str, port: int) -> OSError | None:
-    """Why nobody can listen there now."""
+    """Return the error of listening there; None if the port is free."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: closed connections do not count
