@@ -120,7 +120,7 @@ def serve(
         from seatrial.cli.screen import Screen
         from seatrial.cli.session import carry_out
         from seatrial.cli.typed_job import read_allowed_job
-        from seatrial.job.serving import TOKEN
+        from seatrial.job.tables import TOKEN
         from seatrial.runs.model_jobs import Options, serving_job
         from seatrial.runs.models import SERVE, check_model_file, find_model
         from seatrial.runs.store import store_of

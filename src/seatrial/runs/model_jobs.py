@@ -19,7 +19,7 @@ from seatrial.backends import table
 from seatrial.errors import DataError, SeatrialError, UsageError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import DataMount, Job, Target
-from seatrial.job.serving import TOKEN, Serving, Weights
+from seatrial.job.tables import TOKEN, Serving, Weights
 from seatrial.runs.models import TrainedModel
 from seatrial.runs.run import Run, run_name
 from seatrial.runs.store import RunStore

@@ -18,8 +18,8 @@ from seatrial.errors import DiskError, NameInUseError, RunNotFoundError, Seatria
 from seatrial.runs.run import PLACE_FOLDER, Run, run_name
 from seatrial.system import nofollow
 from seatrial.system.host import Host
-from seatrial.system.near import nearest
 from seatrial.system.records import Folder, Process
+from seatrial.system.text import nearest
 from seatrial.system.typed_path import as_typed, from_here
 
 #: Files of the record that the project links to.

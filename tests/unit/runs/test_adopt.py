@@ -146,7 +146,7 @@ from pathlib import Path
 from seatrial.runs.finish import handle_of
 from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
-run = RunStore(Path(sys.argv[1])).find("last")
+run = RunStore(Path(sys.argv[1]), Host()).find("last")
 print(handle_of(run, Host()).id)
 """
     argv = [sys.executable, "-c", program, str(killed.project)]
