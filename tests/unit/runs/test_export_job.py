@@ -10,11 +10,9 @@ import pytest
 
 from cli_project import Project, environment
 from seatrial.errors import DataError, UsageError
-from seatrial.images.plan import factory_of, image_needs
-from seatrial.images.recipes import RECIPES, recipe_requirements
+from seatrial.images.recipes import RECIPES
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import Job, Target
-from seatrial.job.script import ScriptFacts
 from seatrial.runs.model_jobs import Export, beside, check_format, export_job, out_path
 from seatrial.runs.models import EXPORT, TrainedModel, find_model
 from seatrial.runs.store import RunStore
@@ -38,19 +36,6 @@ def job(project: Path, **fields: object) -> Job:
     return Job(project=project, target=Target(kind="recipe", value="digits"), **fields)  # type: ignore[arg-type]
 
 
-def test_a_recipe(project: Project) -> None:
-    with pytest.raises(DataError, match="There is no trained digits model in") as told:
-        find(project, "digits")
-    assert told.value.run == "seatrial run digits"
-    project.write("models/trained-model.pth", "")
-    with pytest.raises(DataError) as told:
-        find(project, "mnist-deep")
-    assert told.value.cause and "pickle of an older version" in told.value.cause
-    project.write("models/trained-model.safetensors", "")
-    found = find(project, "mnist-deep")
-    assert (found.model, found.folder) == ("mnist-deep", project.folder / "models")
-
-
 def test_a_file(project: Project) -> None:
     path = project.write("deep/best.v2.pth", "x")
     found = find(project, str(path))
@@ -66,12 +51,6 @@ def test_a_file(project: Project) -> None:
     with pytest.raises(UsageError, match="is no model that can be exported"):
         find(project, str(project.write("m.gguf", "x")))
     assert find(project, str(project.write("m.bin", "x"))).is_weights_alone
-
-
-def test_nothing_of_that_name(project: Project) -> None:
-    with pytest.raises(UsageError, match='no run, recipe or file "nobody"') as told:
-        find(project, "nobody")
-    assert told.value.cause and "digits" in told.value.cause
 
 
 SAVES = """
@@ -127,30 +106,6 @@ def test_the_job(tmp_path: Path) -> None:
         export_job(job(tmp_path, backend="k8s"), model, Export("onnx"))
 
 
-def test_weights_alone_need_their_network(tmp_path: Path) -> None:
-    weights = TrainedModel("file", "best.pth", "best", tmp_path, (tmp_path / "best.pth",))
-    with pytest.raises(UsageError, match=r"best\.pth holds weights without their network") as told:
-        export_job(job(tmp_path), weights, Export("onnx"))
-    assert told.value.run and told.value.run.endswith("best.pth --to onnx --model net:make_model")
-    assert export_job(job(tmp_path), weights, Export("onnx", options=("--model-factory", "net:make")))
-    (tmp_path / "digits.examples.safetensors").write_text("")
-    assert export_job(job(tmp_path), TrainedModel("file", "digits.safetensors", "digits", tmp_path), Export("onnx"))
-
-
-def test_a_projects_own_packages_are_installed_beside(tmp_path: Path) -> None:
-    (tmp_path / "net.py").write_text("import torch, einops\n")
-    (tmp_path / "requirements.txt").write_text("torch>=2.6\neinops==0.8.1\n")
-    model = TrainedModel("file", "best.pth", "best", tmp_path, (tmp_path / "best.pth",))
-    made = export_job(job(tmp_path), model, Export("onnx", options=("--model-factory", "net:make")))
-    lines = image_needs(made, ScriptFacts()).requirements.lines
-    assert {"torch>=2.6", "einops==0.8.1", "safetensors", "onnx", "onnxruntime"} <= set(lines)
-    assert "torch" not in lines
-    (tmp_path / "net.py").write_text("def make():\n    import timm\n\ndef other():\n    import lightning\n")
-    (tmp_path / "requirements.txt").unlink()
-    lines = image_needs(made, ScriptFacts()).requirements.lines
-    assert "timm" in lines and "lightning" not in lines, "what the function imports, and not what another does"
-
-
 def test_where_it_goes(tmp_path: Path) -> None:
     (tmp_path / "made").mkdir()
     assert out_path(tmp_path, "m", Export("pt2")) == "exports/m.pt2"
@@ -176,26 +131,6 @@ def test_where_it_goes(tmp_path: Path) -> None:
     )
     with pytest.raises(UsageError, match="no such format"):
         check_format("tflite")
-
-
-def test_what_is_installed() -> None:
-    def needs(*words: str) -> set[str]:
-        return set(recipe_requirements(Target(kind="recipe", value="export", args=words)))
-
-    assert needs("--model", "digits", "--to", "pt2") == {"torch", "numpy", "safetensors"}
-    assert {"onnx", "onnxruntime"} <= needs("--model", "digits", "--to", "onnx")
-    assert "onnxscript" in needs("--model", "m.pt2", "--to", "onnx")
-    assert {"transformers", "tokenizers"} <= needs("--model", "spam", "--to", "pt2")
-
-
-def test_the_file_of_a_factory(tmp_path: Path) -> None:
-    (tmp_path / "src/pkg").mkdir(parents=True)
-    (tmp_path / "src/pkg/net.py").write_text("")
-
-    def file(factory: str) -> Path | None:
-        return factory_of(Target(kind="recipe", value="export", args=("--model-factory", factory)), tmp_path)
-
-    assert file("pkg.net:make") == Path("src/pkg/net.py") and file("torchvision.models:resnet18") is None
 
 
 def test_both_sides_agree() -> None:

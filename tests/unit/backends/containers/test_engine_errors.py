@@ -8,7 +8,6 @@ import pytest
 
 from seatrial.backends.containers.errors import (
     ERRORS,
-    last_line,
     pull_error,
     start_error,
     unavailable_error,
@@ -145,49 +144,12 @@ def test_messages_of_other_versions(said):
     assert message in error.message
 
 
-@pytest.mark.parametrize(
-    ("said", "message"),
-    [
-        ("pull access denied for x, repository does not exist or may require 'docker login'", "needs a login"),
-        ("manifest for x:1 not found: manifest unknown: manifest unknown", "no such name or tag"),
-        ("toomanyrequests: You have reached your unauthenticated pull rate limit.", "limit for anonymous pulls"),
-        (
-            'Get "https://registry-1.docker.io/v2/": tls: failed to verify certificate: x509: certificate signed by'
-            " unknown authority",
-            "does not trust",
-        ),
-    ],
-)
-def test_reasons_why_a_pull_fails(said, message):
-    error = pull_error("docker", "x:1", f"Error response from daemon: {said}")
-    assert type(error) is ImageError
-    assert message in (error.cause or "")
-
-
 def test_what_nobody_knows_keeps_the_engines_own_words():
     error = start_error("docker", ["docker", "run"], 125, "docker: Error response from daemon: the moon is full\n\n")
     assert type(error) is CommandError
     assert error.message == "Docker could not start the container: the moon is full"
     assert error.exit_code_of_command == 125
     assert type(unavailable_error("podman", "Error: strange")) is EngineUnavailableError
-
-
-def test_last_line_skips_the_pointer_to_help():
-    assert last_line(
-        "docker: Error response from daemon: reason\n\nRun 'docker run --help' for more information\n"
-    ) == ("reason")
-    assert last_line("") == ""
-
-
-def test_a_refused_option_is_quoted_and_has_a_next_command():
-    said = """invalid argument "nofoo" for "--ulimit" flag: invalid ulimit argument: nofoo
-
-Usage:  docker container run [OPTIONS] IMAGE [COMMAND] [ARG...]
-
-Run 'docker container run --help' for more information"""
-    error = start_error("docker", ["docker"], 125, said)
-    assert error.message.endswith('invalid argument "nofoo" for "--ulimit" flag: invalid ulimit argument: nofoo')
-    assert error.run == "seatrial doctor --on docker"
 
 
 def test_every_error_names_an_entry_of_the_catalogue():
@@ -222,13 +184,6 @@ def test_an_address_that_is_wrong_is_what_to_look_at(engine, variable, stderr):
     assert variable not in unavailable_error(engine, stderr, Host({})).message
 
 
-def test_an_address_that_this_user_may_not_use_is_no_silence() -> None:
-    said = "permission denied while trying to connect to the Docker daemon socket at unix:///srv/docker.sock"
-    error = unavailable_error("docker", said, Host({"DOCKER_HOST": "unix:///srv/docker.sock"}))
-    assert error.message == "This user has no access to Docker's socket at DOCKER_HOST=unix:///srv/docker.sock"
-    assert error.finding == "engine-permission"
-
-
 @pytest.mark.parametrize(
     ("engine", "said", "finding"),
     [
@@ -244,9 +199,3 @@ def test_an_address_that_this_user_may_not_use_is_no_silence() -> None:
 def test_why_an_engine_gave_no_answer_is_the_catalogues_entry(engine, said, finding, addressed):
     environ = {"DOCKER_HOST": "tcp://box:1", "CONTAINER_HOST": "tcp://box:1"} if addressed else {}
     assert unavailable_error(engine, said, Host(environ)).finding == finding
-
-
-def test_an_address_is_not_blamed_for_what_the_client_is_or_asks_for():
-    said = "client version 1.99 is too new. Maximum supported API version is 1.41"
-    error = unavailable_error("docker", said, Host({"DOCKER_HOST": "tcp://box:1"}))
-    assert error.run is not None and error.run.startswith("unset DOCKER_API_VERSION")
