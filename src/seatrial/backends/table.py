@@ -101,9 +101,9 @@ def on_this_host() -> list[str]:
 
 
 def choose(requested: str, host: Host, *, gpus_wanted: bool = False) -> tuple[Backend, EngineFacts, Choice]:
-    """The backend asked for, or for ``auto`` the first that works, with what it said and why it was taken.
+    """Return the requested backend, or for ``auto`` the first that works, with its facts and the reason.
 
-    Raises EngineUnavailableError when the one asked for, or every one, is not available.
+    Raises EngineUnavailableError: it is not available, or none is.
     """
     if requested != "auto":
         chosen = backend(requested, host)
