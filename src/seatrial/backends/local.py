@@ -29,12 +29,7 @@ CREATE_TIMEOUT_S = 300.0
 COMPLETE = "seatrial-complete"
 
 
-def ensure_venv(
-    directory: Path,
-    requirements: Sequence[str],
-    python: Path,
-    progress: Callable[[str], None],
-) -> Path:
+def ensure_venv(directory: Path, requirements: Sequence[str], python: Path, progress: Callable[[str], None]) -> Path:
     """The interpreter of a virtual environment that holds these requirements; made when there is none yet.
 
     It is made where it stays, since its scripts name their interpreter by absolute path and would break on a move; a

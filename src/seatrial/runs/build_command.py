@@ -66,13 +66,7 @@ def build_image(job: Job, host: Host, say: Say, *, explain: bool = False, lock: 
     if image is None or store is None or not image.build or plan.container is None:
         what = f"the backend {plan.backend} has no image" if image is None else f"{image.tag} is used as is"
         raise UsageError(f"Nothing to build: {what}", run="seatrial build … --on docker")
-    result = build(
-        image,
-        store=store,
-        progress=say,
-        pip_conf=pip_conf(job.image),
-        labels=origin_labels(job),
-    )
+    result = build(image, store=store, progress=say, pip_conf=pip_conf(job.image), labels=origin_labels(job))
     machine = _machine(plan, host)
     here = plan.container if plan.gpus else None  # this machine has the GPUs that the image is for
     imports = script_facts(job.target, job.project, path=python_path(job)).imports

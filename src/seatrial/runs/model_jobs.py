@@ -206,8 +206,7 @@ def _one_gpu(request: GpuRequest, *, given: bool) -> GpuRequest:
     several = request.kind == "all" or (request.count or len(request.devices)) > 1
     if several and given:
         raise UsageError(
-            "A server computes on one GPU; start one for each, on ports of their own",
-            run="seatrial serve … --gpus 1",
+            "A server computes on one GPU; start one for each, on ports of their own", run="seatrial serve … --gpus 1"
         )
     return GpuRequest("count", 1, capabilities=request.capabilities) if several else request
 

@@ -78,12 +78,7 @@ EXPORT = Verb(
     ((".pt2",), (".safetensors",)),
 )
 SERVE = Verb(
-    "serve",
-    "seatrial serve last",
-    "served",
-    (".pt2", ".onnx", ".safetensors"),
-    (),
-    (PROGRAMS, (".safetensors",)),
+    "serve", "seatrial serve last", "served", (".pt2", ".onnx", ".safetensors"), (), (PROGRAMS, (".safetensors",))
 )
 
 #: Ends of the names of models' files, whether or not a command reads them; other words name runs.

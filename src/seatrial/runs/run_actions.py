@@ -147,8 +147,7 @@ def verify(run: Run) -> Verdict:
 
     if not run.recorded:
         raise UsageError(
-            f"Run {run.id} predates seatrial's own records: it cannot be verified",
-            run=f"seatrial runs show {run.id}",
+            f"Run {run.id} predates seatrial's own records: it cannot be verified", run=f"seatrial runs show {run.id}"
         )
     summary = run.summary()
     receipt = run.folder / JSON_NAME

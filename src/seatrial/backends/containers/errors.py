@@ -89,10 +89,7 @@ def unavailable_error(
 
 
 def as_addressed(
-    error: EngineUnavailableError,
-    engine: str,
-    host: Host | None = None,
-    at: EngineAddress | None = None,
+    error: EngineUnavailableError, engine: str, host: Host | None = None, at: EngineAddress | None = None
 ) -> EngineUnavailableError:
     """The error of an engine that a variable leads to: the variable is what to look at then, without its login."""
     if at is not None:

@@ -55,11 +55,7 @@ class InjectionPlan:
 
 
 def choose(
-    facts: EngineFacts,
-    gpus: Sequence[Gpu],
-    driver: DriverFiles,
-    *,
-    capabilities: Sequence[str] = (),
+    facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles, *, capabilities: Sequence[str] = ()
 ) -> InjectionPlan:
     """Choose the strategy for these GPUs on this engine.
 
@@ -180,11 +176,7 @@ def _cdi(
 ) -> InjectionPlan:
     why = f"{facts.title} ignores --gpus" if facts.ignores_gpus_flag else f"{facts.title} has no NVIDIA hook or runtime"
     return InjectionPlan(
-        "cdi",
-        f"{why}; its CDI specs list the GPUs",
-        devices=names,
-        env=env,
-        groups=_node_groups(facts, gpus, driver),
+        "cdi", f"{why}; its CDI specs list the GPUs", devices=names, env=env, groups=_node_groups(facts, gpus, driver)
     )
 
 
@@ -194,11 +186,7 @@ def _node_groups(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles) -
 
 
 def _device_nodes(
-    facts: EngineFacts,
-    gpus: Sequence[Gpu],
-    driver: DriverFiles,
-    env: dict[str, str],
-    capabilities: Sequence[str],
+    facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles, env: dict[str, str], capabilities: Sequence[str]
 ) -> InjectionPlan:
     nodes = _nodes(gpus, driver)
     _refuse_impossible(facts, gpus, driver, nodes)
@@ -259,10 +247,7 @@ def _library_mounts(driver: DriverFiles, capabilities: Sequence[str]) -> list[Mo
 
 
 def _refuse_impossible(
-    facts: EngineFacts,
-    gpus: Sequence[Gpu],
-    driver: DriverFiles,
-    nodes: tuple[DeviceNode, ...] | None,
+    facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles, nodes: tuple[DeviceNode, ...] | None
 ) -> None:
     """Raise GpuContractError when mounting the device nodes by hand cannot work."""
     engine = facts.title

@@ -166,10 +166,7 @@ def home_mounts(record: Path, place: Path, cache_folder: Path, *, named_user: bo
             They replace the image's own, which loses the names of its system users; a process without capabilities
             cannot become one of those.
     """
-    mounts = [
-        Mount(source=place / "home", target=CONTAINER_HOME),
-        Mount(source=cache_folder, target=CACHE),
-    ]
+    mounts = [Mount(source=place / "home", target=CONTAINER_HOME), Mount(source=cache_folder, target=CACHE)]
     if named_user:
         mounts += [
             Mount(source=record / "passwd", target=PASSWD, read_only=True),

@@ -45,10 +45,7 @@ class Podman(ContainerEngine):
     )
     #: - k8s-file: read back on every machine; the default, journald, is not, where there is no journal. Its log is the
     #:   only copy of the evidence until the host has collected it, so it is not cut; it goes with the container.
-    own_options: ClassVar = {
-        "log_driver": "k8s-file",
-        "log_options": ["max-size=1tb"],
-    }
+    own_options: ClassVar = {"log_driver": "k8s-file", "log_options": ["max-size=1tb"]}
 
     def facts_of(self, info: dict[str, Any], program: Path) -> EngineFacts:
         return podman_facts(info, DEFAULT_SPEC_DIRS)

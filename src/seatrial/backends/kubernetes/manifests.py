@@ -13,14 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from seatrial.backends.kubernetes.pod import (
-    RUN_LABEL,
-    Manifest,
-    config_key,
-    object_name,
-    pod_claims,
-    pod_spec,
-)
+from seatrial.backends.kubernetes.pod import RUN_LABEL, Manifest, config_key, object_name, pod_claims, pod_spec
 from seatrial.errors import UsageError
 from seatrial.job.cluster import ClusterPlan, Kind, PodMount
 from seatrial.job.plan import CONTAINER_HOME, EXIT_POD_STOPPED, Plan

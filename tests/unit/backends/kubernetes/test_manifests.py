@@ -182,10 +182,7 @@ def test_a_disruption_spends_no_restart(
     found = spec.get("podFailurePolicy", {}).get("rules", [])
     assert bool(found) == bool(rules) and spec["template"]["spec"]["restartPolicy"] == "Never"
     if found:
-        assert found[0] == {
-            "action": "Ignore",
-            "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
-        }
+        assert found[0] == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
 
 
 @pytest.mark.parametrize(

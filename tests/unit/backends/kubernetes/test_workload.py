@@ -6,12 +6,7 @@ from typing import Any
 
 import pytest
 
-from seatrial.backends.kubernetes.pending import (
-    Progress,
-    explain_workload,
-    reported_exit_code,
-    waiting_for,
-)
+from seatrial.backends.kubernetes.pending import Progress, explain_workload, reported_exit_code, waiting_for
 from seatrial.backends.kubernetes.pods import read_pod
 
 NAME = "seatrial-20261122-120000-train"
