@@ -153,7 +153,7 @@ class Local:
         return command.call_interactive(self.compile(plan), cwd=run_dir).exit_code
 
     def collect(
-        self, handle: Handle, run_dir: Path, say: Callable[[str], None]
+        self, handle: Handle, run_dir: Path, echo: Callable[[str], None]
     ) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 

@@ -168,7 +168,7 @@ def _follow(prepared: Prepared, host: Host, screen: Screen) -> int:
     """Show the run to its end, then its receipt."""
     from seatrial.runs.following.streams import TYPING_INTERVAL_S, passing_on
     from seatrial.runs.following.watch import LOG_INTERVAL_S, follow, interrupt_stops
-    from seatrial.runs.model_jobs import saying_when_ready
+    from seatrial.runs.model_jobs import report_when_ready
 
     run, plan = prepared.run, prepared.plan
     looks_s = LOG_INTERVAL_S if plan.agent.input is None else TYPING_INTERVAL_S
@@ -177,7 +177,7 @@ def _follow(prepared: Prepared, host: Host, screen: Screen) -> int:
             importlib.import_module("seatrial.runs.ending")
             from seatrial.receipt.render.pages import PACKAGE, compile_pages
         compile_pages(PACKAGE)
-        ready, typing = saying_when_ready(plan.job.serve, screen.say), passing_on(run, plan)
+        ready, typing = report_when_ready(plan.job.serve, screen.say), passing_on(run, plan)
         with ready, typing, screen.showing_progress(run) as show:
             ended = follow(run, screen.write, host, say=screen.say, between_looks=show, log_interval_s=looks_s)
     exit_code = _receipt(prepared, host, screen, ended=ended)

@@ -88,7 +88,7 @@ def plan_only(job: Job, host: Host) -> Plan:
             another.selection()
             if another
             else select_gpus(
-                ground.job, ground.script, ground.host, leases(host).current(beside=ground.job.gpus.share or 1.0)
+                ground.job, ground.script, ground.host, leases(host).current(share=ground.job.gpus.share or 1.0)
             )
         )
     plan = _plan(ground, run, selection, host, another=another, offline=True)
@@ -185,8 +185,8 @@ def _make_present(plan: Plan, backend: Backend, building: Building) -> None:
         return
     from seatrial.images.build.build import pull  # most images are here
 
-    with building() as say:
-        pull(store, image.tag, say)
+    with building() as echo:
+        pull(store, image.tag, echo)
 
 
 def _refuse_cut_down_image(plan: Plan) -> None:
@@ -203,12 +203,12 @@ def _refuse_cut_down_image(plan: Plan) -> None:
             )
 
 
-def without_cached(say: Say) -> Say:
-    """Return ``say`` without the line of an image that exists, for many runs on one image."""
-    return lambda line: None if line == CACHED else say(line)
+def without_cached(echo: Say) -> Say:
+    """Return ``echo`` without the line of an image that exists, for many runs on one image."""
+    return lambda line: None if line == CACHED else echo(line)
 
 
-def start(prepared: Prepared, host: Host, say: Say) -> None:
+def start(prepared: Prepared, host: Host, echo: Say) -> None:
     """Build the image if it is not there, hand the secrets over, start the run detached.
 
     Raises:
@@ -220,7 +220,7 @@ def start(prepared: Prepared, host: Host, say: Say) -> None:
     run, plan, backend = prepared.run, prepared.plan, prepared.backend
     handle = None
     try:
-        make_ready(plan, backend, run, prepared.host, say)
+        make_ready(plan, backend, run, prepared.host, echo)
         handle = backend.start(plan, run.folder)
         record_start(run, plan, backend, handle, host)
     except BaseException as error:
@@ -245,7 +245,7 @@ def _select_and_lease(ground: _Ground, run: Run, host: Host) -> Selection | None
         return select_gpus(ground.job, ground.script, ground.host, leased={})
     with leases(host).locked():
         share = ground.job.gpus.share
-        held = leases(host).current(beside=share or 1.0)
+        held = leases(host).current(share=share or 1.0)
         selection = select_gpus(ground.job, ground.script, ground.host, held)
         uuids = [gpu.uuid for gpu in selection.gpus]
         leases(host).take(uuids, run.id, ground.backend.name, run.folder, ground.engine.address, share=share)
@@ -289,8 +289,8 @@ def _with_keras(job: Job, script: ScriptFacts, host: Host, *, inherits: bool) ->
         env.update(read_env_file(path, host))
     env.update(job.env)
     home = Path(host.env["HOME"]) if inherits and host.env.get("HOME") else None
-    asked = job.gpus.kind not in ("none", "auto") or (job.gpus.kind == "auto" and job.image.target is not None)
-    return with_keras_backend(script, env, job.project, home, gpus=asked)
+    wants_gpus = job.gpus.kind not in ("none", "auto") or (job.gpus.kind == "auto" and job.image.target is not None)
+    return with_keras_backend(script, env, job.project, home, gpus=wants_gpus)
 
 
 def _plan(
@@ -354,8 +354,8 @@ def shell(prepared: Prepared, host: Host, building: Building) -> int:
     from seatrial.runs.ready import make_ready
 
     try:
-        with building() as say:
-            make_ready(prepared.plan, prepared.backend, prepared.run, prepared.host, say)
+        with building() as echo:
+            make_ready(prepared.plan, prepared.backend, prepared.run, prepared.host, echo)
         return prepared.backend.shell(prepared.plan, prepared.run.folder)
     finally:
         leases(host).release(prepared.run.id)

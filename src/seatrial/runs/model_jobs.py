@@ -81,7 +81,7 @@ def out_path(project: Path, model_name: str, wanted: Export) -> str:
     return out
 
 
-def beside(out: str) -> tuple[str, str, str]:
+def written_files(out: str) -> tuple[str, str, str]:
     """Return the files that an export writes: the model, its card, its examples."""
     stem = out.removesuffix(PurePosixPath(out).suffix)
     return out, f"{stem}.json", f"{stem}.examples.safetensors"
@@ -194,7 +194,7 @@ def serving_job(job: Job, found: TrainedModel, options: Options, given: Collecti
             "models": models or (job.models and job.models.model_copy(update={"read_only": True})),
             "secrets": (*job.secrets, *([TOKEN] if options.token and TOKEN not in job.secrets else [])),
             "criteria": job.criteria.only("max_image_bytes"),
-            "watch": job.watch.model_copy(update={"hang_after_s": None}),  # nobody asking is no hang
+            "watch": job.watch.model_copy(update={"hang_after_s": None}),  # no requests are no hang
             "gpus": gpus,
             **_ALONE,
         }
@@ -302,7 +302,7 @@ def wait_until_ready(serving: Serving, ended: Callable[[], bool]) -> float | Non
 
 
 @contextlib.contextmanager
-def saying_when_ready(serving: Serving | None, say: Callable[[str], None]) -> Iterator[None]:
+def report_when_ready(serving: Serving | None, echo: Callable[[str], None]) -> Iterator[None]:
     """Report a server's address once it answers."""
     if serving is None:
         yield
@@ -312,7 +312,7 @@ def saying_when_ready(serving: Serving | None, say: Callable[[str], None]) -> It
     def watch() -> None:
         seconds = wait_until_ready(serving, over.is_set)
         if seconds is not None and not over.is_set():
-            say(ready_words(serving, seconds))
+            echo(ready_words(serving, seconds))
 
     thread = threading.Thread(target=watch, name="ready", daemon=True)
     thread.start()

@@ -26,27 +26,27 @@ from seatrial.system.host import Host
 Say = Callable[[str], None]
 
 
-def make_ready(plan: Plan, backend: Backend, run: Run, host: Host, say: Say) -> None:
+def make_ready(plan: Plan, backend: Backend, run: Run, host: Host, echo: Say) -> None:
     """Make all that a start needs: image or virtual environment, output folders, secrets.
 
     Args:
         host: with what became a secret on the way.
     """
     if not plan.on_this_host:
-        make_image_ready(plan, run.folder, host, say)
+        make_image_ready(plan, run.folder, host, echo)
         return
     store = backend.images
     if plan.image is not None and plan.image.build:
         assert store is not None, "a plan with an image to build is for a backend with a store"
         pip = pip_conf(plan.job.image)
-        built = build(plan.image, store=store, progress=say, pip_conf=pip, labels=origin_labels(plan.job))
-        say(built.words(image_bytes_of(plan, store, host)))
+        built = build(plan.image, store=store, progress=echo, pip_conf=pip, labels=origin_labels(plan.job))
+        echo(built.words(image_bytes_of(plan, store, host)))
     elif plan.image is not None:
         image_bytes_of(plan, store, host)  # counted before the run
     if plan.companion_image is not None and store is not None and store.image(plan.companion_image) is None:
-        pull(store, plan.companion_image, say)
+        pull(store, plan.companion_image, echo)
     if plan.venv is not None:
-        _make_venv(plan, plan.venv, say)
+        _make_venv(plan, plan.venv, echo)
     if plan.companion is not None:
         make_folder(run.folder / COMPANION_FOLDER)
     if plan.agent.input is not None:
@@ -59,7 +59,7 @@ def make_ready(plan: Plan, backend: Backend, run: Run, host: Host, say: Say) -> 
     secrets.write_secrets(plan.job, plan.run_id, host)
 
 
-def make_image_ready(plan: Plan, run_folder: Path, host: Host, say: Callable[[str], None]) -> None:
+def make_image_ready(plan: Plan, run_folder: Path, host: Host, echo: Callable[[str], None]) -> None:
     """Build a cluster run's image, push it if a registry is named, and put the recipes' wheel into the record."""
     from seatrial.backends.kubernetes.manifests import RECIPES
 
@@ -69,9 +69,9 @@ def make_image_ready(plan: Plan, run_folder: Path, host: Host, say: Callable[[st
     if not plan.image.build:
         return
     store = _builder(host)
-    say(build(plan.image, store=store, progress=say, pip_conf=pip_conf(plan.job.image)).words(None))
+    echo(build(plan.image, store=store, progress=echo, pip_conf=pip_conf(plan.job.image)).words(None))
     if plan.job.kubernetes.registry:
-        say(f"pushing {plan.image.tag}")
+        echo(f"pushing {plan.image.tag}")
         store.push(plan.image.tag)
 
 
@@ -91,9 +91,9 @@ def _builder(host: Host) -> ImageStore:
     )
 
 
-def _make_venv(plan: Plan, venv: VenvPlan, say: Say) -> None:
+def _make_venv(plan: Plan, venv: VenvPlan, echo: Say) -> None:
     """Make the virtual environment unless it exists. A failure over a guessed package is reported as one."""
-    progress = say if plan.gpus_asked else without_cuda(say, venv.requirements)
+    progress = echo if plan.gpus_asked else without_cuda(echo, venv.requirements)
     try:
         ensure_venv(venv.directory, venv.requirements, venv.base, progress)
     except EngineError as error:

@@ -101,7 +101,7 @@ def remove(store: RunStore, run: Run, host: Host, *, force: bool = False) -> Non
 
 
 def is_live(run: Run, host: Host) -> bool:
-    """Return whether it is being started or runs. The engine of a finalised one is not asked."""
+    """Return whether it is being started or runs. The engine of a finalised one is not queried."""
     if run.ended:
         return False
     handle = handle_of(run, host)

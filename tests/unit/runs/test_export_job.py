@@ -13,7 +13,7 @@ from seatrial.errors import DataError, UsageError
 from seatrial.images.recipes import RECIPES
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import Job, Target
-from seatrial.runs.model_jobs import Export, beside, check_format, export_job, out_path
+from seatrial.runs.model_jobs import Export, check_format, export_job, out_path, written_files
 from seatrial.runs.models import EXPORT, TrainedModel, find_model
 from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
@@ -80,7 +80,7 @@ def test_runs_of_a_script(project: Project) -> None:
     assert (found.model, found.of_run) == ("best.pth", run)
     assert find(project, run[-4:]).of_run == run
     had_saved("a.pth", "b.pth", "c.pt2", "c.examples.safetensors")
-    assert find(project, "last").model == "c.pt2", "which needs no network beside it"
+    assert find(project, "last").model == "c.pt2", "which needs no network written_files it"
     had_saved("a.pth", "b.pth")
     with pytest.raises(UsageError, match="saved 2 models: ") as told:
         find(project, "last")
@@ -124,7 +124,7 @@ def test_where_it_goes(tmp_path: Path) -> None:
     (tmp_path / "away").symlink_to("/tmp")
     with pytest.raises(UsageError, match="is outside the project"):
         out_path(tmp_path, "m", Export("onnx", "away/m.onnx"))
-    assert beside("exports/m.v2.onnx") == (
+    assert written_files("exports/m.v2.onnx") == (
         "exports/m.v2.onnx",
         "exports/m.v2.json",
         "exports/m.v2.examples.safetensors",
@@ -143,4 +143,6 @@ def test_both_sides_agree() -> None:
     assert {name: form.suffix for name, form in FORMATS.items()} == model_jobs.SUFFIXES
     assert WEIGHTS == models.WEIGHTS == {name: each.weights for name, each in RECIPES.items() if each.trains}
     path = Path("exports/m.onnx")
-    assert [path, model_card.card_path(path), examples.examples_path(path)] == [*map(Path, beside("exports/m.onnx"))]
+    assert [path, model_card.card_path(path), examples.examples_path(path)] == [
+        *map(Path, written_files("exports/m.onnx"))
+    ]

@@ -172,9 +172,9 @@ def test_two_users_share_the_folder(tmp_path):
 def test_parts_of_a_gpu_are_held_until_they_are_one(leases):
     with leases.locked():
         leases.take([GPU], "run-1", share=0.5)
-        assert leases.current(beside=0.5) == {} and leases.current() == {GPU: "run-1"}
+        assert leases.current(share=0.5) == {} and leases.current() == {GPU: "run-1"}
         leases.take([GPU], "run-2", share=0.3)
-    assert leases.current(beside=0.2) == {}
-    assert set(leases.current(beside=0.25)) == {GPU}
+    assert leases.current(share=0.2) == {}
+    assert set(leases.current(share=0.25)) == {GPU}
     leases.release("run-1")
-    assert leases.current(beside=0.7) == {} and leases.current() == {GPU: "run-2"}
+    assert leases.current(share=0.7) == {} and leases.current() == {GPU: "run-2"}

@@ -19,7 +19,7 @@ from seatrial.system import command
 from seatrial.system.command import Completed
 from seatrial.system.host import Host
 
-#: Options of a client that choose the engine themselves: no other may stand beside them.
+#: Options of a client that choose the engine themselves: no other may be added.
 #: Source: docker(1), "Options"; podman(1), "GLOBAL OPTIONS".
 CHOOSING = ("-H", "--host", "-c", "--context", "--url", "--connection", "--remote", "--root", "--runroot")
 
@@ -97,10 +97,10 @@ def read_info(
     found = info if isinstance(info, dict) else {}
     if ended.exit_code == 0 and found.get(key):
         return found
-    said = ended.stderr or "\n".join(found.get("ServerErrors") or [])
+    text = ended.stderr or "\n".join(found.get("ServerErrors") or [])
     if "buildahVersion" in str(found.get("host")):
-        said = _IS_PODMAN
-    raise unavailable_error(engine, said or ("" if isinstance(info, dict) else ended.stdout), host, at)
+        text = _IS_PODMAN
+    raise unavailable_error(engine, text or ("" if isinstance(info, dict) else ended.stdout), host, at)
 
 
 #: Engines' words for a container's state.
@@ -139,7 +139,7 @@ def _seconds(started_at: str, finished_at: str) -> float:
 
 
 INFO_TIMEOUT_S = 5.0
-#: For inspect, kill, remove: milliseconds when well; beside a build that holds the store's lock on a loaded machine of
+#: For inspect, kill, remove: milliseconds when well; during a build that holds the store's lock on a loaded machine of
 #: two cores Podman 4.3 was seen to take more than 30 s.
 ANSWER_TIMEOUT_S = 120.0
 
@@ -236,14 +236,14 @@ class EngineClient:
         ended = self.ask(kind, "inspect", id)
         if ended.exit_code == 0:
             return cast("dict[str, Any]", json.loads(ended.stdout)[0])
-        if says_no_such(ended.stderr, kind):
+        if is_unknown(ended.stderr, kind):
             return None
         raise self.unavailable(ended.stderr)
 
 
-def says_no_such(stderr: str, kind: Literal["image", "container"]) -> bool:
-    said = stderr.lower()
-    return f"no such {kind}" in said or "no such object" in said or f"{kind} not known" in said
+def is_unknown(stderr: str, kind: Literal["image", "container"]) -> bool:
+    text = stderr.lower()
+    return f"no such {kind}" in text or "no such object" in text or f"{kind} not known" in text
 
 
 def with_algorithm(digest: str) -> str:

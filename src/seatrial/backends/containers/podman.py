@@ -62,7 +62,7 @@ class Podman(ContainerEngine):
                 cause="Podman silently ignores that flag; GPUs are passed by CDI name or as device nodes",
                 run=GENERATE_CDI,
             )
-        # Podman copies what lies under a tmpfs into it unless told not to; a mask would show what it hides.
+        # Podman copies what lies under a tmpfs into it without notmpcopyup; a mask would show what it hides.
         options = super().options(container, image)
         bare = [f"{tmpfs},notmpcopyup" for tmpfs in options.options.get("tmpfs", [])]
         return options.plus(tmpfs=bare) if bare else options
@@ -87,7 +87,7 @@ class Podman(ContainerEngine):
 
 
 def podman_facts(info: dict[str, Any], spec_dirs: tuple[Path, ...]) -> EngineFacts:
-    """``podman info`` → facts; it does not tell where CDI specifications are.
+    """``podman info`` → facts; it does not report the folders of CDI specs.
 
     Source of the keys: podman libpod/define/info.go.
     """

@@ -53,7 +53,7 @@ def run_options(container: ContainerPlan, image: str) -> RunOptions:
     - ``--mount`` and not ``--volume``: an engine would create a missing source as an empty folder owned by root.
     - The swap limit is the memory limit: Docker would allow as much again in swap, and a training run that swaps
       has stopped in all but name.
-    - The agent begins in ``/``, and the target where the plan says: with an empty entry in an image's LD_LIBRARY_PATH
+    - The agent begins in ``/``, and the target in the plan's workdir: with an empty entry in an image's LD_LIBRARY_PATH
       the loader looks in the working directory (ld.so(8)), and PID 1 would run files of the project.
     - ``--pull never``: images are pulled before, with progress and with our own errors.
     """

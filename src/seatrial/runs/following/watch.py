@@ -81,7 +81,7 @@ def follow(
         return State("gone")
     backend = backend_of(handle, host)
     state = State("running") if just_started else backend.state(handle)
-    began = asked = time.monotonic()
+    began = queried = time.monotonic()
     alerts = Alerts(run, from_now=tail is not None)
     with witnessing(run, run.plan(), handle), backend.collect(handle, run.folder, say):
         while until_end and state.is_live:
@@ -91,9 +91,9 @@ def follow(
             importlib.import_module(_JUDGES)
             # A run of a second is not held up by a tenth of one, twice; a look is two stat calls.
             time.sleep(min(log_interval_s, max(FIRST_INTERVAL_S, (time.monotonic() - began) / 20)))
-            if time.monotonic() - asked >= state_interval_s or _has_finished(run):
+            if time.monotonic() - queried >= state_interval_s or _has_finished(run):
                 state = backend.state(handle)
-                asked = time.monotonic()
+                queried = time.monotonic()
                 for line in alerts.new():
                     say(line)
     for stream, data in reader.new():
@@ -323,7 +323,7 @@ def witnessing(run: Run, plan: Plan, handle: Handle) -> Iterator[None]:
     finally:
         witness.stop()
         witness.join(timeout=2 * LOOK_S)
-        hung = witness.is_alive()  # in a broken driver; it is not asked again
+        hung = witness.is_alive()  # in a broken driver; it is not queried again
         if not hung:
             sampler.close()
         if not run.ended and any(counts["looks"] for counts in witness.seen.values()):
