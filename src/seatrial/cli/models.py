@@ -53,7 +53,7 @@ def export(
         from seatrial.cli.job import read_allowed_job
         from seatrial.cli.run import run_to_receipt
         from seatrial.cli.screen import Screen
-        from seatrial.runs.export_job import Asked, check_format, export_job
+        from seatrial.runs.model_jobs import Export, check_format, export_job
         from seatrial.runs.models import EXPORT, check_model_file, find_model
         from seatrial.runs.store import RunStore
 
@@ -75,7 +75,7 @@ def export(
     named |= {flag: flags.get(key) for flag, key in (("--on", "on"), ("--models", "models"))}
     source = model.of_run or reference if reference == "last" else reference
     typed = shlex.join(["export", source, *_given(named), *shapes])
-    return run_to_receipt(export_job(job, model, Asked(to, out, tuple(program), typed)), host, screen)
+    return run_to_receipt(export_job(job, model, Export(to, out, tuple(program), typed)), host, screen)
 
 
 def _given(options: Mapping[str, object]) -> list[str]:
@@ -132,8 +132,8 @@ def serve(
         from seatrial.cli.screen import Screen
         from seatrial.job.tables import TOKEN
         from seatrial.job.units import parse_bytes
+        from seatrial.runs.model_jobs import Options, serving_job
         from seatrial.runs.models import SERVE, check_model_file, find_model
-        from seatrial.runs.serving_job import Options, serving_job
         from seatrial.runs.store import store_of
 
     if arguments := target_arguments():

@@ -149,8 +149,8 @@ def run_to_receipt(
 def _detach(prepared: Prepared, host: Host, screen: Screen) -> int:
     """Leave the run to its recorder; a server, once it answers."""
     from seatrial.runs.following.watch import ensure_recorder, follow
+    from seatrial.runs.model_jobs import ready_words, wait_until_ready
     from seatrial.runs.run_actions import is_live
-    from seatrial.runs.serving_job import ready_words, wait_until_ready
 
     serving = prepared.plan.job.serve
     ensure_recorder(prepared.run)
@@ -166,9 +166,9 @@ def _detach(prepared: Prepared, host: Host, screen: Screen) -> int:
 
 def _follow(prepared: Prepared, host: Host, screen: Screen) -> int:
     """Show the run to its end, then its receipt."""
-    from seatrial.runs.following.input import TYPING_INTERVAL_S, passing_on
+    from seatrial.runs.following.streams import TYPING_INTERVAL_S, passing_on
     from seatrial.runs.following.watch import LOG_INTERVAL_S, follow, interrupt_stops
-    from seatrial.runs.serving_job import saying_when_ready
+    from seatrial.runs.model_jobs import report_when_ready
 
     run, plan = prepared.run, prepared.plan
     looks_s = LOG_INTERVAL_S if plan.agent.input is None else TYPING_INTERVAL_S
@@ -177,7 +177,7 @@ def _follow(prepared: Prepared, host: Host, screen: Screen) -> int:
             importlib.import_module("seatrial.runs.ending")
             from seatrial.receipt.render.pages import PACKAGE, compile_pages
         compile_pages(PACKAGE)
-        ready, typing = saying_when_ready(plan.job.serve, screen.say), passing_on(run, plan)
+        ready, typing = report_when_ready(plan.job.serve, screen.say), passing_on(run, plan)
         with ready, typing, screen.showing_progress(run) as show:
             ended = follow(run, screen.write, host, say=screen.say, between_looks=show, log_interval_s=looks_s)
     exit_code = _receipt(prepared, host, screen, ended=ended)

@@ -19,7 +19,7 @@ from rich.text import Text
 from seatrial.cli.options import importing
 from seatrial.cli.terminal import LiveLine, are_one_file
 from seatrial.job.model import Job
-from seatrial.runs.following.output import Stream
+from seatrial.runs.following.streams import Stream
 from seatrial.runs.run import Run
 from seatrial.system.typed_path import as_typed
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from seatrial.errors import SeatrialError
 
 if TYPE_CHECKING:
-    from seatrial.runs.following.output import Stream
+    from seatrial.runs.following.streams import Stream
 
 _NAMES = ("stdin", "stdout", "stderr")
 

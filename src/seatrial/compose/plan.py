@@ -24,8 +24,8 @@ from seatrial.job.units import parse_seconds
 from seatrial.planning.host import HostFacts
 from seatrial.planning.plan import make_plan, select_gpus
 from seatrial.planning.site import ServiceSite
+from seatrial.runs.launch import run_site
 from seatrial.runs.run import Run
-from seatrial.runs.run_site import run_site
 
 _PYTHON = re.compile(r"(.*/)?python[\d.]*")
 

@@ -77,7 +77,7 @@ class NodeSearch(Search):
     def job_of(self, trial: Trial) -> Job:
         """Raises GpusHeldError: a run that Ray does not know holds a GPU that Ray gave to this trial."""
         request = self.job.gpus
-        held = leases(self.host).current(beside=request.share or 1.0) if request.devices else {}
+        held = leases(self.host).current(share=request.share or 1.0) if request.devices else {}
         for uuid in held.keys() & set(request.devices):
             raise GpusHeldError(f"Run {held[uuid]} holds {uuid}, which Ray gave to this trial", run="seatrial runs ls")
         return self.job
