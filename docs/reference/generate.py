@@ -26,7 +26,7 @@ from seatrial.errors import SeatrialError
 from seatrial.events import schema
 from seatrial.findings.catalogue import LAYERS, entries
 from seatrial.findings.known import Known
-from seatrial.job.config import json_schema
+from seatrial.job.model import json_schema
 from seatrial.receipt.model import SCHEMA_VERSION, Receipt, Series
 
 

@@ -131,7 +131,7 @@ def serve(
         from seatrial.cli.job import read_allowed_job
         from seatrial.cli.run import run_to_receipt
         from seatrial.cli.screen import Screen
-        from seatrial.job.serving import TOKEN
+        from seatrial.job.tables import TOKEN
         from seatrial.job.units import parse_bytes
         from seatrial.runs.find_model import find_model
         from seatrial.runs.serving_job import Options, serving_job

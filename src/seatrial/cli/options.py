@@ -26,7 +26,7 @@ _HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 #: The plug-ins that pydantic leaves out. Source: pydantic.dev/docs, "Pydantic plugins".
 _PYDANTIC_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 
-#: IDs, their parts, and names as seatrial.toml's ``name`` takes them (job/config.py).
+#: IDs, their parts, and names as seatrial.toml's ``name`` takes them (job/model.py).
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
@@ -148,7 +148,7 @@ class Group(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         word = args[0]
         if self.get_command(ctx, word) is None and not word.startswith("-"):
-            from seatrial.system.near import nearest  # an error alone needs it
+            from seatrial.system.text import nearest  # an error alone needs it
 
             known = [name for name, command in self.commands.items() if not command.hidden]
             close = nearest(word, known)

@@ -52,7 +52,7 @@ def tune(
         from seatrial.cli.job import read_allowed_job
         from seatrial.cli.run import run_to_receipt
         from seatrial.cli.screen import Screen
-        from seatrial.job.tuning import Tuning
+        from seatrial.job.tables import Tuning
         from seatrial.receipt.store import load
         from seatrial.runs.tuning import save_changes, tuning_job
 

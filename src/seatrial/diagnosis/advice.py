@@ -22,7 +22,7 @@ UNKNOWN = "no bound follows from what was measured"
 
 def advise(cause: Cause, tags: tuple[str, ...], seen: Signals) -> tuple[Advice, ...]:
     """Return at most three changes, the most promising first."""
-    return tuple(ADVICE[cause](tags, seen))[:3]
+    return tuple(ADVICE[cause](tags, seen))[:3] if cause in ADVICE else ()
 
 
 def _times(share: float) -> str:
@@ -87,10 +87,7 @@ def _launch(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     fill = _full(seen.gpu.get("sm_activity_pct"), "the GPU's SMs are at work")
     found = [
         Advice("a larger batch: the same launches, more work in each", f"{fill}, in examples a second"),
-        Advice(
-            'torch.compile(model, mode="reduce-overhead"), which puts the step into a CUDA graph',
-            _rest(seen),
-        ),
+        Advice('torch.compile(model, mode="reduce-overhead"), which puts the step into a CUDA graph', _rest(seen)),
     ]
     optimizer = seen.share("optimizer")
     if optimizer >= at.TOLD_SHARE:
@@ -269,10 +266,6 @@ def _imbalance(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     ]
 
 
-def _nothing(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
-    return []
-
-
 def _throttled(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     found = []
     if "cpu-quota" in tags:
@@ -296,7 +289,7 @@ def _idle(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     ]
 
 
-#: Cause → its advice.
+#: Cause → its advice; happened.py has that of the others.
 ADVICE: dict[Cause, Callable[[tuple[str, ...], Signals], list[Advice]]] = {
     "data-bound": _data,
     "launch-bound": _launch,
@@ -311,7 +304,6 @@ ADVICE: dict[Cause, Callable[[tuple[str, ...], Signals], list[Advice]]] = {
     "evaluation-bound": _evaluation,
     "checkpoint-bound": _checkpoint,
     "imbalanced": _imbalance,
-    **dict.fromkeys(("failed-early", "cpu-only", "too-short", "start-up", "compiling"), _nothing),  # happened.py's own
 }
 
 

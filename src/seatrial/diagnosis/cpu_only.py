@@ -9,8 +9,8 @@ from pathlib import Path
 
 from seatrial.errors import SeatrialError
 from seatrial.job.model import Target
+from seatrial.job.reading.modules import STANDARD_MODULES
 from seatrial.job.reading.signs import dotted
-from seatrial.job.reading.standard_modules import STANDARD_MODULES
 from seatrial.job.script import script_facts
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
 
@@ -26,31 +26,10 @@ _DEVICES = {"torch.device", "device", "torch.set_default_device", "set_default_d
 #: What moves models and batches by itself.
 _MOVERS = ("transformers", "accelerate", "lightning", "pytorch_lightning", "fastai", "ignite", "composer", "keras")
 #: Libraries that can use a GPU.
-_LIBRARIES: tuple[str, ...] = (
-    "torch",
-    "tensorflow",
-    "jax",
-    "cupy",
-    "numba",
-    "cudf",
-    "cuml",
-    "mxnet",
-    "paddle",
-    "pycuda",
-    "warp",
-)
-_LIBRARIES = (
-    *_LIBRARIES,
-    *_MOVERS,
-    "xgboost",
-    "lightgbm",
-    "catboost",
-    "flax",
-    "timm",
-    "torchvision",
-    "diffusers",
-    "ultralytics",
-)
+_LIBRARIES = {
+    *_MOVERS, "torch", "tensorflow", "jax", "cupy", "numba", "cudf", "cuml", "mxnet", "paddle", "pycuda", "warp",
+    "xgboost", "lightgbm", "catboost", "flax", "timm", "torchvision", "diffusers", "ultralytics",
+}  # fmt: skip
 
 #: Libraries that use a GPU by themselves → a line that prints the devices they found.
 _ASK = {
@@ -103,38 +82,37 @@ def _tree(project: Path, name: str) -> ast.Module | None:
 
 def _nowhere(script: str, trees: Iterable[ast.Module], imported: set[str]) -> Iterator[Reason]:
     """Return the reasons for lines that a script needs to use a GPU and lacks."""
-    if not imported & set(_LIBRARIES):
+    if not imported & _LIBRARIES:
         yield Reason(
             1,
             f"{script} imports no library that uses a GPU ({', '.join(sorted(imported)[:4]) or 'only standard ones'})",
             "a library that can use one (torch, JAX, CuPy), or no GPU for it: seatrial run --gpus none",
         )
-    elif "torch" in imported and not imported & set(_MOVERS) and not any(map(_moves, trees)):
+    elif (
+        "torch" in imported
+        and not imported & set(_MOVERS)
+        and not any(_moves(node) for tree in trees for node in ast.walk(tree))
+    ):
         yield Reason(
             4,
             f'nothing in {script} moves model or data to the GPU: no .to(…), .cuda() or "cuda" in it',
             'model.to("cuda") before the optimizer is made, and each batch.to("cuda")',
         )
-    elif "torch" not in imported:
-        for library, ask in _ASK.items():
-            if library in imported:
-                yield Reason(
-                    5,
-                    f"{script} computes with {library}, which takes a GPU by itself where it finds one: it found none",
-                    f"{ask}, as the script's first line, says what it finds and why it is no GPU",
-                )
-                break
+    elif "torch" not in imported and (library := next((each for each in _ASK if each in imported), None)):
+        yield Reason(
+            5,
+            f"{script} computes with {library}, which takes a GPU by itself where it finds one: it found none",
+            f"{_ASK[library]}, as the script's first line, says what it finds and why it is no GPU",
+        )
 
 
-def _moves(tree: ast.Module) -> bool:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and node.attr in ("cuda", "to_device", "set_default_device"):
-            return True
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "to":
-            return True
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("cuda"):
-            return True
-    return False
+def _moves(node: ast.AST) -> bool:
+    """Return whether an expression moves something to the GPU, or names it."""
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Attribute) and node.func.attr == "to"
+    if isinstance(node, ast.Attribute):
+        return node.attr in ("cuda", "to_device", "set_default_device")
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("cuda")
 
 
 class _File:
@@ -164,14 +142,11 @@ class _File:
         if isinstance(where, ast.Subscript) and dotted(where.value).rpartition(".")[2] == "environ":
             yield from self._variable(_constant(where.slice), value, line)
         name = dotted(where).rpartition(".")[2].lower()
+        at, variable = self._at(line), dotted(where)
         if "device" in name and _is_cpu(value):
-            yield Reason(
-                3,
-                f'{self._at(line)} sets {dotted(where)} to the CPU: "cpu"',
-                f'{self._at(line)}: {dotted(where)} = "cuda"',
-            )
+            yield Reason(3, f'{at} sets {variable} to the CPU: "cpu"', f'{at}: {variable} = "cuda"')
         if name in ("use_cuda", "use_gpu", "cuda", "gpu") and _constant(value) is False:
-            yield Reason(3, f"{self._at(line)} sets {dotted(where)} to False", f"{self._at(line)}: True in its place")
+            yield Reason(3, f"{at} sets {variable} to False", f"{at}: True in its place")
 
     def _variable(self, name: object, value: ast.expr, line: int) -> Iterator[Reason]:
         """Yield reasons for a variable that frameworks read: visible GPUs, or the platform."""

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from functools import lru_cache
+from importlib import resources
+from typing import NamedTuple
 
-Cause = Literal[
-    "data-bound",
-    "launch-bound",
-    "compute-bound",
-    "memory-bandwidth-bound",
-    "latency-bound",
-    "communication-bound",
-    "host-memory-bound",
-    "throttled",
-    "idle",
-    "synchronisation-bound",
-    "evaluation-bound",
-    "checkpoint-bound",
-    "imbalanced",
-    "failed-early",
-    "cpu-only",
-    "too-short",
-    "start-up",
-    "compiling",
-]
+#: A key of MEANING.
+Cause = str
 
 #: Cause → what it means, for people.
 MEANING: dict[Cause, str] = {
@@ -82,7 +67,8 @@ class Diagnosis:
 class Peaks(NamedTuple):
     """Dense peaks of a GPU in FLOP/s: bf16 on tensor cores (fp16 if it has no bf16), and fp32 without them.
 
-    Source: NVIDIA's data sheets, dense figures without sparsity.
+    ``name`` is a part of NVML's product name; in gpus.json the first entry that fits counts, so longer names stand
+    first. Source: NVIDIA's data sheets, dense figures without sparsity.
     """
 
     name: str
@@ -90,35 +76,12 @@ class Peaks(NamedTuple):
     fp32: float | None
 
 
-#: By a part of NVML's product name. The first entry that fits counts, so longer names stand first.
-_PEAKS = tuple(Peaks(*row) for row in (
-    ("GB300", 2.5e15, None),
-    ("GB200", 2.5e15, None),
-    ("B300", 2.25e15, None),
-    ("B200", 2.25e15, None),
-    ("H200 NVL", 8.35e14, 6.0e13),
-    ("H200", 9.89e14, 6.7e13),
-    ("GH200", 9.89e14, 6.7e13),
-    ("H100 PCIe", 7.56e14, 5.1e13),
-    ("H100 NVL", 8.35e14, 6.0e13),
-    ("H100", 9.89e14, 6.7e13),
-    ("H800", 9.89e14, None),
-    ("H20", 1.48e14, None),
-    ("A100", 3.12e14, 1.95e13),
-    ("A800", 3.12e14, 1.95e13),
-    ("A40", 1.497e14, 3.74e13),
-    ("A30", 1.65e14, 1.03e13),
-    ("A10", 1.25e14, 3.12e13),
-    ("L40S", 3.62e14, 9.16e13),
-    ("L40", 1.81e14, 9.05e13),
-    ("L4", 1.21e14, 3.03e13),
-    ("RTX 4090", 1.652e14, 8.26e13),
-    ("RTX 3090", 7.1e13, 3.56e13),
-    ("V100", 1.25e14, None),
-    ("T4", 6.5e13, 8.1e12),
-))  # fmt: skip
+@lru_cache(maxsize=1)
+def _table() -> list[Peaks]:
+    text = resources.files("seatrial.diagnosis").joinpath("gpus.json").read_text(encoding="utf-8")
+    return [Peaks(*row) for row in json.loads(text)]
 
 
 def peaks(name: str) -> Peaks | None:
     """Return the peaks of a product, or None if it is not in the table (there is no MFU then)."""
-    return next((each for each in _PEAKS if each.name in name), None)
+    return next((each for each in _table() if each.name in name), None)

@@ -11,20 +11,10 @@ from seatrial.common.signals import Anatomy, is_hooks, read_anatomy
 from seatrial.diagnosis import thresholds as at
 
 _GPU_KEYS = (
-    "utilization_pct",
-    "graphics_activity_pct",
-    "sm_activity_pct",
-    "sm_occupancy_pct",
-    "tensor_activity_pct",
-    "fp32_activity_pct",
-    "dram_activity_pct",
-    "pcie_rx_bytes_per_s",
-    "pcie_tx_bytes_per_s",
-    "nvlink_tx_bytes_per_s",
-    "nvlink_rx_bytes_per_s",
-    "power_w",
-    "sm_clock_mhz",
-)
+    "utilization_pct", "graphics_activity_pct", "sm_activity_pct", "sm_occupancy_pct", "tensor_activity_pct",
+    "fp32_activity_pct", "dram_activity_pct", "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "nvlink_tx_bytes_per_s",
+    "nvlink_rx_bytes_per_s", "power_w", "sm_clock_mhz",
+)  # fmt: skip
 _HOST_KEYS = ("cpu_cores", "main_cpu_cores", "worker_cpu_cores", "workers", "cpu_throttled_pct", "cpu_quota_cores")
 
 
@@ -92,8 +82,11 @@ def signals(
     host = {key: mean for key in _HOST_KEYS if (mean := _mean(_numbers(samples, key))) is not None}
     seen = [gpu for gpu in readings if isinstance(gpu.get("throttle_reasons"), list)]
     reasons = {str(reason) for gpu in seen for reason in gpu["throttle_reasons"]}
-    window_s = _span(samples)
     step_window_s = _span(steps)
+    of_each = [
+        _mean(_numbers([r for r in readings if str(r.get("uuid")) == uuid], "utilization_pct"))
+        for uuid in sorted(uuids)
+    ]
     return Signals(
         gpus=len(uuids),
         samples=len([sample for sample in samples if _numbers(_entries(sample.get("gpus")), "utilization_pct")])
@@ -102,16 +95,11 @@ def signals(
         host=host,
         throttled={reason: fmean([reason in gpu["throttle_reasons"] for gpu in seen]) for reason in reasons},
         host_memory_share=_memory_share(samples),
-        window_s=window_s,
+        window_s=_span(samples),
         data_wait=_share(steps, "data_s", step_window_s),
         communication_wait=_share(steps, "communication_s", step_window_s),
         flops_per_s=_per_second(steps, "flops", step_window_s),
-        utilization=tuple(
-            mean
-            for uuid in sorted(uuids)
-            if (mean := _mean(_numbers([r for r in readings if str(r.get("uuid")) == uuid], "utilization_pct")))
-            is not None
-        ),
+        utilization=tuple(mean for mean in of_each if mean is not None),
         ranks=ranks,
         gpu_name=gpu_name,
     )

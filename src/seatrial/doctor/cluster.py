@@ -109,6 +109,7 @@ def _server(path: str) -> str:
     """The address in the kubeconfig, for the report."""
     try:
         config = read_kubeconfig(Path(path))
-        return printable(str(config["clusters"][0]["cluster"]["server"]))
-    except (SeatrialError, LookupError):
+        server = config["clusters"][0]["cluster"]["server"]
+        return printable(server) if isinstance(server, str) and server.strip() else path
+    except (SeatrialError, LookupError, TypeError):
         return path

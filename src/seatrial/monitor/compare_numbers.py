@@ -10,7 +10,7 @@ from statistics import fmean
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.formatting import energy_short, metric_figure, percent, rate
 from seatrial.receipt.model import Receipt
-from seatrial.receipt.sections.measured import HIGHER_IS_BETTER, LOWER_IS_BETTER, GpuUse, Metric
+from seatrial.receipt.sections.measured import GpuUse, Metric, direction
 from seatrial.receipt.sections.steps import StepAnatomy
 
 Read = Callable[[Receipt], float | None]
@@ -39,9 +39,9 @@ def readings(runs: Sequence[Receipt]) -> Iterator[Reading]:
     """What scripts reported first, then what was measured."""
     for name in dict.fromkeys(metric.name for receipt in runs for metric in receipt.measurements.metrics):
         words = _metric_words(name)
-        direction = _direction(name)
-        yield Reading(f"{name}, last", _metric(name, lambda metric: metric.last), words, direction, measured=False)
-        yield Reading(f"{name}, best", _metric(name, lambda metric: metric.best), words, direction, measured=False)
+        better = direction(name) or int(name.endswith("_per_s"))
+        yield Reading(f"{name}, last", _metric(name, lambda metric: metric.last), words, better, measured=False)
+        yield Reading(f"{name}, best", _metric(name, lambda metric: metric.best), words, better, measured=False)
     yield from _MEASURED
     for part in dict.fromkeys(part.words for receipt in runs for one in receipt.anatomy[:1] for part in one.parts):
         yield Reading(f"time in {part}", _share(part), percent)
@@ -50,11 +50,6 @@ def readings(runs: Sequence[Receipt]) -> Iterator[Reading]:
 def stem(label: str) -> str:
     """``accuracy`` of ``test_accuracy, best``."""
     return _PHASE.sub("", label.partition(",")[0])
-
-
-def _direction(name: str) -> int:
-    words = set(re.findall("[a-z0-9]+", name.lower()))
-    return -1 if words & LOWER_IS_BETTER else 1 if words & HIGHER_IS_BETTER or name.endswith("_per_s") else 0
 
 
 def _metric(name: str, value: Callable[[Metric], float | None]) -> Read:

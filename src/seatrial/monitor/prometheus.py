@@ -8,143 +8,74 @@ https://prometheus.io/docs/instrumenting/exposition_formats/
 from __future__ import annotations
 
 import gzip
+import json
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
 from typing import Any, NamedTuple
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-_MIB = 2.0**20
-
 Gpu = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Family:
-    """A metric's name, type and help, and how its value is taken from a GPU of a reading (None: no sample)."""
+class Family(NamedTuple):
+    """A metric's name, type and help, and the key of its value in a reading, which is multiplied by ``scale``."""
 
     name: str
     kind: str
     help: str
-    value: Callable[[Gpu], float | None]
+    key: str
+    scale: float = 1.0
+
+    def value(self, row: Mapping[str, Any]) -> float | None:
+        value = row.get(self.key)
+        return None if value is None else value * self.scale
 
 
-def _key(name: str, scale: float = 1.0) -> Callable[[Gpu], float | None]:
-    def take(gpu: Gpu) -> float | None:
-        value = gpu.get(name)
-        return None if value is None else value * scale
-
-    return take
-
-
-def _used(gpu: Gpu) -> float | None:
-    """DCGM's "used" leaves out what the driver reserves."""
-    used, reserved = gpu.get("memory_used_bytes"), gpu.get("memory_reserved_bytes")
-    return None if used is None else max(0.0, used - (reserved or 0)) / _MIB
+@lru_cache(maxsize=1)
+def families() -> dict[str, list[Family]]:
+    """Return the metrics of each ``gpu`` and each ``container``: dcgm-exporter's counters, and ours."""
+    tables = json.loads(resources.files("seatrial.monitor").joinpath("metrics.json").read_text(encoding="utf-8"))
+    return {of: [Family(*row) for row in rows] for of, rows in tables.items()}
 
 
-def _nvlink(gpu: Gpu) -> float | None:
-    """Both directions in units of 1000 KiB/s: what DCGM makes of NVML's counters, under the name of a counter.
+def _as_dcgm(gpu: Gpu) -> dict[str, Any]:
+    """Return the reading of a GPU with what DCGM counts in another way.
 
-    Source: ReadAndCacheNvLinkBandwidth in dcgmlib/src/DcgmCacheManager.cpp, as told in
-    https://github.com/NVIDIA/dcgm-exporter/pull/658. Ours is from GPM, so protocol headers are in it.
+    Its "used" leaves out what the driver reserves. Its NVLink bandwidth is of both directions, in units of 1000 KiB/s:
+    what it makes of NVML's counters, under the name of a counter; ours is from GPM, so protocol headers are in it.
+    Source: ReadAndCacheNvLinkBandwidth in dcgmlib/src/DcgmCacheManager.cpp, as quoted in
+    https://github.com/NVIDIA/dcgm-exporter/pull/658.
     """
-    ways = [gpu.get("nvlink_tx_bytes_per_s"), gpu.get("nvlink_rx_bytes_per_s")]
-    known = [way for way in ways if way is not None]
-    return sum(known) / 1024 / 1000 if known else None
+    used, reserved = gpu.get("memory_used_bytes"), gpu.get("memory_reserved_bytes")
+    ways = [way for key in ("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s") if (way := gpu.get(key)) is not None]
+    taken = None if used is None else max(0.0, used - (reserved or 0))
+    both = sum(ways) if ways else None
+    return {**gpu, "memory_taken_bytes": taken, "nvlink_both_bytes_per_s": both, "last_xid": gpu["xid"] or 0,
+            "vgpu_license": 0}  # fmt: skip
 
-
-#: dcgm-exporter's default counters, and its usual further ones.
-DCGM = (
-    Family("DCGM_FI_DEV_SM_CLOCK", "gauge", "SM clock frequency (in MHz).", _key("sm_clock_mhz")),
-    Family("DCGM_FI_DEV_MEM_CLOCK", "gauge", "Memory clock frequency (in MHz).", _key("memory_clock_mhz")),
-    Family("DCGM_FI_DEV_MEMORY_TEMP", "gauge", "Memory temperature (in C).", _key("memory_temperature_c")),
-    Family("DCGM_FI_DEV_GPU_TEMP", "gauge", "GPU temperature (in C).", _key("temperature_c")),
-    Family("DCGM_FI_DEV_POWER_USAGE", "gauge", "Power draw (in W).", _key("power_w")),
-    Family("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "counter", "Energy since boot (in mJ).", _key("energy_j", 1e3)),
-    Family("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "counter", "Total number of PCIe retries.", _key("pcie_replays")),
-    Family("DCGM_FI_DEV_GPU_UTIL", "gauge", "GPU utilization (in %).", _key("utilization_pct")),
-    Family("DCGM_FI_DEV_MEM_COPY_UTIL", "gauge", "Memory utilization (in %).", _key("memory_utilization_pct")),
-    Family("DCGM_FI_DEV_ENC_UTIL", "gauge", "Encoder utilization (in %).", _key("encoder_pct")),
-    Family("DCGM_FI_DEV_DEC_UTIL", "gauge", "Decoder utilization (in %).", _key("decoder_pct")),
-    Family("DCGM_FI_DEV_XID_ERRORS", "gauge", "Value of the last XID error encountered.", lambda gpu: gpu["xid"] or 0),
-    Family("DCGM_FI_DEV_FB_FREE", "gauge", "Framebuffer memory free (in MiB).", _key("memory_free_bytes", 1 / _MIB)),
-    Family("DCGM_FI_DEV_FB_USED", "gauge", "Framebuffer memory used (in MiB).", _used),
-    Family("DCGM_FI_DEV_FB_RESERVED", "gauge", "Memory reserved (in MiB).", _key("memory_reserved_bytes", 1 / _MIB)),
-    Family("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "counter", "Single-bit volatile ECC errors.", _key("ecc_corrected")),
-    Family("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "counter", "Double-bit volatile ECC errors.", _key("ecc_uncorrected")),
-    Family("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "counter", "NVLink traffic of all links (in MB/s: no counter).",
-           _nvlink),
-    Family("DCGM_FI_DEV_VGPU_LICENSE_STATUS", "gauge", "vGPU License status", lambda gpu: 0),
-    Family("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "counter", "Number of remapped rows for uncorrectable errors",
-           _key("remapped_rows_uncorrected")),
-    Family("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "counter", "Number of remapped rows for correctable errors",
-           _key("remapped_rows_corrected")),
-    Family("DCGM_FI_DEV_ROW_REMAP_FAILURE", "gauge", "Whether remapping of rows has failed", _key("row_remap_failure")),
-    Family("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "gauge", "Ratio of time the graphics engine is active.",
-           _key("graphics_activity_pct", 0.01)),
-    Family("DCGM_FI_PROF_SM_ACTIVE", "gauge", "The ratio of cycles an SM has at least 1 warp assigned.",
-           _key("sm_activity_pct", 0.01)),
-    Family("DCGM_FI_PROF_SM_OCCUPANCY", "gauge", "The ratio of number of warps resident on an SM.",
-           _key("sm_occupancy_pct", 0.01)),
-    Family("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "gauge", "Ratio of cycles the tensor (HMMA) pipe is active.",
-           _key("tensor_activity_pct", 0.01)),
-    Family("DCGM_FI_PROF_PIPE_FP32_ACTIVE", "gauge", "Ratio of cycles the fp32 pipes are active.",
-           _key("fp32_activity_pct", 0.01)),
-    Family("DCGM_FI_PROF_DRAM_ACTIVE", "gauge", "Ratio of cycles the device memory interface is active.",
-           _key("dram_activity_pct", 0.01)),
-    Family("DCGM_FI_PROF_PCIE_TX_BYTES", "gauge", "Rate of data sent over PCIe, in bytes per second.",
-           _key("pcie_tx_bytes_per_s")),
-    Family("DCGM_FI_PROF_PCIE_RX_BYTES", "gauge", "Rate of data received over PCIe, in bytes per second.",
-           _key("pcie_rx_bytes_per_s")),
-)  # fmt: skip
-
-OWN_GPU = (
-    Family("seatrial_gpu_sm_activity_ratio", "gauge", "SM cycles with a warp resident.", _key("sm_activity_pct", 0.01)),
-    Family("seatrial_gpu_sm_occupancy_ratio", "gauge", "Resident warps, as a share of the maximum.",
-           _key("sm_occupancy_pct", 0.01)),
-    Family("seatrial_gpu_tensor_activity_ratio", "gauge", "Cycles with a tensor pipe active.",
-           _key("tensor_activity_pct", 0.01)),
-    Family("seatrial_gpu_dram_activity_ratio", "gauge", "Share of memory bandwidth.", _key("dram_activity_pct", 0.01)),
-    Family("seatrial_gpu_nvlink_transmit_bytes_per_second", "gauge", "NVLink traffic out, all links.",
-           _key("nvlink_tx_bytes_per_s")),
-    Family("seatrial_gpu_nvlink_receive_bytes_per_second", "gauge", "NVLink traffic in, all links.",
-           _key("nvlink_rx_bytes_per_s")),
-)  # fmt: skip
-
-#: Name, help, key of a container in a reading, scale.
-OWN_CONTAINER = (
-    ("seatrial_container_cpu_cores", "CPU cores in use.", "cpu_cores", 1.0),
-    ("seatrial_container_memory_bytes", "Memory in use, without droppable cache.", "memory_bytes", 1.0),
-    ("seatrial_container_memory_limit_bytes", "Memory limit.", "memory_limit_bytes", 1.0),
-    ("seatrial_container_shm_used_bytes", "Use of /dev/shm.", "shm_used_bytes", 1.0),
-    ("seatrial_container_shm_size_bytes", "Size of /dev/shm.", "shm_total_bytes", 1.0),
-    ("seatrial_container_gpu_memory_bytes", "GPU memory of its processes.", "gpu_memory_bytes", 1.0),
-    ("seatrial_container_gpu_share_ratio", "Its share of the SMs' time, summed over GPUs.", "gpu_share_pct", 0.01),
-    ("seatrial_container_processes", "Processes.", "processes", 1.0),
-)
 
 Labels = Mapping[str, str]
 Samples = Iterable[tuple[Labels, float | None]]
 
 
 def render(reading: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], hostname: str) -> bytes:
-    """The whole exposition of a reading and of the live runs (runs.live.live_runs)."""
-    gpus = [(_gpu_labels(gpu, reading, hostname), gpu) for gpu in reading["gpus"]]
+    """Return the whole exposition of a reading and of the live runs (runs.live.live_runs)."""
+    gpus = [(_gpu_labels(gpu, reading, hostname), _as_dcgm(gpu)) for gpu in reading["gpus"]]
+    containers = [(_container_labels(row), row) for row in reading["containers"]]
     lines: list[str] = []
-    for family in DCGM + OWN_GPU:
+    for family in families()["gpu"]:
         _add(lines, family.name, family.kind, family.help, ((labels, family.value(gpu)) for labels, gpu in gpus))
     reasons = (
         ({**labels, "reason": reason}, 1.0) for labels, gpu in gpus for reason in gpu.get("throttle_reasons") or []
     )
     _add(lines, "seatrial_gpu_throttled", "gauge", "1 for each active clock throttle reason.", reasons)
-    for name, help, key, scale in OWN_CONTAINER:
-        rows = ((_container_labels(row), row[key]) for row in reading["containers"])
-        values = ((labels, None if value is None else value * scale) for labels, value in rows)
-        _add(lines, name, "gauge", help, values)
+    for family in families()["container"]:
+        _add(lines, family.name, family.kind, family.help, ((labels, family.value(row)) for labels, row in containers))
     _add_runs(lines, runs)
     machine = reading["machine"]
     _add(lines, "seatrial_machine_cpu_cores", "gauge", "CPU cores in use.", [({}, machine["cpu_cores"])])
@@ -168,7 +99,7 @@ def _add_runs(lines: list[str], runs: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _gpu_labels(gpu: Gpu, reading: Mapping[str, Any], hostname: str) -> dict[str, str]:
-    """As dcgm-exporter has them; pod, namespace and container when exactly one pod's container is on the GPU."""
+    """Return dcgm-exporter's labels; pod, namespace and container when exactly one pod's container is on the GPU."""
     labels = {
         "gpu": str(gpu["index"]),
         "UUID": gpu["uuid"],
@@ -199,7 +130,7 @@ def _container_labels(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _add(lines: list[str], name: str, kind: str, help: str, samples: Samples) -> None:
-    """A family, left out whole when nothing has a value."""
+    """Add a family, unless nothing in it has a value."""
     known = [(labels, value) for labels, value in samples if value is not None]
     if not known:
         return

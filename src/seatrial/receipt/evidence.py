@@ -15,36 +15,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from seatrial import events
 from seatrial.backends.base import ImageFacts, State
 from seatrial.common.signals import Anatomy, is_hooks, measured_window, read_anatomy, why_stopped
-from seatrial.events import (
-    EVIDENCE_TYPES,
-    AgentFinished,
-    AgentStarted,
-    AgentSummary,
-    Chain,
-    Event,
-    Found,
-    GpuCheck,
-    GpuContext,
-    GpuKernel,
-    HostLaunched,
-    HostWitness,
-    Step,
-    TargetExited,
-    TargetStarted,
-)
-from seatrial.events import Sample as SampleEvent
-from seatrial.events import Served as ServedEvent
 from seatrial.findings.finding import Finding
-from seatrial.job.plan import CONTAINER_HOME, CONTAINER_MODELS, CONTAINER_PROJECT, CONTAINER_RUN, Gpu, Plan
+from seatrial.job.plan import CONTAINER_MODELS, CONTAINER_PROJECT, Gpu, Plan
 from seatrial.receipt.clock import on_one_clock
 from seatrial.receipt.fields import clean, items, mapping, number, text, whole
 from seatrial.receipt.logs import Output
 from seatrial.receipt.outcome import ExitCause
-from seatrial.receipt.reported import Steps, read_steps
+from seatrial.receipt.reported import Point, Steps, read_steps
 from seatrial.receipt.sections.measured import Measurements
-from seatrial.receipt.sections.serving import Served, read_served
+from seatrial.receipt.sections.serving import last_report, ready_s
 
 #: Numbers of a sample that describe the container, in the order of events.Sample.
 HOST_KEYS = ("cpu_cores", "memory_bytes", "memory_limit_bytes", "shm_used_bytes", "shm_total_bytes", "processes")
@@ -107,18 +89,18 @@ class Evidence:
                 found.setdefault(type, []).append(moment)
         return found
 
-    def all(self, kind: type[Event]) -> list[Moment]:
+    def all(self, kind: type[events.Event]) -> list[Moment]:
         return self._by_type.get(kind.type, [])
 
-    def first(self, kind: type[Event]) -> Moment | None:
+    def first(self, kind: type[events.Event]) -> Moment | None:
         return next(iter(self.all(kind)), None)
 
-    def last(self, kind: type[Event]) -> Moment | None:
+    def last(self, kind: type[events.Event]) -> Moment | None:
         return next(reversed(self.all(kind)), None)
 
     @cached_property
     def target_started(self) -> Moment | None:
-        return self.first(TargetStarted)
+        return self.first(events.TargetStarted)
 
     @cached_property
     def exited(self) -> Moment | None:
@@ -126,10 +108,10 @@ class Evidence:
 
         A node's last end counts, since a lost pod comes back, unless the target has started again since.
         """
-        both = [*self.all(TargetStarted), *self.all(TargetExited)]
+        both = [*self.all(events.TargetStarted), *self.all(events.TargetExited)]
         places = {id(moment): place for place, moment in enumerate(self.moments)}
         latest = {moment.number("node"): moment for moment in sorted(both, key=lambda moment: places[id(moment)])}
-        ends = [moment for moment in latest.values() if moment.keys.get("type") == TargetExited.type]
+        ends = [moment for moment in latest.values() if moment.keys.get("type") == events.TargetExited.type]
         failed = (moment for moment in ends if moment.number("exit_code") != 0)
         return min(failed, key=lambda moment: moment.at_s, default=max(ends, key=lambda end: end.at_s, default=None))
 
@@ -137,7 +119,7 @@ class Evidence:
     def contexts(self) -> dict[str, Moment]:
         """UUID → the first CUDA context of the target on it."""
         found: dict[str, Moment] = {}
-        for moment in self.all(GpuContext):
+        for moment in self.all(events.GpuContext):
             if uuid := moment.text("uuid"):
                 found.setdefault(uuid, moment)
         return found
@@ -146,7 +128,7 @@ class Evidence:
     def kernels(self) -> dict[str, list[Moment]]:
         """UUID → the kernels run on it to test it."""
         found: dict[str, list[Moment]] = {}
-        for moment in self.all(GpuKernel):
+        for moment in self.all(events.GpuKernel):
             if uuid := moment.text("uuid"):
                 found.setdefault(uuid, []).append(moment)
         return found
@@ -154,7 +136,7 @@ class Evidence:
     @cached_property
     def checks(self) -> dict[float | None, Moment]:
         """Node → its last gpu.check; None is the key of a run on one node."""
-        return {moment.number("node"): moment for moment in self.all(GpuCheck)}
+        return {moment.number("node"): moment for moment in self.all(events.GpuCheck)}
 
     @cached_property
     def visible(self) -> list[dict[str, Any]]:
@@ -166,11 +148,11 @@ class Evidence:
     def witness(self) -> dict[str, tuple[int, int, int]]:
         """UUID → looks of the host's driver, those with a process of the run on it, those with only others'."""
         found: dict[str, tuple[int, int, int]] = {}
-        for moment in self.all(HostWitness):
+        for moment in self.all(events.HostWitness):
             for uuid, seen in mapping(moment.keys.get("gpus")).items():
-                counts = [whole(mapping(seen).get(key)) or 0 for key in ("looks", "ours", "others")]
-                before = found.get(str(uuid), (0, 0, 0))
-                found[str(uuid)] = (before[0] + counts[0], before[1] + counts[1], before[2] + counts[2])
+                looks, ours, others = found.get(str(uuid), (0, 0, 0))
+                more = [whole(mapping(seen).get(key)) or 0 for key in ("looks", "ours", "others")]
+                found[str(uuid)] = (looks + more[0], ours + more[1], others + more[2])
         return found
 
     @property
@@ -181,7 +163,7 @@ class Evidence:
     @property
     def contexts_were_watched(self) -> bool:
         """The agent looked for contexts until the end, so one that it did not see was not there."""
-        finished = self.last(AgentFinished)
+        finished = self.last(events.AgentFinished)
         return finished is not None and isinstance(finished.keys.get("contexts"), list)
 
     @cached_property
@@ -193,7 +175,7 @@ class Evidence:
             seq, node = whole(moment.keys.get("_seq")), moment.number("node")
             if seq is None:
                 continue
-            if moment.keys.get("type") == AgentStarted.type:
+            if moment.keys.get("type") == events.AgentStarted.type:
                 last[node] = 0
             before = last.get(node, 0)
             missing += max(0, seq - before - 1)
@@ -202,7 +184,7 @@ class Evidence:
 
     @cached_property
     def samples(self) -> tuple[Sample, ...]:
-        return tuple(_sample(moment) for moment in self.all(SampleEvent))
+        return tuple(_sample(moment) for moment in self.all(events.Sample))
 
     @cached_property
     def steps(self) -> Steps:
@@ -211,12 +193,12 @@ class Evidence:
     @cached_property
     def hook_lines(self) -> list[Mapping[str, Any]]:
         """The keys of every step line, the hook's and the script's."""
-        return [moment.keys for moment in self.all(Step)]
+        return [moment.keys for moment in self.all(events.Step)]
 
     @cached_property
     def reported(self) -> list[Moment]:
         """Step lines of the script itself, without those of the hook."""
-        return [moment for moment in self.all(Step) if not is_hooks(moment.keys)]
+        return [moment for moment in self.all(events.Step) if not is_hooks(moment.keys)]
 
     @cached_property
     def written(self) -> list[Moment]:
@@ -226,20 +208,24 @@ class Evidence:
     @cached_property
     def anatomy(self) -> tuple[Anatomy, ...]:
         """The hook's measurements of each rank's steps; times are seconds since the first event."""
-        return read_anatomy({**moment.keys, "t": moment.at_s} for moment in self.all(Step))
+        return read_anatomy({**moment.keys, "t": moment.at_s} for moment in self.all(events.Step))
 
     @cached_property
     def hook_stopped(self) -> str | None:
         return why_stopped(self.hook_lines)
 
     @cached_property
-    def served(self) -> Served | None:
+    def served(self) -> Moment | None:
         """The last report of a server."""
-        return read_served((moment.at_s, moment.keys) for moment in self.all(ServedEvent))
+        return last_report(self.all(events.Served))
+
+    def power(self, uuid: str) -> list[Point]:
+        """Return (seconds, watts) of a GPU's samples."""
+        return [(s.at_s, s.gpus[uuid]["power_w"]) for s in self.samples if "power_w" in s.gpus.get(uuid, {})]
 
     @cached_property
     def findings(self) -> list[Finding]:
-        return [_finding(moment.keys) for moment in self.all(Found)]
+        return [_finding(moment.keys) for moment in self.all(events.Found)]
 
     @cached_property
     def window(self) -> Window | None:
@@ -247,7 +233,7 @@ class Evidence:
         if self.target_started is None:
             return None
         if self.served is not None:
-            begin_s = max(self.target_started.at_s, self.served.at_s - self.served.seconds)
+            begin_s = ready_s(self, self.served)
             return Window(begin_s, max(begin_s, self.served.at_s), "when the server was ready")
         steps = self.written
         if len(steps) > 1 and steps[-1].at_s > steps[0].at_s:
@@ -274,19 +260,19 @@ class Evidence:
         """
         if self.target_started is None:
             return None
-        nodes = [moment.number("node") for moment in self.all(TargetStarted)]
+        nodes = [moment.number("node") for moment in self.all(events.TargetStarted)]
         seconds = self.exited.number("seconds") if self.exited and len(nodes) == len(set(nodes)) else None
         if seconds is not None and seconds >= 0:
             return seconds
         return max(0.0, self.window.end_s - self.target_started.at_s) if self.window else None
 
 
-def gather(events: Sequence[Any], skipped_lines: int = 0) -> Evidence:
+def gather(lines: Sequence[Any], skipped_lines: int = 0) -> Evidence:
     """Return the evidence of a run's events, in the order of the file; entries that are no object are skipped."""
-    objects = [event for event in events if isinstance(event, dict)]
+    objects = [line for line in lines if isinstance(line, dict)]
     ordered, elapsed, jumps = on_one_clock(_with_repeated(objects))
-    moments = tuple(Moment(at_s, event) for at_s, event in zip(elapsed, ordered, strict=True))
-    return Evidence(moments, tuple(jumps), skipped_lines + len(events) - len(objects))
+    moments = tuple(Moment(at_s, line) for at_s, line in zip(elapsed, ordered, strict=True))
+    return Evidence(moments, tuple(jumps), skipped_lines + len(lines) - len(objects))
 
 
 _UNKNOWN = ExitCause(id="unknown", words="")
@@ -314,7 +300,7 @@ class RunEvidence:
     run_dir: Path
     image: ImageFacts | None
     now: float = 0.0
-    chain: Chain | None = None
+    chain: events.Chain | None = None
     contradictions: tuple[str, ...] = ()
     cause: ExitCause = _UNKNOWN
 
@@ -335,21 +321,11 @@ class RunEvidence:
     @property
     def models_folder(self) -> Path | None:
         """The host's folder behind /models, or None."""
-        if self.plan.job.models is not None:
-            return self.plan.job.models.source
-        return self._host_folder(CONTAINER_MODELS)
+        models = self.plan.job.models
+        return self.host_folder(CONTAINER_MODELS) if models is None else models.source
 
-    @property
-    def home_folder(self) -> Path | None:
-        """The host's folder behind the target's HOME, or None."""
-        return self._host_folder(CONTAINER_HOME)
-
-    @property
-    def outputs_folder(self) -> Path | None:
-        """The host's folder that receives the run's outputs, or None."""
-        return self._host_folder(CONTAINER_RUN)
-
-    def _host_folder(self, target: str) -> Path | None:
+    def host_folder(self, target: str) -> Path | None:
+        """Return the host's folder behind one of the container's (its HOME, its outputs), or None."""
         mounts = self.plan.container.mounts if self.plan.container else ()
         return next((mount.source for mount in mounts if mount.target == target), None)
 
@@ -362,7 +338,7 @@ class RunEvidence:
     @property
     def image_bytes(self) -> int | None:
         """Bytes of the image's files as counted before the run, or None."""
-        launched = self.evidence.first(HostLaunched)
+        launched = self.evidence.first(events.HostLaunched)
         size = launched.number("image_bytes") if launched else None
         return int(size) if size else None
 
@@ -371,13 +347,13 @@ class RunEvidence:
         """Unix time from which a file is this run's: the agent's start, as a target can be quicker than its event."""
         if self.evidence.target_started is None:
             return None
-        begin = self.evidence.first(AgentStarted) or self.evidence.target_started
+        begin = self.evidence.first(events.AgentStarted) or self.evidence.target_started
         return number(begin.keys.get("t"))
 
 
 def _is_allowed(source: Any, type: str) -> bool:
     """Return whether this writer may write evidence of this type: a target only reports steps."""
-    return type not in EVIDENCE_TYPES or source in ("agent", "host")
+    return type not in events.EVIDENCE_TYPES or source in ("agent", "host")
 
 
 def _finding(keys: Mapping[str, Any]) -> Finding:
@@ -402,7 +378,7 @@ def _sample(moment: Moment) -> Sample:
     return Sample(moment.at_s, host, gpus, throttled)
 
 
-def _with_repeated(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _with_repeated(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the events with lines that only a pod's summary still has, in front of the rest of the same agent.
 
     Kubelets cut the beginnings of logs, so a pod's agent repeats what matters at its end. A line is known by its number
@@ -411,7 +387,7 @@ def _with_repeated(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     at_front: dict[int, list[dict[str, Any]]] = {}
     begins: dict[float | None, int] = {}  # node → its agent's first line
     seen: dict[float | None, set[tuple[int | None, float | None]]] = {}
-    for at, event in enumerate(events):
+    for at, event in enumerate(lines):
         node, seq = number(event.get("node")), whole(event.get("_seq"))
         if seq is None:
             continue
@@ -420,26 +396,23 @@ def _with_repeated(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         known.add(_mark(event))
         if event.get("source") != "agent":
             continue
-        if event.get("type") == AgentSummary.type:
-            repeated = [line for line in map(_agents_line, items(event.get("events"))) if line]
+        if event.get("type") == events.AgentSummary.type:
+            repeated = [{**line, "source": "agent"} for line in items(event.get("events")) if _is_agents(line)]
             lost = [line for line in repeated if _mark(line) not in known]
             known.update(map(_mark, lost))
             own = {} if "node" not in event else {"node": event["node"]}
             front = at_front.setdefault(begins[node], [])
             front += [{**line, **own} for line in sorted(lost, key=lambda line: int(line["_seq"]))]
-        if event.get("type") == AgentFinished.type:  # the lines that follow are another pod's, or another try
+        if event.get("type") == events.AgentFinished.type:  # the lines that follow are another pod's, or another try
             del begins[node]
-    return [line for at, event in enumerate(events) for line in (*at_front.get(at, ()), event)]
+    return [line for at, event in enumerate(lines) for line in (*at_front.get(at, ()), event)]
 
 
 def _mark(event: dict[str, Any]) -> tuple[int | None, float | None]:
     return whole(event.get("_seq")), number(event.get("t"))
 
 
-def _agents_line(line: Any) -> dict[str, Any] | None:
-    """Return a line of a summary as the agent's, or None if it is none."""
-    if not isinstance(line, dict) or whole(line.get("_seq")) is None:
-        return None
-    if not isinstance(line.get("type"), str) or line["type"] not in EVIDENCE_TYPES:
-        return None
-    return {**line, "source": "agent"}
+def _is_agents(line: Any) -> bool:
+    """Return whether a line of a summary can be the agent's."""
+    known = isinstance(line, dict) and whole(line.get("_seq")) is not None and isinstance(line.get("type"), str)
+    return known and line["type"] in events.EVIDENCE_TYPES

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from seatrial.errors import EXIT_GPU_CONTRACT
 from seatrial.events import AgentFinished, AgentStarted, HostLaunched, Note, Signal, TargetStarted
-from seatrial.findings.finding import Finding
 from seatrial.job.plan import EXIT_POD_STOPPED
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.evidence import Moment, RunEvidence
@@ -20,6 +19,8 @@ from seatrial.receipt.formatting import count, quote, signal_name
 from seatrial.receipt.outcome import ExitCause
 from seatrial.receipt.sections.gpu_contract import unused_gpus
 
+Explain = Callable[[RunEvidence], str | None]
+
 #: Exit codes of a container whose agent never ran: no such program, or none that could be started. Source: the
 #: kubelet's ContainerCannotRun and StartError.
 _NEVER_RAN = (125, 126, 127, 128)
@@ -27,29 +28,50 @@ _NEVER_RAN = (125, 126, 127, 128)
 #: A target without output for so long, and for such a share of its time, may hang. Our choice.
 SILENT_S, SILENT_SHARE = 10.0, 0.25
 
+_SEARCH_OVER = "the search has ended"
+
+#: What is known of a signal that killed a target.
+_HINTS = {
+    "SIGKILL": "killed from outside: kill -9, or the host's OOM killer",
+    "SIGSEGV": "a crash in native code: an extension or library, not Python itself",
+    "SIGILL": "a package was compiled for a newer processor than this one",
+    "SIGBUS": "often a full /dev/shm, or a memory-mapped file that could not grow",
+    "SIGABRT": "a library aborted; its last message is on stderr",
+}
+
 #: Failures of an engine other than to hand over a GPU.
 NOT_OF_GPU = {"disk-full", "engine-down", "engine-permission", "no-network", "too-many-open-files", "user-unknown"}
 
 
 def exit_cause(run: RunEvidence) -> ExitCause:
     """Return the cause and one sentence; ``unknown`` if no evidence explains the end."""
-    exited = run.evidence.exited
-    code = exited.number("exit_code") if exited else None
-    number = exited.number("signal") if exited else None
+    number = run.evidence.exited.number("signal") if run.evidence.exited else None
     explained = ((id, words) for id, explain in CAUSES if (words := explain(run)))
     id, words = next(explained, ("unknown", "The run ended for an unrecorded reason"))
-    return ExitCause(
-        id=id,
-        words=words,
-        target_exit_code=None if code is None else int(code),
-        target_signal=None if number is None else int(number),
-    )
+    signal = None if number is None else int(number)
+    return ExitCause(id=id, words=words, target_exit_code=_exit_code(run), target_signal=signal)
 
 
-def _contradicted(run: RunEvidence) -> str | None:
-    if not run.contradictions:
-        return None
-    return f"The evidence is inconsistent, so it proves nothing: {run.contradictions[0]}"
+def _exit_code(run: RunEvidence) -> int | None:
+    code = run.evidence.exited.number("exit_code") if run.evidence.exited else None
+    return None if code is None else int(code)
+
+
+def _run_s(run: RunEvidence, moment: Moment) -> float:
+    started = run.evidence.target_started
+    return max(0.0, moment.at_s - started.at_s) if started else moment.at_s
+
+
+def _shown_by(words: str, *ids: str) -> Explain:
+    """Explain the end of a failed target that printed such a finding, or whose agent found it, by the line for it."""
+
+    def explain(run: RunEvidence) -> str | None:
+        found = next((f for f in (*run.evidence.findings, *run.output.findings) if f.id in ids), None)
+        if found is None or run.evidence.exited is None:
+            return None
+        return f"{words}: {quote(found.evidence[0] if found.evidence else found.message)}"
+
+    return explain
 
 
 def _gpu_contract(run: RunEvidence) -> str | None:
@@ -81,7 +103,7 @@ def _stopped_before_start(run: RunEvidence) -> str | None:
     if _pods_code(run) is not None:
         return None
     if (request := _requested_by_host(run, "search")) is not None:
-        return f"Stopped by the search before it started: {_why_over(request)}"
+        return f"Stopped by the search before it started: {request.text('why') or _SEARCH_OVER}"
     if not stopped_by_user(run):
         return None
     waited_for = next((f.message for f in run.evidence.findings if f.severity == "error"), None)
@@ -171,36 +193,16 @@ def _silence(run: RunEvidence) -> str:
         return ""
     printed = f"; it had printed nothing for the last {format_seconds(silent_s)}"
     inside = [each for each in run.evidence.samples if stop.at_s - silent_s <= each.at_s <= stop.at_s]
-    busy = [
-        percent
-        for sample in inside
-        for gpu in run.expected
-        if (percent := sample.gpus.get(gpu.uuid, {}).get("utilization_pct")) is not None
-    ]
+    each_gpu = (sample.gpus.get(gpu.uuid, {}) for sample in inside for gpu in run.expected)
+    busy = [reading["utilization_pct"] for reading in each_gpu if "utilization_pct" in reading]
     if not busy:
         return printed
     whose = "its GPU was" if len(run.expected) == 1 else "its GPUs were"
     return f"{printed}, and {whose} {sum(busy) / len(busy):.0f} % busy"
 
 
-def _gpu_lost(run: RunEvidence) -> str | None:
-    return _shown_by(run, ("gpu-lost", "device-access-lost"), "A GPU was lost during the run")
-
-
-def _cuda_oom(run: RunEvidence) -> str | None:
-    return _shown_by(run, ("cuda-out-of-memory",), "Out of GPU memory")
-
-
-def _shared_memory(run: RunEvidence) -> str | None:
-    return _shown_by(run, ("shared-memory-too-small", "nccl-shared-memory"), "Shared memory (/dev/shm) was exhausted")
-
-
 def _stopped(run: RunEvidence) -> str | None:
-    signals = [
-        moment
-        for moment in run.evidence.all(Signal)
-        if _requests_stop(moment) and not _was_before_the_last_start(run, moment)
-    ]
+    signals = [moment for moment in run.evidence.all(Signal) if _requests_stop(run, moment)]
     stops = [moment for moment in signals if moment.number("signal") in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     if not stops or run.evidence.exited is None:
         return None
@@ -249,43 +251,37 @@ def _users_signals(run: RunEvidence) -> set[float | None]:
     }
 
 
-def _was_before_the_last_start(run: RunEvidence, moment: Moment) -> bool:
-    """Return whether another pod has gone on since this signal."""
-    if moment.keys.get("source") != "agent":
+def _requests_stop(run: RunEvidence, moment: Moment) -> bool:
+    """Return whether a signal requests the end, and no other pod has gone on since.
+
+    A user's request is reported by the host alone.
+    """
+    source, origin, node = moment.keys.get("source"), moment.keys.get("origin"), moment.number("node")
+    if origin != "engine" and (origin, source) != ("user", "host"):
         return False
-    node = moment.number("node")
-    return any(start.number("node") == node and start.at_s > moment.at_s for start in run.evidence.all(TargetStarted))
+    later = (start for start in run.evidence.all(TargetStarted) if start.at_s > moment.at_s)
+    return source != "agent" or all(start.number("node") != node for start in later)
 
 
-def _requests_stop(moment: Moment) -> bool:
-    """Return whether a signal requests the end; a user's request is reported by the host alone."""
-    source, origin = moment.keys.get("source"), moment.keys.get("origin")
-    return origin == "engine" or (origin == "user" and source == "host")
+def _ended_by_search(origin: str, words: str, otherwise: str) -> Explain:
+    """Explain the end of a trial that its search requested, for its reason or ``otherwise``."""
 
+    def explain(run: RunEvidence) -> str | None:
+        request = _requested_by_host(run, origin)
+        if request is None or run.evidence.exited is None:
+            return None
+        why = request.text("why") or otherwise
+        return f"{words} after {format_seconds(_run_s(run, request))}" + (f": {why}" if why else "")
 
-def _pruned(run: RunEvidence) -> str | None:
-    request = _requested_by_host(run, "pruner")
-    if request is None or run.evidence.exited is None:
-        return None
-    why = request.text("why")
-    return f"Pruned after {format_seconds(_run_s(run, request))}" + (f": {why}" if why else "")
-
-
-def _search_over(run: RunEvidence) -> str | None:
-    request = _requested_by_host(run, "search")
-    if request is None or run.evidence.exited is None:
-        return None
-    return f"Stopped by the search after {format_seconds(_run_s(run, request))}: {_why_over(request)}"
-
-
-def _why_over(request: Moment) -> str:
-    return request.text("why") or "the search has ended"
+    return explain
 
 
 def _requested_by_host(run: RunEvidence, origin: str) -> Moment | None:
     """Return the search's request to end the trial, which only the host reports."""
-    request = (m for m in run.evidence.all(Signal) if m.keys.get("source") == "host")
-    return next((moment for moment in request if moment.keys.get("origin") == origin), None)
+    for moment in run.evidence.all(Signal):
+        if (moment.keys.get("source"), moment.keys.get("origin")) == ("host", origin):
+            return moment
+    return None
 
 
 def _signal(run: RunEvidence) -> str | None:
@@ -293,14 +289,7 @@ def _signal(run: RunEvidence) -> str | None:
     if not number:
         return None
     name = signal_name(number)
-    hints = {
-        "SIGKILL": "killed from outside: kill -9, or the host's OOM killer",
-        "SIGSEGV": "a crash in native code: an extension or library, not Python itself",
-        "SIGILL": "a package was compiled for a newer processor than this one",
-        "SIGBUS": "often a full /dev/shm, or a memory-mapped file that could not grow",
-        "SIGABRT": "a library aborted; its last message is on stderr",
-    }
-    hint = hints.get(name, "")
+    hint = _HINTS.get(name, "")
     if name == "SIGABRT" and not run.output.last_line:
         hint = "a library aborted, and printed no reason"
     return f"The target was killed by {name}" + (f" ({hint})" if hint else "")
@@ -318,8 +307,7 @@ def _script_error(run: RunEvidence) -> str | None:
 
 
 def _gpu_not_used(run: RunEvidence) -> str | None:
-    unused = unused_gpus(run)
-    if not unused:
+    if not (unused := unused_gpus(run)):
         return None
     which = "the GPU" if len(run.expected) == 1 else f"{len(unused)} of {len(run.expected)} GPUs"
     return f"The target finished, but never used {which} assigned to it"
@@ -355,47 +343,33 @@ def _agent_lost(run: RunEvidence) -> str | None:
 
 
 #: ID → the sentence if it holds. New causes go above those that their evidence outranks.
-CAUSES: tuple[tuple[str, Callable[[RunEvidence], str | None]], ...] = (
-    ("evidence-contradicted", _contradicted),
+CAUSES: tuple[tuple[str, Explain], ...] = (
+    (
+        "evidence-contradicted",
+        lambda run: next(
+            (f"The evidence is inconsistent, so it proves nothing: {why}" for why in run.contradictions), None
+        ),
+    ),
     ("gpu-contract", _gpu_contract),
     ("running", _running),
     ("stopped", _stopped_before_start),
     ("engine-error", _engine),
     ("host-oom", _host_oom),
     ("timeout", _timeout),
-    ("pruned", _pruned),
-    ("stopped", _search_over),
+    ("pruned", _ended_by_search("pruner", "Pruned", "")),
+    ("stopped", _ended_by_search("search", "Stopped by the search", _SEARCH_OVER)),
     ("stopped", _stopped),
     ("evidence-lost", _evidence_lost),
     ("gpu-not-used", _gpu_not_used),
     ("finished", _finished),
-    ("gpu-lost", _gpu_lost),
-    ("cuda-oom", _cuda_oom),
-    ("shared-memory", _shared_memory),
+    ("gpu-lost", _shown_by("A GPU was lost during the run", "gpu-lost", "device-access-lost")),
+    ("cuda-oom", _shown_by("Out of GPU memory", "cuda-out-of-memory")),
+    (
+        "shared-memory",
+        _shown_by("Shared memory (/dev/shm) was exhausted", "shared-memory-too-small", "nccl-shared-memory"),
+    ),
     ("signal", _signal),
     ("script-error", _script_error),
     ("stopped", _killed_by_user),
     ("agent-lost", _agent_lost),
 )
-
-
-def _shown_by(run: RunEvidence, ids: tuple[str, ...], words: str) -> str | None:
-    """Return ``words`` and the line that shows it if a failed target printed such a finding, or the agent found it."""
-    if run.evidence.exited is None:
-        return None
-    found = next((f for f in (*run.evidence.findings, *run.output.findings) if f.id in ids), None)
-    return None if found is None else f"{words}: {quote(_line(found))}"
-
-
-def _line(finding: Finding) -> str:
-    return finding.evidence[0] if finding.evidence else finding.message
-
-
-def _exit_code(run: RunEvidence) -> int | None:
-    code = run.evidence.exited.number("exit_code") if run.evidence.exited else None
-    return None if code is None else int(code)
-
-
-def _run_s(run: RunEvidence, moment: Moment) -> float:
-    started = run.evidence.target_started
-    return max(0.0, moment.at_s - started.at_s) if started else moment.at_s

@@ -49,8 +49,8 @@ def mapping(value: Any) -> dict[str, Any]:
 
 
 def items(value: Any) -> list[Any]:
-    """Return an array, or an empty one."""
-    return value if isinstance(value, list) else []
+    """Return an array (of a record: a tuple), or an empty one."""
+    return list(value) if isinstance(value, (list, tuple)) else []
 
 
 def clean(value: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -54,12 +54,8 @@ _GOES_ON = re.compile(
 #: at the end, which takes less.
 _SOON_S = 2.0
 #: A launcher raises these because a child failed; they do not explain why the child did.
-_LAUNCHER_ERRORS = (
-    "ChildFailedError",
-    "ProcessExitedException",
-    "ProcessRaisedException",
-    "RendezvousConnectionError",
-)
+_LAUNCHER_ERRORS = ("ChildFailedError", "ProcessExitedException", "ProcessRaisedException",
+                    "RendezvousConnectionError")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -102,7 +98,7 @@ def read_output(run_dir: Path) -> Output:
             findings.setdefault(finding.id, finding)
     tail = [_RANK.sub("", line) for line in _tail(run_dir / STREAMS[0]).splitlines()]
     printed = [inside for line in tail if (inside := _without_frame(line)).strip()]
-    chunks = _last_chunks(run_dir)
+    chunks = [chunk for line in _tail(run_dir / INDEX).splitlines() if (chunk := _CHUNK.fullmatch(line))]
     last_line = next((line for line in reversed(printed) if not line[0].isspace()), printed[-1] if printed else None)
     if any(error in line for line in printed for error in _LAUNCHER_ERRORS):
         last_line = next((line for line in reversed(printed) if line.startswith("error: ")), last_line)
@@ -117,8 +113,8 @@ def read_output(run_dir: Path) -> Output:
         chunk_times=_chunk_times(run_dir, chunks),
         lines=sum(end.count for end in ends),
         line_ends=sum(end.line_ends for end in ends),
-        first_lines=tuple(clean(line) for end in ends for line in end.first),
-        last_lines=tuple(clean(line) for end in ends for line in end.last),
+        first_lines=tuple(_text(line) for end in ends for line in end.first),
+        last_lines=tuple(_text(line) for end in ends for line in end.last),
     )
 
 
@@ -134,33 +130,24 @@ class _Ends:
     """Counts lines, and keeps the first and the last that are not empty."""
 
     def __init__(self) -> None:
-        self.count = 0
-        self.line_ends = 0
-        self._first: list[bytes] = []
-        self._last: deque[bytes] = deque(maxlen=FEW_LINES)
+        self.count = self.line_ends = 0
+        self.first: list[bytes] = []
+        self.last: deque[bytes] = deque(maxlen=FEW_LINES)
 
     def watch(self, lines: Iterator[bytes]) -> Iterator[bytes]:
         for line in lines:
             self.line_ends += line.endswith(b"\n")
             if not line.isspace():
                 self.count += 1
-                self._last.append(line)
+                self.last.append(line)
                 if self.count <= FEW_LINES:
-                    self._first.append(line)
+                    self.first.append(line)
             yield line
 
-    @property
-    def first(self) -> list[str]:
-        return _text(self._first)
 
-    @property
-    def last(self) -> list[str]:
-        return _text(self._last)
-
-
-def _text(lines: Iterable[bytes]) -> list[str]:
-    """Decode lines; of one that a progress bar has drawn over, keep the last state."""
-    return [line.decode("utf-8", "replace").strip().rpartition("\r")[2] for line in lines]
+def _text(line: bytes) -> str:
+    """Decode a line; of one that a progress bar has drawn over, keep the last state."""
+    return clean(line.decode("utf-8", "replace").strip().rpartition("\r")[2])
 
 
 def _last_exception(lines: list[str]) -> tuple[str | None, str | None]:
@@ -198,20 +185,13 @@ def _went_on(run_dir: Path) -> bool:
         return False
 
 
-def _last_chunks(run_dir: Path) -> list[tuple[float, str, int]]:
-    """Return (unix time, stream, bytes) of the last chunks of both logs, in the order they came."""
-    found = (_CHUNK.fullmatch(line) for line in _tail(run_dir / INDEX).splitlines())
-    return [(float(chunk[1]), chunk[2], int(chunk[3])) for chunk in found if chunk]
-
-
-def _chunk_times(run_dir: Path, chunks: list[tuple[float, str, int]]) -> tuple[float, ...] | None:
+def _chunk_times(run_dir: Path, chunks: list[re.Match[str]]) -> tuple[float, ...] | None:
     silent = (run_dir / INDEX).is_file() and not any(_tail(run_dir / name) for name in (INDEX, *STREAMS))
-    return tuple(at for at, _, _ in chunks) if chunks or silent else None
+    return tuple(float(chunk[1]) for chunk in chunks) if chunks or silent else None
 
 
-def _after_stderr(run_dir: Path, chunks: list[tuple[float, str, int]]) -> tuple[str, ...]:
-    behind = takewhile(lambda chunk: chunk[1] == "1", reversed(chunks))
-    size = sum(count for _, _, count in behind)
+def _after_stderr(run_dir: Path, chunks: list[re.Match[str]]) -> tuple[str, ...]:
+    size = sum(int(chunk[3]) for chunk in takewhile(lambda chunk: chunk[2] == "1", reversed(chunks)))
     printed = _tail(run_dir / STREAMS[1], size).splitlines() if size else []
     return tuple(clean(line) for line in printed if line.strip())
 
@@ -225,13 +205,17 @@ def _lines(path: Path) -> Iterator[bytes]:
         return
 
 
-def _tail(path: Path, most_bytes: int = TAIL_BYTES) -> str:
+def _end(path: Path, most_bytes: int = TAIL_BYTES) -> bytes:
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - min(most_bytes, TAIL_BYTES)))
-            return STEERS.sub(b"", file.read()).decode("utf-8", "replace")
-    except FileNotFoundError:
-        return ""
+        with open_regular(path) as file:
+            file.seek(max(0, file.seek(0, 2) - most_bytes))
+            return file.read(most_bytes)
+    except (FileNotFoundError, UntrustedPathError):
+        return b""
+
+
+def _tail(path: Path, most_bytes: int = TAIL_BYTES) -> str:
+    return STEERS.sub(b"", _end(path, min(most_bytes, TAIL_BYTES))).decode("utf-8", "replace")
 
 
 def read_log_end(run_dir: Path) -> LogEnd | None:
@@ -242,12 +226,7 @@ def read_log_end(run_dir: Path) -> LogEnd | None:
 
 
 def _end_lines(path: Path) -> list[str]:
-    try:
-        with open_regular(path) as file:
-            file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
-            text = file.read(TAIL_BYTES).decode("utf-8", "replace").replace("\r\n", "\n")
-    except (FileNotFoundError, UntrustedPathError):
-        text = ""
+    text = _end(path).decode("utf-8", "replace").replace("\r\n", "\n")
     seen = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))  # a progress bar drew over the rest
     return [_cut(clean_line(line)) for line in seen]
 
@@ -259,9 +238,7 @@ def _cut(line: str) -> str:
 
 def _last(lines: Sequence[str]) -> tuple[str, ...]:
     """Return the last lines, without empty ones at the end."""
-    end = len(lines)
-    while end and not lines[end - 1].strip():
-        end -= 1
+    end = max((number for number, line in enumerate(lines, 1) if line.strip()), default=0)
     return tuple(lines[max(0, end - MAX_LINES) : end])
 
 
@@ -276,13 +253,7 @@ def _last_traceback(lines: Sequence[str]) -> list[str]:
             last = end + 1
             while last < len(plain) and plain[last].startswith((" ", "\t")) and plain[last].strip():
                 last += 1
-            return _shortened(plain[start:last])
+            left_out, first = max(0, last - start - MAX_FRAMES), start + MAX_FRAMES // 3
+            note = [f"  … {left_out} lines left out …"] if left_out else []
+            return [*plain[start:first], *note, *plain[first + left_out : last]] if left_out else plain[start:last]
     return []
-
-
-def _shortened(lines: list[str]) -> list[str]:
-    if len(lines) <= MAX_FRAMES:
-        return lines
-    first = MAX_FRAMES // 3
-    left_out = len(lines) - MAX_FRAMES
-    return [*lines[:first], f"  … {left_out} lines left out …", *lines[first + left_out :]]

@@ -35,30 +35,18 @@ class LogEnd(Record):
     stdout: tuple[str, ...] = ()
 
 
-_LEVELS: dict[OutcomeId, Level] = {
-    "running": "none",
-    "pruned": "none",
-    "stopped": "warning",
-    "failed": "bad",
-    "unmet": "bad",
-    "in-doubt": "warning",
-    "cpu": "good",
-    "cpu-fallback": "warning",
-    "unproven": "warning",
-    "passed": "good",
-}
-
-_BADGES: dict[OutcomeId, str] = {
-    "running": "running",
-    "pruned": "pruned",
-    "stopped": "stopped",
-    "failed": "failed",
-    "unmet": "criteria not met",
-    "in-doubt": "in doubt",
-    "cpu": "done on the CPU",
-    "cpu-fallback": "done on the CPU, no GPU was found",
-    "unproven": "done, not proven",
-    "passed": "passed",
+#: Outcome → its level and its badge.
+_SHOWN: dict[OutcomeId, tuple[Level, str]] = {
+    "running": ("none", "running"),
+    "pruned": ("none", "pruned"),
+    "stopped": ("warning", "stopped"),
+    "failed": ("bad", "failed"),
+    "unmet": ("bad", "criteria not met"),
+    "in-doubt": ("warning", "in doubt"),
+    "cpu": ("good", "done on the CPU"),
+    "cpu-fallback": ("warning", "done on the CPU, no GPU was found"),
+    "unproven": ("warning", "done, not proven"),
+    "passed": ("good", "passed"),
 }
 
 #: The reason why GPU criteria do not apply to a run on the CPU.
@@ -144,22 +132,21 @@ def make_outcome(end: End) -> Outcome:
     """Return the headline."""
     id = _id(end)
     warnings = [criterion.title for criterion in end.criteria if criterion.weight == "warning"]
-    badge = _BADGES[id]
+    level, badge = _SHOWN[id]
     if id in ("passed", "cpu") and warnings:
         badge += f", {count(len(warnings), 'warning')}"
-    parts = (
-        [] if id in _BY_CAUSE and end.cause != "finished" else [*_criteria_words(id, end), *_missed_defaults(warnings)]
-    )
+    parts = [end.words]
+    if id not in _BY_CAUSE or end.cause == "finished":
+        missed = f"default{'' if len(warnings) == 1 else 's'} missed: {', '.join(warnings)}"
+        parts += [*_criteria_words(id, end), *([missed] if warnings else [])]
     footnote = f"{EXIT_CRITERIA} with --strict" if id == "unmet" and end.exit_code == EXIT_DONE else ""
-    return Outcome(id=id, level=_LEVELS[id], badge=badge, words="; ".join([end.words, *parts]), footnote=footnote)
+    return Outcome(id=id, level=level, badge=badge, words="; ".join(parts), footnote=footnote)
 
 
 def _id(end: End) -> OutcomeId:
     """Return the first that holds."""
-    if end.cause == "running":
-        return "running"
-    if end.cause == "pruned":
-        return "pruned"
+    if end.cause in ("running", "pruned"):
+        return "running" if end.cause == "running" else "pruned"
     if end.cause == "stopped" and (end.exit_code != EXIT_DONE or not end.served):
         return "stopped"
     if end.exit_code not in (EXIT_DONE, EXIT_CRITERIA):
@@ -168,10 +155,8 @@ def _id(end: End) -> OutcomeId:
         return "unmet"
     if end.doubtful:
         return "in-doubt"
-    if end.device == "cpu":
-        return "cpu"
-    if end.device == "cpu-fallback":
-        return "cpu-fallback"
+    if end.device != "gpu":
+        return "cpu" if end.device == "cpu" else "cpu-fallback"
     return "unproven" if end.unproven else "passed"
 
 
@@ -190,10 +175,6 @@ def _criteria_words(id: OutcomeId, end: End) -> list[str]:
     judged = sorted((each for each in criteria if each.verdict == "pass"), key=lambda each: not each.asked)
     parts = [f"met: {_titles(judged)}"] if judged else []
     return [*parts, f"GPU criteria do not apply: {_WITHOUT_GPU[id]}"]
-
-
-def _missed_defaults(titles: Sequence[str]) -> list[str]:
-    return [f"{'default' if len(titles) == 1 else 'defaults'} missed: {', '.join(titles)}"] if titles else []
 
 
 def _both_sides(criterion: Criterion) -> str:

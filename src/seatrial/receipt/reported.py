@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from seatrial.receipt.fields import clean, number, text
 
@@ -30,6 +30,9 @@ _LOSSES = ("loss", "step_loss")
 _ACCURACIES = ("accuracy", "acc", "f1", "auc", "score", "reward")
 
 
+Axis = Literal["step", "epoch", "line"]
+
+
 @dataclass
 class Steps:
     """The target's step lines.
@@ -42,7 +45,7 @@ class Steps:
     """
 
     series: dict[str, list[Point]] = field(default_factory=dict)
-    axis: str = "line"
+    axis: Axis = "line"
     lines: int = 0
     dropped: set[str] = field(default_factory=set)
     counted: list[Point] = field(default_factory=list)
@@ -83,7 +86,8 @@ def read_steps(lines: Iterable[tuple[float, Mapping[str, Any]]]) -> Steps:
     lines = list(lines)
     by_framework = _framework_leads([event for _, event in lines])
     leading = [event for _, event in lines if ("by" in event) is by_framework]
-    axis = next((key for key in ("step", "epoch") if any(number(e.get(key)) is not None for e in leading)), "line")
+    known: tuple[Axis, ...] = ("step", "epoch")
+    axis: Axis = next((key for key in known if any(number(e.get(key)) is not None for e in leading)), "line")
     steps = Steps(axis=axis, lines=len(lines))
     x = previous = offset = 0.0
     for at_s, event in lines:

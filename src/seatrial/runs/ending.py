@@ -27,8 +27,8 @@ from seatrial.runs.mlflow import URI
 from seatrial.runs.run import Run, run_name
 from seatrial.system.files import write_atomically
 from seatrial.system.host import Host
+from seatrial.system.text import without_login
 from seatrial.system.typed_path import as_typed
-from seatrial.system.without_login import without_login
 
 
 def end(run: Run, host: Host, *, ended: State | None, judged: Callable[[Receipt], None]) -> Receipt | None:

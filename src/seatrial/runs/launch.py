@@ -27,8 +27,7 @@ from seatrial.job.model import Job
 from seatrial.job.plan import COMPANION_FOLDER, Choice, Plan
 from seatrial.job.script import ScriptFacts, source_facts
 from seatrial.planning import secrets
-from seatrial.planning.another_machine import AnotherMachine, another_machine, refuse_without_gpu
-from seatrial.planning.host import HostFacts, read_host
+from seatrial.planning.host import AnotherMachine, HostFacts, another_machine, read_host, refuse_without_gpu
 from seatrial.planning.plan import Notes, make_plan, select_gpus, with_defaults
 from seatrial.planning.site import ClusterSite
 from seatrial.runs import without_agent

@@ -33,7 +33,7 @@ from seatrial.events import Event, EvidenceLog
 from seatrial.input_frames import PIPE
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
-from seatrial.system.without_login import without_login
+from seatrial.system.text import without_login
 
 if TYPE_CHECKING:
     from seatrial.backends.base import Handle

@@ -20,7 +20,7 @@ from seatrial.runs.run import PLACE_FOLDER, Run, run_name
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
 from seatrial.system.host import Host
-from seatrial.system.near import nearest
+from seatrial.system.text import nearest
 from seatrial.system.typed_path import as_typed, from_here
 
 #: What stays with the record, with a link to it in the project.

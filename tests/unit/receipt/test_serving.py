@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rich.console import Console
 
 from seatrial.job.model import Target
-from seatrial.job.serving import Serving, Weights
+from seatrial.job.tables import Serving, Weights
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.render import html, markdown, terminal
 from seatrial.receipt.render.svg import MAX_BARS, draw_bars
 from seatrial.receipt.section import Bars
+from seatrial.receipt.sections.serving import MAX_SIZES, MAX_STATUSES
 
 from .conftest import EXITED, H200, Scenario, at
 
@@ -106,6 +109,35 @@ def test_energy_is_the_agents_over_the_time_that_it_served(tmp_path: Path) -> No
 def test_a_server_that_boasts_has_not_served_before_it_started(tmp_path: Path) -> None:
     serving = judged(tmp_path, {**REPORT, "seconds": 1e6}).serving
     assert serving is not None and serving.energy_j is not None and serving.energy_j < 9000
+
+
+ODD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(odd=st.dictionaries(st.sampled_from(sorted(REPORT)), ODD))
+def test_impossible_values_of_a_report_are_left_out(tmp_path_factory: Any, odd: dict[str, Any]) -> None:
+    serving = judged(tmp_path_factory.mktemp("odd"), {**REPORT, **odd}).serving
+    assert serving is not None
+    json.loads(serving.model_dump_json(), parse_constant=pytest.fail)
+    assert serving.requests >= 0 and serving.seconds >= 0 and all(each.rows > 0 for each in serving.batches)
+
+
+def test_last_complete_report_counts_and_tables_are_cut(tmp_path: Path) -> None:
+    flood = {
+        **REPORT,
+        "p50_ms": 10.0,
+        "errors": {str(status): 1 for status in range(600)} | {"<script>": 5},
+        "batches": {str(size): size for size in range(5000)} | {"-1": 3, "1e3": 9, "": 1},
+    }
+    serving = judged(tmp_path, REPORT, flood, {"requests": 5}, {"seconds": 1}, {}).serving
+    assert serving is not None and (serving.p50_ms, serving.p99_ms) == (None, None)
+    assert len(serving.errors) == MAX_STATUSES and len(serving.batches) == MAX_SIZES
+    assert serving.batches[0].rows == 5000 - MAX_SIZES and all(key.isdigit() for key in serving.errors)
 
 
 def test_every_rendering_says_whose_count_it_is(tmp_path: Path) -> None:

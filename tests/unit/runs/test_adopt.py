@@ -142,12 +142,13 @@ def test_two_who_look_at_once_write_it_down_once(killed: Killed) -> None:
     run = killed.prepare()
     killed.start(run)
     program = """
-import os, sys
+import sys
 from pathlib import Path
 from seatrial.runs.adopt import handle_of
 from seatrial.runs.store import RunStore
-run = RunStore(Path(sys.argv[1]), os.environ).find("last")
-print(handle_of(run, os.environ).id)
+from seatrial.system.host import Host
+run = RunStore(Path(sys.argv[1]), Host()).find("last")
+print(handle_of(run, Host()).id)
 """
     argv = [sys.executable, "-c", program, str(killed.project)]
     both = [subprocess.Popen(argv, env=killed.environ, stdout=subprocess.PIPE, text=True) for _ in range(4)]
@@ -158,7 +159,7 @@ print(handle_of(run, os.environ).id)
 
 def test_its_gpu_is_not_given_away_meanwhile(killed: Killed) -> None:
     run = killed.prepare()
-    held = adopt.leases(killed.environ)
+    held = adopt.leases(Host(killed.environ))
     with held.locked():
         held.take(["GPU-0"], run.id, "local", run.folder)
     for path in held.folder.glob("*.json"):

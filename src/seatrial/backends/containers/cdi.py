@@ -16,7 +16,7 @@ from typing import Any
 from seatrial.errors import ConfigError, printable
 from seatrial.findings.finding import GENERATE_CDI, Finding
 from seatrial.system.project_files import read_text
-from seatrial.system.shown import shown
+from seatrial.system.text import shown
 from seatrial.system.typed_path import as_typed
 from seatrial.system.yaml_file import parse_yaml
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from seatrial.events import MODEL_SUFFIXES, FilesOutside, HostLaunched, ModelsSaved
-from seatrial.job.condition import holds
+from seatrial.job.keys import holds
+from seatrial.job.plan import CONTAINER_HOME, CONTAINER_RUN
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.fields import clean
 from seatrial.receipt.formatting import count, figure, quote
@@ -38,40 +39,16 @@ _NOT_OF_CUDA = ("disk", "training", "script")
 
 #: The same in other layers.
 _NEITHER = {
-    "address-in-use",
-    "connection-refused",
-    "download-failed",
-    "gated-download",
-    "host-out-of-memory",
-    "loss-not-finite",
-    "mount-permission",
-    "no-c-compiler",
-    "no-input",
-    "no-network",
-    "no-terminal",
-    "older-keras",
-    "permission-denied",
-    "project-module-not-on-path",
-    "python-module-missing",
-    "python-part-missing",
-    "ranks-host-unknown",
-    "shared-memory-too-small",
-    "too-many-open-files",
-    "too-many-processes",
-    "torch-six-removed",
-    "user-unknown",
-}
+    "address-in-use", "connection-refused", "download-failed", "gated-download", "host-out-of-memory",
+    "loss-not-finite", "mount-permission", "no-c-compiler", "no-input", "no-network", "no-terminal", "older-keras",
+    "permission-denied", "project-module-not-on-path", "python-module-missing", "python-part-missing",
+    "ranks-host-unknown", "shared-memory-too-small", "too-many-open-files", "too-many-processes",
+    "torch-six-removed", "user-unknown",
+}  # fmt: skip
 
 #: Failures in those layers that CUDA itself reports.
-_OF_CUDA = {
-    "bitsandbytes-cuda",
-    "cuda-after-fork",
-    "cuda-libraries-mixed",
-    "cuda-library-missing",
-    "cudnn-no-algorithm",
-    "kernel-timeout",
-    "ranks-share-a-gpu",
-}
+_OF_CUDA = {"bitsandbytes-cuda", "cuda-after-fork", "cuda-libraries-mixed", "cuda-library-missing",
+            "cudnn-no-algorithm", "kernel-timeout", "ranks-share-a-gpu"}  # fmt: skip
 
 #: ``--gpus`` requests these, also ``auto`` that found some.
 GPU_CONTRACT = ("gpus-visible", "ran-on-gpu")
@@ -102,18 +79,17 @@ class CriteriaSection(Section):
     title = "Criteria"
 
     def judge(self, run: RunEvidence) -> list[Criterion]:
-        criteria = [
-            as_criterion(run, "in-time", "Finished within the time limit", _in_time),
-            as_criterion(run, "model-saved", "Model saved", judge_saved_model),
-            as_criterion(run, "clean-output", "No CUDA error or warning in the output", _clean_output),
-            as_criterion(run, "image-size", "Image small enough", _image_size),
+        judges: list[tuple[str, str, Judge]] = [
+            ("in-time", "Finished within the time limit", _in_time),
+            ("model-saved", "Model saved", judge_saved_model),
+            ("clean-output", "No CUDA error or warning in the output", _clean_output),
+            ("image-size", "Image small enough", _image_size),
         ]
         if run.plan.job.target.kind == "recipe" and run.plan.job.target.value == "export":
-            criteria.append(as_criterion(run, "export-agrees", "Exported model agrees", _exported_model))
+            judges.append(("export-agrees", "Exported model agrees", _exported_model))
         for name, condition in run.plan.job.criteria.metrics.items():
-            judge = _metric(name, condition)
-            criteria.append(as_criterion(run, f"metric-{name}", f"Metric {name}", judge))
-        return criteria
+            judges.append((f"metric-{name}", f"Metric {name}", _metric(name, condition)))
+        return [as_criterion(run, *each) for each in judges]
 
     def blocks(self, receipt: Receipt) -> list[Block]:
         return [Verdicts(receipt.criteria)] if receipt.criteria else []
@@ -121,15 +97,11 @@ class CriteriaSection(Section):
 
 def as_criterion(run: RunEvidence, id: str, title: str, judge: Judge) -> Criterion:
     """Judge a criterion, unless it does not apply to this kind of run."""
-    reason = _trains_nothing(run)
-    if reason is not None and id in _OF_TRAINING:
-        judgement = Judgement("not judged", reason)
-    elif id in _OF_GPUS and not run.gpus_required:
+    why = _trains_nothing(run) if id in _OF_TRAINING else None
+    if why is None and id in _OF_GPUS and not run.gpus_required:
         fell_back = run.plan.agent.gpu_mode == "auto-cpu"
         why = "no GPU was found, so --gpus auto ran on the CPU" if fell_back else "no GPU was requested"
-        judgement = Judgement("not judged", why)
-    else:
-        judgement = judge(run)
+    judgement = judge(run) if why is None else Judgement("not judged", why)
     return Criterion(id=id, title=title, **judgement._asdict(), asked=_is_asked(run, id, judgement.verdict))
 
 
@@ -250,7 +222,9 @@ def judge_saved_model(run: RunEvidence) -> Judgement:
     plan, patterns = run.plan, run.plan.job.criteria.model
     if not plan.on_this_host:
         return _saved_in_pods(run, patterns)
-    looked = (run.models_folder, plan.job.project, run.home_folder, *_copied(run))
+    outputs, copied = run.host_folder(CONTAINER_RUN), run.evidence.all(FilesOutside)
+    looked = [run.models_folder, plan.job.project, run.host_folder(CONTAINER_HOME)]
+    looked += [outputs / Path(str(event.keys.get("folder"))).name for event in copied if outputs is not None]
     folders = [folder for folder in looked if folder is not None]
     found = list(dict.fromkeys(file for folder in folders for file in _candidates(folder, patterns, run.run_dir)))
     new = [(path, size) for path, size, modified in found if modified >= started - CLOCK_SLACK_S]
@@ -301,16 +275,18 @@ def _saved_in_pods(run: RunEvidence, patterns: tuple[str, ...]) -> Judgement:
     return Judgement("pass", f"{clean(path)}, {format_bytes(size)}{more}, on {where}{kept}, written by this run")
 
 
-def _copied(run: RunEvidence) -> list[Path]:
-    outputs = run.outputs_folder
-    names = [Path(str(event.keys.get("folder"))).name for event in run.evidence.all(FilesOutside)]
-    return [outputs / name for name in names if outputs is not None]
-
-
 def _candidates(folder: Path, patterns: tuple[str, ...], run_dir: Path) -> Iterator[tuple[Path, int, float]]:
-    """Yield (path, bytes, modification time) of the files that match."""
-    names = _walk(folder, run_dir)
-    if patterns:  # glob, unlike Path.glob, takes absolute patterns too
+    """Yield (path, bytes, modification time) of the files that match, or have a model's suffix.
+
+    A container may write here: no link is followed, entries are capped.
+    """
+    from seatrial.system.nofollow import NO_RESULTS, files_below
+
+    if not patterns:
+        entries = files_below(folder, most_entries=MAX_FILES, skip=NO_RESULTS)
+        named = (Path(entry.path) for entry in entries if entry.name.lower().endswith(MODEL_SUFFIXES))
+        names = (path for path in named if not path.is_relative_to(run_dir))
+    else:  # glob, unlike Path.glob, takes absolute patterns too
         names = (folder / name for p in patterns for name in glob.iglob(p, root_dir=folder, recursive=True))  # noqa: PTH207
     for path in names:
         try:
@@ -319,15 +295,6 @@ def _candidates(folder: Path, patterns: tuple[str, ...], run_dir: Path) -> Itera
             continue
         if stat.S_ISREG(status.st_mode):  # a link leads to a file that is not this run's
             yield path, status.st_size, status.st_mtime
-
-
-def _walk(folder: Path, run_dir: Path) -> Iterator[Path]:
-    """Yield files with a model's suffix. A container may write here: no link is followed, entries are capped."""
-    from seatrial.system.nofollow import NO_RESULTS, files_below
-
-    for entry in files_below(folder, most_entries=MAX_FILES, skip=NO_RESULTS):
-        if entry.name.lower().endswith(MODEL_SUFFIXES) and not Path(entry.path).is_relative_to(run_dir):
-            yield Path(entry.path)
 
 
 def _shown(path: Path, folders: list[Path]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from seatrial.common.signals import REGIONS
 from seatrial.job.units import format_seconds
@@ -74,19 +74,10 @@ def _step_plots(steps: Steps) -> list[Plot]:
         phase = next((p for p in PHASES if p and name.startswith(p) and len(name) > len(p)), "")
         groups.setdefault(name[len(phase) :], []).append(name)
     order = sorted(groups, key=lambda g: _FIRST_NAMES.index(g) if g in _FIRST_NAMES else len(_FIRST_NAMES))
-    x: Literal["step", "epoch", "line"] = (
-        "step" if steps.axis == "step" else "epoch" if steps.axis == "epoch" else "line"
-    )
-    return [
-        Plot(
-            id=f"steps-{group}",
-            title=group,
-            unit="",
-            x=x,
-            lines=tuple(_line(name, steps.series[name]) for name in groups[group]),
-        )
-        for group in order[:MAX_STEP_PLOTS]
-    ]
+    lines = {
+        group: tuple(_line(name, steps.series[name]) for name in groups[group]) for group in order[:MAX_STEP_PLOTS]
+    }
+    return [Plot(id=f"steps-{group}", title=group, unit="", x=steps.axis, lines=of) for group, of in lines.items()]
 
 
 def _anatomy_plots(run: RunEvidence) -> list[Plot]:
@@ -124,25 +115,25 @@ def _gpu_plots(run: RunEvidence) -> list[Plot]:
     gpus, names = run.expected[:MAX_GPUS], gpu_names(run.expected)
     plots = []
     for number, gpu in enumerate(gpus):
-        lines = [_line(label, _gpu_points(samples, gpu.uuid, key)) for key, label, _ in _BUSY]
+        lines = [_line(label, _points(samples, key, gpu=gpu.uuid)) for key, label, _ in _BUSY]
         title = "GPU busy" if len(gpus) == 1 else f"{names[gpu.uuid]} busy"
         plots.append(_over_time(f"gpu-{number}-busy", title, "%", lines))
     for key, id, title, unit, scale in (
         ("memory_used_bytes", "gpu-memory", "GPU memory, sampled", "GB", 1e9),
         ("power_w", "gpu-power", "GPU power", "W", 1.0),
     ):
-        lines = [_line(names[gpu.uuid], _gpu_points(samples, gpu.uuid, key, scale)) for gpu in gpus]
+        lines = [_line(names[gpu.uuid], _points(samples, key, scale, gpu=gpu.uuid)) for gpu in gpus]
         plots.append(_over_time(id, title, unit, lines))
     return plots
 
 
 def _host_plots(run: RunEvidence) -> list[Plot]:
     samples = run.evidence.samples
-    memory = [_line("memory", _points(samples, lambda s: s.host.get("memory_bytes"), 1e9))]
-    shm = _points(samples, lambda s: s.host.get("shm_used_bytes"), 1e9)
+    memory = [_line("memory", _points(samples, "memory_bytes", 1e9))]
+    shm = _points(samples, "shm_used_bytes", 1e9)
     if any(y >= _SMALLEST_SHM_GB for _, y in shm):
         memory.append(_line("/dev/shm", shm))
-    cores = [_line("cores in use", _points(samples, lambda s: s.host.get("cpu_cores")))]
+    cores = [_line("cores in use", _points(samples, "cpu_cores"))]
     return [_over_time("cpu", "CPU", "cores", cores), _over_time("memory", "Host memory, sampled", "GB", memory)]
 
 
@@ -150,12 +141,10 @@ def _over_time(id: str, title: str, unit: str, lines: Iterable[Line]) -> Plot:
     return Plot(id=id, title=title, unit=unit, x="seconds", lines=tuple(line for line in lines if line.points))
 
 
-def _gpu_points(samples: Sequence[Sample], uuid: str, key: str, scale: float = 1.0) -> list[Point]:
-    return _points(samples, lambda sample: sample.gpus.get(uuid, {}).get(key), scale)
-
-
-def _points(samples: Sequence[Sample], value: Callable[[Sample], float | None], scale: float = 1.0) -> list[Point]:
-    return [(sample.at_s, y / scale) for sample in samples if (y := value(sample)) is not None]
+def _points(samples: Sequence[Sample], key: str, scale: float = 1.0, *, gpu: str | None = None) -> list[Point]:
+    """Return a value over time, of the container or of a GPU."""
+    values = ((each.at_s, (each.host if gpu is None else each.gpus.get(gpu, {})).get(key)) for each in samples)
+    return [(at_s, y / scale) for at_s, y in values if y is not None]
 
 
 def _line(name: str, points: Sequence[Point]) -> Line:

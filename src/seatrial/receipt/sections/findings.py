@@ -15,6 +15,7 @@ from seatrial.events import FilesOutside, Signal, is_result
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
 from seatrial.findings.own_words import with_own_words
+from seatrial.job.plan import CONTAINER_HOME, CONTAINER_RUN
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.fields import clean, items, mapping, whole
 from seatrial.receipt.formatting import count, quote
@@ -28,16 +29,8 @@ if TYPE_CHECKING:
     from seatrial.receipt.model import Receipt
 
 #: Frameworks report these if there is no GPU, and go on.
-_EXPECTED_WITHOUT_GPU = {
-    "gpu-taken-for-granted",
-    "jax-cuda-failed",
-    "jax-no-gpu",
-    "libcuda-missing",
-    "no-cuda-device",
-    "pin-memory-without-gpu",
-    "tensorflow-no-gpu",
-    "tensorflow-without-cuda",
-}
+_EXPECTED_WITHOUT_GPU = {"gpu-taken-for-granted", "jax-cuda-failed", "jax-no-gpu", "libcuda-missing", "no-cuda-device",
+                         "pin-memory-without-gpu", "tensorflow-no-gpu", "tensorflow-without-cuda"}  # fmt: skip
 
 #: A script that went on without them missed nothing.
 _EXPECTED_WITHOUT_TERMINAL = {"no-input", "no-terminal"}
@@ -254,13 +247,13 @@ def files_outside(run: RunEvidence) -> list[str]:
     from seatrial.system.nofollow import NO_RESULTS, files_below
 
     sentences = []
+    outputs, home, started = run.host_folder(CONTAINER_RUN), run.host_folder(CONTAINER_HOME), run.files_since
     for event in run.evidence.all(FilesOutside):
         copied, number = items(event.keys.get("copied")), whole(event.keys.get("copied_files")) or 0
-        if copied and number and run.outputs_folder is not None:
-            where = _in_project(run.outputs_folder / clean(str(event.keys.get("folder"))), run)
+        if copied and number and outputs is not None:
+            where = _in_project(outputs / clean(str(event.keys.get("folder"))), run)
             names = _named(copied, number)
             sentences.append(f"{_written(number)} outside of the kept folders and copied to {where}: {names}")
-    home, started = run.home_folder, run.files_since
     if home is not None and started is not None:
         found = []
         for entry in files_below(home, skip=NO_RESULTS):

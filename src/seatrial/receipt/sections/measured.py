@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,7 +12,7 @@ from seatrial.common.signals import FACTS, MEMORY
 from seatrial.events import AgentFinished, AgentStarted
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.fields import items, mapping, number, text
-from seatrial.receipt.formatting import count, energy, figure, gpu_names, metric_figure, percent, rate
+from seatrial.receipt.formatting import count, energy, figure, gpu_names, metric_figure, percent
 from seatrial.receipt.section import Block, Record, Row, Rows, Section
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ FRAMEWORKS = {"torch": "torch", "tensorflow": "TensorFlow", "jax": "JAX"}
 #: Metrics in a terminal; the others are in Markdown and HTML.
 MAX_METRICS = 8
 
-#: JAX functions of a line of the hook's.
-_MOST_FUNCTIONS = 8
+#: JAX's platforms kept of a line of the hook's.
+_MOST_BACKENDS = 8
 
 
 class GpuUse(Record):
@@ -78,22 +78,18 @@ class GpuMemory(Record):
     failed: str | None = None
 
 
-class JaxCalls(Record):
-    """A compiled function of the script's. ``calls_per_s``: from its first call's end to its last's."""
-
-    name: str
-    calls: int
-    calls_per_s: float | None = None
-
-
 class JaxUse(Record):
-    """JAX's own report: platforms, number and time of XLA's compilations, and the functions with the most calls."""
+    """JAX's own report: its platforms, and number and time of XLA's compilations.
+
+    Attributes:
+        functions: with their calls, of older receipts: calls of compiled functions run without Python.
+    """
 
     version: str
     backends: tuple[str, ...] = ()
     compiled: int = 0
     compile_s: float = 0.0
-    functions: tuple[JaxCalls, ...] = ()
+    functions: tuple[dict[str, Any], ...] = ()
 
 
 class Measurements(Record):
@@ -158,15 +154,10 @@ class Measured(Section):
 
 
 def _jax(used: JaxUse | None) -> str | None:
-    """Return ``train_step called 4,210 times, 812/s; 12 compilations took 3.2 s; on cuda``."""
+    """Return ``12 compilations took 3.2 s; on cuda``."""
     if used is None:
         return None
-    parts = [
-        f"{each.name} called {count(each.calls, 'time')}"
-        + (f", {rate(each.calls_per_s)}/s" if each.calls_per_s else "")
-        for each in used.functions
-    ]
-    parts += [f"{count(used.compiled, 'compilation')} took {format_seconds(used.compile_s)}"] if used.compiled else []
+    parts = [f"{count(used.compiled, 'compilation')} took {format_seconds(used.compile_s)}"] if used.compiled else []
     parts += [f"on {', '.join(used.backends)}"] if used.backends else []
     return "; ".join(parts)
 
@@ -258,6 +249,7 @@ def measure(evidence: Evidence, uuids: Sequence[str], gpu_memory_bytes: int | No
     started, window, samples = evidence.target_started, evidence.window, evidence.window_samples
     energy_j, energy_from = _joules(evidence, uuids)
     cpu_cores = _values(samples, "cpu_cores")
+    rss_bytes = evidence.exited.number("max_rss_bytes") if evidence.exited else None
     return Measurements(
         wall_s=evidence.wall_s,
         startup_s=started.at_s if started else None,
@@ -270,7 +262,7 @@ def measure(evidence: Evidence, uuids: Sequence[str], gpu_memory_bytes: int | No
         energy_from=energy_from,
         cpu_cores_mean=_mean(cpu_cores),
         cpu_cores_max=max(cpu_cores, default=None),
-        memory_peak_bytes=_memory_peak(evidence),
+        memory_peak_bytes=_top([*_values(evidence.samples, "memory_bytes"), *([rss_bytes] if rss_bytes else [])]),
         memory_limit_bytes=_memory_limit(evidence),
         shm_peak_bytes=_top(_values(evidence.samples, "shm_used_bytes")),
         shm_total_bytes=_top(_values(evidence.samples, "shm_total_bytes")),
@@ -284,65 +276,53 @@ def measure(evidence: Evidence, uuids: Sequence[str], gpu_memory_bytes: int | No
 
 def _gpu_use(samples: Sequence[Sample], uuid: str) -> GpuUse:
     readings = [sample.gpus[uuid] for sample in samples if uuid in sample.gpus]
+    found: dict[str, Any] = {}
+    for name, key, of_all in _OF_GPUS:
+        values = [reading[key] for reading in readings if key in reading]
+        found[name] = of_all(values) if values else None
     reasons = {name for sample in samples for name in sample.throttled.get(uuid, ())}
+    return GpuUse(uuid=uuid, samples=len(readings), **found, throttled=tuple(sorted(reasons)))
 
-    def column(key: str) -> list[float]:
-        return [reading[key] for reading in readings if key in reading]
 
-    return GpuUse(
-        uuid=uuid,
-        samples=len(readings),
-        utilization_mean_pct=_mean(column("utilization_pct")),
-        utilization_max_pct=max(column("utilization_pct"), default=None),
-        sm_activity_mean_pct=_mean(column("sm_activity_pct")),
-        tensor_activity_mean_pct=_mean(column("tensor_activity_pct")),
-        dram_activity_mean_pct=_mean(column("dram_activity_pct")),
-        memory_peak_bytes=_top(column("memory_used_bytes")),
-        memory_total_bytes=_top(column("memory_total_bytes")),
-        power_mean_w=_mean(column("power_w")),
-        power_max_w=max(column("power_w"), default=None),
-        temperature_max_c=max(column("temperature_c"), default=None),
-        throttled=tuple(sorted(reasons)),
-    )
+#: A measurement of a GPU, the key of its samples, and what is made of them.
+_OF_GPUS: tuple[tuple[str, str, Callable[[list[float]], float]], ...] = (
+    ("utilization_mean_pct", "utilization_pct", fmean),
+    ("utilization_max_pct", "utilization_pct", max),
+    ("sm_activity_mean_pct", "sm_activity_pct", fmean),
+    ("tensor_activity_mean_pct", "tensor_activity_pct", fmean),
+    ("dram_activity_mean_pct", "dram_activity_pct", fmean),
+    ("memory_peak_bytes", "memory_used_bytes", lambda values: int(max(values))),
+    ("memory_total_bytes", "memory_total_bytes", lambda values: int(max(values))),
+    ("power_mean_w", "power_w", fmean),
+    ("power_max_w", "power_w", max),
+    ("temperature_max_c", "temperature_c", max),
+)
 
 
 def _joules(evidence: Evidence, uuids: Sequence[str]) -> tuple[float | None, Literal["counter", "power"] | None]:
     """Return the energy of all GPUs: the agents' own difference, else of the samples' counters, else from power."""
     reported = [mapping(finished.keys.get("energy_j")) for finished in evidence.all(AgentFinished)]
-    differences = [_sum(number(each.get(uuid)) for each in reported if uuid in each) for uuid in uuids]
-    if None in differences or not uuids:
-        differences = [_counter_difference(evidence.samples, uuid) for uuid in uuids]
-    counted = [joules for joules in differences if joules is not None and joules >= 0]
-    if uuids and len(counted) == len(uuids):
-        return sum(counted), "counter"
-    integrals = [joules for uuid in uuids if (joules := _integrated_power(evidence.samples, uuid)) is not None]
-    if uuids and len(integrals) == len(uuids):
-        return sum(integrals), "power"
-    return None, None
+    counted = [_sum(number(each.get(uuid)) for each in reported if uuid in each) for uuid in uuids]
+    if None in counted:
+        counters = [
+            [s.gpus[uuid]["energy_j"] for s in evidence.samples if "energy_j" in s.gpus.get(uuid, {})] for uuid in uuids
+        ]
+        counted = [each[-1] - each[0] if len(each) > 1 else None for each in counters]
+    if all(joules is not None and joules >= 0 for joules in counted) and uuids:
+        return _sum(counted), "counter"
+    integrals = _sum(_integrated(evidence.power(uuid)) for uuid in uuids)
+    return integrals, None if integrals is None else "power"
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    """Add the values of each node's agents; None if one is unknown, or if there are none."""
+    """Add the values; None if one is unknown, or if there are none."""
     known = list(values)
     return None if not known or None in known else sum(value for value in known if value is not None)
 
 
-def _counter_difference(samples: Sequence[Sample], uuid: str) -> float | None:
-    readings = [sample.gpus[uuid]["energy_j"] for sample in samples if "energy_j" in sample.gpus.get(uuid, {})]
-    return readings[-1] - readings[0] if len(readings) > 1 else None
-
-
-def _integrated_power(samples: Sequence[Sample], uuid: str) -> float | None:
+def _integrated(watts: Sequence[Point]) -> float | None:
     """Integrate watts over seconds by the trapezoidal rule; None with fewer than two samples."""
-    points = [(s.at_s, s.gpus[uuid]["power_w"]) for s in samples if "power_w" in s.gpus.get(uuid, {})]
-    if len(points) < 2:
-        return None
-    return sum((t1 - t0) * (w0 + w1) / 2 for (t0, w0), (t1, w1) in pairwise(points))
-
-
-def _memory_peak(evidence: Evidence) -> int | None:
-    exited = evidence.exited.number("max_rss_bytes") if evidence.exited else None
-    return _top([*_values(evidence.samples, "memory_bytes"), *([exited] if exited else [])])
+    return sum((t1 - t0) * (w0 + w1) / 2 for (t0, w0), (t1, w1) in pairwise(watts)) if len(watts) > 1 else None
 
 
 def _memory_limit(evidence: Evidence) -> int | None:
@@ -352,10 +332,15 @@ def _memory_limit(evidence: Evidence) -> int | None:
     return _top(_values(evidence.samples, "memory_limit_bytes") or ([at_start] if at_start else []))
 
 
+def direction(name: str) -> int:
+    """Return 1 if more of a metric is better, -1 if less is, 0 if its name does not show it."""
+    words = set(re.findall("[a-z0-9]+", name.lower()))
+    return -1 if words & LOWER_IS_BETTER else 1 if words & HIGHER_IS_BETTER else 0
+
+
 def _metric(name: str, points: Sequence[Point]) -> Metric:
     values = [y for _, y in points]
-    words = set(re.findall("[a-z0-9]+", name.lower()))
-    best = min(values) if words & LOWER_IS_BETTER else max(values) if words & HIGHER_IS_BETTER else None
+    best = {-1: min(values), 1: max(values)}.get(direction(name))
     return Metric(name=name, first=values[0], last=values[-1], best=best, reports=len(values))
 
 
@@ -379,42 +364,24 @@ def _gpu_memory(evidence: Evidence, limit_bytes: int | None) -> GpuMemory | None
     lines = [line for line in lines if text(line.get("framework")) in FRAMEWORKS]
     names = [FRAMEWORKS[str(line["framework"])] for line in lines if line.get("limit_bytes") == limit_bytes]
     values = [number(each) for line in lines for each in items(line.get("peak_bytes"))[:64]]
-    peaks = [peak for peak in values if peak is not None and peak >= 0]
-    failed = [reason for line in lines if (reason := text(line.get("failed")))]
     return GpuMemory(
         limit_bytes=limit_bytes,
         frameworks=tuple(dict.fromkeys(names)),
-        peak_bytes=int(max(peaks)) if peaks else None,
-        failed=failed[0] if failed else None,
+        peak_bytes=_top([peak for peak in values if peak is not None and peak >= 0]),
+        failed=next((reason for line in lines if (reason := text(line.get("failed")))), None),
     )
 
 
 def _jax_use(evidence: Evidence) -> JaxUse | None:
     """Read the hook's line about JAX, which the target could write, too; of several processes the busiest."""
-    found: JaxUse | None = None
-    for keys in evidence.hook_lines:
-        facts = mapping(keys.get(FACTS))
-        version = text(facts.get("jax"))
-        if not version:
-            continue
-        functions = _functions(facts)
-        calls = sum(each.calls for each in functions)
-        if found is None or calls >= sum(each.calls for each in found.functions):
-            found = JaxUse(
-                version=version[:40],
-                backends=tuple(str(each)[:20] for each in items(facts.get("jax_backends"))[:_MOST_FUNCTIONS]),
-                compiled=int(number(facts.get("jax_compiled")) or 0),
-                compile_s=number(facts.get("jax_compile_s")) or 0.0,
-                functions=tuple(functions),
-            )
-    return found
-
-
-def _functions(facts: Mapping[str, Any]) -> list[JaxCalls]:
-    made = []
-    for each in map(mapping, items(facts.get("jax_calls"))[:_MOST_FUNCTIONS]):
-        name, calls, seconds = text(each.get("name")), number(each.get("calls")), number(each.get("seconds"))
-        if name and calls and calls > 0 and seconds is not None and seconds >= 0:
-            per_s = (calls - 1) / seconds if calls > 1 and seconds > 0 else None
-            made.append(JaxCalls(name=name[:100], calls=int(calls), calls_per_s=per_s))
-    return made
+    lines = [facts for keys in evidence.hook_lines if text((facts := mapping(keys.get(FACTS))).get("jax"))]
+    uses = [
+        JaxUse(
+            version=str(text(facts["jax"]))[:40],
+            backends=tuple(str(each)[:20] for each in items(facts.get("jax_backends"))[:_MOST_BACKENDS]),
+            compiled=int(number(facts.get("jax_compiled")) or 0),
+            compile_s=number(facts.get("jax_compile_s")) or 0.0,
+        )
+        for facts in lines
+    ]
+    return max(reversed(uses), key=lambda use: use.compiled, default=None)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.fields import mapping, number
@@ -16,7 +15,7 @@ from seatrial.receipt.formatting import count, energy, energy_short, figure, per
 from seatrial.receipt.section import Bars, Block, Record, Row, Rows, Section
 
 if TYPE_CHECKING:
-    from seatrial.receipt.evidence import Evidence, RunEvidence
+    from seatrial.receipt.evidence import Evidence, Moment, RunEvidence
     from seatrial.receipt.model import Receipt
 
 #: A larger count is not one; a latency or a time above a year is not one.
@@ -27,6 +26,41 @@ _MOST_S = 366 * 86400.0
 MAX_STATUSES, MAX_SIZES = 16, 64
 _STATUS = re.compile(r"[1-5][0-9]{2}|0")
 _SIZE = re.compile(r"[1-9][0-9]{0,6}")
+
+
+def _count(value: Any) -> int | None:
+    result = number(value)
+    return int(result) if result is not None and 0 <= result <= _MOST_COUNT and result == int(result) else None
+
+
+def _up_to(value: Any, most: float = _MOST_S) -> float | None:
+    result = number(value)
+    return result if result is not None and 0 <= result <= most else None
+
+
+def _table(value: Any, key: re.Pattern[str]) -> dict[str, int]:
+    """Return counts above zero under possible names."""
+    counted = {name: _count(each) for name, each in mapping(value).items() if key.fullmatch(name)}
+    return {name: each for name, each in counted.items() if each}
+
+
+def _statuses(value: Any) -> dict[str, int]:
+    return dict(sorted(_table(value, _STATUS).items())[:MAX_STATUSES])
+
+
+def _sizes(value: Any) -> Any:
+    """Return the sizes with the most batches, in order of size; those of a record as they are."""
+    if not isinstance(value, dict):
+        return value
+    sizes = {int(size): batches for size, batches in _table(value, _SIZE).items()}
+    kept = sorted(sizes, key=lambda size: (-sizes[size], size))[:MAX_SIZES]
+    return [BatchCount(rows=size, batches=sizes[size]) for size in sorted(kept)]
+
+
+# The types of the record check what a server reports; what is impossible is left out.
+Count = Annotated[int | None, BeforeValidator(_count)]
+Seconds = Annotated[float | None, BeforeValidator(_up_to)]
+Milliseconds = Annotated[float | None, BeforeValidator(lambda value: _up_to(value, 1000 * _MOST_S))]
 
 
 class ServedWeights(Record):
@@ -62,18 +96,18 @@ class ServingRecord(Record):
     url: str = Field(pattern=r"^http://[^\s\"'<>]+$")
     reported: bool = False
     requests: int = 0
-    errors: dict[str, int] = Field(default_factory=dict)
+    errors: Annotated[dict[str, int], BeforeValidator(_statuses)] = Field(default_factory=dict)
     seconds: float = 0.0
-    p50_ms: float | None = None
-    p95_ms: float | None = None
-    p99_ms: float | None = None
-    batches: tuple[BatchCount, ...] = ()
-    queue_peak: int | None = None
+    p50_ms: Milliseconds = None
+    p95_ms: Milliseconds = None
+    p99_ms: Milliseconds = None
+    batches: Annotated[tuple[BatchCount, ...], BeforeValidator(_sizes)] = ()
+    queue_peak: Count = None
     energy_j: float | None = None
     joules_per_1000: float | None = None
-    warm_up_s: float | None = None
-    examples: int | None = None
-    largest_difference: float | None = None
+    warm_up_s: Seconds = None
+    examples: Count = None
+    largest_difference: Annotated[float | None, BeforeValidator(lambda value: _up_to(value, 1e30))] = None
 
 
 class Serving(Section):
@@ -81,36 +115,22 @@ class Serving(Section):
     brief = True
 
     def read(self, run: RunEvidence) -> dict[str, Any]:
-        served, served_model = run.evidence.served, run.plan.job.serve
-        if served_model is None:
+        served, model = run.evidence.served, run.plan.job.serve
+        if model is None:
             return {"serving": None}
+        keys = {"requests": 0, "seconds": 0.0, **(served.keys if served else {})}
+        times = [_up_to(keys.get(key), 1000 * _MOST_S) or 0.0 for key in ("p50_ms", "p95_ms", "p99_ms")]
+        if 0.0 not in times and times != sorted(times):  # no distribution has such percentiles
+            keys |= dict.fromkeys(("p50_ms", "p95_ms", "p99_ms"))
+        keys["batches"] = mapping(keys.get("batches"))
         energy_j = None if served is None else _energy_j(run, served)
-        counted = served or Served(at_s=0.0, requests=0, seconds=0.0)
-        record = ServingRecord(
-            model=served_model.name,
-            source=served_model.model,
-            of_run=served_model.of_run,
-            weights=tuple(
-                ServedWeights(path=each.path, digest=f"sha256:{each.sha256}", bytes=each.bytes)
-                for each in served_model.weights
-            ),
-            url=served_model.url,
-            reported=served is not None,
-            requests=counted.requests,
-            errors=dict(counted.errors),
-            seconds=counted.seconds,
-            p50_ms=counted.p50_ms,
-            p95_ms=counted.p95_ms,
-            p99_ms=counted.p99_ms,
-            batches=tuple(BatchCount(rows=size, batches=batches) for size, batches in counted.batches.items()),
-            queue_peak=counted.queue_peak,
-            energy_j=energy_j,
-            joules_per_1000=1000 * energy_j / counted.requests if energy_j is not None and counted.requests else None,
-            warm_up_s=counted.warm_up_s,
-            examples=counted.examples,
-            largest_difference=counted.largest_difference,
-        )
-        return {"serving": record}
+        weights = [
+            ServedWeights(path=each.path, digest=f"sha256:{each.sha256}", bytes=each.bytes) for each in model.weights
+        ]
+        known = {"model": model.name, "source": model.model, "of_run": model.of_run, "url": model.url,
+                 "weights": weights, "reported": served is not None, "energy_j": energy_j}  # fmt: skip
+        each_j = 1000 * energy_j / keys["requests"] if energy_j is not None and keys["requests"] else None
+        return {"serving": ServingRecord.model_validate({**keys, **known, "joules_per_1000": each_j})}
 
     def blocks(self, receipt: Receipt) -> list[Block]:
         serving = receipt.serving
@@ -179,15 +199,25 @@ def _per_1000(serving: ServingRecord) -> str | None:
     return f"{energy(serving.energy_j)} of the GPUs while it served{each}"
 
 
-def _energy_j(run: RunEvidence, served: Served) -> float | None:
-    """Integrate the power of all GPUs over the time that it served; None if a GPU has no samples of power.
+def last_report(reports: Iterable[Moment]) -> Moment | None:
+    """Return the last report of a server that has possible requests and seconds."""
+    for report in reversed(list(reports)):
+        if _count(report.keys.get("requests")) is not None and _up_to(report.keys.get("seconds")) is not None:
+            return report
+    return None
 
-    The server reports its seconds; they never exceed its target's life by the agent's clock.
-    """
-    started = run.evidence.target_started
-    if started is None or not run.expected:
+
+def ready_s(run: Evidence, served: Moment) -> float:
+    """Return when the server was ready: the time that it reports never exceeds its target's life."""
+    started_s = run.target_started.at_s if run.target_started else 0.0
+    return max(started_s, served.at_s - (served.number("seconds") or 0.0))
+
+
+def _energy_j(run: RunEvidence, served: Moment) -> float | None:
+    """Integrate the power of all GPUs over the time that it served; None if a GPU has no samples of power."""
+    if run.evidence.target_started is None or not run.expected:
         return None
-    begin_s = max(started.at_s, served.at_s - served.seconds)
+    begin_s = ready_s(run.evidence, served)
     each = [_of_gpu(run.evidence, gpu.uuid, begin_s, served.at_s) for gpu in run.expected]
     known = [joules for joules in each if joules is not None]
     return sum(known) if len(known) == len(each) else None
@@ -195,84 +225,9 @@ def _energy_j(run: RunEvidence, served: Served) -> float | None:
 
 def _of_gpu(evidence: Evidence, uuid: str, begin_s: float, end_s: float) -> float | None:
     """Integrate watts over seconds by the trapezoidal rule, from the sample before the time to the one after it."""
-    points = [(s.at_s, s.gpus[uuid]["power_w"]) for s in evidence.samples if "power_w" in s.gpus.get(uuid, {})]
+    points = evidence.power(uuid)
     if len(points) < 2 or end_s <= begin_s:
         return None
-    joules = 0.0
-    for (t0, w0), (t1, w1) in pairwise(points):
-        share = max(0.0, min(t1, end_s) - max(t0, begin_s))
-        joules += share * (w0 + w1) / 2
+    joules = sum(max(0.0, min(t1, end_s) - max(t0, begin_s)) * (w0 + w1) / 2 for (t0, w0), (t1, w1) in pairwise(points))
     covered = min(points[-1][0], end_s) - max(points[0][0], begin_s)
     return joules * (end_s - begin_s) / covered if covered > 0 else None
-
-
-@dataclass(frozen=True)
-class Served:
-    """The last report of a server, each number checked or left out.
-
-    Attributes:
-        at_s: time of the report, in seconds since the first event. seconds: since the server was ready.
-        errors: HTTP status → answers. batches: rows in a batch → batches, smallest first.
-    """
-
-    at_s: float
-    requests: int
-    seconds: float
-    errors: Mapping[str, int] = field(default_factory=dict)
-    batches: Mapping[int, int] = field(default_factory=dict)
-    p50_ms: float | None = None
-    p95_ms: float | None = None
-    p99_ms: float | None = None
-    queue_peak: int | None = None
-    warm_up_s: float | None = None
-    examples: int | None = None
-    largest_difference: float | None = None
-
-
-def read_served(lines: Iterable[tuple[float, Mapping[str, Any]]]) -> Served | None:
-    """Read the last of (seconds since the first event, ``served`` event) pairs with requests and seconds."""
-    for at_s, event in reversed(list(lines)):
-        requests, seconds = _count(event.get("requests")), _up_to(event.get("seconds"), _MOST_S)
-        if requests is None or seconds is None:
-            continue
-        p50, p95, p99 = (_up_to(event.get(key), _MOST_S * 1000) for key in ("p50_ms", "p95_ms", "p99_ms"))
-        if None not in (p50, p95, p99) and not p50 <= p95 <= p99:  # type: ignore[operator]
-            p50 = p95 = p99 = None  # no distribution has such percentiles
-        return Served(
-            at_s=at_s,
-            requests=requests,
-            seconds=seconds,
-            errors=dict(sorted(_table(event.get("errors"), _STATUS).items())[:MAX_STATUSES]),
-            batches=_sizes(event.get("batches")),
-            p50_ms=p50,
-            p95_ms=p95,
-            p99_ms=p99,
-            queue_peak=_count(event.get("queue_peak")),
-            warm_up_s=_up_to(event.get("warm_up_s"), _MOST_S),
-            examples=_count(event.get("examples")),
-            largest_difference=_up_to(event.get("largest_difference"), 1e30),
-        )
-    return None
-
-
-def _sizes(value: Any) -> dict[int, int]:
-    """Return the sizes with the most batches, in order of size."""
-    sizes = {int(size): batches for size, batches in _table(value, _SIZE).items()}
-    kept = sorted(sizes, key=lambda size: (-sizes[size], size))[:MAX_SIZES]
-    return {size: sizes[size] for size in sorted(kept)}
-
-
-def _table(value: Any, key: re.Pattern[str]) -> dict[str, int]:
-    """Return counts above zero under possible names."""
-    counted = {name: _count(each) for name, each in mapping(value).items() if key.fullmatch(name)}
-    return {name: each for name, each in counted.items() if each}
-
-
-def _count(value: Any) -> int | None:
-    result = number(value)
-    return int(result) if result is not None and 0 <= result <= _MOST_COUNT and result == int(result) else None
-
-
-def _up_to(value: Any, most: float) -> float | None:
-    result = number(value)
-    return result if result is not None and 0 <= result <= most else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,6 @@ from seatrial.receipt.formatting import count, figure, percent
 from seatrial.receipt.section import STEPS_PLOT, Block, Plot, Record, Row, Rows, Section, Share, Shares
 
 if TYPE_CHECKING:
-    from seatrial.diagnosis.cpu_only import Reason
     from seatrial.diagnosis.diagnosis import Diagnosis
     from seatrial.diagnosis.happened import Ended
     from seatrial.receipt.evidence import RunEvidence
@@ -33,16 +32,19 @@ _COLOURS = 9
 _BAR = 24
 
 #: Facts in their order; others are in receipt.json.
-_FACTS = (
-    "device",
-    "parallel",
-    "world",
-    "optimizer",
-    "parameters",
-    "parameter_dtype",
-    "autocast",
-    "cuda_graph",
-    "loader",
+_FACTS = ("device", "parallel", "world", "optimizer", "parameters", "parameter_dtype", "autocast", "cuda_graph",
+          "loader")  # fmt: skip
+
+#: Fields of a StepAnatomy that are the Anatomy's.
+_AS_MEASURED = (
+    "rank",
+    "steps",
+    "seconds",
+    "steps_per_s",
+    "examples_per_s",
+    "median_step_s",
+    "peak_bytes",
+    "alloc_retries",
 )
 
 #: Settings of a loader whose names alone are unclear.
@@ -107,7 +109,8 @@ class Bound(Section):
     title = "Diagnosis"
 
     def read(self, run: RunEvidence) -> dict[str, Any]:
-        return {"diagnosis": _diagnosis(run)}
+        found = _diagnosis(run)
+        return {"diagnosis": found and DiagnosisRecord.model_validate(found, from_attributes=True)}
 
     def blocks(self, receipt: Receipt) -> list[Block]:
         diagnosis = receipt.diagnosis
@@ -133,27 +136,19 @@ class Steps(Section):
             return []
         first, *others = receipt.anatomy
         rows = [Row("steps", _rates(first))]
-        rows += [
-            Row(
-                part.words,
-                f"{_bar(part.share)} {percent(100 * part.share):>5}  {_seconds(part.seconds_per_step)} a step",
-                paged=False,
-            )
-            for part in first.parts
-        ]
+        for part in first.parts:
+            bar = "█" * round(_BAR * part.share)
+            amount = f"{percent(100 * part.share):>5}  {_seconds(part.seconds_per_step)} a step"
+            rows.append(Row(part.words, f"{bar:·<{_BAR}} {amount}", paged=False))
         rows += [Row("waits at", wait) for wait in first.waits]
         rows += [Row(f"rank {rank.rank}", _other_rank(rank)) for rank in others]
         facts = [f"{name.replace('_', ' ')} {first.facts[name]}" for name in _FACTS if name in first.facts]
-        if facts:
-            rows.append(Row("training", "; ".join(facts)))
         memory = [f"peak {format_bytes(first.peak_bytes)} of torch's allocator"] if first.peak_bytes else []
         memory += [f"tried again {count(first.alloc_retries, 'time')}"] if first.alloc_retries else []
-        if memory:
-            rows.append(Row("GPU memory", ", ".join(memory)))
-        if first.compile_s:
-            rows.append(Row("compilation", _seconds(first.compile_s)))
-        blocks: list[Block] = [_shares(receipt, first)] if first.parts else []
-        return [*blocks, Rows(rows)]
+        compilation = _seconds(first.compile_s) if first.compile_s else ""
+        further = (("training", "; ".join(facts)), ("GPU memory", ", ".join(memory)), ("compilation", compilation))
+        rows += [Row(label, value) for label, value in further if value]
+        return [*([_shares(receipt, first)] if first.parts else []), Rows(rows)]
 
 
 _COARSE = "Copies to the GPU and waits for it are told apart in a few steps only: here they are part of the others."
@@ -164,9 +159,10 @@ def _shares(receipt: Receipt, first: StepAnatomy) -> Shares:
     known = {line.name for line in over.lines} if over else set()
     fine = [part for part in first.parts if part.words in (REGIONS["copy"], REGIONS["sync"])]
     parts = [
-        Share(_colour(part.id), part.words, pct, percent(pct), _seconds(part.seconds_per_step))
+        Share(
+            _colour(part.id), part.words, 100 * part.share, percent(100 * part.share), _seconds(part.seconds_per_step)
+        )
         for part in first.parts
-        for pct in (100 * part.share,)
     ]
     coarse = over is not None and any(part.words not in known for part in fine)
     colours = [_colour(line.name) for line in over.lines] if over else []
@@ -201,16 +197,11 @@ def _other_rank(anatomy: StepAnatomy) -> str:
     return f"{_rates(anatomy)}; " + ", ".join(f"{part.words} {percent(100 * part.share)}" for part in parts)
 
 
-def _bar(share: float) -> str:
-    filled = round(_BAR * share)
-    return "█" * filled + "·" * (_BAR - filled)
-
-
 def _seconds(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
 
 
-def _diagnosis(run: RunEvidence) -> DiagnosisRecord | None:
+def _diagnosis(run: RunEvidence) -> Diagnosis | None:
     """Return what bounded the run; None without GPUs, of a server, of a tune, or with too few samples in the window."""
     from seatrial.diagnosis.advice import in_framework
     from seatrial.diagnosis.rules import diagnose
@@ -219,22 +210,25 @@ def _diagnosis(run: RunEvidence) -> DiagnosisRecord | None:
     if not run.expected or run.plan.job.serve is not None or run.plan.job.tuning is not None:
         return None
     if window is None:
-        return _kept(_cpu_build(run)) if run.cause.id == "gpu-contract" else None
+        return _cpu_build(run) if run.cause.id == "gpu-contract" else None
     inside = [m for m in run.evidence.moments if window.start_s <= m.at_s <= window.end_s]
     samples = [{**m.keys, "t": m.at_s} for m in inside if m.keys.get("type") == Sample.type]
     steps = [{**m.keys, "t": m.at_s} for m in run.evidence.all(Step) if window.start_s <= m.at_s <= window.end_s + 1]
     found = diagnose(samples, steps, run.expected[0].name, _ended(run))
-    return _kept(found and replace(found, advice=in_framework(found.advice, run.plan.agent.check)))
+    return found and replace(found, advice=in_framework(found.advice, run.plan.agent.check))
 
 
 def _ended(run: RunEvidence) -> Ended | None:
     """Return how the run ended; None while it goes on."""
+    from seatrial.diagnosis.cpu_only import reason_by_torch, reasons
     from seatrial.diagnosis.happened import Ended
 
     cause, evidence = run.cause, run.evidence
+    facts = read_facts(evidence.hook_lines)
     if cause.id == "running":
         return None
     used = {gpu.uuid for gpu in run.expected} & (set(evidence.contexts) | evidence.seen_by_host)
+    by_torch = reason_by_torch(facts)
     on_cpu = len(used) == 0 or any(rank.facts.get("device") == "cpu" for rank in evidence.anatomy)
     return Ended(
         failed=None if cause.id in _NOT_FAILED else cause.words,
@@ -243,18 +237,12 @@ def _ended(run: RunEvidence) -> Ended | None:
         measured=run.plan.agent.measure_steps and not evidence.written,
         gpus=len(run.expected),
         used=len(used) if evidence.contexts_were_watched or used else None,
-        compile_s=number(read_facts(evidence.hook_lines).get("compile_s")) or 0.0,
+        compile_s=number(facts.get("compile_s")) or 0.0,
         compiles_since_s=compiles_since_s(evidence.hook_lines),
-        why_cpu=_why_cpu(run) if on_cpu else (),
+        why_cpu=(*([by_torch] if by_torch else []), *reasons(run.plan.job.target, run.plan.job.project))
+        if on_cpu
+        else (),
     )
-
-
-def _why_cpu(run: RunEvidence) -> tuple[Reason, ...]:
-    from seatrial.diagnosis.cpu_only import reason_by_torch, reasons
-
-    by_torch = reason_by_torch(read_facts(run.evidence.hook_lines))
-    read = reasons(run.plan.job.target, run.plan.job.project)
-    return read if by_torch is None else (by_torch, *read)
 
 
 def _cpu_build(run: RunEvidence) -> Diagnosis | None:
@@ -270,44 +258,27 @@ def _cpu_build(run: RunEvidence) -> Diagnosis | None:
     return None
 
 
-def _kept(found: Diagnosis | None) -> DiagnosisRecord | None:
-    if found is None:
-        return None
-    return DiagnosisRecord(
-        cause=found.cause,
-        words=found.words,
-        tags=found.tags,
-        evidence=found.evidence,
-        advice=tuple(AdviceRecord(change=advice.change, gain=advice.gain) for advice in found.advice),
-        mfu=found.mfu,
-    )
-
-
 def _record(rank: Anatomy) -> StepAnatomy:
+    waits = [
+        f"{each.site}: {_times(each.per_step)} a step, {1000 * each.seconds_per_step:.3g} ms" for each in rank.waits
+    ]
+    parts = [
+        StepPart(
+            id=region,
+            words=rank.words(region),
+            seconds_per_step=spent / max(1, rank.steps - 1),
+            share=rank.share(region),
+        )
+        for region in REGIONS
+        if (spent := rank.regions.get(region, 0.0)) > 0
+    ]
     return StepAnatomy(
-        rank=rank.rank,
-        steps=rank.steps,
-        seconds=rank.seconds,
-        steps_per_s=rank.steps_per_s,
-        examples_per_s=rank.examples_per_s,
-        median_step_s=rank.median_step_s,
-        parts=tuple(_parts(rank)),
-        waits=tuple(
-            f"{wait.site}: {_times(wait.per_step)} a step, {1000 * wait.seconds_per_step:.3g} ms" for wait in rank.waits
-        ),
+        **{name: getattr(rank, name) for name in _AS_MEASURED},
+        parts=tuple(parts),
+        waits=tuple(waits),
         facts={str(key): _plain(value) for key, value in rank.facts.items() if key != "pid"},
-        peak_bytes=rank.peak_bytes,
-        alloc_retries=rank.alloc_retries,
         compile_s=rank.compile_s or None,
     )
-
-
-def _parts(rank: Anatomy) -> Iterator[StepPart]:
-    for region in REGIONS:
-        spent = rank.regions.get(region, 0.0)
-        if spent > 0:
-            per_step = spent / max(1, rank.steps - 1)
-            yield StepPart(id=region, words=rank.words(region), seconds_per_step=per_step, share=rank.share(region))
 
 
 def _times(number: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +94,7 @@ def alterable(run: RunEvidence) -> str | None:
 
 def _planted(plan: Plan) -> str | None:
     """Find a mount of the user's over the agent's own files that the target can change, which voids its word."""
-    from seatrial.job.mount import changeable  # a receipt that is only shown does not need it
+    from seatrial.job.keys import changeable  # a receipt that is only shown does not need it
 
     if plan.container is None or plan.image is None or plan.image.python is None:
         return None
@@ -139,17 +139,14 @@ def contradictions(run: RunEvidence) -> list[str]:
         found.append(f"line {run.chain.broken_at} of events.jsonl was changed after it was written")
     found += _exit_codes(run)
     for uuid, (looks, ours, others) in run.evidence.witness.items():
-        busy = sum(_computes(sample.gpus.get(uuid, {})) for sample in run.evidence.samples)
+        readings = [sample.gpus.get(uuid, {}) for sample in run.evidence.samples]
+        busy = sum(max(each.get("utilization_pct", 0.0), each.get("sm_activity_pct", 0.0)) > 0 for each in readings)
         if uuid in run.evidence.contexts and not ours and not others and min(looks, busy) >= MIN_LOOKS:
             found.append(
                 f"the agent reported work on {short_uuid(uuid)} in {busy} samples; the host's driver listed no process "
                 f"there in {looks} checks"
             )
     return found
-
-
-def _computes(reading: Mapping[str, float]) -> bool:
-    return any(reading.get(key, 0.0) > 0 for key in ("utilization_pct", "sm_activity_pct"))
 
 
 def _exit_codes(run: RunEvidence) -> list[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from seatrial.common.contract.tunables import TUNABLES, in_words
 from seatrial.findings.finding import FIX
@@ -28,7 +28,7 @@ HEAD = ("Change", "Steps/s", "Faster", "Examples/s", "GPU memory", "Loss differs
 #: Left out of a terminal's table: with one batch size it repeats steps/s.
 _WIDE = ("Examples/s",)
 
-_MOST_ROWS, _MOST_KEYS = 40, 32
+_MOST_ROWS, _MOST_KEYS, _MOST_FILES, _MOST_PLACES, _MOST_LETTERS = 40, 32, 20, 8, 300
 _KEY = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _WORD = re.compile(r"[a-z0-9-]{1,32}")
 
@@ -45,6 +45,53 @@ _SHORT: dict[TriedVerdict, str] = {
 }
 
 
+def _keyed(value: Any) -> list[tuple[str, Any]]:
+    return [(key, each) for key, each in list(mapping(value).items())[:_MOST_KEYS] if _KEY.fullmatch(key)]
+
+
+def _changes(value: Any) -> dict[str, bool | int | str]:
+    """Return keys of SEATRIAL_TUNE with possible values."""
+
+    def possible(item: Any) -> bool:
+        return (isinstance(item, int) and 0 <= item < 10**9) or (isinstance(item, str) and bool(_WORD.fullmatch(item)))
+
+    return {key: item for key, item in _keyed(value) if possible(item)}
+
+
+def _texts(value: Any) -> dict[str, str]:
+    return {key: word[:_MOST_LETTERS] for key, item in _keyed(value) if (word := text(item))}
+
+
+def _words(value: Any, most: int = _MOST_FILES) -> tuple[str, ...]:
+    return tuple(word for item in items(value)[:most] if (word := text(item)))
+
+
+def _places(value: Any) -> dict[str, tuple[str, ...]]:
+    return {key: _words(lines, _MOST_PLACES) for key, lines in _keyed(value)}
+
+
+def _positive(value: Any) -> float | None:
+    found = number(value)
+    return found if found is not None and found >= 0 else None
+
+
+def _row(value: Any) -> Any:
+    """Return a row as it is, or as a table with a name; None if there is none."""
+    return value if isinstance(value, TriedChange) else (mapping(value) and {"name": "?", **value}) or None
+
+
+# The types of these records check what a target reports; what is impossible is left out.
+Changes = Annotated[dict[str, bool | int | str], BeforeValidator(_changes)]
+Places = Annotated[dict[str, tuple[str, ...]], BeforeValidator(_places)]
+Reasons = Annotated[dict[str, str], BeforeValidator(_texts)]
+Paths = Annotated[tuple[str, ...], BeforeValidator(_words)]
+Text = Annotated[str, BeforeValidator(lambda value: text(value) or "")]
+OptionalText = Annotated[str | None, BeforeValidator(text)]
+Count = Annotated[int, BeforeValidator(lambda value: whole(value) or 0)]
+Positive = Annotated[float | None, BeforeValidator(_positive)]
+Number = Annotated[float | None, BeforeValidator(number)]
+
+
 class TriedChange(Record):
     """One tried change, the unchanged script, or the combination that is kept.
 
@@ -55,29 +102,34 @@ class TriedChange(Record):
         places: in the script, by key: ``train.py:31``.
     """
 
-    name: str
-    words: str = ""
-    changes: dict[str, bool | int | str] = Field(default_factory=dict)
-    steps_per_s: float | None = None
-    spread: float | None = None
-    trials: int = 0
-    against: float | None = None
-    examples_per_s: float | None = None
-    peak_bytes: int | None = None
-    loss_difference: float | None = None
-    verdict: TriedVerdict = ""
-    why: str = ""
-    places: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    name: Annotated[str, BeforeValidator(lambda value: text(value) or "?")]
+    words: Text = ""
+    changes: Changes = Field(default_factory=dict)
+    steps_per_s: Positive = None
+    spread: Positive = None
+    trials: Count = 0
+    against: Positive = None
+    examples_per_s: Positive = None
+    peak_bytes: Annotated[int | None, BeforeValidator(whole)] = None
+    loss_difference: Number = None
+    verdict: Annotated[
+        TriedVerdict, BeforeValidator(lambda value: value if value in get_args(TriedVerdict) else "")
+    ] = ""
+    why: Text = ""
+    places: Places = Field(default_factory=dict)
+
+
+OptionalRow = Annotated[TriedChange | None, BeforeValidator(_row)]
 
 
 class TuneFiles(Record):
     """Files of trials: checkpoints not written, files put back, new ones removed, new and left."""
 
-    skipped: int = 0
-    restored: int = 0
-    removed: int = 0
-    new: tuple[str, ...] = ()
-    left: tuple[str, ...] = ()
+    skipped: Count = 0
+    restored: Count = 0
+    removed: Count = 0
+    new: Paths = ()
+    left: Paths = ()
 
 
 class TuneRecord(Record):
@@ -90,29 +142,34 @@ class TuneRecord(Record):
         not_tried: name → why. refusal: why the script cannot be tuned.
     """
 
-    done: bool = False
-    trials: int = 0
-    seconds: float = 0.0
-    baseline: TriedChange | None = None
-    rows: tuple[TriedChange, ...] = ()
-    combination: TriedChange | None = None
-    kept: dict[str, bool | int | str] = Field(default_factory=dict)
-    places: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    loss_band: float | None = None
-    loss_level: float | None = None
-    not_tried: dict[str, str] = Field(default_factory=dict)
-    refusal: str | None = None
-    refusal_fix: str | None = None
-    files: TuneFiles = TuneFiles()
+    done: Annotated[bool, BeforeValidator(lambda value: value is True)] = False
+    trials: Count = 0
+    seconds: Annotated[float, BeforeValidator(lambda value: number(value) or 0.0)] = 0.0
+    baseline: OptionalRow = None
+    rows: Annotated[
+        tuple[TriedChange, ...],
+        BeforeValidator(lambda value: [row for each in items(value)[:_MOST_ROWS] if (row := _row(each))]),
+    ] = ()
+    combination: OptionalRow = None
+    kept: Changes = Field(default_factory=dict)
+    places: Places = Field(default_factory=dict)
+    loss_band: Number = None
+    loss_level: Number = None
+    not_tried: Reasons = Field(default_factory=dict)
+    refusal: OptionalText = None
+    refusal_fix: OptionalText = None
+    files: Annotated[
+        TuneFiles, BeforeValidator(lambda value: value if isinstance(value, TuneFiles) else mapping(value))
+    ] = TuneFiles()
 
 
 class ChangesRecord(Record):
     """Changes that a run made to the script as ``[tune]`` requests: requested, applied, and refused with the reason."""
 
     asked: dict[str, bool | int | str] = Field(default_factory=dict)
-    applied: dict[str, bool | int | str] = Field(default_factory=dict)
-    refused: dict[str, str] = Field(default_factory=dict)
-    places: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    applied: Changes = Field(default_factory=dict)
+    refused: Reasons = Field(default_factory=dict)
+    places: Places = Field(default_factory=dict)
 
 
 class Tune(Section):
@@ -121,35 +178,28 @@ class Tune(Section):
 
     def read(self, run: RunEvidence) -> dict[str, Any]:
         lines = run.evidence.hook_lines
-        return {
-            "tune": _read_tune(lines) if run.plan.job.tuning is not None else None,
-            "changes": _read_changes(lines, run.plan.agent.changes or {}),
-        }
+        tune = _read_tune(lines) if run.plan.job.tuning is not None else None
+        return {"tune": tune, "changes": _read_changes(lines, run.plan.agent.changes or {})}
 
     def blocks(self, receipt: Receipt) -> list[Block]:
         tune = receipt.tune
         if tune is None:
             return []
-        rows = [Row("result", _result(tune))]
-        if tune.refusal_fix:
-            rows.append(Row(FIX, tune.refusal_fix))
-        rows.append(Row("trials", f"{tune.trials} in {format_seconds(tune.seconds)}"))
+        rows = [("result", _result(tune)), (FIX, tune.refusal_fix or "")]
+        rows.append(("trials", f"{tune.trials} in {format_seconds(tune.seconds)}"))
         if tune.loss_band is not None:
             share = f", {percent(100 * tune.loss_band / tune.loss_level)} of a loss" if tune.loss_level else ""
-            differ = f"losses of the script as it is differ by up to {figure(tune.loss_band)}{share}"
-            rows.append(Row("two seeds", differ))
+            rows.append(("two seeds", f"losses of the script as it is differ by up to {figure(tune.loss_band)}{share}"))
         by_hand = {each.key: each.by_hand for each in TUNABLES}
         for key, value in tune.kept.items():
             places = ", ".join(tune.places.get(key, ()))
-            sentence = by_hand[key].format(value)
-            rows.append(Row("by hand", f"{places}: {sentence}" if places else sentence))
+            rows.append(("by hand", (f"{places}: " if places else "") + by_hand[key].format(value)))
         reasons: dict[str, list[str]] = {}
         for name, why in tune.not_tried.items():
             reasons.setdefault(why, []).append(name)
-        rows += [Row("not tried", f"{', '.join(names)}: {why}") for why, names in reasons.items()]
-        if files := _files(tune.files):
-            rows.append(Row("files", files))
-        return [Table(HEAD, _tried(tune), _WIDE), Rows(rows)]
+        rows += [("not tried", f"{', '.join(names)}: {why}") for why, names in reasons.items()]
+        rows.append(("files", _files(tune.files)))
+        return [Table(HEAD, _tried(tune), _WIDE), Rows([Row(label, value) for label, value in rows if value])]
 
 
 def with_result(cause: ExitCause, tune: TuneRecord | None) -> ExitCause:
@@ -238,28 +288,10 @@ def _read_tune(lines: Iterable[Mapping[str, Any]]) -> TuneRecord | None:
     if not reported:
         return None
     last = reported[-1]
-    refusal, files = mapping(last.get("refusal")), mapping(last.get("files"))
-    return TuneRecord(
-        done=last.get("done") is True,
-        trials=whole(last.get("trials")) or 0,
-        seconds=number(last.get("seconds")) or 0.0,
-        baseline=_row(last.get("baseline")),
-        rows=tuple(row for value in items(last.get("rows"))[:_MOST_ROWS] if (row := _row(value)) is not None),
-        combination=_row(last.get("combination")),
-        kept=_changes(last.get("kept")),
-        places=_places(last.get("places")),
-        loss_band=number(last.get("band")),
-        loss_level=number(last.get("level")),
-        not_tried=_texts(last.get("not_tried")),
-        refusal=text(refusal.get("words")),
-        refusal_fix=text(refusal.get("fix")),
-        files=TuneFiles(
-            skipped=whole(files.get("skipped")) or 0,
-            restored=whole(files.get("restored")) or 0,
-            removed=whole(files.get("removed")) or 0,
-            new=_words(files.get("new"), 20),
-            left=_words(files.get("left"), 20),
-        ),
+    refusal = mapping(last.get("refusal"))
+    named = {"loss_band": last.get("band"), "loss_level": last.get("level")}
+    return TuneRecord.model_validate(
+        {**last, **named, "refusal": refusal.get("words"), "refusal_fix": refusal.get("fix")}
     )
 
 
@@ -267,64 +299,10 @@ def _read_changes(lines: Iterable[Mapping[str, Any]], requested: Mapping[str, An
     """Read the hook's report of the requested changes; None if none were requested."""
     if not requested:
         return None
-    applied: dict[str, Any] = {}
-    refused: dict[str, str] = {}
-    places: dict[str, tuple[str, ...]] = {}
+    found: dict[str, dict[str, Any]] = {"applied": {}, "refused": {}, "places": {}}
     for line in lines:
         report = mapping(line.get(TUNED))
-        applied |= _changes(report.get("applied"))
-        refused |= _texts(report.get("refused"))
-        places |= _places(report.get("places"))
-    refused = {key: why for key, why in refused.items() if key not in applied}
-    return ChangesRecord(asked=dict(requested), applied=applied, refused=refused, places=places)
-
-
-def _row(value: Any) -> TriedChange | None:
-    row = mapping(value)
-    if not row:
-        return None
-    verdict: Any = row.get("verdict")
-    return TriedChange(
-        name=text(row.get("name")) or "?",
-        words=text(row.get("words")) or "",
-        changes=_changes(row.get("changes")),
-        steps_per_s=_positive(row.get("steps_per_s")),
-        spread=_positive(row.get("spread")),
-        trials=whole(row.get("trials")) or 0,
-        against=_positive(row.get("against")),
-        examples_per_s=_positive(row.get("examples_per_s")),
-        peak_bytes=whole(row.get("peak_bytes")),
-        loss_difference=number(row.get("loss_difference")),
-        verdict=verdict if verdict in get_args(TriedVerdict) else "",
-        why=text(row.get("why")) or "",
-        places=_places(row.get("places")),
-    )
-
-
-def _changes(value: Any) -> dict[str, bool | int | str]:
-    """Return keys of SEATRIAL_TUNE with possible values."""
-    found: dict[str, bool | int | str] = {}
-    for key, item in list(mapping(value).items())[:_MOST_KEYS]:
-        a_number = item is True or (isinstance(item, int) and 0 <= item < 10**9)
-        if _KEY.fullmatch(key) and (a_number or (isinstance(item, str) and _WORD.fullmatch(item))):
-            found[key] = item
-    return found
-
-
-def _places(value: Any) -> dict[str, tuple[str, ...]]:
-    entries = list(mapping(value).items())[:_MOST_KEYS]
-    return {key: _words(lines, 8) for key, lines in entries if _KEY.fullmatch(key)}
-
-
-def _words(value: Any, most: int) -> tuple[str, ...]:
-    return tuple(word for item in items(value)[:most] if (word := text(item)))
-
-
-def _texts(value: Any) -> dict[str, str]:
-    entries = list(mapping(value).items())[:_MOST_KEYS]
-    return {key: word[:300] for key, item in entries if _KEY.fullmatch(key) and (word := text(item))}
-
-
-def _positive(value: Any) -> float | None:
-    found = number(value)
-    return found if found is not None and found >= 0 else None
+        for key, read in (("applied", _changes), ("refused", _texts), ("places", _places)):
+            found[key] |= read(report.get(key))
+    found["refused"] = {key: why for key, why in found["refused"].items() if key not in found["applied"]}
+    return ChangesRecord(asked=dict(requested), **found)

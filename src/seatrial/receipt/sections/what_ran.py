@@ -7,23 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from seatrial.events import (
-    AgentFinished,
-    AgentStarted,
-    Event,
-    Found,
-    GpuCheck,
-    GpuContext,
-    GpuKernel,
-    HostLaunched,
-    HostPod,
-    HostState,
-    Note,
-    ReportRefused,
-    Signal,
-    TargetExited,
-    TargetStarted,
-)
+from seatrial import events
 from seatrial.job.units import format_bytes
 from seatrial.receipt.fields import items, mapping, number, text, whole
 from seatrial.receipt.formatting import count, gpu_names, join, short_uuid, signal_name
@@ -173,12 +157,10 @@ class Timeline(Section):
         evidence = run.evidence
         entries: list[Entry] = []
         for kind, words in _WORDS.items():
-            moments = list(evidence.contexts.values()) if kind is GpuContext else evidence.all(kind)
-            kept = moments[:MAX_OF_A_TYPE]
-            entries += [Entry(at_s=moment.at_s, words=words(moment)) for moment in kept]
-            if len(moments) > len(kept):
-                more = f"… {len(moments) - len(kept)} more of: {kind.type}"
-                entries.append(Entry(at_s=moments[-1].at_s, words=more))
+            moments = list(evidence.contexts.values()) if kind is events.GpuContext else evidence.all(kind)
+            entries += [Entry(at_s=moment.at_s, words=words(moment)) for moment in moments[:MAX_OF_A_TYPE]]
+            if (more := len(moments) - MAX_OF_A_TYPE) > 0:
+                entries.append(Entry(at_s=moments[-1].at_s, words=f"… {more} more of: {kind.type}"))
         if written := evidence.written:
             entries.append(Entry(at_s=written[0].at_s, words="First line of numbers from the script"))
         if len(written) > 1:
@@ -213,8 +195,8 @@ def _starts(earlier: Sequence[int | None]) -> str | None:
 
 def _header(run: RunEvidence) -> Header:
     plan, evidence = run.plan, run.evidence
-    check, agent = evidence.last(GpuCheck), evidence.first(AgentStarted)
-    launched = evidence.first(HostLaunched)
+    check, agent = evidence.last(events.GpuCheck), evidence.first(events.AgentStarted)
+    launched = evidence.first(events.HostLaunched)
     framework, framework_cuda = _framework(run)
     return Header(
         run_id=plan.run_id,
@@ -241,16 +223,19 @@ def _header(run: RunEvidence) -> Header:
     )
 
 
+def _text(moment: Moment | None, key: str) -> str | None:
+    return moment.text(key) if moment else None
+
+
 def _earlier_starts(run: RunEvidence) -> tuple[int | None, ...]:
     """Return the ends of one container's earlier starts: a Compose file may let its engine start it again."""
     if not run.plan.on_this_host or run.plan.agent.nodes > 1:
         return ()
     ends: list[int | None] = []
     for moment in run.evidence.moments:
-        kind = moment.keys.get("type")
-        if kind == AgentStarted.type:
+        if moment.keys.get("type") == events.AgentStarted.type:
             ends.append(None)
-        elif kind == AgentFinished.type and ends:
+        elif moment.keys.get("type") == events.AgentFinished.type and ends:
             ends[-1] = whole(moment.keys.get("exit_code"))
     return tuple(ends[:-1])
 
@@ -258,7 +243,7 @@ def _earlier_starts(run: RunEvidence) -> tuple[int | None, ...]:
 def _host(run: RunEvidence, launched: Moment | None, agent: Moment | None) -> str | None:
     """Return the machine; on a cluster the nodes that ran the pods, in the order of their ranks."""
     if not run.plan.on_this_host:
-        pods = {pod.number("node"): pod.text("host") for pod in run.evidence.all(HostPod)}
+        pods = {pod.number("node"): pod.text("host") for pod in run.evidence.all(events.HostPod)}
         hosts = [host for _, host in sorted(pods.items(), key=lambda item: item[0] or 0) if host]
         return ", ".join(dict.fromkeys(hosts)) or None
     return _text(launched, "host") or (_text(agent, "hostname") if run.plan.on_the_host else None)
@@ -279,7 +264,7 @@ def _image(run: RunEvidence, launched: Moment | None) -> Image | None:
     digest = _text(launched, "image_digest")
     if digest is None and run.image is not None:
         digest = run.image.digest or run.image.id
-    if digest is None and (pod := run.evidence.last(HostPod)) is not None:
+    if digest is None and (pod := run.evidence.last(events.HostPod)) is not None:
         digest = _text(pod, "image")
     return Image(tag=run.plan.image.tag, digest=digest, size_bytes=run.image_bytes)
 
@@ -310,15 +295,10 @@ def _cuda_version(check: Moment | None) -> str | None:
     return f"{int(value) // 1000}.{int(value) % 1000 // 10}"
 
 
-def _text(moment: Moment | None, key: str) -> str | None:
-    return moment.text(key) if moment else None
-
-
 def _launched(moment: Moment) -> str:
     size = moment.number("image_bytes")
-    return f"Launched on {moment.text('backend') or 'the backend'}" + (
-        f", image of {format_bytes(int(size))}" if size and size > 0 else ""
-    )
+    image = f", image of {format_bytes(int(size))}" if size and size > 0 else ""
+    return f"Launched on {moment.text('backend') or 'the backend'}{image}"
 
 
 def _agent_started(moment: Moment) -> str:
@@ -340,11 +320,6 @@ def _kernel(moment: Moment) -> str:
     if moment.keys.get("ok") is not True:
         return f"{kind} kernel failed on {uuid}: {moment.text('error') or 'no reason given'}"
     return f"{kind} kernel ran on {uuid}" + (f" in {ms:.3g} ms" if ms is not None else "")
-
-
-def _target_started(moment: Moment) -> str:
-    launcher = moment.text("launcher")
-    return "Target started" + (f" by {launcher}" if launcher not in (None, "none") else "")
 
 
 def _context(moment: Moment) -> str:
@@ -379,18 +354,22 @@ def _state(moment: Moment) -> str:
     return f"Engine: {moment.text('status') or '?'}{ended}{out_of_memory}"
 
 
-#: Event → words. Other events are not in the timeline: samples and steps are in the plots.
-_WORDS: dict[type[Event], Callable[[Moment], str]] = {
-    HostLaunched: _launched,
-    AgentStarted: _agent_started,
-    GpuCheck: _checked,
-    GpuKernel: _kernel,
-    TargetStarted: _target_started,
-    GpuContext: _context,
-    Note: lambda moment: moment.text("message") or "(an empty note)",
-    Found: lambda moment: f"Finding: {moment.text('message') or moment.text('id') or '?'}",
-    Signal: _signal,
-    ReportRefused: lambda moment: f"The target forged evidence: {', '.join(mapping(moment.keys.get('claims')))[:200]}",
-    TargetExited: _exited,
-    HostState: _state,
+#: events.Event → words. Other events are not in the timeline: samples and steps are in the plots.
+_WORDS: dict[type[events.Event], Callable[[Moment], str]] = {
+    events.HostLaunched: _launched,
+    events.AgentStarted: _agent_started,
+    events.GpuCheck: _checked,
+    events.GpuKernel: _kernel,
+    events.TargetStarted: lambda moment: (
+        "Target started" + (f" by {launcher}" if (launcher := moment.text("launcher")) not in (None, "none") else "")
+    ),
+    events.GpuContext: _context,
+    events.Note: lambda moment: moment.text("message") or "(an empty note)",
+    events.Found: lambda moment: f"Finding: {moment.text('message') or moment.text('id') or '?'}",
+    events.Signal: _signal,
+    events.ReportRefused: lambda moment: (
+        f"The target forged evidence: {', '.join(mapping(moment.keys.get('claims')))[:200]}"
+    ),
+    events.TargetExited: _exited,
+    events.HostState: _state,
 }

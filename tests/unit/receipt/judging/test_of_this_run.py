@@ -12,7 +12,7 @@ from fakes import a_plan
 from seatrial.findings.match import match_text
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import Plan
-from seatrial.job.serving import Serving
+from seatrial.job.tables import Serving
 from seatrial.receipt.evidence import RunEvidence
 from seatrial.receipt.sections.findings import _of_this_run as of_this_run
 

@@ -11,7 +11,7 @@ from fakes import a_plan
 from seatrial.findings.finding import Finding
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import Job, Target
-from seatrial.job.tuning import Tuning
+from seatrial.job.tables import Tuning
 from seatrial.receipt.sections.findings import _run_again as run_again
 from seatrial.receipt.sections.findings import pasteable
 
