@@ -153,7 +153,6 @@ def test_undo_does_not_lose_an_edit_made_since(host: FakeHost) -> None:
 
 
 def test_small_shared_memory_is_set_for_all_containers(host: FakeHost) -> None:
-    assert isinstance(host.live, dict)
     host.live["shm_bytes"] = 64 * 2**20
     machine = host.machine()
     [change] = changes_for(examine(machine), machine)
