@@ -56,6 +56,6 @@ def up(
         from seatrial.compose.request import UpRequest
 
     folder = check_folder(project or Path.cwd()).absolute()
-    asked = UpRequest(project=folder, files=tuple(Path(file) for file in files), as_json=as_json, **request)
+    wanted = UpRequest(project=folder, files=tuple(Path(file) for file in files), as_json=as_json, **request)
     person = front(trust=trust, as_json=as_json, whole=verbose, quiet=quiet and not verbose)
-    return commands.up(asked, person, this_host())
+    return commands.up(wanted, person, this_host())

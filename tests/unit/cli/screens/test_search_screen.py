@@ -70,6 +70,6 @@ def test_quiet_keeps_warnings_and_failures(capsys: pytest.CaptureFixture[str]) -
         "train: warning: old",
         "x: y",
     ):
-        screen.say(line)
+        screen.note(line)
     told = capsys.readouterr().err.splitlines()
     assert told == ["seatrial warning: no room", "seatrial train: failed: ValueError", "seatrial train: warning: old"]
