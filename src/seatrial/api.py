@@ -30,7 +30,7 @@ from seatrial.job.plan import Plan
 from seatrial.planning import secrets
 from seatrial.receipt.model import Receipt
 from seatrial.runs import launch, listing, run_actions
-from seatrial.runs.finalise import finalise
+from seatrial.runs.finish import finalise
 from seatrial.runs.following.output import Stream
 from seatrial.runs.following.watch import ensure_recorder, follow
 from seatrial.runs.run import Run as RecordedRun

@@ -54,9 +54,8 @@ def export(
         from seatrial.cli.run import run_to_receipt
         from seatrial.cli.screen import Screen
         from seatrial.runs.export_job import Asked, check_format, export_job
-        from seatrial.runs.find_model import find_model
+        from seatrial.runs.models import EXPORT, check_model_file, find_model
         from seatrial.runs.store import RunStore
-        from seatrial.runs.trained_model import EXPORT, check_model_file
 
     check_format(to)
     if tolerance is not None and not 0 < tolerance < float("inf"):
@@ -133,10 +132,9 @@ def serve(
         from seatrial.cli.screen import Screen
         from seatrial.job.tables import TOKEN
         from seatrial.job.units import parse_bytes
-        from seatrial.runs.find_model import find_model
+        from seatrial.runs.models import SERVE, check_model_file, find_model
         from seatrial.runs.serving_job import Options, serving_job
         from seatrial.runs.store import store_of
-        from seatrial.runs.trained_model import SERVE, check_model_file
 
     if arguments := target_arguments():
         run = "seatrial serve --help"

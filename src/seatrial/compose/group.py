@@ -246,7 +246,7 @@ def ended(summary: Mapping[str, Any]) -> dict[str, Any]:
 
 def refresh(store: GroupStore, group: Group, host: Host) -> Group:
     """Finalise members' runs that have ended while nobody followed them, and write down how."""
-    from seatrial.runs.finalise import finalise
+    from seatrial.runs.finish import finalise
 
     for member in group.members:
         if member.state == "running" and member.run is not None:

@@ -21,13 +21,13 @@ from seatrial.monitor.feed import Feed
 from seatrial.monitor.prometheus import CONTENT_TYPE, Exposition
 from seatrial.monitor.run_list import Projects
 from seatrial.receipt.render.pages import style_sheet
-from seatrial.runs.finalise import finalise
+from seatrial.runs.finish import finalise
 from seatrial.system.host import Host
 from seatrial.web.guard import Guard
 
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
-#: Engines are asked each so many readings.
+#: Readings between two queries of the engines.
 _TURNS = 10
 
 
@@ -88,7 +88,9 @@ class Housekeeping:
             if not run.ended:
                 try:
                     finalise(run, self._host)
-                except SeatrialError:  # its engine does not answer, or its plan is of another version: the list says so
+                except (
+                    SeatrialError
+                ):  # its engine does not answer, or its plan is of another version: the list shows it
                     continue
 
 

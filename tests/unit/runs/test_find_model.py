@@ -18,10 +18,9 @@ from seatrial.job.model import Job, Target
 from seatrial.job.script import script_facts
 from seatrial.job.tables import CONTAINER_PORT, TOKEN
 from seatrial.planning.plan import make_plan, with_defaults
-from seatrial.runs.find_model import find_model
+from seatrial.runs.models import EXPORT, SERVE, find_model
 from seatrial.runs.serving_job import Options, refuse_taken_port, serving_job, warnings_of
 from seatrial.runs.store import RunStore
-from seatrial.runs.trained_model import EXPORT, SERVE
 from seatrial.system.host import Host
 
 

@@ -46,18 +46,18 @@ def test_what_the_target_wrote_past_the_agent_is_blotted_out_in_place(tmp_path):
     secret = 'p"wort-ä'
     log.write_text(json.dumps({"message": f"token {secret}."}) + "\n" + f"raw {secret}\n")
     size = log.stat().st_size
-    journal.blot(str(log), [secret.encode(), b""])
+    journal.redact_in_place(str(log), [secret.encode(), b""])
     left = log.read_text()
     assert "wort" not in left and log.stat().st_size == size
     assert json.loads(left.splitlines()[0])["message"].startswith("token ***")
-    journal.blot(str(tmp_path / "nowhere"), [b"secret"])
+    journal.redact_in_place(str(tmp_path / "nowhere"), [b"secret"])
 
 
 @pytest.mark.parametrize("at", [0, 5, 2**20 - 13, 2**20 - 12, 2**20 - 1, 2**20, 2**20 + 1, 2**21 + 7])
 def test_a_secret_is_found_wherever_a_chunk_ends(tmp_path, at):
     log = tmp_path / "events.jsonl"
     log.write_bytes(b"x" * at + b"hf_secret_abc" + b"y" * (2**21 + 40 - at))
-    journal.blot(str(log), [b"hf_secret_abc"])
+    journal.redact_in_place(str(log), [b"hf_secret_abc"])
     assert log.read_bytes() == b"x" * at + b"*" * 13 + b"y" * (2**21 + 40 - at)
 
 
@@ -68,7 +68,7 @@ def test_a_file_of_any_length_takes_no_memory(tmp_path, monkeypatch):
     log.write_bytes(b"hf_secret")
     os.truncate(log, 2**40)
     tracemalloc.start()
-    journal.blot(str(log), [b"hf_secret"])
+    journal.redact_in_place(str(log), [b"hf_secret"])
     assert tracemalloc.get_traced_memory()[1] < 16 * 2**20
     tracemalloc.stop()
     with log.open("rb") as file:
@@ -81,5 +81,5 @@ def test_what_is_no_file_is_left_alone(tmp_path):
     (tmp_path / "link").symlink_to(outside)
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "pipe", "."):
-        journal.blot(str(tmp_path / name), [b"hf_secret"])
+        journal.redact_in_place(str(tmp_path / name), [b"hf_secret"])
     assert outside.read_text() == "hf_secret"

@@ -1,4 +1,4 @@
-"""The agent's pen: numbered lines, as frames on stdout or in a file of its own; reports that stay reports."""
+"""The agent's journal: numbered lines, as frames on stdout or in a file; reports that stay reports."""
 
 import json
 import os
@@ -79,21 +79,14 @@ def test_a_report_that_poses_as_evidence_is_reported_and_not_passed_on(pen, line
     assert (event["type"], event["claims"]) == ("report.refused", {claim: 1})
 
 
-def test_many_forgeries_are_counted_and_do_not_fill_the_log(pen):
+@pytest.mark.parametrize(("count", "written_events"), [(1, 1), (500, 21)])
+def test_many_forgeries_are_counted_and_do_not_fill_the_log(pen, count, written_events):
     journal, written = pen
-    for _ in range(500):
+    for _ in range(count):
         journal.report(FORGED)
     journal.report_refusals()
     read = written()
-    assert len(read) == 21
-    assert read[-1]["claims"] == {"gpu.context": 500} and read[-1]["total"] is True
-
-
-def test_few_are_not_reported_twice(pen):
-    journal, written = pen
-    journal.report(FORGED)
-    journal.report_refusals()
-    assert len(written()) == 1
+    assert len(read) == written_events and read[-1]["claims"] == {"gpu.context": count}
 
 
 @pytest.mark.parametrize(
@@ -109,10 +102,10 @@ def test_what_is_no_report_is_a_number_in_the_row_and_nothing_else(pen, line):
 def test_secrets_are_cut_out_of_events_and_reports(pen):
     journal, written = pen
     journal.hide([b'hunt"er', b"tok"])
-    journal.note('say hunt"er')
-    journal.report(json.dumps({"said": 'hunt"er and tok'}).encode())
+    journal.note('see hunt"er')
+    journal.report(json.dumps({"text": 'hunt"er and tok'}).encode())
     read = written()
-    assert read[0]["message"] == "say [redacted]" and read[1]["said"] == "[redacted] and [redacted]"
+    assert read[0]["message"] == "see [redacted]" and read[1]["text"] == "[redacted] and [redacted]"
 
 
 def test_nothing_that_a_report_holds_begins_a_frame_of_its_own(capfdbinary):
@@ -126,12 +119,12 @@ def test_nothing_that_a_report_holds_begins_a_frame_of_its_own(capfdbinary):
 def test_lines_of_several_threads_are_each_whole_and_in_order(capfdbinary):
     journal = Journal(None)
 
-    def tell():
+    def write():
         for _ in range(200):
             journal.note("x" * 20_000)
             journal.report(b'{"loss": 1}')
 
-    threads = [threading.Thread(target=tell) for _ in range(4)]
+    threads = [threading.Thread(target=write) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -167,7 +160,7 @@ def test_evidence_is_kept_for_a_reader_that_stalls_and_output_is_not(monkeypatch
     os.dup2(write_end, 1)
     try:
         journal = Journal(None)
-        output = journal.way_out(1)
+        output = journal.output_channel(1)
         for number in range(40):
             output.write(b"%d " % number + b"x" * 100_000 + b"\n")
             journal.write(events.Step(number=number))

@@ -1,4 +1,4 @@
-"""A pod that is asked to end from outside: real targets under the real agent, each answering SIGTERM in its own way."""
+"""A pod that is requested to end: real targets under the real agent, each answering SIGTERM in its own way."""
 
 from __future__ import annotations
 
@@ -36,30 +36,24 @@ def _requested(folder: Path, script: str, **plan: object) -> tuple[int, dict, di
     return process.returncode, agent.exited(), finished
 
 
-@pytest.mark.parametrize("answer", [SAVES % 0, SAVES % 1, SAVES % 255, PLAIN], ids=["0", "1", "255", "default"])
-def test_an_end_that_was_requested_for_is_no_end_of_the_run(tmp_path: Path, answer: str) -> None:
-    code, _, finished = _requested(tmp_path, answer, pod_restarts=3)
-    assert (code, finished["exit_code"]) == (143, 143)
-
-
-def test_what_the_target_made_of_it_stays_in_the_evidence(tmp_path: Path) -> None:
-    assert _requested(tmp_path, SAVES % 0, pod_restarts=0)[1]["exit_code"] == 0
-
-
-def test_a_script_that_ignores_it_and_finishes_has_finished(tmp_path: Path) -> None:
-    assert _requested(tmp_path, IGNORES, pod_restarts=3)[0] == 0
-
-
-def test_one_that_ignores_it_until_it_is_killed_has_not(tmp_path: Path) -> None:
-    assert _requested(tmp_path, STUBBORN, pod_restarts=3, grace_s=0.5)[0] == 143
-
-
-def test_outside_of_a_pod_all_is_as_it_was(tmp_path: Path) -> None:
-    assert _requested(tmp_path, SAVES % 0)[0] == 0
+@pytest.mark.parametrize(
+    ("answer", "plan", "code"),
+    [
+        *((answer, {"pod_restarts": 3}, 143) for answer in (SAVES % 0, SAVES % 255, PLAIN)),
+        (IGNORES, {"pod_restarts": 3}, 0),  # it has finished
+        (STUBBORN, {"pod_restarts": 3, "grace_s": 0.5}, 143),  # it was killed
+        (SAVES % 0, {}, 0),  # outside of a pod
+    ],
+    ids=["saves", "255", "default", "finishes", "killed", "no-pod"],
+)
+def test_a_requested_end_of_a_pod_is_no_end_of_the_run(tmp_path: Path, answer: str, plan: dict, code: int) -> None:
+    ended, exited, finished = _requested(tmp_path, answer, **plan)
+    assert (ended, finished["exit_code"]) == (code, code)
+    assert answer != SAVES % 0 or exited["exit_code"] == 0  # the target's own stays in the evidence
 
 
 def test_a_script_that_has_finished_by_itself_at_that_moment(tmp_path: Path) -> None:
-    """What it left behind keeps the agent: the request comes after the target's own end, and takes nothing from it."""
+    """Leftovers keep the agent: the request comes after the target's own end, and takes nothing from it."""
     shell = "trap '' TERM; sleep 1; echo left; sleep 3"
     left = f"import subprocess, sys\nsubprocess.Popen(['sh', '-c', {shell!r}])\nsys.exit(%d)\n"
     for number, code in enumerate((0, 7)):
@@ -73,8 +67,7 @@ def test_a_script_that_has_finished_by_itself_at_that_moment(tmp_path: Path) -> 
         assert process.returncode == code
 
 
-def test_a_second_pod_goes_on_in_the_same_folder(tmp_path: Path) -> None:
-    """Three pods, one folder: two are asked to end, the third finishes what they began."""
+def test_a_third_pod_finishes_in_the_folder_of_two_that_were_requested_to_end(tmp_path: Path) -> None:
     script = (
         "import os, signal, sys, time\n"
         "path = os.environ['STEPS']\n"
@@ -85,14 +78,12 @@ def test_a_second_pod_goes_on_in_the_same_folder(tmp_path: Path) -> None:
         "time.sleep(0 if done == 2 else 60)\n"
     )
     codes = []
+    (tmp_path / "volume").mkdir()
     for pod in range(3):
         folder = tmp_path / str(pod)
         folder.mkdir()
-        shared = tmp_path / "volume"
-        shared.mkdir(exist_ok=True)
-        env = {"STEPS": str(tmp_path / "steps")}
-        agent = Agent(folder, script, pod_restarts=3, env=env)
-        agent.plan["run_dir"] = str(shared)
+        agent = Agent(folder, script, pod_restarts=3, env={"STEPS": str(tmp_path / "steps")})
+        agent.plan["run_dir"] = str(tmp_path / "volume")
         agent.write_plan()
         process = agent.start()
         agent.wait_for_output("ready")
