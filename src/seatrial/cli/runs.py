@@ -20,9 +20,9 @@ from seatrial.cli.options import (
     AS_JSON,
     RUN,
     RUN_OR_LAST,
-    Group,
     RunAndPath,
     RunReference,
+    VerbGroup,
     argument,
     command,
     importing,
@@ -49,7 +49,7 @@ _PROJECT = project_option("The project folder; default: the nearest with runs.")
 _VERBOSE = option("--verbose", "-v", is_flag=True, help="The whole receipt, not its verdict alone.")
 
 
-@click.group(cls=Group)
+@click.group(cls=VerbGroup)
 def runs() -> None:
     """List, inspect and control runs. RUN is an ID, part of it, a name, or last; some take a group."""
 

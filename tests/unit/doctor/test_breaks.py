@@ -18,7 +18,7 @@ import yaml
 from fakes import FakeGpu
 from machines import KERNEL, RECORDED, SPEC, UUID, VERSION, FakeHost, HealthGpu, docker_info, healthy, podman_info
 from seatrial.doctor.check import Verdict
-from seatrial.doctor.cluster import Cluster
+from seatrial.doctor.cluster import ClusterObjects
 from seatrial.doctor.examine import CHAIN, Result, examine
 from seatrial.doctor.inspection import InspectionRequest, LookError
 from seatrial.errors import CommandTimeoutError
@@ -729,12 +729,12 @@ def pod(name: str = "train", gpus: int = 1, on: str | None = "gpu-1", **status: 
     }
 
 
-CLUSTERS: dict[int, Cluster] = {}
+CLUSTERS: dict[int, ClusterObjects] = {}
 
 
 def cluster(host: FakeHost, **objects: list[dict[str, object]]) -> None:
     host.write("/home/u/.kube/config", "apiVersion: v1\n")
-    CLUSTERS[id(host)] = Cluster("https://10.0.0.1:6443", **{"nodes": [node()], **objects})  # type: ignore[arg-type]
+    CLUSTERS[id(host)] = ClusterObjects("https://10.0.0.1:6443", **{"nodes": [node()], **objects})  # type: ignore[arg-type]
 
 
 @breaks("kubernetes.reachable", "k8s-unreachable")

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from machines import SPEC, FakeHost, docker_info, healthy
 from seatrial.doctor.examine import examine
-from seatrial.doctor.fix import Change, Journal, apply_fixes, changes_for, undo
+from seatrial.doctor.fix import Change, ChangeJournal, apply_fixes, changes_for, undo
 from seatrial.doctor.toolkit_install import merged
 from seatrial.errors import DiskError, EngineError, UsageError
 from seatrial.system.host import Host
@@ -198,4 +198,4 @@ def test_when_one_change_fails_the_others_are_taken_back(host: FakeHost, monkeyp
         apply_fixes([], host.machine(), console(), lambda question: True)
     assert first.read_text() == "1" and not second.exists()
     with pytest.raises(UsageError):
-        Journal(Host(host.environ)).newest()
+        ChangeJournal(Host(host.environ)).newest()
