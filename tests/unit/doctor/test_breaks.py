@@ -212,12 +212,12 @@ def selinux(host: FakeHost) -> None:
     host.answer("getsebool", "container_use_devices", stdout="container_use_devices --> off\n")
 
 
-def cu_init(status: int | None, said: str, count: int = 0) -> Break:
+def cu_init(status: int | None, message: str, count: int = 0) -> Break:
     def apply(host: FakeHost) -> None:
         import json
         import sys
 
-        host.answer(sys.executable, stdout=json.dumps([status, said, count]) + "\n")
+        host.answer(sys.executable, stdout=json.dumps([status, message, count]) + "\n")
 
     return apply
 
@@ -261,14 +261,14 @@ def unattended(host: FakeHost) -> None:
 
 @breaks("engine.docker", "engine-down")
 def docker_down(host: FakeHost) -> None:
-    said = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"
-    host.docker = Completed(("docker", "info"), 1, "", said)
+    message = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"
+    host.docker = Completed(("docker", "info"), 1, "", message)
 
 
 @breaks("engine.docker", "engine-down")
 def docker_hangs(host: FakeHost) -> None:
-    said = "docker did not respond within 3 s"
-    host.docker = CommandTimeoutError(said, argv=["docker", "info"], exit_code_of_command=-9, stderr="")
+    message = "docker did not respond within 3 s"
+    host.docker = CommandTimeoutError(message, argv=["docker", "info"], exit_code_of_command=-9, stderr="")
 
 
 breaks("engine.docker", "docker-is-podman")(
@@ -278,20 +278,20 @@ breaks("engine.docker", "docker-is-podman")(
 
 @breaks("engine.docker", "docker-is-podman")
 def docker_is_podman_and_says_so(host: FakeHost) -> None:
-    said = "Emulate Docker CLI using podman. Create /etc/containers/nodocker to quiet msg."
-    host.docker = Completed(("docker", "info"), 0, json.dumps(podman_info(), indent=2), said)
+    message = "Emulate Docker CLI using podman. Create /etc/containers/nodocker to quiet msg."
+    host.docker = Completed(("docker", "info"), 0, json.dumps(podman_info(), indent=2), message)
 
 
 @breaks("engine.docker", "docker-context-missing")
 def docker_context_gone(host: FakeHost) -> None:
-    said = 'Failed to initialize: unable to resolve docker endpoint: context "lab": context not found: open /x.json'
-    host.docker = Completed(("docker", "info"), 1, "", said)
+    message = 'Failed to initialize: unable to resolve docker endpoint: context "lab": context not found: open /x.json'
+    host.docker = Completed(("docker", "info"), 1, "", message)
 
 
 @breaks("engine.docker", "docker-client-too-new")
 def docker_client_too_new(host: FakeHost) -> None:
-    said = "Error response from daemon: client version 1.99 is too new. Maximum supported API version is 1.41"
-    host.docker = Completed(("docker", "info"), 1, "", said)
+    message = "Error response from daemon: client version 1.99 is too new. Maximum supported API version is 1.41"
+    host.docker = Completed(("docker", "info"), 1, "", message)
 
 
 breaks("engine.docker", "engine-down")(setting(docker=Completed(("docker", "info"), 0, "{not json", "")))
@@ -299,8 +299,8 @@ breaks("engine.docker", "engine-down")(setting(docker=Completed(("docker", "info
 
 @breaks("engine.docker", "engine-permission")
 def docker_forbidden(host: FakeHost) -> None:
-    said = "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock"
-    host.docker = Completed(("docker", "info"), 1, "", said)
+    message = "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock"
+    host.docker = Completed(("docker", "info"), 1, "", message)
 
 
 breaks("engine.docker", "engine-missing")(setting(docker=None, on="docker"))
@@ -313,14 +313,14 @@ breaks("engine.podman", "engine-down")(
 
 @breaks("engine.podman", "engine-permission")
 def podman_forbidden(host: FakeHost) -> None:
-    said = "Error: unable to connect to Podman socket: dial unix /x.sock: connect: permission denied"
-    host.docker, host.podman = None, Completed(("podman", "info"), 125, "", said)
+    message = "Error: unable to connect to Podman socket: dial unix /x.sock: connect: permission denied"
+    host.docker, host.podman = None, Completed(("podman", "info"), 125, "", message)
 
 
 @breaks("engine.podman", "rootless-no-subids")
 def podman_says_no_subids(host: FakeHost) -> None:
-    said = "Error: cannot find UID/GID for user me: no subuid ranges found for user me in /etc/subuid"
-    host.docker, host.podman = None, Completed(("podman", "info"), 125, "", said)
+    message = "Error: cannot find UID/GID for user me: no subuid ranges found for user me in /etc/subuid"
+    host.docker, host.podman = None, Completed(("podman", "info"), 125, "", message)
 
 
 @breaks("engine.podman", "rootless-no-subids")
@@ -539,8 +539,8 @@ breaks("image.variables", "cuda-visible-devices")(lambda host: image(host, CUDA_
 
 @breaks("image.python", "program-not-there")
 def no_such_python(host: FakeHost) -> None:
-    said = 'OCI runtime create failed: exec: "/nosuch": stat /nosuch: no such file or directory: unknown.'
-    host.still = host.live = LookError("The image cannot run /nosuch", said)
+    message = 'OCI runtime create failed: exec: "/nosuch": stat /nosuch: no such file or directory: unknown.'
+    host.still = host.live = LookError("The image cannot run /nosuch", message)
 
 
 breaks("image.python", "subject-does-not-start")(
@@ -705,8 +705,10 @@ breaks("framework.collective", "nccl-timeout")(lambda host: collective(host, hun
 
 @breaks("framework.collective", "nccl-shared-memory")
 def collective_without_shm(host: FakeHost) -> None:
-    said = "Error while creating shared memory segment /dev/shm/nccl-x (size 9637888), error: No space left on device"
-    collective(host, error=said)
+    message = (
+        "Error while creating shared memory segment /dev/shm/nccl-x (size 9637888), error: No space left on device"
+    )
+    collective(host, error=message)
 
 
 breaks("framework.collective", "nccl-error")(lambda host: collective(host, error="something else"))

@@ -34,7 +34,7 @@ def console() -> Console:
     return Console(file=StringIO(), width=200, force_terminal=False)
 
 
-def said(screen: Console) -> str:
+def message(screen: Console) -> str:
     assert isinstance(screen.file, StringIO)
     return screen.file.getvalue()
 
@@ -43,7 +43,7 @@ def fix(host: FakeHost, *, answer: str = "") -> tuple[int, str]:
     """Say yes to every question with these words in it; the number of changes, and what was printed."""
     screen, machine = console(), host.machine()
     made = apply_fixes(examine(machine), machine, screen, lambda question: answer in question)
-    return made, said(screen)
+    return made, message(screen)
 
 
 JSON = st.recursive(
@@ -179,7 +179,7 @@ def test_links_by_number_let_systemd_keep_the_gpu(host: FakeHost) -> None:
     assert list((host.root / "dev/char").iterdir()) == []
 
 
-def test_a_file_that_changed_while_we_asked_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_changed_while_we_requested_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "daemon.json"
     path.write_text("{}")
     change = Change(path, "because", "{}", '{"a": 1}')
