@@ -94,10 +94,7 @@ def _show(made: Plan, rendered: list[Manifest], asks: list[str], host: Host, *, 
 @option("--explain", is_flag=True, help="Size by package and kind; what slimming saves.")
 @option("--lock", is_flag=True, help="Write every version to seatrial.lock.")
 @option(
-    "--check",
-    metavar="DOCKERFILE",
-    type=click.Path(path_type=Path),
-    help="Check your own Dockerfile; builds nothing.",
+    "--check", metavar="DOCKERFILE", type=click.Path(path_type=Path), help="Check your own Dockerfile; builds nothing."
 )
 @AS_JSON
 @option("--verbose", is_flag=True, help="Print every line of the build.")

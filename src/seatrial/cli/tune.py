@@ -6,16 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from seatrial.cli.options import (
-    RECEIPT_AS_JSON,
-    VERBOSE,
-    WORDS,
-    command,
-    importing,
-    option,
-    takes_job,
-    this_host,
-)
+from seatrial.cli.options import RECEIPT_AS_JSON, VERBOSE, WORDS, command, importing, option, takes_job, this_host
 from seatrial.errors import EXIT_DONE, UsageError
 
 if TYPE_CHECKING:

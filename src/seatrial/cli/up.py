@@ -34,13 +34,7 @@ from seatrial.cli.options import (
 @option("--trust", is_flag=True, help="Allow what the project's file requests without asking.")
 @project_option("The project folder; default: here.")
 def up(
-    files: tuple[str, ...],
-    as_json: bool,
-    verbose: bool,
-    quiet: bool,
-    trust: bool,
-    project: Path | None,
-    **request: Any,
+    files: tuple[str, ...], as_json: bool, verbose: bool, quiet: bool, trust: bool, project: Path | None, **request: Any
 ) -> int:
     """Run a Compose file as it is; ends with one receipt for all.
 
