@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -30,9 +31,8 @@ def _local(search: Search) -> None:
 
 
 def _ray(search: Search) -> None:
-    from seatrial.search.ray_cluster import require_ray
-
-    require_ray()
+    if find_spec("ray") is None:
+        raise UsageError("--engine ray needs Ray, which is not installed", run="pip install 'seatrial[ray]'")
     from seatrial.search import ray_tuner
 
     ray_tuner.run_trials(search)

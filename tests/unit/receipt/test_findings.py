@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from seatrial.job.serving import Serving
 
 from fakes import a_plan
 from seatrial.findings.finding import Finding
@@ -14,7 +13,7 @@ from seatrial.findings.match import match_text
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import Plan
-from seatrial.job.tables import Tuning
+from seatrial.job.tables import Serving, Tuning
 from seatrial.receipt.evidence import RunEvidence, gather
 from seatrial.receipt.logs import Output
 from seatrial.receipt.outcome import ExitCause
