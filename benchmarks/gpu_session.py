@@ -349,7 +349,7 @@ def mnist_step(
     from seatrial.train.data.mnist import read_folder
     from seatrial.train.distributed import Ranks
     from seatrial.train.engine import choose_engine
-    from seatrial.train.fused import cross_entropy
+    from seatrial.train.kernels.lenet import cross_entropy
     from seatrial.train.optim.optimizer import adam
     from seatrial.train.optim.schedules import triangle
     from seatrial.train.precision import choose_precision

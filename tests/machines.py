@@ -17,8 +17,8 @@ from typing import Any
 from fakes import FakeGpu, FakeNvml, FakeNvmlError
 from seatrial.backends.base import ImageFacts
 from seatrial.backends.containers.injection import InjectionPlan
-from seatrial.doctor.facts.inspection import InspectionRequest
-from seatrial.doctor.facts.machine import Machine
+from seatrial.doctor.inspection import InspectionRequest
+from seatrial.doctor.machine import Machine
 from seatrial.errors import EngineUnavailableError
 from seatrial.system.command import Completed
 from seatrial.system.host import Host

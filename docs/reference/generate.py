@@ -21,12 +21,12 @@ from seatrial import api, train
 from seatrial.api.doctor import Examination
 from seatrial.cli import VERBS
 from seatrial.cli.options import command_of
-from seatrial.doctor.chain import CHAIN
+from seatrial.doctor.examine import CHAIN
 from seatrial.errors import SeatrialError
 from seatrial.events import schema
 from seatrial.findings.catalogue import LAYERS, entries
 from seatrial.findings.known import Known
-from seatrial.job.config import json_schema
+from seatrial.job.model import json_schema
 from seatrial.receipt.model import SCHEMA_VERSION, Receipt, Series
 
 

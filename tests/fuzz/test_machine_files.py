@@ -15,7 +15,7 @@ from fuzz.attack import assert_told, attack, one_case
 from fuzz.hostile import BOMB, as_json, changed_values, nearly
 from seatrial.backends.containers.cdi import CdiSpecs, read_specs
 from seatrial.backends.kubernetes.client import Cluster
-from seatrial.doctor.facts import cluster
+from seatrial.doctor import cluster
 from seatrial.system.host import Host
 
 SPEC: dict[str, Any] = {

@@ -27,12 +27,12 @@ from fake_driver import compile_driver
 from machines import UUID, FakeHost, healthy
 from seatrial.backends.containers.docker import Docker
 from seatrial.backends.containers.podman import Podman
+from seatrial.doctor import inspection as inspection_module
 from seatrial.doctor import report
 from seatrial.doctor.examine import Result, examine
 from seatrial.doctor.explain import explain_text
-from seatrial.doctor.facts import inspection as inspection_module
-from seatrial.doctor.facts.inspection import InspectionRequest
-from seatrial.doctor.facts.machine import Machine
+from seatrial.doctor.inspection import InspectionRequest
+from seatrial.doctor.machine import Machine
 from seatrial.probe import nvml
 from seatrial.system import command
 from seatrial.system.host import Host
@@ -206,9 +206,9 @@ def test_podman_resolves_the_spec_that_we_write(podman_backend: Podman, host: Fa
     """A real container gets the devices and the libraries of a generated spec, through Podman's own CDI."""
     if os.getuid() != 0:
         pytest.skip("only root makes device nodes and writes /etc/cdi")
-    from seatrial.doctor.fixing import cdi_spec, fixes
+    from seatrial.doctor import cdi_spec, fix
 
-    spec = fixes.spec_of(host.machine())
+    spec = fix.spec_of(host.machine())
     text = cdi_spec.to_yaml(spec).replace("nvidia.com/gpu", "seatrial.test/gpu")
     text = text.replace("hostPath: /usr", f"hostPath: {host.root}/usr")
     for node in ("/dev/nvidiactl", "/dev/nvidia-uvm-tools", "/dev/nvidia-uvm", "/dev/nvidia0"):

@@ -12,9 +12,8 @@ import pytest
 
 from machines import healthy
 from seatrial.backends.kubernetes.client import Cluster
-from seatrial.doctor.chain import CHAIN
-from seatrial.doctor.examine import Result, examine
-from seatrial.doctor.facts.machine import Machine
+from seatrial.doctor.examine import CHAIN, Result, examine
+from seatrial.doctor.machine import Machine
 from seatrial.system.host import Host
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.docker, pytest.mark.xdist_group("kubernetes")]

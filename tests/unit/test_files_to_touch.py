@@ -19,8 +19,9 @@ def hello(name: str) -> int:
     return 0
 '''
 
-CHECK = """def _odd(machine: Machine) -> Verdict:
-    return found("no-gpu-on-bus", ["asked by a test"], severity="warning")
+CHECK = """@HARDWARE.check("odd", "Nothing is odd", "no-gpu-on-bus", needs="")
+def _odd(machine: Machine) -> Verdict:
+    return found("no-gpu-on-bus", ["made by a test"], severity="warning")
 
 
 """
@@ -58,18 +59,16 @@ class Age(Section):
 def test_a_verb_is_its_file_and_a_row(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     tree.add("cli/hello.py", VERB)
-    tree.put("cli/__init__.py", '    "hello": ("hello:hello", "", "Say hello."),\n', after="VERBS:")
+    tree.put("cli/verbs.py", '    "hello": ("hello:hello", "", "Say hello."),\n', after="VERBS:")
     project = tree.project()
     assert "Say hello." in project.cli("--help").stdout
     assert project.cli("hello", "--name", "sea").stdout == "hello sea\n"
     assert len(tree.touched) == 2
 
 
-def test_a_check_is_its_function_and_a_row_of_its_family(tmp_path: Path) -> None:
+def test_check_is_one_function_in_the_file_of_its_layer(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
-    tree.put("doctor/checks/hardware.py", CHECK, before="HARDWARE =")
-    row = '    Check("hardware.odd", "Nothing is odd", ("no-gpu-on-bus",), _odd),\n'
-    tree.put("doctor/checks/hardware.py", row, after="HARDWARE =")
+    tree.put("doctor/checks/hardware.py", CHECK, before='@HARDWARE.check("peer-path"')
     ended = tree.project().cli("doctor", "--on", "local", "--host-only", "--json", exit_code=None)
     results = {result["id"]: result for result in json.loads(ended.stdout)["checks"]}
     assert results["hardware.odd"]["status"] == "warning"

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from seatrial.doctor import report, report_markdown
-from seatrial.doctor.chain import CHAIN, HOST, with_third_party
-from seatrial.doctor.examine import Result, examine
-from seatrial.doctor.facts.inspection import InspectionRequest
-from seatrial.doctor.facts.machine import Machine
+from seatrial.doctor import report
+from seatrial.doctor.examine import CHAIN, HOST, Result, examine, with_third_party
+from seatrial.doctor.inspection import InspectionRequest
+from seatrial.doctor.machine import Machine
 from seatrial.system.host import Host
 
 
@@ -40,7 +39,7 @@ class Examination:
 
     def markdown(self) -> str:
         """What ``seatrial doctor --report`` prints: to paste, without names and secrets."""
-        return report_markdown.markdown(self._full)
+        return report.markdown(self._full)
 
     def _repr_markdown_(self) -> str:
         return self.markdown()

@@ -18,7 +18,7 @@ from seatrial.job.plan import Plan
 from seatrial.planning import secrets
 from seatrial.receipt.model import Receipt
 from seatrial.runs import launch
-from seatrial.runs.finalise import finalise
+from seatrial.runs.finish import finalise
 from seatrial.runs.following.watch import ensure_recorder
 from seatrial.system.host import Host
 from seatrial.system.trust import TrustStore

@@ -10,7 +10,7 @@ from seatrial.errors import EngineUnavailableError, SeatrialError
 from seatrial.job.plan import Plan
 from seatrial.receipt.model import Receipt
 from seatrial.runs import listing, run_actions
-from seatrial.runs.finalise import finalise
+from seatrial.runs.finish import finalise
 from seatrial.runs.following.output import Stream
 from seatrial.runs.following.watch import follow
 from seatrial.runs.run import Run as RecordedRun

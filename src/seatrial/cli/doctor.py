@@ -17,9 +17,9 @@ from seatrial.cli.root import importing
 from seatrial.errors import UsageError
 
 if TYPE_CHECKING:
-    from seatrial.doctor.chain import Layer
+    from seatrial.doctor.check import Layer
     from seatrial.doctor.examine import Result
-    from seatrial.doctor.facts.inspection import InspectionRequest
+    from seatrial.doctor.inspection import InspectionRequest
     from seatrial.findings.finding import Finding
 
 #: The whole chain is examined with these; ``k8s`` examines its last layer alone.
@@ -86,10 +86,10 @@ def doctor(
         from rich.console import Console
 
         from seatrial.cli.terminal import LiveLine
-        from seatrial.doctor import report, terminal
+        from seatrial.doctor import report
         from seatrial.doctor.examine import examine
-        from seatrial.doctor.facts.machine import Machine
-        from seatrial.doctor.fixing.apply_fixes import apply_fixes, undo
+        from seatrial.doctor.fix import apply_fixes, undo
+        from seatrial.doctor.machine import Machine
         from seatrial.system.files import require_writable
 
     console = Console(highlight=False)
@@ -122,9 +122,9 @@ def doctor(
     if as_json:
         print(json.dumps(report.to_dict(results), indent=1))
     elif report_file != "-":
-        terminal.print_summary(results, console, time.monotonic() - start)
+        report.print_summary(results, console, time.monotonic() - start)
         for layer, of_layer in examined:
-            terminal.print_layer(layer, of_layer, console, verbose=verbose or bool(only))
+            report.print_layer(layer, of_layer, console, verbose=verbose or bool(only))
     if report_file is not None:
         _write_report(report.full(results, machine, with_names=with_names), report_file)
     if fix:
@@ -134,7 +134,7 @@ def doctor(
 
 def _layers(on: str, only: tuple[str, ...], *, host_only: bool) -> list[Layer]:
     """Return the layers to examine. Raises UsageError for a layer that does not exist."""
-    from seatrial.doctor.chain import CHAIN, HOST, with_third_party
+    from seatrial.doctor.examine import CHAIN, HOST, with_third_party
 
     names = ("kubernetes",) if on == "k8s" else HOST if host_only else only
     known = [layer.name for layer in CHAIN]
@@ -155,7 +155,7 @@ def _inspection(
     network: str | None,
 ) -> InspectionRequest:
     from seatrial.backends.containers.mounts import checked_mount, parse_mount
-    from seatrial.doctor.facts.inspection import InspectionRequest
+    from seatrial.doctor.inspection import InspectionRequest
     from seatrial.job.units import parse_bytes
 
     for option_name, name in (("--image", image), ("--container", container)):
@@ -176,16 +176,15 @@ def _write_cdi(file: str) -> int:
     """Write the spec of this machine's GPUs, which Podman and Docker 25 and later read; "-" prints it."""
     from rich.console import Console
 
-    from seatrial.doctor import report
-    from seatrial.doctor.facts.machine import Machine
-    from seatrial.doctor.fixing import cdi_spec, fixes
+    from seatrial.doctor import cdi_spec, fix, report
+    from seatrial.doctor.machine import Machine
     from seatrial.system.files import make_folder, write_atomically
 
-    text = cdi_spec.to_yaml(fixes.spec_of(Machine(this_host())))
+    text = cdi_spec.to_yaml(fix.spec_of(Machine(this_host())))
     if file == "-":
         print(text, end="")
         return report.EXIT_OK
-    path = Path(file or fixes.SPEC)
+    path = Path(file or fix.SPEC)
     make_folder(path.parent)
     write_atomically(path, text.encode())
     Console(highlight=False).print(f"{path} written; try: podman run --device nvidia.com/gpu=all …", soft_wrap=True)
@@ -196,7 +195,7 @@ def _write_report(content: Mapping[str, Any], name: str) -> None:
     """Write JSON to a file whose name does not end in .md, else Markdown; "-" prints it."""
     from rich.console import Console
 
-    from seatrial.doctor.report_markdown import markdown
+    from seatrial.doctor.report import markdown
     from seatrial.system.files import write_atomically
 
     if name == "-":
@@ -245,7 +244,7 @@ def explain(text: tuple[str, ...], as_json: bool) -> int:
         from rich.console import Console
 
         from seatrial.doctor import explain as explaining
-        from seatrial.doctor.terminal import print_finding
+        from seatrial.doctor.report import print_finding
 
     findings = _findings(list(text))
     if as_json:
@@ -265,7 +264,7 @@ def explain(text: tuple[str, ...], as_json: bool) -> int:
 
 def _findings(text: list[str]) -> list[Finding]:
     from seatrial.doctor import explain as explaining
-    from seatrial.doctor.explain_file import explain_file, looks_like_a_file, named_file
+    from seatrial.doctor.explain import explain_file, looks_like_a_file, named_file
 
     if not text and sys.stdin.isatty():
         raise UsageError(

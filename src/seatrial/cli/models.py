@@ -53,9 +53,8 @@ def export(
         from seatrial.cli.session import carry_out
         from seatrial.cli.typed_job import read_allowed_job
         from seatrial.runs.export_job import Asked, check_format, export_job
-        from seatrial.runs.find_model import find_model
+        from seatrial.runs.models import EXPORT, check_model_file, find_model
         from seatrial.runs.store import RunStore
-        from seatrial.runs.trained_model import EXPORT, check_model_file
 
     check_format(to)
     if tolerance is not None and not 0 < tolerance < float("inf"):
@@ -121,11 +120,10 @@ def serve(
         from seatrial.cli.screen import Screen
         from seatrial.cli.session import carry_out
         from seatrial.cli.typed_job import read_allowed_job
-        from seatrial.job.serving import TOKEN
-        from seatrial.runs.find_model import find_model
+        from seatrial.job.tables import TOKEN
+        from seatrial.runs.models import SERVE, check_model_file, find_model
         from seatrial.runs.serving_job import Options, serving_job
         from seatrial.runs.store import store_of
-        from seatrial.runs.trained_model import SERVE, check_model_file
 
     if arguments := target_arguments():
         raise UsageError(

@@ -110,7 +110,7 @@ class Group(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         word = args[0]
         if self.get_command(ctx, word) is None and not word.startswith("-"):
-            from seatrial.system.near import nearest  # an error alone needs it
+            from seatrial.system.text import nearest  # an error alone needs it
 
             known = [name for name, command in self.commands.items() if not command.hidden]
             near = nearest(word, known)

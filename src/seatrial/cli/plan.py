@@ -38,11 +38,11 @@ def plan(
     """Show what run would do and why; changes nothing."""
     with importing():
         from seatrial.cli.typed_job import read_job
-        from seatrial.planning import multi_host, secrets
+        from seatrial.planning import launcher, secrets
         from seatrial.runs import launch
 
     host = this_host()
-    job = multi_host.join(read_job(list(words), target_arguments(), flags), None, host)
+    job = launcher.join(read_job(list(words), target_arguments(), flags), None, host)
     secrets.check_secrets(job, host)
     made = launch.plan_only(job, host)
     if form is not None:
@@ -144,7 +144,7 @@ def init(
     that name: a script that trains, a data loader with tests, seatrial.toml.
     """
     if schema:
-        from seatrial.job.config import json_schema
+        from seatrial.job.model import json_schema
 
         print(json.dumps(json_schema(), indent=1))
         return EXIT_DONE

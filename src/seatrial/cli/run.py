@@ -70,14 +70,14 @@ def run(
         from seatrial.cli.session import carry_out
         from seatrial.cli.typed_job import read_allowed_job
         from seatrial.job.script import script_facts
-        from seatrial.planning import multi_host
+        from seatrial.planning import launcher
         from seatrial.system.caller import read_caller
 
     screen = Screen(json=as_json, whole=verbose, quiet=quiet and not verbose)
     job = read_allowed_job(list(words), target_arguments(), flags, screen, resume=resume)
-    job = multi_host.join(job, rank_of, this_host())
+    job = launcher.join(job, rank_of, this_host())
     if job.hosts and job.node_rank is None:
-        print(multi_host.instructions(job, sys.argv[1:], script_facts(job.source, job.project, any_python=True)))
+        print(launcher.instructions(job, sys.argv[1:], script_facts(job.source, job.project, any_python=True)))
         return EXIT_DONE
     caller = read_caller(this_host(), asks=interactive, shows_output=not as_json)
     return carry_out(job, this_host(), screen, detach=detach, caller=caller, notifies=True)

@@ -144,7 +144,7 @@ def show(reference: str, as_json: bool, project: Path | None) -> int:
     """Show a run's receipt, or its progress. Exits with the run's own exit code."""
     with importing():
         from seatrial.cli.screen import Screen
-        from seatrial.runs.finalise import finalise
+        from seatrial.runs.finish import finalise
         from seatrial.runs.notify import notes
 
     store = _store(project)
@@ -199,7 +199,7 @@ def logs(reference: str, following: bool, tail: int | None, rank: int | None, pr
 def attach(reference: str, as_json: bool, verbose: bool, project: Path | None) -> int:
     """Follow a run to its end and print its verdict. Ctrl-C detaches; the run continues."""
     from seatrial.cli.screen import Screen
-    from seatrial.runs.finalise import finalise
+    from seatrial.runs.finish import finalise
     from seatrial.runs.following.watch import ensure_recorder, follow
 
     run = _find(_store(project), reference)
@@ -244,7 +244,7 @@ def compare(references: tuple[str, ...], as_json: bool, html: Path | None, proje
 
     from seatrial.monitor import compare as comparison
     from seatrial.monitor.run_view import Receipts
-    from seatrial.runs.finalise import finalise
+    from seatrial.runs.finish import finalise
 
     store, receipts = _store(project), Receipts()
     if len(references) < 2:
@@ -420,7 +420,7 @@ def open_receipt(reference: str, only_print: bool, project: Path | None) -> int:
     """Open a run's receipt in the browser; where there is none, print the page's path."""
     import webbrowser
 
-    from seatrial.runs.finalise import finalise  # it loads all that judges
+    from seatrial.runs.finish import finalise  # it loads all that judges
 
     run = _find(_store(project), reference)
     if finalise(run, this_host()) is None:

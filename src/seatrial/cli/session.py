@@ -96,7 +96,7 @@ def _receipt(
     ended: State | None = None,
     error_follows: bool = False,
 ) -> int:
-    from seatrial.runs.finalise import finalise
+    from seatrial.runs.finish import finalise
 
     receipt = finalise(prepared.run, host, ended=ended)
     assert receipt is not None, "a run followed to its end must have ended"

@@ -57,7 +57,7 @@ def tune(
         from seatrial.cli.screen import Screen
         from seatrial.cli.session import carry_out
         from seatrial.cli.typed_job import read_allowed_job
-        from seatrial.job.tuning import Tuning
+        from seatrial.job.tables import Tuning
         from seatrial.receipt.store import load
         from seatrial.runs.tuning import tuning_job
 

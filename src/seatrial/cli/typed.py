@@ -12,7 +12,7 @@ import click
 
 from seatrial.errors import UsageError
 
-#: IDs, their parts, and names as seatrial.toml's ``name`` takes them (job/config.py).
+#: IDs, their parts, and names as seatrial.toml's ``name`` takes them (job/model.py).
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 

@@ -1,23 +1,25 @@
-"""Check: one link of the chain that is looked at, and Verdict: what was seen of it."""
+"""Check: one link of the chain; Verdict: its result; Layer: the checks of one part of the machine, in order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
-from seatrial.doctor.facts.machine import Machine
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
 
-#: ok: healthy. warning: works, and will not always. broken: the chain ends here. unknown: could not be looked at, so
-#: nothing is claimed. skipped: does not apply to this machine. blocked: behind a broken link, not looked at.
+if TYPE_CHECKING:
+    from seatrial.doctor.machine import Machine
+
+#: ok: healthy. warning: works, and will not always. broken: the chain ends here. unknown: could not be examined, so
+#: nothing is claimed. skipped: does not apply to this machine. blocked: behind a broken link, not examined.
 Status = Literal["ok", "warning", "broken", "unknown", "skipped", "blocked"]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was seen of one link.
+    """The result of one check.
 
     Attributes:
         line: one sentence for the report, without a period.
@@ -29,29 +31,69 @@ class Verdict:
     findings: tuple[Finding, ...] = ()
 
 
+Look = Callable[["Machine"], Verdict]
+
+
 @dataclass(frozen=True)
 class Check:
     """One link.
 
     Attributes:
         id: ``layer.name``, stable.
-        title: what it makes sure of, in a few words.
+        title: the condition that it verifies, in a few words.
         finds: IDs of the catalogue's entries that it can report.
-        look: looks at the machine. May raise: a crash is a finding of its own.
-        needs: IDs of checks, and names of layers, without which it can say nothing.
+        look: examines the machine. May raise: a crash is a finding of its own.
+        needs: IDs of checks without which it has no result.
         timeout_s: after which it is given up; commands that it runs have their own, shorter ones.
     """
 
     id: str
     title: str
     finds: tuple[str, ...]
-    look: Callable[[Machine], Verdict]
+    look: Look
     needs: tuple[str, ...] = ()
     timeout_s: float = 6.0
 
     @property
     def layer(self) -> str:
         return self.id.partition(".")[0]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Checks of one part of the machine; the decorator ``check`` adds one.
+
+    Attributes:
+        needs: of each check that names none itself, IDs separated by spaces.
+        skips: returns the verdict where the layer does not apply, else None; asked before each check.
+    """
+
+    name: str
+    title: str
+    checks: list[Check] = field(default_factory=list)
+    needs: str = ""
+    skips: Callable[[Machine], Verdict | None] | None = None
+
+    def check(
+        self,
+        name: str,
+        title: str,
+        finds: str,
+        *,
+        needs: str | None = None,
+        skips: bool = True,
+        timeout_s: float = Check.timeout_s,
+    ) -> Callable[[Look], Look]:
+        """Make a function the layer's next check. ``finds`` and ``needs``: IDs separated by spaces."""
+
+        def add(look: Look) -> Look:
+            skip = self.skips if skips else None
+            guarded: Look = look if skip is None else lambda machine: skip(machine) or look(machine)
+            needed = tuple((self.needs if needs is None else needs).split())
+            self.checks.append(Check(f"{self.name}.{name}", title, tuple(finds.split()), guarded, needed, timeout_s))
+            return look
+
+        return add
 
 
 def ok(line: str) -> Verdict:
@@ -63,7 +105,7 @@ def skipped(line: str) -> Verdict:
 
 
 def unknown(line: str) -> Verdict:
-    """``line`` says what could not be seen, and what that leaves open."""
+    """``line``: what could not be examined, and what that leaves open."""
     return Verdict("unknown", line)
 
 
@@ -76,9 +118,8 @@ def found(
     fix: str | None = None,
     severity: str | None = None,
 ) -> Verdict:
-    """A verdict from the catalogue's entry, with what is known better here. Errors break the chain."""
-    finding = by_id(id).finding(evidence, severity=severity, message=message, cause=cause, fix=fix)
-    return of_finding(finding)
+    """Make a verdict from the catalogue's entry, with what is known better here. Errors break the chain."""
+    return of_finding(by_id(id).finding(evidence, severity=severity, message=message, cause=cause, fix=fix))
 
 
 def of_finding(finding: Finding) -> Verdict:
@@ -87,10 +128,11 @@ def of_finding(finding: Finding) -> Verdict:
 
 
 def worst(verdicts: Sequence[Verdict], healthy: str) -> Verdict:
-    """Several verdicts about one link as one; ``healthy`` is the line when none of them has anything to say."""
-    told = [verdict for verdict in verdicts if verdict.status not in ("ok", "skipped") or verdict.findings]
-    if not told:
-        return ok(healthy)
+    """Join verdicts on one link; ``healthy`` is the line if none of them has a problem or a finding."""
     rank = ("broken", "warning", "unknown", "ok")
-    told.sort(key=lambda verdict: rank.index(verdict.status))
-    return Verdict(told[0].status, told[0].line, tuple(finding for verdict in told for finding in verdict.findings))
+    problems = [verdict for verdict in verdicts if verdict.status not in ("ok", "skipped") or verdict.findings]
+    problems.sort(key=lambda verdict: rank.index(verdict.status))
+    if not problems:
+        return ok(healthy)
+    findings = tuple(finding for verdict in problems for finding in verdict.findings)
+    return Verdict(problems[0].status, problems[0].line, findings)

@@ -1,4 +1,8 @@
-"""Walk the chain: each layer's checks side by side, each with its time-out, none that stands behind a broken link."""
+"""The chain from the PCI bus to the cluster, and its runner: each layer's checks in parallel, with time-outs.
+
+A check behind a broken link is not run. To add one: a function in its layer's file. Other packages add theirs through
+the entry point group ``seatrial.checks`` (a Check, or a sequence of them); they run after ours and replace none.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,40 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib.metadata import EntryPoint, entry_points
 
-from seatrial.doctor.chain import CHAIN, HOST, PROCESS, Layer
-from seatrial.doctor.check import Check, Verdict, found, unknown
-from seatrial.doctor.facts.machine import Machine
+from seatrial.doctor.check import Check, Layer, Verdict, found, unknown
+from seatrial.doctor.checks.cdi import CDI
+from seatrial.doctor.checks.container import CONTAINER
+from seatrial.doctor.checks.driver import DRIVER
+from seatrial.doctor.checks.engine import ENGINE
+from seatrial.doctor.checks.framework import FRAMEWORK
+from seatrial.doctor.checks.hardware import HARDWARE
+from seatrial.doctor.checks.image import IMAGE
+from seatrial.doctor.checks.kubernetes import KUBERNETES
+from seatrial.doctor.checks.toolkit import TOOLKIT
+from seatrial.doctor.checks.userspace import USERSPACE
+from seatrial.doctor.machine import Machine
 from seatrial.findings.finding import FIX, Finding
 from seatrial.system.host import Host
+
+ENTRY_POINTS = "seatrial.checks"
+
+#: In the order in which a GPU needs them.
+CHAIN = (HARDWARE, DRIVER, USERSPACE, ENGINE, TOOLKIT, CDI, IMAGE, CONTAINER, FRAMEWORK, KUBERNETES)
+
+#: Layers that need no container, examined in under 1.5 s; ``seatrial run`` examines them when a contract is broken.
+HOST = ("hardware", "driver", "userspace", "engine", "toolkit", "cdi")
+
+#: Layers that a process of this machine needs to reach a GPU.
+PROCESS = ("hardware", "driver", "userspace")
 
 
 @dataclass(frozen=True)
 class Result:
-    """One check and what it saw.
+    """One check and its verdict.
 
     Attributes:
         blocked_by: ID of the first broken link in front of it, for a blocked one.
@@ -32,7 +58,7 @@ class Result:
 def examine(
     machine: Machine, layers: Sequence[Layer] = CHAIN, on_layer: Callable[[Layer, list[Result]], None] | None = None
 ) -> list[Result]:
-    """Every check's result, in the chain's order. Never raises for what a check does."""
+    """Return every check's result, in the chain's order. Never raises an error of a check."""
     _warm(machine)
     results: dict[str, Result] = {}
     for layer in layers:
@@ -41,7 +67,7 @@ def examine(
             for check in batch:
                 if (blocker := _blocker(check, results)) is not None:
                     results[check.id] = Result(check, Verdict("blocked", f"blocked by {blocker}"), blocked_by=blocker)
-            for result in _side_by_side(machine, free):
+            for result in _in_parallel(machine, free):
                 results[result.check.id] = result
         if on_layer is not None:
             on_layer(layer, [results[check.id] for check in layer.checks])
@@ -49,7 +75,7 @@ def examine(
 
 
 def second_opinion(host: Host, *, in_container: bool = True) -> str:
-    """What a run whose GPU contract failed says of the host, and where to look next. Never raises.
+    """Return the host diagnosis for a run whose GPU contract failed, and the next command. Never raises.
 
     Args:
         in_container: without one, container engines have no part in it.
@@ -64,7 +90,7 @@ def second_opinion(host: Host, *, in_container: bool = True) -> str:
 
 
 def first_broken(host: Host, names: Sequence[str] = HOST) -> Finding | None:
-    """What is broken first on the host, in under 1.5 s; None when the host is healthy."""
+    """Return the first problem of the host, in under 1.5 s; None if the host is healthy."""
     layers = [layer for layer in CHAIN if layer.name in names]
     broken = (result for result in examine(Machine(host), layers) if result.verdict.status == "broken")
     result = next(broken, None)
@@ -72,30 +98,22 @@ def first_broken(host: Host, names: Sequence[str] = HOST) -> Finding | None:
 
 
 def _warm(machine: Machine) -> None:
-    """Start the slow questions now, so that no layer waits long for them: engines 0.3 s each, NVML 0.15 s."""
-    for ask in (
-        lambda: machine.docker_info,
-        lambda: machine.podman_info,
-        lambda: machine.inventory,
-    ):
-        threading.Thread(target=_quietly, args=(ask,), daemon=True).start()
+    """Read the slow facts in threads, so that no layer waits long for them: engines 0.3 s each, NVML 0.15 s."""
+
+    def read(fact: str) -> None:
+        with suppress(Exception):  # the check that needs it meets the same error, and reports it
+            getattr(machine, fact)
+
+    for fact in ("docker_info", "podman_info", "inventory"):
+        threading.Thread(target=read, args=(fact,), daemon=True).start()
 
 
-def _quietly(ask: Callable[[], object]) -> None:
-    try:
-        ask()
-    except Exception:  # noqa: BLE001  the check that needs it meets the same error, and tells it
-        pass
-
-
-def _batches(checks: tuple[Check, ...]) -> list[list[Check]]:
-    """Checks of one layer such that none needs another of its own batch."""
+def _batches(checks: Sequence[Check]) -> list[list[Check]]:
+    """Split a layer's checks so that none needs another of its own batch."""
     batches: list[list[Check]] = []
     for check in checks:
-        depth = 0
-        for level, batch in enumerate(batches):
-            if any(one.id in check.needs for one in batch):
-                depth = level + 1
+        needed = (level for level, batch in enumerate(batches) if any(one.id in check.needs for one in batch))
+        depth = 1 + max(needed, default=-1)
         if depth == len(batches):
             batches.append([])
         batches[depth].append(check)
@@ -103,7 +121,7 @@ def _batches(checks: tuple[Check, ...]) -> list[list[Check]]:
 
 
 def _blocker(check: Check, results: dict[str, Result]) -> str | None:
-    """The first broken link among what this check needs, seen through other blocked ones."""
+    """Return the first broken link that this check needs, directly or through blocked ones."""
     for id in check.needs:
         result = results.get(id)
         if result is None:
@@ -115,18 +133,15 @@ def _blocker(check: Check, results: dict[str, Result]) -> str | None:
     return None
 
 
-def _side_by_side(machine: Machine, checks: list[Check]) -> list[Result]:
-    """Each in a thread of its own. One that does not end is left behind: its thread ends with the process."""
+def _in_parallel(machine: Machine, checks: list[Check]) -> list[Result]:
+    """Run each in a thread of its own. One that does not end is left behind: its thread ends with the process."""
     done: dict[str, Result] = {}
     started = time.monotonic()
-    threads = []
-    for check in checks:
-        thread = threading.Thread(
-            target=lambda check=check: done.update({check.id: _look(machine, check)}), daemon=True
-        )
+    looks = [lambda check=check: done.update({check.id: _look(machine, check)}) for check in checks]
+    threads = [threading.Thread(target=look, daemon=True) for look in looks]
+    for thread in threads:
         thread.start()
-        threads.append((check, thread))
-    for check, thread in threads:
+    for check, thread in zip(checks, threads, strict=True):
         thread.join(max(0.0, started + check.timeout_s - time.monotonic()))
     return [done.get(check.id) or _timed_out(check) for check in checks]
 
@@ -155,3 +170,36 @@ def _crashed(check: Check, error: Exception) -> Verdict:
     evidence = [f"{check.id}: {type(error).__name__}: {error}", f"{where.filename}:{where.lineno}"]
     verdict = found("check-crashed", evidence, message=f"{check.title}: the check itself failed")
     return replace(verdict, status="unknown")
+
+
+def with_third_party(chain: Sequence[Layer] = CHAIN) -> tuple[Layer, ...]:
+    """Return the chain, then the checks of other packages. One that cannot be loaded is a finding of its own."""
+    ours = {check.id for layer in chain for check in layer.checks}
+    added: list[Check] = []
+    for entry in entry_points(group=ENTRY_POINTS):
+        added.extend(_load(entry, ours))
+    extra = (Layer("other", "Other checks", added),) if added else ()
+    return (*chain, *extra)
+
+
+def _load(entry: EntryPoint, taken: set[str]) -> list[Check]:
+    name = f"other.{entry.name}"
+    try:
+        loaded = entry.load()
+        checks = [loaded] if isinstance(loaded, Check) else list(loaded)
+        wrong = [check for check in checks if not isinstance(check, Check) or check.id in taken]
+        if wrong:
+            raise TypeError(f"{wrong[0]!r:.80} is not a Check with a unique ID")
+    except Exception as error:  # noqa: BLE001  any error of another package is its own finding
+        return [_broken(name, entry, f"{type(error).__name__}: {error}")]
+    taken |= {check.id for check in checks}
+    return checks
+
+
+def _broken(id: str, entry: EntryPoint, reason: str) -> Check:
+    evidence = [f"entry point {entry.group}: {entry.name} = {entry.value}", reason]
+
+    def look(machine: Machine) -> Verdict:
+        return found("check-not-loadable", evidence)
+
+    return Check(id, f"Checks of {entry.name} load", ("check-not-loadable",), look)

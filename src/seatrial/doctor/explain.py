@@ -1,26 +1,30 @@
-"""An error text, a log, or the ID of a finding → what the catalogue knows of it, whoever printed it."""
+"""Find the catalogue's entries for an error text, a log, a receipt, or the ID of a finding."""
 
 from __future__ import annotations
 
 import io
+import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import BinaryIO
 
 from seatrial.diagnosis.diagnosis import MEANING
+from seatrial.errors import DiskError, UsageError
 from seatrial.findings.aftermath import FOLLOWS, OF_A_BUILD, without_aftermath
 from seatrial.findings.catalogue import LAYERS, by_id, entries
-from seatrial.findings.finding import Finding
+from seatrial.findings.finding import SEVERITIES, Finding
 from seatrial.findings.known import Known, beginning, cut_behind_a_gap, ending, plain
 from seatrial.findings.match import Matches, Seams, match_text, one_byte_letters
 
-#: A line longer than this is read in pieces: memory stays bounded whatever comes. Symptoms are below 150 characters.
+#: A longer line is read in pieces, so that memory stays bounded. Symptoms are below 150 characters.
 MAX_LINE_BYTES = 1 << 16
 
-#: Entries that say which part failed and not why.
+#: Entries that name the part that failed, and no cause.
 PARTS = ("cuda-error", "nccl-error", "nccl-system-error", "toolkit-failed")
 
-#: Entries that are taken only where no other fits.
+#: Entries used only where no other fits.
 GENERAL = (*PARTS, "k8s-image-pull", "k8s-volume")
 
 #: Lines that may be one that was broken.
@@ -32,7 +36,7 @@ MOST_LINES = 40
 #: A log of this size may be a line that somebody cut off; a larger one is read to its end without being kept.
 MAX_PASTED_BYTES = 1 << 14
 
-#: What a build shows beside its consequences.
+#: Layers of causes in a build's log; its other entries are consequences.
 _OF_BUILDS = ("build", "registry", "disk")
 
 #: Characters of a symptom that a text cut off in its middle must still show.
@@ -41,9 +45,9 @@ MIN_CUT = 22
 #: The same for a text that begins within a symptom: as many letters end many sentences.
 MIN_TAIL = 28
 
-#: Characters of a symptom that are enough if a single entry has them, or its beginning stands before them, and how many
-#: entries may be meant by more.
-MIN_PART, MOST_MEANT = 12, 3
+#: Characters of a symptom that are enough if a single entry has them, or its beginning stands before them; and the
+#: number of entries that more characters may fit.
+MIN_PART, MOST_FITTING = 12, 3
 
 #: Failures that are listed where a few words stand in the messages of each.
 MOST_LISTED = 5
@@ -51,39 +55,44 @@ MOST_LISTED = 5
 #: What loggers put before each line: a date, a time, both.
 _TIMESTAMP = re.compile(r"^\s*[\[(]?(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d\S*\s+")
 
+#: A receipt has some kilobytes; a file above this is read as a log, line by line.
+_MOST_RECEIPT_BYTES = 4 << 20
+
+#: In the folder of a run, the first that is there.
+_IN_A_RUN = ("receipt.json", "stderr.log", "stdout.log")
+
+#: What looks like the name of a file: one word that ends like one, or has a folder in it.
+_NAME = re.compile(r"\S*/\S*[^/.\s:,]|\S+\.(?:log|txt|json|jsonl|out|err)")
+
 
 def explain_text(text: str) -> list[Finding]:
-    """Known failures in a text as somebody copied it, the entry of an ID, or what a receipt's "bound by" means."""
-    try:
+    """Return known failures in a copied text, the entry of an ID, or the meaning of a receipt's "bound by"."""
+    with suppress(KeyError):
         return [by_id(text.strip()).finding()]
-    except KeyError:
-        pass
-    if bound := [_bound(cause, meaning) for cause, meaning in MEANING.items() if cause == text.strip()]:
-        return bound
+    for cause, meaning in MEANING.items():
+        if cause == text.strip():  # not a failure, so it has no entry
+            return [
+                Finding(
+                    cause,
+                    "warning",
+                    f"{cause}: {meaning}",
+                    "A receipt lists the measurements and what would help, with the largest possible gain",
+                    "seatrial runs show last   # under Diagnosis; seatrial tune measures the gain of a change",
+                )
+            ]
     return explain_stream(io.BytesIO(text.encode("utf-8", "replace")))
 
 
-def _bound(cause: str, meaning: str) -> Finding:
-    """A cause of the diagnosis: no failure, so it has no entry."""
-    return Finding(
-        cause,
-        "warning",
-        f"{cause}: {meaning}",
-        "A receipt says what was measured and what would help, with the most that it can bring",
-        "seatrial runs show last   # under Diagnosis; what a change brings, seatrial tune measures",
-    )
-
-
 def explain_stream(stream: BinaryIO) -> list[Finding]:
-    """Known failures in a log of any size and encoding, as a program wrote it or as somebody pasted it."""
-    read = _Read()
+    """Return known failures in a log of any size and encoding, whole or pasted."""
+    log = _Log()
     for number, line in _bounded_lines(stream):
-        read.add(number, line)
-    return _causes(read.findings())
+        log.add(number, line)
+    return _causes(log.findings())
 
 
-class _Read:
-    """What the lines of a log show, each by itself and where two meet; in a short one also in parts of a line."""
+class _Log:
+    """Matches the lines of a log, each by itself and where two meet; in a short one also parts of a line."""
 
     def __init__(self) -> None:
         self._whole = Matches(LAYERS)
@@ -106,12 +115,12 @@ class _Read:
         general = [finding for finding in found if finding.id in GENERAL]
         if found and found != general and not (general and is_one_line):
             return found
-        # A terminal may have broken the line where it pleased: what is one line of an error stands in several.
+        # A terminal may have broken the line anywhere: one line of an error may stand in several.
         broken = match_text(" ".join(lines), LAYERS) if is_one_line else []
-        said = [finding for finding in (*self._broken.findings, *broken) if finding.id not in GENERAL]
-        said = said or [finding for finding in found if finding.id not in GENERAL]
-        if said or not self._is_short:
-            return list({finding.id: finding for finding in said}.values()) or found
+        specific = [finding for finding in (*self._broken.findings, *broken) if finding.id not in GENERAL]
+        specific = specific or [finding for finding in found if finding.id not in GENERAL]
+        if specific or not self._is_short:
+            return list({finding.id: finding for finding in specific}.values()) or found
         lines = lines[:MOST_LINES]
         threes = (" ".join(lines[at : at + BROKEN_LINES]) for at in range(len(lines) - BROKEN_LINES + 1))
         wrapped = [finding for finding in match_text("\n".join(threes), LAYERS) if finding.id not in GENERAL]
@@ -129,7 +138,7 @@ class _Read:
 
 
 def _causes(found: list[Finding]) -> list[Finding]:
-    """Without what follows from another of them, and what does no harm behind the rest."""
+    """Return the findings without consequences of others; harmless ones last."""
     if any(finding.id == "package-metadata-failed" for finding in found):
         found = [_hidden_from_build(finding) for finding in found]
     ids = {finding.id for finding in found}
@@ -143,7 +152,7 @@ def _causes(found: list[Finding]) -> list[Finding]:
 
 
 def _hidden_from_build(finding: Finding) -> Finding:
-    """A module that is missing while pip builds a package: installing it does not help, as pip builds apart from it."""
+    """Replace a module missing while pip builds: installing it does not help, as pip builds in isolation."""
     if finding.id != "python-module-missing":
         return finding
     module = re.search(r"No module named '([^']+)'", " ".join(finding.evidence))
@@ -151,7 +160,7 @@ def _hidden_from_build(finding: Finding) -> Finding:
 
 
 def _cut_off(text: str, besides: list[Finding]) -> list[Finding]:
-    """The failure whose symptom the text ends in the middle of, or begins in; the one of which it shows most."""
+    """Return the failure whose symptom the text ends or begins in the middle of; the one of which it shows most."""
     if any(finding.id not in PARTS for finding in besides):
         return []
     line = plain(" ".join(text.split()))
@@ -159,16 +168,16 @@ def _cut_off(text: str, besides: list[Finding]) -> list[Finding]:
     if not shown:
         return []
     most = max(length for length, _ in shown)
-    meant = [entry for length, entry in shown if length == most]
-    if len(meant) > MOST_MEANT:  # "No such file or directory", with which many begin
+    fitting = [entry for length, entry in shown if length == most]
+    if len(fitting) > MOST_FITTING:  # "No such file or directory", with which many begin
         return []
-    return [meant[0].finding([f"part of a line: {line[-200:]}"])]
+    return [fitting[0].finding([f"part of a line: {line[-200:]}"])]
 
 
 def _within(text: str, besides: list[Finding]) -> list[Finding]:
-    """Failures of which somebody copied a few words: out of the middle of a symptom, of one or of few entries."""
+    """Return the failures that have these copied words in a symptom, if one or a few do."""
     part, shown = _with_words("" if besides else text)
-    most = 1 if len(part) < MIN_CUT else MOST_MEANT
+    most = 1 if len(part) < MIN_CUT else MOST_FITTING
     return [entry.finding([f"part of a line: {part[:200]}"]) for entry in shown] if len(shown) <= most else []
 
 
@@ -187,17 +196,17 @@ def _with_words(text: str) -> tuple[str, list[Known]]:
 
 
 def _has_words(symptom: str, part: str) -> bool:
-    """Whether a symptom has these words side by side, the first and the last one whole."""
+    """Return True if a symptom has these words side by side, the first and the last one whole."""
     return re.search(rf"(?<!\w){re.escape(part)}(?!\w)", symptom) is not None
 
 
 def _ends_with(line: str, part: str) -> bool:
-    """Its first word whole: a "FileNotFoundError: " is no "error: "."""
+    """Return True if the line ends with ``part`` at a whole word: "FileNotFoundError: " has no "error: "."""
     return line.endswith(part) and not line[: -len(part)][-1:].isalnum()
 
 
 def _shown_of(entry: Known, line: str) -> int:
-    """How many characters of a symptom the line ends within, or of its end the line begins with.
+    """Count the characters of a symptom that the line ends within, or of its end that the line begins with.
 
     A number is not cut: "exit code: 1" is another one than "exit code: 137".
     """
@@ -212,7 +221,7 @@ def _shown_of(entry: Known, line: str) -> int:
 
 
 def _bounded_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Lines with their numbers. What a progress bar has drawn over is a line, too."""
+    """Yield lines with their numbers. Text that a progress bar has overwritten is a line, too."""
     number, beginning = 1, b""
     while piece := stream.readline(MAX_LINE_BYTES):
         beginning = beginning or piece[:2]
@@ -222,8 +231,62 @@ def _bounded_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def sources(id: str) -> tuple[str, ...]:
-    """Of an entry; () for an ID of another release, which a receipt may have."""
+    """Return an entry's sources; () for an ID of another release, which a receipt may have."""
     try:
         return by_id(id).sources
     except KeyError:
         return ()
+
+
+def named_file(words: list[str]) -> Path | None:
+    """Return the file or folder that a single argument names; None if it is not there."""
+    if len(words) != 1 or len(words[0]) > 4096:
+        return None
+    with suppress(OSError, ValueError):  # a name that no file can have
+        return Path(words[0]) if Path(words[0]).exists() else None
+    return None
+
+
+def looks_like_a_file(words: list[str]) -> bool:
+    """Return True if a single argument can only be the name of a file."""
+    return len(words) == 1 and _NAME.fullmatch(words[0]) is not None
+
+
+def explain_file(path: Path) -> list[Finding]:
+    """Return a receipt's findings, or the known failures in a log. Raises UsageError for a folder without either."""
+    if path.is_dir():
+        inside = next((path / name for name in _IN_A_RUN if (path / name).is_file()), None)
+        if inside is None:
+            raise UsageError(f"{path} is a folder without a receipt or a log of a run", run=f"ls {path}")
+        found = explain_file(inside)
+        return found or (explain_file(path / "stderr.log") if (path / "stderr.log").is_file() else [])
+    if path.is_char_device() or path.is_block_device() or path.is_socket():
+        raise UsageError(f"{path} is a device, not a log", run="seatrial explain train.log")
+    try:
+        if path.is_file() and path.stat().st_size <= _MOST_RECEIPT_BYTES:
+            receipt = _receipt(path.read_bytes())
+            if receipt is not None:
+                return receipt
+        with path.open("rb") as log:
+            return explain_stream(log)
+    except OSError as error:
+        raise DiskError(f"{path} cannot be read: {error.strerror}", run=f"ls -l {path}") from error
+
+
+def _receipt(data: bytes) -> list[Finding] | None:
+    """Return the findings in a receipt; None for other data."""
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    listed = content.get("findings") if isinstance(content, dict) else None
+    if not isinstance(listed, list):
+        return None
+    found = []
+    for row in listed:
+        if not isinstance(row, dict) or row.get("severity") not in SEVERITIES:
+            continue
+        message, cause, fix = (str(row[name]) if row.get(name) else None for name in ("message", "cause", "fix"))
+        evidence = [str(line) for line in row["evidence"]] if isinstance(row.get("evidence"), list) else []
+        found.append(Finding(str(row.get("id")), row["severity"], message or "", cause, fix, evidence))
+    return found

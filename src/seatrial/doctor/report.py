@@ -1,19 +1,25 @@
-"""The report as data: what ``--json`` prints (a stable schema) and ``--report`` writes, secrets redacted."""
+"""The report: for a terminal, as data (``--json``, a stable schema) and as Markdown for an issue, secrets redacted."""
 
 from __future__ import annotations
 
+import json
 import platform
 import re
+import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from rich.console import Console
+from rich.text import Text
+
 from seatrial import __version__
+from seatrial.doctor.check import Layer, Status
 from seatrial.doctor.examine import Result
-from seatrial.doctor.facts.machine import Machine
+from seatrial.doctor.machine import Machine
 from seatrial.errors import EngineUnavailableError
-from seatrial.system.host import Host
+from seatrial.findings.finding import CAUSE, FIX, Finding
 from seatrial.system.names import Names, names_of
 
 #: Raised when a key changes its meaning or goes; new keys do not raise it.
@@ -22,11 +28,41 @@ SCHEMA_VERSION = 1
 EXIT_OK, EXIT_WARNINGS, EXIT_BROKEN = 0, 1, 2
 
 #: Names of variables whose values are of use in a report.
-TELLING = re.compile(r"^(CUDA|NVIDIA|NCCL|DOCKER|CONTAINER|PODMAN|SEATRIAL|LD_LIBRARY_PATH|KUBECONFIG|XDG_|TORCH|TF_)")
+_VARIABLES = re.compile(
+    r"^(CUDA|NVIDIA|NCCL|DOCKER|CONTAINER|PODMAN|SEATRIAL|LD_LIBRARY_PATH|KUBECONFIG|XDG_|TORCH|TF_)"
+)
+
+WIDTH = 110
+
+#: Characters of a command that stands on one line.
+MAX_COMMAND = 160
+
+_MARKS: dict[Status, tuple[str, str]] = {
+    "ok": ("[✓]", "green"),
+    "warning": ("[!]", "yellow"),
+    "broken": ("[✗]", "bold red"),
+    "unknown": ("[?]", "magenta"),
+    "skipped": ("[-]", "dim"),
+    "blocked": ("[·]", "dim"),
+}
+
+#: A healthy link with something to know about it.
+_NOTE = ("[i]", "cyan")
+
+#: For terminals that print nothing but ASCII.
+_ASCII = str.maketrans({"✓": "v", "✗": "x", "·": ".", "…": "..."})
+
+#: Facts of an engine that GPUs depend on. All of them are in ``--report FILE.json``.
+_ENGINE_KEYS = (
+    "ServerVersion", "Driver", "CgroupDriver", "CgroupVersion", "DefaultRuntime", "Runtimes", "CDISpecDirs",
+    "DiscoveredDevices", "SecurityOptions", "OperatingSystem", "KernelVersion", "version",
+    "host.ociRuntime", "host.security",
+    "host.cgroupVersion",
+)  # fmt: skip
 
 
 def exit_code(results: Sequence[Result]) -> int:
-    """0 ok, 1 warnings (or something that could not be seen), 2 broken."""
+    """Return 0 for ok, 1 for warnings (or something that could not be examined), 2 for broken."""
     statuses = {result.verdict.status for result in results}
     if "broken" in statuses:
         return EXIT_BROKEN
@@ -34,33 +70,31 @@ def exit_code(results: Sequence[Result]) -> int:
 
 
 def to_dict(results: Sequence[Result]) -> dict[str, Any]:
-    """What ``--json`` prints."""
-    broken = next((result.check.id for result in results if result.verdict.status == "broken"), None)
+    """Return the object that ``--json`` prints."""
     return {
         "schema_version": SCHEMA_VERSION,
         "seatrial": __version__,
         "created_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "exit_code": exit_code(results),
-        "first_broken": broken,
-        "checks": [_check(result) for result in results],
-    }
-
-
-def _check(result: Result) -> dict[str, Any]:
-    return {
-        "id": result.check.id,
-        "layer": result.check.layer,
-        "title": result.check.title,
-        "status": result.verdict.status,
-        "line": result.verdict.line,
-        "blocked_by": result.blocked_by,
-        "seconds": round(result.seconds, 3),
-        "findings": [finding.to_dict() for finding in result.verdict.findings],
+        "first_broken": next((result.check.id for result in results if result.verdict.status == "broken"), None),
+        "checks": [
+            {
+                "id": result.check.id,
+                "layer": result.check.layer,
+                "title": result.check.title,
+                "status": result.verdict.status,
+                "line": result.verdict.line,
+                "blocked_by": result.blocked_by,
+                "seconds": round(result.seconds, 3),
+                "findings": [finding.to_dict() for finding in result.verdict.findings],
+            }
+            for result in results
+        ],
     }
 
 
 def full(results: Sequence[Result], machine: Machine, *, with_names: bool = False) -> dict[str, Any]:
-    """What ``--report`` writes: the results and the facts they rest on, without secrets.
+    """Return the content of ``--report``: the results and the facts under them, without secrets.
 
     Args:
         with_names: user, host and home folder stay in.
@@ -84,7 +118,7 @@ def full(results: Sequence[Result], machine: Machine, *, with_names: bool = Fals
         "health": [gpu._asdict() for gpu in machine.health],
         "docker": _info(machine.docker_info, with_names),
         "podman": _info(machine.podman_info, with_names),
-        "environment": _environment(machine.host),
+        "environment": {name: value for name, value in sorted(machine.host.env.items()) if _VARIABLES.match(name)},
     }
     names = names_of(machine.host, hosts=_engine_hosts(machine))
     if with_names:
@@ -93,7 +127,7 @@ def full(results: Sequence[Result], machine: Machine, *, with_names: bool = Fals
 
 
 def _info(info: dict[str, Any] | EngineUnavailableError | None, with_names: bool) -> Any:
-    """What the engine says of itself, the name of its machine aside."""
+    """Return the engine's report, without the name of its machine."""
     if isinstance(info, EngineUnavailableError):
         return info.message
     if info is None or with_names:
@@ -104,8 +138,7 @@ def _info(info: dict[str, Any] | EngineUnavailableError | None, with_names: bool
 
 
 def _engine_hosts(machine: Machine) -> list[str]:
-    """The engines' machines, which need not be this one: as they call themselves (Docker in "Name", Podman in "host"),
-    and as they are addressed."""
+    """Return names of the engines' machines, which need not be this one: their own names, and their addresses."""
     docker, podman = machine.docker_info, machine.podman_info
     host = podman.get("host") if isinstance(podman, dict) else None
     found = [docker.get("Name") if isinstance(docker, dict) else None]
@@ -114,5 +147,166 @@ def _engine_hosts(machine: Machine) -> list[str]:
     return [name for name in found if isinstance(name, str)]
 
 
-def _environment(host: Host) -> dict[str, str]:
-    return {name: value for name, value in sorted(host.env.items()) if TELLING.match(name)}
+def print_layer(layer: Layer, results: Sequence[Result], console: Console, *, verbose: bool = False) -> None:
+    """Print a layer's title, then its links; those that do not apply here only if ``verbose``."""
+    shown = [result for result in results if verbose or result.verdict.status != "skipped"]
+    if shown:
+        _print(console, Text(layer.title, style="bold"))
+    blocked = [] if verbose else [result for result in shown if result.verdict.status == "blocked"]
+    width = min(WIDTH, console.width)
+    for verdict in (result.verdict for result in shown if result not in blocked):
+        healthy = verdict.status == "ok"
+        mark, style = _NOTE if healthy and verdict.findings else _MARKS[verdict.status]
+        for line in _wrapped(verdict.line, f"  {mark} ", width, "" if healthy else style, style):
+            _print(console, line)
+        for finding in verdict.findings:
+            _print_finding_lines(finding, console, shown=verdict.line, indent="      ")
+    if blocked:
+        mark, style = _MARKS["blocked"]
+        by = ", ".join(dict.fromkeys(str(result.blocked_by) for result in blocked))
+        _print(console, Text(f"  {mark} {len(blocked)} not checked, blocked by {by}", style=style))
+
+
+def print_summary(results: Sequence[Result], console: Console, seconds: float) -> None:
+    """Print the first broken link and its fix, or that no check failed; above the links, because it is the answer."""
+    statuses = [result.verdict.status for result in results]
+    counts = {status: statuses.count(status) for status in _MARKS if status in statuses}
+    broken = next((result for result in results if result.verdict.status == "broken"), None)
+    words = ", ".join(
+        f"{count} {status}{'s' * (status == 'warning' and count > 1)}"
+        for status, count in counts.items()
+        if status not in ("skipped", "blocked")
+    )
+    if broken is None:
+        head = "No failed check seen" if "unknown" in counts else "No failed check"
+        style = "bold" if "unknown" in counts else "bold green"
+        _print(console, Text(f"{head}: {words} ({seconds:.1f} s)", style=style))
+    else:
+        _print(console, Text(f"First failed check: {broken.check.id}: {broken.verdict.line}", style="bold red"))
+        if broken.verdict.findings and (fix := broken.verdict.findings[0].fix):
+            _print(console, Text(f"  {FIX}: ", style="bold").append(fix, style="not bold"))
+        _print(console, Text(f"  {words} ({seconds:.1f} s)", style="dim"))
+    _print(console, Text())
+
+
+def print_finding(finding: Finding, console: Console, sources: Sequence[str] = ()) -> None:
+    """Print one finding by itself, for ``explain``."""
+    mark, style = _MARKS[{"error": "broken", "warning": "warning", "info": "ok"}[finding.severity]]  # type: ignore[index]
+    _print(console, Text(f"{mark} {finding.message}", style=style))
+    _print_finding_lines(finding, console, shown=finding.message, indent="    ")
+    if sources:
+        _print(console, Text(f"    from  {', '.join(map(_source, sources))}", style="dim"))
+
+
+def _source(source: str) -> str:
+    """Return ``docs/images.md`` as ``seatrial's documentation (images)``: a wheel does not carry the file."""
+    if not source.startswith("docs/"):
+        return source
+    return f"seatrial's documentation ({source.removeprefix('docs/').removesuffix('.md')})"
+
+
+def _print_finding_lines(finding: Finding, console: Console, *, shown: str, indent: str) -> None:
+    """Print cause, evidence and fix. The command is never broken across lines: it is there to be copied."""
+    width = min(WIDTH, console.width)
+    lines = [] if finding.message == shown else [*_wrapped(finding.message, indent, width, "bold")]
+    if finding.cause:
+        lines += _wrapped(finding.cause, f"{indent}{CAUSE} ", width)
+    for piece in (piece for line in finding.evidence for piece in line.splitlines() if piece.strip()):
+        lines += _wrapped(piece, f"{indent}seen  ", width, "dim")
+    if fix := finding.fix:
+        if len(fix) > MAX_COMMAND:  # a shell goes on behind &&, so the lines can be copied
+            fix = fix.replace(" && ", f" &&\n{' ' * len(indent)}      ")
+        lines.append(Text(f"{indent}{FIX}   ", style="bold").append(fix, style="not bold cyan"))
+    for line in (*lines, Text(f"{indent}id    {finding.id}", style="dim")):
+        _print(console, line)
+
+
+def _wrapped(text: str, head: str, width: int, style: str = "", head_style: str = "") -> Iterator[Text]:
+    """Yield the text behind its head, further lines below the text."""
+    pieces = textwrap.wrap(text, max(20, width - len(head)), break_long_words=False, break_on_hyphens=False) or [""]
+    yield Text().append(head, style=head_style or style).append(pieces[0], style=style)
+    for piece in pieces[1:]:
+        yield Text(" " * len(head) + piece, style=style)
+
+
+def _print(console: Console, line: Text) -> None:
+    if not console.encoding.lower().startswith("utf"):
+        line = Text(line.plain.translate(_ASCII).encode("ascii", "replace").decode(), style=line.style)
+    console.print(line, soft_wrap=True, highlight=False)
+
+
+def markdown(content: Mapping[str, Any]) -> str:
+    """Return the report to paste into an issue: problems first, the facts folded below them.
+
+    Args:
+        content: of ``full``, so that names and secrets are gone already.
+    """
+    return "\n".join(_markdown_lines(content)) + "\n"
+
+
+def _markdown_lines(content: Mapping[str, Any]) -> Iterator[str]:
+    checks, facts = content["checks"], content["facts"]
+    system, problems = facts["system"], ("broken", "warning", "unknown")
+    where = f"{system['os_release'].get('PRETTY_NAME', 'Linux')}, kernel {system['kernel']}, {system['machine']}"
+    counts = {status: sum(check["status"] == status for check in checks) for status in ("ok", "skipped", "blocked")}
+    counted = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    names = ", ".join(str(gpu.get("name")) for gpu in facts["nvml"]["gpus"])
+    gpus = names or (f"{len(facts['bus'])} on the PCI bus" if facts["bus"] else "none seen")
+    yield from ("### seatrial doctor", "")
+    yield f"- seatrial {content['seatrial']}, Python {system['python']}, {where}"
+    yield f"- GPUs: {gpus}; driver {facts['driver']['version'] or 'not loaded'}"
+    for name in ("docker", "podman"):
+        yield f"- {name.capitalize()}: {_engine(facts[name])}"
+    yield f"- checks: {counted}; first broken: {content['first_broken'] or 'none'}"
+    for status in problems:
+        for check in checks:
+            if check["status"] == status:
+                yield from _check_markdown(check)
+    yield from _folded("All checks", "text", (f"{c['status']:8} {c['id']:32} {c['line']}" for c in checks))
+    kept = {**facts, "docker": _gpu_facts(facts["docker"]), "podman": _gpu_facts(facts["podman"])}
+    yield from _folded("Facts", "json", json.dumps(kept, indent=1, default=str).splitlines())
+
+
+def _engine(info: Any) -> str:
+    if isinstance(info, Mapping):
+        version = info.get("ServerVersion") or (info.get("version") or {}).get("Version")
+        return str(version or "answers")
+    return str(info or "not installed").splitlines()[0]
+
+
+def _gpu_facts(info: Any) -> Any:
+    """Return an engine's facts that GPUs depend on."""
+    if not isinstance(info, Mapping):
+        return info
+    host = info.get("host")
+    flat = {**info, **{f"host.{key}": value for key, value in host.items()}} if isinstance(host, Mapping) else info
+    return {key: flat[key] for key in _ENGINE_KEYS if key in flat}
+
+
+def _check_markdown(check: Mapping[str, Any]) -> Iterator[str]:
+    yield from ("", f"**{check['status']}: `{check['id']}`** {_escaped(check['line'])}")
+    for finding in check["findings"]:
+        sentences = [finding["message"] if finding["message"] != check["line"] else "", finding.get("cause") or ""]
+        yield from (f"- {_escaped(words)}" for words in sentences if words)
+        evidence = [line for text in finding.get("evidence") or () for line in str(text).splitlines()]
+        yield from _fenced("text", evidence[:40])
+        if finding.get("fix"):
+            yield f"- fix: `{finding['fix']}`"
+
+
+def _fenced(kind: str, lines: Sequence[str]) -> Iterator[str]:
+    """Yield a block that no line of its own can end."""
+    if lines:
+        fence = "`" * max(3, 1 + max((len(line) - len(line.lstrip("`")) for line in lines), default=0))
+        yield from (f"{fence}{kind}", *lines, fence)
+
+
+def _folded(title: str, kind: str, lines: Iterator[str] | Sequence[str]) -> Iterator[str]:
+    yield from ("", f"<details><summary>{title}</summary>", "")
+    yield from _fenced(kind, [line.rstrip() for line in lines])
+    yield from ("", "</details>")
+
+
+def _escaped(text: str) -> str:
+    """Return an engine's text on one line, without markup."""
+    return " ".join(text.split()).replace("<", "&lt;")

@@ -21,7 +21,7 @@ from seatrial.monitor.feed import Feed
 from seatrial.monitor.prometheus import CONTENT_TYPE, Exposition
 from seatrial.monitor.run_list import Projects
 from seatrial.receipt.render.pages import style_sheet
-from seatrial.runs.finalise import finalise
+from seatrial.runs.finish import finalise
 from seatrial.system.host import Host
 from seatrial.web.guard import Guard
 

@@ -21,7 +21,7 @@ from ray.tune import Stopper
 from ray.tune.search import Searcher
 
 from seatrial.errors import EngineError, SeatrialError
-from seatrial.runs.finalise import finalise
+from seatrial.runs.finish import finalise
 from seatrial.runs.store import RunStore
 from seatrial.search.metrics import ending_of
 from seatrial.search.ray_cluster import Needs, check_nodes, connect, needs_of, nodes

@@ -426,9 +426,9 @@ def place(model: nn.Module, device: torch.device) -> None:
 
 def module_kernels(model: nn.Module, precision: Precision, ranks: Ranks) -> ModuleKernels | None:
     """Return the kernels inside of the model, compiled, or None if there are none. The first rank prints which."""
-    from seatrial.train import fused  # torch.fx takes a quarter of a second to import
+    from seatrial.train.module_patches import prepare  # torch.fx takes a quarter of a second to import
 
-    described, found = fused.prepare_module_kernels(model, precision)
+    described, found = prepare(model, precision)
     if ranks.first:
         print(described, flush=True)
     return found

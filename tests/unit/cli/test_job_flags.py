@@ -11,10 +11,9 @@ from fakes import load_job
 from seatrial.cli.typed_job import read_job
 from seatrial.errors import ConfigError
 from seatrial.job.cluster_config import ClusterOptions
-from seatrial.job.config import ConfigFile
 from seatrial.job.flags import FLAGS, OWN, Flag
 from seatrial.job.keys import typed_keys
-from seatrial.job.model import ImageOptions
+from seatrial.job.model import ConfigFile, ImageOptions
 
 OF_THE_FILE = [flag for flag in FLAGS if flag.key not in OWN]
 

@@ -57,7 +57,7 @@ def ground(file: ComposeFile, tmp_path: Path, engine: EngineFacts = HOOK, gpus: 
     for service in file.services.values():
         backend.images.held[service.image] = IMAGE
     asked = GpuRequest.parse(gpus) if gpus else None
-    return ComposeContext(file, job, backend, engine, host, Host({}), asked)
+    return ComposeContext(file, job, backend, engine, host, asked)
 
 
 def plans(ground: ComposeContext, tmp_path: Path, image: ImageFacts = IMAGE) -> dict[str, Plan]:

@@ -17,11 +17,10 @@ import yaml
 
 from fakes import FakeGpu
 from machines import KERNEL, RECORDED, SPEC, UUID, VERSION, FakeHost, HealthGpu, docker_info, healthy, podman_info
-from seatrial.doctor.chain import CHAIN
 from seatrial.doctor.check import Verdict
-from seatrial.doctor.examine import Result, examine
-from seatrial.doctor.facts.cluster import Cluster
-from seatrial.doctor.facts.inspection import InspectionRequest, LookError
+from seatrial.doctor.cluster import Cluster
+from seatrial.doctor.examine import CHAIN, Result, examine
+from seatrial.doctor.inspection import InspectionRequest, LookError
 from seatrial.errors import CommandTimeoutError
 from seatrial.system.command import Completed
 from unit.probe import driver_trees as trees
@@ -41,6 +40,10 @@ def breaks(check: str, finding: str) -> Callable[[Break], Break]:
         return function
 
     return keep
+
+
+def setting(**fields: object) -> Break:
+    return lambda host: [setattr(host, name, value) for name, value in fields.items()]
 
 
 # ------------------------------------------------------------------- hardware
@@ -117,14 +120,8 @@ def blackwell_on_closed_modules(host: FakeHost) -> None:
     host.write("/proc/driver/nvidia/version", closed)
 
 
-@breaks("driver.started", "adapter-init-failed")
-def volta_on_open_modules(host: FakeHost) -> None:
-    host.pci("0000:12:00.0", device="0x1db6")
-
-
-@breaks("driver.opened", "device-node-missing")
-def cannot_open(host: FakeHost) -> None:
-    host.gpus.append(None)
+breaks("driver.started", "adapter-init-failed")(lambda host: host.pci("0000:12:00.0", device="0x1db6"))
+breaks("driver.opened", "device-node-missing")(lambda host: host.gpus.append(None))
 
 
 @breaks("driver.opened", "gpu-lost")
@@ -133,9 +130,7 @@ def lost(host: FakeHost) -> None:
     host.gpus.append(HealthGpu(uuid="GPU-2", minor=1, lost=True))
 
 
-@breaks("driver.fabric", "fabric-manager-not-ready")
-def fabric_in_progress(host: FakeHost) -> None:
-    host.gpu(fabric=(2, 0))
+breaks("driver.fabric", "fabric-manager-not-ready")(lambda host: host.gpu(fabric=(2, 0)))
 
 
 @breaks("driver.fabric", "fabric-manager-not-ready")
@@ -144,24 +139,10 @@ def fabric_manager_off(host: FakeHost) -> None:
     host.answer("systemctl", "is-active", "nvidia-fabricmanager", stdout="inactive\n", exit_code=3)
 
 
-@breaks("driver.compute-mode", "compute-mode-exclusive")
-def prohibited(host: FakeHost) -> None:
-    host.gpu(compute_mode=2)
-
-
-@breaks("driver.mig", "mig-no-instances")
-def mig_empty(host: FakeHost) -> None:
-    host.gpu(mig_mode=(1, 1))
-
-
-@breaks("driver.mig", "mig-mode-pending")
-def mig_pending(host: FakeHost) -> None:
-    host.gpu(mig_mode=(0, 1))
-
-
-@breaks("driver.memory", "gpu-memory-held")
-def orphan(host: FakeHost) -> None:
-    host.gpu(memory_used_bytes=60 * 2**30, processes=[])
+breaks("driver.compute-mode", "compute-mode-exclusive")(lambda host: host.gpu(compute_mode=2))
+breaks("driver.mig", "mig-no-instances")(lambda host: host.gpu(mig_mode=(1, 1)))
+breaks("driver.mig", "mig-mode-pending")(lambda host: host.gpu(mig_mode=(0, 1)))
+breaks("driver.memory", "gpu-memory-held")(lambda host: host.gpu(memory_used_bytes=60 * 2**30, processes=[]))
 
 
 @breaks("driver.settings", "persistence-off")
@@ -294,9 +275,9 @@ def docker_hangs(host: FakeHost) -> None:
     host.docker = CommandTimeoutError(said, argv=["docker", "info"], exit_code_of_command=-9, stderr="")
 
 
-@breaks("engine.docker", "docker-is-podman")
-def docker_is_podman(host: FakeHost) -> None:
-    host.docker = Completed(("docker", "info"), 0, json.dumps(podman_info(), indent=2), "")
+breaks("engine.docker", "docker-is-podman")(
+    setting(docker=Completed(("docker", "info"), 0, json.dumps(podman_info(), indent=2), ""))
+)
 
 
 @breaks("engine.docker", "docker-is-podman")
@@ -317,9 +298,7 @@ def docker_client_too_new(host: FakeHost) -> None:
     host.docker = Completed(("docker", "info"), 1, "", said)
 
 
-@breaks("engine.docker", "engine-down")
-def docker_babbles(host: FakeHost) -> None:
-    host.docker = Completed(("docker", "info"), 0, "{not json", "")
+breaks("engine.docker", "engine-down")(setting(docker=Completed(("docker", "info"), 0, "{not json", "")))
 
 
 @breaks("engine.docker", "engine-permission")
@@ -328,24 +307,12 @@ def docker_forbidden(host: FakeHost) -> None:
     host.docker = Completed(("docker", "info"), 1, "", said)
 
 
-@breaks("engine.docker", "engine-missing")
-def docker_missing(host: FakeHost) -> None:
-    host.docker, host.on = None, "docker"
-
-
-@breaks("engine.parts", "engine-part-missing")
-def no_runc(host: FakeHost) -> None:
-    host.docker = docker_info(RuncCommit={"ID": "N/A", "Expected": "N/A"})
-
-
-@breaks("engine.podman", "engine-missing")
-def podman_missing(host: FakeHost) -> None:
-    host.on = "podman"
-
-
-@breaks("engine.podman", "engine-down")
-def podman_broken(host: FakeHost) -> None:
-    host.docker, host.podman = None, Completed(("podman", "info"), 125, "", "Error: mkdir /run/libpod: no space")
+breaks("engine.docker", "engine-missing")(setting(docker=None, on="docker"))
+breaks("engine.parts", "engine-part-missing")(setting(docker=docker_info(RuncCommit={"ID": "N/A", "Expected": "N/A"})))
+breaks("engine.podman", "engine-missing")(setting(on="podman"))
+breaks("engine.podman", "engine-down")(
+    setting(docker=None, podman=Completed(("podman", "info"), 125, "", "Error: mkdir /run/libpod: no space"))
+)
 
 
 @breaks("engine.podman", "engine-permission")
@@ -368,9 +335,7 @@ def podman_without_subids(host: FakeHost) -> None:
     host.docker, host.podman = None, info
 
 
-@breaks("engine.any", "engine-missing")
-def no_engine(host: FakeHost) -> None:
-    host.docker = None
+breaks("engine.any", "engine-missing")(setting(docker=None))
 
 
 @breaks("engine.desktop", "docker-desktop-context")
@@ -383,9 +348,7 @@ def snap(host: FakeHost) -> None:
     host.docker = docker_info(DockerRootDir="/var/snap/docker/common/var-lib-docker", Runtimes={"runc": {}})
 
 
-@breaks("engine.runtimes", "runtime-unknown")
-def runtime_without_program(host: FakeHost) -> None:
-    host.remove("/usr/bin/nvidia-container-runtime")
+breaks("engine.runtimes", "runtime-unknown")(lambda host: host.remove("/usr/bin/nvidia-container-runtime"))
 
 
 # -------------------------------------------------------------------- toolkit
@@ -400,11 +363,9 @@ def without_toolkit(host: FakeHost) -> None:
 
 
 breaks("toolkit.installed", "toolkit-missing")(without_toolkit)
-
-
-@breaks("toolkit.daemon-json", "daemon-json-invalid")
-def torn_daemon_json(host: FakeHost) -> None:
-    host.write("/etc/docker/daemon.json", '{"features": {"cdi": true},}\n')
+breaks("toolkit.daemon-json", "daemon-json-invalid")(
+    lambda host: host.write("/etc/docker/daemon.json", '{"features": {"cdi": true},}\n')
+)
 
 
 @breaks("toolkit.runtime", "runtime-unknown")
@@ -425,14 +386,10 @@ def features_dropped(host: FakeHost) -> None:
     host.write("/etc/docker/daemon.json", '{"features": {"cdi": true}}')
 
 
-@breaks("toolkit.vendor", "cdi-no-vendor")
-def gpus_through_cdi_without_a_spec(host: FakeHost) -> None:
-    host.docker = docker_info(ServerVersion="29.2.0", **NO_TOOLKIT)
-
-
-@breaks("toolkit.cgroups", "no-cgroups-rootful")
-def no_cgroups(host: FakeHost) -> None:
-    host.write("/etc/nvidia-container-runtime/config.toml", "[nvidia-container-cli]\nno-cgroups = true\n")
+breaks("toolkit.vendor", "cdi-no-vendor")(setting(docker=docker_info(ServerVersion="29.2.0", **NO_TOOLKIT)))
+breaks("toolkit.cgroups", "no-cgroups-rootful")(
+    lambda host: host.write("/etc/nvidia-container-runtime/config.toml", "[nvidia-container-cli]\nno-cgroups = true\n")
+)
 
 
 @breaks("toolkit.cgroups", "no-cgroups-rootless")
@@ -446,9 +403,11 @@ def systemd_reload(host: FakeHost) -> None:
     host.docker = docker_info(CgroupDriver="systemd")
 
 
-@breaks("toolkit.version", "toolkit-vulnerable")
-def old_toolkit(host: FakeHost) -> None:
-    host.answer("nvidia-ctk", "--version", stdout="NVIDIA Container Toolkit CLI version 1.17.7\ncommit: x\n")
+breaks("toolkit.version", "toolkit-vulnerable")(
+    lambda host: host.answer(
+        "nvidia-ctk", "--version", stdout="NVIDIA Container Toolkit CLI version 1.17.7\ncommit: x\n"
+    )
+)
 
 
 @breaks("toolkit.apt", "toolkit-apt-sources")
@@ -458,9 +417,7 @@ def two_lists(host: FakeHost) -> None:
     host.write("/etc/apt/sources.list.d/libnvidia-container.list", line)
 
 
-@breaks("toolkit.apt", "toolkit-apt-sources")
-def key_of_apt_key(host: FakeHost) -> None:
-    host.write("/etc/apt/trusted.gpg.d/nvidia.gpg")
+breaks("toolkit.apt", "toolkit-apt-sources")(lambda host: host.write("/etc/apt/trusted.gpg.d/nvidia.gpg"))
 
 
 # ------------------------------------------------------------------------ CDI
@@ -547,9 +504,7 @@ def executable(host: FakeHost, path: str) -> None:
     host.machine().here(path).chmod(0o755)
 
 
-@breaks("cdi.fresh", "cdi-spec-stale")
-def program_of_a_hook_removed(host: FakeHost) -> None:
-    spec_with_hooks(host, "/usr/bin/nvidia-cdi-hook")
+breaks("cdi.fresh", "cdi-spec-stale")(lambda host: spec_with_hooks(host, "/usr/bin/nvidia-cdi-hook"))
 
 
 @breaks("cdi.fresh", "cdi-spec-stale")
@@ -585,14 +540,10 @@ def image(host: FakeHost, **env: str) -> None:
     host.image = replace(host.image, env=env)
 
 
-@breaks("image.present", "subject-missing")
-def no_such_container(host: FakeHost) -> None:
-    host.request = InspectionRequest(container="gone")
-
-
-@breaks("image.requires", "image-requires-newer-driver")
-def image_of_a_newer_cuda(host: FakeHost) -> None:
-    image(host, NVIDIA_REQUIRE_CUDA="cuda>=13.2 brand=geforce,driver>=590,driver<591")
+breaks("image.present", "subject-missing")(setting(request=InspectionRequest(container="gone")))
+breaks("image.requires", "image-requires-newer-driver")(
+    lambda host: image(host, NVIDIA_REQUIRE_CUDA="cuda>=13.2 brand=geforce,driver>=590,driver<591")
+)
 
 
 @breaks("image.variables", "nvidia-visible-devices")
@@ -600,14 +551,10 @@ def void(host: FakeHost) -> None:
     image(host, NVIDIA_VISIBLE_DEVICES="void")
 
 
-@breaks("image.variables", "capabilities-lack-compute")
-def utility_alone(host: FakeHost) -> None:
-    image(host, NVIDIA_DRIVER_CAPABILITIES="utility,graphics")
-
-
-@breaks("image.variables", "cuda-visible-devices")
-def all_is_no_device(host: FakeHost) -> None:
-    image(host, CUDA_VISIBLE_DEVICES="all")
+breaks("image.variables", "capabilities-lack-compute")(
+    lambda host: image(host, NVIDIA_DRIVER_CAPABILITIES="utility,graphics")
+)
+breaks("image.variables", "cuda-visible-devices")(lambda host: image(host, CUDA_VISIBLE_DEVICES="all"))
 
 
 @breaks("image.python", "program-not-there")
@@ -646,14 +593,12 @@ def no_way_in(host: FakeHost) -> None:
     )
 
 
-@breaks("container.starts", "subject-does-not-start")
-def does_not_start(host: FakeHost) -> None:
-    host.live = LookError("Docker could not start the container: exit code 127", "sh: not found")
-
-
-@breaks("container.starts", "toolkit-missing")
-def engine_refuses(host: FakeHost) -> None:
-    host.live = LookError("refused", 'could not select device driver "" with capabilities: [[gpu]].')
+breaks("container.starts", "subject-does-not-start")(
+    setting(live=LookError("Docker could not start the container: exit code 127", "sh: not found"))
+)
+breaks("container.starts", "toolkit-missing")(
+    setting(live=LookError("refused", 'could not select device driver "" with capabilities: [[gpu]].'))
+)
 
 
 def blind(host: FakeHost, cu_init: int | None, *, libcuda: bool = True, **facts: object) -> None:
@@ -665,45 +610,20 @@ def blind(host: FakeHost, cu_init: int | None, *, libcuda: bool = True, **facts:
     host.live.update(facts)
 
 
-@breaks("container.gpus", "device-nodes-missing")
-def gpus_flag_ignored(host: FakeHost) -> None:
-    blind(host, None, libcuda=False, device_nodes=[])
-
-
-@breaks("container.gpus", "device-node-missing")
-def node_withheld(host: FakeHost) -> None:
-    blind(host, 100, device_nodes=["nvidiactl", "nvidia-uvm"])
-
-
-@breaks("container.gpus", "uvm-node-missing")
-def uvm_withheld(host: FakeHost) -> None:
-    blind(host, 999, device_nodes=["nvidiactl", "nvidia0"])
-
-
-@breaks("container.gpus", "libcuda-missing")
-def libcuda_hidden(host: FakeHost) -> None:
-    blind(host, None, libcuda=False)
-
-
-@breaks("container.gpus", "nvidia-visible-devices")
-def void_at_run_time(host: FakeHost) -> None:
-    blind(host, None, libcuda=False, device_nodes=[], env={"NVIDIA_VISIBLE_DEVICES": "void"})
-
-
-@breaks("container.gpus", "capabilities-lack-compute")
-def utility_at_run_time(host: FakeHost) -> None:
-    blind(host, None, libcuda=False, env={"NVIDIA_DRIVER_CAPABILITIES": "utility"})
-
-
-@breaks("container.gpus", "cuda-visible-devices")
-def wrong_index(host: FakeHost) -> None:
-    blind(host, 100, env={"CUDA_VISIBLE_DEVICES": "7"})
-
-
-@breaks("container.gpus", "mig-no-instances")
-def mig_inside(host: FakeHost) -> None:
-    assert isinstance(host.live, dict)
-    blind(host, 100, nvml={**host.live["nvml"], "mig_enabled": True})
+breaks("container.gpus", "device-nodes-missing")(lambda host: blind(host, None, libcuda=False, device_nodes=[]))
+breaks("container.gpus", "device-node-missing")(lambda host: blind(host, 100, device_nodes=["nvidiactl", "nvidia-uvm"]))
+breaks("container.gpus", "uvm-node-missing")(lambda host: blind(host, 999, device_nodes=["nvidiactl", "nvidia0"]))
+breaks("container.gpus", "libcuda-missing")(lambda host: blind(host, None, libcuda=False))
+breaks("container.gpus", "nvidia-visible-devices")(
+    lambda host: blind(host, None, libcuda=False, device_nodes=[], env={"NVIDIA_VISIBLE_DEVICES": "void"})
+)
+breaks("container.gpus", "capabilities-lack-compute")(
+    lambda host: blind(host, None, libcuda=False, env={"NVIDIA_DRIVER_CAPABILITIES": "utility"})
+)
+breaks("container.gpus", "cuda-visible-devices")(lambda host: blind(host, 100, env={"CUDA_VISIBLE_DEVICES": "7"}))
+breaks("container.gpus", "mig-no-instances")(
+    lambda host: blind(host, 100, nvml={**host.live["nvml"], "mig_enabled": True})
+)
 
 
 @breaks("container.gpus", "gpus-missing")
@@ -720,9 +640,7 @@ def another_gpu(host: FakeHost) -> None:
     host.live["cuda"]["visible"][0]["uuid"] = "GPU-ffffffff-0000-0000-0000-000000000000"
 
 
-@breaks("container.gpus", "gpus-unusable")
-def no_reason(host: FakeHost) -> None:
-    blind(host, 1)
+breaks("container.gpus", "gpus-unusable")(lambda host: blind(host, 1))
 
 
 def kernel_fails(host: FakeHost, error: str) -> None:
@@ -785,9 +703,7 @@ def torch(host: FakeHost, version: str | None, cuda: str | None) -> None:
     host.still["torch"] = {"version": version, "cuda": cuda}
 
 
-@breaks("framework.torch-build", "torch-cpu-only")
-def cpu_wheel(host: FakeHost) -> None:
-    torch(host, "2.11.0+cpu", None)
+breaks("framework.torch-build", "torch-cpu-only")(lambda host: torch(host, "2.11.0+cpu", None))
 
 
 @breaks("framework.driver", "driver-too-old")
@@ -851,9 +767,7 @@ def collective(host: FakeHost, **result: object) -> None:
     host.collective = {"ok": False, "hung": False, "seconds": 20.0, "error": "", **result}
 
 
-@breaks("framework.collective", "nccl-timeout")
-def collective_hangs(host: FakeHost) -> None:
-    collective(host, hung=True, without_p2p={"ok": True})
+breaks("framework.collective", "nccl-timeout")(lambda host: collective(host, hung=True, without_p2p={"ok": True}))
 
 
 @breaks("framework.collective", "nccl-shared-memory")
@@ -862,9 +776,7 @@ def collective_without_shm(host: FakeHost) -> None:
     collective(host, error=said)
 
 
-@breaks("framework.collective", "nccl-error")
-def collective_fails(host: FakeHost) -> None:
-    collective(host, error="something else")
+breaks("framework.collective", "nccl-error")(lambda host: collective(host, error="something else"))
 
 
 # ----------------------------------------------------------------- kubernetes
@@ -905,29 +817,19 @@ def dead_cluster(host: FakeHost) -> None:
     host.write("/home/u/.kube/config", yaml.safe_dump(text))
 
 
-@breaks("kubernetes.nodes", "k8s-no-gpu-resource")
-def no_plugin(host: FakeHost) -> None:
-    cluster(host, nodes=[node(0)])
-
-
-@breaks("kubernetes.nodes", "k8s-plugin-sees-no-gpu")
-def blind_plugin(host: FakeHost) -> None:
-    cluster(host, nodes=[node(0)], pods=[pod("nvidia-device-plugin-x7", gpus=0)])
-
-
-@breaks("kubernetes.healthy", "k8s-gpu-unhealthy")
-def sick_gpu(host: FakeHost) -> None:
-    cluster(host, nodes=[node(8, 7)])
-
-
-@breaks("kubernetes.free", "k8s-insufficient-gpus")
-def all_taken(host: FakeHost) -> None:
-    cluster(host, pods=[pod(gpus=8), pod("waits", gpus=1, on=None)])
-
-
-@breaks("kubernetes.runtime-class", "k8s-runtime-missing")
-def unknown_handler(host: FakeHost) -> None:
-    cluster(host, events=[{"message": 'failed to get sandbox runtime: no runtime for "nvidia" is configured'}])
+breaks("kubernetes.nodes", "k8s-no-gpu-resource")(lambda host: cluster(host, nodes=[node(0)]))
+breaks("kubernetes.nodes", "k8s-plugin-sees-no-gpu")(
+    lambda host: cluster(host, nodes=[node(0)], pods=[pod("nvidia-device-plugin-x7", gpus=0)])
+)
+breaks("kubernetes.healthy", "k8s-gpu-unhealthy")(lambda host: cluster(host, nodes=[node(8, 7)]))
+breaks("kubernetes.free", "k8s-insufficient-gpus")(
+    lambda host: cluster(host, pods=[pod(gpus=8), pod("waits", gpus=1, on=None)])
+)
+breaks("kubernetes.runtime-class", "k8s-runtime-missing")(
+    lambda host: cluster(
+        host, events=[{"message": 'failed to get sandbox runtime: no runtime for "nvidia" is configured'}]
+    )
+)
 
 
 @breaks("kubernetes.images", "k8s-image-pull")

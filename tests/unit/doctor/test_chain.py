@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from machines import FakeHost, healthy
-from seatrial.doctor import chain, examine, report
-from seatrial.doctor.chain import CHAIN, Layer
-from seatrial.doctor.check import Check, Verdict, ok
-from seatrial.doctor.examine import Result
-from seatrial.doctor.facts.inspection import LookError
-from seatrial.doctor.facts.machine import Machine
+from seatrial.doctor import examine, report
+from seatrial.doctor.check import Check, Layer, Verdict, ok
+from seatrial.doctor.examine import CHAIN, Result
+from seatrial.doctor.inspection import LookError
+from seatrial.doctor.machine import Machine
 from seatrial.findings.catalogue import by_id
 from seatrial.system.host import Host
 
@@ -89,7 +88,7 @@ def test_ids_layers_needs_and_findings_fit_together() -> None:
 
 
 def a_layer(*checks: Check) -> list[Layer]:
-    return [Layer("other", "Other", checks)]
+    return [Layer("other", "Other", list(checks))]
 
 
 def test_a_crash_is_a_finding_and_no_green(host: FakeHost) -> None:
@@ -135,9 +134,9 @@ def third_party(monkeypatch: pytest.MonkeyPatch, loads: object) -> list[Check]:
                 raise loads
             return loads
 
-    entry = Entry("theirs", "their_package.checks", chain.ENTRY_POINTS)
-    monkeypatch.setattr(chain, "entry_points", lambda group: [entry])
-    layers = chain.with_third_party()
+    entry = Entry("theirs", "their_package.checks", examine.ENTRY_POINTS)
+    monkeypatch.setattr(examine, "entry_points", lambda group: [entry])
+    layers = examine.with_third_party()
     assert layers[: len(CHAIN)] == CHAIN
     return list(layers[-1].checks)
 
@@ -167,7 +166,7 @@ def test_other_packages_replace_nothing_and_fail_aloud(
 
 def test_a_broken_contract_asks_the_host_part(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
     host.remove("/dev/nvidia-uvm")
-    monkeypatch.setattr(examine, "Machine", lambda environ: host.machine())
+    monkeypatch.setattr(examine, "Machine", lambda _: host.machine())
     finding = examine.first_broken(Host({}))
     assert finding is not None and finding.id == "uvm-node-missing"
     assert not any(words[1:2] == ("run",) for words in host.asked)  # no container was started for it
@@ -176,7 +175,7 @@ def test_a_broken_contract_asks_the_host_part(host: FakeHost, monkeypatch: pytes
 def test_a_process_of_this_machine_is_not_told_to_install_an_engine(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(examine, "Machine", lambda environ: host.machine())
+    monkeypatch.setattr(examine, "Machine", lambda _: host.machine())
     host.docker = None
     assert "No working container engine" in examine.second_opinion(Host({}))
     assert "look at the script" in examine.second_opinion(Host({}), in_container=False)

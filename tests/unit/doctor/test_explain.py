@@ -21,7 +21,6 @@ PRINTED = {
     "│ Missing argument 'ckpt'.                    │": "arguments-missing",
     "│ No such option: --epoch (Possible options: --epochs) │": "arguments-unknown",
     "│ No such command 'fitt'. Did you mean 'fit'? │": "command-missing",
-    "2026-11-23T10:00:00.000Z stderr F torch.OutOfMemoryError: CUDA out of mem": "cuda-out-of-memory",
     "RuntimeError: unable to open shared memory object </torch_7_1_0> in read-write mode: No space left on dev": (
         "shared-memory-too-small"
     ),
@@ -29,170 +28,36 @@ PRINTED = {
         "too-many-open-files"
     ),
     "RuntimeError: CUDA error: misaligned addr": "illegal-memory-access",
-    'Normal   BackOff    10s (x2 over 40s)  kubelet  Back-off pulling image "ghcr.io/me/x:latest"': "k8s-image-pull",
     "exec /usr/local/bin/python: exec format err": "other-processor",
     "UserWarning: CUDA initialization: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet init": (
         "fabric-manager-not-ready"
     ),
-    "t-0:88:301 [2] include/shmutils.h:74 NCCL WARN Error: failed to extend /dev/shm/nccl-Fh3zT1 to 9637892 bytes": (
-        "nccl-shared-memory"
-    ),
-    "RuntimeError: cuDNN version incompatibility: PyTorch was compiled  against (9, 1, 0) but found (8, 9, 7).": (
-        "cudnn-versions"
-    ),
     "[2/8] RuntimeError: CUDA error: invalid device ord": "invalid-device-ordinal",
-    "[rank0]: Cuda failure 2 'out of memory'": "cuda-out-of-memory",
-    "x-1 | ggml_backend_cuda_buffer_type_alloc_buffer: on device 0: cudaMalloc failed: out of memory": (
-        "cuda-out-of-memory"
-    ),
     "ValueError: Free memory on device (3.2/79.1 GiB) on startup is less than desired GPU memory utilization (0.9, 7": (
         "gpu-memory-held"
     ),
     "python3[4411]: segfault at 0 ip 00007f1e2c3d sp 00007ffd error 4 in libtorch_cuda.so": "process-crashed",
-    "ImportError: libtorch_cuda.so: cannot open shared object file: No such fi": "torch-library-missing",
-    "MissingCUDAException: CUDA_HOME does not exist, unable to compile CUDA op(s)": "cuda-toolkit-missing",
-    "ValueError: Bfloat16 is only supported on GPUs with compute capability of at least 8.0. Your": (
-        "bf16-not-on-this-gpu"
-    ),
     "retrieving ncclUniqueId by key '0', but store->get('0') got error: Connection reset by pe": "peer-gone",
-    "[12.3] NVRM: The NVIDIA probe routine was not called for 1 device(s).": "gpu-held-by-another-driver",
-    'unable to start container process: exec: "nvidia-smi": executable file not found in $PATH': "nvidia-smi-not-there",
-    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.": "driver-not-loaded",
-    "nvidia-container-cli: initialization error: nvml error: driver not loaded": "driver-not-loaded",
-    "modprobe: ERROR: could not insert 'nvidia': Key was rejected by service": "driver-not-signed",
-    "modprobe: ERROR: could not insert 'nvidia': Required key not available": "driver-not-signed",
     "NVRM: GPU 0000:01:00.0 is already bound to nouveau.": "nouveau-bound",
-    "No devices were found": "adapter-init-failed",
-    "NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x22:0x56:894)": "adapter-init-failed",
-    "Failed to initialize NVML: Driver/library version mismatch": "driver-library-mismatch",
-    "nvidia-container-cli: nvml error: driver/library version mismatch": "driver-library-mismatch",
-    "NVRM: API mismatch: the client has the version 590.48, but this kernel module has": "driver-library-mismatch",
-    "Unable to determine the device handle for GPU 0000:17:00.0: GPU is lost.": "gpu-lost",
-    "NVRM: Xid (PCI:0000:17:00): 79, pid=1, GPU has fallen off the bus.": "gpu-lost",
-    "Error 802: system not yet initialized": "fabric-manager-not-ready",
-    "UserWarning: CUDA initialization: CUDA unknown error - this may be due to an incorrectly set up environment, e.g."
-    " changing env variable CUDA_VISIBLE_DEVICES after program start.": "cuda-unknown-error",
-    "failed call to cuInit: UNKNOWN ERROR (303)": "cuda-unknown-error",
-    "cuInit(0) failed -> CUDA_ERROR_UNKNOWN": "cuda-unknown-error",
-    'Error response from daemon: could not select device driver "" with capabilities: [[gpu]]': "toolkit-missing",
-    'could not select device driver "nvidia" with capabilities: [[gpu]]': "toolkit-missing",
-    "Error response from daemon: unknown or invalid runtime name: nvidia.": "runtime-unknown",
-    "docker: Error response from daemon: Unknown runtime specified nvidia.": "runtime-unknown",
-    "failed to discover GPU vendor from CDI: no known GPU vendor found": "cdi-no-vendor",
-    "AMD CDI spec not found": "cdi-no-vendor",
     "CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=all": "cdi-unresolvable",
-    'could not select device driver "cdi" with capabilities: []': "cdi-off",
     'failed to stat CDI host device "/dev/nvidia-modeset": no such file or directory': "cdi-spec-stale",
-    "Failed to initialize NVML: Unknown Error": "device-access-lost",
-    "nvidia-container-cli: mount error: failed to add device rules: unable to find any existing device filters attached"
-    " to the cgroup: bpf_prog_query(BPF_CGROUP_DEVICE) failed: operation not permitted": "no-cgroups-rootless",
-    "Failed to initialize NVML: Insufficient Permissions": "device-permission",
-    "nvidia-container-cli: initialization error: load library failed: libnvidia-ml.so.1: cannot open shared object"
-    " file: no such file or directory": "nvml-library-missing",
-    "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8, please update your driver to a newer"
-    " version, or use an earlier cuda container": "image-requires-newer-driver",
-    "nvidia-container-cli: mount error: file creation failed: /var/lib/docker/overlay2/x/usr/lib/x86_64-linux-gnu"
-    "/libnvidia-ml.so.1: file exists": "driver-libraries-in-image",
-    "nvidia-container-cli: mount error: stat failed: /usr/lib/wsl/lib/libcuda.so.1: no such file": "wsl-libcuda",
-    "E: Conflicting values set for option Signed-By regarding source https://nvidia.github.io/libnvidia-container/stable"
-    "/deb/amd64/ /: /usr/share/keyrings/x.gpg != ": "toolkit-apt-sources",
-    "The following signatures couldn't be verified: NO_PUBKEY DDCAE044F796ECB0": "toolkit-apt-sources",
-    "RuntimeError: No CUDA GPUs are available": "no-cuda-device",
-    "CUDA error: no CUDA-capable device is detected": "no-cuda-device",
-    "RuntimeError: Found no NVIDIA driver on your system. Please check": "no-cuda-device",
-    "AssertionError: Torch not compiled with CUDA enabled": "torch-cpu-only",
-    "The NVIDIA driver on your system is too old (found version 12020). Please update": "driver-too-old",
-    "RuntimeError: CUDA error: no kernel image is available for execution on the device": "no-kernel-image",
     "NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current PyTorch installation.": (
         "no-kernel-image"
     ),
-    "Error 804: forward compatibility was attempted on non supported HW": "forward-compatibility",
-    "cuDNN error: CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH": "cudnn-versions",
-    "Could not load library libcudnn_cnn_infer.so.8. Error: libcuda.so: cannot open": "cudnn-versions",
     "Loaded runtime CuDNN library: 8.0.5 but source was compiled with: 8.1.0.": "cudnn-versions",
-    "Could not find cuda drivers on your machine, GPU will not be used.": "tensorflow-no-gpu",
-    "Cannot dlopen some GPU libraries. Please make sure the missing libraries": "tensorflow-without-cuda",
-    "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).": (
-        "shared-memory-too-small"
-    ),
-    "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Bus error.": "shared-memory-too-small",
-    "NCCL WARN Call to posix_fallocate failed : No space left on device": "nccl-shared-memory",
-    "NCCL WARN Error while creating shared memory segment /dev/shm/nccl-zX1 (size 9637888), error: No space left on"
-    " device (28)": "nccl-shared-memory",
-    "[rank0]: ncclSystemError: System call (e.g. socket, malloc) or external library call failed": "nccl-system-error",
-    "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE": "nccl-timeout",
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB.": "cuda-out-of-memory",
-    "RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable": "compute-mode-exclusive",
     "0/4 nodes are available: 4 Insufficient nvidia.com/gpu.": "k8s-insufficient-gpus",
-    "Incompatible strategy detected auto": "k8s-plugin-sees-no-gpu",
-    "No devices found. Waiting indefinitely.": "k8s-plugin-sees-no-gpu",
-    "error starting plugins: invalid device discovery strategy": "k8s-plugin-sees-no-gpu",
-    'Failed to create pod sandbox: failed to get sandbox runtime: no runtime for "nvidia" is configured': (
-        "k8s-runtime-missing"
-    ),
-    "Allocate failed due to no healthy devices present; cannot allocate unhealthy devices nvidia.com/gpu": (
-        "k8s-gpu-unhealthy"
-    ),
-    "Warning  Failed  Error: ImagePullBackOff": "k8s-image-pull",
-    "NCCL WARN Failed to open libibverbs.so[.1]": "ib-library-missing",
-    "n1:80744:80744 [1] transport/net_ib.cc:149 NCCL WARN NET/IB : Unable to open device mlx5_9": "ib-device-closed",
     "[4] ib_plugin.c:1673 NCCL WARN NET/IB: Got completion from peer 10.0.1.23<34696> with status=12 opcode=0": (
         "ib-not-reached"
     ),
-    "[0] ib_plugin.c:1075 NCCL WARN NET/IB : Got completion from peer 172.21.17.89<38536> with error 5, opcode 48": (
-        "peer-gone"
-    ),
-    "n1:31337:31502 [0] NCCL WARN NET/IB : Got async event : port error": "ib-link-down",
-    "[0] misc/ibvwrap.cc:182 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Invalid argument": "locked-memory",
-    "UCX  ERROR mlx5_0: ibv_create_cq() failed: Cannot allocate memory": "locked-memory",
     "gpu46:78367:78492 [0] transport/nvls.cc:244 NCCL WARN Cuda failure 1 'invalid argument'": "nvls-failed",
-    "NVRM: Xid (PCI:0000:dc:00): 45, pid=18, name=python3, Ch 00000001 caused by previous Xid 149": "nvlink-xid",
     "NVRM: Xid (PCI:0000:9b:00): 94, pid=1234, name=python3, Contained ECC error": "xid-of-the-hardware",
-    "NVRM: Xid (PCI:0018:01:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2)": "gpu-xid",
-    "CUDA_ERROR_CONTAINED: Invalid access of peer GPU memory over nvlink or a hardware error": "gpu-lost",
-    "nvidia-container-cli: initialization error: change root failed: no such file or directory": "toolkit-root",
-    "nvidia-container-cli: mount error: write error: /sys/fs/cgroup/devices/docker/fc84/devices.allow: operation not"
-    " permitted: unknown.": "no-cgroups-rootless",
-    "fork/exec /usr/bin/nvidia-container-runtime: no such file or directory: unknown": "toolkit-missing",
-    "panic: More than one MIG device type present on node": "k8s-mig-mixed",
-    "  Warning  BackOff  9s (x7 over 7s)  kubelet  Back-off restarting failed container main in pod train-0_ml(e5d)": (
-        "k8s-container-ends"
-    ),
-    "sbatch: error: Batch job submission failed: Invalid generic resource (gres) specification": "slurm-gres",
     "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy": "slurm-refused",
     "slurmstepd: error: execve(): torchrun: No such file or directory": "slurm-no-program",
-    "mpirun has detected an attempt to run as root.": "mpi-as-root",
     "[c6a464409f2b:40139] Read -1, expected 131072, errno = 1": "mpi-copy-forbidden",
-    "59.81   - nothing provides __cuda needed by pytorch-2.1": "conda-wants-a-gpu",
-    "E: Unable to correct problems, you have held broken packages.": "debian-conflict",
-    "huggingface_hub.errors.HfHubHTTPError: 429 Client Error: Too Many Requests for url: https://huggingface.co/api/m"
-    " (Request ID: Root=1-68)": "hub-rate-limit",
-    "requests.exceptions.HTTPError: 401 Client Error: Unauthorized for url: https://huggingface.co/m/resolve/main/c"
-    " (Request ID: Root=1-68)": "gated-download",
-    "pip: 429 Client Error: Too Many Requests for url: https://pypi.org/simple/x": "index-rate-limit",
-    "TypeError: TrainingArguments.__init__() got an unexpected keyword argument 'evaluation_strategy'": (
-        "trainer-argument-renamed"
-    ),
     "TypeError: __init__() got an unexpected keyword argument 'strategy'": "argument-of-another-release",
-    "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -7) local_rank: 0 (pid: 3)": (
-        "shared-memory-too-small"
-    ),
-    "RuntimeError: Triton Error [CUDA]: device kernel image is invalid": "driver-too-old",
-    "RuntimeError: Triton Error [CUDA]: out of memory": "cuda-out-of-memory",
     "RuntimeError: Triton Error [CUDA]: invalid argument": "triton-error",
-    "NCCL operation ncclCommInitRank(&comm, nranks, id, rank) failed: unhandled cuda error": "nccl-error",
-    "*** An error occurred in MPI_Init_thread": "mpi-not-launched",
-    "/.singularity.d/actions/exec: 9: exec: --nv: not found": "apptainer-options",
-    "The node was low on resource: ephemeral-storage. Threshold quantity: 10120387530": "k8s-evicted",
-    "m-2gkd  0/2     ContainerStatusUnknown   1          10m": "k8s-evicted",
-    "RuntimeError: Not compiled with GPU support (nms at ./x/csrc/nms.h:22)": "extension-without-cuda",
-    "RuntimeError: CUDA error: unknown error": "cuda-unknown-error",
     "ImportError: cannot import name 'flash_attn_func' from 'flash_attn' (/x/__init__.py)": "name-of-another-release",
     "ImportError: cannot import name 'np_utils' from 'keras.utils' (/x/__init__.py)": "older-keras",
-    "botocore.exceptions.NoCredentialsError: Unable to locate credentials": "cloud-credentials",
-    "RuntimeError: NCCL error in: ../ProcessGroupNCCL.cpp:957, invalid usage, NCCL version 21.0.3": (
-        "nccl-invalid-usage"
-    ),
     "FileNotFoundError: [Errno 2] No such file or directory: 'out/checkpoint-500/trainer_state.json'": (
         "checkpoint-incomplete"
     ),
@@ -200,9 +65,6 @@ PRINTED = {
     ".connection.HTTPConnection object at 0x7f67>: Failed to resolve 'a' ([Errno -2] Name or service not known)\"))": (
         "name-not-known"
     ),
-    "Error! Bad return status for module build on kernel: 5.15.14-surface (x86_64)": "driver-not-built",
-    "WatchTasksAsync failed for task 3: UNAVAILABLE: failed to connect to all addresses": "store-gone",
-    "4.984  on `torch`, but doesn't declare it as a build dependency. If": "torch-not-there-yet",
 }
 
 

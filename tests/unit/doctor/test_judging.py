@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from machines import docker_info, healthy, podman_info
-from seatrial.doctor import report
+from seatrial.doctor import report, toolkit_install
 from seatrial.doctor.checks.image import meets
 from seatrial.doctor.examine import examine
-from seatrial.doctor.facts import install
 from seatrial.findings.device_code import covers
 
 H200, RTX = ["NVIDIA H200"], ["NVIDIA GeForce RTX 5090"]
@@ -129,7 +128,7 @@ def test_json_has_the_stable_keys(tmp_path: Path) -> None:
 def test_install_steps(tmp_path: Path, os_release: str, words: list[str], not_words: list[str]) -> None:
     host = healthy(tmp_path)
     host.write("/etc/os-release", os_release)
-    steps = install.toolkit_steps(host.machine())
+    steps = toolkit_install.toolkit_steps(host.machine())
     assert all(word in steps for word in words) and not any(word in steps for word in not_words), steps
     if "seatrial" not in steps:
         assert steps.endswith("nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker")
@@ -140,7 +139,7 @@ def test_the_way_off_what_came_before(tmp_path: Path) -> None:
     host.write("/var/lib/dpkg/status", "Package: bash\n\nPackage: nvidia-docker2\nStatus: install ok installed\n")
     host.write("/etc/apt/sources.list.d/nvidia-docker.list", "deb https://nvidia.github.io/nvidia-docker/x /\n")
     host.write("/etc/apt/trusted.gpg.d/nvidia.asc")
-    commands = install.toolkit_steps(host.machine()).split(" && ")
+    commands = toolkit_install.toolkit_steps(host.machine()).split(" && ")
     assert commands[:3] == [
         "sudo apt-get purge -y nvidia-docker2",
         "sudo rm -f /etc/apt/sources.list.d/nvidia-docker.list",
@@ -151,5 +150,5 @@ def test_the_way_off_what_came_before(tmp_path: Path) -> None:
 def test_docker_of_the_snap_is_configured_where_it_reads(tmp_path: Path) -> None:
     host = healthy(tmp_path)
     host.docker = docker_info(DockerRootDir="/var/snap/docker/common/var-lib-docker")
-    steps = install.toolkit_steps(host.machine())
+    steps = toolkit_install.toolkit_steps(host.machine())
     assert "--config=/var/snap/docker/current/config/daemon.json" in steps and "snap restart docker" in steps

@@ -9,7 +9,7 @@ from machines import healthy
 from seatrial import cli
 from seatrial.doctor import report
 from seatrial.doctor.examine import examine
-from seatrial.doctor.report_markdown import markdown
+from seatrial.doctor.report import markdown
 
 
 def test_the_broken_check_comes_first_with_its_fix(tmp_path: Path) -> None:

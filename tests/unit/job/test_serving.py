@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from seatrial.job.serving import CALLED, Serving
+from seatrial.job.tables import CALLED, Serving
 
 USER_CLASS = Path(__file__).parents[3] / "src/seatrial/serve/models/user_class.py"
 

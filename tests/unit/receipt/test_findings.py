@@ -13,8 +13,7 @@ from seatrial.findings.match import match_text
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import Plan
-from seatrial.job.serving import Serving
-from seatrial.job.tuning import Tuning
+from seatrial.job.tables import Serving, Tuning
 from seatrial.receipt.evidence import RunEvidence, gather
 from seatrial.receipt.logs import Output
 from seatrial.receipt.outcome import ExitCause

@@ -10,8 +10,7 @@ import pytest
 
 from seatrial.backends.base import State
 from seatrial.job.model import Criteria
-from seatrial.job.serving import Serving
-from seatrial.job.tuning import Tuning
+from seatrial.job.tables import Serving, Tuning
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.render import html, markdown
 from seatrial.receipt.summary import ending as sentence

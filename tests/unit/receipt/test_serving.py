@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from seatrial.job.model import Target
-from seatrial.job.serving import Serving, Weights
+from seatrial.job.tables import Serving, Weights
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.render import html, markdown, terminal
 from seatrial.receipt.render.svg import MAX_BARS, draw_bars

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from seatrial.job.tuning import Tuning
+from seatrial.job.tables import Tuning
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.render import html, markdown, terminal
 

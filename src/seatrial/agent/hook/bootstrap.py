@@ -9,7 +9,7 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
-from typing import Any, Callable, Dict, List, Set
+from typing import Any, Dict, List, Sequence, Set, Tuple
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = "seatrial_hook"
@@ -31,59 +31,6 @@ KERAS = (
 )
 
 
-def limit_torch(torch: Any) -> None:
-    part("memory_limit").limit_torch(torch)
-
-
-def limit_tensorflow(tensorflow: Any) -> None:
-    part("memory_limit").limit_tensorflow(tensorflow)
-
-
-def limit_jax(xla_client: Any) -> None:
-    part("memory_limit").limit_jax(xla_client)
-
-
-def join_jax(distributed: Any) -> None:
-    part("jax_steps").join_jax(distributed)
-
-
-def change_torch(torch: Any) -> None:
-    if os.environ.get("SEATRIAL_TUNE"):
-        part("changes").begin(torch, os.environ["SEATRIAL_TUNE"])
-
-
-def skip_safetensors(safetensors: Any) -> None:
-    part("undo_journal").skip_safetensors(safetensors)
-
-
-def measure_torch(torch: Any) -> None:
-    part("measure_torch").begin(torch)
-
-
-def dynamo_is_here(dynamo: Any) -> None:
-    part("measure_torch").dynamo_is_here(dynamo)
-
-
-def compiling_is_here(callback: Any) -> None:
-    part("measure_torch").compiling_is_here(callback)
-
-
-def saving_is_here(safetensors: Any) -> None:
-    part("measure_torch").saving_is_here(safetensors)
-
-
-def fsdp_is_here(module: Any) -> None:
-    part("measure_torch").fsdp_is_here(module)
-
-
-def keras_is_here(module: Any) -> None:
-    part("keras_steps").keras_is_here(module)
-
-
-def jax_is_here(monitoring: Any) -> None:
-    part("jax_steps").jax_is_here(monitoring)
-
-
 def part(name: str) -> Any:
     """Import a module of the package in this folder, which is on no path that the script sees."""
     if PACKAGE not in sys.modules:
@@ -96,34 +43,39 @@ def part(name: str) -> Any:
     return importlib.import_module(PACKAGE + "." + name)
 
 
-def wanted() -> Dict[str, List[Callable[[Any], None]]]:
-    """Name of a module → what is done once it has been imported."""
-    found: Dict[str, List[Callable[[Any], None]]] = {}
+def wanted() -> Dict[str, List[Tuple[str, str]]]:
+    """Name of a module → (part of the hook, its function that is given the module once it has been imported)."""
+    found: Dict[str, List[Tuple[str, str]]] = {}
+
+    def add(names: Sequence[str], part: str, function: str) -> None:
+        for name in names:
+            found.setdefault(name, []).append((part, function))
+
     if "SEATRIAL_GPU_MEMORY_BYTES" in os.environ:
-        found = {"torch": [limit_torch], "tensorflow": [limit_tensorflow], "jaxlib.xla_client": [limit_jax]}
-    if "SEATRIAL_TUNE" in os.environ:  # before torch is measured, and that is what was changed
-        found.setdefault("torch", []).append(change_torch)
+        add(["torch"], "memory_limit", "limit_torch")
+        add(["tensorflow"], "memory_limit", "limit_tensorflow")
+        add(["jaxlib.xla_client"], "memory_limit", "limit_jax")
+    if os.environ.get("SEATRIAL_TUNE"):  # before torch is measured, so that the changed script is measured
+        add(["torch"], "changes", "begin")
     if os.environ.get("SEATRIAL_MEASURE_STEPS") == "1":
-        found.setdefault("torch", []).append(measure_torch)
-        found["torch._dynamo.eval_frame"] = [dynamo_is_here]
-        found["torch._dynamo.callback"] = [compiling_is_here]
-        found["safetensors.torch"] = [saving_is_here]
-        for fsdp in FSDP:
-            found[fsdp] = [fsdp_is_here]
-        for keras in KERAS:
-            found[keras] = [keras_is_here]
-        found["jax._src.monitoring"] = [jax_is_here]
+        add(["torch"], "measure_torch", "begin")
+        add(["torch._dynamo.eval_frame"], "measure_torch", "dynamo_is_here")
+        add(["torch._dynamo.callback"], "measure_torch", "compiling_is_here")
+        add(["safetensors.torch"], "measure_torch", "saving_is_here")
+        add(FSDP, "measure_torch", "fsdp_is_here")
+        add(KERAS, "keras_steps", "keras_is_here")
+        add(["jax._src.monitoring"], "jax_steps", "jax_is_here")
         if os.environ.get("SEATRIAL_TRIAL"):
-            found["safetensors.torch"].append(skip_safetensors)
+            add(["safetensors.torch"], "undo_journal", "skip_safetensors")
     if "JAX_PROCESS_ID" in os.environ:
-        found["jax._src.distributed"] = [join_jax]
+        add(["jax._src.distributed"], "jax_steps", "join_jax")
     return found
 
 
 class Finder(importlib.abc.MetaPathFinder):
     """Lets the other finders find a module, and calls its hooks after the module's own code."""
 
-    def __init__(self, hooks: Dict[str, List[Callable[[Any], None]]]) -> None:
+    def __init__(self, hooks: Dict[str, List[Tuple[str, str]]]) -> None:
         self.hooks = hooks
         self.looking_for: Set[str] = set()
 
@@ -141,8 +93,8 @@ class Finder(importlib.abc.MetaPathFinder):
 
             def exec_module(module: Any) -> None:
                 run_module(module)
-                for hook in self.hooks[name]:
-                    hook(module)
+                for part_name, function in self.hooks[name]:
+                    getattr(part(part_name), function)(module)
 
             loader.exec_module = exec_module  # of this one instance: its type, which frameworks look at, stays
         return spec

@@ -96,10 +96,10 @@ _MOST_PLACES = 8
 _TUNABLES = __package__ + ".tunables"
 
 
-def begin(torch: Any, text: str) -> None:
-    """Place what ``text``, a JSON object of changes, asks for. Nothing is raised."""
+def begin(torch: Any) -> None:
+    """Place what $SEATRIAL_TUNE, a JSON object of changes, asks for. Nothing is raised."""
     try:
-        wanted = json.loads(text)
+        wanted = json.loads(os.environ.get("SEATRIAL_TUNE") or "{}")
         if not isinstance(wanted, dict):
             raise ValueError("not an object")
     except ValueError as error:

@@ -12,80 +12,46 @@ from seatrial.common.contract.tunables import BUNDLED, GROUPS
 _REFINED = ("copy", "other", "backward", "optimizer", "sync", "communication")
 
 
-class Anatomy(NamedTuple):
-    """Shares of the step's time, 0 to 1, and what is known of the training.
+class Anatomy:
+    """Shares of a trial's step time, 0 to 1, and the facts of its training.
 
-    gpu_waits: share of marks at which the GPU had nothing left to do; None where nobody looked.
-    workers: of the loader, None where no DataLoader gives the batches. persistent: whether they stay between passes.
-    fused: whether the optimizer is as the script has it. convolutions: whether there are weights of 2-D ones.
-    in_pass: batches in a pass, 0 where that is not known.
+    A number that was not reported is 0: nothing that rests on it is tried.
+
+    Attributes:
+        gpu_waits: share of marks at which the GPU had nothing left to do; None without marks.
+        workers: of the loader; None if no DataLoader gives the batches. in_pass: batches in a pass, 0 if unknown.
     """
 
-    data: float
-    copy: float
-    optimizer: float
-    sync: float
-    communication: float
-    computing: float
-    gpu_waits: Optional[float]
-    workers: Optional[int]
-    persistent: bool
-    in_pass: int
-    pinned: bool
-    device: str
-    dtype: str
-    autocast: Optional[str]
-    optimizer_name: str
-    fused: bool
-    convolutions: bool
-    parallel: Optional[str]
-    compile_s: float
-    cuda_graph: bool
+    def __init__(self, trial: Trial) -> None:
+        facts, window = trial.facts, _dict(trial.anatomy, "window")
+        regions = _refined(trial, window)
+        seconds = sum(regions.values()) or 1.0
+        shares = {name: regions.get(name, 0.0) / seconds for name in ("data", *_REFINED)}
+        self.data, self.copy, self.optimizer = shares["data"], shares["copy"], shares["optimizer"]
+        self.sync, self.communication = shares["sync"], shares["communication"]
+        self.computing = sum(shares[name] for name in ("other", "backward", "sync", "optimizer"))
+        caught = window.get("caught_up")
+        marks = caught if isinstance(caught, list) and len(caught) == 2 and caught[1] else None
+        self.gpu_waits: Optional[float] = marks[0] / marks[1] if marks else None
+        loader = _dict(facts, "loader")
+        self.workers = int(_number(loader.get("workers"))) if isinstance(facts.get("loader"), dict) else None
+        self.persistent, self.pinned = bool(loader.get("persistent_workers")), bool(loader.get("pin_memory"))
+        self.in_pass = int(_number(loader.get("length")))
+        self.device, self.dtype = str(facts.get("device", "")), str(facts.get("parameter_dtype", ""))
+        self.autocast, self.parallel = facts.get("autocast"), facts.get("parallel")
+        self.optimizer_name, self.fused = str(facts.get("optimizer", "")), bool(facts.get("fused"))
+        self.convolutions, self.cuda_graph = bool(facts.get("convolutions")), bool(facts.get("cuda_graph"))
+        self.compile_s = _number(trial.anatomy.get("compile_s"))
 
 
-def anatomy_of(trial: Trial) -> Anatomy:
-    """A number that was not reported is 0: nothing that rests on it is tried."""
-    regions = _refined(trial)
-    seconds = sum(regions.values()) or 1.0
-    shares = {name: spent / seconds for name, spent in regions.items()}
-    window = _dict(trial.anatomy, "window")
-    caught = window.get("caught_up")
-    loader = trial.facts.get("loader")
-    loader = loader if isinstance(loader, dict) else None
-    return Anatomy(
-        data=shares.get("data", 0.0),
-        copy=shares.get("copy", 0.0),
-        optimizer=shares.get("optimizer", 0.0),
-        sync=shares.get("sync", 0.0),
-        communication=shares.get("communication", 0.0),
-        computing=sum(shares.get(name, 0.0) for name in ("other", "backward", "sync", "optimizer")),
-        gpu_waits=caught[0] / caught[1] if isinstance(caught, list) and len(caught) == 2 and caught[1] else None,
-        workers=int(_number(loader.get("workers"))) if loader is not None else None,
-        persistent=bool(loader and loader.get("persistent_workers")),
-        in_pass=int(_number((loader or {}).get("length"))),
-        pinned=bool(loader and loader.get("pin_memory")),
-        device=str(trial.facts.get("device", "")),
-        dtype=str(trial.facts.get("parameter_dtype", "")),
-        autocast=trial.facts.get("autocast"),
-        optimizer_name=str(trial.facts.get("optimizer", "")),
-        fused=bool(trial.facts.get("fused")),
-        convolutions=bool(trial.facts.get("convolutions")),
-        parallel=trial.facts.get("parallel"),
-        compile_s=_number(trial.anatomy.get("compile_s")),
-        cuda_graph=bool(trial.facts.get("cuda_graph")),
-    )
-
-
-def _refined(trial: Trial) -> Dict[str, float]:
-    """The measured steps' regions without evaluation and saving, refined in the windows' proportions."""
+def _refined(trial: Trial, window: Dict[str, Any]) -> Dict[str, float]:
+    """Return the measured steps' regions without evaluation and saving, refined in the windows' proportions."""
     regions = _dict(trial.report or {}, "regions")
     whole = {name: _number(spent) for name, spent in regions.items() if name not in ("evaluation", "checkpoint")}
-    window = _dict(_dict(trial.anatomy, "window"), "regions")
-    fine = {name: _number(window.get(name)) for name in _REFINED}
+    seen = _dict(window, "regions")
+    fine = {name: _number(seen.get(name)) for name in _REFINED}
     fine_s, coarse_s = sum(fine.values()), sum(whole.get(name, 0.0) for name in _REFINED)
-    if not fine_s:
-        return whole
-    return {**whole, **{name: spent * coarse_s / fine_s for name, spent in fine.items()}}
+    return {**whole, **{name: spent * coarse_s / fine_s for name, spent in fine.items()}} if fine_s else whole
 
 
 def _dict(values: Dict[str, Any], key: str) -> Dict[str, Any]:

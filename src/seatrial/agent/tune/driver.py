@@ -8,8 +8,8 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from seatrial.agent.target import become_subreaper
 from seatrial.agent.tune import spec, statistics, trial
-from seatrial.agent.tune.candidates import BESIDE, Candidate, anatomy_of, candidates, with_workers
-from seatrial.agent.tune.fit import Fitting
+from seatrial.agent.tune.candidates import BESIDE, Anatomy, Candidate, candidates, with_workers
+from seatrial.agent.tune.fit import fit_batch
 from seatrial.agent.tune.record import Record, Row, append_report, last_line, refusal
 from seatrial.agent.tune.spec import Spec
 from seatrial.agent.tune.statistics import Standing
@@ -166,7 +166,7 @@ class Driver:
         return 0
 
     def _fit(self) -> int:
-        words = Fitting(self).run()
+        words = fit_batch(self)
         self.record.combination = Row("fit", {}, None, None, "", words)
         self.record.done = True
         print_line(words)
@@ -203,10 +203,7 @@ class Driver:
         rates = statistics.rates(self.standing.warm(self.standing.baselines))
         if rates is None:
             return
-        last = self.standing.baselines[-1]
-        self.record.baseline = Row(
-            "baseline", {}, rates, None, "", "", last.examples_per_s, last.peak_bytes, None, last.places
-        )
+        self.record.baseline = Row.of(self.standing.baselines[-1], "baseline", {}, rates)
         self.record.band = self.standing.band.width if len(self.standing.band.curves) > 1 else None
         self.record.level = self.standing.band.level
         self.record.report()
@@ -217,7 +214,7 @@ class Driver:
     def _greedy(self) -> None:
         cpus = _cpus() // max(1, self.spec.ranks)
         while True:
-            found = anatomy_of(self.standing.reference[-1])
+            found = Anatomy(self.standing.reference[-1])
             trial_s = max(0.1, usual_s(self.standing.reference))
             able, self.record.not_tried = candidates(
                 found,
@@ -245,7 +242,7 @@ class Driver:
             return
         if self.record.rows[-1].verdict not in ("slower", "no-faster") or self.newest is None:
             return
-        found = anatomy_of(self.newest)
+        found = Anatomy(self.newest)
         joined = with_workers(candidate, found, self.standing.kept, self.tried, cpus) if self.newest.measured else None
         if joined is not None and self.budget.needed_s(joined.slow) < self.budget.left_s:
             self._try(joined)
@@ -317,18 +314,10 @@ class Driver:
         against = statistics.rates(self.standing.warm(self.standing.reference))
         rates = statistics.rates([each for each in made if each.measured])
         assert against is not None
-        apart = self.standing.band.distance(newest)
-        row = Row(
-            candidate.name,
-            candidate.changes,
-            rates,
-            round(against.median, 4),
-            "",
-            "",
-            newest.examples_per_s,
-            newest.peak_bytes,
-            apart,
-            {key: newest.places[key] for key in candidate.changes if key in newest.places},
+        row = Row.of(newest, candidate.name, candidate.changes, rates, round(against.median, 4))
+        row = row._replace(
+            loss_difference=self.standing.band.distance(newest),
+            places={key: newest.places[key] for key in candidate.changes if key in newest.places},
         )
         verdict, why = self._verdict(candidate, made, rates, against, last)
         return row._replace(verdict=verdict, why=why)
@@ -383,16 +372,12 @@ class Driver:
                 words = "measured again, %.4g steps/s with it and %.4g as it is are no more apart than the noise"
                 why = why or words % (rates.median, against.median)
             if not why:
-                self.record.combination = Row(
-                    "combination",
-                    dict(self.standing.kept),
-                    rates,
-                    round(against.median, 4),
-                    "kept",
-                    "%.2f times as fast as the script as it is" % (1 + gain),
-                    newest.examples_per_s,
-                    newest.peak_bytes,
-                    self.standing.band.distance(newest),
+                whole = Row.of(newest, "combination", dict(self.standing.kept), rates, round(against.median, 4))
+                self.record.combination = whole._replace(
+                    verdict="kept",
+                    why="%.2f times as fast as the script as it is" % (1 + gain),
+                    loss_difference=self.standing.band.distance(newest),
+                    places={},
                 )
                 self.record.kept, self.record.places = dict(self.standing.kept), newest.places
                 return

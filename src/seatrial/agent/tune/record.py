@@ -84,22 +84,28 @@ class Row(NamedTuple):
 
     name: str
     changes: Dict[str, Any]
-    rates: Optional[Rates]
-    against: Optional[float]
-    verdict: str
-    why: str
+    rates: Optional[Rates] = None
+    against: Optional[float] = None
+    verdict: str = ""
+    why: str = ""
     examples_per_s: Optional[float] = None
     peak_bytes: Optional[int] = None
     loss_difference: Optional[float] = None
     places: Dict[str, Any] = {}  # noqa: RUF012
 
+    @classmethod
+    def of(
+        cls, made: Trial, name: str, changes: Dict[str, Any], rates: Optional[Rates], against: Optional[float] = None
+    ) -> "Row":
+        """Return a row without a verdict, with speed, memory and places of this trial."""
+        speed, peak_bytes = made.examples_per_s, made.peak_bytes
+        return cls(name, changes, rates, against, "", "", speed, peak_bytes, None, made.places)
+
     def as_dict(self) -> Dict[str, Any]:
-        row: Dict[str, Any] = dict(self._asdict(), rates=None, words=in_words(self.changes) or "as it is")
-        del row["rates"]
-        if self.rates is not None:
-            row.update(
-                steps_per_s=round(self.rates.median, 4), spread=round(self.rates.spread, 4), trials=self.rates.trials
-            )
+        row: Dict[str, Any] = dict(self._asdict(), words=in_words(self.changes) or "as it is")
+        rates = row.pop("rates")
+        if rates is not None:
+            row.update(steps_per_s=round(rates.median, 4), spread=round(rates.spread, 4), trials=rates.trials)
         return {key: value for key, value in row.items() if value not in (None, {}, "")}
 
 

@@ -28,12 +28,7 @@ from seatrial.backends.containers.errors import last_line, start_error
 from seatrial.backends.containers.images import EngineImages
 from seatrial.backends.containers.log import OpenLog, collecting
 from seatrial.backends.containers.run_options import RunOptions, run_options
-from seatrial.errors import (
-    EXIT_GPU_CONTRACT,
-    EngineError,
-    EngineUnavailableError,
-    GpuContractError,
-)
+from seatrial.errors import EXIT_GPU_CONTRACT, EngineError, EngineUnavailableError, GpuContractError
 from seatrial.findings.known import mid_sentence
 from seatrial.job.plan import (
     CHECKS_ROLE,
@@ -67,11 +62,7 @@ COMPOSE_LABEL = "com.docker.compose.project"
 
 
 class ContainerEngine(ABC):
-    """The part of the Backend protocol that Docker and Podman do alike.
-
-    Attributes:
-        own_options: of every container of this engine.
-    """
+    """Implements the Backend protocol for Docker and Podman; ``own_options`` are those of all its containers."""
 
     traits = OF_CONTAINERS
     dialect: ClassVar[Dialect]
@@ -101,12 +92,10 @@ class ContainerEngine(ABC):
 
     @abstractmethod
     def facts_of(self, info: dict[str, Any], program: Path) -> EngineFacts:
-        """The facts in what the engine's ``info`` says; ``program`` is its client."""
-
-    # ------------------------------------------------------------------- runs
+        """Read the facts in the engine's ``info``; ``program`` is its client."""
 
     def options(self, container: ContainerPlan, image: str) -> RunOptions:
-        """The container as this engine runs it. Pure."""
+        """Return the container's options on this engine. Pure."""
         return run_options(container, image).plus(**self.own_options)
 
     def compile(self, plan: Plan) -> list[str]:
@@ -118,18 +107,9 @@ class ContainerEngine(ABC):
         self.check_beside(plan, run_dir)
         options = self.options(container, image).plus(detach=True)
         with self._removed_on_failure(run_dir) as id_file:
-            argv = options.plus(cidfile=id_file).argv(self.client.call)
-            ended = command.run(argv, timeout_s=START_TIMEOUT_S)
-            if ended.exit_code != 0:
-                raise start_error(self.name, ended.argv, ended.exit_code, ended.stderr)
-            return Handle(
-                backend=self.name,
-                id=ended.stdout.strip(),
-                run_id=plan.run_id,
-                run_dir=str(run_dir),
-                framed=container.labels.get(LOG_LABEL) == FRAMED_LOG,
-                engine=self.client.at or self.client.address(),
-            )
+            ended = self._run(options.plus(cidfile=id_file), START_TIMEOUT_S)
+            _require_success(self.name, ended)
+            return self._handle(ended.stdout.strip(), container.labels, plan.run_id, run_dir)
 
     def shell(self, plan: Plan, run_dir: Path) -> int:
         container, image = _container(plan)
@@ -145,29 +125,30 @@ class ContainerEngine(ABC):
         ended = self.client.ask("ps", "--all", "--no-trunc", "--quiet", "--filter", f"label={RUN_LABEL}={run_id}")
         if ended.exit_code != 0:
             raise self.client.unavailable(ended.stderr)
-        found = [self._inspect(container_id) for container_id in ended.stdout.split()]
-        targets = [one for one in found if _labels(one).get(ROLE_LABEL) != CHECKS_ROLE]
-        for one in found:
-            if one not in targets or STATUSES.get(one["State"]["Status"].lower()) == "created":
-                if COMPOSE_LABEL in _labels(one):  # Compose is about to start it
-                    targets = [other for other in targets if other is not one]
-                    continue
-                self.client.ask("container", "rm", "--force", "--volumes", one["Id"])
-                targets = [other for other in targets if other is not one]
+        targets = []
+        for one in map(self._inspect, ended.stdout.split()):
+            is_target = _labels(one).get(ROLE_LABEL) != CHECKS_ROLE
+            if is_target and STATUSES.get(one["State"]["Status"].lower()) != "created":
+                targets.append(one)
+            elif COMPOSE_LABEL not in _labels(one):  # Compose is about to start its own
+                self._remove_now(one["Id"])
         if not targets:
             self.client.confirm(self.client.at)
             return None
-        return self._handle(targets[0], run_id, run_dir)
+        found = targets[0]
+        return self._handle(found["Id"], _labels(found), run_id, run_dir, started=found["State"]["StartedAt"])
 
-    def _handle(self, inspected: dict[str, Any], run_id: str, run_dir: Path) -> Handle:
+    def _handle(
+        self, id: str, labels: Mapping[str, str], run_id: str, run_dir: Path, started: str | None = None
+    ) -> Handle:
         return Handle(
             backend=self.name,
-            id=inspected["Id"],
-            started=inspected["State"]["StartedAt"],
+            id=id,
+            started=started,
             run_id=run_id,
             run_dir=str(run_dir),
-            framed=_labels(inspected).get(LOG_LABEL) == FRAMED_LOG,
-            composed=COMPOSE_LABEL in _labels(inspected),
+            framed=labels.get(LOG_LABEL) == FRAMED_LOG,
+            composed=COMPOSE_LABEL in labels,
             engine=self.client.at or self.client.address(),
         )
 
@@ -186,7 +167,7 @@ class ContainerEngine(ABC):
         )
 
     def open_log(self, handle: Handle) -> OpenLog | None:
-        """Another way to the container's log than the engine's ``logs --follow``; None: that one."""
+        """Return an opener of the container's log; None: the engine's ``logs --follow``."""
         return None
 
     def state(self, handle: Handle) -> State:
@@ -229,19 +210,15 @@ class ContainerEngine(ABC):
             flags += [word for name, value in agent["env"].items() for word in ("--env", f"{name}={value}")]
         call = [*self.client.call, "container", "exec", *flags, handle.id, *argv]
         ended = command.call_interactive(call, keep_stderr=True, withhold=NO_PROGRAM)
-        if ended.exit_code in _NOT_STARTED and not self._has_program(handle, argv[0]):
-            raise _not_in_the_container(argv[0], gpu_mode=agent["gpu_mode"] if handle.framed else "none")
+        if ended.exit_code in _NOT_STARTED:  # or a shell's own "not found", which ends alike
+            found = self.client.ask("container", "exec", handle.id, "sh", "-c", 'command -v "$0"', argv[0])
+            if found.exit_code != 0:
+                raise _not_in_the_container(argv[0], gpu_mode=agent["gpu_mode"] if handle.framed else "none")
         return ended.exit_code
-
-    def _has_program(self, handle: Handle, program: str) -> bool:
-        """Asked where a command ended as one that was not started: a shell's own "not found" ends so, too."""
-        return self.client.ask("container", "exec", handle.id, "sh", "-c", 'command -v "$0"', program).exit_code == 0
 
     def logs_tail(self, handle: Handle, lines: int) -> str:
         ended = self.client.ask("container", "logs", "--tail", str(lines), handle.id)
         return "" if ended.exit_code != 0 else ended.stdout + ended.stderr
-
-    # --------------------------------------------------------------- the parts
 
     def _inspect(self, container_id: str) -> dict[str, Any]:
         ended = command.check([*self.client.call, "container", "inspect", container_id], timeout_s=ANSWER_TIMEOUT_S)
@@ -253,12 +230,12 @@ class ContainerEngine(ABC):
         if self.state(handle).status == "gone":  # or it is another's, which is not touched
             return
         ended = command.run([*self.client.call, "container", *words, handle.id], timeout_s=timeout_s)
-        if ended.exit_code != 0 and not _says_ended(ended.stderr):
-            raise start_error(self.name, ended.argv, ended.exit_code, ended.stderr)
+        if not _says_ended(ended.stderr):
+            _require_success(self.name, ended)
 
     @contextlib.contextmanager
     def _removed_on_failure(self, run_dir: Path) -> Iterator[Path]:
-        """A file for the engine to write the new container's ID to; on any failure that container is removed."""
+        """Yield a file for the engine to write the new container's ID to; remove that container on any failure."""
         id_file = run_dir / "container.id"
         id_file.unlink(missing_ok=True)
         try:
@@ -268,10 +245,16 @@ class ContainerEngine(ABC):
             if container_id:
                 # Killed first: Podman's forced removal would wait as long as for a stop.
                 self.client.ask("container", "kill", container_id)
-                self.client.ask("container", "rm", "--force", "--volumes", container_id)
+                self._remove_now(container_id)
             raise
         finally:
             id_file.unlink(missing_ok=True)
+
+    def _remove_now(self, container_id: str) -> None:
+        self.client.ask("container", "rm", "--force", "--volumes", container_id)
+
+    def _run(self, options: RunOptions, timeout_s: float) -> command.Completed:
+        return command.run(options.argv(self.client.call), timeout_s=timeout_s)
 
     def check_beside(self, plan: Plan, run_dir: Path) -> None:
         """Run the companion of an image without Python: the GPU checks, under the same injection, to their end."""
@@ -280,19 +263,13 @@ class ContainerEngine(ABC):
         assert plan.companion_image is not None, "a companion has an image"
         options = self.options(plan.companion, plan.companion_image).plus(remove=True)
         with self._removed_on_failure(run_dir) as id_file:
-            argv = options.plus(cidfile=id_file).argv(self.client.call)
-            ended = command.run(argv, timeout_s=COMPANION_TIMEOUT_S)
-        self._keep_checks(run_dir)
-        if ended.exit_code == EXIT_GPU_CONTRACT:
-            raise _contract_error(run_dir, ended.stderr)
-        if ended.exit_code != 0:
-            raise start_error(self.name, ended.argv, ended.exit_code, ended.stderr)
-
-    def _keep_checks(self, run_dir: Path) -> None:
-        """The evidence of a companion, which has ended, into the run's."""
+            ended = self._run(options.plus(cidfile=id_file), COMPANION_TIMEOUT_S)
         checked, _ = events.read(str(run_dir / COMPANION_FOLDER / "events.jsonl"))
         with events.EvidenceLog(str(run_dir / "events.jsonl"), "agent") as log:
             log.append(checked)
+        if ended.exit_code == EXIT_GPU_CONTRACT:
+            raise _contract_error(checked, ended.stderr)
+        _require_success(self.name, ended)
 
 
 def _container(plan: Plan) -> tuple[ContainerPlan, str]:
@@ -326,14 +303,18 @@ def _agent_has_started(plan: Plan) -> bool:
     return any(started in line for line in events.Lines(str(outputs / "events.jsonl")).new())
 
 
-def _contract_error(run_dir: Path, stderr: str) -> GpuContractError:
-    """The finding that the companion's agent has written, as an error."""
-    written, _ = events.read(str(run_dir / "events.jsonl"))
-    findings = [finding for finding in events.of_type(written, events.Found) if finding.get("severity") == "error"]
+def _contract_error(checked: list[dict[str, Any]], stderr: str) -> GpuContractError:
+    """Return the finding that the companion's agent has written, as an error."""
+    findings = [finding for finding in events.of_type(checked, events.Found) if finding.get("severity") == "error"]
     if not findings:
         return GpuContractError(f"The GPU check failed: {last_line(stderr)}")
     finding = findings[-1]
     return GpuContractError(str(finding["message"]), cause=finding.get("cause"), run=finding.get("fix"))
+
+
+def _require_success(engine: str, ended: command.Completed) -> None:
+    if ended.exit_code != 0:
+        raise start_error(engine, ended.argv, ended.exit_code, ended.stderr)
 
 
 def _says_ended(stderr: str) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from seatrial import frames
@@ -19,80 +19,58 @@ from seatrial.system.typed_path import as_typed
 
 _CHUNK_BYTES = 256 * 1024
 
-#: How often a file is looked at that has not grown, and a reader that takes nothing.
+#: Between two looks at a file that has not grown.
 _LOOK_S = 0.1
 
 
 class K8sFile:
-    """Reads a container's stdout from its log file, as one stream.
+    """Reads a container's stdout from its log file.
 
     Args:
-        path: of the log.
-        goes_on: whether the one who writes the log lives; None: read to the end as it is now.
-
-    Attributes:
-        stdout: read end of a pipe.
-
-    Raises OSError: the file cannot be read.
+        path: of the log. Raises OSError if it cannot be opened.
+        goes_on: whether its writer lives; None: read to the end as it is now.
     """
 
     def __init__(self, path: Path, goes_on: Callable[[], bool] | None) -> None:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self.stdout, self._way_in = os.pipe()
-        os.set_blocking(self._way_in, False)
-        self._goes_on, self._stopping, self._whole = goes_on, threading.Event(), False
-        self._thread = threading.Thread(target=self._run, name="k8s-file", daemon=True)
-        self._thread.start()
+        self._goes_on, self._last_look = goes_on, goes_on is None
+        self._stopping, self._whole, self._held = threading.Event(), False, b""
+
+    def read(self) -> bytes:
+        """Return what comes next; b"" at the end, after ``end``, and when the disk fails."""
+        while not self._stopping.is_set():
+            try:
+                data = os.read(self._file, _CHUNK_BYTES)
+            except OSError:
+                return b""
+            if data:
+                whole, newline, self._held = (self._held + data).rpartition(b"\n")
+                if newline and (text := b"".join(map(text_of, whole.split(b"\n")))):
+                    return text
+            elif self._last_look or self._goes_on is None:
+                self._whole = True
+                return b""
+            elif not self._goes_on():
+                self._last_look = True  # all that was written before it ended is there by now
+            else:
+                self._stopping.wait(_LOOK_S)
+        return b""
 
     @property
     def ended(self) -> bool:
-        return not self._thread.is_alive()
+        return self._whole or self._stopping.is_set()
 
     def end(self) -> int:
-        """Make it end if it has not; 0 where it had come to its end."""
+        """Make it end; return 0 if it had come to its end."""
         self._stopping.set()
-        self._thread.join()
         return 0 if self._whole else -1
 
     def close(self) -> None:
-        self.end()
-        os.close(self.stdout)
-
-    def _run(self) -> None:
-        try:
-            self._whole = self._pass_on_all()
-        except OSError:  # a broken disk; or nobody reads any more
-            pass
-        finally:
-            os.close(self._way_in)
-            os.close(self._file)
-
-    def _pass_on_all(self) -> bool:
-        held, last_look = b"", self._goes_on is None
-        while not self._stopping.is_set():
-            data = os.read(self._file, _CHUNK_BYTES)
-            if data:
-                whole, newline, held = (held + data).rpartition(b"\n")
-                self._write(b"".join(map(text_of, whole.split(b"\n"))) if newline else b"")
-            elif last_look:
-                return True
-            elif self._goes_on is not None and not self._goes_on():
-                last_look = True  # what was written before it ended is there by now
-            else:
-                self._stopping.wait(_LOOK_S)
-        return False
-
-    def _write(self, data: bytes) -> None:
-        poll = select.poll()
-        poll.register(self._way_in, select.POLLOUT)
-        left = memoryview(data)
-        while left and not self._stopping.is_set():
-            if poll.poll(_LOOK_S * 1000):
-                left = left[os.write(self._way_in, left[:65536]) :]
+        os.close(self._file)
 
 
 def text_of(line: bytes) -> bytes:
-    """Return a line's part of stdout; b"" for another stream, or a line that conmon does not write."""
+    """Return a line's part of stdout; b"" for another stream, or a line that conmon did not write."""
     fields = line.split(b" ", 3)
     if len(fields) < 3 or fields[1] != b"stdout" or fields[2] not in (b"F", b"P"):
         return b""
@@ -102,7 +80,7 @@ def text_of(line: bytes) -> bytes:
 Say = Callable[[str], None]
 OpenLog = Callable[[bool], "command.Piped | K8sFile"]  # of whether to follow it
 
-#: A log goes on for a moment after its container is told to have ended.
+#: A log goes on for a moment after its container is reported to have ended.
 DRAIN_S = 10.0
 
 #: How often a process that is not the collector asks whether it may be; and at the end, when it must.
@@ -121,7 +99,7 @@ def collecting(
     open_log: OpenLog | None = None,
     starts_again: bool = False,
 ) -> Iterator[None]:
-    """While open, the log is collected, by this process or another; at the end all that is there has come.
+    """Collect the log while open, in this process or another; at the end all of it has come.
 
     Args:
         logs: argv that prints the container's log from its beginning and ends; with ``--follow`` behind its first
@@ -143,7 +121,7 @@ def collecting(
             collector.wait(DRAIN_S)
         collector.stop()
         thread.join()
-        collector.drain(2 * DRAIN_S if over else 0.0)  # of a run that goes on, whoever collects reads the rest
+        collector.drain(2 * DRAIN_S if over else 0.0)  # the next collector of a live run reads the rest
     finally:
         collector.stop()
         thread.join()
@@ -193,7 +171,7 @@ class _Collector:
             self._stopping.wait(_TURN_S)  # the engine broke off, e.g. because it was started anew
 
     def wait(self, seconds: float) -> None:
-        """For the end of the log; another process's work is waited for in ``drain``."""
+        """Wait for the end of the log; ``drain`` waits for another process."""
         deadline_s = time.monotonic() + seconds
         while self._turn.mine and not self._whole.wait(_LAST_TURN_S) and time.monotonic() < deadline_s:
             if self._follower is not None and self._follower.ended:
@@ -206,7 +184,7 @@ class _Collector:
                 self._follower.end()
 
     def drain(self, wait_s: float) -> None:
-        """Read what is left. Whoever collects has ``wait_s`` to finish first. Raises DiskError."""
+        """Read the rest. Another collector has ``wait_s`` to finish first. Raises DiskError."""
         try:
             deadline_s = time.monotonic() + wait_s
             while not self._turn.take() and time.monotonic() < deadline_s:
@@ -223,13 +201,14 @@ class _Collector:
         self._turn.give_back()
 
     def _read(self, log: command.Piped | K8sFile) -> None:
-        """From where the last reader stopped to the end of the log. Raises OSError when the disk is full."""
+        """Read from where the last reader stopped to the end of the log. Raises OSError when the disk is full."""
         cursor = _Cursor(self._folder / "log.cursor")
         sink = Sink(self._folder, again=True)
         try:
             sink.cut(cursor.sizes)
             decoder, skip, done, held = frames.Decoder(), cursor.bytes, cursor.bytes, b""
-            while data := os.read(log.stdout, _CHUNK_BYTES):
+            read = log.read if isinstance(log, K8sFile) else partial(os.read, log.stdout, _CHUNK_BYTES)
+            while data := read():
                 if skip:
                     data, skip = data[skip:], max(0, skip - len(data))
                 *lines, held = (held + data).split(b"\n")

@@ -18,8 +18,8 @@ from seatrial.backends.base import EngineFacts, Handle, State, Traits
 from seatrial.backends.kubernetes.client import configured
 from seatrial.backends.kubernetes.manifests import KINDS, RECIPES, cluster_manifests
 from seatrial.backends.kubernetes.objects import OWNERS, end, path_of, pods_of, secret_manifest, submit
-from seatrial.backends.kubernetes.pending import is_of_run, told_exit_code, waiting_for
-from seatrial.backends.kubernetes.pod import RUN_LABEL
+from seatrial.backends.kubernetes.pending import is_of_run, reported_exit_code, waiting_for
+from seatrial.backends.kubernetes.pod import RUN_LABEL, Manifest
 from seatrial.backends.kubernetes.pods import Pod, end_of, newest, state_of, workload_state
 from seatrial.errors import EngineError, EngineUnavailableError, SeatrialError
 from seatrial.job.cluster import ClusterPlan
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def execute(cluster: Cluster, namespace: str, pod: Pod, argv: list[str], *, terminal: bool) -> int:
-    """Run it in the run's own container; its exit code. Raises EngineError for a terminal where there is no kubectl."""
+    """Run it in the run's own container; return its exit code. Raises EngineError: a terminal needs kubectl."""
     if not terminal:
         out, err = sys.stdout.buffer.write, sys.stderr.buffer.write
         return cluster.call(cluster.execute(namespace, pod.name, argv, out, err, container=pod.container))
@@ -68,7 +68,7 @@ class Kubernetes:
         return Kubernetes(self._host.with_env(files), engine)
 
     def facts(self) -> EngineFacts:
-        """From files alone: whether there is a cluster to ask. Its own facts are survey's."""
+        """Read from files alone if there is a cluster to ask. Its own facts are survey's."""
         why = configured(self._host)
         if why is None:
             return EngineFacts(
@@ -90,17 +90,7 @@ class Kubernetes:
             manifests.insert(0, secret_manifest(cluster_plan, values))
         made = submit(self._cluster(cluster_plan.context, cluster_plan.namespace), manifests)
         workload = next(manifest for manifest in made if manifest["kind"] in OWNERS)
-        return Handle(
-            backend=self.name,
-            id=cluster_plan.name,
-            started=workload["metadata"]["uid"],
-            run_id=plan.run_id,
-            run_dir=str(run_dir),
-            framed=True,
-            context=cluster_plan.context,
-            namespace=cluster_plan.namespace,
-            engine=plan.engine,
-        )
+        return self._handle(cluster_plan, workload, plan.run_id, run_dir, plan.engine)
 
     def find(self, run_id: str, run_dir: Path) -> Handle | None:
         plan = _cluster_plan(_read_plan(run_dir))
@@ -109,51 +99,50 @@ class Kubernetes:
         if not workloads:
             _confirm(cluster, self._at)
             return None
+        return self._handle(plan, workloads[0], run_id, run_dir, self._at)
+
+    def _handle(
+        self, plan: ClusterPlan, workload: Manifest, run_id: str, run_dir: Path, engine: EngineAddress | None
+    ) -> Handle:
         return Handle(
             backend=self.name,
             id=plan.name,
-            started=workloads[0]["metadata"]["uid"],
+            started=workload["metadata"]["uid"],
             run_id=run_id,
             run_dir=str(run_dir),
             framed=True,
             context=plan.context,
             namespace=plan.namespace,
-            engine=self._at,
+            engine=engine,
         )
 
     def collect(self, handle: Handle, run_dir: Path, say: Callable[[str], None]) -> AbstractContextManager[None]:
         from seatrial.backends.kubernetes.collect import collecting
 
-        plan = _read_plan(run_dir)
-        cluster, namespace = self._of(handle)
-        return collecting(cluster, namespace, plan.run_id, run_dir, _cluster_plan(plan).nodes, say)
+        cluster, plan = self._of(handle)
+        return collecting(cluster, plan.namespace, plan.labels[RUN_LABEL], run_dir, plan.nodes, say)
 
     def state(self, handle: Handle) -> State:
-        """``gone`` when nothing is left of it and its agents did not say how it ended."""
-        plan = _cluster_plan(_read_plan(_run_dir(handle)))
-        cluster, _ = self._of(handle)
+        """Return ``gone`` if nothing is left of it and its agents did not report how it ended."""
+        cluster, plan = self._of(handle)
         workloads = self._workloads(cluster, plan)
         pods = pods_of(cluster, plan)
         if not workloads and not pods:
-            said = _said_by_agents(_run_dir(handle))
-            if said.status == "gone":
+            state = _reported_by_agents(_run_dir(handle))
+            if state.status == "gone":
                 _confirm(cluster, handle.engine)
-            return said
+            return state
         verdict = workload_state(workloads)
         if verdict == "failed" and not workloads:  # deleted, and its pods are ending
             verdict = "active" if any(not pod.ended for pod in pods) else "failed"
         state = state_of(pods, plan.nodes, verdict)
         if state.status == "exited" and verdict == "failed" and state.exit_code is None:
-            return self._witnessed(cluster, plan, workloads, state)
+            ends = [end for one in workloads if (end := end_of(one.get("status") or {})) and not end.well]
+            code = reported_exit_code(self._workload_events(cluster, plan))  # its pods are gone
+            return replace(state, exit_code=code, error=state.error or next((end.message for end in ends), None))
         if state.status != "created" and not any(pod.unreachable for pod in pods):
             return state
         return replace(state, waiting=waiting_for(pods, plan.nodes, workloads, self._workload_events(cluster, plan)))
-
-    def _witnessed(self, cluster: Cluster, plan: ClusterPlan, workloads: list[dict[str, Any]], state: State) -> State:
-        """The end of a run whose pods are gone, as the workload's events and conditions have it."""
-        ends = [end for workload in workloads if (end := end_of(workload.get("status") or {})) and not end.well]
-        code = told_exit_code(self._workload_events(cluster, plan))
-        return replace(state, exit_code=code, error=state.error or next((end.message for end in ends), None))
 
     def _workload_events(self, cluster: Cluster, plan: ClusterPlan) -> list[dict[str, Any]]:
         """Return the events of what makes the run's pods, the oldest first; [] if they may not be read."""
@@ -174,12 +163,11 @@ class Kubernetes:
         self._end(handle, 0)
 
     def exec(self, handle: Handle, argv: list[str], *, interactive: bool) -> int:
-        plan = _cluster_plan(_read_plan(_run_dir(handle)))
-        cluster, namespace = self._of(handle)
+        cluster, plan = self._of(handle)
         running = [pod for pod in newest(pods_of(cluster, plan), plan.nodes).values() if pod.phase == "Running"]
         if not running:
             raise EngineError("No pod of the run is running", run="seatrial runs ls")
-        return execute(cluster, namespace, running[0], argv, terminal=interactive and sys.stdin.isatty())
+        return execute(cluster, plan.namespace, running[0], argv, terminal=interactive and sys.stdin.isatty())
 
     def shell(self, plan: Plan, run_dir: Path) -> int:
         """Raises EngineError: a pod is submitted, not held by a terminal."""
@@ -190,19 +178,17 @@ class Kubernetes:
         )
 
     def logs_tail(self, handle: Handle, lines: int) -> str:
-        plan = _cluster_plan(_read_plan(_run_dir(handle)))
-        cluster, namespace = self._of(handle)
+        cluster, plan = self._of(handle)
         texts = []
         for pod in newest(pods_of(cluster, plan), plan.nodes).values():
             if pod.started:
-                path = f"/api/v1/namespaces/{namespace}/pods/{pod.name}/log"
+                path = f"/api/v1/namespaces/{plan.namespace}/pods/{pod.name}/log"
                 container = {"container": pod.container} if pod.container else {}
                 texts.append(cluster.text(path, tailLines=str(lines), **container))
         return "".join(texts)
 
     def remove(self, handle: Handle) -> None:
-        plan = _cluster_plan(_read_plan(_run_dir(handle)))
-        cluster, _ = self._of(handle)
+        cluster, plan = self._of(handle)
         for path in self._own(cluster, plan):
             cluster.delete(path)
 
@@ -211,9 +197,8 @@ class Kubernetes:
     def _cluster(self, context: str | None, namespace: str | None) -> Cluster:
         return _connection(tuple(sorted(self._host.env.items())), context, namespace)
 
-    def _of(self, handle: Handle) -> tuple[Cluster, str]:
-        cluster = self._cluster(handle.context, handle.namespace)
-        return cluster, handle.namespace or cluster.namespace
+    def _of(self, handle: Handle) -> tuple[Cluster, ClusterPlan]:
+        return self._cluster(handle.context, handle.namespace), _cluster_plan(_read_plan(_run_dir(handle)))
 
     def _workloads(self, cluster: Cluster, plan: ClusterPlan) -> list[dict[str, Any]]:
         """Those that are not being deleted."""
@@ -228,11 +213,9 @@ class Kubernetes:
         return {path: found} if found is not None and is_ours else {}
 
     def _end(self, handle: Handle, grace_s: int) -> None:
-        """Their last words are collected while the pods end."""
-        run_dir = _run_dir(handle)
-        plan = _cluster_plan(_read_plan(run_dir))
-        cluster, _ = self._of(handle)
-        with self.collect(handle, run_dir, lambda line: None):
+        """Collect the pods' last output while they end."""
+        cluster, plan = self._of(handle)
+        with self.collect(handle, _run_dir(handle), lambda line: None):
             end(cluster, plan, list(self._own(cluster, plan)), grace_s)
 
 
@@ -279,8 +262,8 @@ def _read_plan(run_dir: Path) -> Plan:
         ) from error
 
 
-def _said_by_agents(run_dir: Path) -> State:
-    """The end as the agents told it, when the cluster has forgotten the run."""
+def _reported_by_agents(run_dir: Path) -> State:
+    """Read the end from the agents' evidence, when the cluster has forgotten the run."""
     written, _ = events.read(str(run_dir / "events.jsonl"))
     finished = list(events.of_type(written, events.AgentFinished))
     if not finished:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tarfile
 import tempfile
 import time
@@ -15,9 +16,8 @@ from seatrial.backends.kubernetes.pod import (
     MANAGED_BY,
     RUN_LABEL,
     Manifest,
-    container_security,
     object_name,
-    pod_security,
+    pod_spec,
     selector,
 )
 from seatrial.backends.kubernetes.pods import Pod, read_pod
@@ -44,7 +44,7 @@ RESOURCES: dict[str, tuple[str, str]] = {
 
 
 def secret_manifest(cluster: ClusterPlan, values: Mapping[str, str]) -> Manifest:
-    """The run's secrets. Made at the last moment and never printed."""
+    """Render the run's secrets: at the last moment, and never printed."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -54,14 +54,14 @@ def secret_manifest(cluster: ClusterPlan, values: Mapping[str, str]) -> Manifest
 
 
 def path_of(manifest: Manifest, *, named: bool = True) -> str:
-    """The API path of an object, or of the collection it is made in."""
+    """Return the API path of an object, or of the collection it is made in."""
     base, plural = RESOURCES[manifest["kind"]]
     path = f"{base}/namespaces/{manifest['metadata']['namespace']}/{plural}"
     return f"{path}/{manifest['metadata']['name']}" if named else path
 
 
 def submit(cluster: Cluster, manifests: Sequence[Manifest]) -> list[dict[str, Any]]:
-    """Create the manifests after a dry run of each; what the server made of them.
+    """Create the manifests after a dry run of each; return the server's objects.
 
     Raises SeatrialError with the server's words; nothing is left on the cluster then.
     """
@@ -71,12 +71,18 @@ def submit(cluster: Cluster, manifests: Sequence[Manifest]) -> list[dict[str, An
     try:
         for manifest in manifests:
             made.append(cluster.create(path_of(manifest, named=False), manifest) | {"kind": manifest["kind"]})
-        owners = [_owner(manifest) for manifest in made if manifest["kind"] in OWNERS]
+        owners = [
+            {key: one.get(key) or one["metadata"][key] for key in ("apiVersion", "kind", "name", "uid")}
+            for one in made
+            if one["kind"] in OWNERS
+        ]
         for manifest in made:
             if manifest["kind"] not in OWNERS:
                 cluster.patch(path_of(manifest), {"metadata": {"ownerReferences": owners}})
     except BaseException:
-        withdraw(cluster, made)
+        for manifest in reversed(made):  # the workload first
+            with contextlib.suppress(SeatrialError):  # it does not hide the error that led here
+                cluster.delete(path_of(manifest))
         raise
     return made
 
@@ -95,24 +101,6 @@ def _try(cluster: Cluster, manifest: Manifest) -> None:
             cause="its operator is not installed; --kind job needs none",
             run=f"{row.install}   # or: seatrial run … --kind job",
         ) from error
-
-
-def withdraw(cluster: Cluster, made: Sequence[Manifest]) -> None:
-    """Delete what was made, the workload first. What cannot be deleted does not hide the error that led here."""
-    for manifest in reversed(made):
-        try:
-            cluster.delete(path_of(manifest))
-        except SeatrialError:
-            continue
-
-
-def _owner(manifest: Manifest) -> Manifest:
-    return {
-        "apiVersion": manifest["apiVersion"],
-        "kind": manifest["kind"],
-        "name": manifest["metadata"]["name"],
-        "uid": manifest["metadata"]["uid"],
-    }
 
 
 #: For pods to end after a deletion, on top of their own grace.
@@ -141,15 +129,15 @@ def end(cluster: Cluster, plan: ClusterPlan, workloads: Sequence[str], grace_s: 
     for path in workloads:
         cluster.delete(path, propagation="Foreground")
     begin_s = time.monotonic()
-    told: set[str] = set()
+    deleted: set[str] = set()
     while True:
         pods, waited_s = pods_of(cluster, plan), time.monotonic() - begin_s
         if all(pod.ended for pod in pods) or waited_s > grace_s + END_TIMEOUT_S:
             break
         for pod in pods:
             # Deleted by us before its owner is, a pod would be made again.
-            if pod.uid not in told and (pod.deleted or not workloads or waited_s > PASSED_ON_S):
-                told.add(pod.uid)
+            if pod.uid not in deleted and (pod.deleted or not workloads or waited_s > PASSED_ON_S):
+                deleted.add(pod.uid)
                 cluster.delete(_path(plan, pod), grace_s=grace_s if pod.started else 0)  # nothing to save before it ran
         time.sleep(POLL_S)
     # Ended pods may stay for a minute, until the kubelet has tidied up; nobody needs to wait for that.
@@ -159,7 +147,7 @@ def end(cluster: Cluster, plan: ClusterPlan, workloads: Sequence[str], grace_s: 
 
 
 def pods_of(cluster: Cluster, plan: ClusterPlan) -> list[Pod]:
-    """All pods with the run's label, also those that are ending."""
+    """List all pods with the run's label, including those that are ending."""
     found = cluster.get(f"/api/v1/namespaces/{plan.namespace}/pods", labelSelector=selector(plan.labels[RUN_LABEL]))
     return [read_pod(item) for item in found["items"]]
 
@@ -197,7 +185,7 @@ _PACK = (
 
 
 def fetch(cluster: Cluster, plan: ClusterPlan, path: str, destination: Path) -> list[str]:
-    """Copy a file or folder of the run's models volume; names of the files that came.
+    """Copy a file or folder of the run's models volume; return the names of its files.
 
     Args:
         path: relative to /models; "" is all of it.
@@ -217,14 +205,14 @@ def fetch(cluster: Cluster, plan: ClusterPlan, path: str, destination: Path) -> 
     try:
         _wait(cluster, f"{pods}/{name}", name)
         with tempfile.TemporaryFile() as archive:
-            complaint = bytearray()
+            errors = bytearray()
             argv = [plan.command[0], "-c", _PACK, CONTAINER_MODELS, path]
             code = cluster.call(
-                cluster.execute(plan.namespace, name, argv, archive.write, complaint.extend, container=CONTAINER)
+                cluster.execute(plan.namespace, name, argv, archive.write, errors.extend, container=CONTAINER)
             )
             if code != 0:
-                said = complaint.decode(errors="replace").strip() or f"exit code {code}"
-                raise UsageError(f"/models of the run cannot be copied: {said}", run="seatrial runs cp RUN .")
+                why = errors.decode(errors="replace").strip() or f"exit code {code}"
+                raise UsageError(f"/models of the run cannot be copied: {why}", run="seatrial runs cp RUN .")
             archive.seek(0)
             return _unpack(archive, destination)
     finally:
@@ -232,37 +220,24 @@ def fetch(cluster: Cluster, plan: ClusterPlan, path: str, destination: Path) -> 
 
 
 def copy_pod(plan: ClusterPlan, name: str) -> Manifest:
-    """The workload's own pod, without its command and its other mounts; its image is on the node already."""
-    mount = next(mount for mount in plan.mounts if mount.target == CONTAINER_MODELS)
-    volume = mount.volume
-    source = (
-        {"persistentVolumeClaim": {"claimName": volume.value}}
-        if volume.kind == "pvc"
-        else {"hostPath": {"path": volume.value}}
-    )
-    sub_path = {"subPath": volume.path} if volume.path else {}
+    """Render the workload's own pod with its models mount alone and a command that waits; the node has its image."""
+    spec = pod_spec(plan, CONTAINER)
+    [container] = spec["containers"]
+    mounts = [{**one, "readOnly": True} for one in container["volumeMounts"] if one["mountPath"] == CONTAINER_MODELS]
+    spec["volumes"] = [volume for volume in spec["volumes"] if volume["name"] == mounts[0]["name"]]
+    spec["containers"] = [
+        {
+            **{key: container[key] for key in ("name", "image", "imagePullPolicy", "securityContext")},
+            "command": [plan.command[0], "-c", "import time; time.sleep(3600)"],
+            "volumeMounts": mounts,
+        }
+    ]
+    spec.pop("resourceClaims", None)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "namespace": plan.namespace, "labels": {MANAGED_BY: "seatrial"}},
-        "spec": {
-            "restartPolicy": "Never",
-            "automountServiceAccountToken": False,
-            "activeDeadlineSeconds": 3600,
-            "securityContext": pod_security(plan),
-            "imagePullSecrets": [{"name": secret} for secret in plan.image_pull_secrets],
-            "containers": [
-                {
-                    "name": CONTAINER,
-                    "image": plan.image,
-                    "imagePullPolicy": "IfNotPresent",
-                    "command": [plan.command[0], "-c", "import time; time.sleep(3600)"],
-                    "securityContext": container_security(plan),
-                    "volumeMounts": [{"name": "models", "mountPath": CONTAINER_MODELS, "readOnly": True, **sub_path}],
-                }
-            ],
-            "volumes": [{"name": "models", **source}],
-        },
+        "spec": {"restartPolicy": "Never", "activeDeadlineSeconds": 3600, **spec},
     }
 
 
@@ -275,12 +250,12 @@ def _wait(cluster: Cluster, path: str, name: str) -> None:
 
 
 def _unpack(archive: object, destination: Path) -> list[str]:
-    """Members of the archive under ``destination``; none may leave it."""
+    """Extract the archive below ``destination``, which no member may leave; return the names of its files."""
     with tarfile.open(fileobj=archive, mode="r") as tar:  # type: ignore[call-overload]
         members = [member for member in tar.getmembers() if member.isfile() or member.isdir()]
         root = destination.resolve()
         for member in members:
-            member.mode &= 0o755  # a pod makes nobody here the owner of a setuid program
+            member.mode &= 0o755  # no setuid programs from a pod
             if not (root / member.name).resolve().is_relative_to(root):
                 raise EngineError(f"The archive contains a path outside its root: {member.name}")
         try:

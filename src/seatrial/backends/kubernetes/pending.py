@@ -20,6 +20,10 @@ from seatrial.job.plan import EXIT_POD_STOPPED
 if TYPE_CHECKING:
     from seatrial.backends.kubernetes.client import Cluster
 
+Object = Mapping[str, Any]
+
+_LONGEST = 300
+
 
 @dataclass(frozen=True)
 class Surroundings:
@@ -27,8 +31,8 @@ class Surroundings:
 
     Attributes:
         item: the pod as the API has it.
-        nodes: None when they may not be listed. holders: (namespace/pod, GPUs) of pods that hold some, None likewise.
-        pods: of the run, each of which asks for the same.
+        nodes: None if they may not be listed. holders: (namespace/pod, GPUs) of pods that hold some, None likewise.
+        pods: of the run, each of which requests the same.
     """
 
     item: dict[str, Any]
@@ -38,9 +42,16 @@ class Surroundings:
     pods: int = 1
 
     @property
+    def container(self) -> dict[str, Any]:
+        return own_container(self.item.get("spec", {}).get("containers"))
+
+    @property
+    def selector(self) -> dict[str, str]:
+        return self.item.get("spec", {}).get("nodeSelector") or {}
+
+    @property
     def wanted_gpus(self) -> int:
-        limits = own_container(self.item.get("spec", {})).get("resources", {}).get("limits", {})
-        return int(limits.get(self.gpu_resource, 0))
+        return int(self.container.get("resources", {}).get("limits", {}).get(self.gpu_resource, 0))
 
 
 def explain(pod: Pod, reason: str, message: str, around: Surroundings) -> Finding | None:
@@ -49,34 +60,29 @@ def explain(pod: Pod, reason: str, message: str, around: Surroundings) -> Findin
     Args:
         reason, message: of an event about it, or of its waiting container.
     """
-    said = f"{reason}: {message}"
-    match = first_in(said, ("kubernetes",))
+    text = f"{reason}: {message}"
+    match = first_in(text, ("kubernetes",))
     if match is None or (match.known.id == "k8s-init-crashes" and pod.waiting_on is None):
-        return None  # of the run's own container that is started again its output tells more
+        return None  # a run's own container that is started again explains itself in its output
     look = _FACTS.get(match.known.id)
     facts = look(message, around) if look else Facts()
     known = by_id(facts.id or match.known.id)
-    image = _image(pod, message, around)
+    named = re.search(r'image (?:tag )?"([^"]+)"', message)  # sidecars have images, too
+    image = named[1] if named else pod.waiting_image or str(around.container.get("image", ""))
     of_pod = {"pod": pod.name, "node": pod.host or "", "image": image, "container": pod.waiting_on or ""}
-    values = {**match.values, **of_pod, **facts.values}
-    finding = known.finding([f"{pod.name}: {said}"[:300]], values=values, cause=facts.cause)
+    finding = known.finding(
+        [f"{pod.name}: {text}"[:_LONGEST]], values={**match.values, **of_pod, **facts.values}, cause=facts.cause
+    )
     if known.severity == "warning" and known.id not in ("k8s-evicted", "k8s-node-lost"):
         finding.severity = "error"  # a cluster without GPUs is a warning to doctor, and stops this pod
-    meant = {**dict.fromkeys(_ABOUT_THE_IMAGE, image), "k8s-init-crashes": pod.waiting_on or ""}
-    told = facts.told or meant.get(known.id, "")
-    finding.message = f"Node {pod.node}: {mid_sentence(finding.message)}" + (f": {told}" if told else "")
+    subject = image if known.id in _ABOUT_THE_IMAGE else of_pod["container"] if known.id == "k8s-init-crashes" else ""
+    detail = facts.detail or subject
+    finding.message = f"Node {pod.node}: {mid_sentence(finding.message)}" + (f": {detail}" if detail else "")
     return finding
 
 
-def _image(pod: Pod, message: str, around: Surroundings) -> str:
-    """The image that is meant: that of the message, of what waits, or the run's own. Sidecars have images, too."""
-    named = re.search(r'image (?:tag )?"([^"]+)"', message)
-    own = str(own_container(around.item.get("spec", {})).get("image", ""))
-    return named[1] if named else pod.waiting_image or own
-
-
-def gpu_holders(pods: Sequence[dict[str, Any]], gpu_resource: str) -> tuple[tuple[str, int], ...]:
-    """(namespace/name, GPUs) of the pods that hold GPUs on a node, most first."""
+def gpu_holders(pods: Sequence[Object], gpu_resource: str) -> tuple[tuple[str, int], ...]:
+    """Return (namespace/name, GPUs) of the pods that hold GPUs on a node, most first."""
     held = []
     for item in pods:
         if item.get("status", {}).get("phase") in ("Succeeded", "Failed") or not item.get("spec", {}).get("nodeName"):
@@ -93,17 +99,17 @@ class Facts:
     """Holds facts of a failure that the catalogue does not have.
 
     Attributes:
-        told: behind the message. values: for the fix and the cause. id: of the entry that fits better.
+        detail: behind the message. values: for the fix and the cause. id: of the entry that fits better.
     """
 
-    told: str = ""
+    detail: str = ""
     values: Mapping[str, str] = field(default_factory=dict)
     id: str | None = None
     cause: str | None = None
 
 
 def _gpus(message: str, around: Surroundings) -> Facts:
-    """Insufficient nvidia.com/gpu: how many there are, who has them, which node would fit."""
+    """Count for "Insufficient nvidia.com/gpu": how many there are, who has them, which node would fit."""
     wanted, resource = around.wanted_gpus, around.gpu_resource
     if around.nodes is None:
         return Facts(f"{wanted} {resource} requested; no permission to list nodes")
@@ -114,57 +120,53 @@ def _gpus(message: str, around: Surroundings) -> Facts:
         return Facts(resource, id="k8s-no-gpu-resource", cause=cause)
     allocatable = sum(node.allocatable for node in with_gpus)
     unhealthy = sum(max(0, node.capacity - node.allocatable) for node in with_gpus)
-    held = sum(count for _, count in around.holders or ())
-    told = f"{wanted} {resource} requested, {allocatable} allocatable on {_nodes(len(with_gpus))}"
+    on = "1 node" if len(with_gpus) == 1 else f"{len(with_gpus)} nodes"
+    detail = f"{wanted} {resource} requested, {allocatable} allocatable on {on}"
     if unhealthy:
-        told += f", {unhealthy} unhealthy"
+        detail += f", {unhealthy} unhealthy"
     if around.holders:
         names = ", ".join(f"{name} ({count})" for name, count in around.holders[:4])
-        told += f", {held} held by {names}" + (" …" if len(around.holders) > 4 else "")
+        held = sum(count for _, count in around.holders)
+        detail += f", {held} held by {names}" + (" …" if len(around.holders) > 4 else "")
     best = max(with_gpus, key=lambda node: node.allocatable)
     if best.allocatable >= wanted:
-        return Facts(told, cause=f"All are in use; {best.name} has the capacity once they are free")
-    return _smaller(told, around, best)
+        return Facts(detail, cause=f"All are in use; {best.name} has the capacity once they are free")
+    return _smaller(detail, around, best)
 
 
-def _smaller(told: str, around: Surroundings, best: Node) -> Facts:
-    """No node can ever hold the pod: as many GPUs on more nodes, where they fit, else what there is."""
-    selector = around.item.get("spec", {}).get("nodeSelector") or {}
+def _smaller(detail: str, around: Surroundings, best: Node) -> Facts:
+    """Suggest, where no node can ever hold the pod, as many GPUs on more nodes if they fit, else what there is."""
     usable = [
         node.allocatable
         for node in around.nodes or ()
-        if node.ready and not node.unschedulable and selector.items() <= node.labels.items()
+        if node.ready and not node.unschedulable and around.selector.items() <= node.labels.items()
     ]
-    total = around.wanted_gpus * around.pods
-    for gpus in range(max(usable, default=0), 0, -1):
+    total, most = around.wanted_gpus * around.pods, max(usable, default=0)
+    for gpus in range(most, 0, -1):
         pods = -(-total // gpus)
         if sum(count // gpus for count in usable) >= pods and total % gpus == 0:
             values = {"node": best.name, "most": str(best.allocatable), "gpus": str(gpus), "nodes": str(pods)}
-            return Facts(told, values, id="k8s-nodes-too-small")
-    most = max(usable, default=0)
+            return Facts(detail, values, id="k8s-nodes-too-small")
     alike = sum(count >= most for count in usable)
     flags = f"--gpus {most}" + (f" --nodes {alike}" if alike > 1 else "")
     values = {"total": str(sum(usable)), "gpus": str(most), "flags": flags}
-    return Facts(told, values, id="k8s-cluster-too-small") if most else Facts(told)
-
-
-def _half(resource: str, asked: str) -> str:
-    """The flag that asks for half of one of our own requests, such as ``8`` CPUs or ``8Gi``."""
-    count = float(asked.removesuffix("Gi"))
-    return f"--cpus {count / 2:g}" if resource == "cpu" else f"--memory {count * 512:g}MB"
+    return Facts(detail, values, id="k8s-cluster-too-small") if most else Facts(detail)
 
 
 def _resources(message: str, around: Surroundings) -> Facts:
-    """Insufficient cpu or memory: whose request it is. One without a limit is ours (pod.py, _resources)."""
-    what = sorted(set(re.findall(r"Insufficient ([\w./-]+?)(?=[,.\s]|$)", message)))
-    resources = own_container(around.item.get("spec", {})).get("resources", {})
-    asked, limits = resources.get("requests", {}), resources.get("limits", {})
-    ours = [one for one in what if one in ("cpu", "memory") and one in asked and one not in limits]
-    if ours and ours == what:
-        told = " and ".join(f"{one} {asked[one]}" for one in ours)
-        values = {"resource": ", ".join(ours), "asked": told, "flags": " ".join(_half(one, asked[one]) for one in ours)}
-        return Facts(told, values, id="k8s-own-request")
-    return Facts(values={"resource": ", ".join(what)})
+    """Find whose request exceeds cpu or memory. One without a limit is ours (pod.py, _resources)."""
+    names = sorted(set(re.findall(r"Insufficient ([\w./-]+?)(?=[,.\s]|$)", message)))
+    resources = around.container.get("resources", {})
+    requests, limits = resources.get("requests", {}), resources.get("limits", {})
+    if names and all(one in ("cpu", "memory") and one in requests and one not in limits for one in names):
+        flags = []  # that request half, of such as ``8`` CPUs or ``8Gi``
+        for one in names:
+            count = float(requests[one].removesuffix("Gi"))
+            flags.append(f"--cpus {count / 2:g}" if one == "cpu" else f"--memory {count * 512:g}MB")
+        detail = " and ".join(f"{one} {requests[one]}" for one in names)
+        values = {"resource": ", ".join(names), "asked": detail, "flags": " ".join(flags)}
+        return Facts(detail, values, id="k8s-own-request")
+    return Facts(values={"resource": ", ".join(names)})
 
 
 def _taint(message: str, around: Surroundings) -> Facts:
@@ -176,30 +178,27 @@ def _taint(message: str, around: Surroundings) -> Facts:
 
 
 def _selector(message: str, around: Surroundings) -> Facts:
-    wanted = around.item.get("spec", {}).get("nodeSelector") or {}
-    shown = ", ".join(f"{key}={value}" for key, value in wanted.items())
+    wanted = ", ".join(f"{key}={value}" for key, value in around.selector.items())
     have = ""
     if around.nodes is not None and wanted:
-        key = next(iter(wanted))
+        key = next(iter(around.selector))
         values = sorted({node.labels[key] for node in around.nodes if key in node.labels})
         have = f"; {key} is {', '.join(values)}" if values else f"; no node has the label {key}"
-    return Facts((shown or message) + have)
+    return Facts((wanted or message) + have)
 
 
 def _message(message: str, around: Surroundings) -> Facts:
     return Facts(message)
 
 
-#: Entry of the catalogue → what is looked up for it.
+#: Entry of the catalogue → the facts that are looked up for it.
 _FACTS: dict[str, Callable[[str, Surroundings], Facts]] = {
     "k8s-insufficient-gpus": _gpus,
-    "k8s-claims": _message,
     "k8s-insufficient-resources": _resources,
     "k8s-gpu-taint": _taint,
     "k8s-taint": _taint,
     "k8s-node-selector": _selector,
-    "k8s-config-missing": _message,
-    "k8s-evicted": _message,
+    **dict.fromkeys(("k8s-claims", "k8s-config-missing", "k8s-evicted"), _message),
 }
 
 _ABOUT_THE_IMAGE = (
@@ -211,84 +210,59 @@ _ABOUT_THE_IMAGE = (
     "k8s-node-disk-full",
 )
 
-
-def _nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"
-
-
 #: Kinds that make pods, or hold them back. Source: batch/v1, kubeflow.org, jobset.x-k8s.io, kueue.x-k8s.io.
 KINDS = ("Job", "PyTorchJob", "TrainJob", "JobSet", "Workload")
 
-#: Normal events that say that no pod is made for now; any other that matters is a warning. Sources: kubernetes
+#: Reasons of normal events by which no pod is made for now; any other that matters is a warning. Sources: kubernetes
 #: pkg/controller/job; kubeflow/training-operator pkg/util/status.go; kubernetes-sigs/kueue pkg/scheduler;
 #: kubernetes-sigs/jobset pkg/constants.
-_HELD = (
-    "Suspended",
-    "JobSuspended",
-    "PyTorchJobSuspended",
-    "TrainJobSuspended",
-    "SuspendedJobs",
-    "Pending",
-    "Inadmissible",
-)
+_HELD = ("Suspended", *(f"{kind}Suspended" for kind in KINDS[:3]), "SuspendedJobs", "Pending", "Inadmissible")
 
-#: Entry of the catalogue → what `runs ls` calls it.
+#: Entry of the catalogue → its word in `runs ls`, where that is not the entry's own name.
 _WAITS_FOR = {
-    "k8s-quota": "quota",
     "k8s-limits-required": "limits",
-    "k8s-limit-range": "limit range",
     "k8s-pod-security": "Pod Security",
-    "k8s-service-account": "service account",
-    "k8s-queue": "queue",
-    "k8s-suspended": "suspended",
-    "k8s-admission": "admission",
     "k8s-pods-refused": "pods are refused",
     "k8s-insufficient-gpus": "GPUs",
     "k8s-insufficient-resources": "capacity",
     "k8s-claims": "GPUs",
-    "k8s-device-class": "device class",
     "k8s-gpu-taint": "untainted node",
     "k8s-taint": "untainted node",
-    "k8s-node-selector": "node selector",
     "k8s-claim-missing": "volume",
-    "k8s-volume": "volume",
     "k8s-runtime-class": "RuntimeClass",
 }
-_LONGEST = 300
 _EXITED = re.compile(r"exited with code (\d{1,3})$")
 
 
-def is_of_run(involved: Mapping[str, Any], name: str) -> bool:
+def is_of_run(involved: Object, name: str) -> bool:
     """Return whether an event is about an object of the run other than its pods.
 
     Args:
         involved: the event's involvedObject. name: of the run's workload.
     """
-    told = str(involved.get("name", ""))
-    return involved.get("kind") in KINDS and (told == name or f"-{told}-".find(f"-{name}-") >= 0)
+    object_name = str(involved.get("name", ""))
+    return involved.get("kind") in KINDS and f"-{name}-" in f"-{object_name}-"
 
 
-def explain_workload(event: Mapping[str, Any]) -> Finding | None:
-    """The finding of an event of a workload, or None for one that holds nothing up."""
+def explain_workload(event: Object) -> Finding | None:
+    """Return the finding of an event of a workload; None if it blocks nothing."""
     match = _match(event)
     if match is None:
         return None
-    said = _said(event)
-    detail = said.rpartition(" is forbidden: ")[2] if " is forbidden: " in said else event.get("message") or ""
-    foreign = [name for name in re.findall(r'containers? "([^"]+)"', said) if name not in OURS]
+    text = _text(event)
+    detail = text.rpartition(" is forbidden: ")[2] if " is forbidden: " in text else event.get("message") or ""
+    foreign = [name for name in re.findall(r'containers? "([^"]+)"', text) if name not in OURS]
     cause = fix = None
     if match.known.id == "k8s-pod-security" and foreign:
         cause = f"An operator or webhook adds the container {foreign[0]}, which lacks what the namespace requires"
         fix = "seatrial run … --kind job   # or ask for a namespace that admits the operator's pods"
-    finding = match.known.finding([said[:_LONGEST]], values=match.values, cause=cause, fix=fix)
+    finding = match.known.finding([text[:_LONGEST]], values=match.values, cause=cause, fix=fix)
     if detail and match.known.id != "k8s-suspended":
         finding.message += f": {detail[:_LONGEST]}"
     return finding
 
 
-def waiting_for(
-    pods: Sequence[Pod], nodes: int, workloads: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]
-) -> str | None:
+def waiting_for(pods: Sequence[Pod], nodes: int, workloads: Sequence[Object], events: Sequence[Object]) -> str | None:
     """Return the reason why a run waits, in a word or two; None if it does not, or the reason is unknown.
 
     Args:
@@ -304,34 +278,36 @@ def waiting_for(
             return _word(match)
     if len(latest) == nodes and not all(pod.ended for pod in latest.values()):
         return None
-    matches = [match for match in map(_match, events) if match is not None]
-    held = any(_is_suspended(workload) for workload in workloads)
-    told = [match for match in matches if (match.known.id in ("k8s-suspended", "k8s-queue")) == held]
-    return _word(told[-1]) if told else "suspended" if held else None
+    suspended = any(_is_suspended(workload.get("spec") or {}) for workload in workloads)
+    words = [
+        _word(match)
+        for match in map(_match, events)
+        if match is not None and (match.known.id in ("k8s-suspended", "k8s-queue")) == suspended
+    ]
+    return words[-1] if words else "suspended" if suspended else None
 
 
-def told_exit_code(events: Sequence[Mapping[str, Any]]) -> int | None:
+def reported_exit_code(events: Sequence[Object]) -> int | None:
     """Return an operator's exit code of deleted pods: the last that is not 0, else 0; None if it reported none.
 
     Source: kubeflow/training-operator v1.9.0 pkg/controller.v1/common/pod.go, ExitedWithCode.
     """
-    said = [_EXITED.search(event.get("message") or "") for event in events if event.get("reason") == "ExitedWithCode"]
-    codes = [int(match[1]) for match in said if match is not None]
+    ends = [_EXITED.search(event.get("message") or "") for event in events if event.get("reason") == "ExitedWithCode"]
+    codes = [int(match[1]) for match in ends if match is not None]
     return next((code for code in reversed(codes) if code), 0 if codes else None)
 
 
-def _match(event: Mapping[str, Any]) -> Match | None:
+def _match(event: Object) -> Match | None:
     if event.get("type") != "Warning" and event.get("reason") not in _HELD:
         return None
-    return first_in(_said(event), ("kubernetes",))
+    return first_in(_text(event), ("kubernetes",))
 
 
-def _said(event: Mapping[str, Any]) -> str:
+def _text(event: Object) -> str:
     return " ".join(f"{event.get('reason') or ''}: {event.get('message') or ''}".split())
 
 
-def _is_suspended(workload: Mapping[str, Any]) -> bool:
-    spec = workload.get("spec") or {}
+def _is_suspended(spec: Object) -> bool:
     return bool(spec.get("suspend") or (spec.get("runPolicy") or {}).get("suspend"))
 
 
@@ -339,7 +315,7 @@ def _word(match: Match) -> str:
     return _WAITS_FOR.get(match.known.id, match.known.id.replace("k8s-", "").replace("-", " "))
 
 
-#: Events that tell how far a pod is. Source: kubernetes pkg/kubelet/events/event.go.
+#: Events by which a pod's progress is seen. Source: kubernetes pkg/kubelet/events/event.go.
 _STEPS = {
     "Scheduled": "is scheduled",
     "Pulling": "is pulling its image",
@@ -347,28 +323,19 @@ _STEPS = {
     "Preempted": "was preempted",
 }
 
-
 #: Commands of the catalogue that look into a namespace; nodes and the like have none.
 _LOOKS = re.compile(r"kubectl (?=(?:get|describe|logs) (?!node|namespaces|runtimeclass|validating))")
 
 
 def in_namespace(fix: str | None, namespace: str) -> str | None:
-    """The command for a run's own namespace: ``default`` is where kubectl looks by itself, as a rule."""
+    """Add the run's namespace to a command; kubectl looks into ``default`` by itself, as a rule."""
     if fix is None or namespace == "default" or "--all-namespaces" in fix:
         return fix
     return _LOOKS.sub(f"kubectl -n {namespace} ", fix)
 
 
-def image_digest(image_id: str) -> str:
-    """``sha256:…`` of an imageID: ``docker-pullable://r/i@sha256:…``, ``docker://sha256:…``, or the bare digest.
-
-    Of a pulled image the registry's digest, else the node's own image ID.
-    """
-    return image_id.rpartition("@")[2].rpartition("/")[2]
-
-
 class Progress:
-    """Says what happens to pods.
+    """Reports what happens to pods.
 
     Args:
         say: a line for people.
@@ -380,18 +347,19 @@ class Progress:
         self, cluster: Cluster, say: Callable[[str], None], record: Callable[[Event], None], namespace: str = "default"
     ) -> None:
         self._cluster, self._say, self._record, self._namespace = cluster, say, record, namespace
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
         self._items: dict[str, dict[str, Any]] = {}
 
     async def pod(self, pod: Pod, item: dict[str, Any]) -> None:
-        """A pod is new or has changed."""
+        """Report on a pod that is new or has changed."""
         self._items[pod.name] = item
         if pod.waiting and pod.waiting[0] not in ("ContainerCreating", "PodInitializing"):
             await self._trouble(pod, *pod.waiting)
         if pod.started and not pod.ended:
             self._once(f"{pod.name} is running" + (f" on {pod.host}" if pod.host else ""))
         if pod.started and pod.image_id:
-            image = image_digest(pod.image_id)
+            # ``docker-pullable://r/i@sha256:…``, ``docker://sha256:…`` or the bare digest.
+            image = pod.image_id.rpartition("@")[2].rpartition("/")[2]
             self._record(HostPod(name=pod.name, node=pod.node, host=pod.host, image=image))
         if pod.unreachable:
             await self._trouble(pod, "NodeNotReady", "Node is not ready")
@@ -409,41 +377,36 @@ class Progress:
         if pod.outlived_by:
             self._once(f"{pod.name} has ended, but its {', '.join(pod.outlived_by)} runs on until the run is removed")
 
-    async def event(self, pod: Pod, item: dict[str, Any]) -> None:
-        """The cluster said something about a pod."""
+    async def event(self, pod: Pod, item: Object) -> None:
+        """Report an event of the cluster about a pod."""
         reason, message = item.get("reason", ""), item.get("message", "")
         if reason in _STEPS and not pod.started:
             self._once(f"{pod.name} {_STEPS[reason]}")
         elif item.get("type") == "Warning" and not pod.started:
             await self._trouble(pod, reason, message)
 
-    def workload_event(self, item: dict[str, Any]) -> None:
-        """The cluster said something about what makes the pods; each trouble is told once, however often it tries."""
+    def workload_event(self, item: Object) -> None:
+        """Report an event about what makes the pods; each trouble once, however often the controller tries."""
         finding = explain_workload(item)
-        if finding is None or f"workload {finding.id}" in self._said:
-            return
-        self._said.add(f"workload {finding.id}")
-        self._tell(finding)
+        if finding is not None and self._is_new(f"workload {finding.id}"):
+            self._report(finding)
 
     def trouble(self, error: SeatrialError) -> None:
-        """The cluster cannot be watched."""
+        """Report that the cluster cannot be watched."""
         self._once(f"{error.message}; trying again")
 
     async def _trouble(self, pod: Pod, reason: str, message: str) -> None:
-        key = f"{pod.name} {reason} {message}"
-        if key in self._said:
+        if not self._is_new(f"{pod.name} {reason} {message}"):
             return
-        self._said.add(key)
         finding = explain(pod, reason, message, await self._surroundings(pod, message))
-        if finding is None or f"{pod.node} {finding.id} {finding.message}" in self._said:
-            return
-        self._said.add(f"{pod.node} {finding.id} {finding.message}")
-        self._tell(finding)
+        if finding is not None and self._is_new(f"{pod.node} {finding.id} {finding.message}"):
+            self._report(finding)
 
     async def _surroundings(self, pod: Pod, message: str) -> Surroundings:
-        """Nodes and holders, asked only where the answer needs them; what may not be read is left out."""
+        """Request nodes and holders only where the answer needs them; leave out what may not be read."""
         item = self._items.get(pod.name, {})
-        limits = own_container(item.get("spec", {})).get("resources", {}).get("limits", {})
+        container = own_container(item.get("spec", {}).get("containers"))
+        limits = container.get("resources", {}).get("limits", {})
         resource = next((key for key in limits if "/" in key), "nvidia.com/gpu")
         nodes = holders = None
         if "Insufficient" in message or "node(s)" in message:
@@ -452,16 +415,21 @@ class Progress:
                 nodes = tuple(read_node(node, resource) for node in listing["items"])
                 holders = gpu_holders((await self._cluster.request("GET", "/api/v1/pods"))["items"], resource)
             except SeatrialError:
-                pass  # a namespaced Role cannot read them: the explanation says so
+                pass  # a namespaced Role cannot read them: the explanation reports it
         return Surroundings(item, resource, nodes, holders, max(1, len(self._items)))
 
-    def _tell(self, finding: Finding) -> None:
+    def _report(self, finding: Finding) -> None:
         finding.fix = in_namespace(finding.fix, self._namespace)
         self._say(in_one_line(finding.message, finding.cause, finding.fix))
         self._record(finding.event())
 
     def _once(self, line: str) -> None:
-        if line not in self._said:
-            self._said.add(line)
+        if self._is_new(line):
             self._say(line)
             self._record(Note(message=line))
+
+    def _is_new(self, key: str) -> bool:
+        """Return whether this is the first time that ``key`` comes up."""
+        is_new = key not in self._reported
+        self._reported.add(key)
+        return is_new

@@ -35,8 +35,8 @@ class NotInStandIn(ModuleNotFoundError, NotImplementedError):
 def refuse(part: str, instead: str = "") -> NoReturn:
     """Raise NotInStandIn, with the way without this part."""
     raise NotInStandIn(
-        "%s is not here: Horovod is not installed, and seatrial's stand-in has horovod.torch alone. Instead: %s"
-        % (part, instead or _REFUSED[part])
+        "%s is not here: Horovod is not installed, and seatrial's stand-in has the torch API that training scripts "
+        "use. Instead: %s" % (part, instead or _REFUSED[part])
     )
 
 

@@ -1,13 +1,13 @@
-"""Layer 8, the container: started as training would be, does CUDA in it see the GPUs and run a kernel on each?"""
+"""Layer 8, the container: started as for training, CUDA in it sees the GPUs and runs a kernel on each."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from seatrial.doctor.check import Check, Verdict, found, of_finding, ok, skipped, unknown, worst
-from seatrial.doctor.checks.image import does_not_start, no_python
-from seatrial.doctor.facts.inspection import LookError
-from seatrial.doctor.facts.machine import Machine
+from seatrial.doctor.check import Layer, Verdict, found, of_finding, ok, skipped, unknown, worst
+from seatrial.doctor.checks.image import does_not_start, without_python
+from seatrial.doctor.inspection import LookError
+from seatrial.doctor.machine import Machine
 from seatrial.errors import GpuContractError
 from seatrial.findings.gpu_missing import explain_missing
 from seatrial.job.units import format_bytes
@@ -19,20 +19,25 @@ DOCKER_SHM_BYTES = 64 * 2**20
 NCCL_SHM_BYTES = 2**30
 
 
-def _nothing(machine: Machine) -> Verdict | None:
-    """Why there is nothing to look into, or None."""
+def _without_container(machine: Machine) -> Verdict | None:
     inspection = machine.inspection
     if inspection.is_process:
         return None
-    if inspection.reference is None:
-        return skipped("no image to run")
-    return no_python(machine)
+    return skipped("no image to run") if inspection.reference is None else without_python(machine)
 
 
+CONTAINER = Layer("container", "Container", needs="container.starts", skips=_without_container)
+
+
+@CONTAINER.check(
+    "starts",
+    "The container starts with the GPUs",
+    "gpus-not-injectable subject-does-not-start",
+    needs="image.python userspace.cuda",
+    timeout_s=70,
+)
 def _starts(machine: Machine) -> Verdict:
-    """The engine starts it with the GPUs in. What an engine says when it does not is in the catalogue."""
-    if nothing := _nothing(machine):
-        return nothing
+    """Start it with the GPUs in. An engine's messages when it does not start are in the catalogue."""
     inspection = machine.inspection
     try:
         python = inspection.live["python"]
@@ -48,17 +53,16 @@ def _starts(machine: Machine) -> Verdict:
 
 
 def _context(machine: Machine, live: dict[str, Any]) -> dict[str, Any]:
-    """The facts as findings.gpu_missing wants them; the agent makes the same from inside (agent/gpu_check.py)."""
+    """Return the facts in the form of findings.gpu_missing; agent/gpu_check.py makes the same from inside."""
     inspection = machine.inspection
     nvml, cuda, env = live["nvml"], live["cuda"], live["env"]
     if inspection.is_process:
-        way = "host"
-    elif inspection.inspected is not None:
-        way = (
-            "nvidia-runtime" if (inspection.inspected.get("HostConfig") or {}).get("DeviceRequests") else "device-nodes"
-        )
+        strategy = "host"
+    elif inspection.inspected is None:
+        strategy = inspection.injection.strategy
     else:
-        way = inspection.injection.strategy
+        requests = (inspection.inspected.get("HostConfig") or {}).get("DeviceRequests")
+        strategy = "nvidia-runtime" if requests else "device-nodes"
     return {
         "device_nodes": live["device_nodes"],
         "libcuda": cuda["libcuda"],
@@ -70,179 +74,102 @@ def _context(machine: Machine, live: dict[str, Any]) -> dict[str, Any]:
         "nvidia_driver_capabilities": env.get("NVIDIA_DRIVER_CAPABILITIES"),
         "driver_version": nvml["driver_version"],
         "mig": {"enabled": nvml["mig_enabled"], "instances": nvml["mig_instances"]},
-        "injection": way,
+        "injection": strategy,
     }
 
 
-def _spelled(machine: Machine, live: dict[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Visible GPUs and kernels with NVML's spelling of UUIDs: CUDA gives 16 bytes for GPU- and MIG- alike."""
+def _spelled(machine: Machine, kind: str) -> list[dict[str, Any]]:
+    """Return ``visible`` GPUs or ``kernels`` with NVML's UUIDs: CUDA gives 16 bytes for GPU- and MIG- alike."""
     spelling = {gpu.uuid.split("-", 1)[-1].lower(): gpu.uuid for gpu in machine.inspection.gpus}
-
-    def spelled(entry: dict[str, Any]) -> dict[str, Any]:
-        return {**entry, "uuid": spelling.get(entry["uuid"].split("-", 1)[-1].lower(), entry["uuid"])}
-
-    return [spelled(entry) for entry in live["cuda"]["visible"]], [spelled(entry) for entry in live["cuda"]["kernels"]]
+    entries = machine.inspection.live["cuda"][kind]
+    return [{**each, "uuid": spelling.get(each["uuid"].split("-", 1)[-1].lower(), each["uuid"])} for each in entries]
 
 
+@CONTAINER.check(
+    "gpus",
+    "CUDA in the container sees the requested GPUs",
+    "nvidia-visible-devices device-nodes-missing device-node-missing uvm-node-missing capabilities-lack-compute "
+    "libcuda-missing mig-no-instances cuda-visible-devices gpus-missing other-gpus gpus-unusable",
+    timeout_s=70,
+)
 def _gpus(machine: Machine) -> Verdict:
-    """By UUID: CUDA shows each GPU that it should have."""
-    if nothing := _nothing(machine):
-        return nothing
-    live = machine.inspection.live
+    """Compare the GPUs that CUDA shows with the expected ones, by UUID."""
+    live, visible = machine.inspection.live, _spelled(machine, "visible")
     expected = [gpu.model_dump() for gpu in machine.inspection.gpus]
-    visible, _ = _spelled(machine, live)
     if not expected:
         return unknown("NVML lists no GPU on the host: cannot tell what the container should see")
-    missing = {gpu["uuid"] for gpu in expected} - {gpu["uuid"] for gpu in visible}
-    if missing:
+    wanted = {gpu["uuid"] for gpu in expected}
+    if wanted - {gpu["uuid"] for gpu in visible}:
         finding = explain_missing(expected, visible, _context(machine, live))
         finding.evidence.extend(filter(None, [live["cuda"]["error"], *live["nvml"]["faults"]]))
         return of_finding(finding)
-    extra = [gpu["uuid"] for gpu in visible if gpu["uuid"] not in {gpu["uuid"] for gpu in expected}]
+    extra = sum(gpu["uuid"] not in wanted for gpu in visible)
     names = ", ".join(f"{gpu['index']} {gpu['name']} {gpu['uuid'][:12]}" for gpu in visible)
-    return ok(f"CUDA sees {names}" + (f", {len(extra)} more than requested" if extra else ""))
+    return ok(f"CUDA sees {names}" + (f", {extra} more than requested" if extra else ""))
 
 
+@CONTAINER.check(
+    "kernels",
+    "A kernel runs on each GPU",
+    "gpus-unusable gpu-memory-held compute-mode-exclusive no-kernel-image",
+    needs="container.gpus",
+)
 def _kernels(machine: Machine) -> Verdict:
-    if nothing := _nothing(machine):
-        return nothing
-    live = machine.inspection.live
-    visible, kernels = _spelled(machine, live)
+    live, visible, kernels = machine.inspection.live, _spelled(machine, "visible"), _spelled(machine, "kernels")
     if not kernels:
         return unknown("CUDA reports no device to run a kernel on")
-    told = []
+    problems = []
     for kernel in kernels:
         if not kernel["ok"]:
             context = {**_context(machine, live), "kernel_error": kernel["error"], "kernel_uuid": kernel["uuid"]}
             expected = [gpu for gpu in visible if gpu["uuid"] == kernel["uuid"]]
-            told.append(of_finding(explain_missing(expected, visible, context)))
+            problems.append(of_finding(explain_missing(expected, visible, context)))
     times = ", ".join(f"{kernel['ms']:g} ms" for kernel in kernels)
-    return worst(told, f"a kernel ran on each of {len(kernels)} ({times})")
+    return worst(problems, f"a kernel ran on each of {len(kernels)} ({times})")
 
 
+@CONTAINER.check("peers", "GPUs can access each other's memory", "no-peer-access", needs="container.gpus")
 def _peers(machine: Machine) -> Verdict:
-    if nothing := _nothing(machine):
-        return nothing
-    count = len(machine.inspection.live["cuda"]["visible"])
+    count, pairs = len(machine.inspection.live["cuda"]["visible"]), machine.inspection.live["peers"]
     if count < 2:
         return skipped("one GPU has no peer")
-    pairs = machine.inspection.live["peers"]
     if not pairs:
         return ok(f"each of {count} GPUs can access the others' memory")
     evidence = [f"{len(pairs)} of {count * (count - 1)} ways, the first from {pairs[0][0]} to {pairs[0][1]}"]
     return found("no-peer-access", evidence)
 
 
+@CONTAINER.check("shm", "Shared memory is large enough", "shared-memory-too-small nccl-shared-memory")
 def _shm(machine: Machine) -> Verdict:
-    if nothing := _nothing(machine):
-        return nothing
-    live = machine.inspection.live
-    size, count = live["shm_bytes"], len(machine.inspection.gpus)
-    told = []
+    live, count = machine.inspection.live, len(machine.inspection.gpus)
+    size, problems = live["shm_bytes"], []
     if size is None:
         return unknown("there is no /dev/shm inside: cannot verify that data loaders work")
-    if live["shm_stale"]:
-        told.append(
-            found(
-                "nccl-shared-memory",
-                live["shm_stale"][:3],
-                message="Dead ranks left stale segments in /dev/shm",
-                severity="warning",
-                fix="rm /dev/shm/nccl-*",
-            )
-        )
+    if stale := live["shm_stale"][:3]:
+        message = "Dead ranks left stale segments in /dev/shm"
+        fix = "rm /dev/shm/nccl-*"
+        problems.append(found("nccl-shared-memory", stale, message=message, severity="warning", fix=fix))
     if count > 1 and size < NCCL_SHM_BYTES:
-        told.append(found("nccl-shared-memory", [f"/dev/shm: {format_bytes(size)} for {count} GPUs"]))
+        problems.append(found("nccl-shared-memory", [f"/dev/shm: {format_bytes(size)} for {count} GPUs"]))
     elif size <= DOCKER_SHM_BYTES:
-        told.append(found("shared-memory-too-small", [f"/dev/shm: {format_bytes(size)}"], severity="warning"))
-    return worst(told, f"/dev/shm: {format_bytes(size)}")
+        problems.append(found("shared-memory-too-small", [f"/dev/shm: {format_bytes(size)}"], severity="warning"))
+    return worst(problems, f"/dev/shm: {format_bytes(size)}")
 
 
-def _access(machine: Machine) -> Verdict:
-    """Nodes that are in the container and may not be opened; and whether a daemon-reload takes them away."""
-    if nothing := _nothing(machine):
-        return nothing
-    live = machine.inspection.live
-    told = []
-    if live["closed_nodes"]:
-        told.append(found("device-permission", [f"{path} cannot be opened inside" for path in live["closed_nodes"]]))
-    told += _injected_behind_runc(machine)
-    return worst(told, f"{len(live['device_nodes'])} device nodes can be opened")
-
-
-def _injected_behind_runc(machine: Machine) -> list[Verdict]:
-    inspected, docker = machine.inspection.inspected, machine.docker
-    if inspected is None or docker is None or docker.cgroup_driver != "systemd":
-        return []
-    host = inspected.get("HostConfig") or {}
-    if host.get("DeviceRequests") and not host.get("Devices") and not _char_links(machine):
-        evidence = ["CgroupDriver systemd", "HostConfig.Devices: empty", "/dev/char: no link 195:*"]
-        return [
-            found(
-                "device-access-lost",
-                evidence,
-                severity="warning",
-                message="A systemctl daemon-reload will remove its GPU access",
-            )
-        ]
-    return []
-
-
-def _char_links(machine: Machine) -> bool:
-    return any(name.startswith("195:") for name in machine.names("/dev/char"))
-
-
-CONTAINER = (
-    Check(
-        "container.starts",
-        "The container starts with the GPUs",
-        ("gpus-not-injectable", "subject-does-not-start"),
-        _starts,
-        needs=("image.python", "userspace.cuda"),
-        timeout_s=70,
-    ),
-    Check(
-        "container.gpus",
-        "CUDA in the container sees the requested GPUs",
-        (
-            "nvidia-visible-devices",
-            "device-nodes-missing",
-            "device-node-missing",
-            "uvm-node-missing",
-            "capabilities-lack-compute",
-            "libcuda-missing",
-            "mig-no-instances",
-            "cuda-visible-devices",
-            "gpus-missing",
-            "other-gpus",
-            "gpus-unusable",
-        ),
-        _gpus,
-        needs=("container.starts",),
-        timeout_s=70,
-    ),
-    Check(
-        "container.kernels",
-        "A kernel runs on each GPU",
-        ("gpus-unusable", "gpu-memory-held", "compute-mode-exclusive", "no-kernel-image"),
-        _kernels,
-        needs=("container.gpus",),
-    ),
-    Check(
-        "container.peers", "GPUs can access each other's memory", ("no-peer-access",), _peers, needs=("container.gpus",)
-    ),
-    Check(
-        "container.shm",
-        "Shared memory is large enough",
-        ("shared-memory-too-small", "nccl-shared-memory"),
-        _shm,
-        needs=("container.starts",),
-    ),
-    Check(
-        "container.access",
-        "Its device nodes can be opened, and remain accessible",
-        ("device-permission", "device-access-lost"),
-        _access,
-        needs=("container.starts",),
-    ),
+@CONTAINER.check(
+    "access", "Its device nodes can be opened, and remain accessible", "device-permission device-access-lost"
 )
+def _access(machine: Machine) -> Verdict:
+    """Find nodes that may not be opened inside, and access that a daemon-reload takes away."""
+    live, problems = machine.inspection.live, []
+    if live["closed_nodes"]:
+        evidence = [f"{path} cannot be opened inside" for path in live["closed_nodes"]]
+        problems.append(found("device-permission", evidence))
+    host = (machine.inspection.inspected or {}).get("HostConfig") or {}
+    behind_runc = host.get("DeviceRequests") and not host.get("Devices")
+    systemd = machine.docker is not None and machine.docker.cgroup_driver == "systemd"
+    if behind_runc and systemd and not machine.has_char_links:
+        evidence = ["CgroupDriver systemd", "HostConfig.Devices: empty", "/dev/char: no link 195:*"]
+        message = "A systemctl daemon-reload will remove its GPU access"
+        problems.append(found("device-access-lost", evidence, severity="warning", message=message))
+    return worst(problems, f"{len(live['device_nodes'])} device nodes can be opened")

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from seatrial.backends.base import EngineFacts
 from seatrial.backends.containers.docker import SYSTEM_PATH
-from seatrial.doctor.check import Check, Verdict, found, ok, skipped, unknown
-from seatrial.doctor.facts.machine import Machine
+from seatrial.doctor.check import Layer, Verdict, found, ok, skipped, unknown
+from seatrial.doctor.machine import Machine
 from seatrial.errors import EngineUnavailableError
+
+ENGINE = Layer("engine", "Container engine")
 
 #: Program → its key in ``docker info``. Source: docs.docker.com/reference/api/engine, SystemInfo.
 PARTS = {"containerd": "ContainerdCommit", "runc": "RuncCommit"}
 
 
+@ENGINE.check(
+    "docker",
+    "Docker responds",
+    "engine-down engine-missing engine-permission docker-context-missing docker-is-podman docker-client-too-new",
+)
 def _docker(machine: Machine) -> Verdict:
     if not machine.asks_for("docker"):
         return skipped(f"{machine.on} was asked for")
@@ -26,22 +33,23 @@ def _docker(machine: Machine) -> Verdict:
     return ok(machine.docker.reason)
 
 
+@ENGINE.check("parts", "containerd and runc are installed", "engine-part-missing", needs="engine.docker")
 def _parts(machine: Machine) -> Verdict:
     """Docker starts containers through containerd and runc; it answers without them, and reports ``N/A`` then.
 
-    An empty version is that of a build without one, as Debian's containerd is.
+    An empty version is that of a build without one, such as Debian's containerd.
     Source: moby daemon/info_unix.go, populateRuncCommit; measured with Docker 28.5.2+dfsg4.
     """
     info = machine.docker_info
     if not isinstance(info, dict) or not machine.asks_for("docker"):
         return skipped("Docker does not respond")
     parts = {name: str((info.get(key) or {}).get("ID") or "") for name, key in PARTS.items()}
-    absent = [name for name, version in parts.items() if version == "N/A"]
-    if absent:
+    if absent := [name for name, version in parts.items() if version == "N/A"]:
         return found("engine-part-missing", [f"docker info: {PARTS[name]} is N/A" for name in absent])
     return ok(", ".join(f"{name} {version[:20]}".rstrip() for name, version in parts.items()))
 
 
+@ENGINE.check("podman", "Podman responds", "engine-down engine-missing engine-permission rootless-no-subids")
 def _podman(machine: Machine) -> Verdict:
     if not machine.asks_for("podman"):
         return skipped(f"{machine.on} was asked for")
@@ -54,11 +62,12 @@ def _podman(machine: Machine) -> Verdict:
     other_works = machine.on == "auto" and _works(machine.docker)
     if isinstance(info, EngineUnavailableError):
         return _silent(info, other_works=other_works)
-    assert machine.podman is not None
-    if not machine.podman.available:
+    podman = machine.podman
+    assert podman is not None
+    if not podman.available:
         severity = "warning" if other_works else "error"
-        return found("rootless-no-subids", [machine.podman.reason], severity=severity, fix=machine.podman.fix)
-    return ok(machine.podman.reason)
+        return found("rootless-no-subids", [podman.reason], severity=severity, fix=podman.fix)
+    return ok(podman.reason)
 
 
 def _works(facts: EngineFacts | None) -> bool:
@@ -66,7 +75,7 @@ def _works(facts: EngineFacts | None) -> bool:
 
 
 def _silent(error: EngineUnavailableError, *, other_works: bool) -> Verdict:
-    """An engine that is installed and gives no answer; no more than a warning where the other one works."""
+    """Report an installed engine that gives no answer; no more than a warning where the other one works."""
     return found(
         error.finding,
         [error.message],
@@ -77,43 +86,43 @@ def _silent(error: EngineUnavailableError, *, other_works: bool) -> Verdict:
     )
 
 
+@ENGINE.check("any", "A container engine works", "engine-missing")
 def _any(machine: Machine) -> Verdict:
     if machine.inspection.is_process:
         return skipped("running without an engine was requested")
     if machine.engine is not None:
         return ok(f"containers go to {machine.engine.reason.removesuffix(' responds')}")
     for info in (machine.docker_info, machine.podman_info):
-        if isinstance(info, EngineUnavailableError):  # installed: its own line above says what is wrong with it
+        if isinstance(info, EngineUnavailableError):  # installed: its own line above has the reason
             return found("engine-missing", [info.message], cause=info.cause, fix=info.run)
     return found("engine-missing", ["neither docker nor podman is on PATH and usable by this user"])
 
 
+@ENGINE.check("desktop", "Docker runs on the host, not in a virtual machine", "docker-desktop-context")
 def _desktop(machine: Machine) -> Verdict:
-    docker = machine.docker
-    if docker is None or not docker.desktop:
+    if machine.docker is None or not machine.docker.desktop:
         return skipped("not Docker Desktop")
     if machine.wsl:
         return ok("Docker Desktop on Windows, which has the GPU through WSL 2")
     return found("docker-desktop-context", ["docker info: OperatingSystem is Docker Desktop"])
 
 
+@ENGINE.check("snap", "A snap's Docker reads its configuration", "docker-snap")
 def _snap(machine: Machine) -> Verdict:
-    docker = machine.docker
-    if docker is None or not docker.snap:
+    if machine.docker is None or not machine.docker.snap:
         return skipped("Docker is not from a snap")
-    evidence = [f"docker is {machine.docker_client}"]
-    if "nvidia" in docker.runtimes:
+    if "nvidia" in machine.docker.runtimes:
         return ok("Docker is from a snap and has the nvidia runtime")
-    return found("docker-snap", evidence)
+    return found("docker-snap", [f"docker is {machine.docker_client}"])
 
 
+@ENGINE.check("runtimes", "Registered runtimes exist", "runtime-unknown")
 def _runtime_programs(machine: Machine) -> Verdict:
-    """A runtime whose program is gone fails at the start of a container, with an error about a file."""
+    """Find a runtime whose program is gone: it fails at the start of a container, with an error about a file."""
     info = machine.docker_info
     if not isinstance(info, dict):
         return skipped("Docker does not respond")
-    runtime = (info.get("Runtimes") or {}).get("nvidia") or {}
-    program = str(runtime.get("path") or "")
+    program = str(((info.get("Runtimes") or {}).get("nvidia") or {}).get("path") or "")
     if not program:
         return ok("no nvidia runtime is registered")
     folders = [""] if program.startswith("/") else [f"{folder}/" for folder in SYSTEM_PATH.split(":")]
@@ -137,47 +146,13 @@ def _runtime_programs(machine: Machine) -> Verdict:
 
 
 def _dockerd_processes(machine: Machine) -> list[str]:
-    """PIDs of the daemons of this machine: the one that answers is among them, and does not report which it is."""
+    """Return PIDs of this machine's daemons: the one that answers is among them, and does not report which it is."""
     pids = [name for name in machine.names("/proc") if name.isdigit()]
     return [pid for pid in pids if (machine.read(f"/proc/{pid}/comm") or "").strip() == "dockerd"]
 
 
 def _path_of(machine: Machine, pid: str) -> list[str]:
-    """The folders in which a process looks for programs."""
+    """Return the folders in which a process looks for programs."""
     variables = (machine.read(f"/proc/{pid}/environ") or "").split("\0")
     path = next((word[5:] for word in variables if word.startswith("PATH=")), "")
     return [f"{folder}/" for folder in path.split(":") if folder]
-
-
-ENGINE = (
-    Check(
-        "engine.docker",
-        "Docker responds",
-        (
-            "engine-down",
-            "engine-missing",
-            "engine-permission",
-            "docker-context-missing",
-            "docker-is-podman",
-            "docker-client-too-new",
-        ),
-        _docker,
-    ),
-    Check(
-        "engine.parts",
-        "containerd and runc are installed",
-        ("engine-part-missing",),
-        _parts,
-        needs=("engine.docker",),
-    ),
-    Check(
-        "engine.podman",
-        "Podman responds",
-        ("engine-down", "engine-missing", "engine-permission", "rootless-no-subids"),
-        _podman,
-    ),
-    Check("engine.any", "A container engine works", ("engine-missing",), _any),
-    Check("engine.desktop", "Docker runs on the host, not in a virtual machine", ("docker-desktop-context",), _desktop),
-    Check("engine.snap", "A snap's Docker reads its configuration", ("docker-snap",), _snap),
-    Check("engine.runtimes", "Registered runtimes exist", ("runtime-unknown",), _runtime_programs),
-)

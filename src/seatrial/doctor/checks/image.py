@@ -1,12 +1,13 @@
-"""Layer 7, the image: what it asks of the driver, and what it carries that gets in the driver's way."""
+"""Layer 7, the image: its requirements on the driver, and contents that get in the driver's way."""
 
 from __future__ import annotations
 
+import operator
 import re
 
-from seatrial.doctor.check import Check, Verdict, found, of_finding, ok, skipped, unknown, worst
-from seatrial.doctor.facts.inspection import LookError
-from seatrial.doctor.facts.machine import Machine
+from seatrial.doctor.check import Layer, Verdict, found, of_finding, ok, skipped, unknown, worst
+from seatrial.doctor.inspection import LookError
+from seatrial.doctor.machine import Machine
 from seatrial.errors import SeatrialError
 from seatrial.findings.catalogue import AT_START
 from seatrial.findings.match import match_text
@@ -17,12 +18,37 @@ FORWARD_COMPATIBLE = re.compile(
     r"\b(H\d{2,3}|B\d{2,3}|GB\d+|GH\d+|A\d{1,3}|L\d{1,2}S?|T4|V100|P\d{1,3}|Tesla|RTX (A|PRO)\w*)\b"
 )
 
+_COMPARE = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+    "=": operator.eq,
+    "!=": operator.ne,
+}
 
+
+def _without_image(machine: Machine) -> Verdict | None:
+    if machine.inspection.is_process:
+        return skipped("a plain process has no image")
+    return skipped("no image to inspect") if machine.inspection.reference is None else None
+
+
+def without_python(machine: Machine) -> Verdict | None:
+    """Skip what needs a Python inside; ``image.python`` reports how to name one."""
+    return skipped("no Python inside to look with") if machine.inspection.python is None else None
+
+
+IMAGE = Layer("image", "Image", needs="image.present", skips=_without_image)
+
+
+@IMAGE.check(
+    "present", "The image or container exists", "subject-missing", needs="engine.any", skips=False, timeout_s=10
+)
 def _present(machine: Machine) -> Verdict:
-    inspection = machine.inspection
+    inspection, request = machine.inspection, machine.inspection.request
     if inspection.is_process:
         return skipped("a plain process has no image")
-    request = inspection.request
     if request.container is not None and inspection.inspected is None:
         engine = machine.engine.name if machine.engine else "docker"
         return found(
@@ -46,28 +72,84 @@ def _present(machine: Machine) -> Verdict:
             message=f"Image {inspection.reference} is not in {machine.engine.name.capitalize()}'s store",
             fix=f"{machine.engine.name} pull {inspection.reference}",
         )
-    name = request.container or inspection.reference
-    return ok(f"{name}, {image.id[:19]}")
+    return ok(f"{request.container or inspection.reference}, {image.id[:19]}")
 
 
-def _nothing(machine: Machine) -> Verdict | None:
-    """Why there is nothing to look into, or None."""
-    if machine.inspection.is_process:
-        return skipped("a plain process has no image")
-    if machine.inspection.reference is None:
-        return skipped("no image to inspect")
-    return None
+@IMAGE.check("requires", "The driver supports the CUDA version it requires", "image-requires-newer-driver")
+def _requires(machine: Machine) -> Verdict:
+    """Check NVIDIA_REQUIRE_CUDA, which only the toolkit's legacy hook reads; CDI and device nodes do not."""
+    assert machine.inspection.image is not None
+    env, inventory = machine.inspection.image.env, machine.inventory
+    text, offered = env.get("NVIDIA_REQUIRE_CUDA", ""), inventory.cuda_driver_version
+    if not text and "CUDA_VERSION" in env:  # minor versions are compatible: the major one is required
+        text = f"cuda>={env['CUDA_VERSION'].split('.')[0]}.0"
+    if not text:
+        return ok("it requires no CUDA version from the driver")
+    if offered is None:
+        return unknown(f"the image requires {text[:60]}, but the driver's CUDA version is unknown")
+    if env.get("NVIDIA_DISABLE_REQUIRE") in ("1", "true"):
+        return ok("it disables its requirement (NVIDIA_DISABLE_REQUIRE)")
+    if meets(text, offered, inventory.driver_version or "", [gpu.name for gpu in inventory.gpus]):
+        return ok(f"it requires {text.split()[0]}; the driver supports CUDA {offered}")
+    fix = "upgrade the driver, or use an image with a lower CUDA; to try anyway: --env NVIDIA_DISABLE_REQUIRE=1"
+    return found("image-requires-newer-driver", [f"image: {text[:200]}", f"driver: CUDA up to {offered}"], fix=fix)
 
 
-def no_python(machine: Machine) -> Verdict | None:
-    """Where there is nothing to look with; ``image.python`` tells how to name one."""
-    return skipped("no Python inside to look with") if machine.inspection.python is None else None
+def meets(requirement: str, cuda: str, driver: str, names: list[str]) -> bool:
+    """Return True if one of the alternatives holds: spaces stand for or, commas for and.
+
+    Source: NVIDIA Container Toolkit documentation, "Constraints": cuda>=12.4 brand=tesla,driver>=470,driver<471 …
+    """
+    brand = "tesla" if any(FORWARD_COMPATIBLE.search(name) for name in names) else "geforce"
+    values = {"cuda": cuda, "driver": driver, "brand": brand}
+    return any(all(_holds(term, values) for term in terms.split(",")) for terms in requirement.split())
 
 
+def _holds(term: str, values: dict[str, str]) -> bool:
+    match = re.fullmatch(r"(\w+)(>=|<=|!=|=|<|>)(.+)", term)
+    if match is None or match.group(1) not in values:  # e.g. arch, which does not concern the driver
+        return True
+    name, sign, wanted = match.groups()
+    if name == "brand":
+        return (values[name] == wanted) == (sign == "=")
+    have, want = _numbers(values[name]), _numbers(wanted)
+    length = min(len(have), len(want)) or 1
+    return bool(_COMPARE[sign](have[:length], want[:length]))
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", text)]
+
+
+@IMAGE.check(
+    "variables",
+    "Its variables hide no GPU",
+    "nvidia-visible-devices capabilities-lack-compute cuda-visible-devices",
+)
+def _variables(machine: Machine) -> Verdict:
+    assert machine.inspection.image is not None
+    env, problems = machine.inspection.image.env, []
+    hidden = env.get("NVIDIA_VISIBLE_DEVICES")
+    if hidden is not None and hidden.strip().lower() in ("void", "none", ""):
+        evidence = [f"image: NVIDIA_VISIBLE_DEVICES={hidden!r}"]
+        problems.append(found("nvidia-visible-devices", evidence, severity="warning"))
+    capabilities = env.get("NVIDIA_DRIVER_CAPABILITIES")
+    if capabilities and not {"compute", "all"} & {word.strip() for word in capabilities.split(",")}:
+        evidence = [f"image: NVIDIA_DRIVER_CAPABILITIES={capabilities}"]
+        problems.append(found("capabilities-lack-compute", evidence, severity="warning"))
+    devices = env.get("CUDA_VISIBLE_DEVICES")
+    if devices is not None and not re.fullmatch(r"\d+(,\d+)*", devices):
+        problems.append(found("cuda-visible-devices", [f"image: CUDA_VISIBLE_DEVICES={devices!r}"]))
+    return worst(problems, "its variables hide no GPU")
+
+
+@IMAGE.check(
+    "python", "It starts, and its Python runs", "program-not-there subject-does-not-start", skips=False, timeout_s=60
+)
 def _python(machine: Machine) -> Verdict:
-    """What looks into it runs in its Python, at first without GPUs."""
+    """Start the Python in it that the inspection uses, at first without GPUs."""
     inspection = machine.inspection
-    if not inspection.is_process and (nothing := _nothing(machine)):
+    if not inspection.is_process and (nothing := _without_image(machine)):
         return nothing
     if inspection.python is None:
         return unknown("there is no Python 3.8 or later inside to look at it with; name one: --python PATH")
@@ -78,9 +160,8 @@ def _python(machine: Machine) -> Verdict:
 
 
 def does_not_start(machine: Machine, error: LookError) -> Verdict:
-    """What an engine says when it does not start something is in the catalogue."""
-    known = match_text(error.stderr or str(error), AT_START)
-    if known:
+    """Return the catalogue's entry for an engine's message that it does not start."""
+    if known := match_text(error.stderr or str(error), AT_START):
         known[0].fix = (known[0].fix or "").replace("<image>", machine.inspection.reference or "…")
         return of_finding(known[0])
     return found(
@@ -92,164 +173,46 @@ def does_not_start(machine: Machine, error: LookError) -> Verdict:
     )
 
 
-def _requires(machine: Machine) -> Verdict:
-    """NVIDIA_REQUIRE_CUDA, which only the toolkit's legacy hook looks at; CDI and device nodes do not."""
-    if nothing := _nothing(machine):
-        return nothing
-    assert machine.inspection.image is not None
-    env = machine.inspection.image.env
-    text = env.get("NVIDIA_REQUIRE_CUDA", "")
-    offered = machine.inventory.cuda_driver_version
-    if not text and "CUDA_VERSION" in env:  # minor versions are compatible: the major one is what is asked for
-        text = f"cuda>={env['CUDA_VERSION'].split('.')[0]}.0"
-    if not text:
-        return ok("it requires no CUDA version from the driver")
-    if offered is None:
-        return unknown(f"the image requires {text[:60]}, but the driver's CUDA version is unknown")
-    if env.get("NVIDIA_DISABLE_REQUIRE") in ("1", "true"):
-        return ok("it disables its requirement (NVIDIA_DISABLE_REQUIRE)")
-    if meets(text, offered, machine.inventory.driver_version or "", [gpu.name for gpu in machine.inventory.gpus]):
-        return ok(f"it requires {text.split()[0]}; the driver supports CUDA {offered}")
-    fix = "upgrade the driver, or use an image with a lower CUDA; to try anyway: --env NVIDIA_DISABLE_REQUIRE=1"
-    return found("image-requires-newer-driver", [f"image: {text[:200]}", f"driver: CUDA up to {offered}"], fix=fix)
-
-
-def meets(requirement: str, cuda: str, driver: str, names: list[str]) -> bool:
-    """Whether one of the alternatives holds: spaces stand for or, commas for and.
-
-    Source: NVIDIA Container Toolkit documentation, "Constraints": cuda>=12.4 brand=tesla,driver>=470,driver<471 …
-    """
-    brand = "tesla" if any(FORWARD_COMPATIBLE.search(name) for name in names) else "geforce"
-    values = {"cuda": cuda, "driver": driver, "brand": brand}
-    return any(all(_holds(term, values) for term in terms.split(",")) for terms in requirement.split())
-
-
-def _holds(term: str, values: dict[str, str]) -> bool:
-    match = re.fullmatch(r"(\w+)(>=|<=|!=|=|<|>)(.+)", term)
-    if match is None or match.group(1) not in values:  # e.g. arch, which is not a question of the driver
-        return True
-    name, sign, wanted = match.groups()
-    if name == "brand":
-        return (values[name] == wanted) == (sign == "=")
-    have, want = _numbers(values[name]), _numbers(wanted)
-    length = min(len(have), len(want)) or 1
-    have, want = have[:length], want[:length]
-    return {
-        ">=": have >= want,
-        "<=": have <= want,
-        ">": have > want,
-        "<": have < want,
-        "=": have == want,
-        "!=": have != want,
-    }[sign]
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in re.findall(r"\d+", text)]
-
-
-def _variables(machine: Machine) -> Verdict:
-    if nothing := _nothing(machine):
-        return nothing
-    assert machine.inspection.image is not None
-    env = machine.inspection.image.env
-    told = []
-    hidden = env.get("NVIDIA_VISIBLE_DEVICES")
-    if hidden is not None and hidden.strip().lower() in ("void", "none", ""):
-        told.append(found("nvidia-visible-devices", [f"image: NVIDIA_VISIBLE_DEVICES={hidden!r}"], severity="warning"))
-    capabilities = env.get("NVIDIA_DRIVER_CAPABILITIES")
-    if capabilities and not {"compute", "all"} & {word.strip() for word in capabilities.split(",")}:
-        told.append(
-            found(
-                "capabilities-lack-compute", [f"image: NVIDIA_DRIVER_CAPABILITIES={capabilities}"], severity="warning"
-            )
-        )
-    devices = env.get("CUDA_VISIBLE_DEVICES")
-    if devices is not None and not re.fullmatch(r"\d+(,\d+)*", devices):
-        told.append(found("cuda-visible-devices", [f"image: CUDA_VISIBLE_DEVICES={devices!r}"]))
-    return worst(told, "its variables hide no GPU")
-
-
+@IMAGE.check(
+    "driver-libraries",
+    "It contains no driver of its own",
+    "driver-libraries-in-image",
+    needs="image.python",
+    timeout_s=60,
+)
 def _carries_driver(machine: Machine) -> Verdict:
-    """Looked for in the image started without GPUs: with them, the host's own libraries are there, too."""
-    if nothing := _nothing(machine):
-        return nothing
-    if machine.inspection.inspected is not None:
+    """Look in the image started without GPUs: with them, the host's own libraries are there, too."""
+    inspection = machine.inspection
+    if inspection.inspected is not None:
         return skipped("in a running container the host's libraries look like its own; check with --image")
-    if nothing := no_python(machine):
+    if nothing := without_python(machine):
         return nothing
-    mounted = {mount.target for mount in machine.inspection.request.mounts}
-    paths = machine.inspection.still["libraries"]["driver"]
-    inside = [
-        path for path in paths if not any(path.startswith(f"{target}/") for target in mounted) and "stubs" not in path
-    ]
+    mounted = tuple(f"{mount.target}/" for mount in inspection.request.mounts)
+    paths = inspection.still["libraries"]["driver"]
+    inside = [path for path in paths if not path.startswith(mounted) and "stubs" not in path][:5]
     if inside:
-        return found(
-            "driver-libraries-in-image", inside[:5], fix=f"RUN rm -f {' '.join(inside[:5])}   # in the Dockerfile"
-        )
+        fix = f"RUN rm -f {' '.join(inside)}   # in the Dockerfile"
+        return found("driver-libraries-in-image", inside, fix=fix)
     return ok("it contains no driver library")
 
 
+@IMAGE.check(
+    "compat",
+    "Its compatibility libraries fit the GPU",
+    "forward-compatibility",
+    needs="image.python",
+    timeout_s=60,
+)
 def _compat(machine: Machine) -> Verdict:
-    if nothing := _nothing(machine) or no_python(machine):
+    if nothing := without_python(machine):
         return nothing
     paths = machine.inspection.still["libraries"]["compat"]
     if not paths:
         return ok("it contains no CUDA compatibility libraries")
     versions = [match.group(1) for path in paths if (match := re.search(r"\.so\.(\d{3,}\.\d+(\.\d+)?)$", path))]
     driver = machine.inventory.driver_version or machine.driver.version or ""
-    newer = [version for version in versions if _numbers(version) > _numbers(driver)]
+    newer = any(_numbers(version) > _numbers(driver) for version in versions)
     names = [gpu.name for gpu in machine.inventory.gpus]
     if newer and driver and names and not all(FORWARD_COMPATIBLE.search(name) for name in names):
         return found("forward-compatibility", [f"image: {', '.join(paths[:3])}", f"host: driver {driver}", *names])
     return ok("its CUDA compatibility libraries fit this GPU, or are older than the driver")
-
-
-IMAGE = (
-    Check(
-        "image.present",
-        "The image or container exists",
-        ("subject-missing",),
-        _present,
-        needs=("engine.any",),
-        timeout_s=10,
-    ),
-    Check(
-        "image.requires",
-        "The driver supports the CUDA version it requires",
-        ("image-requires-newer-driver",),
-        _requires,
-        needs=("image.present",),
-    ),
-    Check(
-        "image.variables",
-        "Its variables hide no GPU",
-        ("nvidia-visible-devices", "capabilities-lack-compute", "cuda-visible-devices"),
-        _variables,
-        needs=("image.present",),
-    ),
-    Check(
-        "image.python",
-        "It starts, and its Python runs",
-        ("program-not-there", "subject-does-not-start"),
-        _python,
-        needs=("image.present",),
-        timeout_s=60,
-    ),
-    Check(
-        "image.driver-libraries",
-        "It contains no driver of its own",
-        ("driver-libraries-in-image",),
-        _carries_driver,
-        needs=("image.python",),
-        timeout_s=60,
-    ),
-    Check(
-        "image.compat",
-        "Its compatibility libraries fit the GPU",
-        ("forward-compatibility",),
-        _compat,
-        needs=("image.python",),
-        timeout_s=60,
-    ),
-)

@@ -1,14 +1,13 @@
-"""Layer 10, Kubernetes, when there is a kubeconfig: do nodes offer GPUs, are any free, what holds pods up?"""
+"""Layer 10, Kubernetes, where there is a kubeconfig: GPUs that nodes offer, free ones, and pods that wait."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from seatrial.doctor.check import Check, Verdict, found, ok, skipped, unknown
-from seatrial.doctor.facts import cluster
-from seatrial.doctor.facts.cluster import Cluster, ClusterError
-from seatrial.doctor.facts.machine import Machine
+from seatrial.doctor import cluster
+from seatrial.doctor.check import Layer, Verdict, found, ok, skipped, unknown
+from seatrial.doctor.cluster import Cluster, ClusterError
+from seatrial.doctor.machine import Machine
 
 PLUGIN = "nvidia-device-plugin"
 PLUGIN_MANIFEST = (
@@ -16,6 +15,19 @@ PLUGIN_MANIFEST = (
 )
 
 
+def _without_cluster(machine: Machine) -> Verdict | None:
+    return None if isinstance(machine.cluster, Cluster) else skipped("no cluster that responds")
+
+
+KUBERNETES = Layer("kubernetes", "Kubernetes", needs="kubernetes.reachable", skips=_without_cluster)
+
+
+def _cluster(machine: Machine) -> Cluster:
+    assert isinstance(machine.cluster, Cluster)
+    return machine.cluster
+
+
+@KUBERNETES.check("reachable", "The cluster responds", "k8s-unreachable", needs="", skips=False, timeout_s=8)
 def _reachable(machine: Machine) -> Verdict:
     path = cluster.kubeconfig(machine.host, machine.root)
     if path is None:
@@ -31,36 +43,22 @@ def _reachable(machine: Machine) -> Verdict:
     return ok(f"{seen.server} responds: {len(seen.nodes)} node{'s' * (len(seen.nodes) != 1)}")
 
 
-def _cluster(machine: Machine) -> Cluster | None:
-    return machine.cluster if isinstance(machine.cluster, Cluster) else None
-
-
+@KUBERNETES.check("nodes", "Nodes offer GPUs", "k8s-plugin-sees-no-gpu k8s-no-gpu-resource")
 def _nodes(machine: Machine) -> Verdict:
     seen = _cluster(machine)
-    if seen is None:
-        return skipped("no cluster that responds")
     gpus = seen.gpus("allocatable")
     if sum(gpus.values()):
         return ok(f"{sum(gpus.values())} GPUs on {', '.join(gpus)}")
-    plugins = list(_plugin_pods(seen))
-    names = ", ".join(str(node["metadata"]["name"]) for node in seen.nodes)
-    if plugins:
-        return found("k8s-plugin-sees-no-gpu", [*plugins, f"nodes: {names}; none has nvidia.com/gpu"])
-    fix = f"kubectl apply -f {PLUGIN_MANIFEST}"
-    return found("k8s-no-gpu-resource", [f"nodes: {names}; none has nvidia.com/gpu", f"no pod named {PLUGIN}"], fix=fix)
+    nodes = f"nodes: {', '.join(str(node['metadata']['name']) for node in seen.nodes)}; none has nvidia.com/gpu"
+    phases = {str(pod["metadata"]["name"]): (pod.get("status") or {}).get("phase") for pod in seen.pods}
+    if plugins := [f"pod {name}: {phase}" for name, phase in phases.items() if PLUGIN in name]:
+        return found("k8s-plugin-sees-no-gpu", [*plugins, nodes])
+    return found("k8s-no-gpu-resource", [nodes, f"no pod named {PLUGIN}"], fix=f"kubectl apply -f {PLUGIN_MANIFEST}")
 
 
-def _plugin_pods(seen: Cluster) -> Iterator[str]:
-    for pod in seen.pods:
-        name = str(pod["metadata"]["name"])
-        if PLUGIN in name:
-            yield f"pod {name}: {(pod.get('status') or {}).get('phase')}"
-
-
+@KUBERNETES.check("healthy", "No node has an unhealthy GPU", "k8s-gpu-unhealthy")
 def _healthy(machine: Machine) -> Verdict:
     seen = _cluster(machine)
-    if seen is None:
-        return skipped("no cluster that responds")
     usable = seen.gpus("allocatable")
     sick = [
         f"{node}: {count} GPUs, {usable.get(node, 0)} healthy"
@@ -70,10 +68,9 @@ def _healthy(machine: Machine) -> Verdict:
     return found("k8s-gpu-unhealthy", sick) if sick else ok("every GPU on the nodes is healthy")
 
 
+@KUBERNETES.check("free", "No pod is waiting for a GPU", "k8s-insufficient-gpus")
 def _free(machine: Machine) -> Verdict:
     seen = _cluster(machine)
-    if seen is None:
-        return skipped("no cluster that responds")
     total, taken = sum(seen.gpus("allocatable").values()), seen.requested()
     waiting = [
         f"pod {pod['metadata']['namespace']}/{pod['metadata']['name']} asks for {cluster.pod_gpus(pod)}"
@@ -84,62 +81,28 @@ def _free(machine: Machine) -> Verdict:
     ]
     if waiting:
         return found("k8s-insufficient-gpus", [*waiting[:5], f"{total} allocatable, {taken} taken"])
-    if not total:
-        return skipped("no node has GPUs")
-    return ok(f"{total - taken} of {total} GPUs are free")
+    return ok(f"{total - taken} of {total} GPUs are free") if total else skipped("no node has GPUs")
 
 
+@KUBERNETES.check("runtime-class", "containerd has the named runtime", "k8s-runtime-missing")
 def _runtime_class(machine: Machine) -> Verdict:
     """A RuntimeClass is a name; whether containerd has the runtime shows when a pod's sandbox is made."""
     seen = _cluster(machine)
-    if seen is None:
-        return skipped("no cluster that responds")
-    failed = [message for message in _messages(seen) if "no runtime for" in message]
-    if failed:
+    messages = (str(event.get("message") or "") for event in seen.events)
+    if failed := [message for message in messages if "no runtime for" in message]:
         return found("k8s-runtime-missing", failed[:3])
-    handlers = [str(one.get("handler")) for one in seen.runtime_classes]
-    return ok(
-        f"RuntimeClasses: {', '.join(handlers)}"
-        if handlers
-        else "no RuntimeClass; nvidia must be containerd's default runtime"
-    )
+    handlers = ", ".join(str(one.get("handler")) for one in seen.runtime_classes)
+    without = "no RuntimeClass; nvidia must be containerd's default runtime"
+    return ok(f"RuntimeClasses: {handlers}" if handlers else without)
 
 
+@KUBERNETES.check("images", "No pod is waiting for its image", "k8s-image-pull")
 def _images(machine: Machine) -> Verdict:
-    seen = _cluster(machine)
-    if seen is None:
-        return skipped("no cluster that responds")
     stuck = []
-    for pod in seen.pods:
-        statuses = (pod.get("status") or {}).get("containerStatuses") or []
-        for status in statuses:
+    for pod in _cluster(machine).pods:
+        for status in (pod.get("status") or {}).get("containerStatuses") or []:
             waiting: dict[str, Any] = (status.get("state") or {}).get("waiting") or {}
             if waiting.get("reason") in ("ImagePullBackOff", "ErrImagePull", "ErrImageNeverPull"):
                 name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
                 stuck.append(f"{name}: {status.get('image')}: {waiting['reason']}")
     return found("k8s-image-pull", stuck[:5], severity="warning") if stuck else ok("no pod is waiting for its image")
-
-
-def _messages(seen: Cluster) -> Iterator[str]:
-    for event in seen.events:
-        yield str(event.get("message") or "")
-
-
-_NEEDS = ("kubernetes.reachable",)
-
-KUBERNETES = (
-    Check("kubernetes.reachable", "The cluster responds", ("k8s-unreachable",), _reachable, timeout_s=8),
-    Check(
-        "kubernetes.nodes", "Nodes offer GPUs", ("k8s-plugin-sees-no-gpu", "k8s-no-gpu-resource"), _nodes, needs=_NEEDS
-    ),
-    Check("kubernetes.healthy", "No node has an unhealthy GPU", ("k8s-gpu-unhealthy",), _healthy, needs=_NEEDS),
-    Check("kubernetes.free", "No pod is waiting for a GPU", ("k8s-insufficient-gpus",), _free, needs=_NEEDS),
-    Check(
-        "kubernetes.runtime-class",
-        "containerd has the named runtime",
-        ("k8s-runtime-missing",),
-        _runtime_class,
-        needs=_NEEDS,
-    ),
-    Check("kubernetes.images", "No pod is waiting for its image", ("k8s-image-pull",), _images, needs=_NEEDS),
-)

@@ -1,4 +1,4 @@
-"""Layer 5, the container toolkit: what lets Docker hand over a GPU, and the ways its configuration goes wrong."""
+"""Layer 5, the container toolkit, which lets Docker hand over a GPU, and the ways its configuration goes wrong."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import json
 import re
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
-from seatrial.doctor.check import Check, Verdict, found, ok, skipped, unknown, worst
-from seatrial.doctor.facts import install
-from seatrial.doctor.facts.daemon_json import daemon_json_path
-from seatrial.doctor.facts.machine import Machine
+from seatrial.doctor.check import Layer, Verdict, found, ok, skipped, unknown
+from seatrial.doctor.machine import Machine
+from seatrial.doctor.toolkit_install import daemon_json_path, toolkit_steps
+
+TOOLKIT = Layer("toolkit", "Container toolkit")
 
 TOOLKIT_CONFIG = "/etc/nvidia-container-runtime/config.toml"
 
@@ -20,47 +21,19 @@ VULNERABLE = (("1.16.1", "CVE-2024-0132"), ("1.17.7", "CVE-2025-23266"))
 
 #: From this version on ``--gpus`` goes through CDI. Source: Docker Engine release notes, 29.2.
 GPUS_THROUGH_CDI = Version("29.2")
-#: From this version on CDI is on without being asked for. Source: Docker Engine release notes, 28.2.
+#: From this version on CDI is on by default. Source: Docker Engine release notes, 28.2.
 CDI_BY_DEFAULT = Version("28.2")
+
+_NO_DOCKER = skipped("Docker does not respond")
 
 
 def engine_version(text: str | None) -> Version | None:
-    """``20.10.24+dfsg1`` → 20.10.24; None for what is no version."""
+    """Return ``20.10.24+dfsg1`` as 20.10.24; None for other text."""
     match = re.match(r"\d+(\.\d+)*", text or "")
     return Version(match.group(0)) if match else None
 
 
-def _installed(machine: Machine) -> Verdict:
-    docker = machine.docker
-    if docker is None or machine.engine is not docker:
-        return skipped("only Docker needs the toolkit's hook; Podman uses CDI names or device nodes")
-    if docker.desktop:
-        return skipped("Docker Desktop includes its own")
-    if docker.nvidia_hook or "nvidia" in docker.runtimes:
-        return ok(f"Docker can pass GPUs to containers: {machine.hook or 'the nvidia runtime is registered'}")
-    cdi = [name for name in docker.cdi_devices if name.startswith("nvidia.com/")]
-    if cdi:
-        return ok(f"no toolkit; Docker resolves {len(cdi)} CDI devices")
-    evidence = ["nvidia-container-runtime-hook: not on the PATH of dockerd", f"runtimes: {', '.join(docker.runtimes)}"]
-    needed = not _can_mount(machine) or any(gpu.mig for gpu in machine.inventory.gpus)
-    cause = "The NVIDIA Container Toolkit is not installed: docker run --gpus fails" + (
-        "" if needed else "; until then, seatrial run mounts device nodes and libraries itself"
-    )
-    return found(
-        "toolkit-missing",
-        evidence,
-        cause=cause,
-        fix=install.toolkit_steps(machine),
-        severity="error" if needed else "warning",
-    )
-
-
-def _can_mount(machine: Machine) -> bool:
-    """Whether seatrial can mount the driver by hand: every required file is there."""
-    absent = [line for line in machine.driver.missing if line.startswith(("/dev/", "/proc/", "lib"))]
-    return not absent and bool(machine.driver.gpus or machine.wsl)
-
-
+@TOOLKIT.check("daemon-json", "daemon.json is valid", "daemon-json-invalid")
 def _daemon_json(machine: Machine) -> Verdict:
     if machine.docker_info is None:
         return skipped("Docker is not installed")
@@ -73,52 +46,79 @@ def _daemon_json(machine: Machine) -> Verdict:
     try:
         settings = json.loads(text) if text.strip() else {}
     except ValueError as error:
-        return found(
-            "daemon-json-invalid", [f"{path}: {error}"], fix=f"sudoedit {path} && sudo systemctl restart docker"
-        )
+        fix = f"sudoedit {path} && sudo systemctl restart docker"
+        return found("daemon-json-invalid", [f"{path}: {error}"], fix=fix)
     if not isinstance(settings, dict):
         return found("daemon-json-invalid", [f"{path}: not a JSON object"], fix=f"sudoedit {path}")
     return ok(f"{path} is valid JSON")
 
 
-def _settings(machine: Machine) -> dict[str, Any]:
+def _settings(machine: Machine, path: str) -> dict[str, Any]:
+    """Return a daemon.json's settings; {} if there are none."""
     try:
-        settings = json.loads(machine.read(daemon_json_path(machine)) or "{}")
+        settings = json.loads(machine.read(path) or "{}")
     except ValueError:
         return {}
     return settings if isinstance(settings, dict) else {}
 
 
-def _runtime(machine: Machine) -> Verdict:
-    """daemon.json names the runtime and the daemon does not know it: edited and not restarted, or of another Docker."""
+@TOOLKIT.check(
+    "installed",
+    "Docker can pass a GPU to containers",
+    "toolkit-missing",
+    # Without a driver there is nothing to hand over.
+    needs="hardware.present driver.loaded userspace.libraries userspace.nodes engine.any",
+)
+def _installed(machine: Machine) -> Verdict:
     docker = machine.docker
+    if docker is None or machine.engine is not docker:
+        return skipped("only Docker needs the toolkit's hook; Podman uses CDI names or device nodes")
+    if docker.desktop:
+        return skipped("Docker Desktop includes its own")
+    if docker.nvidia_hook or "nvidia" in docker.runtimes:
+        return ok(f"Docker can pass GPUs to containers: {machine.hook or 'the nvidia runtime is registered'}")
+    if cdi := [name for name in docker.cdi_devices if name.startswith("nvidia.com/")]:
+        return ok(f"no toolkit; Docker resolves {len(cdi)} CDI devices")
+    cause = "The NVIDIA Container Toolkit is not installed: docker run --gpus fails"
+    needed = not _can_mount(machine) or any(gpu.mig for gpu in machine.inventory.gpus)
+    return found(
+        "toolkit-missing",
+        ["nvidia-container-runtime-hook: not on the PATH of dockerd", f"runtimes: {', '.join(docker.runtimes)}"],
+        cause=cause if needed else f"{cause}; until then, seatrial run mounts device nodes and libraries itself",
+        fix=toolkit_steps(machine),
+        severity="error" if needed else "warning",
+    )
+
+
+def _can_mount(machine: Machine) -> bool:
+    """Return True if seatrial can mount the driver by hand: every required file is there."""
+    absent = [line for line in machine.driver.missing if line.startswith(("/dev/", "/proc/", "lib"))]
+    return not absent and bool(machine.driver.gpus or machine.wsl)
+
+
+@TOOLKIT.check("runtime", "The daemon has the configured runtime", "runtime-unknown toolkit-missing")
+def _runtime(machine: Machine) -> Verdict:
+    """Find a runtime of daemon.json that the daemon lacks: edited and not restarted, or of another Docker."""
+    docker, path = machine.docker, daemon_json_path(machine)
     if docker is None:
-        return skipped("Docker does not respond")
-    settings = _settings(machine)
+        return _NO_DOCKER
+    settings = _settings(machine, path)
     named = isinstance(settings.get("runtimes"), dict) and "nvidia" in settings["runtimes"]
-    default = settings.get("default-runtime") == "nvidia"
-    path = daemon_json_path(machine)
-    if (named or default) and "nvidia" not in docker.runtimes:
-        restart = "sudo snap restart docker" if docker.snap else "sudo systemctl restart docker"
-        cause = f"{path} names it, but the daemon was not restarted since, or reads another file"
+    if (named or settings.get("default-runtime") == "nvidia") and "nvidia" not in docker.runtimes:
         return found(
             "runtime-unknown",
             [f"{path}: nvidia", f"docker info: {', '.join(docker.runtimes)}"],
-            cause=cause,
-            fix=restart,
+            cause=f"{path} names it, but the daemon was not restarted since, or reads another file",
+            fix="sudo snap restart docker" if docker.snap else "sudo systemctl restart docker",
         )
     if late := _installed_after_start(machine):
-        return found(
-            "toolkit-missing",
-            late,
-            cause="The toolkit was installed after the Docker daemon started",
-            fix="sudo systemctl restart docker",
-        )
+        cause = "The toolkit was installed after the Docker daemon started"
+        return found("toolkit-missing", late, cause=cause, fix="sudo systemctl restart docker")
     return ok("the daemon has every runtime named in daemon.json")
 
 
 def _installed_after_start(machine: Machine) -> list[str]:
-    """dockerd looks for the hook when it starts; the hook's own time of change against that of dockerd's PID file."""
+    """Compare the hook's time of change with dockerd's PID file: dockerd looks for the hook when it starts."""
     docker = machine.docker
     if machine.hook is None or docker is None or "nvidia" in docker.runtimes:
         return []
@@ -130,31 +130,28 @@ def _installed_after_start(machine: Machine) -> list[str]:
     return [f"{machine.hook} is {changed - started:.0f} s newer than the daemon"] if changed > started else []
 
 
+@TOOLKIT.check("features", "No feature of daemon.json is lost", "ctk-erases-features")
 def _features(machine: Machine) -> Verdict:
-    """What nvidia-ctk would drop, or has dropped: it writes the table ``features`` with cdi alone."""
+    """Find features that nvidia-ctk would drop, or has dropped: it writes the table ``features`` with cdi alone."""
     if machine.docker is None:
-        return skipped("Docker does not respond")
-    features = _settings(machine).get("features")
+        return _NO_DOCKER
     path = daemon_json_path(machine)
+    features = _settings(machine, path).get("features")
     folder, _, name = path.rpartition("/")
     for backup in machine.names(folder):
         if not backup.startswith(name + ".") or "seatrial" in backup:
             continue
-        try:
-            before = json.loads(machine.read(f"{folder}/{backup}") or "{}").get("features") or {}
-        except (ValueError, AttributeError):
-            continue
+        before = _settings(machine, f"{folder}/{backup}").get("features") or {}
         lost = sorted(set(before) - set(features or {}))
         if lost and features == {"cdi": True}:
             return found("ctk-erases-features", [f"{folder}/{backup} has {', '.join(lost)}", f"{path} has only cdi"])
-    others = sorted(set(features or {}) - {"cdi"}) if isinstance(features, dict) else []
+    others = ", ".join(sorted(set(features) - {"cdi"})) if isinstance(features, dict) else ""
     if others:
-        return ok(
-            f"features {', '.join(others)}: use seatrial doctor --fix for CDI, nvidia-ctk --cdi.enabled drops them"
-        )
+        return ok(f"features {others}: use seatrial doctor --fix for CDI, nvidia-ctk --cdi.enabled drops them")
     return ok("daemon.json sets no feature that could be lost")
 
 
+@TOOLKIT.check("vendor", "--gpus finds the GPU vendor", "cdi-no-vendor")
 def _cdi_vendor(machine: Machine) -> Verdict:
     docker = machine.docker
     version = engine_version(docker.version) if docker else None
@@ -162,11 +159,11 @@ def _cdi_vendor(machine: Machine) -> Verdict:
         return skipped("only Docker 29.2 and later resolves --gpus through CDI")
     if "nvidia" in docker.runtimes or any(name.startswith("nvidia.com/gpu=") for name in docker.cdi_devices):
         return ok("Docker finds the GPU's vendor")
-    return found(
-        "cdi-no-vendor", [f"Docker {docker.version}", f"CDI folders: {', '.join(docker.cdi_spec_dirs) or 'none'}"]
-    )
+    folders = ", ".join(docker.cdi_spec_dirs) or "none"
+    return found("cdi-no-vendor", [f"Docker {docker.version}", f"CDI folders: {folders}"])
 
 
+@TOOLKIT.check("cgroups", "The toolkit's cgroup setting fits the engine", "no-cgroups-rootful no-cgroups-rootless")
 def _cgroups(machine: Machine) -> Verdict:
     text = machine.read(TOOLKIT_CONFIG)
     engine = machine.docker if machine.docker is not None else machine.engine
@@ -176,7 +173,7 @@ def _cgroups(machine: Machine) -> Verdict:
         return skipped(f"no {TOOLKIT_CONFIG}")
     if engine is None:
         return skipped("no engine to compare with")
-    # One key; a line of its own, commented out by default, as nvidia-ctk writes it.
+    # One key on a line of its own, commented out by default; nvidia-ctk writes it so.
     set_to = re.search(r"^\s*no-cgroups\s*=\s*(true|false)", text, re.MULTILINE)
     left_alone = set_to is not None and set_to.group(1) == "true"
     evidence = [f"{TOOLKIT_CONFIG}: no-cgroups = {str(left_alone).lower()}"]
@@ -187,14 +184,15 @@ def _cgroups(machine: Machine) -> Verdict:
     return ok(f"no-cgroups fits {'a rootless' if engine.rootless else 'an'} engine")
 
 
+@TOOLKIT.check("device-rules", "Running containers keep the GPU", "device-access-lost")
 def _device_rules(machine: Machine) -> Verdict:
-    """A GPU that the legacy hook injects behind runc's back is lost at the next ``systemctl daemon-reload``."""
+    """Find GPUs that the legacy hook injects behind runc: the next ``systemctl daemon-reload`` takes them away."""
     docker = machine.docker
     if docker is None or not docker.takes_gpus_flag:
         return skipped("no legacy hook")
     if docker.cgroup_driver != "systemd" or docker.rootless:
         return ok(f"cgroup driver {docker.cgroup_driver}: nothing rewrites device rules")
-    if any(name.startswith("195:") for name in machine.names("/dev/char")):
+    if machine.has_char_links:
         return ok("/dev/char has the GPU's links, so systemd keeps its rules")
     return found(
         "device-access-lost",
@@ -204,79 +202,32 @@ def _device_rules(machine: Machine) -> Verdict:
     )
 
 
+@TOOLKIT.check("version", "The toolkit has no known vulnerability", "toolkit-vulnerable")
 def _version(machine: Machine) -> Verdict:
     ended = machine.ask("nvidia-ctk", "--version")
     match = re.search(r"version (\d+\.\d+\.\d+)", ended.stdout) if ended is not None else None
     if match is None:
         return skipped("nvidia-ctk is not installed")
     version = match.group(1)
-    try:
-        holes = [cve for last, cve in VULNERABLE if Version(version) <= Version(last)]
-    except InvalidVersion:
-        return unknown(f"nvidia-ctk reports {version}: cannot tell whether it has known vulnerabilities")
-    if holes:
+    if holes := [cve for last, cve in VULNERABLE if Version(version) <= Version(last)]:
         return found("toolkit-vulnerable", [f"nvidia-ctk {version}: {', '.join(holes)}"])
     return ok(f"toolkit {version}")
 
 
+@TOOLKIT.check("apt", "apt has the toolkit's repository once", "toolkit-apt-sources")
 def _apt(machine: Machine) -> Verdict:
-    folder = "/etc/apt/sources.list.d"
+    folder, keys = "/etc/apt/sources.list.d", "/etc/apt/trusted.gpg.d"
     naming: list[str] = []
     old: list[str] = []
-    for name in machine.names(folder):
-        text = machine.read(f"{folder}/{name}") or ""
-        lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-        if any("nvidia.github.io/libnvidia-container" in line for line in lines):
-            naming.append(f"{folder}/{name}")
-        if any(
-            f"nvidia.github.io/{word}" in line
-            for line in lines
-            for word in ("nvidia-docker", "nvidia-container-runtime")
-        ):
-            old.append(f"{folder}/{name}")
-    keys = [name for name in machine.names("/etc/apt/trusted.gpg.d") if "nvidia" in name]
+    for path in (f"{folder}/{name}" for name in machine.names(folder)):
+        lines = (machine.read(path) or "").splitlines()
+        used = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
+        naming += [path] if "nvidia.github.io/libnvidia-container" in used else []
+        old += [path] if re.search(r"nvidia\.github\.io/(nvidia-docker|nvidia-container-runtime)", used) else []
     if len(naming) > 1 or old:
-        fix = f"sudo rm -f {' '.join([*old, *naming])} && {install.toolkit_steps(machine)}"
+        fix = f"sudo rm -f {' '.join([*old, *naming])} && {toolkit_steps(machine)}"
         return found("toolkit-apt-sources", [*naming, *old], fix=fix)
-    if keys:
-        return found(
-            "toolkit-apt-sources",
-            [f"/etc/apt/trusted.gpg.d/{name}" for name in keys],
-            message="The toolkit's key was added with apt-key, which apt no longer supports",
-            severity="warning",
-        )
-    return worst(
-        [], "apt has the toolkit's repository once" if naming else "apt does not have the toolkit's repository"
-    )
-
-
-#: Without a driver there is nothing to hand over.
-_NEEDS_DRIVER = ("hardware.present", "driver.loaded", "userspace.libraries", "userspace.nodes", "engine.any")
-
-TOOLKIT = (
-    Check("toolkit.daemon-json", "daemon.json is valid", ("daemon-json-invalid",), _daemon_json),
-    Check(
-        "toolkit.installed",
-        "Docker can pass a GPU to containers",
-        ("toolkit-missing",),
-        _installed,
-        needs=_NEEDS_DRIVER,
-    ),
-    Check(
-        "toolkit.runtime",
-        "The daemon has the configured runtime",
-        ("runtime-unknown", "toolkit-missing"),
-        _runtime,
-    ),
-    Check("toolkit.features", "No feature of daemon.json is lost", ("ctk-erases-features",), _features),
-    Check("toolkit.vendor", "--gpus finds the GPU vendor", ("cdi-no-vendor",), _cdi_vendor),
-    Check(
-        "toolkit.cgroups",
-        "The toolkit's cgroup setting fits the engine",
-        ("no-cgroups-rootful", "no-cgroups-rootless"),
-        _cgroups,
-    ),
-    Check("toolkit.device-rules", "Running containers keep the GPU", ("device-access-lost",), _device_rules),
-    Check("toolkit.version", "The toolkit has no known vulnerability", ("toolkit-vulnerable",), _version),
-    Check("toolkit.apt", "apt has the toolkit's repository once", ("toolkit-apt-sources",), _apt),
-)
+    if evidence := [f"{keys}/{name}" for name in machine.names(keys) if "nvidia" in name]:
+        message = "The toolkit's key was added with apt-key, which apt no longer supports"
+        return found("toolkit-apt-sources", evidence, message=message, severity="warning")
+    return ok("apt has the toolkit's repository once" if naming else "apt does not have the toolkit's repository")

@@ -17,10 +17,10 @@ from seatrial.job.model import Job
 from seatrial.job.plan import CONTAINER_PROJECT, ImagePlan
 from seatrial.job.units import format_bytes
 from seatrial.system import checkout
+from seatrial.system.agent_archive import zip_bytes
 from seatrial.system.files import make_folder, write_atomically
 from seatrial.system.nofollow import files_below
-from seatrial.system.without_login import without_login
-from seatrial.system.zip_bytes import zip_bytes
+from seatrial.system.text import without_login
 
 WHEEL_NAME = f"seatrial-{seatrial.__version__}-py3-none-any.whl"
 

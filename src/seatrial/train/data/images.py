@@ -16,26 +16,13 @@ from torch import Tensor
 from seatrial.train.data.shards import Shape, Span, deal
 from seatrial.train.distributed import Ranks
 from seatrial.train.errors import DataError
-from seatrial.train.kernels.nvrtc import THREADS, channels_last, launch, usable
+from seatrial.train.kernels import runtime
+from seatrial.train.kernels.ops import cdiv, channels_last, module
 from seatrial.train.memory import RESIDENT_SHARE, free_bytes
 from seatrial.train.saving.examples import Normalisation
 
 #: Changes images_BCHW of numbers 0 … 255, before they are normalised: what moves in from outside is black.
 Augment = Callable[[Tensor], Tensor]
-#: Rows ``first`` and on of a step's batch: images as numbers times scale plus shift, channels last, and their labels.
-SOURCE = """
-extern "C" __global__ void gather(
-    const unsigned char* images, const long long* labels, const long long* rows, const long long* position,
-    const float* scale, const float* shift, float* out, long long* picked, int total, int first, int batch, int C,
-    int pixels) {
-  int thread = blockIdx.x * blockDim.x + threadIdx.x;
-  if (thread >= total) return;
-  int c = thread % C, pixel = thread / C % pixels, row = thread / C / pixels;
-  long long from = rows[position[0] * batch + first + row];
-  out[thread] = images[(from * C + c) * pixels + pixel] * scale[c] + shift[c];
-  if (c == 0 && pixel == 0) picked[row] = labels[from];
-}
-"""
 
 
 @dataclass(frozen=True)
@@ -112,7 +99,7 @@ class ResidentImages:
 
     def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[Tensor, Tensor]:
         """Rows ``first`` to ``first + count`` of step ``position`` ([1] on the device): images_BCHW, labels_B."""
-        if self._layout == torch.channels_last and usable(position.device):
+        if self._layout == torch.channels_last and runtime.usable(position.device):
             images_BCHW, labels_B = self._gather(position, first, count)
             if self._augment is None:
                 return images_BCHW, labels_B
@@ -134,7 +121,8 @@ class ResidentImages:
         tensors = (self._data.images_NCHW, self._data.labels_N, self._rows_SB, position)
         sizes = (images_BCHW.numel(), first, self._rows_SB.shape[1], channels, height * width)
         numbers = (table.scale, table.shift, images_BCHW, labels_B, *sizes)
-        launch(SOURCE, "gather", -(-images_BCHW.numel() // THREADS), (*tensors, *numbers))
+        blocks = cdiv(images_BCHW.numel(), runtime.THREADS)
+        module("gather.cu").launch("gather", blocks, *tensors, *numbers)
         return images_BCHW, labels_B
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from pathlib import Path
@@ -20,7 +19,7 @@ def line(text: bytes, stream: bytes = b"stdout", tag: bytes = b"F") -> bytes:
 
 def read(log: K8sFile) -> bytes:
     parts = []
-    while data := os.read(log.stdout, 65536):
+    while data := log.read():
         parts.append(data)
     log.close()
     return b"".join(parts)
@@ -49,7 +48,7 @@ def test_a_line_that_is_half_written_is_waited_for(tmp_path: Path) -> None:
             time.sleep(0.01)
         deadline_s = time.monotonic() + 20
         while len(written) < 5000 and time.monotonic() < deadline_s:
-            written += os.read(log.stdout, 65536)
+            written += log.read()
         file.write(line(b"last"))
     life.set()
     assert written + read(log) == b"x" * 5000 + line(b"\x1eforged").rstrip() + b"\nlast\n"
@@ -60,7 +59,7 @@ def test_it_can_be_ended_while_nobody_reads_and_while_it_waits(tmp_path: Path) -
     path.write_bytes(line(b"y" * 8000) * 100)
     unread, waiting = K8sFile(path, lambda: True), K8sFile(path, lambda: True)
     assert unread.end() == -1
-    os.read(waiting.stdout, 1 << 20)
+    assert waiting.read()
     assert waiting.end() == -1
     unread.close()
     waiting.close()

@@ -11,7 +11,7 @@ from seatrial.backends.kubernetes.pending import (
     explain_workload,
     in_namespace,
     is_of_run,
-    told_exit_code,
+    reported_exit_code,
     waiting_for,
 )
 from seatrial.backends.kubernetes.pods import read_pod
@@ -225,7 +225,7 @@ def exited(code: object) -> dict[str, Any]:
     ],
 )
 def test_the_exit_code_of_pods_that_are_gone(events: Any, code: int | None) -> None:
-    assert told_exit_code(events) == code
+    assert reported_exit_code(events) == code
 
 
 def test_what_a_container_left_as_its_message_is_not_believed() -> None:

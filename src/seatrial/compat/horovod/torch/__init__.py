@@ -1,16 +1,11 @@
-"""Provide ``horovod.torch`` on torch.distributed: the same names, the same results, none of Horovod's code."""
+"""Provide ``horovod.torch`` on torch.distributed: what training scripts use, none of Horovod's code."""
 
 import sys
-from typing import Any
+from typing import Any, Callable
 
 from .. import refuse
-from .ops import *  # noqa: F403
+from .operations import *  # noqa: F403
 from .optimizer import DistributedOptimizer as DistributedOptimizer
-from .state import allgather_object as allgather_object
-from .state import broadcast_object as broadcast_object
-from .state import broadcast_optimizer_state as broadcast_optimizer_state
-from .state import broadcast_parameters as broadcast_parameters
-from .sync_batch_norm import SyncBatchNorm as SyncBatchNorm
 from .world import *  # noqa: F403
 from .world import set_variables
 
@@ -19,6 +14,37 @@ set_variables()
 #: Modules of Horovod's from which scripts import the same names.
 for _name in ("mpi_ops", "functions", "compression"):
     sys.modules["%s.%s" % (__name__, _name)] = sys.modules[__name__]
+
+#: Missing functions → the way without them. Scripts may name them; a call is refused.
+_MISSING = {
+    ("ProcessSet", "add_process_set", "remove_process_set"): "torch.distributed.new_group for a part of the ranks",
+    ("alltoall", "alltoall_async"): "torch.distributed.all_to_all_single",
+    (
+        *("grouped_allgather", "grouped_allgather_async", "grouped_allreduce", "grouped_allreduce_"),
+        *(
+            "grouped_allreduce_async",
+            "grouped_allreduce_async_",
+            "grouped_reducescatter",
+            "grouped_reducescatter_async",
+        ),
+    ): "the same operation for each tensor",
+    ("join",): "a DistributedSampler, which gives equally many batches to all ranks",
+    ("reducescatter", "reducescatter_async"): "torch.distributed.reduce_scatter_tensor",
+    ("sparse_allreduce_async",): "dense gradients: nn.Embedding(…, sparse=False)",
+    ("start_timeline", "stop_timeline"): "torch.profiler, or the measurements of the receipt",
+}
+
+
+def _refusing(name: str, instead: str) -> Callable[..., None]:
+    def refused(*args: Any, **kwargs: Any) -> None:
+        refuse("hvd." + name, instead + ": seatrial run --gpus 2 train.py")
+
+    return refused
+
+
+for _names, _instead in _MISSING.items():
+    for _name in _names:
+        globals()[_name] = _refusing(_name, _instead)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,144 @@
+"""A CDI spec of this machine's GPUs, for hosts that have a driver and no toolkit. Pure: facts in, spec out.
+
+A driver alone brings no nvidia-cdi-hook, so nothing can refresh the container's linker cache or make links in it:
+each library is mounted under the names that programs ask for, in the folders that linkers search by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from seatrial.errors import GpuContractError
+from seatrial.probe.driver_files import DriverFiles
+from seatrial.probe.nvml import GpuFact, Slice
+
+KIND = "nvidia.com/gpu"
+
+#: Searched without a cache or LD_LIBRARY_PATH: the multiarch folder by Debian's linker, /usr/lib64 by Fedora's.
+#: Source: ld.so(8), "trusted directories".
+LIBRARY_FOLDERS = {
+    "x86_64": ("/usr/lib/x86_64-linux-gnu", "/usr/lib64"),
+    "aarch64": ("/usr/lib/aarch64-linux-gnu", "/usr/lib64"),
+}
+
+MOUNT_OPTIONS = ["ro", "nosuid", "nodev", "bind"]
+
+#: Sockets of daemons that programs talk to where they run. Source: nvidia-container-toolkit, internal/discover/ipc.go.
+SOCKETS = ("/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket")
+
+
+def make_spec(
+    driver: DriverFiles,
+    gpus: Sequence[GpuFact],
+    *,
+    slices: Mapping[str, tuple[Slice, Sequence[str]]] | None = None,
+    sockets: Sequence[str] = (),
+    machine: str = "x86_64",
+) -> dict[str, Any]:
+    """Make the spec, of the lowest version that can express it.
+
+    Args:
+        gpus: NVML's; of a GPU in MIG mode, its slices are devices, not itself.
+        slices: UUID of a slice → itself and its capability nodes.
+        sockets: those of SOCKETS that are there.
+
+    Raises GpuContractError when the driver is not complete or has no GPU: such a spec would only fail later.
+    """
+    missing = [line for line in driver.missing if line.startswith(("/dev/", "/proc/", "lib"))]
+    if missing:
+        raise GpuContractError(
+            "The CDI spec would name files that do not exist",
+            cause="; ".join(missing),
+            run="seatrial doctor --host-only",
+        )
+    devices = _wsl_devices(driver) if driver.wsl else list(_devices(driver, gpus, slices or {}))
+    if not devices:
+        raise GpuContractError("No GPU to write a CDI spec for", run="seatrial doctor --host-only")
+    spec: dict[str, Any] = {
+        "cdiVersion": "",
+        "kind": KIND,
+        "devices": devices,
+        "containerEdits": {
+            # The toolkit's legacy hook, where it is the default runtime, must not bring GPUs in a second time.
+            "env": ["NVIDIA_VISIBLE_DEVICES=void"],
+            "deviceNodes": [{"path": node.path} for node in driver.control],
+            "mounts": [*_libraries(driver, machine), *_binaries(driver), *(_mount(path, path) for path in sockets)],
+        },
+    }
+    spec["cdiVersion"] = minimum_version(spec)
+    return spec
+
+
+def _devices(
+    driver: DriverFiles, gpus: Sequence[GpuFact], slices: Mapping[str, tuple[Slice, Sequence[str]]]
+) -> Iterator[dict[str, Any]]:
+    every: dict[str, None] = {}
+    for gpu in gpus:
+        minor = gpu.index if gpu.minor is None else gpu.minor
+        if gpu.mig_enabled or minor not in driver.gpus:
+            continue
+        nodes = [driver.gpus[minor].path]
+        if gpu.mig is not None:
+            if gpu.uuid not in slices:
+                continue
+            nodes += slices[gpu.uuid][1]
+        every.update(dict.fromkeys(nodes))
+        for name in (gpu.mig or str(gpu.index), gpu.uuid):
+            yield {"name": name, "containerEdits": {"deviceNodes": [{"path": path} for path in nodes]}}
+    if every:
+        yield {"name": "all", "containerEdits": {"deviceNodes": [{"path": path} for path in every]}}
+
+
+def _wsl_devices(driver: DriverFiles) -> list[dict[str, Any]]:
+    """Under WSL 2 one node stands for all GPUs."""
+    return [{"name": "all", "containerEdits": {"deviceNodes": [{"path": node.path} for node in driver.control]}}]
+
+
+def _libraries(driver: DriverFiles, machine: str) -> Iterator[dict[str, Any]]:
+    for folder in LIBRARY_FOLDERS.get(machine, LIBRARY_FOLDERS["x86_64"]):
+        for library in driver.libraries:
+            for name in library.names:
+                yield _mount(library.path, f"{folder}/{name}")
+
+
+def _binaries(driver: DriverFiles) -> Iterator[dict[str, Any]]:
+    for name, path in driver.binaries.items():
+        yield _mount(path, f"/usr/bin/{name}")
+
+
+def _mount(source: str, target: str) -> dict[str, Any]:
+    return {"hostPath": source, "containerPath": target, "options": list(MOUNT_OPTIONS)}
+
+
+def minimum_version(spec: Mapping[str, Any]) -> str:
+    """Return the lowest cdiVersion that has everything in the spec: an older engine refuses unknown keys.
+
+    Source: container-device-interface, specs-go/version.go: 0.4.0 mount types; 0.5.0 names that begin with a digit and
+    a device's hostPath; 0.6.0 annotations and dots in the class; 0.7.0 additionalGids and intelRdt; 1.1.0 net devices.
+    """
+    edits = [spec.get("containerEdits") or {}, *(device["containerEdits"] for device in spec["devices"])]
+    needs = ["0.3.0"]
+    if any("type" in mount for edit in edits for mount in edit.get("mounts") or ()):
+        needs.append("0.4.0")
+    if any(not device["name"][0].isalpha() for device in spec["devices"]):
+        needs.append("0.5.0")
+    if any("hostPath" in node for edit in edits for node in edit.get("deviceNodes") or ()):
+        needs.append("0.5.0")
+    if "annotations" in spec or any("annotations" in device for device in spec["devices"]):
+        needs.append("0.6.0")
+    if "." in spec["kind"].partition("/")[2]:
+        needs.append("0.6.0")
+    if any(key in edit for edit in edits for key in ("additionalGids", "intelRdt")):
+        needs.append("0.7.0")
+    if any("netDevices" in edit for edit in edits):
+        needs.append("1.1.0")
+    return max(needs, key=lambda version: tuple(int(part) for part in version.split(".")))
+
+
+def to_yaml(spec: Mapping[str, Any]) -> str:
+    """Return the spec as YAML, with a comment on who wrote it and what to do when the driver changes."""
+    head = "# Written by `seatrial doctor --write-cdi`; regenerate after a driver update or a MIG change.\n"
+    return head + yaml.safe_dump(dict(spec), sort_keys=False, default_flow_style=False)

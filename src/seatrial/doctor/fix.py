@@ -1,0 +1,351 @@
+"""``doctor --fix`` and ``--undo``: safe changes, each shown, agreed to, journalled, made atomically and undoable."""
+
+from __future__ import annotations
+
+import base64
+import difflib
+import json
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from seatrial.doctor import cdi_spec
+from seatrial.doctor.checks.toolkit import CDI_BY_DEFAULT, engine_version
+from seatrial.doctor.examine import Result
+from seatrial.doctor.machine import Machine
+from seatrial.doctor.toolkit_install import daemon_json_path, merged
+from seatrial.errors import DiskError, GpuContractError, UsageError
+from seatrial.probe import nvml
+from seatrial.system.files import make_folder, write_atomically
+from seatrial.system.host import Host
+
+#: Of all folders that engines read specs from, the one that wins, and the toolkit's own choice.
+SPEC = "/var/run/cdi/nvidia.yaml"
+
+#: For containers that ask for no size of their own.
+DEFAULT_SHM = "2g"
+
+#: As nvidia-ctk registers it. Source: nvidia-container-toolkit, pkg/config/engine/docker.
+NVIDIA_RUNTIME = {"runtimes": {"nvidia": {"args": [], "path": "nvidia-container-runtime"}}}
+
+
+RESTART_S = 60.0
+
+_DIFF = {"+": "green", "-": "red", "@": "cyan"}
+
+Ask = Callable[[str], bool]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One edit of a file or symbolic link.
+
+    Attributes:
+        why: one sentence.
+        before: content, or a link's target; None when there is nothing yet.
+        after: the same, afterwards.
+        link: it is a symbolic link.
+    """
+
+    path: Path
+    why: str
+    before: str | None
+    after: str
+    link: bool = False
+
+    def diff(self) -> str:
+        """Return the difference in the form of ``diff -u``."""
+        if self.link:
+            return f"+ {self.path} -> {self.after}\n"
+        lines = difflib.unified_diff(
+            (self.before or "").splitlines(keepends=True),
+            self.after.splitlines(keepends=True),
+            str(self.path) if self.before is not None else "/dev/null",
+            str(self.path),
+        )
+        return "".join(line if line.endswith("\n") else line + "\n" for line in lines)
+
+    def make(self) -> None:
+        """Make the change. Raises DiskError, with the file left as before."""
+        make_folder(self.path.parent)
+        if current(self.path) != self.before:
+            raise DiskError(f"{self.path} changed in the meantime; nothing was written", run="seatrial doctor --fix")
+        if self.link:
+            _link(self.path, self.after)
+        else:
+            write_atomically(self.path, self.after.encode(), _mode(self.path))
+
+    def take_back(self) -> None:
+        """Undo the change. Raises DiskError if the file was edited since: that edit must not be lost."""
+        if current(self.path) != self.after:
+            raise DiskError(f"{self.path} was changed after the fix; leaving it as is", run=f"ls -l {self.path}")
+        if self.before is not None and not self.link:
+            write_atomically(self.path, self.before.encode(), _mode(self.path))
+            return
+        try:
+            self.path.unlink()
+        except OSError as error:
+            raise DiskError(f"Cannot remove {self.path}: {error.strerror}") from error
+
+
+def current(path: Path) -> str | None:
+    """Return a file's content or a link's target; None if there is nothing. Raises DiskError."""
+    try:
+        return str(path.readlink()) if path.is_symlink() else path.read_text(errors="replace")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DiskError(f"Cannot read {path}: {error.strerror}", run="sudo seatrial doctor --fix") from error
+
+
+def _mode(path: Path) -> int:
+    try:
+        return path.stat().st_mode & 0o777
+    except OSError:
+        return 0o644
+
+
+def _link(path: Path, target: str) -> None:
+    try:
+        path.symlink_to(target)
+    except OSError as error:
+        raise DiskError(f"Cannot create the link {path}: {error.strerror}", run="sudo seatrial doctor --fix") from error
+
+
+class Journal:
+    """The changes of --fix, a file a session, in the caller's state folder; --undo takes the newest back."""
+
+    def __init__(self, host: Host) -> None:
+        home = host.env.get("XDG_STATE_HOME") or f"{host.env.get('HOME') or '/root'}/.local/state"
+        self.folder = Path(home) / "seatrial" / "doctor"
+
+    def write(self, changes: Sequence[Change]) -> Path:
+        """Write a session before its first change is made: a crash in between is undone, too."""
+        make_folder(self.folder)
+        path = self.folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**6:06d}.json"
+        write_atomically(path, json.dumps([_to_dict(change) for change in changes], indent=1).encode(), 0o600)
+        return path
+
+    def newest(self) -> tuple[Path, list[Change]]:
+        """Return the newest session. Raises UsageError if there is nothing to undo."""
+        files = sorted(self.folder.glob("*.json")) if self.folder.is_dir() else []
+        if not files:
+            raise UsageError("There is no fix to undo", cause=f"{self.folder} contains none", run="seatrial doctor")
+        return files[-1], [_from_dict(entry) for entry in json.loads(files[-1].read_text())]
+
+    def close(self, path: Path) -> None:
+        """Mark a session as undone."""
+        path.rename(path.with_suffix(".undone"))
+
+
+def _to_dict(change: Change) -> dict[str, Any]:
+    return {
+        "path": str(change.path),
+        "why": change.why,
+        "before": None if change.before is None else base64.b64encode(change.before.encode()).decode(),
+        "after": base64.b64encode(change.after.encode()).decode(),
+        "link": change.link,
+    }
+
+
+def _from_dict(entry: Mapping[str, Any]) -> Change:
+    before = entry["before"]
+    return Change(
+        Path(entry["path"]),
+        entry["why"],
+        None if before is None else base64.b64decode(before).decode(),
+        base64.b64decode(entry["after"]).decode(),
+        bool(entry["link"]),
+    )
+
+
+def changes_for(results: Sequence[Result], machine: Machine) -> list[Change]:
+    """Return the safe changes for the findings, each path once."""
+    found = {finding.id for result in results for finding in result.verdict.findings}
+    settings: dict[str, Any] = {}
+    why: list[str] = []
+    for applies, wanted, reason in DAEMON_SETTINGS:
+        if applies(machine, found):
+            settings.update(wanted)
+            why.append(reason)
+    changes = []
+    if settings:
+        path = machine.here(daemon_json_path(machine))
+        before = current(path)
+        after = merged(before or "", settings)
+        if after != before:
+            changes.append(Change(path, "; ".join(why), before, after))
+    changes += _spec(machine, found)
+    changes += _char_links(machine, found)
+    return changes
+
+
+def _wants_runtime(machine: Machine, found: set[str]) -> bool:
+    docker = machine.docker
+    if (
+        docker is None
+        or docker.desktop
+        or "nvidia" in docker.runtimes
+        or not found & {"toolkit-missing", "runtime-unknown"}
+    ):
+        return False
+    folders = ("/usr/local/bin", "/usr/bin")
+    return any(machine.exists(f"{folder}/nvidia-container-runtime") for folder in folders)
+
+
+def _wants_cdi(machine: Machine, found: set[str]) -> bool:
+    docker = machine.docker
+    version = engine_version(docker.version) if docker is not None else None
+    if docker is None or version is None or docker.cdi_spec_dirs or "cdi-unresolvable" not in found:
+        return False
+    return version.major >= 25 and version < CDI_BY_DEFAULT
+
+
+def _wants_shm(machine: Machine, found: set[str]) -> bool:
+    return machine.docker is not None and bool(found & {"shared-memory-too-small", "nccl-shared-memory"})
+
+
+#: When it applies, what is merged into daemon.json, why.
+DAEMON_SETTINGS: tuple[tuple[Callable[[Machine, set[str]], bool], dict[str, Any], str], ...] = (
+    (_wants_runtime, NVIDIA_RUNTIME, "register the nvidia runtime"),
+    (
+        _wants_cdi,
+        {"features": {"cdi": True}},
+        "enable CDI, which is off by default before Docker 28.2; other features are kept",
+    ),
+    (_wants_shm, {"default-shm-size": DEFAULT_SHM}, f"give containers {DEFAULT_SHM} of shared memory, not 64 MB"),
+)
+
+
+def _spec(machine: Machine, found: set[str]) -> Iterator[Change]:
+    """Yield a fresh spec unless NVIDIA's own program is installed; the finding's fix names it then."""
+    wanted = {"cdi-unresolvable", "cdi-spec-stale", "cdi-spec-unreadable", "cdi-uvm-missing-in-spec", "cdi-no-vendor"}
+    if not found & wanted or machine.ask("nvidia-ctk", "--version") is not None:
+        return
+    try:
+        text = cdi_spec.to_yaml(spec_of(machine))
+    except GpuContractError:  # the driver is not complete: an earlier link is what is broken
+        return
+    path = machine.here(SPEC)
+    before = current(path)
+    if before != text:
+        yield Change(path, "a CDI spec of this machine's GPUs, for Podman and Docker 25 and later", before, text)
+
+
+def spec_of(machine: Machine) -> dict[str, Any]:
+    """Make the CDI spec of a machine. Raises GpuContractError."""
+    return cdi_spec.make_spec(
+        machine.driver,
+        machine.inventory.gpus,
+        slices=_slices(machine),
+        sockets=[path for path in cdi_spec.SOCKETS if machine.exists(path)],
+        machine=os.uname().machine,
+    )
+
+
+def _slices(machine: Machine) -> dict[str, tuple[nvml.Slice, Sequence[str]]]:
+    if not any(gpu.mig for gpu in machine.inventory.gpus):
+        return {}
+    module = machine.pynvml if machine.pynvml is not None else nvml.load()
+    return {part.uuid: (part, nvml.capability_nodes(part, machine.root)) for part in nvml.slices(module)}
+
+
+def _char_links(machine: Machine, found: set[str]) -> Iterator[Change]:
+    """Yield a link /dev/char/MAJOR:MINOR for each node: systemd finds a rule's device by it.
+
+    Source: https://github.com/NVIDIA/nvidia-container-toolkit/issues/48. The next start of the machine drops them.
+    """
+    if "device-access-lost" not in found:
+        return
+    for node in (*machine.driver.control, *machine.driver.gpus.values()):
+        numbers = _numbers(machine.here(node.path))
+        if numbers is None:
+            continue
+        path = machine.here(f"/dev/char/{numbers[0]}:{numbers[1]}")
+        if current(path) is None:
+            yield Change(
+                path,
+                "systemd uses this link to find the GPU's device rule",
+                None,
+                f"..{node.path.removeprefix('/dev')}",
+                link=True,
+            )
+
+
+def _numbers(path: Path) -> tuple[int, int] | None:
+    """Return major and minor number; None if it is not a device node."""
+    status = path.stat()
+    return (os.major(status.st_rdev), os.minor(status.st_rdev)) if stat.S_ISCHR(status.st_mode) else None
+
+
+def apply_fixes(results: Sequence[Result], machine: Machine, console: Console, ask: Ask) -> int:
+    """Make the safe changes that the user agrees to; return their number. Raises DiskError, with all of them undone."""
+    agreed: list[Change] = []
+    for change in changes_for(results, machine):
+        console.print(Text(f"\n{change.path}: {change.why}", style="bold"), soft_wrap=True)
+        for line in change.diff().splitlines():
+            console.print(Text(line, style=_DIFF.get(line[:1], "")), soft_wrap=True)
+        if ask(f"Write {change.path}?"):
+            agreed.append(change)
+    if not agreed:
+        console.print("\nNothing was changed." + _by_hand(results))
+        return 0
+    journal = Journal(machine.host)
+    path = journal.write(agreed)
+    made: list[Change] = []
+    try:
+        for change in agreed:
+            change.make()
+            made.append(change)
+    except DiskError:
+        for change in reversed(made):
+            change.take_back()
+        journal.close(path)
+        raise
+    console.print(f"\n{len(made)} written; to undo: seatrial doctor --undo")
+    if any(change.path.name == "daemon.json" for change in made):
+        _restart(machine, console, ask)
+    return len(made)
+
+
+def _by_hand(results: Sequence[Result]) -> str:
+    fixes = any(finding.fix for result in results for finding in result.verdict.findings)
+    return " Fix the rest manually with the commands above." if fixes else ""
+
+
+def _restart(machine: Machine, console: Console, ask: Ask) -> None:
+    """Restart Docker, which reads daemon.json when it starts. While containers run, only a person may do that."""
+    info = machine.docker_info if isinstance(machine.docker_info, dict) else {}
+    running = int(info.get("ContainersRunning") or 0)
+    snap = machine.docker is not None and machine.docker.snap
+    argv = ["snap", "restart", "docker"] if snap else ["systemctl", "restart", "docker"]
+    command = f"sudo {' '.join(argv)}"
+    if running:
+        console.print(
+            f"Docker reads it at its next start, which would stop the {running} running containers: {command}"
+        )
+        return
+    if not ask("Restart Docker now? No container is running."):
+        console.print(f"Docker reads it at its next start: {command}")
+        return
+    ended = machine.command(argv, timeout_s=RESTART_S)
+    console.print("Docker was restarted." if ended.exit_code == 0 else f"{command} failed: {ended.last_line()}")
+
+
+def undo(console: Console, host: Host) -> None:
+    """Undo the newest session. Raises UsageError, DiskError."""
+    journal = Journal(host)
+    path, changes = journal.newest()
+    for change in reversed(changes):
+        change.take_back()
+        console.print(f"{change.path}: {'as before' if change.before is not None else 'removed'}", soft_wrap=True)
+    journal.close(path)
+    if any(change.path.name == "daemon.json" for change in changes):
+        console.print("Docker reads it at its next start: sudo systemctl restart docker")

@@ -1,1 +1,0 @@
-"""doctor --fix and --undo: the changes that are safe, how they are made, and how they are undone."""

@@ -1,0 +1,321 @@
+"""Machine: the facts that checks examine, of this host, a container on it and a cluster, each read once."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from seatrial.backends import table
+from seatrial.backends.base import EngineFacts
+from seatrial.backends.containers.client import read_info
+from seatrial.backends.containers.docker import docker_facts
+from seatrial.backends.containers.engine import ContainerEngine
+from seatrial.backends.containers.errors import as_addressed
+from seatrial.backends.containers.podman import podman_facts
+from seatrial.doctor import cluster
+from seatrial.doctor.inspection import Inspection, InspectionRequest
+from seatrial.errors import CommandTimeoutError, EngineUnavailableError
+from seatrial.probe import driver_files, gpu_health, nvml
+from seatrial.probe.driver_files import DriverFiles
+from seatrial.probe.gpu_health import GpuHealth
+from seatrial.probe.nvml import Inventory
+from seatrial.system import command
+from seatrial.system.command import Completed
+from seatrial.system.host import Host
+
+#: Of a question to a program of the host. modinfo and mokutil answer in milliseconds; a healthy engine in 0.3 s.
+ANSWER_S = 3.0
+
+#: Source: the PCI ID repository, https://pci-ids.ucw.cz: vendor 10de is NVIDIA, class 03 a display controller
+#: (0300 VGA, 0302 3D), 0680 a bridge (NVSwitch).
+PCI_VENDOR, PCI_DISPLAY, PCI_BRIDGE = "0x10de", "0x03", "0x0680"
+PCI_FOLDER = "/sys/bus/pci/devices"
+
+#: First PCI device ID of an architecture. NVIDIA numbers them in ranges; 0x1e00 is the first of Turing, 0x2900 of
+#: Blackwell. Source: the PCI ID repository, vendor 10de.
+TURING, BLACKWELL = 0x1E00, 0x2900
+
+Run = Callable[..., Completed]
+
+
+class PciDevice(NamedTuple):
+    """One function on the bus.
+
+    Attributes:
+        address: ``0000:17:00.0``.
+        device_id: the number that NVIDIA gave the chip.
+        driver: kernel driver bound to it, e.g. ``nvidia``, ``nouveau``, ``vfio-pci``; None if there is none.
+        answers: its configuration space can be read; a GPU that fell off the bus gives only ones.
+    """
+
+    address: str
+    device_id: int
+    driver: str | None
+    answers: bool
+
+
+class Machine:
+    """This host, read lazily and from several threads; every fact is read once.
+
+    Args:
+        root: stands for ``/`` when files are read.
+        run: runs a command; ``system.command.run``.
+        pynvml: stands for NVML; None loads the real one.
+        on: the requested engine, ``auto`` for the first that works, ``local`` for a plain process.
+        kernel: release of the running kernel.
+        inspect: the image or container to look into.
+    """
+
+    def __init__(
+        self,
+        host: Host | None = None,
+        *,
+        root: Path | str = "/",
+        run: Run = command.run,
+        pynvml: Any = None,
+        on: str = "auto",
+        kernel: str | None = None,
+        inspect: InspectionRequest | None = None,
+    ) -> None:
+        self.host = host or Host()
+        self.root = str(root).rstrip("/")
+        self.on = on
+        self.kernel = kernel or platform.release()
+        self._run = run
+        self.pynvml = pynvml
+        self._answers: dict[tuple[str, ...], Completed | None] = {}
+        self._locks: dict[tuple[str, ...], threading.Lock] = {}
+        self._lock = threading.Lock()
+        self._nvml = threading.Lock()
+        self._thread = threading.local()
+        self.inspection = Inspection(self, inspect or InspectionRequest())
+
+    @property
+    def unseen(self) -> list[str]:
+        """Paths that this thread might not read, since it last emptied the list."""
+        if not hasattr(self._thread, "unseen"):
+            self._thread.unseen = []
+        unseen: list[str] = self._thread.unseen
+        return unseen
+
+    def here(self, path: str) -> Path:
+        return Path(self.root + path)
+
+    def read(self, path: str) -> str | None:
+        """Return a file's text, decoded with replacement; None if it is not there or closed (see ``unseen``)."""
+        try:
+            return self.here(path).read_bytes().decode(errors="replace")
+        except PermissionError:
+            self.unseen.append(path)
+        except OSError:
+            pass
+        return None
+
+    def exists(self, path: str) -> bool:
+        return self.here(path).exists()
+
+    def names(self, folder: str) -> list[str]:
+        """Return sorted names in a folder; [] if it is not there or closed (see ``unseen``)."""
+        try:
+            return sorted(entry.name for entry in self.here(folder).iterdir())
+        except PermissionError:
+            self.unseen.append(folder)
+        except OSError:
+            pass
+        return []
+
+    def ask(self, *argv: str, timeout_s: float = ANSWER_S) -> Completed | None:
+        """Run a program once and return its answer; None if it is not installed. Raises CommandTimeoutError."""
+        with self._lock:
+            lock = self._locks.setdefault(argv, threading.Lock())
+        with lock:
+            if argv not in self._answers:
+                try:
+                    self._answers[argv] = self._run(argv, timeout_s=timeout_s)
+                except EngineUnavailableError:
+                    self._answers[argv] = None
+            return self._answers[argv]
+
+    def command(self, argv: Sequence[str], *, timeout_s: float, input: str | None = None) -> Completed:
+        """Run a command now. Raises EngineUnavailableError and CommandTimeoutError."""
+        return self._run(argv, timeout_s=timeout_s, input=input)
+
+    @cached_property
+    def wsl(self) -> bool:
+        return self.exists("/dev/dxg")
+
+    @cached_property
+    def gpus_on_bus(self) -> tuple[PciDevice, ...]:
+        """NVIDIA's display controllers as the kernel lists them, in bus order: there before any driver is."""
+        return self._pci_devices(PCI_DISPLAY)
+
+    @cached_property
+    def nvswitches(self) -> bool:
+        """True if there are NVSwitch bridges: GPUs behind them need the fabric manager."""
+        nodes = (name.startswith("nvidia-nvswitch") for name in self.names("/dev"))
+        return bool(self._pci_devices(PCI_BRIDGE)) or any(nodes)
+
+    @cached_property
+    def shows_bus(self) -> bool:
+        """True if this system shows a PCI bus at all; sandboxes and WSL do not."""
+        return bool(_entries(self.here(PCI_FOLDER)))
+
+    def _pci_devices(self, kind: str) -> tuple[PciDevice, ...]:
+        found = []
+        for entry in _entries(self.here(PCI_FOLDER)):
+            if _text(entry / "vendor") == PCI_VENDOR and _text(entry / "class").startswith(kind):
+                driver = entry / "driver"
+                name = driver.readlink().name if driver.is_symlink() else None
+                number = int(_text(entry / "device") or "0", 16)
+                found.append(PciDevice(entry.name, number, name, _answers(entry / "config")))
+        return tuple(found)
+
+    @cached_property
+    def driver(self) -> DriverFiles:
+        return driver_files.find(self.root or "/", self.host.env)
+
+    @cached_property
+    def inventory(self) -> Inventory:
+        with self._nvml:
+            return nvml.inventory(self.pynvml)
+
+    @property
+    def python(self) -> str:
+        return sys.executable
+
+    @cached_property
+    def health(self) -> list[GpuHealth]:
+        """Modes and limits of each GPU; [] without NVML."""
+        if self.inventory.error is not None:
+            return []
+        with self._nvml:
+            return gpu_health.read(self.pynvml if self.pynvml is not None else nvml.load())
+
+    @cached_property
+    def os_release(self) -> dict[str, str]:
+        """ID, VERSION_ID, ID_LIKE … of /etc/os-release."""
+        lines = (self.read("/etc/os-release") or self.read("/usr/lib/os-release") or "").splitlines()
+        pairs = (line.partition("=") for line in lines if "=" in line)
+        return {key: value.strip("\"'") for key, _, value in pairs}
+
+    def by_distribution(self, *, fedora: str, suse: str, other: str, ubuntu: str | None = None) -> str:
+        """Return the text for the family of this machine's distribution."""
+        family = f"{self.os_release.get('ID', '')} {self.os_release.get('ID_LIKE', '')}"
+        if any(word in family for word in ("fedora", "rhel", "centos")):
+            return fedora
+        if "suse" in family:
+            return suse
+        return ubuntu if ubuntu and "ubuntu" in family else other
+
+    @property
+    def has_char_links(self) -> bool:
+        """True if /dev/char has links of NVIDIA's nodes, by which systemd keeps their device rules."""
+        return any(name.startswith("195:") for name in self.names("/dev/char"))
+
+    def backend(self, name: str) -> ContainerEngine:
+        return table.engine(name, self.host)
+
+    def asks_for(self, name: str) -> bool:
+        """Return True if this engine is requested."""
+        return self.on in ("auto", name)
+
+    @cached_property
+    def docker_info(self) -> dict[str, Any] | EngineUnavailableError | None:
+        """``docker info``; the error if the daemon does not answer; None if docker is not installed."""
+        return self._info("docker")
+
+    @cached_property
+    def podman_info(self) -> dict[str, Any] | EngineUnavailableError | None:
+        return self._info("podman")
+
+    def _info(self, name: str) -> dict[str, Any] | EngineUnavailableError | None:
+        dialect = table.ENGINES[name]().dialect
+        try:
+            ended = self.ask(*self.host.client_call(name), "info", "--format", dialect.info_format)
+        except CommandTimeoutError as error:
+            silent = EngineUnavailableError(
+                error.message[:1].upper() + error.message[1:],
+                cause="it hangs: its daemon or its storage is blocked, or the machine is out of memory",
+                run=dialect.restart,
+            )
+            return as_addressed(silent, name, self.host)
+        if ended is None:
+            return None
+        try:
+            return read_info(name, dialect.info_key, ended, self.host)
+        except EngineUnavailableError as error:
+            return error
+
+    @cached_property
+    def docker(self) -> EngineFacts | None:
+        if not isinstance(self.docker_info, dict):
+            return None
+        client = self.docker_client or Path("docker")
+        return docker_facts(self.docker_info, hook=self.hook is not None, client=client)
+
+    @cached_property
+    def podman(self) -> EngineFacts | None:
+        if not isinstance(self.podman_info, dict):
+            return None
+        return podman_facts(self.podman_info, tuple(self.here(folder) for folder in ("/etc/cdi", "/var/run/cdi")))
+
+    @cached_property
+    def docker_client(self) -> Path | None:
+        """The program ``docker``, links resolved, as a path of the machine looked at."""
+        for folder in ("/usr/local/bin", "/usr/bin", "/bin", "/snap/bin"):
+            if self.exists(f"{folder}/docker") or self.here(f"{folder}/docker").is_symlink():
+                real = os.path.realpath(self.here(f"{folder}/docker"))
+                return Path(real.removeprefix(os.path.realpath(self.root or "/").rstrip("/")) or "/")
+        return None
+
+    @cached_property
+    def hook(self) -> str | None:
+        """The toolkit's hook, where dockerd looks for it."""
+        folders = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+        names = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
+        paths = (f"{folder}/{name}" for folder in folders for name in names)
+        return next((path for path in paths if self.exists(path)), None)
+
+    @cached_property
+    def engine(self) -> EngineFacts | None:
+        """The engine whose containers are examined: the requested one, else the first that works."""
+        readers = {"docker": lambda: self.docker, "podman": lambda: self.podman}
+        facts = (readers[name]() for name in table.ENGINES if self.asks_for(name))
+        return next((one for one in facts if one is not None and one.available), None)
+
+    @cached_property
+    def cluster(self) -> cluster.Cluster | cluster.ClusterError | None:
+        """The cluster of the kubeconfig; the error when it does not answer; None without a kubeconfig."""
+        path = cluster.kubeconfig(self.host, self.root)
+        try:
+            return cluster.read(self.root + path) if path is not None else None
+        except cluster.ClusterError as error:
+            return error
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _answers(config: Path) -> bool:
+    try:
+        with config.open("rb") as file:
+            return file.read(4) != b"\xff\xff\xff\xff"
+    except OSError:  # not shown here: no sign of a fault
+        return True

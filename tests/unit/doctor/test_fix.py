@@ -1,0 +1,202 @@
+"""--fix and --undo: what is merged, written, linked, refused, taken back; when an engine may be restarted."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from io import StringIO
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from machines import SPEC, FakeHost, docker_info, healthy
+from seatrial.doctor.examine import examine
+from seatrial.doctor.fix import Change, Journal, apply_fixes, changes_for, undo
+from seatrial.doctor.toolkit_install import merged
+from seatrial.errors import DiskError, EngineError, UsageError
+from seatrial.system.host import Host
+from unit.doctor.test_breaks import docker_takes_cdi, spec, spec_of_an_older_driver, without_toolkit
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> FakeHost:
+    made = healthy(tmp_path / "root")
+    made.environ["XDG_STATE_HOME"] = str(tmp_path / "state")
+    return made
+
+
+def console() -> Console:
+    return Console(file=StringIO(), width=200, force_terminal=False)
+
+
+def said(screen: Console) -> str:
+    assert isinstance(screen.file, StringIO)
+    return screen.file.getvalue()
+
+
+def fix(host: FakeHost, *, answer: str = "") -> tuple[int, str]:
+    """Say yes to every question with these words in it; the number of changes, and what was printed."""
+    screen, machine = console(), host.machine()
+    made = apply_fixes(examine(machine), machine, screen, lambda question: answer in question)
+    return made, said(screen)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(settings=st.dictionaries(st.text(max_size=8), JSON, max_size=5))
+def test_merging_loses_no_other_key(settings: dict[str, object]) -> None:
+    after = json.loads(merged(json.dumps(settings), {"features": {"cdi": True}}))
+    assert after["features"]["cdi"] is True
+    assert {key: value for key, value in after.items() if key != "features"} == {
+        key: value for key, value in settings.items() if key != "features"
+    }
+    if isinstance(settings.get("features"), dict):
+        assert {**settings["features"], "cdi": True} == after["features"]  # type: ignore[dict-item]
+
+
+def test_merging_keeps_order_and_indent() -> None:
+    text = '{\n  "data-root": "/x",\n  "features": {\n    "containerd-snapshotter": true\n  }\n}\n'
+    assert merged(text, {"features": {"cdi": True}}) == (
+        '{\n  "data-root": "/x",\n  "features": {\n    "containerd-snapshotter": true,\n    "cdi": true\n  }\n}\n'
+    )
+    assert "\n\t" in merged('{\n\t"a": 1\n}', {"b": 2})
+
+
+@pytest.mark.parametrize("text", ["{,}", "[]", '"x"'])
+def test_nothing_is_merged_into_what_is_no_object(text: str) -> None:
+    with pytest.raises(EngineError):
+        merged(text, {"a": 1})
+
+
+def test_cdi_is_turned_on_without_dropping_features_and_taken_back(host: FakeHost) -> None:
+    docker_takes_cdi(host)
+    spec(host)
+    before = '{"features": {"containerd-snapshotter": true}, "log-driver": "local"}'
+    host.write("/etc/docker/daemon.json", before)
+    host.docker = docker_info(Runtimes={"runc": {"path": "runc"}}, ServerVersion="27.5.1", CDISpecDirs=None)
+    host.answer("systemctl", "restart", "docker")
+    host.answer("nvidia-ctk", "--version", stdout="NVIDIA Container Toolkit CLI version 1.19.0\n")
+    path = host.root / "etc/docker/daemon.json"
+    path.chmod(0o640)
+    made, text = fix(host)
+    assert made == 1 and '+        "cdi": true' in text
+    assert json.loads(path.read_text()) == {
+        "features": {"containerd-snapshotter": True, "cdi": True},
+        "log-driver": "local",
+    }
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert ("systemctl", "restart", "docker") in host.asked and "Docker was restarted" in text
+    undo(console(), Host(host.environ))
+    assert path.read_text() == before
+    with pytest.raises(UsageError, match="no fix to undo"):
+        undo(console(), Host(host.environ))
+
+
+def test_an_engine_with_running_containers_is_not_restarted(host: FakeHost) -> None:
+    without_toolkit(host)
+    host.write("/usr/bin/nvidia-container-runtime")  # the package is there, and was never registered
+    host.docker = docker_info(Runtimes={"runc": {"path": "runc"}}, ContainersRunning=3)
+    made, text = fix(host, answer="daemon.json")
+    assert made == 1 and "would stop the 3 running containers" in text
+    assert not any(words[:2] == ("systemctl", "restart") for words in host.asked)
+    [runtimes] = json.loads((host.root / "etc/docker/daemon.json").read_text()).values()
+    assert runtimes == {"nvidia": {"args": [], "path": "nvidia-container-runtime"}}
+
+
+def test_what_is_not_agreed_to_is_not_written(host: FakeHost) -> None:
+    spec_of_an_older_driver(host)
+    before = (host.root / SPEC.lstrip("/")).read_text()
+    made, text = fix(host, answer="no such question")
+    assert made == 0 and "Nothing was changed" in text
+    assert (host.root / SPEC.lstrip("/")).read_text() == before
+
+
+def test_a_stale_spec_is_written_anew_and_then_fresh(host: FakeHost) -> None:
+    spec_of_an_older_driver(host)
+    assert fix(host)[0] == 1
+    again = {result.check.id: result.verdict for result in examine(host.machine())}
+    assert again["cdi.fresh"].status == "ok" and again["cdi.uvm"].status == "ok"
+    assert changes_for(examine(host.machine()), host.machine()) == []
+    undo(console(), Host(host.environ))
+    assert "550.54.14" in (host.root / SPEC.lstrip("/")).read_text()
+
+
+def test_a_new_spec_is_removed_by_undo(host: FakeHost) -> None:
+    from unit.doctor.test_breaks import podman_without_a_spec
+
+    podman_without_a_spec(host)
+    assert fix(host)[0] == 1
+    path = host.root / SPEC.lstrip("/")
+    assert yaml.safe_load(path.read_text())["kind"] == "nvidia.com/gpu"
+    undo(console(), Host(host.environ))
+    assert not path.exists()
+
+
+def test_undo_does_not_lose_an_edit_made_since(host: FakeHost) -> None:
+    spec_of_an_older_driver(host)
+    fix(host)
+    path = host.root / SPEC.lstrip("/")
+    path.write_text("mine")
+    with pytest.raises(DiskError, match="changed after the fix"):
+        undo(console(), Host(host.environ))
+    assert path.read_text() == "mine"
+
+
+def test_small_shared_memory_is_set_for_all_containers(host: FakeHost) -> None:
+    assert isinstance(host.live, dict)
+    host.live["shm_bytes"] = 64 * 2**20
+    machine = host.machine()
+    [change] = changes_for(examine(machine), machine)
+    assert change.path == host.root / "etc/docker/daemon.json"
+    assert json.loads(change.after) == {"default-shm-size": "2g"}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root makes device nodes")
+def test_links_by_number_let_systemd_keep_the_gpu(host: FakeHost) -> None:
+    from unit.doctor.test_breaks import systemd_reload
+
+    systemd_reload(host)
+    for name, minor in (("nvidia0", 0), ("nvidiactl", 255)):
+        path = host.root / "dev" / name
+        path.unlink()
+        try:
+            os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(195, minor))
+        except PermissionError:
+            pytest.skip("this root may not make device nodes")
+    assert fix(host)[0] == 2
+    assert (host.root / "dev/char/195:0").readlink() == Path("../nvidia0")
+    assert {r.check.id: r.verdict.status for r in examine(host.machine())}["toolkit.device-rules"] == "ok"
+    undo(console(), Host(host.environ))
+    assert list((host.root / "dev/char").iterdir()) == []
+
+
+def test_a_file_that_changed_while_we_asked_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "daemon.json"
+    path.write_text("{}")
+    change = Change(path, "because", "{}", '{"a": 1}')
+    path.write_text('{"b": 2}')
+    with pytest.raises(DiskError, match="changed in the meantime"):
+        change.make()
+    assert path.read_text() == '{"b": 2}'
+
+
+def test_when_one_change_fails_the_others_are_taken_back(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = host.root / "one", host.root / "two"
+    first.write_text("1")
+    changes = [Change(first, "a", "1", "1!"), Change(second, "b", "not what is there", "2!")]
+    monkeypatch.setattr("seatrial.doctor.fix.changes_for", lambda results, machine: changes)
+    with pytest.raises(DiskError):
+        apply_fixes([], host.machine(), console(), lambda question: True)
+    assert first.read_text() == "1" and not second.exists()
+    with pytest.raises(UsageError):
+        Journal(Host(host.environ)).newest()
