@@ -155,21 +155,22 @@ class Driver:
                 if key in line:
                     append_report(key, line[key])
         if self.spec.fit:
-            return self._fit()
+            words = fit_batch(self)
+            self.record.combination = Row("fit", {}, why=words)
+            self.record.done = True
+            print_line(words)
+            return 0
         if self.budget.left_s > 1.5 * first.wall_s:
             self.baseline("as it is, another seed", self.budget.limit_s())
         self.standing.reference = self.standing.baselines
         self._greedy()
         self._finally()
         self.record.done = True
-        print_line(self._conclusion())
-        return 0
-
-    def _fit(self) -> int:
-        words = fit_batch(self)
-        self.record.combination = Row("fit", {}, None, None, "", words)
-        self.record.done = True
-        print_line(words)
+        whole = self.record.combination
+        if whole is None or whole.rates is None:
+            print_line("nothing that was tried makes it faster beyond the noise and trains the same")
+        else:
+            print_line("%s: %s (%s)" % (in_words(self.standing.kept), whole.why, _rate(whole.rates)))
         return 0
 
     def baseline(self, words: str, limit_s: float) -> Trial:
@@ -182,12 +183,7 @@ class Driver:
         return made
 
     def trial(
-        self,
-        changes: Dict[str, Any],
-        words: str,
-        limit_s: float,
-        seed_offset: int = 0,
-        tried: Sequence[str] = (),
+        self, changes: Dict[str, Any], words: str, limit_s: float, seed_offset: int = 0, tried: Sequence[str] = ()
     ) -> Trial:
         """One trial. ``tried``: keys that it is about, of which it needs one."""
         self.record.trials += 1
@@ -261,9 +257,8 @@ class Driver:
             row = self._judged(candidate, made)
         if row.verdict == "again":
             self._measure_reference()
-            made.append(
-                self.trial(changes, in_words(candidate.changes) + ", again", self.budget.limit_s(candidate.slow))
-            )
+            words = in_words(candidate.changes) + ", again"
+            made.append(self.trial(changes, words, self.budget.limit_s(candidate.slow)))
             row = self._judged(candidate, made, last=True)
         self.record.rows.append(row)
         self.hopeless |= {key for key in made[-1].refused if key in _ONE_KEY}
@@ -393,12 +388,6 @@ class Driver:
             else row
             for row in self.record.rows
         ]
-
-    def _conclusion(self) -> str:
-        whole = self.record.combination
-        if whole is None or whole.rates is None:
-            return "nothing that was tried makes it faster beyond the noise and trains the same"
-        return "%s: %s (%s)" % (in_words(self.standing.kept), whole.why, _rate(whole.rates))
 
 
 def _rate(rates: statistics.Rates) -> str:

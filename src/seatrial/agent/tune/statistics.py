@@ -59,7 +59,7 @@ def _spread_of_parts(trial: Trial) -> float:
 
 
 def gain(trial: Rates, reference: Rates) -> float:
-    """0.5: half as fast again."""
+    """Return 0.5 for half as fast again."""
     return trial.median / reference.median - 1
 
 
