@@ -15,14 +15,8 @@ from seatrial.probe.container import Cgroup
 
 #: Variables that decide what CUDA and the engines do; nothing else of the environment leaves the container.
 VARIABLES = (
-    "CUDA_DEVICE_ORDER",
-    "CUDA_VERSION",
-    "CUDA_VISIBLE_DEVICES",
-    "LD_LIBRARY_PATH",
-    "NCCL_P2P_DISABLE",
-    "NVIDIA_DRIVER_CAPABILITIES",
-    "NVIDIA_REQUIRE_CUDA",
-    "NVIDIA_VISIBLE_DEVICES",
+    *("CUDA_DEVICE_ORDER", "CUDA_VERSION", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "NCCL_P2P_DISABLE"),
+    *("NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_REQUIRE_CUDA", "NVIDIA_VISIBLE_DEVICES"),
 )
 
 #: Where an image keeps libraries, besides LD_LIBRARY_PATH.
