@@ -17,7 +17,7 @@ CONTAINER_PORT = 8000
 #: The variable with the token that requests must carry, where one is asked for; handed over as a secret.
 TOKEN = "SEATRIAL_SERVE_TOKEN"
 
-#: Methods of a class of the user's. Source: serve/models/user_class.py; a test compares.
+#: Methods of a class of the user's. Source: serve/runners/user_class.py; a test compares.
 CALLED = ("load", "predict", "example")
 
 

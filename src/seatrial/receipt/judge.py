@@ -74,7 +74,7 @@ def judge(
     Args:
         events: of events.read, in the order of the file.
         skipped_lines: lines of that file that were no JSON object.
-        state: the engine's word about the run, or None if it cannot be asked.
+        state: the engine's word about the run, or None if it cannot be queried.
         now: Unix time in seconds.
         chain: of events.jsonl, followed to its end; None while the run goes on.
         output: the target's output; None: read it from the logs (12 s for a million lines).

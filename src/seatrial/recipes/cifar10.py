@@ -57,10 +57,11 @@ from seatrial.train.kernels.cifar10 import (
 )
 from seatrial.train.kernels.multi_tensor import muon_module, size_of
 from seatrial.train.kernels.ops import FORMATS, Module, module
-from seatrial.train.loop import Outcome, Settings, fit
+from seatrial.train.loop import Settings, fit
 from seatrial.train.optim.muon import MuonSgd
 from seatrial.train.optim.schedules import Schedule
 from seatrial.train.precision import Precision, choose_precision
+from seatrial.train.progress import Outcome
 from seatrial.train.saving.examples import Normalisation, image_examples, save_examples
 from seatrial.train.saving.model_files import save_model
 from seatrial.train.saving.rng import seed_all

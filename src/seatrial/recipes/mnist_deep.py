@@ -35,11 +35,12 @@ from seatrial.train.data.mnist import FILES, MIRRORS, read_folder
 from seatrial.train.distributed import Ranks, ranks
 from seatrial.train.errors import EXIT_TERMINATED
 from seatrial.train.evaluation import evaluate
-from seatrial.train.loop import Outcome, Settings, fit
+from seatrial.train.loop import Settings, fit
 from seatrial.train.memory import cap, summary
 from seatrial.train.optim.optimizer import adamw
 from seatrial.train.optim.schedules import cosine
 from seatrial.train.precision import Precision, choose_precision
+from seatrial.train.progress import Outcome
 from seatrial.train.saving.atomic import write_text
 from seatrial.train.saving.examples import Normalisation, image_examples, numbered, save_examples
 from seatrial.train.saving.model_files import save_model

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from seatrial.train.data.images import ImageSet, places, shuffled
-from seatrial.train.data.shards import Shape, Span, deal
+from seatrial.train.data.images import ImageSet
+from seatrial.train.data.order import Shape, Span, deal, places, shuffled
 from seatrial.train.distributed import Ranks
 from seatrial.train.kernels import runtime
 from seatrial.train.kernels.cifar10 import cropped
