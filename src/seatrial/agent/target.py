@@ -129,7 +129,7 @@ def become_subreaper() -> None:
     _libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-class Target:
+class TargetProcess:
     """A started target.
 
     Attributes:

@@ -134,7 +134,7 @@ def _peers(count: int) -> List[List[int]]:
     if count < 2:
         return pairs
     try:
-        driver = cuda.Driver()
+        driver = cuda.CudaDriver()
         driver.call("cuInit", 0)
         devices = [driver.number("cuDeviceGet", index) for index in range(count)]
         for i in range(count):

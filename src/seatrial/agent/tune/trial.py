@@ -116,7 +116,7 @@ LEAST_STEPS, _LEAST_SLOW_STEPS = 10, 3
 _MOST_OUTPUT_BYTES = 64 << 10
 
 
-class Trial(NamedTuple):
+class TuneTrial(NamedTuple):
     """Attributes:
 
     number: of the trial, from 1.
@@ -182,7 +182,7 @@ class Trial(NamedTuple):
 
 def run(
     spec: Spec, number: int, changes: Dict[str, Any], seed_offset: int, limit_s: float, tried: Sequence[str] = ()
-) -> Trial:
+) -> TuneTrial:
     """Start it, wait, end what is left of it, put changed files back, read what it reported.
 
     Args:
@@ -215,7 +215,7 @@ def run(
     ]
     anatomies = [line["anatomy"] for line in of_rank if "anatomy" in line]
     facts = [line["training"] for line in of_rank if "training" in line]
-    return Trial(
+    return TuneTrial(
         number=number,
         report=reported,
         ranks=ranks,
