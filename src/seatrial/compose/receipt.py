@@ -192,13 +192,7 @@ def _verdict(member: Member, run: Run | None) -> tuple[str, str | None, tuple[st
 
 
 def show_receipt(
-    group: Group,
-    store: RunStore,
-    console: Console,
-    host: Host,
-    *,
-    as_json: bool = False,
-    exit_code: int | None = None,
+    group: Group, store: RunStore, console: Console, host: Host, *, as_json: bool = False, exit_code: int | None = None
 ) -> None:
     """Write receipt.html, .md and .json of a group, print it as text or JSON, and notify of its end.
 

@@ -111,12 +111,7 @@ def _selected(context: ComposeContext) -> dict[str, Selection]:
     return select(context, leases(context.host).current())
 
 
-def _planned(
-    context: ComposeContext,
-    selections: Mapping[str, Selection],
-    *,
-    make: Callable[[str], Run],
-) -> Planned:
+def _planned(context: ComposeContext, selections: Mapping[str, Selection], *, make: Callable[[str], Run]) -> Planned:
     file, asks, plans = context.file, context.asks(), dict[str, Plan]()
     none = Selection((), ())
     for name, service in file.services.items():
@@ -124,12 +119,7 @@ def _planned(
         python = image.python if image else "python3"
         if becomes_run(service, ask, python):
             plans[name] = plan_service(
-                context,
-                service,
-                make(name),
-                selection=selections.get(name, none),
-                image=image,
-                ask=ask,
+                context, service, make(name), selection=selections.get(name, none), image=image, ask=ask
             )
     network = context.job.image.build_network
     return Planned(file, plans, override(file.services, plans, file.short_waits, build_network=network))
@@ -205,8 +195,7 @@ def build_error(ended: command.Completed, file: ComposeFile, built: list[str]) -
         return EngineError(f"{place}: {found[0].message}", cause=found[0].cause, run=found[0].fix)
     reason = last_meaningful(failing_step(ended.stdout.splitlines()))
     return EngineError(
-        f"{place}: {', '.join(built)} cannot be built: {reason}",
-        run=f"docker compose -f {from_here(file.path)} build",
+        f"{place}: {', '.join(built)} cannot be built: {reason}", run=f"docker compose -f {from_here(file.path)} build"
     )
 
 

@@ -25,14 +25,7 @@ from seatrial.images.build.build import ready_image
 from seatrial.images.build.size import disk_choice, size_choice
 from seatrial.images.dockerfile.context import WHEEL_NAME, wheel_bytes
 from seatrial.images.dockerfile.layers import CONSTRAINTS, TOOLS, digest_of, program, split
-from seatrial.images.dockerfile.render import (
-    CA_SECRET,
-    VENV_PYTHON,
-    WHEELS,
-    ImageContents,
-    render,
-    render_plain,
-)
+from seatrial.images.dockerfile.render import CA_SECRET, VENV_PYTHON, WHEELS, ImageContents, render, render_plain
 from seatrial.images.recipes import recipe_requirements, serving_requirements
 from seatrial.images.requirements.adjust import system_packages
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, checked_requirement
@@ -87,12 +80,7 @@ def plan_image(
     base, resolved, checked = _with_packages(job, script, needs, machine, resolver)
     check_code(script, needs, resolved)
     slimming = slimming_for(
-        job,
-        resolved.stack,
-        machine,
-        compiles=compiles,
-        multi_gpu=multi_gpu,
-        requirements=resolved.requirements.lines,
+        job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu, requirements=resolved.requirements.lines
     )
     own = WHEEL_NAME if job.target.kind == "recipe" or script.uses_seatrial else None
     with_system, system_choices, system_warnings = _with_system_packages(job, resolved)

@@ -333,13 +333,7 @@ def _file(store: RunStore, name: str) -> Path:
 
 
 def _search(
-    study: Study,
-    most: int | None,
-    budget_s: float | None,
-    parallel: int | None,
-    job: Job,
-    host: Host,
-    say: Say,
+    study: Study, most: int | None, budget_s: float | None, parallel: int | None, job: Job, host: Host, say: Say
 ) -> Search:
     return Search(
         study=study,

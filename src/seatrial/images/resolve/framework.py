@@ -187,12 +187,7 @@ def _left_to_pip(resolved: Resolved, found: Requirements, line: str, framework: 
 
 
 def _constraints(
-    framework: Framework,
-    line: str,
-    found: Requirements,
-    needs: Needs,
-    machine: Machine | None,
-    python: str | None,
+    framework: Framework, line: str, found: Requirements, needs: Needs, machine: Machine | None, python: str | None
 ) -> Constraints:
     requirement = parsed(line)
     specifier, variant = public(requirement)
@@ -259,11 +254,7 @@ def _or_raise(found: Stack | Conflict, constraints: Constraints) -> Stack:
         return found
     works = "; ".join(f"{stack.name} ({way})" for way, stack in found.nearest)
     kind = StackError if found.broken[0].rule in _GPU_RULES else ConfigError
-    raise kind(
-        found.sentence,
-        cause=f"what works: {works}" if works else None,
-        run=_command(found, constraints),
-    )
+    raise kind(found.sentence, cause=f"what works: {works}" if works else None, run=_command(found, constraints))
 
 
 def _command(found: Conflict, constraints: Constraints) -> str:
