@@ -345,11 +345,11 @@ def mnist_step(
     import torch
 
     from seatrial.recipes.mnist import image_sets, network
-    from seatrial.train.data.images import ResidentImages, StreamedImages
+    from seatrial.train.data.images import ResidentImages, stream_images
     from seatrial.train.data.mnist import read_folder
     from seatrial.train.distributed import Ranks
     from seatrial.train.engine import choose_engine
-    from seatrial.train.fused import cross_entropy
+    from seatrial.train.kernels.lenet import cross_entropy
     from seatrial.train.optim.optimizer import adam
     from seatrial.train.optim.schedules import triangle
     from seatrial.train.precision import choose_precision
@@ -366,7 +366,7 @@ def mnist_step(
     torch.backends.cudnn.benchmark = search
     layout = torch.channels_last if last else torch.contiguous_format
     model = network(28, 28, 10).to(ranks.device, memory_format=layout)
-    kind = StreamedImages if streamed else ResidentImages
+    kind = stream_images if streamed else ResidentImages
     source = kind(train_set, normalise, batch, ranks, seed, channels_last=last)
     step = Step(
         model,

@@ -21,7 +21,6 @@ from torch.utils.data import TensorDataset
 
 from seatrial.train import Step, batches, cosine, module_patches
 from seatrial.train.engine import choose_engine
-from seatrial.train.kernels import layernorm
 from seatrial.train.saving import rng
 
 #: Part of a kernel's name → its kind, the first that fits.
@@ -159,18 +158,6 @@ def check():
             expected.backward(grad.double())
             parts = [expected, theirs[0].grad, theirs[1].grad, exact.weight.grad, exact.bias.grad]
             rows[f"batch norm {dtype} {channels}"] = compared(called, parts)
-    for width, kind, made in ((384, torch.float32, torch.bfloat16), (768, torch.float32, torch.float32)):
-        x, grad = (
-            (torch.randn(4099, width, device="cuda") + 3).to(kind),
-            torch.randn(4099, width, device="cuda").to(made),
-        )
-        factors = [torch.randn(width, device="cuda").requires_grad_() for _ in range(2)]
-        theirs = [tensor.detach().double().requires_grad_() for tensor in (x, *factors)]
-        F.layer_norm(theirs[0], (width,), *theirs[1:]).backward(grad.double())
-        norm = layernorm.LayerNorm.apply
-        called = repeatedly(lambda a, norm=norm, f=factors, m=made: norm(a, *f, 1e-5, m), [x], factors, grad)
-        expected = F.layer_norm(theirs[0], (width,), *theirs[1:])
-        rows[f"layer norm {kind} {width}"] = compared(called, [expected, *(tensor.grad for tensor in theirs)])
     return rows
 
 

@@ -86,7 +86,7 @@ def alone(name, models):
     import numpy as np
     import torch
 
-    from seatrial.serve.models import open_model
+    from seatrial.serve.runners.open import open_model
 
     os.environ["SEATRIAL_MODELS_DIR"] = str(models)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

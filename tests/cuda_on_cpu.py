@@ -192,52 +192,10 @@ def kernels_on_cpu(monkeypatch):
     """Every launch of the library's kernels goes to the CPU."""
     if shutil.which("g++") is None:
         pytest.skip("g++ is not installed")
-    from seatrial.train import fused, layer_norms, module_patches
-    from seatrial.train.data import augment, images
-    from seatrial.train.data import crops as crop_data
-    from seatrial.train.kernels import (
-        adam,
-        classic,
-        classifier_head,
-        crops,
-        filter_gradients,
-        flat_adam,
-        gelu,
-        layernorm,
-        muon,
-        norm_residual,
-        normact,
-        normpool,
-        pool,
-        pooled_head,
-        pooled_norm,
-        short_attention,
-        single_channel_conv,
-        sums,
-        token_sums,
-        whitening,
-    )
+    from seatrial.train.kernels import runtime
 
-    layers = (filter_gradients, single_channel_conv, classifier_head, normpool, pool, sums)
-    lone = (adam, classic, augment, fused, images, *layers)
-    packed = (flat_adam, gelu, norm_residual, short_attention, token_sums)
-    for module in (
-        *lone,
-        *packed,
-        module_patches,
-        normact,
-        layernorm,
-        layer_norms,
-        pooled_head,
-        pooled_norm,
-        crops,
-        crop_data,
-        muon,
-        whitening,
-    ):
-        for name, own in (("launch", launch), ("usable", lambda device: True)):
-            if hasattr(module, name):
-                monkeypatch.setattr(module, name, own)
+    monkeypatch.setattr(runtime, "launch", launch)
+    monkeypatch.setattr(runtime, "usable", lambda device: True)
 
 
 @pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 #: The begin of a kernel in a text, and its name.
 KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\([^)]*\)')
-FOLDER = Path(__file__).parents[1] / "src" / "seatrial" / "train"
+FOLDER = Path(__file__).parents[1] / "src" / "seatrial" / "train" / "kernels" / "cuda"
 
 
 def texts(group):
@@ -23,24 +23,21 @@ def texts(group):
 
 
 def networks():
-    """mnist, digits and mnist-deep: layers, loss and Adam."""
-    import torch
-
+    """mnist, digits and mnist-deep: the step of the first, Adam, and the gathering of images."""
     from seatrial.recipes import mnist, mnist_deep
-    from seatrial.train import fused
-    from seatrial.train.kernels import adam, pool
+    from seatrial.train.kernels import lenet, multi_tensor
+    from seatrial.train.kernels.ops import module
 
-    cases = {
-        "mnist": (mnist.network(28, 28, 10), (28, 28)),
-        "mnist-sizes-vary": (mnist.network(28, 28, 10), None),
-        "mnist-deep": (mnist_deep.network(1, 10), (28, 28)),
-        "mnist-deep-colour": (mnist_deep.network(3, 10), (32, 32)),
+    for number, each in enumerate(lenet.modules(lenet.LenetShape(28, 28, 10))):
+        yield f"mnist-{number}", each.text
+    models = {
+        "mnist": mnist.network(28, 28, 10),
+        "deep": mnist_deep.network(1, 10),
+        "colour": mnist_deep.network(3, 10),
     }
-    for (name, (model, size)), dtype in product(cases.items(), (torch.bfloat16, torch.float32)):
-        for number, text in enumerate(fused.sources(model, dtype, size)):
-            yield f"{name}-{short(dtype)}-{number}", text
-        yield f"{name}-adam", adam.source(tuple((each.numel(), 1e-4) for each in model.parameters()))
-    yield from ((f"pool-{size}", pool.source(size)) for size in pool.BITS)
+    for name, model in models.items():
+        yield f"{name}-adam", multi_tensor.adam_module(tuple((each.numel(), 1e-4) for each in model.parameters())).text
+    yield "gather", module("gather.cu").text
 
 
 def cifar10():
@@ -48,14 +45,14 @@ def cifar10():
     import torch
 
     from seatrial.recipes import cifar10
-    from seatrial.train.kernels import muon
+    from seatrial.train.kernels import multi_tensor
 
     for dtype in (torch.float16, torch.bfloat16):
-        for number, text in enumerate(cifar10.sources(cifar10.WIDTHS, 10, dtype)):
-            yield f"cifar10-{short(dtype)}-{number}", text
+        for number, each in enumerate(cifar10.modules(cifar10.WIDTHS, 10, dtype)):
+            yield f"cifar10-{short(dtype)}-{number}", each.text
     model = cifar10.Network(10, cifar10.WIDTHS)
     sizes = tuple((each.numel(), 1e-3) for each in model.parameters() if each.ndim != 4)
-    yield "cifar10-nesterov", muon.sgd_source(sizes)
+    yield "cifar10-nesterov", multi_tensor.nesterov_module(sizes).text
 
 
 def bert():
@@ -67,68 +64,42 @@ def bert():
     rule = flat_adam.Rule((0.9, 0.999), 1e-8, 0.01)
     for dtype in (torch.bfloat16, torch.float32):
         kind = short(dtype)
-        yield f"gelu-{kind}", gelu.source(dtype)
-        yield f"flat-adam-{kind}", flat_adam.source(dtype, rule)
-        yield f"token-sums-{kind}", token_sums.source(dtype, 768)
+        yield f"gelu-{kind}", gelu.kernels(dtype).text
+        yield f"flat-adam-{kind}", flat_adam.kernels(dtype, rule).text
+        yield f"token-sums-{kind}", token_sums.kernels(dtype, 768).text
         for share in (0.1, 0.0):
-            yield f"norm-residual-{kind}-{share}", norm_residual.source(dtype, 768, share)
-    yield from ((f"short-attention-{share}", short_attention.source(share)) for share in (0.1, 0.0))
+            yield f"norm-residual-{kind}-{share}", norm_residual.kernels(dtype, 768, share).text
+    yield from ((f"short-attention-{share}", short_attention.kernels(share).text) for share in (0.1, 0.0))
 
 
 def any_model():
-    """What is replaced inside of any module: normalisations of ResNet-18's and of a char-GPT's widths."""
+    """What is replaced inside of any module: normalisations of ResNet-18's widths."""
     import torch
 
-    from seatrial.train.kernels import layernorm, normact, pooled_norm
+    from seatrial.train.kernels import batch_norm
 
     floats = (torch.bfloat16, torch.float32)
     for dtype, (channels, activation) in product(floats, ((64, "relu"), (512, "relu"), (512, "none"), (128, "gelu"))):
-        yield f"normact-{short(dtype)}-{channels}-{activation}", normact.source(dtype, channels, activation)
+        name = f"normact-{short(dtype)}-{channels}-{activation}"
+        yield name, batch_norm.norm_act_module(dtype, channels, activation).text
     for dtype in floats:
-        yield f"pooled-norm-{short(dtype)}-relu", pooled_norm.source(dtype, 64, "relu")
-    for given, made in product(floats, floats):
-        yield f"layernorm-{short(given)}-{short(made)}", layernorm.source(384, given, made)
-
-
-def data():
-    """What moves and gathers images."""
-    import torch
-
-    from seatrial.train.data import augment, images
-
-    yield "gather", images.SOURCE
-    yield "affine", augment.SOURCE
-    for dtype, last in product(augment.ITEMS, (True, False)):
-        given = torch.empty(2, 3, 4, 4, dtype=dtype)
-        yield f"moves-{short(dtype)}-{last}", augment._text(given, last, reflect=last)
+        yield f"pooled-norm-{short(dtype)}-relu", batch_norm.pooled_modules(dtype, 64, "relu")[0].text
 
 
 #: Each takes some seconds to compile for one kind of GPU.
-GROUPS = (networks, cifar10, bert, any_model, data)
+GROUPS = (networks, cifar10, bert, any_model)
 
 
 def dynamic():
     """(kernel, its text, bytes of shared memory that it is launched with), of those that ask for some."""
-    import torch
+    from seatrial.train.kernels import lenet, short_attention
 
-    from seatrial.recipes import mnist_deep
-    from seatrial.train.kernels import (
-        classic,
-        filter_gradients,
-        short_attention,
-        single_channel_conv,
-    )
-
-    sizes = classic.Sizes(28, 28, 10)
-    forward, _, back = classic.sources(sizes)
+    shape = lenet.LenetShape(28, 28, 10)
+    forward, _, back = (each.text for each in lenet.modules(shape))
     names, texts = ("second_layer", "hidden", "layers_back"), (forward, forward, back)
-    yield from zip(names, texts, sizes.shared_bytes, strict=True)
-    yield "attention_forward", short_attention.source(0.1), short_attention.FORWARD_BYTES
-    yield "attention_backward", short_attention.source(0.1), short_attention.BACK_BYTES
-    yield "filter_gradient", filter_gradients.source(32, 64, 3, 0), filter_gradients.shared_bytes(32, 64, 3, 11, 11)
-    width, size = mnist_deep.WIDTHS_AND_KERNELS[0]
-    text = single_channel_conv.source(torch.float32, width, size, size // 2)
-    yield "filter_sums", text, single_channel_conv.shared_bytes(28, 28, size)
+    yield from zip(names, texts, shape.shared_bytes, strict=True)
+    yield "attention_forward", short_attention.kernels(0.1).text, short_attention.FORWARD_BYTES
+    yield "attention_backward", short_attention.kernels(0.1).text, short_attention.BACK_BYTES
 
 
 def short(dtype):
@@ -136,8 +107,7 @@ def short(dtype):
 
 
 def written():
-    """(file, kernel, its head) of every kernel that stands in a file of the training library."""
-    for path in sorted(FOLDER.rglob("*.py")):
+    """(file, kernel, its head) of every kernel of the training library."""
+    for path in sorted(FOLDER.glob("*.cu")):
         for match in KERNEL.finditer(path.read_text()):
-            if match[1] != "nothing":  # of the question whether anything compiles
-                yield path.name, match[1], match[0]
+            yield path.name, match[1], match[0]

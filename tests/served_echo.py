@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from seatrial.serve.errors import BadInputError, DeviceLostError, ServeError
-from seatrial.serve.models.image_reader import ImageReader
+from seatrial.serve.readers.images import ImageReader
 from seatrial.serve.served_model import Answer, Description, Row, TensorSpec, WarmUp
 
 

@@ -162,7 +162,7 @@ class Capture:
         """Keep the help of every verb as prose."""
         listing = self.run(["--help"], self.folder, COLUMNS="80").stdout
         self._keep("help", listing)
-        for verb in re.findall(r"^  ([a-z0-9]+)  +\S", listing.partition("Commands:")[2].partition("\n\n")[0], re.M):
+        for verb in re.findall(r"^(?:[A-Z][a-z]+ +| {9})([a-z0-9]+) {2,}\S", listing, re.M):
             self._keep("help", self.run([verb, "--help"], self.folder, COLUMNS="80").stdout)
 
     def masked(self, value: Any, room: str = "") -> Any:

@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("torch")
 import kernel_texts
-from seatrial.train.kernels import compiler
+from seatrial.train.kernels import runtime
 
 APPROVED = Path(__file__).parent / "structure" / "cubins.json"
 
@@ -26,12 +26,12 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
 def test_machine_code_is_unchanged(architecture: str) -> None:
     try:
-        nvrtc = compiler.load(13)
+        nvrtc = runtime.load_nvrtc(13)
     except OSError:
         pytest.skip("NVRTC of CUDA 13 is not installed: pip install nvidia-cuda-nvrtc")
     texts = {name: text for group in kernel_texts.GROUPS for name, text in kernel_texts.texts(group).items()}
     with ThreadPoolExecutor(2) as pool:
-        codes = pool.map(lambda text: compiler.machine_code(nvrtc, text, architecture)[0], texts.values())
+        codes = pool.map(lambda text: runtime.compile_text(nvrtc, text, architecture)[0], texts.values())
         found = sorted({hashlib.sha256(code).hexdigest()[:16] for code in codes})
     approved = json.loads(APPROVED.read_text()) if APPROVED.exists() else {}
     if os.environ.get("APPROVE"):

@@ -107,7 +107,7 @@ def drain_under_load(fronts: int) -> None:
         assert set(clients.answered) == {200} and clients.answered[200] >= 8
 
 
-@pytest.mark.parametrize("fronts", [0, 1, 2])
+@pytest.mark.parametrize("fronts", [1, 2])
 def test_a_drain_under_load_loses_no_request(fronts):
     drain_under_load(fronts)
 
@@ -187,9 +187,8 @@ def test_a_signal_while_the_model_is_loaded(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("fronts", [0, 1])
-def test_a_batch_that_does_not_end_does_not_hold_the_end_up(fronts):
-    with Server("--fronts", str(fronts), "--timeout-s", "60") as server, server.connect() as slow:
+def test_a_batch_that_does_not_end_does_not_hold_the_end_up():
+    with Server("--fronts", "1", "--timeout-s", "60") as server, server.connect() as slow:
         slow.sendall(request({"input": [-1, 60.0]}))
         wait_for_output(server, "a slow row is computed")
         for _ in range(2):  # the second is an engine's that repeats itself
@@ -238,12 +237,11 @@ def test_not_ready_before_the_warm_up(tmp_path):
 
 
 def test_a_model_that_cannot_be_served():
-    for fronts in ("0", "1"):
-        with Server("--fronts", fronts, wait=False, ECHO_DIFFERS="1") as server:
-            assert server.process.wait(20) == 1
-            time.sleep(0.1)
-            assert "the outputs differ" in server.output and "fix: seatrial run echo" in server.output
-            assert "Traceback" not in server.output
+    with Server("--fronts", "1", wait=False, ECHO_DIFFERS="1") as server:
+        assert server.process.wait(20) == 1
+        time.sleep(0.1)
+        assert "the outputs differ" in server.output and "fix: seatrial run echo" in server.output
+        assert "Traceback" not in server.output
 
 
 def test_a_port_that_is_taken():
@@ -255,10 +253,9 @@ def test_a_port_that_is_taken():
                 assert "cannot listen" in other.output and "Traceback" not in other.output
 
 
-@pytest.mark.parametrize("fronts", [0, 1])
-def test_the_gpu_is_lost(fronts):
+def test_the_gpu_is_lost():
     """The request that saw it, and those that wait, get 503; then the program ends with 1."""
-    with Server("--fronts", str(fronts)) as server:
+    with Server("--fronts", "1") as server:
         waits = [server.connect() for _ in range(3)]
         waits[0].sendall(request({"input": [-1, 0.4]}))
         time.sleep(0.2)
@@ -291,7 +288,7 @@ def test_a_front_that_dies_is_started_again():
             server.predict(1, 2)
         first = server.children()
         os.kill(first[0], signal.SIGKILL)
-        end = time.monotonic() + 10
+        end = time.monotonic() + 30
         while time.monotonic() < end and (len(server.children()) < 2 or first[0] in server.children()):
             time.sleep(0.05)
         assert len(server.children()) == 2
@@ -327,14 +324,14 @@ def test_half_sent_requests_are_ended():
     import uvicorn
 
     from seatrial.serve.connections import protocol
-    from seatrial.serve.counts import Counts
+    from seatrial.serve.counters import Counters
 
     async def app(scope, receive, send):
         while (await receive()).get("more_body"):
             pass
 
     async def main() -> list[bytes]:
-        kind = protocol(Counts.create(1), body_s=0.3, head_s=0.2)
+        kind = protocol(Counters.create(1), body_s=0.3, head_s=0.2)
         server = uvicorn.Server(uvicorn.Config(app, http=kind, lifespan="off", log_config=None, port=0))
         task = asyncio.create_task(server.serve())
         while not server.started:

@@ -14,9 +14,9 @@ from engines import IMAGE
 from seatrial.backends.containers.docker import Docker
 from seatrial.monitor.app import Housekeeping
 from seatrial.monitor.run_list import Projects
-from seatrial.runs.launching_process import LaunchingProcess
 from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
+from seatrial.system.records import Folder, Process
 
 pytestmark = pytest.mark.docker
 
@@ -139,7 +139,7 @@ def test_run_whose_launcher_died_is_adopted_on_its_own_engine(terminals: Termina
     terminals.start()
     record = terminals.project.last
     (record / "handle.json").unlink()
-    (record / "launcher.json").write_text(LaunchingProcess(pid=1, started_ticks=1).model_dump_json())
+    Folder(record).write("launcher.json", Process(pid=1, started_ticks=1))
     assert terminals.listed(**terminals.here)["status"] == "running"
     assert json.loads((record / "handle.json").read_text())["engine"]["endpoint"] == terminals.there["DOCKER_HOST"]
 

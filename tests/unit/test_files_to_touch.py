@@ -59,7 +59,7 @@ class Age(Section):
 def test_a_verb_is_its_file_and_a_row(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     tree.add("cli/hello.py", VERB)
-    tree.put("cli/__init__.py", '    "hello": ("hello:hello", "", "Say hello."),\n', after="VERBS:")
+    tree.put("cli/verbs.py", '    "hello": ("hello:hello", "", "Say hello."),\n', after="VERBS:")
     project = tree.project()
     assert "Say hello." in project.cli("--help").stdout
     assert project.cli("hello", "--name", "sea").stdout == "hello sea\n"

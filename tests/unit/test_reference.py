@@ -17,7 +17,7 @@ from seatrial.cli.options import command_of
 from seatrial.doctor.examine import CHAIN
 from seatrial.events import schema
 from seatrial.findings.catalogue import entries
-from seatrial.job.config import json_schema
+from seatrial.job.model import json_schema
 from seatrial.receipt.model import Receipt
 
 DOCS = Path(__file__).parents[2] / "docs"

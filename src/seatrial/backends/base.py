@@ -30,10 +30,9 @@ class Traits:
 
     Attributes:
         planner: the part of planning that makes its requests.
-        honours: groups of options that it applies: ``container``, ``network``, ``limits``, ``image``.
-        refusal: the message for options of other groups, with ``{flags}``, ``{needs}`` and ``{name}``; and the command.
-        on_this_host: its runs are on this machine and use the GPUs that seatrial picks and leases; else a scheduler
-            places them and picks the GPUs, and ``--on auto`` does not take it.
+        honours: groups of options that it applies. refusal: of other groups: message and command.
+        on_this_host: its runs use the GPUs that seatrial picks and leases; else a scheduler places them, and
+            ``--on auto`` does not take it.
         isolates: the target runs apart from this machine's environment and files.
     """
 
@@ -61,13 +60,11 @@ class Handle(BaseModel):
 
     Attributes:
         id: full container ID, or the process ID of a local agent.
-        started: the engine's start time, or the local process's start ticks, so that a reused ID is not mistaken.
-        run_id: whose it is: nothing is done to a container, or a process, that does not carry it.
-        run_dir: the run's record; backends read there how an agent ended that the engine has forgotten.
-        framed: its log is the agent's, in frames.
-        composed: Compose made the container and waits for its end there: only Compose takes it away.
-        context, namespace: of a cluster.
-        engine: where it is; None in handles of before 0062: the current engine finds the run, or nobody knows of it.
+        started: the engine's start time, or the local process's start ticks, since IDs are reused.
+        run_id: nothing is done to a container, or a process, that does not carry it.
+        run_dir: the run's record. framed: its log is the agent's, in frames.
+        composed: Compose made the container, and only Compose removes it.
+        context, namespace: of a cluster. engine: None in handles of earlier versions.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -85,7 +82,7 @@ class Handle(BaseModel):
 
 
 def this_machine() -> EngineAddress:
-    """The address of what has no service: a process, and a Podman's storage.
+    """Return the address of a process, and of a Podman's storage.
 
     Source of the ID: machine-id(5), which asks programs to keep the ID itself to the machine.
     """
@@ -99,14 +96,13 @@ def this_machine() -> EngineAddress:
 
 @dataclass(frozen=True)
 class State:
-    """Reports how a started run is, as its engine has it.
+    """The state of a started run in its engine.
 
     Attributes:
-        status: ``gone`` when the engine no longer knows it.
+        status: ``gone`` when the engine no longer knows it. oom_killed: by the kernel.
         exit_code: of the container or agent; None while it runs or when unknown.
-        oom_killed: the engine saw the kernel's OOM killer act on it.
-        seconds: between the engine's start and end of an ended container; None where it does not tell.
-        waiting: what a live run waits for before it can start or go on, in a word or two; None where that is not known.
+        seconds: between the engine's start and end of an ended container.
+        waiting: the reason why a live run cannot start or go on, in a word or two.
     """
 
     status: Status
@@ -118,7 +114,6 @@ class State:
 
     @property
     def is_live(self) -> bool:
-        """It runs, or is about to. What is not live has ended, whether or not the engine knows how."""
         return self.status in ("created", "running")
 
 
@@ -127,16 +122,11 @@ class EngineFacts:
     """Holds the facts of an engine that planning needs, read once.
 
     Attributes:
-        name: ``docker``, ``podman`` or ``local``.
-        available: it answers and can run something.
-        reason: one sentence: why (not) available, and its version.
-        fix: the command that would make it available, or None.
-        version: e.g. ``28.2.2``.
-        rootless: it runs as an ordinary user.
+        available: it answers and can run something. reason: one sentence why (not), with its version.
+        fix: the command that would make it available.
         runtimes: names of OCI runtimes, e.g. ``("runc", "nvidia")``.
-        cdi_spec_dirs: where this engine reads CDI specs; () when it has no CDI.
-        cdi_devices: qualified names it can resolve, e.g. ``("nvidia.com/gpu=0", …)``.
-        nvidia_hook: the toolkit's hook is found, so ``--gpus`` works without a registered runtime.
+        cdi_spec_dirs: where it reads CDI specs. cdi_devices: qualified names, e.g. ``("nvidia.com/gpu=0", …)``.
+        nvidia_hook: the toolkit's hook exists, so ``--gpus`` works without a registered runtime.
         selinux: labels are enforced, so bind mounts need relabelling or label=disable.
         cpu_limits, memory_limits: cgroup limits can be enforced (not always so when rootless).
         desktop: Docker Desktop: containers run in a virtual machine, which has a GPU on Windows (WSL 2) only.
@@ -145,8 +135,7 @@ class EngineFacts:
         group_keyword: the value of ``--group-add`` that keeps the caller's groups in a rootless container.
         names_every_user: a user ID without a name gets a line in the container's /etc/passwd.
         maps_the_caller: rootless, it can map the caller to the same ID inside (``--userns keep-id``).
-        configured_network: its configuration, containers.conf, chooses the network of a container that names none.
-        address: of this engine; None where it is not available.
+        configured_network: containers.conf chooses the network of a container that names none.
     """
 
     name: str
@@ -189,7 +178,7 @@ class ImageFacts:
 
     Attributes:
         id: ``sha256:…`` of its configuration. digest: repository digest, None for a local build.
-        python: path of a Python >= 3.8 inside, None when there is none, or not looked for.
+        python: path of a Python >= 3.8 inside; None if there is none, or none was looked for.
     """
 
     id: str
@@ -211,11 +200,7 @@ class Freed:
 
 
 class ImageStore(Protocol):
-    """The images of an engine on this machine.
-
-    Attributes:
-        name: the engine's. call: its program and global options, as a person would type them.
-    """
+    """The images of an engine on this machine; ``call`` is its program and global options."""
 
     @property
     def name(self) -> str: ...
@@ -224,22 +209,16 @@ class ImageStore(Protocol):
     def call(self) -> Sequence[str]: ...
 
     def image(self, reference: str) -> ImageFacts | None:
-        """The image in the store, or None. Raises EngineUnavailableError."""
+        """Look into the store. Raises EngineUnavailableError."""
 
     def pull(self, reference: str, progress: Callable[[str], None] | None = None) -> ImageFacts:
-        """Make the image present, telling ``progress`` each line the engine prints.
-
-        Raises ImageError naming the reference and the next command.
-        """
+        """Pull an image; ``progress`` gets the engine's lines. Raises ImageError."""
 
     def push(self, reference: str) -> None:
-        """Push an image to the registry in its name.
-
-        Raises UsageError where the name has no registry, ImageError naming the registry and the next command.
-        """
+        """Push to the registry in the name. Raises UsageError if there is none, ImageError."""
 
     def find_python(self, reference: str) -> str | None:
-        """Path of a Python >= 3.8 inside the image, found by running it there, or None."""
+        """Return the path of a Python >= 3.8 inside, found by running the image."""
 
     def run_once(
         self,
@@ -250,53 +229,42 @@ class ImageStore(Protocol):
         options: Sequence[str] = (),
         input: str | None = None,
     ) -> Completed:
-        """Run a command in a container of the image that is gone afterwards and has no network.
-
-        Args:
-            options: more of the engine's options of ``run``.
-        """
+        """Run a command in a container without a network that is removed afterwards."""
 
     def save(self, reference: str) -> Iterator[bytes]:
-        """The image as a tar archive. Raises EngineError."""
+        """Yield the image as a tar archive. Raises EngineError."""
 
-    def tag(self, reference: str, name: str) -> None:
-        """Give an image another name. Raises CommandError."""
+    def tag(self, reference: str, name: str) -> None: ...
 
     def remove(self, reference: str) -> None:
-        """Take a name away, and the image with its last one. No error when there is none."""
+        """Remove a name, and the image with its last one. No error if there is none."""
 
     def free_unused(self, *, repository: str | None, idle_s: float, dry_run: bool) -> Freed:
-        """Remove what our builds have left and nothing uses: images without a container, cached steps without an image.
+        """Remove images of our builds without a container, and their cached steps without an image.
 
         Args:
-            repository: images of this name alone, the newest left; None: of every name, the newest, too.
+            repository: images of this name alone, the newest kept; None: of every name, the newest, too.
             idle_s: seconds for which no build has used a cached step.
         """
 
     def storage_root(self) -> Path | None:
-        """The folder where layers are kept; None when it is not on this machine's disk."""
+        """Return the folder of the layers; None if it is not on this machine's disk."""
 
     def check_builder(self) -> None:
-        """Raises EngineUnavailableError: this engine cannot build what images/ writes (cache mounts, secrets)."""
+        """Raises EngineUnavailableError: it lacks cache mounts and secrets, which images/ writes."""
 
     def build(
         self, context: Path, tag: str, *, network: str | None, secrets: Sequence[str], labels: Mapping[str, str]
     ) -> Iterator[str]:
-        """Build the Dockerfile in a folder, line of output by line.
+        """Build the Dockerfile in a folder; yield the lines of output. Raises ImageError.
 
         Args:
             network: for RUN instructions; None is the engine's default. secrets: ``id=NAME,src=PATH`` each.
-
-        Raises ImageError when it does not build.
         """
 
 
 class Backend(Protocol):
-    """A place to run.
-
-    Attributes:
-        images: the images of its runs; None if none is on this machine. A backend of containers has them.
-    """
+    """A place to run. ``images`` are those of its runs; None if none is on this machine."""
 
     name: str
     traits: Traits
@@ -305,28 +273,27 @@ class Backend(Protocol):
     def images(self) -> ImageStore | None: ...
 
     def bound_to(self, engine: EngineAddress) -> Backend:
-        """This backend on one engine, whatever the environment leads to."""
+        """Return this backend on one engine, wherever the environment leads."""
 
     def facts(self) -> EngineFacts:
-        """Look at the engine. Never raises for an engine that is not there; says so in the facts."""
+        """Look at the engine. Never raises: an engine that does not answer is reported in the facts."""
 
     def compile(self, plan: Plan) -> list[str]:
-        """The engine-level request as one argv, as it would be typed. Pure."""
+        """Return the engine-level request as one argv, as it would be typed. Pure."""
 
     def start(self, plan: Plan, run_dir: Path) -> Handle:
-        """Start it detached; return at once. Raises EngineError or GpuContractError; leaves nothing behind then."""
+        """Start it detached. Raises EngineError or GpuContractError, with nothing left behind."""
 
     def find(self, run_id: str, run_dir: Path) -> Handle | None:
-        """The run that somebody started and could not write down, by the label or mark that it carries; else None.
+        """Find a run that was started and not written down, by its label or mark; remove one that never started.
 
-        One that was made and never started is removed. Raises EngineUnavailableError, also where another engine than
-        the run's has answered.
+        Raises EngineUnavailableError, also where another engine than the run's has answered.
         """
 
     def collect(self, handle: Handle, run_dir: Path, say: Callable[[str], None]) -> AbstractContextManager[None]:
-        """While open, the run's output and evidence come into its folder; at the end all there is has come.
+        """Bring the run's output and evidence into its folder while open; at the end all of it has come.
 
-        Nothing to do where the run writes into the folder itself. ``say`` gets its progress in words.
+        Does nothing if the run writes into the folder itself. ``say`` gets its progress.
         """
 
     def state(self, handle: Handle) -> State:
@@ -336,22 +303,22 @@ class Backend(Protocol):
         """
 
     def stop(self, handle: Handle, grace_s: float) -> None:
-        """SIGTERM, then SIGKILL after ``grace_s``. Returns when it has ended."""
+        """Send SIGTERM, then SIGKILL after ``grace_s``; return when it has ended."""
 
     def interrupt(self, handle: Handle) -> bool:
-        """SIGINT, as from Ctrl-C on a terminal, and return at once; False where the place has no such way."""
+        """Send SIGINT, as Ctrl-C on a terminal does, and return at once; False if that is impossible here."""
 
     def kill(self, handle: Handle) -> None:
-        """SIGKILL now, all of it."""
+        """Send SIGKILL to all of it."""
 
     def exec(self, handle: Handle, argv: list[str], *, interactive: bool) -> int:
-        """Run a command inside the live run with the caller's streams; its exit code."""
+        """Run a command inside the live run with the caller's streams; return its exit code."""
 
     def shell(self, plan: Plan, run_dir: Path) -> int:
-        """Run the plan in the foreground on the caller's terminal; its exit code."""
+        """Run the plan in the foreground on the caller's terminal; return its exit code."""
 
     def logs_tail(self, handle: Handle, lines: int) -> str:
-        """The engine's own last output: what is left when the agent could not even start."""
+        """Return the engine's own last output, which remains if the agent could not start."""
 
     def remove(self, handle: Handle) -> None:
-        """Remove what the engine keeps of an ended run. No error when nothing is left."""
+        """Remove the engine's part of an ended run. No error if nothing is left."""

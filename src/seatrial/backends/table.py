@@ -11,7 +11,7 @@ from seatrial.errors import EngineUnavailableError, UsageError
 from seatrial.job.plan import Choice, EngineAddress
 from seatrial.system.host import Host
 from seatrial.system.memo import remembered
-from seatrial.system.near import nearest
+from seatrial.system.text import nearest
 
 if TYPE_CHECKING:
     from seatrial.backends.containers.engine import ContainerEngine

@@ -24,7 +24,7 @@ from seatrial.runs.store import RunStore, is_run_id, new_run_id
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
 from seatrial.system.host import Host
-from seatrial.system.near import did_you_mean
+from seatrial.system.text import did_you_mean
 
 #: task: ends by itself. service: runs until it is stopped.
 Role = Literal["task", "service"]
@@ -246,7 +246,7 @@ def ended(summary: Mapping[str, Any]) -> dict[str, Any]:
 
 def refresh(store: GroupStore, group: Group, host: Host) -> Group:
     """Finalise members' runs that have ended while nobody followed them, and write down how."""
-    from seatrial.runs.finalise import finalise
+    from seatrial.runs.finish import finalise
 
     for member in group.members:
         if member.state == "running" and member.run is not None:

@@ -24,13 +24,13 @@ from seatrial.images.build.progress import READY
 from seatrial.job.gpus import Selection
 from seatrial.job.plan import COMPANION_FOLDER, Plan
 from seatrial.job.units import format_seconds
-from seatrial.runs.launching_process import LaunchingProcess
-from seatrial.runs.liveness import leases
+from seatrial.runs.leases import leases
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore, new_run_id
 from seatrial.system import command
 from seatrial.system.files import make_folder, write_atomically
 from seatrial.system.host import Host
+from seatrial.system.records import Process
 from seatrial.system.typed_path import from_here
 
 #: Files in the record of a group.
@@ -145,7 +145,7 @@ def _new_group(context: ComposeContext, request: UpRequest, store: GroupStore) -
 def _new_run(store: RunStore, name: str, host: Host) -> Run:
     """Named as its service; a run of the name that has ended unwatched does not hold it."""
     if (earlier := store.unfinalised(name)) is not None:
-        from seatrial.runs.finalise import finalise  # rare, and it loads all that judges
+        from seatrial.runs.finish import finalise  # rare, and it loads all that judges
 
         finalise(earlier, host)
     return store.create(new_run_id(), name)
@@ -251,7 +251,7 @@ def _with_runs(store: GroupStore, group: Group, planned: Planned, made: Mapping[
     return store.change_group(group, members=tuple(members))
 
 
-def launch(compose: Compose, folder: Path, *words: str) -> LaunchingProcess:
+def launch(compose: Compose, folder: Path, *words: str) -> Process:
     """``docker compose up --detach`` as a process of its own: it goes on when this one is killed.
 
     Args:
@@ -260,14 +260,14 @@ def launch(compose: Compose, folder: Path, *words: str) -> LaunchingProcess:
     argv = compose.argv("--ansi", "never", "up", "--detach", "--no-build", *words)
     pid = command.spawn_detached(argv, output=folder / LOG, env=compose.host.env, cwd=compose.files[0].parent)
     deadline_s = time.monotonic() + 1.0
-    while (process := LaunchingProcess.of(pid)) is None and time.monotonic() < deadline_s:
+    while (process := Process.of(pid)) is None and time.monotonic() < deadline_s:
         time.sleep(0.005)
     if process is None:
         raise EngineError("docker compose ended at once", run=f"cat {folder / LOG}")
     return process
 
 
-def hand_over(store: GroupStore, group: Group, runs: Iterable[Run], process: LaunchingProcess, host: Host) -> Group:
+def hand_over(store: GroupStore, group: Group, runs: Iterable[Run], process: Process, host: Host) -> Group:
     """Runs and leases that wait for their start belong to Compose's process from now on, not to this one."""
     for run in runs:
         run.hand_over(process)

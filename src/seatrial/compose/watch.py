@@ -20,14 +20,12 @@ from seatrial.compose.up import LOG, hand_over, launch
 from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, EngineUnavailableError, SeatrialError
 from seatrial.events import AgentFinished, AgentStarted, Signal
 from seatrial.findings.finding import Finding
-from seatrial.runs import without_agent
-from seatrial.runs.adopt import record_start
-from seatrial.runs.finalise import finalise
+from seatrial.runs.finish import finalise, record_start, record_target_start
 from seatrial.runs.following.watch import follow, handled, request_stop
-from seatrial.runs.launching_process import LaunchingProcess
 from seatrial.runs.run import Run
 from seatrial.system import command
 from seatrial.system.host import Host
+from seatrial.system.records import Process
 
 #: The engine is queried this often for the group's containers: about 20 ms of CPU each time.
 LOOK_S = 0.5
@@ -135,7 +133,7 @@ class Watch:
     def is_starting(self) -> bool:
         """``docker compose up`` goes on."""
         pid, ticks = self._group.details.get("compose") or (0, 0)
-        return bool(pid) and LaunchingProcess(pid=pid, started_ticks=ticks).is_alive()
+        return bool(pid) and Process(pid=pid, started_ticks=ticks).is_alive()
 
     def _adopt(self, member: Member, run: Run) -> None:
         """Its container has been started: write down that it runs, and follow it in a thread of its own."""
@@ -150,7 +148,7 @@ class Watch:
                     plan = run.plan()
                     record_start(run, plan, self._backend, handle, self._host)
                     if plan.image is not None and plan.image.python is None:
-                        without_agent.record_start(run, plan)
+                        record_target_start(run, plan)
         self._change(member.name, state="running", started_at=member.started_at or time.time())
         thread = threading.Thread(target=self._follow, args=(member.name, run), name=member.name, daemon=True)
         self._threads[member.name] = thread

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from seatrial.errors import SeatrialError
 from seatrial.job.model import Target
+from seatrial.job.reading.modules import STANDARD_MODULES
 from seatrial.job.reading.signs import dotted
-from seatrial.job.reading.standard_modules import STANDARD_MODULES
 from seatrial.job.script import script_facts
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
 

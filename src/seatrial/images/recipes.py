@@ -11,7 +11,7 @@ from pathlib import Path
 
 from seatrial.errors import TargetError, UsageError
 from seatrial.job.model import Target
-from seatrial.job.serving import Serving
+from seatrial.job.tables import Serving
 from seatrial.system.nofollow import files_below
 from seatrial.system.typed_path import from_here
 

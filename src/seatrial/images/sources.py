@@ -8,7 +8,7 @@ from pathlib import Path
 from seatrial.errors import ConfigError
 from seatrial.job.model import ImageOptions, Job
 from seatrial.system.project_files import read_bytes
-from seatrial.system.without_login import without_login
+from seatrial.system.text import without_login
 
 #: Three times what torch 2.13 for CUDA 13.0 and its packages are as wheels (2.76 GB), and room.
 _MOST_WHEEL_BYTES = 10_000_000_000

@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from seatrial.job.notify import Notify, host_of, program_of
+from seatrial.job.value import Value
 
 #: Networks of a container that reach neither the host's own ports nor other containers by name.
 _OWN_NETWORKS = ("none", "bridge", "default", "private", "slirp4netns", "pasta")
@@ -28,7 +27,7 @@ _SOCKET_FOLDERS = ("/run", "/run/podman", "/run/containerd", "/run/crio")
 _MAX_ENV_FILE_BYTES = 1 << 20
 
 
-class Ask(BaseModel):
+class Ask(Value):
     """One wish of a project's file.
 
     Attributes:
@@ -37,8 +36,6 @@ class Ask(BaseModel):
         builds: already the build of the image acts on it.
         hides: the words may hold a secret: they are asked, and are in no plan.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     words: str
     apart: str = ""
@@ -136,7 +133,7 @@ def hidden(ask: Ask) -> Ask:
     if not ask.hides:
         return ask
     what, _, command = ask.words.partition(": ")
-    return ask.model_copy(update={"words": f"{what}: {_plain(program_of(command))}", "apart": digest_text(command)})
+    return ask.changed(words=f"{what}: {_plain(program_of(command))}", apart=digest_text(command))
 
 
 def _cluster(table: Mapping[str, Any]) -> Iterator[Ask]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
+
+from seatrial.job.value import Value
 
 #: job: Indexed Job. pytorchjob: Kubeflow v1. trainjob: Kubeflow v2.
 #: jobset: a JobSet of one Indexed Job.
@@ -15,11 +17,7 @@ CodeWay = Literal["image", "configmap", "none"]
 POD_CONFIG = "/seatrial/config"
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Volume(_Frozen):
+class Volume(Value):
     """A volume of a cluster.
 
     Attributes:
@@ -42,7 +40,7 @@ class Volume(_Frozen):
         return f"{self.kind}:{self.value}{inside}" if self.value else self.kind
 
 
-class Toleration(_Frozen):
+class Toleration(Value):
     """A taint that a pod puts up with; ``value`` None: whatever its value; ``effect`` None: every effect."""
 
     key: str
@@ -50,7 +48,7 @@ class Toleration(_Frozen):
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
 
 
-class PodMount(_Frozen):
+class PodMount(Value):
     """A volume at a path; ``sub_path`` is a folder or file inside it."""
 
     volume: Volume
@@ -59,7 +57,7 @@ class PodMount(_Frozen):
     read_only: bool = False
 
 
-class GpuClaim(_Frozen):
+class GpuClaim(Value):
     """How each pod claims its GPUs, by Dynamic Resource Allocation.
 
     Attributes:
@@ -67,13 +65,13 @@ class GpuClaim(_Frozen):
         profile: of the slices, such as ``1g.10gb``.
     """
 
-    model_config = ConfigDict(extra="ignore", frozen=True)  # plans of earlier versions have ``api``
+    model_config = ConfigDict(extra="ignore")  # plans of earlier versions have ``api``
 
     device_class: str
     profile: str | None = None
 
 
-class ClusterPlan(_Frozen):
+class ClusterPlan(Value):
     """The workload, as every kind renders it. Of plans of earlier versions, keys that are gone are ignored.
 
     Attributes:
@@ -92,7 +90,7 @@ class ClusterPlan(_Frozen):
         disruptions_free: a pod that the cluster itself evicts does not count as a restart (Kubernetes 1.26).
     """
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore")
 
     name: str
     kind: Kind

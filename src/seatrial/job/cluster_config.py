@@ -25,7 +25,7 @@ from pydantic import WithJsonSchema as Schema
 
 from seatrial.job.cluster import Kind, Toleration, Volume
 from seatrial.job.keys import TEXT, Listed, Table, matching, read_duration, typed
-from seatrial.system.shown import shown
+from seatrial.system.text import shown
 
 #: DNS-1123 subdomain: kubernetes.io/docs/concepts/overview/working-with-objects/names.
 _OBJECT = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"

@@ -6,9 +6,10 @@ Elsewhere, in plan.json and in code, a value is what a reader made of it, and pa
 
 from __future__ import annotations
 
+import operator
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -23,19 +24,19 @@ from pydantic import (
 from pydantic import WithJsonSchema as Schema
 
 from seatrial.errors import UsageError
-from seatrial.job import condition, units
+from seatrial.job import units
 from seatrial.job.gpu_request import GpuRequest
-from seatrial.job.mount import DataMount, Mount
-from seatrial.system.shown import shown
+from seatrial.job.value import Value
+from seatrial.system.text import shown
 
 
-class Table(BaseModel):
+class Table(Value):
     """A table of seatrial.toml, and what a Job holds of it. Unknown keys and wrong types are errors.
 
     The file's keys are the fields' aliases; everywhere else a field goes by its name, which has the unit.
     """
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, validate_by_name=True)
+    model_config = ConfigDict(strict=True)
 
 
 def typed_keys(table: type[BaseModel]) -> dict[str, str]:
@@ -57,6 +58,65 @@ _PORTS = re.compile(
 )
 #: Container names: docs.docker.com/reference/cli/docker/container/run; 63 because it is the hostname too (RFC 1123).
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"
+
+
+class DataMount(Value):
+    """A host folder for /data or /models."""
+
+    model_config = ConfigDict(strict=True)
+
+    source: Path
+    read_only: bool
+
+
+class Mount(Value):
+    """A bind mount: absolute host path → absolute path in the container. ``str()`` is the text that asks for it."""
+
+    source: Path
+    target: str
+    read_only: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Mount | None:
+        """``SOURCE:TARGET[:ro|rw]``, read-write unless it says otherwise; None for what is not of that form.
+
+        A path with a colon in it cannot be mounted this way. Whether the paths are absolute is for the caller.
+        """
+        parts = text.split(":")
+        mode = parts.pop() if parts[-1] in ("ro", "rw") else "rw"
+        if len(parts) != 2 or not all(parts):
+            return None
+        return cls(source=Path(parts[0]), target=parts[1], read_only=mode == "ro")
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.target}" + (":ro" if self.read_only else "")
+
+
+def changeable(mount: Mount, mounts: Iterable[Mount]) -> bool:
+    """Whether a container can change what a mount shows it: through the mount itself, or through another."""
+    writable = [other.source for other in mounts if not other.read_only]
+    return not mount.read_only or any(
+        mount.source.is_relative_to(folder) or folder.is_relative_to(mount.source) for folder in writable
+    )
+
+
+_OPERATORS: dict[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+
+#: As Python and JSON Schema both read it.
+PATTERN = rf"({'|'.join(_OPERATORS)})\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)"
+
+
+def holds(condition: str, value: float) -> bool | None:
+    """Whether a value fulfils it; None where it cannot be read."""
+    match = re.fullmatch(PATTERN, condition.strip())
+    return None if match is None else _OPERATORS[match[1]](value, float(match[2]))
 
 
 def typed(read: Callable[[Any], Any]) -> BeforeValidator:
@@ -193,7 +253,7 @@ def _mount(value: Any, base: Path) -> Mount:
     mount = Mount.parse(value) if isinstance(value, str) else None
     if mount is None or not mount.target.startswith("/"):
         raise ValueError(f"expected SOURCE:/TARGET[:ro|rw], got {shown(value)}")
-    return mount.model_copy(update={"source": _path(mount.source, base)})
+    return mount.changed(source=_path(mount.source, base))
 
 
 def _kept_mount(value: Any) -> Any:
@@ -270,8 +330,8 @@ Variables = Annotated[
 ]
 Condition = Annotated[
     str,
-    typed(matching(condition.PATTERN, 'a condition such as ">= 0.985"')),
-    Schema({**TEXT, "pattern": f"^{condition.PATTERN}$"}),
+    typed(matching(PATTERN, 'a condition such as ">= 0.985"')),
+    Schema({**TEXT, "pattern": f"^{PATTERN}$"}),
 ]
 Webhook = Annotated[
     str,

@@ -19,17 +19,15 @@ from pydantic_core import ErrorDetails
 from seatrial.errors import ConfigError, DataError
 from seatrial.job.asks import Ask, notify_asks, project_asks
 from seatrial.job.cluster_config import ClusterOptions, volumes_apart
-from seatrial.job.config import ConfigFile, file_keys
 from seatrial.job.flags import FLAGS
 from seatrial.job.keys import Table, typed_keys
-from seatrial.job.model import Criteria, ImageOptions, Job, Target, WatchOptions
+from seatrial.job.model import ConfigFile, Criteria, ImageOptions, Job, Target, WatchOptions, file_keys
 from seatrial.job.notify import Notify, from_flags
 from seatrial.job.retired import replaced_key
-from seatrial.job.sweep_table import SweepTable
+from seatrial.job.tables import Changes, SweepTable
 from seatrial.job.target import resolve_target
-from seatrial.job.tuning import Changes
 from seatrial.system.project_files import is_there
-from seatrial.system.shown import shown
+from seatrial.system.text import shown
 from seatrial.system.toml_file import read_toml
 from seatrial.system.typed_path import as_typed, from_here
 

@@ -22,13 +22,12 @@ from pydantic import WithJsonSchema as Schema
 
 from seatrial.job import keys
 from seatrial.job.asks import Ask, notify_asks
-from seatrial.job.cluster_config import ClusterOptions, Restarts
+from seatrial.job.cluster_config import ClusterOptions, Nodes, Restarts
 from seatrial.job.gpu_request import GpuRequest
-from seatrial.job.keys import Table, typed_keys
-from seatrial.job.mount import DataMount as DataMount  # part of a job for its readers
+from seatrial.job.keys import DataMount as DataMount  # part of a job for its readers
+from seatrial.job.keys import Listed, Table, typed_keys
 from seatrial.job.notify import Notify
-from seatrial.job.serving import Serving
-from seatrial.job.tuning import Changes, Tuning
+from seatrial.job.tables import Changes, Serving, SweepTable, Tuning
 
 Launcher = Literal["auto", "torchrun", "none"]
 Flavour = Literal["base", "runtime", "cudnn-runtime", "devel"]
@@ -263,7 +262,7 @@ class Job(Requests):
         """As a part of something greater (a sweep, an up), whose own end is told."""
         told = set(notify_asks(self.notify))
         asks = tuple(ask for ask in self.asks if ask not in told)
-        return self.model_copy(update={"notify": Notify(), "asks": asks})
+        return self.changed(notify=Notify(), asks=asks)
 
     @property
     def source(self) -> Target:
@@ -271,3 +270,35 @@ class Job(Requests):
         if self.serve is not None and self.serve.kind == "code":
             return Target(kind="script", value=self.serve.file)
         return self.target
+
+
+#: What a file begins with: in the schema, and where all keys are listed.
+_FIRST = ("name", "target", "module", "args", "on", "gpus", "nodes")
+
+
+class ConfigFile(Requests):
+    """seatrial.toml: what to run, on which GPUs, with which limits, and what a good run is."""
+
+    model_config = ConfigDict(defer_build=False)
+
+    target: str | None = Field(default=None, description="Script (a path) or recipe to run.")
+    module: str | None = Field(default=None, description="Module to run, as for python -m.")
+    args: Listed[str] = Field(default=(), description="Arguments of the target; replaced by arguments after --.")
+    nodes: Nodes = Field(default=1, description="Number of nodes (machines or pods), or a list of host names.")
+    sweep: SweepTable = Field(default=SweepTable(), description="What seatrial sweep searches.")
+
+
+def file_keys() -> list[str]:
+    """The keys outside of tables, and the tables, in the order in which people write them."""
+    return list(dict.fromkeys([*_FIRST, *typed_keys(ConfigFile)]))
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of seatrial.toml, for editors; ``seatrial init --schema`` prints it."""
+    schema = ConfigFile.model_json_schema(mode="validation")
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "properties": {key: schema["properties"][key] for key in file_keys()},
+        "title": "seatrial.toml",
+    }

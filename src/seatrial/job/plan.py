@@ -10,12 +10,13 @@ import shlex
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, model_validator
+from pydantic import Field, PlainSerializer, PlainValidator, model_validator
 
 from seatrial.common.contract.agent_plan import AgentPlan, Terminal, known
 from seatrial.job.cluster import ClusterPlan
+from seatrial.job.keys import Mount as Mount  # part of a plan for its readers
 from seatrial.job.model import Job
-from seatrial.job.mount import Mount as Mount  # part of a plan for its readers
+from seatrial.job.value import Value
 
 SCHEMA_VERSION = 1
 
@@ -69,11 +70,7 @@ Check = Literal["torch", "tensorflow", "jax", "driver", "none"]
 Injection = Literal["none", "nvidia-runtime", "cdi", "device-nodes", "host", "device-plugin", "resource-claim"]
 
 
-class Frozen(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Choice(Frozen):
+class Choice(Value):
     """One decision and its reason, shown by ``seatrial plan``."""
 
     what: str
@@ -81,7 +78,7 @@ class Choice(Frozen):
     reason: str
 
 
-class Gpu(Frozen):
+class Gpu(Value):
     """A GPU, or MIG slice, as NVML names it.
 
     Attributes:
@@ -102,14 +99,14 @@ class Gpu(Frozen):
     cdi_name: str | None = None
 
 
-class Tmpfs(Frozen):
+class Tmpfs(Value):
     """A tmpfs: its target and mount options, e.g. ``("/tmp", "exec,mode=1777")``."""
 
     target: str
     options: str
 
 
-class ImagePlan(Frozen):
+class ImagePlan(Value):
     """The image: one to build (``dockerfile`` is its text) or a ready one.
 
     Attributes:
@@ -168,7 +165,7 @@ def _written_agent(agent: AgentPlan) -> dict[str, Any]:
     return {name: value for name, value in agent._asdict().items() if name != "injection"} | {"terminal": terminal}
 
 
-class ContainerPlan(Frozen):
+class ContainerPlan(Value):
     """The container, in the engines' common terms. Docker and Podman compile it to their own flags.
 
     Attributes:
@@ -214,7 +211,7 @@ class ContainerPlan(Frozen):
     stop_timeout_s: int = 40
 
 
-class VenvPlan(Frozen):
+class VenvPlan(Value):
     """A managed virtual environment of the local backend, made before the start where it is not there yet.
 
     Attributes:
@@ -227,7 +224,7 @@ class VenvPlan(Frozen):
     requirements: tuple[str, ...]
 
 
-class EngineAddress(Frozen):
+class EngineAddress(Value):
     """The engine that a run is on, which any other terminal must ask in place of its own.
 
     Attributes:
@@ -242,7 +239,7 @@ class EngineAddress(Frozen):
     credentials: str | None = None
 
 
-class Plan(Frozen):
+class Plan(Value):
     """What will happen, completely.
 
     Attributes:

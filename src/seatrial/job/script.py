@@ -10,13 +10,12 @@ from pathlib import Path
 from seatrial.errors import TargetError
 from seatrial.findings.catalogue import by_id
 from seatrial.job.model import Job, Target
-from seatrial.job.module_names import module_name
 from seatrial.job.plan import CONTAINER_PROJECT
-from seatrial.job.reading.modules import find_module, folder_of, is_folder
+from seatrial.job.reading.modules import STANDARD_MODULES, find_module, folder_of, is_folder
+from seatrial.job.reading.parsed_modules import notebook_error
 from seatrial.job.reading.project_reader import Reading, read_project
-from seatrial.job.reading.standard_modules import STANDARD_MODULES
-from seatrial.job.reading.unreadable import notebook_error
 from seatrial.job.reading.writes import Write
+from seatrial.job.startable import module_name
 from seatrial.recipe_names import source_of
 from seatrial.system.project_files import read_bytes
 

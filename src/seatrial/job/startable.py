@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from seatrial.job.foreign_folders import is_foreign
+from seatrial.job.reading.modules import find_module, is_file
+from seatrial.system.toml_file import read_toml
 
 #: Programs that start Python on a script themselves.
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "horovodrun")
@@ -68,3 +69,35 @@ def converted(notebook: str) -> tuple[str, str]:
 def is_python(word: str) -> bool:
     """Return whether a word starts Python: ``python``, ``/usr/bin/python3.10``."""
     return _PYTHON.fullmatch(word) is not None
+
+
+_NAMES = {"node_modules", "site-packages", "venv", "env", "build", "dist"}
+
+#: What tells an environment whatever its name is: Python's own, and conda's.
+_MARKS = ("pyvenv.cfg", "conda-meta/history")
+
+
+def is_foreign(folder: Path) -> bool:
+    """By its name, or by what is in it."""
+    if folder.name.startswith((".", "__")) or folder.name in _NAMES:
+        return True
+    return any(is_file(folder / mark) for mark in _MARKS)
+
+
+def module_name(script: str, project: Path) -> str:
+    """``pkg.train`` of ``src/pkg/train.py`` or ``pkg/train.py``: what Python calls it that starts in the project."""
+    path = PurePosixPath(script)
+    parts = path.with_suffix("").parts
+    return ".".join(parts[1:] if parts[0] == "src" and not is_file(project / "src/__init__.py") else parts)
+
+
+def console_script(word: str, project: Path) -> str | None:
+    """The project's own module that a command of ``[project.scripts]`` calls, or None."""
+    file = project / "pyproject.toml"
+    if not is_file(file):
+        return None
+    table = read_toml(file, inside=project).get("project")
+    scripts = table.get("scripts") if isinstance(table, dict) else None
+    called = scripts.get(word) if isinstance(scripts, dict) else None
+    module = called.partition(":")[0].strip() if isinstance(called, str) else ""
+    return module if module and find_module(module, [project, project / "src"], main=True) else None

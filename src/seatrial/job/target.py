@@ -11,15 +11,16 @@ from pathlib import Path
 
 from seatrial.errors import TargetError
 from seatrial.job.model import Target
-from seatrial.job.module_names import console_script, module_name
 from seatrial.job.reading.modules import find_module, folder_of, is_file, is_folder, is_package
 from seatrial.job.startable import (
     LAUNCHERS,
     MPI_LAUNCHERS,
+    console_script,
     converted,
     first_notebook,
     is_python,
     likely_scripts,
+    module_name,
     runnable_package,
     scripts,
 )

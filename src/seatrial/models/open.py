@@ -1,4 +1,4 @@
-"""SPEC → Original: a recipe's saved model, a .pt2 file, or weights with the factory of their network.
+"""Open a recipe's saved model, a .pt2 file, or weights with the factory of their network.
 
 A .pt2 file is a program: opening it here is running it, in the container. Weights are only read.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ Shapes = Sequence[tuple[int, ...]]
 
 
 def open_model(spec: str, factory: str | None = None, shapes: Shapes = ()) -> Original:
-    """The model that a word means.
+    """Open the model that a word names.
 
     Args:
         factory: ``module:factory`` of the network, for weights.
@@ -96,8 +96,24 @@ def _of_recipe(saved: Saved) -> Original:
     )
 
 
+#: Suffixes of files that hold pickled objects.
+_PICKLES = (".pth", ".pt", ".pkl", ".pickle", ".joblib", ".bin", ".ckpt")
+
+
+def refuse_pickle(path: Path) -> None:
+    """Raise ModelFileError if the file is a pickle, also under another suffix; torch.save writes one into a zip."""
+    with path.open("rb") as file:
+        start = file.read(4)
+    names = [name.partition("/")[2] for name in _entries(path)] if start == b"PK\x03\x04" else []
+    if start[:1] == b"\x80" or path.suffix in _PICKLES or "data.pkl" in names:
+        raise ModelFileError(
+            f"{path.name} is a pickle: loading one can run any code of whoever wrote it, so it is not opened",
+            fix=f"seatrial export {path.name} --to pt2 --model module:factory makes a file to serve",
+        )
+
+
 def _entries(path: Path) -> list[str]:
-    """Names in the file, which torch writes as a zip archive; of its older form none. Raises ModelFileError."""
+    """Return the names in torch's zip archive; none for its older form. Raises ModelFileError."""
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.namelist()
@@ -132,31 +148,54 @@ def _of_weights(
     return _of_user(path, network, given or _inputs(path, network, shapes, factory), given=bool(given))
 
 
-def _of_program(path: Path) -> Original:
+@dataclass(frozen=True)
+class Program:
+    """A .pt2 file's program. ``inputs``: name → a tensor without data, of the input's type and shape."""
+
+    exported: Any
+    inputs: Mapping[str, Tensor]
+
+
+def load_program(path: Path) -> Program:
+    """Load a .pt2 file. Raises ModelFileError: truncated, of another torch, or with inputs that are not tensors."""
     try:
-        program = torch.export.load(path)
-        module = program.module()
-    except Exception as error:  # as above
+        exported = torch.export.load(path)
+        exported.module()
+    except Exception as error:  # a damaged archive leads to zip, JSON and C++ errors
         raise ModelFileError(
-            f"{path} cannot be loaded as a .pt2 file: {first_line(error)}", fix="save it anew"
+            f"{path.name} is truncated, damaged or no .pt2 file that torch {torch.__version__} reads: "
+            f"{first_line(error)}",
+            fix="export it again with this torch: seatrial export RUN --to pt2",
         ) from error
-    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
-    names = [name for name in program.graph_signature.user_inputs if isinstance(name, str)]
-    sizes = {name: nodes[name].meta["val"].shape for name in names}
+    nodes = {node.name: node.meta.get("val") for node in exported.graph.nodes if node.op == "placeholder"}
+    inputs: dict[str, Tensor] = {}
+    for name in map(str, exported.graph_signature.user_inputs):
+        if not isinstance(value := nodes.get(name), Tensor):
+            raise ModelFileError(f"the input {name} of {path.name} is not a tensor", fix="a network that takes tensors")
+        inputs[name] = value
+    return Program(exported, inputs)
+
+
+def _of_program(path: Path) -> Original:
+    program = load_program(path)
     varying = {
-        name: {place: _dimension(place) for place, size in enumerate(shape) if not isinstance(size, int)}
-        for name, shape in sizes.items()
+        name: {place: _dimension(place) for place, size in enumerate(value.shape) if not isinstance(size, int)}
+        for name, value in program.inputs.items()
     }
     examples = _examples(path)
     if examples is not None:
-        inputs = dict(zip(names, examples.inputs.values(), strict=False))
+        inputs = dict(zip(program.inputs, examples.inputs.values(), strict=False))
     else:
         free = all(0 in each for each in varying.values())
-        rows = 16 if free else int(next(iter(sizes.values()))[0])
-        shapes = {name: [size if isinstance(size, int) else 8 for size in shape[1:]] for name, shape in sizes.items()}
-        inputs = drawn(shapes, {name: nodes[name].meta["val"].dtype for name in names}, rows)
-    original = _of_user(path, module, inputs, given=False, state=program.state_dict)
-    return replace(original, program=program, dynamic=varying)
+        rows = 16 if free else int(next(iter(program.inputs.values())).shape[0])
+        shapes = {
+            name: [size if isinstance(size, int) else 8 for size in value.shape[1:]]
+            for name, value in program.inputs.items()
+        }
+        inputs = drawn(shapes, {name: value.dtype for name, value in program.inputs.items()}, rows)
+    exported = program.exported
+    original = _of_user(path, exported.module(), inputs, given=False, state=exported.state_dict)
+    return replace(original, program=exported, dynamic=varying)
 
 
 def _dimension(place: int) -> str:

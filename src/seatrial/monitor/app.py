@@ -21,13 +21,14 @@ from seatrial.monitor.feed import Feed
 from seatrial.monitor.prometheus import CONTENT_TYPE, Exposition
 from seatrial.monitor.run_list import Projects
 from seatrial.receipt.render.pages import style_sheet
-from seatrial.runs.finalise import finalise
+from seatrial.runs.finish import finalise
+from seatrial.system.address import names_this_machine
 from seatrial.system.host import Host
-from seatrial.web.guard import Guard
+from seatrial.web.guard import Guarded
 
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
-#: Engines are asked each so many readings.
+#: Readings between two queries of the engines.
 _TURNS = 10
 
 
@@ -45,7 +46,12 @@ def dashboard_app(api: Api, feed: Feed, exposition: Exposition, token: str | Non
 
         return Route("/" if name == "index.html" else f"/{name}", answer)
 
-    return _app([*(serve(name) for name in files), *api.routes()], feed, exposition, Middleware(Guard, token=token))
+    return _app(
+        [*(serve(name) for name in files), *api.routes()],
+        feed,
+        exposition,
+        Middleware(Guarded, token=token, accepts=names_this_machine),
+    )
 
 
 def metrics_app(feed: Feed, exposition: Exposition, token: str | None, *, any_host: bool) -> Starlette:
@@ -54,7 +60,8 @@ def metrics_app(feed: Feed, exposition: Exposition, token: str | None, *, any_ho
     async def index(request: Request) -> Response:
         return HTMLResponse(_INDEX)
 
-    guard = Middleware(Guard, token=token, any_host=any_host)
+    accepts = (lambda _: True) if any_host else names_this_machine
+    guard = Middleware(Guarded, token=token, accepts=accepts)
     return _app([Route("/", index)], feed, exposition, guard)
 
 
@@ -88,7 +95,9 @@ class Housekeeping:
             if not run.ended:
                 try:
                     finalise(run, self._host)
-                except SeatrialError:  # its engine does not answer, or its plan is of another version: the list says so
+                except (
+                    SeatrialError
+                ):  # its engine does not answer, or its plan is of another version: the list shows it
                     continue
 
 

@@ -1,84 +1,25 @@
-"""Choose how the target's processes are started: by torchrun, or as one process on each node with TF_CONFIG."""
+"""Choose how the target's processes are started: by torchrun, or as one process on each node."""
 
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+import re
+import shlex
+import shutil
+from collections.abc import Sequence
+from typing import Literal
 
-from seatrial.backends.containers.env_file import read_env_file
+from seatrial.backends import table
 from seatrial.errors import UsageError
 from seatrial.images.recipes import recipe
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
 from seatrial.job.reading.signs import RANK_OPTIONS
 from seatrial.job.script import ScriptFacts
+from seatrial.planning.site import Meeting
+from seatrial.recipe_names import module_of
+from seatrial.system import command
 from seatrial.system.host import Host
-
-_EXAMPLE = json.dumps({"cluster": {"worker": ["a:29400", "b:29400"]}, "task": {"type": "worker", "index": 0}})
-
-
-def refuse_half_set(job: Job, script: ScriptFacts, host: Host, *, inherits: bool) -> None:
-    """Raises UsageError for a TF_CONFIG of a TensorFlow script that is none.
-
-    Args:
-        inherits: the target has this process's environment.
-    """
-    found = {}
-    for path in job.env_files:
-        found.update(read_env_file(path, host))
-    found.update(job.env)
-    value = found.get("TF_CONFIG", host.env.get("TF_CONFIG") if inherits else None)
-    if value is None or script.framework != "tensorflow" or (wrong := what_is_wrong(value)) is None:
-        return
-    where = "" if "TF_CONFIG" in found else " of this shell"
-    raise UsageError(
-        f"TF_CONFIG{where} is half set: {wrong}",
-        cause="TensorFlow's workers find each other by it, and without a part of it each would train for itself; "
-        f"whole it is {_EXAMPLE}",
-        run=f"seatrial run {job.target.value} --nodes host1,host2   # and no TF_CONFIG: it is set on each host",
-    )
-
-
-def what_is_wrong(value: str) -> str | None:
-    """A few words on the first thing that is missing or does not fit; None: it is whole, or empty.
-
-    Source: tensorflow/python/distribute/cluster_resolver/tfconfig_cluster_resolver.py of 2.21, and what a
-    MultiWorkerMirroredStrategy says of each.
-    """
-    try:
-        told = json.loads(value or "{}")
-    except ValueError as error:
-        return f"it is not JSON ({error})"
-    if not isinstance(told, dict):
-        return "it is not a JSON object"
-    if not told:
-        return None
-    cluster, task = told.get("cluster"), told.get("task")
-    if not isinstance(cluster, dict) or not cluster:
-        return "it has no cluster"
-    if wrong := next((name for name, hosts in cluster.items() if not _hosts(hosts)), None):
-        return f"cluster.{wrong} is not a list of HOST:PORT"
-    if not isinstance(task, dict):
-        return "it has no task"
-    kind, index = task.get("type"), task.get("index")
-    if kind is None or index is None:
-        return f"its task has no {'type' if kind is None else 'index'}"
-    if kind == "evaluator":  # stands in no cluster
-        return None
-    if kind not in cluster:
-        return f"its task is of type {kind!r}, and the cluster has {', '.join(sorted(cluster))}"
-    if not str(index).isdigit() or int(index) >= len(cluster[kind]):
-        return f"its task's index is {index!r}, and the cluster has {len(cluster[kind])} of type {kind}"
-    return None
-
-
-def _hosts(hosts: Any) -> bool:
-    """A list, or of a sparse cluster a mapping, of HOST:PORT."""
-    values = list(hosts.values()) if isinstance(hosts, dict) else hosts
-    if not isinstance(values, list) or not values:
-        return False
-    return all(isinstance(host, str) and host.rpartition(":")[2].isdigit() and ":" in host for host in values)
-
 
 Launcher = Literal["torchrun", "none"]
 
@@ -189,3 +130,144 @@ def restarts(job: Job, *, keeps_checkpoints: bool) -> int:
     if job.restarts is not None:
         return job.restarts
     return RESTARTS if keeps_checkpoints else 0
+
+
+#: torchrun's usual port for a rendezvous. Source: docs.pytorch.org/docs/stable/elastic/run.html.
+PORT = 29400
+
+#: scontrol expands a list by itself, in milliseconds; it asks no other machine for that.
+SCONTROL_S = 10.0
+
+#: ``--nodes slurm``: hosts and this node's number come from SLURM_JOB_NODELIST and SLURM_NODEID.
+SLURM = ("slurm",)
+
+
+def join(job: Job, rank_of: int | None, host: Host) -> Job:
+    """The job with its hosts' names and, where known, which of them this is.
+
+    Args:
+        rank_of: ``--rank-of``, from 0; None where Slurm tells or instructions are wanted.
+
+    Raises UsageError for a number beyond the hosts, or several nodes without names.
+    """
+    on_a_cluster = table.is_elsewhere(job.backend)
+    if on_a_cluster and job.hosts:
+        raise UsageError(
+            "on Kubernetes --nodes takes a number: the scheduler picks the hosts", run="seatrial run … --nodes 2"
+        )
+    if on_a_cluster or (job.nodes == 1 and not job.hosts):
+        if rank_of is not None:
+            raise UsageError("--rank-of needs --nodes host1,host2", run="seatrial run … --nodes a,b --rank-of 0")
+        return job
+    if not job.hosts:
+        raise UsageError(
+            f"{job.nodes} nodes need their names: without Kubernetes there is no way to discover them",
+            run="seatrial run … --nodes host1,host2   # or --on k8s; under Slurm: --nodes slurm",
+        )
+    hosts = slurm_hosts(host) if job.hosts == SLURM else job.hosts
+    if job.hosts == SLURM and rank_of is None:
+        rank_of = int(host.env.get("SLURM_NODEID", "0"))
+    if rank_of is not None and not 0 <= rank_of < len(hosts):
+        raise UsageError(f"--rank-of {rank_of}: there are {len(hosts)} hosts, 0 to {len(hosts) - 1}")
+    return job.changed(hosts=hosts, nodes=len(hosts), node_rank=rank_of)
+
+
+def slurm_hosts(host: Host) -> tuple[str, ...]:
+    """The hosts of this Slurm job, in its order. Raises UsageError outside of one."""
+    listed = host.env.get("SLURM_JOB_NODELIST") or host.env.get("SLURM_NODELIST")
+    if not listed:
+        raise UsageError(
+            "--nodes slurm, but this is not a Slurm job: SLURM_JOB_NODELIST is not set",
+            run="srun --nodes 2 --ntasks-per-node 1 seatrial run … --nodes slurm",
+        )
+    if (program := shutil.which("scontrol", path=host.env.get("PATH", ""))) is not None:
+        told = command.run([program, "show", "hostnames", listed], timeout_s=SCONTROL_S)
+        if told.exit_code == 0 and told.stdout.strip():
+            return tuple(told.stdout.split())
+    return tuple(expand(listed))  # a container of the job, as a rule, has no scontrol
+
+
+def expand(nodelist: str) -> list[str]:
+    """``gpu[01-03,7],login`` → its names. Source: slurm.schedmd.com/hostlists.html (one pair of brackets a name)."""
+    names: list[str] = []
+    for word in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,]*)?", nodelist):
+        match = re.fullmatch(r"([^\[]*)\[([^\]]*)\](.*)", word)
+        if match is None:
+            names.append(word)
+            continue
+        for part in match[2].split(","):
+            first, dash, last = part.partition("-")
+            numbers = range(int(first), int(last if dash else first) + 1)
+            names += [f"{match[1]}{number:0{len(first)}d}{match[3]}" for number in numbers]
+    return names
+
+
+def meeting(job: Job) -> Meeting:
+    """Where this node finds the others; nothing to say on one machine."""
+    if job.node_rank is None:
+        return Meeting()
+    # A host that is named twice, to try it out, has a port for each.
+    workers = tuple(f"{host}:{PORT + job.hosts[:node].count(host)}" for node, host in enumerate(job.hosts))
+    return Meeting(
+        job.nodes, rank=job.node_rank, rendezvous=workers[0], rendezvous_id=rendezvous_id(job), workers=workers
+    )
+
+
+def with_network(job: Job) -> Job:
+    """Ranks in containers open ports of their own choice, which no --publish could name: the host's network."""
+    return job.changed(network="host") if job.hosts and job.network is None else job
+
+
+def rendezvous_id(job: Job) -> str:
+    """Return the ID that the nodes of one run share; each has a run ID of its own."""
+    return job.name or "-".join(("seatrial", job.target.value.replace("/", "-"), str(job.nodes)))
+
+
+def instructions(job: Job, words: Sequence[str], script: ScriptFacts | None = None) -> str:
+    """Return the commands for each host: seatrial's own, and torchrun's for hosts without seatrial.
+
+    Args:
+        words: of this command line, behind ``seatrial``.
+        script: of one that is told of its workers by variables, these stand in torchrun's place.
+    """
+    before, _, behind = _split(words)
+    lines = [f"{len(job.hosts)} hosts meet at {job.hosts[0]}:{PORT}. On each, in the project's folder:", ""]
+    for rank, host in enumerate(job.hosts):
+        lines.append(f"  {host}:  " + shlex.join(["seatrial", *before, "--rank-of", str(rank), *behind]))
+    processes = {"count": str(job.gpus.count), "none": "1"}.get(job.gpus.kind, "gpu")
+    target = {"script": [job.target.value], "module": ["-m", job.target.value]}.get(
+        job.target.kind, ["-m", module_of(job.target.value)]
+    )
+    torchrun = ["torchrun", "--nnodes", str(job.nodes), "--nproc-per-node", processes, "--rdzv-backend", "c10d"]
+    torchrun += ["--rdzv-endpoint", f"{job.hosts[0]}:{PORT}", "--rdzv-id", rendezvous_id(job)]
+    torchrun += with_rank((*target, *job.target.args), job, script or ScriptFacts(), "torchrun")
+    if script is not None and script.workers_evidence and not script.torchrun_evidence:
+        lines += ["", "Without seatrial, on each host with its own number in place of N:", "", *_variables(job, script)]
+    else:
+        lines += ["", "Without seatrial, the same on every host:", "", "  " + shlex.join(torchrun)]
+    lines += ["", "Under Slurm:", "", "  " + shlex.join(_slurm(job, before, behind))]
+    return "\n".join(lines)
+
+
+def _variables(job: Job, script: ScriptFacts) -> list[str]:
+    """Return the variables that the agent would set."""
+    workers = meeting(job.changed(node_rank=0)).workers
+    if script.framework == "jax":
+        return [
+            f"  JAX_COORDINATOR_ADDRESS={workers[0]}   # and initialize(num_processes={len(workers)}, process_id=N)"
+        ]
+    config = {"cluster": {"worker": list(workers)}, "task": {"type": "worker", "index": "N"}}
+    return ["  TF_CONFIG=" + shlex.quote(json.dumps(config).replace('"N"', "N"))]
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], Literal["--", ""], list[str]]:
+    listed = list(words)
+    if "--" not in listed:
+        return listed, "", []
+    cut = listed.index("--")
+    return listed[:cut], "--", listed[cut:]
+
+
+def _slurm(job: Job, before: Sequence[str], behind: Sequence[str]) -> list[str]:
+    named = ["slurm" if word == ",".join(job.hosts) else word for word in before]
+    return ["srun", "--nodes", str(job.nodes), "--ntasks-per-node", "1", "seatrial", *named, *behind]

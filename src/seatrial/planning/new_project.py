@@ -16,10 +16,9 @@ from pathlib import Path
 from seatrial.errors import DiskError, UsageError
 from seatrial.images.base import needed_flavour
 from seatrial.images.plan import image_needs
-from seatrial.job.foreign_folders import is_foreign
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.script import ScriptFacts, script_facts
-from seatrial.job.startable import converted, first_notebook, likely_scripts, runnable_package
+from seatrial.job.startable import converted, first_notebook, is_foreign, likely_scripts, runnable_package
 from seatrial.system.files import in_the_way, write_atomically
 from seatrial.system.typed_path import as_typed
 

@@ -13,20 +13,18 @@ from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.errors import GpuContractError, UsageError
 from seatrial.images.recipes import recipe
 from seatrial.job.gpus import Selection, select
-from seatrial.job.memory_settings import memory_note
 from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import Check, Choice, Plan
+from seatrial.job.reading.signs import memory_note
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
-from seatrial.planning.defaults import env_flag_changes, server_changes
 from seatrial.planning.horovod import horovod_parts, refuse_first
 from seatrial.planning.host import HostFacts, git_commit
-from seatrial.planning.launcher import Launcher, choose_launcher, refuse_half_set, restarts, with_rank
-from seatrial.planning.options import gpu_memory_limit, refuse_options
+from seatrial.planning.launcher import Launcher, choose_launcher, restarts, with_rank
+from seatrial.planning.options import env_flag_changes, gpu_memory_limit, refuse_options, server_changes
 from seatrial.planning.secrets import WEBHOOK_SECRET, targets_secrets, without_secrets
-from seatrial.planning.site import Parts, Site
+from seatrial.planning.site import Parts, Places, Site
 from seatrial.planning.streams import choose_streams
-from seatrial.planning.target_command import Places
 
 
 def _container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
@@ -74,7 +72,7 @@ def with_defaults(job: Job, traits: Traits) -> Job:
     known = recipe(job.target.value) if job.target.kind == "recipe" else None
     if known is not None and job.models is None and traits.on_this_host and (known.trains or known.opens):
         changes["models"] = DataMount(source=job.project / "models", read_only=known.opens)
-    return job.model_copy(update=changes) if changes else job
+    return job.changed(**changes) if changes else job
 
 
 def select_gpus(job: Job, script: ScriptFacts, host: HostFacts, leased: Mapping[str, str]) -> Selection:
@@ -99,36 +97,33 @@ def make_plan(
     interactive: bool = False,
     notes: Notes = Notes(),
 ) -> Plan:
-    """Resolve a job.
+    """Resolve a job that has its defaults.
 
     Args:
-        job: with its defaults filled in.
         interactive: an interactive shell in place of the target.
         notes: choices and warnings from outside of planning.
 
-    Raises:
-        SeatrialError: something named in the job is not there or cannot be done on this backend.
+    Raises SeatrialError: something named in the job does not exist or cannot be done on this backend.
     """
-    refuse_options(job, site.backend.traits, site.backend.name)
-    refuse_first(job, script, site.backend.traits)
-    refuse_half_set(job, script, site.host, inherits=not site.backend.traits.isolates)
+    traits = site.backend.traits
+    refuse_options(job, traits, site.backend.name)
+    refuse_first(job, script, traits)
     if interactive:  # nobody knows what will be typed
         script = replace(script, writes=tuple(replace(write, certain=False) for write in script.writes))
-    parts = PARTS[site.backend.traits.planner](job, site, script)
+    parts = PARTS[traits.planner](job, site, script)
     horovod = horovod_parts(job, script, parts)
     script = script if horovod.starts_ranks else script.without_horovod
     launcher, launcher_choice = choose_launcher(job, script, parts.gpus.count)
-    if launcher == "none" and script.workers_evidence and parts.meeting.nodes > 1 and not parts.meeting.workers:
-        raise UsageError(
-            f"{job.target.value}: a PyTorchJob gives names to its first pod alone, and every worker needs one",
-            cause=f"TensorFlow and JAX join one process on each node: {script.workers_evidence}",
-            run="seatrial run … --kind job",
-        )
+    _refuse_unnamed_workers(job, script, parts, launcher)
     streams = choose_streams(site, script, parts, launcher)
+    more = {"terminal": streams.terminal, "input": streams.input, "stand_ins": horovod.stand_ins}
+    chosen = (*(site.selection.choices if site.selection else ()), *parts.choices, *horovod.choices, launcher_choice)
+    own = (*_memory_choices(job, script, parts), *_tuning_choices(job, interactive=interactive))
+    warned = (*streams.warnings, *horovod.warnings, *parts.warnings, *(parts.image.warnings if parts.image else ()))
     return Plan(
         run_id=site.run_id,
         created_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        job=job.model_copy(update={"env": without_secrets(job.env, job)}),
+        job=job.changed(env=without_secrets(job.env, job)),
         backend=site.backend.name,
         engine=site.engine.address if site.cluster is None else site.cluster.facts.address,
         injection=parts.gpus.injection,
@@ -140,57 +135,34 @@ def make_plan(
         companion_image=job.image.base if parts.companion else None,
         python=parts.python,
         venv=parts.venv,
-        agent=_agent(
-            job,
-            site,
-            script,
-            parts,
-            "none" if interactive else launcher,
-            interactive=interactive,
-            terminal=streams.terminal,
-            input=streams.input,
-            stand_ins=horovod.stand_ins,
-        ),
-        choices=(
-            *notes.first,
-            *(site.selection.choices if site.selection else ()),
-            *parts.choices,
-            *horovod.choices,
-            launcher_choice,
-            *_told_memory(job, script, parts),
-            *_memory_settings(job, script, parts),
-            *_told_changes(job, interactive=interactive),
-            *notes.last,
-        ),
-        warnings=(
-            *streams.warnings,
-            *horovod.warnings,
-            *parts.warnings,
-            *(parts.image.warnings if parts.image else ()),
-            *notes.warnings,
-        ),
+        agent=_agent(job, site, script, parts, "none" if interactive else launcher, interactive=interactive, **more),
+        choices=(*notes.first, *chosen, *own, *notes.last),
+        warnings=(*warned, *notes.warnings),
         git_commit=git_commit(job.project),
         driver_version=site.host.inventory.driver_version if site.selection and not site.another else None,
     )
 
 
-def _memory_settings(job: Job, script: ScriptFacts, parts: Parts) -> Iterator[Choice]:
-    """Variables that are taken for limits of GPU memory: the script's, the job's, the image's."""
+def _refuse_unnamed_workers(job: Job, script: ScriptFacts, parts: Parts, launcher: Launcher) -> None:
+    if launcher == "none" and script.workers_evidence and parts.meeting.nodes > 1 and not parts.meeting.workers:
+        raise UsageError(
+            f"{job.target.value}: a PyTorchJob gives names to its first pod alone, and every worker needs one",
+            cause=f"TensorFlow and JAX join one process on each node: {script.workers_evidence}",
+            run="seatrial run … --kind job",
+        )
+
+
+def _memory_choices(job: Job, script: ScriptFacts, parts: Parts) -> Iterator[Choice]:
+    """Yield the GPU memory limit, and the variables of script, job and image that are mistaken for one."""
+    if (limit := gpu_memory_limit(job, script, parts.gpus.gpus)) is not None:
+        option = "--gpu-memory" if job.gpu_memory_bytes is not None else f"--gpus {job.gpus.share}"
+        reason = f"{option}: of each GPU, for each process; CUDA's own 0.5 to 1 GB is on top"
+        yield Choice(what="GPU memory", value=format_bytes(limit), reason=reason)
     env = {**(parts.image.env if parts.image else {}), **job.env}
     for name, value in (env | {name: value for name, (value, _) in script.memory.items()}).items():
         if note := memory_note(name, value):
             where = f" ({script.memory[name][1]})" if name in script.memory else ""
             yield Choice(what=name, value=value, reason=f"{note}{where}; --gpu-memory SIZE is one")
-
-
-def _told_memory(job: Job, script: ScriptFacts, parts: Parts) -> tuple[Choice, ...]:
-    """Return the choice of a GPU memory limit, if there is one."""
-    limit = gpu_memory_limit(job, script, parts.gpus.gpus)
-    if limit is None:
-        return ()
-    asked = "--gpu-memory" if job.gpu_memory_bytes is not None else f"--gpus {job.gpus.share}"
-    reason = f"{asked}: of each GPU, for each process; CUDA's own 0.5 to 1 GB is on top"
-    return (Choice(what="GPU memory", value=format_bytes(limit), reason=reason),)
 
 
 def _agent(
@@ -252,7 +224,7 @@ def _of_another_script(job: Job) -> bool:
     return job.tune.script not in (None, job.target.value)
 
 
-def _told_changes(job: Job, *, interactive: bool) -> tuple[Choice, ...]:
+def _tuning_choices(job: Job, *, interactive: bool) -> tuple[Choice, ...]:
     if (asked := job.tuning) is not None:
         value = f"at most {asked.budget_s:g} s of trials, {asked.steps} steps or {asked.seconds:g} s each"
         return (Choice(what="tune", value=value, reason="seatrial tune: changes are tried one after the other"),)

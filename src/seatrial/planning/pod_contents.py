@@ -56,7 +56,7 @@ def _ready(job: Job, image: ImagePlan, host: Host) -> ImagePlan:
             run=f"seatrial run --image {image.tag} … -- COMMAND   # or: docker pull {image.tag}",
         )
     known = {"entrypoint": facts.entrypoint, "cmd": facts.cmd, "env": facts.env} if facts else {}
-    return image.model_copy(update={"python": job.image.python or "python3", **known})
+    return image.changed(python=job.image.python or "python3", **known)
 
 
 def _facts_here(tag: str, host: Host) -> ImageFacts | None:

@@ -34,8 +34,7 @@ from seatrial.planning.launcher import restarts
 from seatrial.planning.pod_contents import Code, Volumes, cluster_image, project_code, volume_warnings, volumes_of
 from seatrial.planning.pod_gpus import PodGpus, gpu_memory_warnings, pod_gpus, pod_resource
 from seatrial.planning.secrets import without_secrets
-from seatrial.planning.site import ClusterSite, Meeting, Parts, Site
-from seatrial.planning.target_command import Places, target_argv
+from seatrial.planning.site import ClusterSite, Meeting, Parts, Places, Site, target_argv
 from seatrial.system.host import Host
 
 #: The pod's user where the submitter is root: no image needs one, and clusters refuse root.
@@ -56,7 +55,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     image, code = project_code(job, script, image)
     if image.build and job.kubernetes.registry:
         tag = f"{job.kubernetes.registry}/{image.tag.removeprefix('seatrial/')}"
-        image = image.model_copy(update={"tag": tag})
+        image = image.changed(tag=tag)
     volumes = volumes_of(job, site.run_id, kind)
     again = restarts(job, keeps_checkpoints=volumes.models.lasting)
     places = Places(

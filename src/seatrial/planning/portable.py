@@ -66,7 +66,7 @@ def as_docker(plan: Plan) -> str:
     command = " \\\n  ".join(shlex.join(line) for line in words) + "\n"
     if _elsewhere(plan):
         project = next(each for each in container.mounts if each.target == CONTAINER_PROJECT)
-        here = '"' + _as_option(project.model_copy(update={"source": Path("$PWD")})) + '"'
+        here = '"' + _as_option(project.changed(source=Path("$PWD"))) + '"'
         command = command.replace(shlex.quote(_as_option(project)), here)
     return _before(plan, None) + command
 

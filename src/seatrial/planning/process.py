@@ -20,10 +20,9 @@ from seatrial.job.reading.constants import ANY
 from seatrial.job.script import ScriptFacts
 from seatrial.planning.container.limits import ray_env
 from seatrial.planning.host import HostFacts
-from seatrial.planning.multi_host import meeting
+from seatrial.planning.launcher import meeting
 from seatrial.planning.secrets import without_secrets
-from seatrial.planning.site import GpuPlan, Parts, Site
-from seatrial.planning.target_command import local_places, target_argv
+from seatrial.planning.site import GpuPlan, Parts, Site, local_places, target_argv
 from seatrial.system import command
 from seatrial.system.host import Host
 from seatrial.system.typed_path import as_typed

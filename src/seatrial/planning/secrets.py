@@ -54,8 +54,8 @@ def hide_webhook(job: Job, host: Host) -> tuple[Job, Host]:
         return job, host
     parts = urlsplit(url)
     shown = f"{parts.scheme}://{parts.hostname}/…"
-    watch = job.watch.model_copy(update={"webhook": shown})
-    hidden = job.model_copy(update={"watch": watch, "secrets": (*job.secrets, WEBHOOK_SECRET)})
+    watch = job.watch.changed(webhook=shown)
+    hidden = job.changed(watch=watch, secrets=(*job.secrets, WEBHOOK_SECRET))
     return hidden, host.with_secrets({WEBHOOK_SECRET: url})
 
 
@@ -64,7 +64,7 @@ def hide_notify(job: Job) -> Job:
     if not job.notify.asked:
         return job
     asks = tuple(hidden(ask) for ask in job.asks)
-    return job.model_copy(update={"notify": job.notify.hidden, "asks": asks})
+    return job.changed(notify=job.notify.hidden, asks=asks)
 
 
 def targets_secrets(job: Job) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ def choose_streams(site: Site, script: ScriptFacts, parts: Parts, launcher: Laun
     if parts.container is None:
         return Streams(None, terminal, str(source), warnings)
     mount = Mount(source=source, target=CONTAINER_INPUT, read_only=True)
-    container = parts.container.model_copy(update={"mounts": (*parts.container.mounts, mount)})
+    container = parts.container.changed(mounts=(*parts.container.mounts, mount))
     return Streams(container, terminal, CONTAINER_INPUT, warnings)
 
 

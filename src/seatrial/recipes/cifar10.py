@@ -45,14 +45,23 @@ from seatrial.train.data.images import ImageSet, TestImages
 from seatrial.train.distributed import Ranks, ranks
 from seatrial.train.errors import EXIT_TERMINATED, InputError
 from seatrial.train.evaluation import evaluate
-from seatrial.train.kernels import crops, muon, normpool, pooled_head, pooled_norm, sums, whitening
-from seatrial.train.kernels.nvrtc import FORMATS, build, usable
-from seatrial.train.kernels.pooled_norm import norm_act
-from seatrial.train.kernels.whitening import convolved, whitened_gelu
-from seatrial.train.loop import Outcome, Settings, fit
+from seatrial.train.kernels import runtime
+from seatrial.train.kernels.batch_norm import pooled_modules, pooled_norm_act
+from seatrial.train.kernels.cifar10 import (
+    convolved,
+    head_module,
+    pooled_cross_entropy,
+    takes_head,
+    whitened_gelu,
+    whitening_module,
+)
+from seatrial.train.kernels.multi_tensor import muon_module, size_of
+from seatrial.train.kernels.ops import FORMATS, Module, module
+from seatrial.train.loop import Settings, fit
 from seatrial.train.optim.muon import MuonSgd
 from seatrial.train.optim.schedules import Schedule
 from seatrial.train.precision import Precision, choose_precision
+from seatrial.train.progress import Outcome
 from seatrial.train.saving.examples import Normalisation, image_examples, save_examples
 from seatrial.train.saving.model_files import save_model
 from seatrial.train.saving.rng import seed_all
@@ -121,8 +130,8 @@ class Block(nn.Module):
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """[B, inputs, H, W] → [B, outputs, H/2, W/2]."""
-        x_BCHW = norm_act(convolved(x_BCHW, self.first), self.first_norm, "gelu", pools=True)
-        return norm_act(self.second(x_BCHW), self.second_norm, "gelu")
+        x_BCHW = pooled_norm_act(convolved(x_BCHW, self.first), self.first_norm, "gelu", pools=True)
+        return pooled_norm_act(self.second(x_BCHW), self.second_norm, "gelu")
 
 
 class Network(nn.Module):
@@ -151,9 +160,9 @@ class Network(nn.Module):
     def mean_loss(self, x_BCHW: Tensor, labels_B: Tensor, smoothing: float) -> Tensor:
         """Mean cross-entropy with smoothed labels."""
         features_BCHW = self.features(x_BCHW)
-        if pooled_head.takes(features_BCHW, self.head):
-            arguments = (self.head.weight, labels_B, 1 / features_BCHW.shape[1], smoothing)
-            return cast(Tensor, pooled_head.PooledCrossEntropy.apply(features_BCHW, *arguments))  # type: ignore[no-untyped-call]
+        if takes_head(features_BCHW, self.head):
+            numbers = {"times": 1 / features_BCHW.shape[1], "smoothing": smoothing}
+            return pooled_cross_entropy(features_BCHW, self.head.weight, labels_B, **numbers)
         logits_BK = self.head(F.max_pool2d(features_BCHW, 3).flatten(1)) / features_BCHW.shape[1]
         return F.cross_entropy(logits_BK.float(), labels_B, label_smoothing=smoothing)
 
@@ -228,23 +237,30 @@ def views(model: nn.Module, images_BCHW: Tensor) -> Tensor:
     return logits_BK
 
 
-def sources(widths: Sequence[int], classes: int, dtype: torch.dtype) -> list[str]:
-    """The texts of the kernels that a training runs by, the longest first, to compile them all at once."""
+def modules(widths: Sequence[int], classes: int, dtype: torch.dtype) -> list[Module]:
+    """The kernels that a training runs by, the longest texts first, to compile them all at once."""
     model = Network(classes, widths)
     filters, inputs, size, _ = model.whitening.weight.shape
-    texts = [pooled_norm.source(dtype, width, "gelu") for width in set(widths)]
-    texts += [pooled_head.source(dtype, widths[-1], classes), whitening.source(dtype, inputs, filters, size)]
-    texts += [normpool.source(normpool.NORM, dtype, width) for width in set(widths)]
-    sizes = tuple(muon.size_of(parameter) for parameter in model.blocks.parameters() if parameter.ndim == 4)
+    norms, tables = zip(*(pooled_modules(dtype, width, "gelu") for width in set(widths)), strict=True)
+    ends = [head_module(dtype, widths[-1], classes), whitening_module(dtype, inputs, filters, size)]
+    sizes = tuple(size_of(parameter) for parameter in model.blocks.parameters() if parameter.ndim == 4)
     learning = sizes[len([each for each in model.blocks[0].parameters() if each.ndim == 4]) :]  # in the last epochs
-    return [*texts, muon.source(sizes), muon.source(learning), crops.source(dtype), sums.SOURCE]
+    return [
+        *norms,
+        *ends,
+        *tables,
+        muon_module(sizes),
+        muon_module(learning),
+        module("crops.cu", dtype),
+        module("sums.cu"),
+    ]
 
 
 def compile_kernels(widths: Sequence[int], precision: Precision) -> None:
     """Begin to compile them, where they can run."""
-    if usable(precision.device) and precision.dtype in FORMATS:
-        for text in sources(widths, len(CLASSES), precision.dtype):
-            build(text, precision.device.index or 0)
+    if runtime.usable(precision.device) and precision.dtype in FORMATS:
+        for each in modules(widths, len(CLASSES), precision.dtype):
+            runtime.build(each.text, precision.device.index or 0)
 
 
 def optimizer_of(model: Network, batch: int, filter_rate: float, method: Method = METHOD) -> MuonSgd:

@@ -28,8 +28,7 @@ from seatrial.train.data.images import ImageSet, TestImages, training_images
 from seatrial.train.distributed import ranks
 from seatrial.train.errors import EXIT_TERMINATED, InputError
 from seatrial.train.evaluation import evaluate
-from seatrial.train.fused import cross_entropy, logits, prepare
-from seatrial.train.kernels.pool import MaxPool2x2
+from seatrial.train.kernels.lenet import cross_entropy, logits, prepare
 from seatrial.train.loop import Settings, fit
 from seatrial.train.memory import cap
 from seatrial.train.optim.optimizer import Optimizer, adam, adamw
@@ -50,10 +49,10 @@ def network(height: int, width: int, classes: int) -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(1, 32, 3),
         nn.ReLU(),
-        MaxPool2x2(),
+        nn.MaxPool2d(2),
         nn.Conv2d(32, 64, 3),
         nn.ReLU(),
-        MaxPool2x2(),
+        nn.MaxPool2d(2),
         nn.Flatten(),
         nn.Linear(features, 128),
         nn.ReLU(),

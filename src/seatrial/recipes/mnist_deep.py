@@ -22,7 +22,8 @@ if __name__ == "__main__":
     early_start.begin()
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from seatrial.recipes.mnist import image_sets
 from seatrial.train import options
@@ -34,13 +35,12 @@ from seatrial.train.data.mnist import FILES, MIRRORS, read_folder
 from seatrial.train.distributed import Ranks, ranks
 from seatrial.train.errors import EXIT_TERMINATED
 from seatrial.train.evaluation import evaluate
-from seatrial.train.fused import cross_entropy, prepare
-from seatrial.train.kernels.pool import MaxPool2x2
-from seatrial.train.loop import Outcome, Settings, fit
+from seatrial.train.loop import Settings, fit
 from seatrial.train.memory import cap, summary
 from seatrial.train.optim.optimizer import adamw
 from seatrial.train.optim.schedules import cosine
 from seatrial.train.precision import Precision, choose_precision
+from seatrial.train.progress import Outcome
 from seatrial.train.saving.atomic import write_text
 from seatrial.train.saving.examples import Normalisation, image_examples, numbered, save_examples
 from seatrial.train.saving.model_files import save_model
@@ -58,12 +58,17 @@ def network(channels: int, classes: int) -> nn.Sequential:
     layers: list[nn.Module] = []
     for width, kernel in WIDTHS_AND_KERNELS:
         convolution = nn.Conv2d(channels, width, kernel, padding=kernel // 2, bias=False)
-        layers += [convolution, nn.BatchNorm2d(width), nn.ReLU(), MaxPool2x2()]
+        layers += [convolution, nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(2)]
         channels = width
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
     for inputs, outputs in ((256, 128), (128, 64)):
         layers += [nn.Linear(inputs, outputs), nn.ReLU(), nn.Dropout(DROPOUT)]
     return nn.Sequential(*layers, nn.Linear(64, classes))
+
+
+def loss(model: nn.Module, images_BCHW: Tensor, labels_B: Tensor) -> Tensor:
+    """Mean cross-entropy."""
+    return F.cross_entropy(model(images_BCHW), labels_B)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -92,13 +97,12 @@ def main(argv: Sequence[str]) -> int:
             cap(arguments.memory_fraction, group.device)
         seed_all(arguments.seed)
         model = network(channels, train_set.classes).to(group.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        layers = prepare(model, precision)
         source = training_images(
             train_set, normalise, arguments.batch, group, arguments.seed, augment, channels_last=True
         )
         step = Step(
             model,
-            cross_entropy,
+            loss,
             adamw(model, arguments.learning_rate, arguments.weight_decay),
             source,
             ranks=group,
@@ -106,12 +110,13 @@ def main(argv: Sequence[str]) -> int:
             schedule=cosine(),
             epochs=arguments.epochs,
             accumulation=arguments.accumulation,
+            kernels=not arguments.data_parallel,
             data_parallel=arguments.data_parallel,
         )
         if group.first:
             total = arguments.batch * group.world
             print(
-                f"mnist-deep: batch {arguments.batch} on each of {group.words}, {total} together\n{layers}",
+                f"mnist-deep: batch {arguments.batch} on each of {group.words}, {total} together",
                 flush=True,
             )
         tests = TestImages(test_set, normalise, group, channels_last=True)

@@ -20,15 +20,15 @@ from seatrial.receipt.model import Receipt
 from seatrial.receipt.reported import headline_metrics
 from seatrial.receipt.sections.what_ran import TrackerPage
 from seatrial.receipt.store import JSON_NAME, write_receipt
-from seatrial.runs import notify, without_agent
-from seatrial.runs.adopt import handle_of
-from seatrial.runs.liveness import backend_of, leases, state_of
+from seatrial.runs import notify
+from seatrial.runs.finish import handle_of, record_target_end
+from seatrial.runs.leases import backend_of, leases, state_of
 from seatrial.runs.mlflow import URI
 from seatrial.runs.run import Run, run_name
 from seatrial.system.files import write_atomically
 from seatrial.system.host import Host
+from seatrial.system.text import without_login
 from seatrial.system.typed_path import as_typed
-from seatrial.system.without_login import without_login
 
 
 def end(run: Run, host: Host, *, ended: State | None, judged: Callable[[Receipt], None]) -> Receipt | None:
@@ -58,7 +58,7 @@ def _end(
 ) -> Receipt:
     plan = run.plan()
     if handle is not None and state is not None and plan.companion is not None:
-        without_agent.record_end(run, backend_of(handle, host), handle, state)
+        record_target_end(run, backend_of(handle, host), handle, state)
     if (told := _told_state(run)) is not None:
         state = told  # what the engine said then; by now it may have been told to forget the container
     elif collected and state is not None:

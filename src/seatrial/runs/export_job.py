@@ -10,7 +10,7 @@ from seatrial.backends import table
 from seatrial.errors import UsageError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import DataMount, Job, Target
-from seatrial.runs.trained_model import TrainedModel
+from seatrial.runs.models import TrainedModel
 from seatrial.system.typed_path import as_typed
 
 #: Format → what its files end in. Source: FORMATS in export/formats.py; a test compares.

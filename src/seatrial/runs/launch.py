@@ -27,19 +27,18 @@ from seatrial.job.model import Job
 from seatrial.job.plan import COMPANION_FOLDER, Choice, Plan
 from seatrial.job.script import ScriptFacts, source_facts
 from seatrial.planning import secrets
-from seatrial.planning.another_machine import AnotherMachine, another_machine, refuse_without_gpu
-from seatrial.planning.host import HostFacts, read_host
+from seatrial.planning.host import AnotherMachine, HostFacts, another_machine, read_host, refuse_without_gpu
 from seatrial.planning.plan import Notes, make_plan, select_gpus, with_defaults
 from seatrial.planning.site import ClusterSite
-from seatrial.runs import without_agent
-from seatrial.runs.liveness import leases
+from seatrial.runs.finish import record_start, record_target_start
+from seatrial.runs.leases import leases
 from seatrial.runs.mlflow import Tracked, tracked
+from seatrial.runs.models import WEIGHTS, of_recipe
 from seatrial.runs.resume import has_checkpoint, resumed
 from seatrial.runs.run import Run
 from seatrial.runs.run_site import AGENT, run_site
 from seatrial.runs.serving_job import refuse_taken_port, warnings_of
 from seatrial.runs.store import RunStore, new_run_id
-from seatrial.runs.trained_model import WEIGHTS, of_recipe
 from seatrial.system import agent_archive
 from seatrial.system.caller import Caller
 from seatrial.system.files import make_folder
@@ -142,7 +141,7 @@ def prepare(
     ground = _survey(job, host)
     store = RunStore(job.project, host)
     if job.name is not None and (earlier := store.unfinalised(job.name)) is not None:
-        from seatrial.runs.finalise import finalise  # rare, and it loads all that judges
+        from seatrial.runs.finish import finalise  # rare, and it loads all that judges
 
         finalise(earlier, host)  # one that ended while nobody watched does not hold its name
     namesake = store.newest_of(job.name) if job.name is not None else None
@@ -207,8 +206,6 @@ def start(prepared: Prepared, host: Host, say: Say) -> None:
         SeatrialError, KeyboardInterrupt: it did not start, or was ended at once. The reason is among the run's
             events, so that a receipt can tell it; its leases and secrets are taken back.
     """
-    from seatrial.runs.adopt import record_start  # a plan records nothing
-
     run, plan, backend = prepared.run, prepared.plan, prepared.backend
     handle = None
     try:
@@ -225,7 +222,7 @@ def start(prepared: Prepared, host: Host, say: Say) -> None:
             run.record(_as_finding(error).event())
         raise
     if plan.companion is not None:
-        without_agent.record_start(run, plan)
+        record_target_start(run, plan)
 
 
 def make_ready(prepared: Prepared, host: Host, say: Say) -> None:

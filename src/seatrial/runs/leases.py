@@ -1,4 +1,4 @@
-"""GPU leases: two runs started together get different GPUs, or parts of one where they ask for parts.
+"""GPU leases: two runs started together get different GPUs, or parts of one where they request parts.
 
 One file a GPU in a folder that every user of the machine shares. A lease names its run; it is void once that run's
 launcher has gone without starting it, or its process or container has ended, so nobody has to clean up.
@@ -7,54 +7,59 @@ launcher has gone without starting it, or its process or container has ended, so
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from seatrial.backends.base import Handle
-from seatrial.errors import EngineUnavailableError, UntrustedPathError
+from seatrial.backends import table
+from seatrial.backends.base import Backend, Handle, State
+from seatrial.errors import DiskError, EngineUnavailableError, SeatrialError, UntrustedPathError
 from seatrial.job.plan import EngineAddress
-from seatrial.runs.launching_process import LaunchingProcess
-from seatrial.system.files import write_atomically
 from seatrial.system.host import Host
-from seatrial.system.nofollow import open_regular, read_regular
+from seatrial.system.records import Folder, Process
 from seatrial.system.typed_path import as_typed
 
 #: Moves the folder, e.g. for tests or for machines that share no /var/lock.
 FOLDER_VARIABLE = "SEATRIAL_LEASES"
 
-#: Every user may put a file into the folder. What it says becomes part of paths and sentences.
+#: Every user may put a file into the folder. Its content becomes part of paths and sentences.
 _MOST_BYTES = 64 * 1024
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+_CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 #: Ten tenths are one.
 _ROUNDING = 1e-6
-_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 
 
 class Lease(BaseModel):
     """One GPU held by one run.
 
     Attributes:
-        launcher: the CLI that took it; it counts while handle is None.
-        handle: the started run.
-        share: of the GPU; 1 of a run that has it for itself.
-        backend, engine, record: where to ask for a run whose launcher died before it could say.
+        launcher: the command line that took it; it counts while handle is None.
+        handle: the started run. share: of the GPU.
+        backend, engine, record: where to look for a run whose launcher died before it wrote the handle.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     gpu_uuid: str = Field(pattern=_NAME)
     run_id: str = Field(pattern=_NAME)
-    launcher: LaunchingProcess
+    launcher: Process
     share: float = Field(default=1.0, gt=0, le=1)
     handle: Handle | None = None
     backend: str | None = None
     engine: EngineAddress | None = None
     record: str | None = None
+
+    @property
+    def name(self) -> str:
+        # With the run in it: a void lease of another user, which the sticky bit protects, is never in the way.
+        return f"{self.gpu_uuid}--{self.run_id}.json"
 
 
 def default_folder(host: Host) -> Path:
@@ -69,7 +74,7 @@ class Leases:
     """The lease folder.
 
     Args:
-        is_live: tells whether the run behind a handle still runs.
+        is_live: whether the run behind a handle still runs.
         find: the handle of a lease's run that was started without one, or None. Raises EngineUnavailableError.
     """
 
@@ -80,58 +85,43 @@ class Leases:
         find: Callable[[Lease], Handle | None] = lambda lease: None,
     ) -> None:
         self.folder = folder
+        self._records = Folder(folder, mode=0o644, shared=True)
         self._is_live, self._find = is_live, find
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Choose and take under one lock, so that nobody chooses in between."""
-        self._make_folder()
-        # Reading is enough to lock it. Opened with O_CREAT, another user's file would be refused even so: the kernel's
-        # fs.protected_regular guards sticky folders (sysctl/fs, "protected_regular").
-        lock = self.folder / ".lock"
-        with contextlib.suppress(FileExistsError):
-            made = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-            os.fchmod(made, 0o644)  # whatever the umask: others must be able to read it
-            os.close(made)
-        try:
-            file = open_regular(lock)
-        except (FileNotFoundError, UntrustedPathError) as error:
-            raise self._odd(lock) from error
-        with file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        """Choose and take under one lock, so that nobody chooses in between. Raises UntrustedPathError."""
+        with contextlib.ExitStack() as stack:
+            try:
+                self._make_folder()
+                stack.enter_context(self._records.lock(".lock"))
+            except (OSError, DiskError, UntrustedPathError) as error:
+                raise UntrustedPathError(
+                    f"{self.folder} was not created by seatrial",
+                    cause="Any user of this machine can create a file there",
+                    run=f"ls -la {as_typed(self.folder)}; export {FOLDER_VARIABLE}=/a/folder/of/yours",
+                ) from error
             yield
 
     def _make_folder(self) -> None:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError as error:
-            raise self._odd(self.folder) from error
+        self.folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             with contextlib.suppress(PermissionError):  # its owner did so
                 os.fchmod(descriptor, 0o1777)  # every user leases here; nobody can remove another's
         finally:
             os.close(descriptor)
 
-    def _odd(self, path: Path) -> UntrustedPathError:
-        """Somebody else was here first, and has put something in the place of our folder or its lock."""
-        return UntrustedPathError(
-            f"{path} was not created by seatrial",
-            cause="Any user of this machine can create a file there",
-            run=f"ls -la {as_typed(self.folder)}; export {FOLDER_VARIABLE}=/a/folder/of/yours",
-        )
-
     def current(self, beside: float = 1.0) -> dict[str, str]:
-        """GPU UUID → ID of a run that holds it, for the leases that are not void.
+        """Return GPU UUID → ID of a run that holds it, for the leases that are not void.
 
         Args:
-            beside: GPUs that have so much left, with what is held summed up, are not in it.
+            beside: leave out GPUs that have so much left, with all shares summed up.
         """
         held: dict[str, str] = {}
         sums: dict[str, float] = {}
-        for path in sorted(self.folder.glob("*.json")):
-            lease = _read(path)
-            if lease is not None and self._holds(lease):
+        for lease in self._read("*.json"):
+            if self._holds(lease):
                 held[lease.gpu_uuid] = lease.run_id
                 sums[lease.gpu_uuid] = sums.get(lease.gpu_uuid, 0.0) + lease.share
         return {uuid: run_id for uuid, run_id in held.items() if sums[uuid] + beside > 1 + _ROUNDING}
@@ -151,37 +141,38 @@ class Leases:
             lease = Lease(
                 gpu_uuid=uuid,
                 run_id=run_id,
-                launcher=LaunchingProcess.this_process(),
+                launcher=Process.this(),
                 share=share or 1.0,
                 backend=backend,
                 engine=engine,
                 record=None if record is None else str(record),
             )
-            write_atomically(self._path(lease), lease.model_dump_json().encode())
+            self._records.write(lease.name, lease)
 
     def bind(self, run_id: str, handle: Handle) -> None:
-        """The run has started: from now on its leases live as long as it does."""
-        for lease in self._of(run_id):
-            write_atomically(self._path(lease), lease.model_copy(update={"handle": handle}).model_dump_json().encode())
+        """Let the leases of a run that has started live as long as it does."""
+        self._change(run_id, handle=handle)
 
-    def hand_over(self, run_id: str, launcher: LaunchingProcess) -> None:
-        """Another process starts the run: until it has a handle, that one stands for it."""
-        for lease in self._of(run_id):
-            changed = lease.model_copy(update={"launcher": launcher})
-            write_atomically(self._path(lease), changed.model_dump_json().encode())
+    def hand_over(self, run_id: str, launcher: Process) -> None:
+        """Let another process start the run."""
+        self._change(run_id, launcher=launcher)
 
     def release(self, run_id: str) -> None:
         """Give back what a run holds. Leases of others stay."""
         for lease in self._of(run_id):
-            self._path(lease).unlink(missing_ok=True)
+            self._records.remove(lease.name)
 
-    def _path(self, lease: Lease) -> Path:
-        # The run is in the name: a void lease of another user, which the sticky bit protects, is never in the way.
-        return self.folder / f"{lease.gpu_uuid}--{lease.run_id}.json"
+    def _change(self, run_id: str, **changes: Any) -> None:
+        for lease in self._of(run_id):
+            self._records.write(lease.name, lease.model_copy(update=changes))
 
     def _of(self, run_id: str) -> list[Lease]:
-        found = (_read(path) for path in self.folder.glob(f"*--{run_id}.json"))
-        return [lease for lease in found if lease is not None and lease.run_id == run_id]
+        return [lease for lease in self._read(f"*--{run_id}.json") if lease.run_id == run_id]
+
+    def _read(self, pattern: str) -> Iterator[Lease]:
+        for name in self._records.names(pattern):
+            if (lease := self._records.read(name, Lease, max_bytes=_MOST_BYTES)) is not None:
+                yield lease
 
     def _holds(self, lease: Lease) -> bool:
         if lease.handle is not None:
@@ -191,12 +182,74 @@ class Leases:
         try:
             found = self._find(lease)
         except EngineUnavailableError:
-            return True  # as of a handle: nobody knows that it has ended
+            return True  # as with a handle: nobody knows that it has ended
         return found is not None and self._is_live(found)
 
 
-def _read(path: Path) -> Lease | None:
+# ----------------------------------------------------------------------------------------- whether a run is alive
+
+
+def backend_of(handle: Handle, host: Host) -> Backend:
+    """Return the backend of a started run, on the engine where it was started."""
+    return table.backend(handle.backend, host, handle.engine)
+
+
+def state_of(handle: Handle, host: Host) -> State:
+    """Return the answer of the run's own engine. Raises EngineUnavailableError."""
+    return backend_of(handle, host).state(handle)
+
+
+def leases(host: Host) -> Leases:
+    """Return the leases of this machine. Every user writes there, so nothing is done for a lease but look."""
+    own_records = host.state_folder / "projects"
+
+    def is_live(handle: Handle) -> bool:
+        traits = table.traits(handle.backend)
+        if traits is None or not traits.on_this_host:
+            return False
+        if not traits.isolates:
+            started = handle.started or ""
+            is_number = handle.id.isdigit() and started.isdigit()
+            return is_number and Process(int(handle.id), int(started)).is_alive()
+        if not _CONTAINER_ID.fullmatch(handle.id):
+            return False
+        if handle.engine is not None and not _is_own_engine(handle.engine):
+            return True
+        try:
+            return state_of(handle, host).is_live
+        except EngineUnavailableError:
+            return True  # an engine that does not answer may still run it: a GPU is not given away on a guess
+
+    def find(lease: Lease) -> Handle | None:
+        """Find a run whose launcher was killed between the engine's start and its own note.
+
+        Only this user's own runs are looked for: one that was made and never started is removed on the way.
+        """
+        record = Path(lease.record or "/")
+        traits = None if lease.backend is None else table.traits(lease.backend)
+        if lease.backend is None or traits is None or not traits.on_this_host:
+            return None
+        is_own = record.is_relative_to(own_records) and record.name == lease.run_id and ".." not in record.parts
+        if not is_own or not record.is_dir():
+            return None
+        if traits.isolates and lease.engine is not None and not _is_own_engine(lease.engine):
+            raise EngineUnavailableError(f"Engine at {lease.engine.endpoint} is not used for a lease")
+        try:
+            return table.backend(lease.backend, host, lease.engine).find(lease.run_id, record)
+        except EngineUnavailableError:
+            raise
+        except (SeatrialError, OSError):
+            return None
+
+    return Leases(default_folder(host), is_live, find)
+
+
+def _is_own_engine(engine: EngineAddress) -> bool:
+    """Return whether it is a Podman store, or a socket of this user's or root's: anybody can write a lease."""
+    scheme, _, path = engine.endpoint.partition("://")
+    if not path:
+        return scheme.startswith("/")
     try:
-        return Lease.model_validate_json(read_regular(path, most_bytes=_MOST_BYTES))
-    except (OSError, UntrustedPathError, ValidationError):
-        return None
+        return scheme == "unix" and Path(path).stat().st_uid in (0, os.getuid())
+    except OSError:
+        return False

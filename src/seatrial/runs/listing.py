@@ -63,7 +63,7 @@ def line_of(run: Run, host: Host) -> Line:
         return _unrecorded(run)
     try:
         if (summary := run.summary()) is None:
-            from seatrial.runs.finalise import finalise  # most have ended, and need none of its models
+            from seatrial.runs.finish import finalise  # most have ended, and need none of its models
 
             finalise(run, host)
             summary = run.summary()
@@ -116,7 +116,7 @@ def line_of(run: Run, host: Host) -> Line:
 def _waiting(handle: Handle, host: Host) -> str | None:
     """What a cluster lets a run wait for. Elsewhere nothing waits."""
     from seatrial.backends import table  # with the plan's models, which a list of ended runs needs not
-    from seatrial.runs.liveness import state_of
+    from seatrial.runs.leases import state_of
 
     if not table.is_elsewhere(handle.backend):
         return None

@@ -1,6 +1,6 @@
-"""Run: one run's record, and its place in the project.
+"""Run: one run's record, and its folder in the project.
 
-A run is two folders. Its **record**, in the user's state folder, is the host's alone and its whole state:
+Its **record**, in the user's state folder, is the host's alone and the run's whole state:
 
     plan.json       the Plan, written before anything starts; agent.json: the agent's part, which it reads
     handle.json     how to find the process or container again
@@ -9,20 +9,17 @@ A run is two folders. Its **record**, in the user's state folder, is the host's 
     receipt.json, receipt.md, receipt.html, summary.json     once it has ended
 
 Its **place**, ``.seatrial/runs/<id>`` in the project, holds what the container writes (``outputs``, ``home``) and, for
-people, copies of the receipt and links to the logs. Nothing in it is believed (docs/decisions.md, 0019).
+people, copies of the receipt and links to the logs. Nothing in it is believed.
 
-Runs of before 0019 have no record: their folder in the project is shown as it is, and nothing more.
+Earlier versions kept no record: a run of theirs is shown from its folder in the project, and nothing more.
 The models of a plan are imported where one is read or written: listing ended runs needs none.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,23 +29,21 @@ from seatrial.errors import SeatrialError, UntrustedPathError, UsageError
 from seatrial.events import Event, EvidenceLog
 from seatrial.input_frames import PIPE
 from seatrial.system import nofollow
-from seatrial.system.files import write_atomically
-from seatrial.system.without_login import without_login
+from seatrial.system.records import Folder, Process
+from seatrial.system.text import without_login
 
 if TYPE_CHECKING:
     from seatrial.backends.base import Handle
     from seatrial.job.plan import Plan
-    from seatrial.runs.launching_process import LaunchingProcess
 
-#: In a project: what its containers write, and what people look at.
+#: In a project: the folder of what its containers write, and of what people look at.
 PLACE_FOLDER = (".seatrial", "runs")
 
 #: Receipts that people look at in the project; the record has them first.
 COPIED = ("receipt.html", "receipt.md", "receipt.json")
 
-#: Largest plan that is read; the text of a ConfigMap's script and of a Dockerfile stand in it.
+#: A plan holds the texts of a ConfigMap's script and of a Dockerfile.
 _MOST_PLAN_BYTES = 32 << 20
-_MOST_RECORD_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -58,12 +53,16 @@ class Run:
     Attributes:
         folder: its record; of a run without one, its folder in the project.
         place: its folder in the project.
-        recorded: the record is this machine's own. Without one the run can be looked at, and nothing else.
+        recorded: False for runs without a host-side record; those are read-only.
     """
 
     folder: Path
     place: Path
     recorded: bool = True
+
+    @property
+    def records(self) -> Folder:
+        return Folder(self.folder)
 
     @property
     def id(self) -> str:
@@ -74,20 +73,20 @@ class Run:
         return self.folder / "events.jsonl"
 
     def events(self) -> tuple[list[dict[str, Any]], int]:
-        """(events so far, lines that were none). Raises OSError."""
+        """Return (events so far, lines that were none). Raises OSError."""
         return events.read(str(self.events_path))
 
     def has(self, kind: type[Event]) -> bool:
-        """Whether an event of this kind has been written."""
+        """Return whether an event of this kind has been written."""
         return any(events.of_type(self.events()[0], kind))
 
     def record(self, event: Event) -> None:
-        """Write down what the host saw or did. Raises OSError."""
+        """Write an event of the host. Raises OSError."""
         with EvidenceLog(str(self.events_path), "host") as log:
             log.write(event)
 
     def started_at(self) -> float | None:
-        """When its process or container was started, as Unix time; before that its image is made."""
+        """Return when its process or container was started, as Unix time; before that its image is made."""
         try:
             return (self.folder / "handle.json").lstat().st_mtime
         except OSError:
@@ -95,12 +94,12 @@ class Run:
 
     @property
     def input(self) -> Path:
-        """The named pipe of what its caller types, while somebody does."""
+        """The named pipe of its caller's input, while there is any."""
         return self.folder / PIPE
 
     @property
     def outputs(self) -> Path:
-        """What the target writes."""
+        """The folder that the target writes."""
         return self.place / "outputs"
 
     @property
@@ -108,14 +107,14 @@ class Run:
         return (self.outputs if self.recorded else self.place) / "checkpoints"
 
     def plan(self) -> Plan:
-        """The plan it was started with. Raises SeatrialError when plan.json is missing or of another version."""
+        """Read the plan it was started with. Raises SeatrialError when plan.json is missing or of another version."""
         from pydantic import ValidationError
 
         from seatrial.job.plan import Plan
 
         path = self.folder / "plan.json"
         try:
-            return Plan.model_validate_json(nofollow.read_regular(path, most_bytes=_MOST_PLAN_BYTES), strict=False)
+            return Plan.model_validate_json(self.records.load("plan.json", max_bytes=_MOST_PLAN_BYTES), strict=False)
         except FileNotFoundError:
             raise SeatrialError(
                 f"Run {self.id} has no plan.json: it was never started",
@@ -130,7 +129,7 @@ class Run:
             ) from error
 
     def trusted_plan(self) -> Plan:
-        """The plan, to act on. Raises UsageError for a run without a record of this machine's."""
+        """Read the plan, to act on. Raises UsageError for a run without a record of this machine's."""
         if not self.recorded:
             raise UsageError(
                 f"Run {self.id} predates seatrial's own records: it can be shown but not controlled",
@@ -140,46 +139,33 @@ class Run:
         return self.plan()
 
     def handle(self) -> Handle | None:
-        """How to find it in its backend, or None before it started. One that cannot be read counts as none."""
-        from pydantic import ValidationError
-
+        """Read how to find it in its backend; None before it started, and if it cannot be read."""
         from seatrial.backends.base import Handle
 
-        if not self.recorded:
-            return None
-        try:
-            return Handle.model_validate_json(self._read("handle.json"))
-        except (FileNotFoundError, ValidationError):
-            return None
+        return self.records.read("handle.json", Handle) if self.recorded else None
 
     def is_starting(self) -> bool:
-        """It has not started, and the process that should start it lives."""
-        from pydantic import ValidationError
-
-        from seatrial.runs.launching_process import LaunchingProcess
-
+        """Return whether it has not started, and the process that should start it lives."""
         if not self.recorded or self.handle() is not None:
             return False
-        try:
-            return LaunchingProcess.model_validate_json(self._read("launcher.json")).is_alive()
-        except (FileNotFoundError, ValidationError):
-            return False
+        launcher = self.records.read("launcher.json", Process.from_json)
+        return launcher is not None and launcher.is_alive()
 
-    def hand_over(self, launcher: LaunchingProcess) -> None:
-        """Another process starts it: while that lives, the run is about to start."""
-        write_atomically(self.folder / "launcher.json", launcher.model_dump_json().encode(), mode=0o600)
+    def hand_over(self, launcher: Process) -> None:
+        """Let another process start it: while that lives, the run is about to start."""
+        self.records.write("launcher.json", launcher)
 
     def give_up(self) -> None:
-        """It will not be started: its launcher no longer stands for it."""
-        (self.folder / "launcher.json").unlink(missing_ok=True)
+        """Record that it will not be started."""
+        self.records.remove("launcher.json")
 
     @property
     def given_up(self) -> bool:
-        """Its launcher could not start it, and said so."""
-        return not (self.folder / "launcher.json").exists()
+        """True if its launcher could not start it."""
+        return not self.records.has("launcher.json")
 
     def save_plan(self, plan: Plan) -> None:
-        """Write plan.json, and agent.json, which is all that the container sees of it.
+        """Write plan.json, and agent.json, the part that the container sees.
 
         Logins in the URLs of package sources stay out of both.
         """
@@ -189,35 +175,27 @@ class Run:
         if public:
             image = image.model_copy(update=public)
             plan = plan.model_copy(update={"job": plan.job.model_copy(update={"image": image})})
-        write_atomically(self.folder / "plan.json", plan.model_dump_json(indent=1).encode(), mode=0o600)
-        agents = plan.model_dump_json(include={"agent", "injection"}).encode()
-        write_atomically(self.folder / "agent.json", agents, mode=0o600)
+        self.records.write("plan.json", plan.model_dump_json(indent=1))
+        self.records.write("agent.json", plan.model_dump_json(include={"agent", "injection"}))
 
     def save_handle(self, handle: Handle) -> None:
-        write_atomically(self.folder / "handle.json", handle.model_dump_json().encode(), mode=0o600)
+        self.records.write("handle.json", handle)
 
     def summary(self) -> dict[str, Any] | None:
-        """A few keys for listings, or None while it has not been finalised."""
-        try:
-            loaded = json.loads(self._read("summary.json"))
-        except (FileNotFoundError, UntrustedPathError, ValueError, RecursionError):
-            return None
-        return loaded if isinstance(loaded, dict) else None
+        """Read a few keys for listings; None while it has not been finalised."""
+        return self.records.read("summary.json", _table)
 
     @property
     def ended(self) -> bool:
-        """Whether it has been finalised; told faster than by reading the summary."""
+        """True if it has been finalised; faster than reading the summary."""
         return not self.recorded or (self.folder / "summary.json").exists()
 
-    @contextmanager
-    def lock(self, name: str) -> Iterator[None]:
+    def lock(self, name: str) -> AbstractContextManager[None]:
         """Hold an exclusive lock of this run, so that two processes do not finalise it at once."""
-        with (self.folder / f".{name}.lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+        return self.records.lock(f".{name}.lock")
 
     def show_receipt(self) -> None:
-        """Copy the receipt into the project, for people. The copy is nobody's proof, so failing costs nothing."""
+        """Copy the receipt into the project, for people. The copy proves nothing, so failing costs nothing."""
         project = self.place.parents[len(PLACE_FOLDER)]
         with (
             contextlib.suppress(OSError, SeatrialError),
@@ -231,14 +209,17 @@ class Run:
                 with os.fdopen(os.open(name, flags, 0o644, dir_fd=descriptor), "wb") as file:
                     file.write(data)
 
-    def _read(self, name: str) -> bytes:
-        return nofollow.read_regular(self.folder / name, most_bytes=_MOST_RECORD_BYTES)
+
+def _table(data: Any) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise TypeError(data)
+    return data
 
 
 def run_name(run: Run) -> str | None:
-    """The name it was given, or None."""
+    """Read the name it was given; None if it has none."""
     try:
-        text = nofollow.read_regular(run.folder / "name", most_bytes=4096).decode("utf-8", "replace")
+        text = run.records.load("name", max_bytes=4096).decode("utf-8", "replace")
     except (FileNotFoundError, UntrustedPathError):
         return None
     return "".join(character for character in text if character.isprintable()).strip() or None

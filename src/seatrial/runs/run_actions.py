@@ -12,9 +12,9 @@ from seatrial.backends.base import Backend, Freed, Handle
 from seatrial.errors import EngineUnavailableError, SeatrialError, UsageError
 from seatrial.events import follow_chain
 from seatrial.images.plan import slug
-from seatrial.runs.adopt import handle_of
+from seatrial.runs.finish import handle_of
 from seatrial.runs.following.watch import request_stop
-from seatrial.runs.liveness import backend_of, leases, state_of
+from seatrial.runs.leases import backend_of, leases, state_of
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def stop(run: Run, host: Host, *, kill: bool = False) -> Receipt:
     """End a live run, cleanly or at once, and make its receipt. Raises UsageError when it has already ended."""
-    from seatrial.runs.finalise import finalise  # all that judges a run, of no use before it has started
+    from seatrial.runs.finish import finalise  # all that judges a run, of no use before it has started
 
     backend, handle = _live(run, host)
     if kill:

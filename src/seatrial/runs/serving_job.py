@@ -18,10 +18,10 @@ from urllib.parse import urlsplit
 from seatrial.errors import DataError, SeatrialError, UsageError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import DataMount, Job, Target
-from seatrial.job.serving import TOKEN, Serving, Weights
+from seatrial.job.tables import TOKEN, Serving, Weights
+from seatrial.runs.models import TrainedModel
 from seatrial.runs.run import Run, run_name
 from seatrial.runs.store import RunStore
-from seatrial.runs.trained_model import TrainedModel
 from seatrial.system.address import is_loopback
 from seatrial.system.typed_path import as_typed, from_here
 

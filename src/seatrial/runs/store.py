@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 import secrets
@@ -18,32 +17,32 @@ from types import MappingProxyType
 from seatrial.errors import DiskError, NameInUseError, RunNotFoundError, SeatrialError, UsageError
 from seatrial.runs.run import PLACE_FOLDER, Run, run_name
 from seatrial.system import nofollow
-from seatrial.system.files import write_atomically
 from seatrial.system.host import Host
-from seatrial.system.near import nearest
+from seatrial.system.records import Folder, Process
+from seatrial.system.text import nearest
 from seatrial.system.typed_path import as_typed, from_here
 
-#: What stays with the record, with a link to it in the project.
+#: Files of the record that the project links to.
 LINKED = ("stdout.log", "stderr.log", "events.jsonl")
 
 #: No letters that look like digits, no vowels that make words.
 _ID_ALPHABET = "bcdfghjkmnpqrstvwxz23456789"
 
-#: Letters of an ID that tell when its run began.
+#: Letters of an ID that hold the time when its run began.
 _STAMP = len("20261120-231501")
 
-#: What a run ID looks like: a folder of another name is no run.
+#: A run ID: a folder of another name is no run.
 _ID = re.compile(r"\d{8}-\d{6}-[0-9a-z]+")
 
 
 def new_run_id(now: float | None = None) -> str:
-    """A sortable ID: local start time and four random characters, e.g. ``20261120-231501-k3f9``."""
+    """Make a sortable ID: local start time and four random characters, e.g. ``20261120-231501-k3f9``."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
     return f"{stamp}-{''.join(secrets.choice(_ID_ALPHABET) for _ in range(4))}"
 
 
 def _planned(run: Run, in_second: Mapping[str, int]) -> float:
-    """When the plan of one of several runs of a second was written; 0 of one that is alone in its own."""
+    """Return when the plan of one of several runs of a second was written; 0 for the only one of its second."""
     if in_second[run.id[:_STAMP]] < 2:
         return 0.0
     try:
@@ -53,11 +52,7 @@ def _planned(run: Run, in_second: Mapping[str, int]) -> float:
 
 
 class RunStore:
-    """The runs of one project.
-
-    Args:
-        environ: where the state folder is told; default: this process's.
-    """
+    """The runs of one project."""
 
     def __init__(self, project: Path, host: Host | None = None) -> None:
         self.project = Path(os.path.realpath(project))
@@ -67,11 +62,11 @@ class RunStore:
         self.places = self.project.joinpath(*PLACE_FOLDER)
 
     def run(self, run_id: str) -> Run:
-        """The run of this ID, there or not."""
+        """Return the run of this ID, whether or not it exists."""
         return Run(self.root / run_id, self.places / run_id)
 
     def create(self, run_id: str, name: str | None) -> Run:
-        """Make the record and the place, whole or not at all.
+        """Make the record and the place, both or neither.
 
         Raises:
             NameInUseError: a run that is not finalised has the name.
@@ -83,20 +78,15 @@ class RunStore:
                 f'The name "{name}" belongs to run {other.id}, which has not ended',
                 run=f"seatrial runs stop {name}   # or choose another --name",
             )
-        from seatrial.runs.launching_process import LaunchingProcess
-
         run = self.run(run_id)
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not (self.record / "project.json").exists():
-                about = json.dumps({"project": os.fsdecode(os.fsencode(self.project))}).encode()
-                write_atomically(self.record / "project.json", about, mode=0o600)
+                Folder(self.record).write("project.json", {"project": str(self.project)})
             run.folder.mkdir(mode=0o700)
-            write_atomically(
-                run.folder / "launcher.json", LaunchingProcess.this_process().model_dump_json().encode(), 0o600
-            )
+            run.hand_over(Process.this())
             if name is not None:
-                write_atomically(run.folder / "name", name.encode("utf-8", "surrogateescape"), mode=0o600)
+                run.records.write("name", name)
             self._make_place(run)
         except (OSError, SeatrialError) as error:
             if not isinstance(error, FileExistsError):
@@ -125,28 +115,28 @@ class RunStore:
                 os.symlink(run.folder / name, name, dir_fd=descriptor)
 
     def let_any_user_write(self, run: Run) -> None:
-        """For a container whose user is not the caller: its outputs are open, in a place that is closed to others."""
+        """Open the outputs to a container whose user is not the caller, in a place that is closed to others."""
         place = (*PLACE_FOLDER, run.id)
         for inner, mode in (((), 0o700), (("outputs",), 0o777), (("outputs", "checkpoints"), 0o777)):
             with nofollow.folder(self.project, *place, *inner) as descriptor:
                 os.fchmod(descriptor, mode)
 
     def ids(self) -> dict[str, bool]:
-        """Of every run, in no order: ID → whether this machine has its record."""
+        """Return the ID of every run, in no order → whether this machine has its record."""
         recorded = dict.fromkeys(_folders(self.root), True)
         old = (name for name in _folders(self.places) if name not in recorded)
         return {**{name: False for name in old if os.path.lexists(self.places / name / "plan.json")}, **recorded}
 
     def known(self, run_id: str, *, recorded: bool) -> Run:
-        """A run that ``ids`` names."""
+        """Return a run that ``ids`` names."""
         return self.run(run_id) if recorded else Run(self.places / run_id, self.places / run_id, recorded=False)
 
     def all(self) -> list[Run]:
-        """Every run, oldest first; those without a record as well. IDs sort by the second, plans tell within it."""
+        """Return every run, oldest first, also those without a record. Plans order the runs of one second."""
         return self._in_order(self.ids())
 
     def newest(self, count: int) -> list[Run]:
-        """The newest of those with a record, newest first. Only these are looked into: there may be thousands."""
+        """Return the newest runs with a record, newest first. Only these are read: there may be thousands."""
         recorded = sorted((name for name, recorded in self.ids().items() if recorded), reverse=True)
         return self._in_order(dict.fromkeys(recorded[:count], True))[::-1]
 
@@ -156,7 +146,7 @@ class RunStore:
         return sorted(runs, key=lambda run: (run.id[:_STAMP], _planned(run, in_second), run.id))
 
     def find(self, reference: str, *, also: Mapping[str, str] = MappingProxyType({})) -> Run:
-        """The run of this ID, unique ID prefix or suffix, or name (the newest of that name).
+        """Find the run of this ID, unique ID prefix or suffix, or name (the newest of that name).
 
         ``last`` is the newest run. Raises RunNotFoundError.
 
@@ -166,12 +156,9 @@ class RunStore:
         runs = sorted(self.all() if reference else [], key=lambda run: run.recorded)  # a planted folder comes after all
         if reference == "last" and runs:
             return runs[-1]
-        for run in reversed(runs):
-            if reference in (run.id, run_name(run)):
-                return run
-        for run in runs:
-            if run.id == also.get(reference):
-                return run
+        exact = [run for run in reversed(runs) if reference in (run.id, run_name(run))]
+        if exact := exact or [run for run in runs if run.id == also.get(reference)]:
+            return exact[0]
         partial = [run for run in runs if run.id.startswith(reference) or run.id.endswith(f"-{reference}")]
         if len(partial) == 1:
             return partial[0]
@@ -183,20 +170,15 @@ class RunStore:
         where = "in this project" if self.project == Path.cwd() else f"of {from_here(self.project)}"
         if reference == "last":
             raise RunNotFoundError(f"There are no runs {where} yet", run="seatrial run digits")
-        near = nearest(reference, [*(name for run in runs if (name := run_name(run))), *also])
-        meant = f"; did you mean {near}?" if near else ""
-        raise RunNotFoundError(
-            f'No run "{reference}" {where}{meant}',
-            run="seatrial runs ls",
-            instead=(reference, near) if near else None,
-        )
+        close = nearest(reference, [*(name for run in runs if (name := run_name(run))), *also])
+        hint = f"; did you mean {close}?" if close else ""
+        instead = (reference, close) if close else None
+        raise RunNotFoundError(f'No run "{reference}" {where}{hint}', run="seatrial runs ls", instead=instead)
 
     def remove(self, run: Run) -> None:
-        """Delete a run's place and record: what this store has made, and never what a link in it leads to.
+        """Delete a run's place and record, and never the targets of links in them.
 
-        Raises:
-            UsageError: the run has no record, so nobody can say that the folder is a run's.
-            DiskError: something in it cannot be deleted.
+        Raises UsageError: the run has no record, so its folder may be anybody's. DiskError.
         """
         if not run.recorded or run.folder.parent != self.root or not _ID.fullmatch(run.id):
             raise UsageError(
@@ -215,30 +197,28 @@ class RunStore:
             ) from error
 
     def newest_of(self, name: str) -> Run | None:
-        """The run that is found by this name, if there is one."""
+        """Return the run that is found by this name, if there is one."""
         return next((run for run in reversed(self.all()) if run.recorded and run_name(run) == name), None)
 
     def unfinalised(self, name: str) -> Run | None:
-        """The newest run of this name without a summary: it lives, or nobody has finalised it since it ended."""
-        for run in reversed(self.all()):
-            if run.recorded and run_name(run) == name and run.summary() is None:
-                return run
-        return None
+        """Return the newest run of this name without a summary: it lives, or nobody has finalised it."""
+        named = (run for run in reversed(self.all()) if run.recorded and run_name(run) == name)
+        return next((run for run in named if run.summary() is None), None)
 
 
 def is_run_id(text: str) -> bool:
-    """Whether it has the form of an ID, and so is no path."""
+    """Return whether it has the form of an ID, and so is no path."""
     return _ID.fullmatch(text) is not None
 
 
 def project_key(project: Path) -> str:
-    """The name of a project's folder among the records: readable, and one for each path."""
+    """Name a project's folder among the records: readable, and one for each path."""
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", project.name)[:40].strip(".-") or "project"
     return f"{readable}-{hashlib.sha256(os.fsencode(project)).hexdigest()[:16]}"
 
 
 def _folders(root: Path) -> list[str]:
-    """Names of runs' folders. A root that is a link is not followed, and none counts as empty."""
+    """List the names of runs' folders; none if the root is a link or missing."""
     try:
         if root.is_symlink() or root.parent.is_symlink():
             return []
@@ -255,7 +235,7 @@ _ENDS = ("seatrial.toml", ".git")
 
 
 def store_of(project: Path | None, host: Host | None = None) -> RunStore:
-    """The store of the folder that ``--project`` names, of just that one; of the nearest where it names none.
+    """Return the store of the folder that ``--project`` names, else the nearest.
 
     Raises UsageError: there is no such folder, and no runs are known of one that was there.
     """
@@ -269,7 +249,7 @@ def store_of(project: Path | None, host: Host | None = None) -> RunStore:
 
 
 def nearest_store(folder: Path, host: Host | None = None) -> RunStore:
-    """Of the folder itself or the nearest around it that has runs; of the folder itself where none has."""
+    """Return the store of the folder or the nearest above it that has runs; of the folder itself if none has."""
     here = RunStore(folder.absolute(), host)
     for around in (here.project, *here.project.parents):
         store = RunStore(around, host)

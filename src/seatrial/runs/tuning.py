@@ -9,7 +9,7 @@ from typing import Any
 
 from seatrial.errors import ConfigError, UsageError
 from seatrial.job.model import Job
-from seatrial.job.tuning import Changes, Tuning
+from seatrial.job.tables import Changes, Tuning
 from seatrial.planning.new_project import FILE
 from seatrial.system.files import write_atomically
 from seatrial.system.project_files import read_text

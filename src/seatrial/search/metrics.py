@@ -236,7 +236,7 @@ def unreported(objective: Objective, trial: Trial, last_line: str = "") -> Usage
 
 
 def _nearest(name: str, reported: list[str]) -> str:
-    from seatrial.system.near import nearest
+    from seatrial.system.text import nearest
 
     return (
         next((one for one in reported if name in one or one in name), None)

@@ -20,8 +20,8 @@ from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import Gpu
 from seatrial.planning.host import read_host
-from seatrial.runs.finalise import finalise
-from seatrial.runs.liveness import leases
+from seatrial.runs.finish import finalise
+from seatrial.runs.leases import leases
 from seatrial.runs.run import COPIED
 from seatrial.search.request import Objective
 from seatrial.search.runner import ending_as_read, follow_trial, leftover_processes, start_trial

@@ -26,7 +26,7 @@ from ray.tune.search import Searcher
 import seatrial
 from seatrial.errors import CapacityError, EngineError, EngineUnavailableError, SeatrialError, UsageError
 from seatrial.job.model import Job
-from seatrial.runs.finalise import finalise
+from seatrial.runs.finish import finalise
 from seatrial.runs.store import RunStore
 from seatrial.search.metrics import ending_of
 from seatrial.search.search import Search

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from seatrial.errors import UsageError
-from seatrial.job.sweep_table import SweepTable
+from seatrial.job.tables import SweepTable
 from seatrial.search.space import Space, from_table, parse_space
-from seatrial.system.shown import shown
+from seatrial.system.text import shown
 
 #: A grid of more is a search, which has better tools; --trials allows more.
 MAX_GRID = 200

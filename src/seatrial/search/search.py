@@ -31,7 +31,7 @@ from seatrial.search.trial import Ending, Trial
 from seatrial.system import nofollow
 from seatrial.system.files import make_folder
 from seatrial.system.host import Host
-from seatrial.system.near import nearest
+from seatrial.system.text import nearest
 
 Say = Callable[[str], None]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from seatrial.errors import UsageError
 from seatrial.job.model import Job
 from seatrial.job.reading.modules import find_module
-from seatrial.planning.defaults import FLAGS, PRECISIONS
+from seatrial.planning.options import PRECISIONS, RECIPE_FLAGS
 
 #: Libraries that make a flag of a name in the source → what joins that name's words in the flag.
 _FLAG_MAKERS = {
@@ -53,7 +53,7 @@ def way_in(job: Job, name: str) -> str:
     """
     variable = re.sub("[-.]", "_", name.upper())
     if job.target.kind == "recipe":
-        return FLAGS.get(variable, "--" + name.replace("_", "-"))
+        return RECIPE_FLAGS.get(variable, "--" + name.replace("_", "-"))
     source = _sources(job)
     if source is None:
         return variable

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from seatrial.errors import DiskError, UsageError
-from seatrial.runs.launching_process import LaunchingProcess
 from seatrial.search.request import Objective, parse_objective
 from seatrial.search.space import Settings, Space, as_text, as_value, distributions, parse_space
 from seatrial.search.trial import Ending, Report, Trial
+from seatrial.system.records import Process
 
 if TYPE_CHECKING:
     import optuna
@@ -462,14 +462,14 @@ def _is_lost(frozen: FrozenTrial) -> bool:
 
 def _this_owner() -> str:
     """Return PID, start time and host: whose trials these are."""
-    process = LaunchingProcess.this_process()
+    process = Process.this()
     return f"{process.pid}/{process.started_ticks}/{_this_host()}"
 
 
 def _has_gone(owner: str) -> bool:
     """Return whether that searcher of this machine has ended; another machine's processes cannot be looked up."""
     pid, ticks, host = owner.split("/", 2)
-    return host == _this_host() and not LaunchingProcess(pid=int(pid), started_ticks=int(ticks)).is_alive()
+    return host == _this_host() and not Process(pid=int(pid), started_ticks=int(ticks)).is_alive()
 
 
 @cache

@@ -1,7 +1,7 @@
 """python -m seatrial.serve --model SPEC [--name NAME] [--host H] [--port N] …
 
-Exit codes: 0 after SIGTERM, with everything answered that had come; 1 for a model that cannot be served, or one that is
-lost while it is served.
+Exit codes: 0 after SIGTERM, with every request that had come answered; 1 for a model that cannot be served, or one that
+is lost while it is served.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import os
 import sys
 from typing import NoReturn
 
-from seatrial.serve.errors import ServeError
 from seatrial.serve.options import TOKEN_VARIABLE, parse
-from seatrial.serve.program import Open, Program, open_on_device, started_s
+from seatrial.serve.supervisor import Open, Supervisor, open_on_device, process_start_s
+from seatrial.train.errors import TrainError
 
 
 def main(open_model: Open = open_on_device) -> int:
-    """The exit code."""
+    """Serve; return the exit code."""
     options = parse(sys.argv[1:], os.environ.pop(TOKEN_VARIABLE, None))
-    if isinstance(sys.stdout, io.TextIOWrapper):  # what a class of the user's prints is seen when it is printed
+    if isinstance(sys.stdout, io.TextIOWrapper):  # shows the output of a user's class at once
         sys.stdout.reconfigure(line_buffering=True)
     try:
-        return Program(options, started_s(), open_model).run()
-    except ServeError as error:
+        return Supervisor(options, process_start_s(), open_model).run()
+    except TrainError as error:
         print(f"seatrial serve: {error.message}", file=sys.stderr)
         if error.fix:
             print(f"  fix: {error.fix}", file=sys.stderr)
@@ -31,7 +31,7 @@ def main(open_model: Open = open_on_device) -> int:
 
 
 def end(code: int) -> NoReturn:
-    """Everything has been answered and told; to take torch down would cost half a second of CPU more."""
+    """Exit without taking torch down, which would cost half a second of CPU: every answer and report is written."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -1,7 +1,7 @@
-"""Connections of a front: a client that dawdles, or ten thousand of them, take nothing from the others.
+"""Limit the connections of a front: slow clients, or ten thousand of them, take nothing from the others.
 
 uvicorn has a time limit between requests and none for a request that never becomes whole, no limit on a request's head,
-and answers what is no HTTP in plain text.
+and answers invalid HTTP in plain text.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from seatrial.serve.counts import Counts
-from seatrial.serve.http.answers import CLOSE, Headers
+from seatrial.serve.counters import Counters
 
 #: A request's head must be here after so long, and all of it after so long, however the bytes trickle in.
 HEAD_S, BODY_S = 10.0, 30.0
@@ -30,19 +29,21 @@ _OTHER_FILES = 64
 #: Under this key a request's scope has its connection and uvicorn's own object for it.
 _OWN = "seatrial.connection"
 
-_OTHER = 2  # counts.KINDS
+_OTHER = 2  # counters.KINDS
+_CLOSE = (b"connection", b"close")
+Headers = list[tuple[bytes, bytes]]
 
 
 class Limited(HttpToolsProtocol):
-    """One connection. ``protocol`` makes a class of it for each server.
+    """A connection. ``protocol`` makes a class of it for each server.
 
     Attributes:
-        counts: of the server. most: connections that it holds at a time.
+        counters: of the server. most: connections that it holds at a time.
         head_s, body_s: patience with a request, see above.
         on_lost: called when the client leaves.
     """
 
-    counts: ClassVar[Counts]
+    counters: ClassVar[Counters]
     most: ClassVar[int]
     head_s: ClassVar[float]
     body_s: ClassVar[float]
@@ -53,14 +54,14 @@ class Limited(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.counts.connected(1)
+        self.counters.connected(1)
         if len(self.connections) > self.most:
             self._refuse(503, "Too many connections: try again in a second.")
         else:
             self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.counts.connected(-1)
+        self.counters.connected(-1)
         self._forget()
         if self.on_lost is not None:
             self.on_lost()
@@ -80,22 +81,22 @@ class Limited(HttpToolsProtocol):
 
     @property
     def unanswered(self) -> bool:
-        """A request that has come whole has no answer yet."""
+        """Return True if a whole request has no answer yet."""
         return not self._in_body and self.cycle is not None and not self.cycle.response_complete
 
     @property
     def half_sent(self) -> bool:
-        """A request has begun to come."""
+        """Return True if a part of a request has come."""
         return self._in_body or bool(self._head_bytes)
 
     @property
     def fresh(self) -> bool:
-        """No request has come yet, not even the beginning of one."""
+        """Return True if not even the beginning of a request has come."""
         return self.cycle is None and not self.half_sent
 
     @property
     def unread(self) -> bool:
-        """Bytes have come that nobody has looked at yet."""
+        """Return True if bytes have come that this loop has not read yet."""
         if self.transport.is_closing():
             return False
         waiting = bytearray(4)
@@ -103,13 +104,13 @@ class Limited(HttpToolsProtocol):
         return any(waiting)
 
     def answer(self, cycle: RequestResponseCycle, status: int, headers: Headers, body: bytes, *, close: bool) -> None:
-        """The whole answer to a request, in one write.
+        """Write the whole answer to a request at once.
 
-        By way of ASGI's ``send`` the head would be a write, and a packet, of its own, and each header be looked at.
+        With ASGI's ``send`` the head would be a write, and a packet, of its own, and each header would be checked.
         """
         if not cycle.keep_alive or close:
             cycle.keep_alive = False
-            headers = [*headers, CLOSE]
+            headers = [*headers, _CLOSE]
         parts = [STATUS_LINE[status]]
         for name, value in (*self.server_state.default_headers, *headers):
             parts += (name, b": ", value, b"\r\n")
@@ -135,8 +136,8 @@ class Limited(HttpToolsProtocol):
         self._refuse(400, "This is no HTTP request that can be read.")
 
     def _refuse(self, status: int, sentence: str) -> None:
-        """An answer outside of any application; the connection ends with it."""
-        self.counts.answered(_OTHER, status)
+        """Answer outside of the application, and end the connection."""
+        self.counters.answered(_OTHER, status)
         if self.cycle is None or not self.cycle.response_started:
             body = json.dumps({"error": sentence}).encode()
             head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
@@ -147,7 +148,7 @@ class Limited(HttpToolsProtocol):
         return self._head_bytes == len(data) and b"\r\n\r\n" in data[:MOST_HEAD_BYTES]
 
     def _watch(self) -> None:
-        if self._deadline is None:  # one that runs is not put off by another byte
+        if self._deadline is None:  # another byte does not extend it
             patience_s = self.body_s if self._in_body else self.head_s
             self._deadline = self.loop.call_later(patience_s, self._give_up)
 
@@ -166,14 +167,14 @@ class Limited(HttpToolsProtocol):
             self.transport.close()
 
 
-def protocol(counts: Counts, body_s: float = BODY_S, head_s: float = HEAD_S) -> type[Limited]:
-    """uvicorn's protocol with these limits, for one server."""
+def protocol(counters: Counters, body_s: float = BODY_S, head_s: float = HEAD_S) -> type[Limited]:
+    """Return uvicorn's protocol with these limits, for one server."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = max(8, min(MOST_CONNECTIONS, descriptors - _OTHER_FILES))
-    return type("Limited", (Limited,), {"counts": counts, "most": most, "body_s": body_s, "head_s": head_s})
+    return type("Limited", (Limited,), {"counters": counters, "most": most, "body_s": body_s, "head_s": head_s})
 
 
 def of(scope: Any) -> tuple[Any, RequestResponseCycle]:
-    """(a request's connection, one of those that ``protocol`` makes; what it is answered by)."""
+    """Return a request's connection, of the class that ``protocol`` made, and uvicorn's object for the request."""
     connection, cycle = scope[_OWN]
     return connection, cycle

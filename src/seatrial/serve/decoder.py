@@ -1,4 +1,4 @@
-"""The process that reads what takes long to read: files, and JSON too large for a front's loop.
+"""Read requests that take long to read in a process of their own: files, and JSON too large for a front's loop.
 
     python -m seatrial.serve.decoder DESCRIPTOR    (started by a front, with the first such request)
 
@@ -25,13 +25,11 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from seatrial.serve.errors import BadInputError
-from seatrial.serve.http import infer, predict
+from seatrial.serve.http.protocol import JSON_TYPES, Request, media_type, read
 from seatrial.serve.model_link import Refusal
 from seatrial.serve.options import Options
 from seatrial.serve.served_model import Reader
-from seatrial.serve.stop_signals import STOPPING
-
-Request = predict.Request | infer.Request
+from seatrial.serve.sockets import STOPPING
 
 #: JSON up to so many bytes is read in the loop: 0.5 ms for numbers with orjson, 2 ms without; texts are tokenised.
 _INLINE_BYTES = {"text": 4 * 1024}
@@ -47,14 +45,9 @@ _JOB = struct.Struct("<?II")
 _SIZE = struct.Struct("<Q")
 
 
-def read(reader: Reader, as_infer: bool, content_type: bytes, body: bytes, *, inline: bool = False) -> Request:
-    """Return the request's rows. Raises BadInputError; with ``inline`` HeavyError where a file must be decoded."""
-    return infer.read(reader, body) if as_infer else predict.read(reader, content_type, body, inline=inline)
-
-
 def is_light(reader: Reader, as_infer: bool, content_type: bytes, size: int) -> bool:
-    """Return whether a body of so many bytes may be read in the loop, as far as its head shows."""
-    json = as_infer or predict.media_type(content_type) in predict.JSON_TYPES
+    """Return True if a body of so many bytes may be read in the loop, judging by its head."""
+    json = as_infer or media_type(content_type) in JSON_TYPES
     return json and size <= _INLINE_BYTES.get(reader.description.kind, _INLINE_OTHER_BYTES)
 
 
@@ -105,7 +98,7 @@ class Decoder:
                 answer: Request | BadInputError | Refusal = pickle.loads(await received.readexactly(size))
             except (asyncio.IncompleteReadError, OSError):
                 return self._ended()
-            except asyncio.CancelledError:  # its time is over: what it would answer is nobody's
+            except asyncio.CancelledError:  # its time is over: nobody waits for its answer
                 self.close()
                 raise
         if isinstance(answer, BadInputError):

@@ -1,10 +1,12 @@
-"""What goes wrong while serving: with one request, with the model, with the GPU."""
+"""Errors of serving: of one request, of the model, and of the GPU."""
 
 from __future__ import annotations
 
+from seatrial.train.errors import TrainError
+
 
 class BadInputError(ValueError):
-    """A request that cannot be answered as it is; its text is the sentence that the client gets."""
+    """A request that cannot be answered as it is; the client gets the text."""
 
     status = 400
 
@@ -25,16 +27,11 @@ class HeavyError(BadInputError):
     """The request takes too long to read in a front's loop; never an answer to a client."""
 
 
-class ServeError(RuntimeError):
-    """The model cannot be served; ends the program with 1.
-
-    Attributes:
-        fix: what to do, or the command to run next.
-    """
+class ServeError(TrainError):
+    """The model cannot be served; ends the program with 1."""
 
     def __init__(self, message: str, fix: str | None = None) -> None:
-        super().__init__(message)
-        self.message, self.fix = message, fix
+        super().__init__(message, fix=fix)
 
 
 class DeviceLostError(RuntimeError):

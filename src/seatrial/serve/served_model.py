@@ -1,4 +1,4 @@
-"""What is served: a model as the server sees it, in the process that computes and in those that talk HTTP.
+"""Describe a served model: in the process that computes, and in those that speak HTTP.
 
 Shapes: a row is one example without a batch dimension, a tuple with an array for each of the model's inputs; an answer
 is the same for its outputs.
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+
+from seatrial.serve.errors import ServeError
 
 Row = tuple[np.ndarray, ...]
 Answer = tuple[np.ndarray, ...]
@@ -29,18 +31,24 @@ class TensorSpec:
     datatype: str
     shape: tuple[int, ...]
 
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Return True if a row's array of this shape can be the input."""
+        same = zip(self.shape, shape, strict=False)
+        return len(shape) == len(self.shape) and all(size in (-1, have) for size, have in same)
+
 
 @dataclass(frozen=True)
 class Description:
-    """What everybody may know of a model; it travels to the front processes.
+    """Public facts of a model; sent to the front processes.
 
     Attributes:
-        name: in addresses: /v2/models/NAME. kind: which page tries it, and what ``POST /predict`` takes.
-        labels: of the classes, in order; empty where the outputs are no classes.
+        name: in addresses: /v2/models/NAME. kind: ``image``, ``text`` or ``tensors``: the page that tries it, and what
+            ``POST /predict`` takes.
+        labels: of the classes, in order; empty where the outputs are not classes.
     """
 
     name: str
-    kind: str  # image, text, tensors
+    kind: str
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     labels: tuple[str, ...] = ()
@@ -49,30 +57,30 @@ class Description:
 class Reader(Protocol):
     """Requests to rows and answers to JSON, in a front process. Picklable; imports no torch.
 
-    Each method raises ``serve.errors.BadInputError`` with one sentence for what it cannot read.
+    Each method raises ``serve.errors.BadInputError`` with one sentence for a request that it cannot read.
     """
 
     description: Description
 
     def rows(self, body: Any) -> list[Row]:
-        """Of a parsed JSON body."""
+        """Read a parsed JSON body."""
 
     def many(self, body: Any) -> bool:
-        """Whether this body, of which ``rows`` were read, is a list of inputs: then so is the answer."""
+        """Return True if this body, which ``rows`` has read, is a list of inputs: the answer then is a list, too."""
 
     def row_of_file(self, data: bytes, media_type: str) -> Row:
-        """Of an uploaded file: an image, or plain text."""
+        """Read an uploaded file: an image, or plain text."""
 
     def answer(self, answer: Answer) -> dict[str, Any]:
-        """As ``POST /predict`` gives it back: for classes the label, its probability, and all probabilities."""
+        """Return what ``POST /predict`` gives: for classes the label, its probability, and all probabilities."""
 
 
 @dataclass(frozen=True)
 class WarmUp:
-    """What was compared before the first request was let in.
+    """The comparison before the first request is accepted.
 
     Attributes:
-        examples: how many saved examples were compared; 0 where none were saved beside the model.
+        examples: how many saved examples were compared; 0 where none were saved with the model.
         largest_difference: of any output, absolute. seconds: loading, capturing and comparing.
     """
 
@@ -89,13 +97,43 @@ class ServedModel(Protocol):
     max_batch: int
 
     def warm_up(self) -> WarmUp:
-        """Capture what is captured, run every batch size once, compare with the saved outputs.
+        """Capture graphs, run every batch size once, compare with the saved outputs.
 
         Raises ServeError: the outputs differ beyond tolerance, or are not finite.
         """
 
     def predict(self, rows: Sequence[Row]) -> list[Answer]:
-        """One batch of at most ``max_batch`` rows, answers in the same order.
+        """Compute one batch of at most ``max_batch`` rows; answers in the same order.
 
         Raises DeviceLostError: the GPU is gone. BadInputError: these rows do not fit the model.
         """
+
+
+#: Largest difference of a probability. fp32 on another device and fp16 differ by less than 0.005 on trained networks;
+#: a wrong normalisation, weight or order of classes by tenths.
+TOLERANCE = 0.02
+
+
+def compare(answers: np.ndarray, expected: np.ndarray, *, last: bool, tolerance: float = TOLERANCE) -> float | None:
+    """Return the largest absolute difference; None if it is beyond tolerance and another number format can be tried.
+
+    Raises ServeError: with ``last``, the answers differ or are not finite.
+    """
+    if answers.shape != expected.shape:
+        raise ServeError(
+            f"the model answers {answers.shape[1:]} where {expected.shape[1:]} was saved with it", _TOGETHER
+        )
+    finite = bool(np.isfinite(answers).all())
+    difference = float(np.abs(answers.astype(np.float64) - expected).max()) if finite else float("inf")
+    if finite and difference <= tolerance:
+        return difference
+    if not last:
+        return None
+    if not finite:
+        raise ServeError("the model's outputs are not finite numbers", "train it again: its weights are damaged")
+    raise ServeError(
+        f"the model's outputs differ by {difference:.3g} from those saved with it (at most {tolerance:g})", _TOGETHER
+    )
+
+
+_TOGETHER = "train or export it again: the model and its examples are written together"

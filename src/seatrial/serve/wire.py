@@ -1,4 +1,4 @@
-"""Wire: what fronts and the model say to each other over a socketpair, in frames.
+"""Encode and decode what fronts and the model send each other over a socketpair, in frames.
 
 A frame is its length (4 bytes), its kind (1 byte) and a payload. A front puts all rows of one turn of its loop into one
 frame, the model all answers of one batch, so that system calls are shared. Both ends are ours and on one machine.
@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-Row = tuple[np.ndarray, ...]
+from seatrial.serve.served_model import Row
 
-#: From a front: rows with their numbers, and numbers nobody waits for any more. Its end is the end of the stream.
+#: From a front: rows with their numbers, and numbers whose clients have left. Its end is the end of the stream.
 ROWS, ABANDONED = 1, 2
-#: From the model: the options, who it is, that warm-up has passed, answers, why rows have none, and that the model
+#: From the model: the options, its reader, that warm-up has passed, answers, why rows have none, and that the model
 #: is lost.
 OPTIONS, HELLO, READY, ANSWERS, FAILED, LOST = 10, 11, 12, 13, 14, 15
 
@@ -29,23 +29,23 @@ _ALIGNED = 16
 
 
 def frame(kind: int, payload: bytes = b"") -> bytes:
-    """One frame as bytes."""
+    """Return one frame as bytes."""
     return _HEAD.pack(len(payload), kind) + payload
 
 
 def pickled(kind: int, value: Any) -> bytes:
-    """A frame of anything; only our own processes read it."""
+    """Return a frame of any value; only our own processes read it."""
     return frame(kind, pickle.dumps(value))
 
 
 class Frames:
-    """Bytes of a stream to frames, however they are cut."""
+    """Split the bytes of a stream into frames, however they are cut."""
 
     def __init__(self) -> None:
         self._held = bytearray()
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """(kind, payload) of each frame that is now whole."""
+        """Return (kind, payload) of each frame that is now whole."""
         held = self._held
         held += data
         frames, at = [], 0
@@ -62,7 +62,7 @@ class Frames:
 
 
 def encode_rows(kind: int, numbers: Sequence[int], rows: Sequence[Row]) -> bytes:
-    """Rows as frames: one for all that have the same dtypes and dimensions."""
+    """Return rows as frames: one for all that have the same dtypes and dimensions."""
     first = _signature(rows[0])
     if all(_signature(row) == first for row in rows):
         return _encode_alike(kind, numbers, rows)
@@ -75,7 +75,7 @@ def encode_rows(kind: int, numbers: Sequence[int], rows: Sequence[Row]) -> bytes
 
 
 def decode_rows(payload: bytes) -> tuple[list[int], list[Row]]:
-    """What ``encode_rows`` made of one group; the arrays are read-only views of the payload."""
+    """Return the numbers and rows of one frame; the arrays are read-only views of the payload."""
     count, tensors = _COUNT.unpack_from(payload)
     at = _COUNT.size
     numbers = np.frombuffer(payload, "<u8", count, at).tolist()
@@ -94,12 +94,11 @@ def decode_rows(payload: bytes) -> tuple[list[int], list[Row]]:
 
 
 def encode_numbers(kind: int, numbers: Iterable[int]) -> bytes:
-    """A frame of row numbers alone."""
+    """Return a frame of row numbers alone."""
     return frame(kind, np.fromiter(numbers, "<u8").tobytes())
 
 
 def decode_numbers(payload: bytes) -> list[int]:
-    """The row numbers of such a frame."""
     numbers: list[int] = np.frombuffer(payload, "<u8").tolist()
     return numbers
 
@@ -126,7 +125,7 @@ def _encode_alike(kind: int, numbers: Sequence[int], rows: Sequence[Row]) -> byt
 
 
 def _column(payload: bytes, at: int, dtype: np.dtype[Any], shapes: np.ndarray) -> tuple[list[np.ndarray], int]:
-    """The arrays of one input, and where the next begins."""
+    """Return the arrays of one input, and where the next begins."""
     count = len(shapes)
     if (shapes == shapes[0]).all():
         shape = tuple(shapes[0].tolist())

@@ -5,15 +5,16 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
+import io
 import marshal
 import os
 import tempfile
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import seatrial
 from seatrial.findings.catalogue import catalog_json
-from seatrial.system.zip_bytes import zip_bytes
 
 #: What goes in, relative to the package. What is not listed is not there: the agent imports nothing else of ours.
 _ROOMS = ("agent", "common", "compat", "events", "probe", "findings")
@@ -90,3 +91,19 @@ def _pynvml() -> bytes:
     if spec is None or spec.origin is None:
         raise FileNotFoundError("nvidia-ml-py is not installed: python -m pip install nvidia-ml-py")
     return Path(spec.origin).read_bytes()
+
+
+#: The first moment a zip can store (APPNOTE.TXT 4.4.6, MS-DOS date). Every entry gets it.
+_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+def zip_bytes(contents: Mapping[str, bytes]) -> bytes:
+    """Path in the archive → content, as one deflated zip; in the mapping's order, every file readable by all."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in contents.items():
+            entry = zipfile.ZipInfo(name, _DATE)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, data)
+    return buffer.getvalue()

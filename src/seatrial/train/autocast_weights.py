@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from seatrial.train.kernels.nvrtc import refuse_second_derivatives
+from seatrial.train.kernels.ops import refuse_second_derivatives
 from seatrial.train.traced_code import running_by
 
 

@@ -16,7 +16,7 @@ import torch
 from seatrial.train import capture
 from seatrial.train.autocast_weights import EarlyError
 from seatrial.train.capture import NotCapturable
-from seatrial.train.data.shards import Shape, Span
+from seatrial.train.data.order import Shape, Span
 from seatrial.train.errors import InputError, type_and_line
 from seatrial.train.saving.checkpoint import snapshot
 from seatrial.train.saving.rng import rng_state, set_rng_state

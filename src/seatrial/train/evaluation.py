@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Subset
 
-from seatrial.train.data import examples_of
-from seatrial.train.data.batches import Transform, _transformed
-from seatrial.train.data.examples_of import map_tensors, moved, tensors_of
+from seatrial.train.data import samples
+from seatrial.train.data.batches import Transform, transformed
+from seatrial.train.data.samples import map_tensors, tensors_of, to_device
 from seatrial.train.distributed import Ranks
 from seatrial.train.errors import InputError
 from seatrial.train.memory import RESIDENT_SHARE, free_for_data
@@ -103,9 +103,9 @@ class Test:
         *,
         batch: int = 1000,
         transform: Transform | None = None,
-        collate: examples_of.Collate | None = None,
+        collate: samples.Collate | None = None,
     ) -> None:
-        self._examples = examples_of.check(dataset)
+        self._examples = samples.count_examples(dataset)
         self._dataset, self._score, self._batch = dataset, score, batch
         self._transform, self._collate = transform, collate
         self._data: Any = None
@@ -118,7 +118,7 @@ class Test:
         with evaluating(model):
             for batch, count in self._batches(ranks):
                 with precision.autocast():
-                    scores = self._score(model, *_transformed(batch, self._transform))
+                    scores = self._score(model, *transformed(batch, self._transform))
                 for name, total in _totals(scores, count, ranks.device).items():
                     sums[name] = sums.get(name, 0) + total
                 rows += count
@@ -132,10 +132,10 @@ class Test:
         """This rank's share and how many examples are in each batch; together the ranks see every example once."""
         mine = range(ranks.rank, self._examples, ranks.world)
         if self._data is None and self._collate is None and mine:
-            sample, _ = examples_of.look_at(self._dataset)
+            sample, _ = samples.inspect_samples(self._dataset)
             size = sum(tensor.nbytes // len(tensor) for tensor in tensors_of(sample)) * len(mine)
             if size <= free_for_data(ranks.device) * RESIDENT_SHARE:
-                read = examples_of.read(self._dataset, mine)
+                read = samples.read(self._dataset, mine)
                 self._data = map_tensors(lambda tensor: tensor.to(ranks.device), read)
         counts = [min(self._batch, len(mine) - first) for first in range(0, len(mine), self._batch)]
         if self._data is not None:
@@ -144,14 +144,14 @@ class Test:
                 # A copy: what a transform or a score changes in place is whole again in the next test.
                 yield map_tensors(lambda tensor, rows=rows: tensor[rows].clone(), self._data), count
             return
-        with examples_of.host_random_numbers_kept():
+        with samples.host_random_numbers_kept():
             loader: DataLoader[Any] = DataLoader(
                 Subset(self._dataset, mine),
                 batch_size=self._batch,
-                collate_fn=self._collate or examples_of.collate,
+                collate_fn=self._collate or samples.collate,
             )
             for batch, count in zip(loader, counts, strict=True):
-                yield moved(batch, ranks.device), count
+                yield to_device(batch, ranks.device), count
 
 
 def _totals(scores: Any, count: int, device: torch.device) -> dict[str, Tensor]:

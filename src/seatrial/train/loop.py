@@ -7,9 +7,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from types import FrameType
@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import torch
 
 from seatrial.train.distributed import Ranks
-from seatrial.train.engine import Engine, choose_engine
+from seatrial.train.engine import choose_engine
 from seatrial.train.errors import CheckpointError, InputError
 from seatrial.train.options import RUN_DIR_VARIABLE
-from seatrial.train.progress import Epoch, EpochProgress, print_first, read_losses, report_end
+from seatrial.train.progress import EpochProgress, Outcome, print_first, read_losses, report_end
 from seatrial.train.saving import rng
 from seatrial.train.saving.checkpoint import CheckpointWriter, checkpoints, load_model, load_newest, written_by
 from seatrial.train.step import Step
@@ -44,7 +44,7 @@ class EarlyStopping:
     waited: int = 0
 
     def better(self, loss: float) -> bool:
-        """Take an epoch's validation loss; whether it is the best so far."""
+        """Take an epoch's validation loss; return True if it is the best so far."""
         if loss < self.best - self.least_improvement:
             self.best, self.waited = loss, 0
             return True
@@ -84,9 +84,9 @@ class StopRequest:
         self.requested = True
 
 
-#: Steps queued between two looks at SIGTERM. The ranks agree on stopping there, 0.2 ms over Gloo on one host. On
+#: Steps queued between two checks for SIGTERM. The ranks agree on stopping there, 0.2 ms over Gloo on one host. On
 #: a CPU a step may take a second, and the sender of the signal waits 30.
-STEPS_PER_LOOK = {"cuda": 64, "cpu": 1}
+STEPS_PER_CHECK = {"cuda": 64, "cpu": 1}
 
 
 @dataclass(frozen=True)
@@ -131,28 +131,6 @@ class Settings:
             patience=arguments.patience,
             hang_s=arguments.hang,
         )
-
-
-@dataclass
-class Outcome:
-    """The result of a training.
-
-    Attributes:
-        terminated: SIGTERM ended it; a checkpoint was saved.
-        loop_s: from before the first step to after the last, tests included, device synchronised.
-        train_s: the same without the tests and what else is between the epochs.
-        losses: of every step, of the epochs trained here.
-        metrics: of the last test.
-    """
-
-    terminated: bool = False
-    epochs: int = 0
-    loop_s: float = 0.0
-    train_s: float = 0.0
-    examples: int = 0
-    losses: list[float] = field(default_factory=list, repr=False)  # a notebook shows what fit() gives
-    metrics: dict[str, float] = field(default_factory=dict)
-    best_accuracy: float = 0.0
 
 
 class Start(NamedTuple):
@@ -207,7 +185,7 @@ def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, se
             outcome.best_accuracy = max(outcome.best_accuracy, metrics.get("accuracy", 0.0))
             outcome.epochs, outcome.loop_s = epoch, _now(step.device) - began
             parts = {name: values[first_step:].mean().item() for name, values in step.parts.items()}
-            training.progress.report(Epoch(epoch, steps, losses, metrics, examples, seconds, parts))
+            training.progress.report(losses, metrics, examples, seconds, parts)
             training.epoch, training.first_step = epoch + 1, 0
             best = "test_loss" in metrics and stopping.better(metrics["test_loss"])
             last = epoch == settings.epochs or stopping.stop or outcome.terminated
@@ -256,20 +234,23 @@ class _Training:
     def run_steps(self, stop: StopRequest, watchdog: Watchdog) -> tuple[int, float]:
         """Run the rest of the epoch, or up to a SIGTERM; return the steps done, and when they began."""
         step, epoch, every_steps = self._step, self.epoch, self._settings.every_steps
-        steps, look = len(step.source.spans), STEPS_PER_LOOK[step.device.type]
+        steps, look = len(step.source.spans), STEPS_PER_CHECK[step.device.type]
         before = (epoch - 1) * steps
         step.source.start(epoch, self.first_step)
         step.start_epoch(before, self.first_step)
         began, done = time.perf_counter(), self.first_step
         self.progress.start(epoch, self.first_step)
         watchdog.beat(before + self.first_step)
-        for done in _steps(self._engine, step, every_steps, self.first_step):
+        shapes = [span.shape for span in step.source.spans[done:]]
+        for shape, count in _runs(shapes, look, every_steps, done):
+            self._engine.run(shape, count)
+            done += count
             watchdog.beat(before + done)
             if done % look == 0 or done == steps:  # a run of one shape may be short
                 self.outcome.terminated = step.ranks.any(stop.requested)
             if self.outcome.terminated:
                 break
-            self.progress.look(done)
+            self.progress.update(done)
             if every_steps and done % every_steps == 0 and done < steps:
                 read_losses(step, epoch, done)
                 watchdog.pause()
@@ -330,15 +311,6 @@ def _begin(step: Step, stopping: EarlyStopping, settings: Settings, note: Callab
     return begin
 
 
-def _steps(engine: Engine, step: Step, every_steps: int | None, done: int) -> Iterator[int]:
-    """Run what is left of an epoch; after each run of steps of one shape, how many of the epoch are done."""
-    shapes = [span.shape for span in step.source.spans[done:]]
-    for shape, steps in _runs(shapes, STEPS_PER_LOOK[step.device.type], every_steps, done):
-        engine.run(shape, steps)
-        done += steps
-        yield done
-
-
 def resume(step: Step, stopping: EarlyStopping, place: Path, note: Callable[[str], None]) -> Start:
     """Put a checkpoint's state into the step; return where to continue. Raises CheckpointError."""
     state = load_newest(place, note)
@@ -375,7 +347,7 @@ def resume(step: Step, stopping: EarlyStopping, place: Path, note: Callable[[str
 
 
 def _runs(shapes: list[Any], look: int, every_steps: int | None, done: int) -> list[tuple[Any, int]]:
-    """Consecutive steps of one shape, cut where the loop looks up or saves."""
+    """Group consecutive steps of one shape, cut where the loop checks for SIGTERM or saves."""
     numbered = enumerate(shapes, start=done)
     cut = every_steps or len(shapes) + done
     groups = groupby(numbered, key=lambda item: (item[1], item[0] // look, item[0] // cut))

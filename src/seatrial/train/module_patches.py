@@ -20,9 +20,9 @@ from torch.fx import Graph, GraphModule, Node
 from torch.nn import functional as F
 
 from seatrial.train.autocast_weights import AutocastLayers
-from seatrial.train.kernels import normact
-from seatrial.train.kernels.nvrtc import REALS, usable
-from seatrial.train.layer_norms import LayerNorms
+from seatrial.train.kernels import batch_norm, runtime
+from seatrial.train.kernels.ops import REALS, Module
+from seatrial.train.precision import Precision
 from seatrial.train.traced_code import NotTraceable, hooked, read, running_by, settings_of
 
 _SUMS = (operator.add, operator.iadd, torch.add)
@@ -35,14 +35,14 @@ class NormThen(nn.Module):
         super().__init__()
         self.norm, self.activation = norm, activation
         #: For the next call alone, and those of the last one.
-        self.totals: normact.Totals | None = None
-        self.given: normact.Totals | None = None
+        self.totals: batch_norm.Totals | None = None
+        self.given: batch_norm.Totals | None = None
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """[B, C, H, W], and the same."""
         alike = residual is None or (residual.dtype == x.dtype and residual.shape == x.shape)
         fits = alike and x.dtype in REALS and x.ndim == 4 and self.norm.weight.dtype == torch.float32
-        if not (fits and self.norm.training and not hooked(self.norm) and usable(x.device)):
+        if not (fits and self.norm.training and not hooked(self.norm) and runtime.usable(x.device)):
             return self._plain(x, residual)
         layout = torch.channels_last
         x = x.contiguous(memory_format=layout)
@@ -51,12 +51,11 @@ class NormThen(nn.Module):
         norm = self.norm
         totals, self.totals = self.totals, None
         if totals is None or totals.zeros.device != x.device:
-            totals = normact.Totals(torch.zeros(2, 2, norm.num_features, dtype=torch.double, device=x.device))
+            totals = batch_norm.Totals(torch.zeros(2, 2, norm.num_features, dtype=torch.double, device=x.device))
         else:
             self.given = totals
-        what = (norm, self.activation, totals)
-        result: Tensor = normact.NormAct.apply(x, norm.weight, norm.bias, residual, *what)  # type: ignore[no-untyped-call]
-        return result
+        given = (x, norm.weight, norm.bias, residual)
+        return batch_norm.norm_act(*given, norm=norm, activation=self.activation, totals=totals)
 
     def _plain(self, x: Tensor, residual: Tensor | None) -> Tensor:
         x = self.norm(x)
@@ -64,18 +63,36 @@ class NormThen(nn.Module):
         return F.relu(x) if self.activation == "relu" else F.gelu(x) if self.activation == "gelu" else x
 
 
+def prepare(model: nn.Module, precision: Precision) -> tuple[str, ModuleKernels | None]:
+    """Begin to compile the kernels that fit inside of any module; return a line that describes them, and those found.
+
+    None if no layer of the model runs by kernels here.
+    """
+    if precision.device.type != "cuda" or precision.dtype not in REALS:
+        return f"layers: torch's own, in {precision.name} on {precision.device.type}", None
+    if reason := runtime.unavailable():
+        return f"layers: torch's own, for kernels cannot be compiled here ({reason})", None
+    found = ModuleKernels(model)
+    if precision.dtype == torch.bfloat16:
+        found.copy_weights()
+    for each in found.modules(precision.dtype):
+        runtime.build(each.text, precision.device.index or 0)
+    if precision.name != "fp32" and any(isinstance(layer, nn.Conv2d) for layer in model.modules()):
+        torch.backends.cudnn.benchmark = True  # it measures its ways when a shape is first met: a second for ResNet-18
+    return f"layers: {found}", found if found.used else None
+
+
 class ModuleKernels:
     """The layers found inside of a model, and the way to run them.
 
     Attributes:
         norms: taken by kernels. left: names of those that stay torch's, with why.
-        rows: layer normalisations taken by kernels. products: layers with copies of their weights, or None.
+        products: layers with copies of their weights, or None.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = ref(model)
         self.products: AutocastLayers | None = None
-        self.rows = LayerNorms(model)
         self._forwards: list[tuple[nn.Module, Callable[..., Any]]] = []
         self._fused: list[NormThen] = []
         self._totals: Tensor | None = None
@@ -95,14 +112,14 @@ class ModuleKernels:
     @property
     def used(self) -> bool:
         """Return True if anything runs by our kernels."""
-        return bool(self.norms or self.rows.layers or self.products)
+        return bool(self.norms or self.products)
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Within, the modules run by kernels."""
         self._clear_totals()
         products = self.products.running() if self.products else nullcontext()
-        with running_by(self._forwards), self.rows.running(), products:
+        with running_by(self._forwards), products:
             yield
 
     def _clear_totals(self) -> None:
@@ -116,20 +133,34 @@ class ModuleKernels:
             for before in (part.totals, part.given):
                 if before is not None:
                     before.current = False
-            part.totals = normact.Totals(totals.view(2, 2, part.norm.num_features))
+            part.totals = batch_norm.Totals(totals.view(2, 2, part.norm.num_features))
 
     def copy_weights(self) -> None:
         """From now on layers that multiply use bf16 copies of their weights, made when ``running`` begins."""
         model = self._model()
         products = AutocastLayers(model) if model is not None else None
         self.products = products if products and products.layers else None
-        self.rows.narrow(set(self.products.layers) if self.products else set())
 
-    def sources(self, dtype: torch.dtype) -> list[str]:
-        """The kernels' texts."""
+    def modules(self, dtype: torch.dtype) -> list[Module]:
+        """The kernels."""
         kinds = {(norm.num_features, activation) for norm, activation in self.norms}
-        wide = [normact.source(dtype, channels, activation) for channels, activation in sorted(kinds)]
-        return wide + self.rows.sources(dtype)
+        return [batch_norm.norm_act_module(dtype, channels, activation) for channels, activation in sorted(kinds)]
+
+    def __str__(self) -> str:
+        """Describe which layers run by kernels, and which do not."""
+        kinds = [
+            (len(self.norms), "batch normalisations with what follows them run in kernels of this library"),
+            (len(self.products.layers) if self.products else 0, "products use bf16 copies of their weights"),
+        ]
+        taken = "; ".join(f"{count} {kind}" for count, kind in kinds if count)
+        if not taken and not self.left:
+            return "torch's own: no batch normalisation is inside, which is what kernels of this library replace"
+        if not self.left:
+            return f"{taken}; everything else is torch's own"
+        taken = taken or "0 batch normalisations run in kernels of this library"
+        (name, why), *others = self.left.items()
+        more = f" and {len(others)} more" if others else ""
+        return f"{taken}; left to torch: {name}{more} ({why})"
 
     def _read(self, module: nn.Module, reasons: dict[nn.Module, str]) -> None:
         """Find the patterns in one module's code."""
@@ -170,7 +201,7 @@ def _replace(graph: Graph, children: dict[str, nn.Module]) -> list[tuple[nn.Batc
     found: list[tuple[nn.BatchNorm2d, str]] = []
     for node in list(graph.nodes):
         norm = children.get(node.target) if node.op == "call_module" else None
-        if norm is None or not normact.fits(norm) or hooked(norm) or len(node.args) != 1 or node.kwargs:
+        if norm is None or not batch_norm.fits(norm) or hooked(norm) or len(node.args) != 1 or node.kwargs:
             continue
         assert isinstance(norm, nn.BatchNorm2d)
         last, residual, activation = node, None, "none"

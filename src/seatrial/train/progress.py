@@ -15,44 +15,42 @@ from seatrial.train.memory import peak
 from seatrial.train.trackers import Trackers
 
 if TYPE_CHECKING:
-    from seatrial.train.loop import Outcome
     from seatrial.train.step import Step
 
 #: Between two lines. An epoch that is over sooner has its own line alone.
 EVERY_S = 2.0
 
 
-@dataclass(frozen=True)
-class Epoch:
-    """An epoch that is done.
+@dataclass
+class Outcome:
+    """The result of a training.
 
     Attributes:
-        steps: of a whole epoch. losses: of the steps done now, fewer after a resume within it.
-        metrics: of the test after it; {} without one.
-        examples: of all ranks, in ``seconds``.
-        parts: means of the other numbers of the first rank's loss.
+        terminated: SIGTERM ended it; a checkpoint was saved.
+        loop_s: from before the first step to after the last, tests included, device synchronised.
+        train_s: the same without the tests and what else is between the epochs.
+        losses: of every step, of the epochs trained here.
+        metrics: of the last test.
     """
 
-    number: int
-    steps: int
-    losses: Tensor
-    metrics: dict[str, float]
-    examples: int
-    seconds: float
-    parts: dict[str, float] = field(default_factory=dict)
+    terminated: bool = False
+    epochs: int = 0
+    loop_s: float = 0.0
+    train_s: float = 0.0
+    examples: int = 0
+    losses: list[float] = field(default_factory=list, repr=False)  # a notebook shows what fit() gives
+    metrics: dict[str, float] = field(default_factory=dict)
+    best_accuracy: float = 0.0
 
 
 class EpochProgress:
-    """Reports an epoch under way, on the first rank alone; it reads its own numbers, and no rank waits for it.
+    """Report an epoch in progress, on the first rank alone; it reads its own numbers, and no rank waits for it.
+
+    Losses of several ranks are averaged, and so given to the trackers at the epoch's end alone.
 
     Args:
-        epochs: of the training.
-        log_steps: how many of an epoch's step losses the trackers get.
+        epochs: of the training. log_steps: how many of an epoch's step losses the trackers get.
         together: examples of all ranks for one of this rank's.
-
-    Attributes:
-        logged: losses of this epoch that the trackers were offered already; those of several ranks are averaged, and
-            so reported at the epoch's end alone.
     """
 
     def __init__(
@@ -60,17 +58,14 @@ class EpochProgress:
     ) -> None:
         self._step, self._trackers, self._note = step, trackers, note
         self._epochs, self._log_steps, self._together = epochs, log_steps, together
-        self.logged = 0
-        self._epoch = self._first_step = self._reported_to = 0
-        self._began_s = self._reported_s = time.perf_counter()
+        self.start(1, 0)
 
     def start(self, epoch: int, first_step: int) -> None:
         """Begin an epoch, at ``first_step`` of it."""
-        self.logged = 0
-        self._epoch, self._first_step, self._reported_to = epoch, first_step, first_step
+        self._logged, self._epoch, self._first_step, self._reported_to = 0, epoch, first_step, first_step
         self._began_s = self._reported_s = time.perf_counter()
 
-    def look(self, done: int) -> None:
+    def update(self, done: int) -> None:
         """Report ``done`` steps, queued or done, if it is time; this waits for the device."""
         spans = self._step.source.spans
         if time.perf_counter() - self._reported_s < EVERY_S or done >= len(spans) or not self._step.ranks.first:
@@ -82,60 +77,52 @@ class EpochProgress:
         taken_s, steps = self._reported_s - self._began_s, done - self._first_step
         examples = sum(span.shape.rows for span in spans[self._first_step : done]) * self._together
         left = ((self._epochs - self._epoch) * len(spans) + len(spans) - done) * taken_s / steps
-        self._note(line(self._epoch, done, len(spans), losses.mean().item(), examples / taken_s, left))
+        rate = f"{examples / taken_s:,.0f} examples/s"
+        at = f"epoch {self._epoch}: step {done} of {len(spans)}"
+        self._note(f"{at}, loss {losses.mean().item():.4f}, {rate}, about {_time(left)} left")
         self._reported_to = done
         if self._step.ranks.world == 1:
-            self.logged = log_losses(
-                self._trackers, self._step.losses[self._first_step : done].tolist(), self._epoch, len(spans),
-                self._first_step, self._log_steps, self.logged,
-            )  # fmt: skip
+            self._log_losses(self._step.losses[self._first_step : done].tolist())
 
-    def report(self, epoch: Epoch) -> None:
-        """Print one line for the epoch, and give its numbers to the trackers."""
-        losses, first_step = epoch.losses, epoch.steps - len(epoch.losses)
-        log_losses(self._trackers, losses.tolist(), epoch.number, epoch.steps, first_step, self._log_steps, self.logged)
-        rate, used, mean = epoch.examples / epoch.seconds, peak(self._step.device), losses.mean().item()
-        common: dict[str, Any] = {"step": epoch.number * epoch.steps, "epoch": epoch.number}
-        numbers = {"loss": mean, **epoch.parts, "images": epoch.examples, "images_per_s": rate, **used}
+    def report(
+        self, losses: Tensor, metrics: dict[str, float], examples: int, seconds: float, parts: dict[str, float]
+    ) -> None:
+        """Print one line for the epoch, and give its numbers to the trackers.
+
+        Args:
+            losses: of the steps done now, fewer after a resume within the epoch. metrics: of the test; {} without one.
+            examples: of all ranks, in ``seconds``. parts: means of the other numbers of the first rank's loss.
+        """
+        self._log_losses(losses.tolist())
+        rate, used, mean = examples / seconds, peak(self._step.device), losses.mean().item()
+        steps, epoch = len(self._step.source.spans), self._epoch
+        common: dict[str, Any] = {"step": epoch * steps, "epoch": epoch}
+        numbers = {"loss": mean, **parts, "images": examples, "images_per_s": rate, **used}
         self._trackers.log({**common, "phase": "train", **numbers})
-        line = f"epoch {epoch.number}: loss {mean:.4f}"
-        line += "".join(f", {name} {value:.4f}" for name, value in epoch.parts.items())
-        if epoch.metrics:
-            self._trackers.log({**common, "phase": "test", **epoch.metrics})
-            line += "".join(f", {_metric(name, value)}" for name, value in epoch.metrics.items())
-        line += f", {rate:,.0f} examples/s, {epoch.seconds:.3f} s"
+        line = f"epoch {epoch}: loss {mean:.4f}"
+        line += "".join(f", {name} {value:.4f}" for name, value in parts.items())
+        if metrics:
+            self._trackers.log({**common, "phase": "test", **metrics})
+            line += "".join(f", {_metric(name, value)}" for name, value in metrics.items())
+        line += f", {rate:,.0f} examples/s, {seconds:.3f} s"
         if used:
             allocated, reserved = (number / 1e6 for number in used.values())
             line += f", GPU memory {allocated:.0f} MB allocated, {reserved:.0f} MB reserved"
         self._note(line)
 
+    def _log_losses(self, losses: list[float]) -> None:
+        """Give the losses from the first step on to the trackers, as many as they get, without those they have.
 
-def line(epoch: int, done: int, steps: int, loss: float, examples_per_s: float, left_s: float) -> str:
-    """Return ``epoch 1: step 400 of 938, loss 0.3120, 12,345 examples/s, about 25 s left``."""
-    rate = f"{examples_per_s:,.0f} examples/s"
-    return f"epoch {epoch}: step {done} of {steps}, loss {loss:.4f}, {rate}, about {_time(left_s)} left"
-
-
-# Seven plain numbers, which both callers have at hand.
-def log_losses(
-    trackers: Trackers, losses: list[float], epoch: int, steps: int, first_step: int, log_steps: int, logged: int
-) -> int:
-    """Give the losses of an epoch's steps to the trackers, as many as they get, without the first ``logged``.
-
-    They are not named as the epoch's mean is: as one curve they would jump at every epoch's end.
-
-    Args:
-        losses: from ``first_step`` on. steps: of a whole epoch.
-
-    Returns:
-        How many they have been offered now.
-    """
-    stride = max(1, (steps - first_step) // max(1, log_steps))
-    first = (epoch - 1) * steps + first_step
-    for index in range(stride - 1, len(losses), stride):
-        if index >= logged:
-            trackers.log({"step": first + index + 1, "epoch": epoch, "step_loss": losses[index], "phase": "train"})
-    return len(losses)
+        They are not named as the epoch's mean is: as one curve they would jump at every epoch's end.
+        """
+        steps = len(self._step.source.spans)
+        stride = max(1, (steps - self._first_step) // max(1, self._log_steps))
+        first, epoch = (self._epoch - 1) * steps + self._first_step, self._epoch
+        for index in range(stride - 1, len(losses), stride):
+            if index >= self._logged:
+                step = first + index + 1
+                self._trackers.log({"step": step, "epoch": epoch, "step_loss": losses[index], "phase": "train"})
+        self._logged = len(losses)
 
 
 def _time(seconds: float) -> str:

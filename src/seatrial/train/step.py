@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from seatrial.train.checks import Loss, check_numbers, check_parts, trained_on
 from seatrial.train.compiled_blocks import CompiledBlocks
-from seatrial.train.data.shards import Shape, Span
+from seatrial.train.data.order import Shape, Span
 from seatrial.train.distributed import GradientReducer, Gradients, Ranks, here
 from seatrial.train.errors import InputError, TrainError
 from seatrial.train.optim import torch_optimizers
@@ -51,7 +51,7 @@ class MicroBatch:
 
 
 class Source(Protocol):
-    """Where training batches come from: ``batches``, ResidentImages, StreamedImages, Texts, or one's own.
+    """Where training batches come from: ``batches``, ``training_images``, Texts, or a user's own.
 
     Attributes:
         spans: this rank's steps of an epoch, in order. ``start`` may reorder them, never change their number.
@@ -426,9 +426,9 @@ def place(model: nn.Module, device: torch.device) -> None:
 
 def module_kernels(model: nn.Module, precision: Precision, ranks: Ranks) -> ModuleKernels | None:
     """Return the kernels inside of the model, compiled, or None if there are none. The first rank prints which."""
-    from seatrial.train import fused  # torch.fx takes a quarter of a second to import
+    from seatrial.train.module_patches import prepare  # torch.fx takes a quarter of a second to import
 
-    described, found = fused.prepare_module_kernels(model, precision)
+    described, found = prepare(model, precision)
     if ranks.first:
         print(described, flush=True)
     return found

@@ -1,49 +1,123 @@
-"""Guard: decides who may read a page, and what a browser may do with it.
+"""Decide who may read a page or send a request, and restrict what a browser may do with the answer.
 
-Only GET and HEAD pass, and nothing they reach changes anything, so there is nothing to forge. On the loopback address
-the Host header must be a loopback name: a page of another site that points its own name at 127.0.0.1 is turned away.
-Anywhere else a token is required: once as ``?token=``, which becomes a cookie, or as a bearer token. Metrics may be
-read there by any name and without one, as Prometheus expects.
+With a token everybody must send it: as a bearer token, in a cookie, or once as ``?token=``, which becomes the cookie.
+Without one the Host header must be a name that no site of the internet can have: a page of another site that points its
+own name at this server is turned away. Requests that a browser sends for another site's page (Origin) are refused,
+unless they carry the bearer token.
 """
 
 from __future__ import annotations
 
+import enum
 import hmac
+import ipaddress
+from collections.abc import Callable, Iterable, MutableMapping
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qs, urlencode
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
 
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from seatrial.system.address import names_this_machine
+#: Names of clusters and private networks, which nobody on the internet can own.
+_PRIVATE = (".svc", ".cluster.local", ".local", ".internal", ".localhost")
+#: Hosts that were accepted are kept; no more of them than this.
+_MOST_HOSTS = 64
+_COOKIE = "seatrial-token"
 
-COOKIE = "seatrial-token"
 
-#: Scripts and style sheets of our own only: nothing stands in the page itself.
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; frame-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
-)
+class Wrong(enum.Enum):
+    """The reason for which a request is refused."""
 
-_HEADERS = {
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-store",
-}
+    HOST = 403, "This page is served to localhost and 127.0.0.1 only."
+    ORIGIN = 403, "Another page's request: it is not answered."
+    TOKEN = 401, "Wrong token."
+    NO_TOKEN = 401, "A token is required: open the address that seatrial dashboard printed."
 
 
 class Guard:
-    """ASGI middleware.
+    """Check requests before anything else is read.
 
     Args:
-        token: required from everybody if it is set. any_host: without a token, answer to any Host header.
+        token: required from everybody if it is set. cookie: name of the cookie that holds it. cookie_s: its age.
+        accepts: without a token, return True for a Host header that is answered.
     """
 
-    def __init__(self, app: ASGIApp, token: str | None, *, any_host: bool = False) -> None:
-        self._app, self._token, self._any_host = app, token, any_host
+    def __init__(
+        self, token: str | None, cookie: str, accepts: Callable[[str], bool], *, cookie_s: int | None = None
+    ) -> None:
+        self._token, self._cookie, self._accepts, self._cookie_s = token, cookie, accepts, cookie_s
+        self._bearer = b"Bearer " + token.encode() if token else b""
+        self._good_hosts: set[bytes] = set()
+
+    def check(self, headers: Iterable[tuple[bytes, bytes]]) -> Wrong | None:
+        """Return why a request is refused, or None."""
+        host = origin = authorization = cookie = b""
+        for name, value in headers:
+            if name == b"host":
+                host = value
+            elif name == b"origin":
+                origin = value
+            elif name == b"authorization":
+                authorization = value
+            elif name == b"cookie":
+                cookie = value
+        if self._token is None:
+            if host not in self._good_hosts and not self._is_good(host):
+                return Wrong.HOST
+        elif authorization:
+            return None if hmac.compare_digest(authorization, self._bearer) else Wrong.TOKEN
+        elif not self._matches(self._token_in(cookie)):
+            return Wrong.NO_TOKEN
+        return Wrong.ORIGIN if origin and origin.partition(b"://")[2] != host else None
+
+    def log_in(self, scope: MutableMapping[str, Any]) -> Response | None:
+        """Turn ``?token=`` into a cookie: it leaves the address bar, and with it history and logs.
+
+        Returns a redirection, an answer 401 for a wrong token, or None if the address has no token.
+        """
+        if self._token is None:
+            return None
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        token = next((value for key, value in query if key == "token"), None)
+        if token is None:
+            return None
+        if not self._matches(token):
+            return _plain(Wrong.TOKEN)
+        rest = urlencode([each for each in query if each[0] != "token"])
+        path = "/" + scope["path"].lstrip("/\\")  # never another site's address
+        answer = RedirectResponse(path + (f"?{rest}" if rest else ""), 303)
+        answer.set_cookie(self._cookie, token, self._cookie_s, httponly=True, samesite="strict", path="/")
+        return answer
+
+    def _is_good(self, host: bytes) -> bool:
+        good = self._accepts(host.decode("latin-1"))
+        if good and len(self._good_hosts) < _MOST_HOSTS:
+            self._good_hosts.add(host)
+        return good
+
+    def _matches(self, given: str) -> bool:
+        assert self._token is not None
+        return hmac.compare_digest(given.encode("utf-8", "replace"), self._token.encode())
+
+    def _token_in(self, header: bytes) -> str:
+        try:
+            morsel = SimpleCookie(header.decode("latin-1")).get(self._cookie)
+        except CookieError:
+            return ""
+        return morsel.value if morsel else ""
+
+
+class Guarded:
+    """ASGI middleware for pages that change nothing: only GET and HEAD pass, so there is nothing to forge.
+
+    Args:
+        accepts: as of ``Guard``.
+    """
+
+    def __init__(self, app: ASGIApp, token: str | None, accepts: Callable[[str], bool]) -> None:
+        self._app, self._guard = app, Guard(token, _COOKIE, accepts)
+        self._headers = security_headers(images="'self'", forms="'none'", frames="'self'")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -53,51 +127,50 @@ class Guard:
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
-                    headers.setdefault(name, value)
-                headers.setdefault("content-security-policy", POLICY)
+                own = {name.lower() for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(each for each in self._headers if each[0] not in own)]
             await send(message)
 
-        refusal = self._refusal(scope)
-        await (refusal or self._app)(scope, receive, send_guarded)
+        await (self._refusal(scope) or self._app)(scope, receive, send_guarded)
 
     def _refusal(self, scope: Scope) -> Response | None:
         if scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("Only GET: nothing can be changed here.\n", 405)
-        headers = Headers(scope=scope)
-        if self._token is None:
-            if self._any_host or names_this_machine(headers.get("host", "")):
-                return None
-            return PlainTextResponse("This page is served to localhost and 127.0.0.1 only.\n", 403)
-        query = parse_qs(scope["query_string"].decode("latin-1"))
-        if "token" in query:
-            return self._log_in(scope, query)
-        if self._matches(_cookie(headers.get("cookie", ""))) or self._matches(
-            headers.get("authorization", "").removeprefix("Bearer ")
-        ):
-            return None
-        return PlainTextResponse("A token is required: open the address that seatrial dashboard printed.\n", 401)
-
-    def _log_in(self, scope: Scope, query: dict[str, list[str]]) -> Response:
-        """Turn the token into a cookie: it leaves the address bar, and with it history and logs."""
-        token = query.pop("token")[0]
-        if not self._matches(token):
-            return PlainTextResponse("Wrong token.\n", 401)
-        rest = urlencode(query, doseq=True)
-        path = "/" + scope["path"].lstrip("/\\")  # never another site's address
-        answer = RedirectResponse(path + (f"?{rest}" if rest else ""), 303)
-        answer.set_cookie(COOKIE, token, httponly=True, samesite="strict", path="/")
-        return answer
-
-    def _matches(self, given: str) -> bool:
-        assert self._token is not None
-        return hmac.compare_digest(given.encode("utf-8", "replace"), self._token.encode())
+        if (answer := self._guard.log_in(scope)) is not None:
+            return answer
+        wrong = self._guard.check(scope["headers"])
+        return _plain(wrong) if wrong else None
 
 
-def _cookie(header: str) -> str:
+def _plain(wrong: Wrong) -> Response:
+    status, sentence = wrong.value
+    return PlainTextResponse(f"{sentence}\n", status)
+
+
+def security_headers(*, images: str, forms: str, frames: str) -> list[tuple[bytes, bytes]]:
+    """Return the headers of every answer: scripts and style sheets of our own only, none in the page itself."""
+    policy = (
+        f"default-src 'none'; script-src 'self'; style-src 'self'; img-src {images}; connect-src 'self'; "
+        f"frame-src {frames}; base-uri 'none'; form-action {forms}; frame-ancestors {frames}"
+    )
+    return [
+        (b"x-content-type-options", b"nosniff"),
+        (b"referrer-policy", b"no-referrer"),
+        (b"cross-origin-opener-policy", b"same-origin"),
+        (b"cross-origin-resource-policy", b"same-origin"),
+        (b"cache-control", b"no-store"),
+        (b"content-security-policy", policy.encode()),
+    ]
+
+
+def is_private_name(host: str) -> bool:
+    """Return True for a Host header that is an address, or a name that no site of the internet can have."""
+    name, _, port = host.rpartition(":")
+    if not port.isdecimal():
+        name = host
+    name = name.removeprefix("[").removesuffix("]").lower()
     try:
-        morsel = SimpleCookie(header).get(COOKIE)
-    except CookieError:
-        return ""
-    return morsel.value if morsel else ""
+        ipaddress.ip_address(name)
+    except ValueError:
+        return bool(name) and ("." not in name or name.endswith(_PRIVATE))
+    return True

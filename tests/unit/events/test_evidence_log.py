@@ -104,22 +104,6 @@ def _differs(closed: events.Chain, now: events.Chain) -> bool:
     return now.broken_at is not None or (now.lines, now.digest) != (closed.lines, closed.digest)
 
 
-def test_one_write_of_many_is_as_many_writes_of_one(tmp_path: Path) -> None:
-    reported = [{"type": "step", "n": number} for number in range(5)]
-    log = EvidenceLog(str(tmp_path / "events.jsonl"), "host")
-    log.append(reported)
-    assert (tmp_path / "events.jsonl").read_bytes() == written(reported)
-
-
-def test_a_chain_that_an_event_brings_along_is_not_taken_over(tmp_path: Path) -> None:
-    path = str(tmp_path / "events.jsonl")
-    log = EvidenceLog(path, "host")
-    log.append([{"type": "step", "_chain": "0" * 32}, {"type": "step", "x": ',"_chain":"' + "0" * 32 + '"}'}])
-    assert follow_chain(path) == events.Chain(2, log._last, None)
-    log.write(events.Note(message="m"))
-    assert follow_chain(path).lines == 3
-
-
 def _write_many(path: str, name: str, count: int) -> None:
     log = EvidenceLog(path, name)
     for number in range(count):
@@ -158,13 +142,6 @@ def test_what_a_killed_writer_left_unfinished_is_cut_off(tmp_path: Path, size: i
     assert [event["message"][:5] for event in events.read(str(path))[0]] == ["first", *["after", "and s"] * 3]
 
 
-def test_a_log_that_holds_nothing_but_a_torn_line_begins_anew(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
-    path.write_bytes(b"x" * 200_000)
-    EvidenceLog(str(path), "host").write(events.Note(message="m"))
-    assert follow_chain(str(path))[0::2] == (1, None)
-
-
 def test_lines_that_were_forged_at_the_end_stay_found(tmp_path: Path) -> None:
     """A later writer goes on from what stands there, and does not make it good."""
     path = tmp_path / "events.jsonl"
@@ -196,11 +173,6 @@ def test_a_link_in_place_of_the_log_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").symlink_to(tmp_path / "outside")
     with pytest.raises(OSError, match="symbolic link"):
         EvidenceLog(str(tmp_path / "events.jsonl"), "host")
-
-
-def test_the_log_is_its_owners_alone(tmp_path: Path) -> None:
-    EvidenceLog(str(tmp_path / "events.jsonl"), "host").close()
-    assert (tmp_path / "events.jsonl").stat().st_mode & 0o777 == 0o600
 
 
 @given(st.binary(max_size=300))

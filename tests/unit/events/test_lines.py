@@ -44,21 +44,6 @@ def test_the_end_of_a_file_has_no_half_of_a_line(reported: list[bytes], size: in
         assert len(b"".join(read)) + len(read) <= size or size >= len(data)
 
 
-def test_what_is_there_can_be_passed_over(tmp_path: Path) -> None:
-    add(tmp_path / "log", b"old\n")
-    lines = Lines(str(tmp_path / "log"))
-    lines.skip_to_last(0)
-    add(tmp_path / "log", b"new\n")
-    assert list(lines.new()) == [b"new"]
-
-
-def test_a_reader_that_stops_in_between_goes_on_there(tmp_path: Path) -> None:
-    add(tmp_path / "log", b"1\n2\n3\n")
-    lines = Lines(str(tmp_path / "log"))
-    assert next(lines.new()) == b"1" and lines.offset == 2
-    assert list(lines.new()) == [b"2", b"3"]
-
-
 def test_a_line_of_any_length_costs_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["seatrial.events.read"], "MAX_LINE_BYTES", 10)
     lines = Lines(str(tmp_path / "log"))

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from seatrial import events
-from seatrial.events import KINDS, Found, HostState, Note, Sample, Step
-from seatrial.events.schema import GPU_SAMPLE_KEYS, Event
+from seatrial.events import KINDS, HostState, Note, Step
+from seatrial.events.schema import Event
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "events"
 LOGS = sorted(RECORDED.glob("*.jsonl"))
@@ -64,24 +64,7 @@ def test_a_key_that_is_missing_is_refused_unless_it_has_a_default() -> None:
     assert vars(state) == {"status": "gone", "exit_code": None, "oom_killed": False} and state.error == ""
 
 
-def test_what_is_not_known_is_passed_over(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
-    path.write_text('{"type":"host.later","t":1,"x":1}\n{"type":"note","t":2,"message":"m","later":[]}\n')
-    read, skipped = events.read(str(path))
-    assert skipped == 0 and [event["message"] for event in events.of_type(read, Note)] == ["m"]
-
-
-def test_a_line_has_the_mark_of_its_kind() -> None:
-    line = events.encode(events.as_dict(Note(message='"type":"finding"'), "agent", 1.0))
-    assert events.mark(Note) in line and events.mark(Found) not in line
-
-
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_what_is_printed_of_a_key_is_of_one_that_there_is(kind: type[Event]) -> None:
     reported = [line.partition(":")[0] for line in (inspect.getdoc(kind) or "").splitlines()[1:] if line[:1].islower()]
     assert set(reported) <= set(kind.__annotations__) and (kind.__doc__ or "").endswith((".\n", ".", ".\n    "))
-
-
-def test_a_sample_has_all_keys_of_a_gpu() -> None:
-    samples = [event for path in LOGS for event in events.of_type(lines(path), Sample) if event["gpus"]]
-    assert samples and all(tuple(gpu) == GPU_SAMPLE_KEYS for event in samples for gpu in event["gpus"])

@@ -129,11 +129,6 @@ def test_a_folder_of_the_project_that_is_a_link_out_of_it_is_outside(project: Pa
     assert asks(project, 'data = "./data"') == [f"mounts {tmp_path}/beside (./data is a link there) read-only at /data"]
 
 
-def test_a_project_that_is_reached_by_a_link_is_inside_itself(project: Path, tmp_path: Path) -> None:
-    (tmp_path / "way").symlink_to(project)
-    assert asks(tmp_path / "way", 'data = "./data"\nmounts = ["./data:/more"]') == []
-
-
 @pytest.mark.parametrize(("traits", "asked"), [(OF_PROCESSES, 1), (OF_CONTAINERS, 0), (Kubernetes.traits, 0)])
 def test_a_backend_of_ones_own_is_asked_about_by_its_kind(
     project: Path, traits: Traits, asked: int, monkeypatch: pytest.MonkeyPatch
@@ -163,11 +158,6 @@ def test_what_a_flag_replaces_is_not_asked_for(project: Path, tmp_path: Path) ->
     ]
 
 
-def test_the_table_of_pyproject_asks_as_well(project: Path) -> None:
-    (project / "pyproject.toml").write_text('[tool.seatrial]\non = "local"\n')
-    assert len(load_job(project, {"target": "train.py"}).asks) == 1
-
-
 @pytest.mark.parametrize("table", ["watch"])
 def test_a_webhooks_path_counts_and_stands_nowhere(project: Path, table: str) -> None:
     def loaded(path: str) -> Any:
@@ -176,10 +166,6 @@ def test_a_webhooks_path_counts_and_stands_nowhere(project: Path, table: str) ->
 
     assert loaded("mine") == loaded("mine") != loaded("theirs")
     assert "mine" not in str(loaded("mine"))
-
-
-def test_a_typed_command_is_ones_own(project: Path) -> None:
-    assert asks(project, '[notify]\ncommand = "theirs"', notify=["true mine"]) == []
 
 
 def test_a_command_is_asked_about_whole_and_is_in_no_plan(project: Path) -> None:

@@ -94,20 +94,6 @@ requests = st.one_of(
 )
 
 
-@given(requests)
-def test_the_canonical_form_parses_back(request_: GpuRequest) -> None:
-    assert GpuRequest.parse(str(request_)) == request_
-
-
-@given(st.one_of(st.text(), st.text("0123456789,:=\"'-acdegilmnopuvGPUMI")))
-def test_any_text_is_a_request_or_refused(text: str) -> None:
-    try:
-        request = GpuRequest.parse(text)
-    except GpuRequestError:
-        return
-    assert GpuRequest.parse(str(request)) == request
-
-
 @pytest.mark.parametrize(
     ("text", "leased", "load", "chosen"),
     [
@@ -138,22 +124,6 @@ def choose(text: str, available: list[Gpu], leased: dict[int, str] | None = None
     )
 
 
-def test_sharing_is_said() -> None:
-    choices = choose("all", FOUR, {2: "run-a"}).choices
-    assert [(choice.value, choice.reason) for choice in choices[1:]] == [("2 (NVIDIA H200)", "run run-a holds it too")]
-
-
-def test_capabilities_are_said_with_the_gpus() -> None:
-    [choice] = choose('"capabilities=compute,utility"', [gpu(0), gpu(1)]).choices
-    assert choice.value.startswith("0 (") and choice.reason.endswith("driver capabilities compute,utility")
-
-
-def test_two_requests_in_turn_get_different_gpus() -> None:
-    first = choose("1", FOUR).gpus[0]
-    second = choose("1", FOUR, {first.index: "run-a"}).gpus[0]
-    assert first != second
-
-
 def test_auto_without_a_gpu_is_the_cpu_and_says_so() -> None:
     selection = choose("auto", [])
     assert selection.gpus == ()
@@ -177,10 +147,6 @@ def test_a_slice_by_its_name_and_its_uuid() -> None:
     assert [gpu.mig for gpu in choose("MIG-0a0", MIXED).gpus] == ["0:0"]
 
 
-def test_all_takes_the_slice_and_not_its_parent() -> None:
-    assert [gpu.mig for gpu in choose("all", [gpu(0), gpu(0, "0:0")]).gpus] == ["0:0"]
-
-
 def test_a_count_takes_whole_gpus_and_slices_only_where_there_are_no_others() -> None:
     assert [gpu.index for gpu in choose("1", MIXED).gpus] == [1]
     assert [gpu.mig for gpu in choose("1", MIXED[:3]).gpus] == ["0:0"]
@@ -192,12 +158,6 @@ def test_a_profile_takes_an_idle_slice_of_that_size() -> None:
     assert [gpu.mig for gpu in choose("mig-3g.71gb", [*MIXED, large]).gpus] == ["0:2"]
     with pytest.raises(GpuContractError, match=r"no MIG slice 7g\.141gb here"):
         choose("mig-7g.141gb", [*MIXED, large])
-
-
-@pytest.mark.parametrize("text", ["mig-", "mig-8g.10gb", "mig-1g", "mig-1g.10gb,0", "2,mig-1g.10gb", "mig-1g.10gb=2"])
-def test_what_is_no_profile(text: str) -> None:
-    with pytest.raises(GpuRequestError):
-        GpuRequest.parse(text)
 
 
 NOT_HERE = {
@@ -263,9 +223,3 @@ def told(error: SeatrialError) -> dict[str, str | None]:
 def test_a_part_of_a_gpu_is_one_gpu_and_says_so() -> None:
     chosen = select(GpuRequest.parse("0.5"), FOUR, leased={FOUR[0].uuid: "run-1"}, load={})
     assert [one.index for one in chosen.gpus] == [1] and "0.5 of it" in chosen.choices[0].reason
-
-
-def test_a_part_that_is_nowhere_free_says_who_holds_them() -> None:
-    with pytest.raises(GpuRequestError, match=r"^No GPU has 0\.5 of it free: 0 .* is held by run-1") as caught:
-        select(GpuRequest.parse("0.5"), FOUR[:1], leased={FOUR[0].uuid: "run-1"}, load={})
-    assert caught.value.run == "seatrial runs ls"

@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from seatrial.job.cluster import Volume
-from seatrial.job.cluster_config import parse_volume
 from seatrial.job.gpu_request import GpuRequest
+from seatrial.job.keys import Mount
 from seatrial.job.model import Job
-from seatrial.job.mount import Mount
 
 #: What version 0.1.0 wrote, when a Job held its GPU request and its mounts as text; every table of the file is in it.
 RECORDED = (Path(__file__).parents[2] / "recorded" / "job-0.1.0.json").read_text()
@@ -46,18 +42,3 @@ def test_a_job_is_written_as_before() -> None:
     assert not any(written.pop("notify").values())
     assert not any(ask.pop("hides") for ask in written["asks"])
     assert written == recorded
-
-
-words = st.text("abc-09", min_size=1, max_size=8).filter(lambda word: word[0] != "-" and word[-1] != "-")
-volumes = st.one_of(
-    st.just(Volume(kind="emptydir")),
-    st.builds(lambda parts: Volume(kind="hostpath", value="/" + "/".join(parts)), st.lists(words, max_size=3)),
-    st.builds(
-        lambda name, parts: Volume(kind="pvc", value=name, path="/".join(parts)), words, st.lists(words, max_size=3)
-    ),
-)
-
-
-@given(volumes)
-def test_the_text_of_a_volume_parses_back(volume: Volume) -> None:
-    assert parse_volume(str(volume)) == volume

@@ -103,18 +103,6 @@ def test_newer_syntax_keeps_older_pythons_away(tmp_path: Path) -> None:
     assert "torch 1.9.0" in caught.value.message
 
 
-def test_words_that_are_no_newer_syntax(tmp_path: Path) -> None:
-    source = "match = str(1)\ntype = 2\n'''\nmatch x:\ntype X = int\n'''\n"
-    assert facts(tmp_path, source).least_python is None
-    assert facts(tmp_path, "def match(x): pass\nmatch (\n1)\n").least_python is None
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="this Python cannot parse it")
-def test_groups_of_exceptions(tmp_path: Path) -> None:
-    found = facts(tmp_path, "try:\n    pass\nexcept* ValueError:\n    pass\n")
-    assert found.least_python == ((3, 11), "train.py:1")
-
-
 def test_a_ready_image_may_have_that_python(tmp_path: Path) -> None:
     (tmp_path / "old.py").write_text("print 'x'\n")
     for script in ("import old\n", "print 'x'\n"):
@@ -122,28 +110,8 @@ def test_a_ready_image_may_have_that_python(tmp_path: Path) -> None:
         assert script_facts(Target(kind="script", value="train.py"), tmp_path, any_python=True).imports == ()
 
 
-@pytest.mark.parametrize("line", ["%matplotlib inline", "!pip install x", "    %%time", "%load_ext autoreload"])
-def test_a_notebooks_own_line_is_no_newer_syntax(tmp_path: Path, line: str) -> None:
-    (tmp_path / "train.py").write_text(f"import os\n{line}\nprint(os)\n")
-    with pytest.raises(TargetError, match=r"train\.py:2: .* works only in a notebook") as caught:
-        script_facts(Target(kind="script", value="train.py"), tmp_path)
-    assert caught.value.run is not None and caught.value.run.startswith("sed -i '/^[[:space:]]*[%!]/d' ")
-
-
-@pytest.mark.parametrize("line", ["x = (1 %", "%", "! ", "x != = y"])
-def test_other_nonsense_is_none(tmp_path: Path, line: str) -> None:
-    (tmp_path / "train.py").write_text(f"{line}\n")
-    with pytest.raises(TargetError, match=r"^((?!notebook).)*$"):
-        script_facts(Target(kind="script", value="train.py"), tmp_path)
-
-
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="this Python cannot parse it")
 @pytest.mark.parametrize("line", ["try:\n    pass\nexcept OSError, ValueError:\n    pass\n", "x = t'{2}'\n"])
 def test_syntax_of_3_14(tmp_path: Path, line: str) -> None:
     newest = facts(tmp_path, line).least_python
     assert newest is not None and newest[0] == (3, 14)
-
-
-@pytest.mark.parametrize("classes", ["(OSError, ValueError)", "((OSError), ValueError)", "()"])
-def test_classes_in_parentheses_are_of_every_python(tmp_path: Path, classes: str) -> None:
-    assert facts(tmp_path, f"try:\n    pass\nexcept {classes}:\n    pass\n").least_python is None

@@ -140,16 +140,6 @@ def test_evidence_in_a_module_of_the_project(tmp_path: Path) -> None:
     assert found.torchrun_evidence == "engine/ranks.py:2 init_process_group"
 
 
-def test_a_relative_import_that_finds_nothing_hides_no_module_elsewhere(tmp_path: Path) -> None:
-    (tmp_path / "scripts").mkdir()
-    (tmp_path / "scripts" / "train.py").write_text(
-        "try:\n    from .net import x\nexcept ImportError:\n    pass\nimport net\n"
-    )
-    (tmp_path / "net.py").write_text("import einops\n")
-    found = script_facts(Target(kind="script", value="scripts/train.py"), tmp_path)
-    assert (found.imports, found.import_roots) == (("einops",), (".",))
-
-
 @pytest.mark.parametrize(
     ("source", "run"),
     [
@@ -177,44 +167,9 @@ def test_a_file_of_a_package_is_started_as_a_module(tmp_path: Path, source: str,
     assert refused.value.run == "in train.py:1 write: from lab import …"
 
 
-def test_a_class_that_nothing_speaks_of_shows_nothing(tmp_path: Path) -> None:
-    library = "class Trainer:\n    def __init__(self):\n        Accelerator()\ndef data(): pass\n"
-    assert facts(tmp_path, "import library\nlibrary.data()\n", library=library).torchrun_evidence is None
-    assert facts(tmp_path, "import library\nif x: library.Trainer()\n", library=library).torchrun_evidence
-
-
-def test_modules_that_import_each_other_end(tmp_path: Path) -> None:
-    assert facts(tmp_path, "import a", a="import b", b="import a, train").files == ("train.py", "a.py", "b.py")
-
-
-def test_a_module_of_the_project_in_src(tmp_path: Path) -> None:
-    package = tmp_path / "src" / "pkg"
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
-    (package / "__main__.py").write_text("import torch\nfrom pkg import net")
-    (package / "net.py").write_text("import einops")
-    found = script_facts(Target(kind="module", value="pkg"), tmp_path)
-    assert found.imports == ("einops", "torch")
-
-
-def test_a_recipe_is_read_where_it_is_installed(tmp_path: Path) -> None:
-    found = script_facts(Target(kind="recipe", value="digits"), tmp_path)
-    assert {"torch", "sklearn"} <= set(found.imports)
-    assert found.framework == "torch"
-    assert found.files == ("digits.py",)
-
-
 def test_nothing_is_known_of_images_and_of_modules_elsewhere(tmp_path: Path) -> None:
     assert script_facts(Target(kind="image", value=""), tmp_path) == ScriptFacts()
     assert script_facts(Target(kind="module", value="torch.distributed.run"), tmp_path) == ScriptFacts()
-
-
-def test_a_module_of_src_is_found_though_it_imports_nothing_of_its_own(tmp_path: Path) -> None:
-    for name in ("src/lab/train.py", "src/alone.py", "src/lab/__init__.py", "net.py"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("import math\n")
-    for module, roots in {"lab.train": ("src",), "alone": ("src",), "net": ()}.items():
-        assert script_facts(Target(kind="module", value=module), tmp_path).import_roots == roots
 
 
 def test_folders_of_the_jobs_python_path_are_the_projects_own(tmp_path: Path) -> None:
@@ -245,11 +200,6 @@ def test_a_syntax_error_is_told_before_any_container(tmp_path: Path, source: str
 def test_a_broken_module_that_may_never_be_imported_is_passed_over(tmp_path: Path) -> None:
     found = facts(tmp_path, "import torch\ntry:\n    import old\nexcept SyntaxError: pass", old="print 'python 2'")
     assert found.imports == ("torch",)
-
-
-def test_invalid_escapes_print_no_warning(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
-    facts(tmp_path, "x = '\\d'")
-    assert not recwarn.list
 
 
 CERTAIN = {
@@ -300,21 +250,11 @@ def test_no_import(tmp_path: Path, source: str) -> None:
     assert "lib" not in found.optional_imports and "lib" not in found.imports
 
 
-def test_what_may_be_asked_for_is_listed(tmp_path: Path) -> None:
-    source = "def log():\n    import wandb\nif args.log:\n    log()\ntry:\n    import apex\nexcept ImportError: pass\n"
-    assert facts(tmp_path, source).optional_imports == ("apex", "wandb")
-
-
 def test_a_module_that_only_a_condition_imports_is_optional_and_all_that_it_imports(tmp_path: Path) -> None:
     found = facts(
         tmp_path, "import sys, data\nif len(sys.argv) > 1:\n    import export\n", data="", export="import onnx"
     )
     assert found.optional_imports == ("onnx",) and found.where == {"onnx": "export.py:1"}
-
-
-def test_the_main_part_of_an_imported_module_does_not_run(tmp_path: Path) -> None:
-    found = facts(tmp_path, "import data", data="if __name__ == '__main__':\n    import lib\n")
-    assert found.imports == found.optional_imports == ()
 
 
 def test_a_call_into_a_module_of_the_project(tmp_path: Path) -> None:
@@ -336,32 +276,11 @@ NEEDS_RANKS = {
     "by environment": "dist.init_process_group('nccl', init_method='env://')\n",
     "a device mesh": "mesh = init_device_mesh('cuda', (2,))\n",
 }
-RUNS_PLAINLY = {
-    "asks first": "import os\nif int(os.environ.get('RANK', -1)) != -1:\n    dist.init_process_group('nccl')\n",
-    "asks in one line": "import os\nr = int(os.environ['RANK']) if 'RANK' in os.environ else 0\n",
-    "asks and returns": "def setup():\n  if not args.ddp:\n    return\n  dist.init_process_group('nccl')\nsetup()\n",
-    "has a default": "import os\nr = int(os.getenv('LOCAL_RANK', -1))\n",
-    "says who it is": "dist.init_process_group('gloo', rank=0, world_size=1, init_method='tcp://localhost:1')\n",
-    "sets what it needs": "import os\nos.environ['RANK'] = '0'\ndist.init_process_group('gloo')\n",
-    "starts its own": "mp.spawn(main, nprocs=2)\ndef main(r):\n    dist.init_process_group('nccl')\n",
-    "has an Accelerator": "from accelerate import Accelerator\na = Accelerator()\n",
-}
 
 
 @pytest.mark.parametrize("source", NEEDS_RANKS.values(), ids=NEEDS_RANKS)
 def test_a_script_that_cannot_run_without_torchrun(tmp_path: Path, source: str) -> None:
     assert facts(tmp_path, source).launcher_evidence
-
-
-@pytest.mark.parametrize("source", RUNS_PLAINLY.values(), ids=RUNS_PLAINLY)
-def test_a_script_that_runs_plainly(tmp_path: Path, source: str) -> None:
-    assert facts(tmp_path, source).launcher_evidence is None
-
-
-def test_a_function_that_nothing_speaks_of_shows_nothing(tmp_path: Path) -> None:
-    library = "def data(): pass\ndef train():\n    Accelerator()\n"
-    assert facts(tmp_path, "import library\nlibrary.data()\n", library=library).torchrun_evidence is None
-    assert facts(tmp_path, "import library\nif x: library.train()\n", library=library).torchrun_evidence
 
 
 @pytest.mark.parametrize(
@@ -384,31 +303,6 @@ def test_where_the_projects_own_packages_are_imported_from(
     (tmp_path / script).write_text("from mingpt.utils import x\n")
     found = script_facts(Target(kind="script", value=script), tmp_path)
     assert (found.import_roots, found.imports) == (roots, ("torch",))
-
-
-def test_a_folder_that_the_script_puts_on_the_path(tmp_path: Path) -> None:
-    (tmp_path / "vendored" / "net").mkdir(parents=True)
-    (tmp_path / "vendored" / "net" / "__init__.py").write_text("import einops")
-    found = facts(tmp_path, "import os, sys\nsys.path.insert(0, os.path.join(os.getcwd(), 'vendored'))\nimport net\n")
-    assert found.imports == ("einops",)
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import os.path as osp, sys\nhere = osp.dirname(__file__)\ndef add(path):\n    sys.path.insert(0, path)\n"
-        "lib_path = osp.join(here, 'lib', 'inner')\nadd(lib_path)\n",
-        "import sys\nfrom pathlib import Path\n"
-        "LIB = Path(__file__).parent / 'lib' / 'inner'\nsys.path.append(str(LIB))\n",
-    ],
-)
-def test_a_folder_put_on_the_path_by_a_module_that_is_imported_last(tmp_path: Path, source: str) -> None:
-    (tmp_path / "lib" / "inner" / "layers").mkdir(parents=True)
-    (tmp_path / "lib" / "inner" / "layers" / "__init__.py").write_text("import yaml\n")
-    (tmp_path / "_paths.py").write_text(source)
-    (tmp_path / "train.py").write_text("import layers\nimport _paths\n")
-    facts = script_facts(Target(kind="script", value="train.py"), tmp_path)
-    assert facts.imports == ("yaml",)
 
 
 def test_a_folder_without_init_is_the_projects_where_something_in_it_is_imported(tmp_path: Path) -> None:

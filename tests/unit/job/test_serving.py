@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from seatrial.job.serving import CALLED, Serving
+from seatrial.job.tables import CALLED, Serving
 
-USER_CLASS = Path(__file__).parents[3] / "src/seatrial/serve/models/user_class.py"
+USER_CLASS = Path(__file__).parents[3] / "src/seatrial/serve/runners/user_class.py"
 
 
 def test_the_methods_that_the_server_looks_for() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.job.model import Target
-from seatrial.job.reading.standard_modules import EVERYWHERE, STANDARD_MODULES
+from seatrial.job.reading.modules import EVERYWHERE, STANDARD_MODULES
 from seatrial.job.script import script_facts
 
 #: Of 3.10 only, to 3.11, to 3.12, from 3.11 on, from 3.14 on: no host has them all.

@@ -3,8 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
 from seatrial.errors import TargetError
@@ -61,19 +59,6 @@ def test_an_absolute_path_inside_the_project(project: Path) -> None:
 def test_a_file_named_like_a_recipe_is_the_users(project: Path) -> None:
     (project / "digits").touch()
     assert resolve_target(["digits"], None, None, project, RECIPES).kind == "script"
-
-
-@given(
-    st.lists(st.one_of(st.text(), st.just("x" * 300)), max_size=2), st.one_of(st.none(), st.text(), st.just("m" * 300))
-)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_words_are_a_target_or_refused(project: Path, words: list[str], module: str | None) -> None:
-    try:
-        target = resolve_target(words, module, None, project, RECIPES)
-    except TargetError as error:
-        assert error.run
-    else:
-        assert target.kind in ("script", "module", "recipe")
 
 
 REFUSED = {
@@ -156,12 +141,6 @@ def test_nothing_to_run_tells_what_is_here(tmp_path: Path, files: list[str], her
     assert caught.value.run == run
 
 
-def test_an_address_is_no_script(project: Path) -> None:
-    with pytest.raises(TargetError, match="is an address, not a script of this project") as caught:
-        resolve_target(["https://github.com/a/b"], None, None, project, RECIPES)
-    assert caught.value.run == "git clone https://github.com/a/b"
-
-
 @pytest.mark.parametrize("word", ["traim.py", "tools", "learn"])
 def test_what_stands_in_a_targets_place_is_a_target(project: Path, word: str) -> None:
     with pytest.raises(TargetError) as refused:
@@ -189,21 +168,3 @@ def test_a_launcher_is_not_a_target(tmp_path: Path, words: list[str], run: str) 
     with pytest.raises(TargetError, match="is a launcher, not a script") as refused:
         resolve_target(words, None, None, tmp_path, set())
     assert refused.value.run == run
-
-
-@pytest.mark.parametrize(
-    ("files", "word", "run"),
-    [
-        (["__main__.py", "model.py"], ".", "seatrial run __main__.py"),
-        (["app/__main__.py", "app/model.py"], "app", "seatrial run app/__main__.py"),
-        (["app/__main__.py", "app/__init__.py"], "app/", "seatrial run -m app"),
-        (["src/net/__main__.py", "src/net/__init__.py"], "src/net", "seatrial run -m net"),
-    ],
-)
-def test_a_folder_that_python_starts(tmp_path: Path, files: list[str], word: str, run: str) -> None:
-    for file in files:
-        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / file).touch()
-    with pytest.raises(TargetError) as caught:
-        resolve_target([word], None, None, tmp_path, RECIPES)
-    assert caught.value.run == run

@@ -134,10 +134,6 @@ def test_typed_option_wins_over_default(
     assert writes(tmp_path, source, *args) == expected
 
 
-def test_typed_option_that_no_parser_shows_may_be_written_to(tmp_path: Path) -> None:
-    assert writes(tmp_path, "import fire\nfire.Fire(main)\n", "--output_dir", "/results") == [("/results", False)]
-
-
 def test_names_made_of_themselves_take_no_time(tmp_path: Path) -> None:
     grown = "path = path + '/a' + path\n" * 200
     source = f"path = '/output'\n{grown}open(path, 'w')\n" * 5

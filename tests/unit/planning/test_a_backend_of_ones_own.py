@@ -17,7 +17,7 @@ from fakes import load_job, untold
 from seatrial.backends import table
 from seatrial.backends.base import OF_PROCESSES, EngineFacts, Handle, State
 from seatrial.job.plan import AGENT_PYTHON_FLAGS, Plan
-from seatrial.runs.finalise import finalise
+from seatrial.runs.finish import finalise
 from seatrial.runs.following.output import Stream
 from seatrial.runs.following.watch import follow
 from seatrial.runs.launch import prepare, start

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import subprocess
 from dataclasses import replace
@@ -18,9 +17,9 @@ from seatrial.errors import GpuContractError
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import Plan
 from seatrial.job.script import script_facts
-from seatrial.planning.another_machine import another_machine, refuse_without_gpu
+from seatrial.planning.host import another_machine, refuse_without_gpu
 from seatrial.planning.plan import make_plan
-from seatrial.planning.portable import as_compose, as_docker
+from seatrial.planning.portable import as_compose
 
 SCRIPT = Target(kind="script", value="tools/train.py", args=("--note", "a $HOME 'b'"))
 
@@ -74,11 +73,6 @@ def test_the_plans_first_line_names_the_other_machines_gpus(
     assert printed.partition(" image ")[0].endswith(f" on docker, on {where}")
 
 
-def test_podman_asks_by_cdi(tmp_path: Path) -> None:
-    container = planned(tmp_path, "2", backend="podman").container
-    assert container is not None and container.devices == ("nvidia.com/gpu=0", "nvidia.com/gpu=1")
-
-
 def test_the_compose_file_builds_its_image_and_names_nothing_of_this_machine(tmp_path: Path) -> None:
     text = as_compose(planned(tmp_path, "2"))
     assert str(tmp_path) not in text
@@ -89,22 +83,6 @@ def test_the_compose_file_builds_its_image_and_names_nothing_of_this_machine(tmp
     assert "image" not in service and "pull_policy" not in service
     assert service["environment"]["PYTHONPATH"] == "/workspace"
     assert service["command"][-1] == "a $$HOME 'b'"
-
-
-@pytest.mark.parametrize("image", [{"slim": "arch"}, {"slim": "files"}])
-def test_an_image_that_needs_files_of_ours_is_built_here_and_sent(tmp_path: Path, image: dict[str, Any]) -> None:
-    text = as_compose(planned(tmp_path, **image))
-    service = yaml.safe_load(text)["services"]["train"]
-    assert service["pull_policy"] == "never" and "build" not in service
-    assert f"# then, to the other machine: docker save {service['image']} | ssh HOST docker load\n" in text
-    command = shlex.split(text.splitlines()[0].partition(": ")[2])
-    assert command[:2] == ["seatrial", "build"] and command[-2:] == ["--note", "a $HOME 'b'"]
-    assert command[command.index("--slim") + 1] == image["slim"]
-
-
-def test_docker_run_starts_in_the_project_there(tmp_path: Path) -> None:
-    command = as_docker(planned(tmp_path))
-    assert '--mount "type=bind,source=$PWD,target=/workspace"' in command and str(tmp_path) not in command
 
 
 @pytest.mark.skipif(shutil.which("docker") is None, reason="the docker command is not here")
@@ -122,23 +100,6 @@ def test_compose_itself_reads_it(tmp_path: Path, gpus: str) -> None:
     service = yaml.safe_load(checked.stdout)["services"]["train"]
     assert "PATH=/opt/venv/bin:$PATH" in service["build"]["dockerfile_inline"].replace("$$", "$")
     assert service["command"][-1].replace("$$", "$") == "a $HOME 'b'"
-
-
-@pytest.mark.parametrize(
-    ("target", "elsewhere"),
-    [
-        ("h200", False),
-        ("9.0", False),
-        ("driver=580.159.04,gpu=H200", False),
-        ("h100", True),  # the same capability, another GPU
-        ("driver=535.129.03,gpu=H200", True),
-        ("a100", True),
-    ],
-)
-def test_what_counts_as_this_machine(tmp_path: Path, target: str, elsewhere: bool) -> None:
-    host = a_host(tmp_path, GPUS)
-    assert (another_machine(a_job(tmp_path / "project", target=target), host) is not None) == elsewhere
-    assert another_machine(a_job(tmp_path / "project", "none", target), host) is None
 
 
 def test_a_machine_with_other_gpus_gives_none_of_them(tmp_path: Path) -> None:

@@ -11,9 +11,7 @@ import pytest
 from cluster_plans import CLAIMS, DDP, MODERN, a_cluster_plan, rendered
 from manifest_rules import CRDS, VERSIONS, violations
 from seatrial.backends.kubernetes.objects import path_of
-from seatrial.backends.kubernetes.pending import Surroundings, explain
-from seatrial.backends.kubernetes.pods import read_pod
-from seatrial.backends.kubernetes.survey import ClusterFacts, Node, read_node
+from seatrial.backends.kubernetes.survey import ClusterFacts, Node
 from seatrial.errors import GpuRequestError, UsageError
 from seatrial.job.plan import Plan
 from seatrial.planning.pod_gpus import cluster_machine
@@ -57,18 +55,6 @@ def test_gpus_are_claimed_where_the_file_says_so(tmp_path: Path) -> None:
     assert any(one["key"] == "nvidia.com/gpu" for one in container["pod"]["tolerations"])
 
 
-@pytest.mark.parametrize(("gpus", "claims"), [("1", {}), ("1", {"gpu_claims": False}), ("none", {"gpu_claims": True})])
-def test_gpus_are_not_claimed_otherwise(tmp_path: Path, gpus: str, claims: dict[str, Any]) -> None:
-    plan = a_cluster_plan(tmp_path, CLAIMS, gpus=gpus, kubernetes=claims)
-    assert plan.cluster is not None and plan.cluster.claim is None
-    assert "ResourceClaimTemplate" not in [manifest["kind"] for manifest in rendered(plan)]
-
-
-def test_auto_claims_one_gpu(tmp_path: Path) -> None:
-    plan = a_cluster_plan(tmp_path, CLAIMS, gpus="auto", kubernetes={"gpu_claims": True})
-    assert _told(plan) == ("1 gpu.nvidia.com", "--gpus auto; [kubernetes] gpu_claims")
-
-
 @pytest.mark.parametrize("gpus", ["2", "mig-1g.18gb"])
 def test_claim_names_class_count_and_profile(tmp_path: Path, gpus: str) -> None:
     made = rendered(a_cluster_plan(tmp_path, CLAIMS, gpus=gpus, kubernetes={"gpu_claims": True}))
@@ -108,23 +94,10 @@ def test_a_slice_is_a_resource_of_its_own(tmp_path: Path) -> None:
     assert plan.job.gpus.noun == "1g.10gb MIG slice" and plan.injection == "device-plugin"
 
 
-def test_a_plus_is_a_dot_in_the_name_of_a_resource(tmp_path: Path) -> None:
-    plan = a_cluster_plan(tmp_path, MIXED, gpus="mig-1g.10gb+me")
-    assert _container(plan)["resources"]["limits"] == {"nvidia.com/mig-1g.10gb.me": "1"}
-    assert violations(rendered(plan)[-1]) == []
-
-
 def test_a_size_that_no_node_has_names_those_that_it_has(tmp_path: Path) -> None:
     facts = replace(MIXED, nodes=tuple(replace(node, capacity=0, allocatable=0) for node in MIXED.nodes or ()))
     [warning] = [one for one in a_cluster_plan(tmp_path, facts, gpus="mig-7g.80gb").warnings if "No node" in one]
     assert "nvidia.com/mig-7g.80gb now; its nodes offer nvidia.com/gpu, nvidia.com/mig-1g.10gb" in warning
-
-
-def test_slices_that_the_plugin_calls_gpus_are_pointed_at(tmp_path: Path) -> None:
-    single = Node("s", 0, 0, ready=True, product="NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", offers={"nvidia.com/gpu": 7})
-    facts = replace(MODERN, nodes=(single,))
-    [warning] = [one for one in a_cluster_plan(tmp_path, facts, gpus="mig-1g.10gb").warnings if "No node" in one]
-    assert '--gpus 1 with node_selector {"nvidia.com/gpu.product" = "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb"}' in warning
 
 
 def test_several_slices_are_several_pods(tmp_path: Path) -> None:
@@ -135,45 +108,7 @@ def test_several_slices_are_several_pods(tmp_path: Path) -> None:
     assert plan.gpus_asked == 3
 
 
-def test_a_node_is_read_with_all_that_it_offers() -> None:
-    resources = {"cpu": "8", "nvidia.com/gpu": "0", "nvidia.com/mig-1g.10gb": "7", "rdma/ib": "1"}
-    item = {"metadata": {"name": "cut"}, "status": {"capacity": resources, "allocatable": resources}}
-    node = read_node(item, "nvidia.com/mig-1g.10gb")
-    assert (node.capacity, node.allocatable, node.offers) == (7, 7, {"nvidia.com/mig-1g.10gb": 7})
-
-
 # ------------------------------------------------------------------ explained
-
-
-def _pending(**spec: Any) -> dict[str, Any]:
-    meta = {"name": "p", "uid": "u", "creationTimestamp": "2026-11-22T10:00:00Z"}
-    return {"metadata": meta, "spec": {"containers": [{"name": "train", **spec}]}, "status": {"phase": "Pending"}}
-
-
-@pytest.mark.parametrize(
-    ("message", "id", "reported"),
-    [
-        ("0/1 nodes are available: 1 cannot allocate all claims.", "k8s-claims", "cannot allocate all claims"),
-        (
-            "0/1 nodes are available: request gpus: device class gpu.nvidia.com does not exist.",
-            "k8s-device-class",
-            "DeviceClass gpu.nvidia.com",
-        ),
-    ],
-)
-def test_claim_that_waits_is_explained(message: str, id: str, reported: str) -> None:
-    item = _pending()
-    finding = explain(read_pod(item), "FailedScheduling", message, Surroundings(item, "nvidia.com/gpu"))
-    assert finding is not None and finding.id == id and reported in finding.message
-
-
-def test_a_slice_that_no_node_has_is_explained_by_what_they_have() -> None:
-    item = _pending(resources={"limits": {"nvidia.com/mig-3g.71gb": "1"}})
-    around = Surroundings(item, "nvidia.com/mig-3g.71gb", (Node("n", 0, 0, True, offers={"nvidia.com/gpu": 8}),), ())
-    message = "0/1 nodes are available: 1 Insufficient nvidia.com/mig-3g.71gb."
-    finding = explain(read_pod(item), "FailedScheduling", message, around)
-    assert finding is not None and finding.id == "k8s-no-gpu-resource"
-    assert "nvidia.com/gpu instead" in (finding.cause or "")
 
 
 # ---------------------------------------------------------------- /dev/shm
@@ -198,12 +133,6 @@ def test_shared_memory_is_sized_counted_and_told(
     assert shm == {"medium": "Memory", "sizeLimit": str(size)}
     assert container["resources"]["requests"]["memory"] == requested
     assert counts in next(choice.reason for choice in plan.choices if choice.what == "/dev/shm")
-
-
-def test_more_shared_memory_than_memory_is_warned_of(tmp_path: Path) -> None:
-    for size, warned in (("9GB", True), ("8GB", False)):
-        plan = a_cluster_plan(tmp_path, gpus="1", memory="8GB", shm_size=size)
-        assert any("a script that fills it will be killed" in warning for warning in plan.warnings) is warned
 
 
 # ------------------------------------------------------------- the nodes as a machine

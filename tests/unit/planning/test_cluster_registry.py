@@ -11,7 +11,7 @@ from fakes import load_job
 from planning_sites import a_site
 from seatrial.backends.containers.docker import Docker
 from seatrial.errors import ConfigError, UsageError
-from seatrial.job.cluster_config import ClusterOptions, registry_host
+from seatrial.job.cluster_config import ClusterOptions
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import Plan
 from seatrial.job.script import script_facts
@@ -46,34 +46,6 @@ def test_built_image_is_named_after_the_registry(tmp_path: Path, code: str) -> N
     assert re.fullmatch(r"ghcr\.io/me/[a-z-]+:[0-9a-f]{12}", plan.image.tag)
     assert plan.cluster.image == plan.image.tag
     assert any(name.startswith("code/") for name in plan.image.context_files) == (code == "image")
-
-
-@pytest.mark.parametrize("code", TARGETS)
-def test_image_without_a_registry_names_no_host(tmp_path: Path, code: str) -> None:
-    plan = planned(tmp_path, code, None)
-    assert plan.image is not None and registry_host(plan.image.tag) is None
-    assert any("is not pushed" in warning for warning in plan.warnings)
-
-
-def test_ready_image_keeps_its_name(tmp_path: Path) -> None:
-    plan = planned(tmp_path, "configmap", "ghcr.io/me", ready="registry.test/train:1")
-    assert plan.image is not None and plan.image.tag == "registry.test/train:1" and not plan.image.build
-
-
-@pytest.mark.parametrize(
-    ("text", "kept"),
-    [
-        ("ghcr.io/me", "ghcr.io/me"),
-        ("ghcr.io/me/", "ghcr.io/me"),
-        ("localhost:5000", "localhost:5000"),
-        ("localhost/team", "localhost/team"),
-        ("docker.io/me", "docker.io/me"),
-        ("[::1]:5000/me", "[::1]:5000/me"),
-        ("europe-west1-docker.pkg.dev/project/images", "europe-west1-docker.pkg.dev/project/images"),
-    ],
-)
-def test_registry_with_a_host_is_read(tmp_path: Path, text: str, kept: str) -> None:
-    assert loaded(tmp_path, text).kubernetes.registry == kept
 
 
 @pytest.mark.parametrize(

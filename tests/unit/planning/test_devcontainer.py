@@ -12,8 +12,8 @@ import pytest
 from fakes import a_container, a_plan
 from seatrial.errors import UsageError
 from seatrial.job.gpu_request import GpuRequest
+from seatrial.job.keys import DataMount
 from seatrial.job.model import ImageOptions, Job, Target
-from seatrial.job.mount import DataMount
 from seatrial.job.plan import ImagePlan, Plan
 from seatrial.planning.portable import devcontainer, write_devcontainer
 
@@ -104,12 +104,3 @@ def test_the_folder_is_written_whole_and_never_over_another(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == [tmp_path / ".devcontainer"]
     with pytest.raises(UsageError, match="is there already"):
         write_devcontainer(planned(tmp_path))
-
-
-def test_without_a_dockerfile_there_is_nothing_to_use(tmp_path: Path) -> None:
-    ready = planned(tmp_path).model_copy(update={"image": ImagePlan(tag="x", build=False)})
-    local = planned(tmp_path).model_copy(update={"container": None})
-    for plan, said in ((ready, "has an image of its own"), (local, "runs without a container")):
-        with pytest.raises(UsageError, match=said):
-            write_devcontainer(plan)
-    assert not list(tmp_path.iterdir())

@@ -50,11 +50,6 @@ def test_horovod_is_not_installed_and_the_plan_says_so(project: Path) -> None:
     assert [warning for warning in plan.warnings if warning.startswith("This is not Horovod: train.py:2")]
 
 
-def test_the_imports_alone_ask_for_torch(project: Path) -> None:
-    plan = plan_of(project, "import horovod.torch as hvd\nhvd.init()\n")
-    assert plan.image is not None and "torch" in plan.image.stack
-
-
 def test_an_image_may_have_its_own(project: Path) -> None:
     plan = plan_of(project, TORCH, ready=True)
     assert plan.agent.stand_ins == ("horovod",)
@@ -63,17 +58,6 @@ def test_an_image_may_have_its_own(project: Path) -> None:
     assert (other.agent.stand_ins, other.agent.launcher) == (("horovod",), "torchrun")
     assert [each for each in other.warnings if each.endswith("fails there: nothing stands in for that part")]
     assert not any("torch.distributed" in each for each in other.warnings)
-
-
-def test_other_scripts_have_nothing_of_it(project: Path) -> None:
-    assert plan_of(project, "import torch\n").agent.stand_ins == ()
-
-
-def test_a_module_of_the_projects_is_its_own(project: Path) -> None:
-    (project / "horovod").mkdir()
-    (project / "horovod" / "__init__.py").write_text("")
-    (project / "horovod" / "torch.py").write_text("def init(): pass\n")
-    assert plan_of(project, TORCH).agent.stand_ins == ()
 
 
 @pytest.mark.parametrize(
@@ -102,12 +86,6 @@ def test_what_nothing_stands_in_for_is_refused(project: Path, source: str, part:
         plan_of(project, source)
     assert part in refused.value.message and refused.value.run is not None
     assert instead in refused.value.run and "seatrial run train.py --gpus 2" in refused.value.run
-
-
-def test_the_way_out_has_the_gpus_that_were_asked_for(project: Path) -> None:
-    with pytest.raises(TargetError) as refused:
-        plan_of(project, "import horovod.keras as hvd\n", gpus=4)
-    assert refused.value.run is not None and "seatrial run train.py --gpus 4 " in refused.value.run
 
 
 def test_what_may_not_be_needed_is_not_refused(project: Path) -> None:

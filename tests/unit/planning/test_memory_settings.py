@@ -43,10 +43,3 @@ def test_setting_of_the_script_is_explained_with_its_place(tmp_path: Path) -> No
     source = "import os\nimport torch\n\nos.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'max_split_size_mb:512'\n"
     choice = choices(tmp_path, source)[ALLOCATOR]
     assert choice.value == "max_split_size_mb:512" and "(train.py:4)" in choice.reason
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [(ALLOCATOR, "expandable_segments:True"), (GROWTH, "false"), ("LR", "max_split_size_mb")]
-)
-def test_other_settings_get_no_note(tmp_path: Path, name: str, value: str) -> None:
-    assert name not in choices(tmp_path, **{name: value})

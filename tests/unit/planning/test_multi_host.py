@@ -8,7 +8,7 @@ import pytest
 
 from seatrial.errors import UsageError
 from seatrial.job.model import Job, Target
-from seatrial.planning.multi_host import expand, instructions, join, meeting, slurm_hosts, with_network
+from seatrial.planning.launcher import expand, instructions, join, meeting, slurm_hosts
 from seatrial.system.host import Host
 
 JOB = Job(project=Path("/p"), target=Target(kind="script", value="train.py"), backend="docker", gpus="2")
@@ -42,11 +42,6 @@ def test_slurm_tells_every_task_who_it_is() -> None:
     assert (joined.hosts, joined.nodes, joined.node_rank) == (("gpu1", "gpu2"), 2, 1)
     placed = meeting(joined)
     assert (placed.nodes, placed.rank, placed.rendezvous) == (2, 1, "gpu1:29400")
-
-
-def test_ranks_reach_each_other_from_containers() -> None:
-    joined = join(JOB.model_copy(update={"hosts": ("a", "b"), "nodes": 2}), 0, Host({}))
-    assert with_network(joined).network == "host"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from fakes import load_job
 from seatrial.errors import UsageError
-from seatrial.planning.new_project import new_project, two_moons
+from seatrial.planning.new_project import new_project
 
 
 def test_what_is_made_is_a_project_that_asks_for_nothing(tmp_path: Path) -> None:
@@ -24,16 +24,6 @@ def test_what_is_made_is_a_project_that_asks_for_nothing(tmp_path: Path) -> None
     texts = [(tmp_path / "moons" / name).read_text() for name in written]
     assert not any("NAME" in text for text in texts) and any(text.startswith("# moons") for text in texts)
     assert list(tmp_path.iterdir()) == [tmp_path / "moons"]
-
-
-def test_what_is_commented_out_can_be_commented_in(tmp_path: Path) -> None:
-    new_project(tmp_path / "moons")
-    path = tmp_path / "moons" / "seatrial.toml"
-    lines = path.read_text().splitlines()
-    switched = [line.removeprefix("# ") if " = " in line or line.startswith("# [") else line for line in lines]
-    path.write_text("\n".join(switched))
-    job = load_job(tmp_path / "moons", {}, cwd=tmp_path)
-    assert (job.image.slim, job.notify.asked, job.timeout_s) == ("unused", True, 7200.0)
 
 
 def test_an_empty_folder_is_filled_and_one_that_is_not_is_left_alone(tmp_path: Path) -> None:
@@ -54,18 +44,6 @@ def test_an_empty_folder_is_filled_and_one_that_is_not_is_left_alone(tmp_path: P
 def test_a_name_that_no_image_can_have_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="does not name a new project"):
         new_project(tmp_path / name)
-
-
-def test_a_parent_that_is_not_there_is_not_made(tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as refused:
-        new_project(tmp_path / "a" / "b")
-    assert refused.value.run == f"mkdir -p {tmp_path}/a" and not list(tmp_path.iterdir())
-
-
-def test_the_points_are_the_same_each_time_and_of_two_classes() -> None:
-    assert two_moons() == two_moons() != two_moons(seed=1)
-    labels = [line[-1] for line in two_moons(10).splitlines()[1:]]
-    assert labels == ["0", "1"] * 5
 
 
 @pytest.mark.torch

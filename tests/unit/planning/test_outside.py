@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 
-from seatrial.backends.containers.mounts import HostFiles, checked_mount
-from seatrial.errors import DataError, UsageError
+from seatrial.errors import UsageError
+from seatrial.job.keys import Mount
 from seatrial.job.model import DataMount, ImageOptions, Job, Target
-from seatrial.job.mount import Mount
 from seatrial.job.script import script_facts
 from seatrial.planning import process as process_parts
 from seatrial.planning.container import outside
 from seatrial.planning.container.outside import (
-    made_by_writes,
     refuse_lost_writes,
     warn_of_lost_writes,
     warn_of_missing_data,
@@ -43,40 +41,11 @@ def warnings(project: Path, source: str, **job: Any) -> list[str]:
     return list(warn_of_outside(made, script_facts(TARGET, project)))
 
 
-def test_a_neighbour_of_the_project(project: Path) -> None:
-    [told] = warnings(project, "open('../data/x.csv')\nopen('../data/y.csv')\n")
-    assert told.startswith("code/train.py:1 names ../data/x.csv") and told.endswith("--mount ../data:/data")
-    [told] = warnings(project, "import os\nmodel = os.path.join('../models v2', 'a.pt')\n")
-    assert told.endswith("--mount '../models v2:/models v2'")
-
-
 def test_an_absolute_path(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = project.parent / "data"
     monkeypatch.setattr(outside, "_IN_IMAGES", (str(data.parent / "inside"),))  # a test's folder may be under /tmp
     [told] = warnings(project, f"open('{data}/x.csv')\nopen('{data.parent}/inside/x')\n")
     assert told.endswith(f"--mount {data}/x.csv:{data}/x.csv")
-
-
-def test_what_lies_in_a_folder_that_is_told_of_comes_with_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outside, "_IN_IMAGES", ())
-    data = project.parent / "data"
-    [told] = warnings(project, f"open('{data}/x.csv')\nopen('{data}')\n")
-    assert told.startswith(f"code/train.py:2 names {data}, ") and told.endswith(f"--mount {data}:{data}")
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "open('../inside/x')",  # from the script's own folder it is in the project
-        "open('../missing/x')",
-        "open('/etc/hostname')",
-        "open('/usr/bin/env')",
-        "open('data/x')",
-        "'''../data: what the docs call it,\nin two lines'''",
-    ],
-)
-def test_nothing_is_missing(project: Path, source: str) -> None:
-    assert warnings(project, source) == []
 
 
 def missing_data(project: Path, source: str, **job: Any) -> list[str]:
@@ -94,28 +63,6 @@ def test_data_set_in_no_mount_is_named(project: Path) -> None:
     assert told.endswith("--data DIR")
     folder = project.parent / "data"
     assert missing_data(project, source, mounts=(Mount(source=folder, target="/input"),)) == []
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "datasets.MNIST('/input', download=True)",  # it makes the folder
-        "datasets.MNIST('./data')",
-        "datasets.MNIST('/usr/share/mnist')",
-        "datasets.MNIST(folder)",
-        "shelf.MNIST('/input')",
-    ],
-)
-def test_data_set_that_is_there_or_made_is_not_named(project: Path, source: str) -> None:
-    assert missing_data(project, source) == []
-
-
-def test_what_is_mounted_is_there(project: Path) -> None:
-    source = "open('../data/x.csv')"
-    folder = project.parent / "data"
-    assert warnings(project, source, data=DataMount(source=folder, read_only=True)) == []
-    assert warnings(project, source, mounts=(Mount(source=folder, target="/data"),)) == []
-    assert warnings(project, source, workdir="/workspace/code") == []
 
 
 def lost(project: Path, source: str, *, build: bool = True, **job: Any) -> str:
@@ -145,31 +92,9 @@ def test_certain_write_outside_is_refused_with_its_mount(project: Path, path: st
     assert lost(project, f"torch.save(m, '{path}')") == f"refused: seatrial run … --mount {mount}"
 
 
-def test_refusal_names_every_folder_and_keeps_the_mounts_that_were_typed(project: Path) -> None:
-    source = "open('/output/a', 'w')\nopen('/results/b', 'w')\nopen('/output/c', 'w')"
-    typed = Mount(source=project / "inside", target="/x")
-    assert lost(project, source, mounts=(typed,)) == (
-        f"refused: seatrial run … --mount {typed} --mount ./output:/output --mount ./results:/results"
-    )
-
-
 def test_write_that_may_run_is_a_warning(project: Path) -> None:
     told = lost(project, "if x:\n    open('/output/a', 'w')")
     assert told.startswith("code/train.py:2 may write /output/a") and told.endswith("--mount ./output:/output")
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["/tmp/a", "/dev/shm/a", "/home/seatrial/a", "/workspace/a", "/seatrial/run/a", "/models/a", "../models/a", "~/a"],
-)
-def test_write_to_kept_or_scratch_folder_is_neither_refused_nor_warned_of(project: Path, path: str) -> None:
-    assert lost(project, f"import os\nopen(os.path.expanduser('{path}'), 'w')") == ""
-
-
-@pytest.mark.parametrize("path", ["/etc/a", "/a", "/root/a", "/opt/a", "/var/log/a", "/home/me/a"])
-def test_write_to_folder_of_the_image_is_not_refused(project: Path, path: str) -> None:
-    told = lost(project, f"open('{path}', 'w')")
-    assert told == "" or told.endswith(("--mount ./log:/var/log", "--mount ./me:/home/me"))
 
 
 def test_write_is_not_refused_where_it_may_succeed(project: Path) -> None:
@@ -182,23 +107,12 @@ def test_write_is_not_refused_where_it_may_succeed(project: Path) -> None:
     assert lost(project, above, mounts=(Mount(source=project / "inside", target="/output/run"),)) == ""
 
 
-def test_path_from_the_folder_of_the_script_is_not_refused(project: Path) -> None:
-    assert not lost(project, "open('../weights/m.pt', 'w')").startswith("refused")
-    assert lost(project, "open('../../weights/m.pt', 'w')").startswith("refused")
-
-
 def test_write_to_read_only_data_is_a_warning(project: Path) -> None:
     source = "open('/data/a', 'w')"
     assert lost(project, source).endswith("--mount ./data:/data")
     data = DataMount(source=project / "inside", read_only=True)
     assert lost(project, source, data=data).endswith("--data DIR:rw")
     assert lost(project, source, data=data.model_copy(update={"read_only": False})) == ""
-
-
-def test_folder_of_this_machine_is_offered_where_there_is_one(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outside.os.path, "isdir", lambda path: path == "/scratch")
-    assert lost(project, "open('/scratch/me/a', 'w')").endswith("--mount /scratch:/scratch")
-    assert lost(project, "open('/scratch2/me/a', 'w')").endswith("--mount ./scratch2:/scratch2")
 
 
 def test_models_is_mounted_where_the_script_writes_or_reads_it(project: Path) -> None:
@@ -219,22 +133,6 @@ def test_models_is_mounted_where_the_script_writes_or_reads_it(project: Path) ->
     assert models("torch.save(m, '/models/a.pt')", models=own) == (own, "")
     mount = Mount(source=project / "inside", target="/models")
     assert models("torch.save(m, '/models/a.pt')", mounts=(mount,)) == (None, "")
-
-
-def test_missing_folder_of_a_mount_is_made_where_the_script_writes_to_it(project: Path) -> None:
-    (project / "code" / "train.py").write_text("open('/output/a', 'w')")
-    script = script_facts(TARGET, project)
-    mounts = (
-        Mount(source=project / "output", target="/output"),
-        Mount(source=project / "weigths", target="/weights"),
-    )
-    job = Job(project=project, target=TARGET, mounts=mounts)
-    assert made_by_writes(job, script) == {"/output"}
-    assert checked_mount(mounts[0], project, project / "state", made=True).target == "/output"
-    with pytest.raises(DataError, match="there is no such file or folder"):
-        checked_mount(mounts[1], project, project / "state")
-    HostFiles((), {}, {}, (project / "output", project.parent / "elsewhere")).write(project)
-    assert (project / "output").is_dir() and not (project.parent / "elsewhere").exists()
 
 
 def test_local_run_refuses_a_certain_write_where_the_user_cannot(

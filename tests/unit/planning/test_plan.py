@@ -12,7 +12,7 @@ from seatrial.errors import SeatrialError
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import Plan
 from seatrial.job.script import script_facts
-from seatrial.job.tuning import Changes
+from seatrial.job.tables import Changes
 from seatrial.planning.plan import make_plan, with_defaults
 
 BACKENDS = ("docker", "podman", "local", "k8s")

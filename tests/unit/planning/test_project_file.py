@@ -24,26 +24,6 @@ def test_what_is_found_is_written_and_reads_back(tmp_path: Path) -> None:
         write_project_file(tmp_path)
 
 
-def test_a_name_with_quotes_reads_back(tmp_path: Path) -> None:
-    name = 'a"b \\x/tränieren.py'
-    (tmp_path / name).parent.mkdir()
-    (tmp_path / name).touch()
-    write_project_file(tmp_path, name)
-    assert load_job(tmp_path, {}).target.value == name
-
-
-def test_an_empty_folder_of_data_keeps_no_run_away(tmp_path: Path) -> None:
-    (tmp_path / "train.py").touch()
-    (tmp_path / "data").mkdir()
-    text = write_project_file(tmp_path).read_text()
-    assert '\n# data = "./data"' in text and "the folder is empty" in text
-    assert load_job(tmp_path, {}).data is None
-    (tmp_path / "datasets").mkdir()
-    (tmp_path / "datasets" / "x").touch()
-    (tmp_path / "seatrial.toml").unlink()
-    assert '\ndata = "./datasets"' in write_project_file(tmp_path).read_text()
-
-
 def test_which_script_is_asked_where_it_is_not_plain(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"There is no \.py file here"):
         write_project_file(tmp_path)

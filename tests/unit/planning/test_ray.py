@@ -12,7 +12,6 @@ from seatrial.images.requirements.project import project_needs
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import Plan
 from seatrial.job.script import ScriptFacts, script_facts
-from seatrial.planning.container.limits import LEAST_STORE_BYTES, ray_env
 from seatrial.planning.launcher import choose_launcher
 from seatrial.planning.plan import make_plan
 
@@ -54,20 +53,6 @@ def test_extras_come_from_the_imports(tmp_path: Path, source: str, packages: set
     assert set(needs.requirements.lines) == packages
 
 
-@pytest.mark.parametrize(
-    ("listed", "lines"),
-    [
-        ("ray==2.55.0", ("ray==2.55.0", "ray[tune]")),  # which pip takes to be one
-        ("ray[tune]==2.55.0", ("ray[tune]==2.55.0",)),
-        ("ray[default,tune]", ("ray[default,tune]",)),
-        ("Ray [ Tune ] >=2.9", ("Ray [ Tune ] >=2.9",)),
-    ],
-)
-def test_a_list_that_has_the_extra_is_left_alone(tmp_path: Path, listed: str, lines: tuple[str, ...]) -> None:
-    (tmp_path / "requirements.txt").write_text(listed + "\n")
-    assert project_needs(tmp_path, facts(tmp_path, TUNE), tmp_path).requirements.lines == lines
-
-
 @pytest.mark.parametrize("source", [TUNE, TRAIN])
 def test_it_is_one_process_for_all_gpus(tmp_path: Path, source: str) -> None:
     script = facts(tmp_path, source)
@@ -75,12 +60,6 @@ def test_it_is_one_process_for_all_gpus(tmp_path: Path, source: str) -> None:
     assert choose_launcher(job, script, 4)[0] == "none"
     assert script.multi_gpu_evidence is not None, "--gpus auto takes all: Ray would"
     assert script.launcher_evidence is None
-
-
-def test_a_ray_that_may_be_missing_starts_nothing(tmp_path: Path) -> None:
-    script = facts(tmp_path, "try:\n    import ray\nexcept ImportError:\n    ray = None\nimport torch\n")
-    assert script.one_process_evidence is None
-    assert script.ray_evidence == "train.py:2 ray"
 
 
 def planned(tmp_path: Path, source: str, backend: str = "docker", gpus: int = 0, **keys: Any) -> Plan:
@@ -109,13 +88,6 @@ def test_shm_has_room_for_the_store_and_for_loaders(tmp_path: Path) -> None:
     assert "object store of Ray (train.py:1 ray)" in told.reason
 
 
-def test_without_ray_nothing_changes(tmp_path: Path) -> None:
-    plan = planned(tmp_path, "import torch\n", gpus=2)
-    assert plan.container is not None
-    assert plan.container.shm_bytes == 4 * GIB
-    assert not [name for name in plan.agent.env if name.startswith("RAY_")]
-
-
 @pytest.mark.parametrize(
     ("keys", "shm_bytes"),
     [({"shm_bytes": 3 * GIB}, 3 * GIB), ({"memory_bytes": 4 * GIB}, 2 * GIB), ({"memory_bytes": 64 * GIB}, None)],
@@ -133,16 +105,3 @@ def test_a_pod_gets_the_same(tmp_path: Path) -> None:
     assert plan.cluster is not None
     assert plan.cluster.shm_bytes == 2 * GIB + int(int(0.3 * 64 * GIB) / 0.95)
     assert plan.agent.env["RAY_USAGE_STATS_ENABLED"] == "0"
-
-
-def test_what_the_user_sets_stays() -> None:
-    assert ray_env("train.py:1 ray", 8 * GIB, {"RAY_USAGE_STATS_ENABLED": "1", STORE: "100000000"}) == {}
-    assert ray_env(None, 8 * GIB, {}) == {}
-
-
-def test_a_shm_too_small_for_any_store_is_left_to_ray() -> None:
-    assert STORE not in ray_env("train.py:1 ray", LEAST_STORE_BYTES, {})
-
-
-def test_a_process_of_this_machine_has_its_shm(tmp_path: Path) -> None:
-    assert ray_env("train.py:1 ray", None, {}) == {"RAY_USAGE_STATS_ENABLED": "0"}

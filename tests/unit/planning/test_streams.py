@@ -42,10 +42,6 @@ def choose(
     return choose_streams(site, script, parts, launcher)  # type: ignore[arg-type]
 
 
-def test_in_the_background_there_is_neither() -> None:
-    assert choose(None, READS) == Streams(None)
-
-
 def test_someone_at_a_terminal_types_whatever_the_script_shows() -> None:
     for script in (READS, QUIET, UNKNOWN):
         streams = choose(TYPING, script)
@@ -72,11 +68,6 @@ def test_input_without_a_screen(kind: Any, script: ScriptFacts, asks: bool, pass
     streams = choose(Caller(kind, asks=asks), script)
     assert (streams.input is not None) is passed and streams.terminal is None
     assert bool(streams.warnings) is (kind == "file" and not passed)
-
-
-def test_a_pipe_in_and_a_screen_out() -> None:
-    streams = choose(Caller("pipe", screens=(1,)), READS)
-    assert streams.input is not None and streams.terminal is not None and streams.terminal.streams == (1,)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.errors import UsageError
 from seatrial.job.model import Job, Target
 from seatrial.job.script import ScriptFacts, script_facts
-from seatrial.planning.launcher import choose_launcher
-from seatrial.planning.multi_host import instructions, meeting
+from seatrial.planning.launcher import choose_launcher, instructions, meeting
 
 SCRIPTS = {
     "mirrored": "import tensorflow as tf\nstrategy = tf.distribute.MirroredStrategy()",
@@ -74,19 +73,6 @@ def test_every_host_is_told_of_all(tmp_path: Path) -> None:
     assert target.variables(plan._replace(workers=[])) == {}, "under torchrun it is that which tells"
 
 
-@pytest.mark.parametrize(
-    ("kind", "second"),
-    [("job", "{0}-1.{0}"), ("jobset", "{0}-node-0-1.{0}"), ("trainjob", "{0}-node-0-1.{0}")],
-)
-def test_every_pod_is_told_of_all(tmp_path: Path, kind: str, second: str) -> None:
-    project = tmp_path / "p"
-    project.mkdir()
-    plan = a_cluster_plan(project, script=SCRIPTS["workers"], gpus="1", nodes=2, kubernetes={"kind": kind})
-    assert plan.agent.launcher == "none" and plan.cluster is not None
-    first, last = plan.agent.workers
-    assert first == plan.agent.rendezvous and last == second.format(plan.cluster.name) + ":29400"
-
-
 def test_a_pytorchjob_has_names_for_one_alone(tmp_path: Path) -> None:
     project = tmp_path / "p"
     project.mkdir()
@@ -103,20 +89,3 @@ def test_what_to_type_is_not_torchruns(tmp_path: Path) -> None:
     text = instructions(asked, words, facts(tmp_path, "jax processes"))
     assert "torchrun" not in text and "JAX_COORDINATOR_ADDRESS=a:29400" in text
     assert "torchrun --nnodes 2" in instructions(asked, words, ScriptFacts())
-
-
-@pytest.mark.parametrize(
-    ("source", "check"),
-    [
-        ("import tensorflow", "tensorflow"),
-        ("import optax", "jax"),
-        ("import jax, tensorflow", "jax"),
-        ("import torch", "torch"),
-        ("try:\n    import tensorflow\nexcept ImportError:\n    pass\n", "driver"),
-        ("import numpy", "driver"),
-    ],
-)
-def test_what_the_contract_tries(tmp_path: Path, source: str, check: str) -> None:
-    project = tmp_path / "p"
-    project.mkdir()
-    assert a_cluster_plan(project, script=source, gpus="1").agent.check == check

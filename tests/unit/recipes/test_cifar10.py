@@ -14,7 +14,7 @@ from seatrial.train.data.images import ImageSet  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
 from seatrial.train.engine import choose_engine, epochs_of, longest_runs  # noqa: E402
 from seatrial.train.errors import DataError  # noqa: E402
-from seatrial.train.kernels import muon  # noqa: E402
+from seatrial.train.kernels import multi_tensor  # noqa: E402
 from seatrial.train.saving.examples import Normalisation  # noqa: E402
 from seatrial.train.step import Step  # noqa: E402
 
@@ -131,11 +131,11 @@ def test_sides_that_no_crop_can_have(sides: tuple[int, ...]) -> None:
 
 def test_kernels_of_the_last_epochs_are_compiled_beforehand() -> None:
     model = cifar10.Network()
-    texts = cifar10.sources(cifar10.WIDTHS, 10, torch.float16)
+    modules = cifar10.modules(cifar10.WIDTHS, 10, torch.float16)
     for parameter, _ in cifar10.METHOD.frozen_after(model, 9):
         parameter.requires_grad = False
     learning = [each for each in model.blocks.parameters() if each.requires_grad and each.ndim == 4]
-    assert len(learning) == 4 and muon.source(tuple(map(muon.size_of, learning))) in texts
+    assert len(learning) == 4 and multi_tensor.muon_module(tuple(map(multi_tensor.size_of, learning))) in modules
 
 
 def test_whitening_gives_uncorrelated_channels() -> None:

@@ -15,16 +15,14 @@ from fakes import untold
 from seatrial import events
 from seatrial.backends.local import Local
 from seatrial.job.model import Job, Target
-from seatrial.runs import adopt, leases, run_actions
-from seatrial.runs.adopt import handle_of
-from seatrial.runs.finalise import finalise
+from seatrial.runs import leases, run_actions
+from seatrial.runs.finish import finalise, handle_of
 from seatrial.runs.launch import make_ready, prepare
-from seatrial.runs.launching_process import LaunchingProcess
 from seatrial.runs.listing import line_of
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore
-from seatrial.system.files import write_atomically
 from seatrial.system.host import Host
+from seatrial.system.records import Process
 
 #: Ends when it is told to, cleanly.
 SCRIPT = """
@@ -61,8 +59,8 @@ class Killed:
     def launcher_dies(self, run: Run) -> None:
         child = subprocess.Popen([sys.executable, "-c", "pass"])
         child.wait()
-        dead = LaunchingProcess(pid=child.pid, started_ticks=1)
-        write_atomically(run.folder / "launcher.json", dead.model_dump_json().encode(), 0o600)
+        dead = Process(pid=child.pid, started_ticks=1)
+        run.hand_over(dead)
 
     def start(self, run: Run) -> None:
         """What the engine did; nobody wrote it down."""
@@ -142,12 +140,13 @@ def test_two_who_look_at_once_write_it_down_once(killed: Killed) -> None:
     run = killed.prepare()
     killed.start(run)
     program = """
-import os, sys
+import sys
 from pathlib import Path
-from seatrial.runs.adopt import handle_of
+from seatrial.runs.finish import handle_of
 from seatrial.runs.store import RunStore
-run = RunStore(Path(sys.argv[1]), os.environ).find("last")
-print(handle_of(run, os.environ).id)
+from seatrial.system.host import Host
+run = RunStore(Path(sys.argv[1]), Host()).find("last")
+print(handle_of(run, Host()).id)
 """
     argv = [sys.executable, "-c", program, str(killed.project)]
     both = [subprocess.Popen(argv, env=killed.environ, stdout=subprocess.PIPE, text=True) for _ in range(4)]
@@ -158,13 +157,10 @@ print(handle_of(run, os.environ).id)
 
 def test_its_gpu_is_not_given_away_meanwhile(killed: Killed) -> None:
     run = killed.prepare()
-    held = adopt.leases(killed.environ)
+    held = leases.leases(Host(killed.environ))
     with held.locked():
         held.take(["GPU-0"], run.id, "local", run.folder)
-    for path in held.folder.glob("*.json"):
-        lease = leases.Lease.model_validate_json(path.read_text())
-        dead = LaunchingProcess(pid=2**22 - 1, started_ticks=1)
-        path.write_text(lease.model_copy(update={"launcher": dead}).model_dump_json())
+    held.hand_over(run.id, Process(pid=2**22 - 1, started_ticks=1))
     assert held.current() == {}  # nothing of it runs
     killed.start(run)
     assert held.current() == {"GPU-0": run.id}

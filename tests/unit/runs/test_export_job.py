@@ -16,9 +16,8 @@ from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import Job, Target
 from seatrial.job.script import ScriptFacts
 from seatrial.runs.export_job import Asked, beside, check_format, export_job, out_path
-from seatrial.runs.find_model import find_model
+from seatrial.runs.models import EXPORT, TrainedModel, find_model
 from seatrial.runs.store import RunStore
-from seatrial.runs.trained_model import EXPORT, TrainedModel
 from seatrial.system.host import Host
 
 
@@ -201,7 +200,8 @@ def test_both_sides_agree() -> None:
     pytest.importorskip("torch")
     from seatrial.export.formats import FORMATS
     from seatrial.models.recipe_models import WEIGHTS
-    from seatrial.runs import export_job, trained_model
+    from seatrial.runs import export_job
+    from seatrial.runs import models as trained_model
     from seatrial.train.saving import examples, model_card
 
     assert {name: form.suffix for name, form in FORMATS.items()} == export_job.SUFFIXES

@@ -13,15 +13,14 @@ from seatrial.backends.base import OF_CONTAINERS
 from seatrial.backends.kubernetes.backend import Kubernetes
 from seatrial.errors import DataError, SeatrialError, UsageError
 from seatrial.job.gpu_request import GpuRequest
+from seatrial.job.keys import DataMount
 from seatrial.job.model import Job, Target
-from seatrial.job.mount import DataMount
 from seatrial.job.script import script_facts
-from seatrial.job.serving import CONTAINER_PORT, TOKEN
+from seatrial.job.tables import CONTAINER_PORT, TOKEN
 from seatrial.planning.plan import make_plan, with_defaults
-from seatrial.runs.find_model import find_model
+from seatrial.runs.models import EXPORT, SERVE, find_model
 from seatrial.runs.serving_job import Options, refuse_taken_port, serving_job, warnings_of
 from seatrial.runs.store import RunStore
-from seatrial.runs.trained_model import EXPORT, SERVE
 from seatrial.system.host import Host
 
 

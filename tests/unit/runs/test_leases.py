@@ -9,9 +9,9 @@ import pytest
 
 from seatrial.backends.base import Handle
 from seatrial.errors import UntrustedPathError
-from seatrial.runs.launching_process import LaunchingProcess
 from seatrial.runs.leases import Lease, Leases, default_folder
 from seatrial.system.host import Host
+from seatrial.system.records import Process
 
 GPU = "GPU-00000000-0000-0000-0000-000000000001"
 
@@ -36,16 +36,16 @@ def test_a_lease_holds_while_its_launcher_lives(leases):
 def test_a_lease_is_void_once_its_launcher_died_before_the_start(leases):
     child = subprocess.Popen([sys.executable, "-c", "pass"])
     child.wait()
-    dead = Lease(gpu_uuid=GPU, run_id="run-1", launcher=LaunchingProcess(pid=child.pid, started_ticks=1))
+    dead = Lease(gpu_uuid=GPU, run_id="run-1", launcher=Process(pid=child.pid, started_ticks=1))
     with leases.locked():
-        leases._path(dead).write_text(dead.model_dump_json())
+        (leases.folder / dead.name).write_text(dead.model_dump_json())
     assert leases.current() == {}
 
 
 def test_a_reused_launcher_pid_does_not_hold(leases):
-    reused = Lease(gpu_uuid=GPU, run_id="run-1", launcher=LaunchingProcess(pid=os.getpid(), started_ticks=1))
+    reused = Lease(gpu_uuid=GPU, run_id="run-1", launcher=Process(pid=os.getpid(), started_ticks=1))
     with leases.locked():
-        leases._path(reused).write_text(reused.model_dump_json())
+        (leases.folder / reused.name).write_text(reused.model_dump_json())
     assert leases.current() == {}
 
 
@@ -53,12 +53,12 @@ def test_a_lease_that_is_handed_over_lives_as_long_as_the_process_that_got_it(le
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     with leases.locked():
         leases.take([GPU], "run-1")
-    process = LaunchingProcess.of(child.pid)
+    process = Process.of(child.pid)
     assert process is not None
     leases.hand_over("run-1", process)
     assert leases.current() == {GPU: "run-1"}
     child.communicate(b"\n")
-    assert leases.current() == {} and LaunchingProcess.of(child.pid) is None
+    assert leases.current() == {} and Process.of(child.pid) is None
 
 
 def test_a_started_run_holds_its_lease_until_its_container_is_gone(leases, live):
@@ -109,7 +109,7 @@ def test_a_started_run_whose_launcher_could_not_say_so_is_asked_for(tmp_path, li
     assert leases.current() == {GPU: "run-1", "GPU-2": "run-2"} and asked == []  # its launcher lives: nobody is asked
     for path in leases.folder.glob("*.json"):
         lease = Lease.model_validate_json(path.read_text())
-        dead = LaunchingProcess(pid=os.getpid(), started_ticks=1)
+        dead = Process(pid=os.getpid(), started_ticks=1)
         path.write_text(lease.model_copy(update={"launcher": dead}).model_dump_json())
     assert leases.current() == {}
     live.add("found")

@@ -9,9 +9,9 @@ import pytest
 
 from seatrial.backends.base import Handle
 from seatrial.job.plan import EngineAddress
-from seatrial.runs.launching_process import LaunchingProcess
-from seatrial.runs.liveness import leases
+from seatrial.runs.leases import leases
 from seatrial.system.host import Host
+from seatrial.system.records import Process
 
 CLIENT = """#!/bin/sh
 echo "$*" >> {asked}
@@ -68,5 +68,5 @@ def test_lease_of_a_killed_launcher_is_held_while_another_engine_answers(tmp_pat
         engine = EngineAddress(endpoint=f"unix://{tmp_path / 's'}", id=id)
         with found.locked():
             found.take(["GPU-1"], "run-1", "docker", record, engine)
-        found.hand_over("run-1", LaunchingProcess(pid=1, started_ticks=1))
+        found.hand_over("run-1", Process(pid=1, started_ticks=1))
         assert bool(found.current()) is held

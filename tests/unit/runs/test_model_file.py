@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.errors import DataError, UsageError
-from seatrial.runs.trained_model import EXPORT, SERVE, check_model_file, of_file
+from seatrial.runs.models import EXPORT, SERVE, check_model_file, of_file
 
 
 def safetensors(path: Path, *, cut: int = 0) -> Path:

@@ -70,7 +70,7 @@ def test_a_folder_that_is_named_is_meant(
 def test_a_live_run_shows_its_arguments_and_how_long_it_runs(
     project: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("seatrial.runs.finalise.finalise", lambda run, environ: None)  # it lives
+    monkeypatch.setattr("seatrial.runs.finish.finalise", lambda run, environ: None)  # it lives
     run = RunStore(project, Host(environ)).run(RUN)
     run.save_plan(
         Plan(

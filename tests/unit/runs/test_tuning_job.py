@@ -7,7 +7,7 @@ import pytest
 
 from seatrial.errors import UsageError
 from seatrial.job.model import Criteria, Job, Target
-from seatrial.job.tuning import Changes, Tuning
+from seatrial.job.tables import Changes, Tuning
 from seatrial.runs.tuning import tuning_job
 
 

@@ -14,7 +14,7 @@ from fakes import untold
 from seatrial.errors import UsageError
 from seatrial.events import EvidenceLog, Note
 from seatrial.job.model import Job, Target
-from seatrial.runs.finalise import finalise
+from seatrial.runs.finish import finalise
 from seatrial.runs.following.watch import follow
 from seatrial.runs.launch import prepare, start
 from seatrial.runs.run import Run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from seatrial.errors import UsageError
-from seatrial.job.sweep_table import SweepTable
+from seatrial.job.tables import SweepTable
 from seatrial.search.request import Flags, make_request
 
 

@@ -21,8 +21,8 @@ from seatrial.serve import decoder as decoder_module  # noqa: E402
 from seatrial.serve.decoder import Decoder, is_light  # noqa: E402
 from seatrial.serve.errors import BadInputError, TooMuchError  # noqa: E402
 from seatrial.serve.model_link import Refusal  # noqa: E402
-from seatrial.serve.models.image_reader import ImageReader  # noqa: E402
 from seatrial.serve.options import parse  # noqa: E402
+from seatrial.serve.readers.images import ImageReader  # noqa: E402
 from seatrial.serve.served_model import Description, TensorSpec  # noqa: E402
 
 PNG = b"image/png"

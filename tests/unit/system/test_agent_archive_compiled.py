@@ -10,7 +10,7 @@ import pytest
 
 from agent_process import FLOOR
 from seatrial.system import agent_archive
-from seatrial.system.zip_bytes import zip_bytes
+from seatrial.system.agent_archive import zip_bytes
 
 PROGRAM = """
 import json, sys

@@ -50,10 +50,6 @@ def test_standard_input_is_closed_unless_given():
     assert command.run(reading, timeout_s=30, input="asked").stdout == "'asked'\n"
 
 
-def test_bytes_that_are_no_text_do_not_break_the_reader():
-    assert "�" in command.run(python(r"import os; os.write(1, b'\xff')"), timeout_s=30).stdout
-
-
 def test_stream_hands_over_lines_as_they_come(tmp_path):
     """Its second line is printed once the first was seen."""
     seen, went = [], tmp_path / "seen"
@@ -82,22 +78,9 @@ def test_interactive_keeps_a_copy_of_stderr(capfdbinary):
     assert (ended.exit_code, ended.stderr) == (5, "why\n")
 
 
-def test_interactive_leaves_ctrl_c_to_the_command():
-    program = "import os, signal, time\nos.kill(os.getppid(), signal.SIGINT)\ntime.sleep(0.3)\nraise SystemExit(4)"
-    assert command.call_interactive(python(program)).exit_code == 4
-
-
 def test_a_detached_process_has_a_session_of_its_own(tmp_path):
     output = tmp_path / "out"
     pid = command.spawn_detached(python("import os; print(os.getsid(0) == os.getpid())"), output=output)
     _, status = os.waitpid(pid, 0)
     assert status == 0
     assert output.read_text() == "True\n"
-
-
-@pytest.mark.parametrize(
-    ("stdout", "stderr", "last"),
-    [("a\nb\n\n", "", "b"), ("a", "x\n y \n", "y"), ("", "", "exit code 2 and no message")],
-)
-def test_last_line_says_something(stdout, stderr, last):
-    assert command.Completed(("x",), 2, stdout, stderr).last_line() == last

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from seatrial.system.near import did_you_mean, nearest
+from seatrial.system.text import did_you_mean, nearest
 
 
 def test_what_is_like_it_is_found_and_nothing_else() -> None:

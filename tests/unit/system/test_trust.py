@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -46,12 +45,6 @@ def test_a_link_to_the_project_is_the_project(tmp_path: Path, environ: dict[str,
     assert TrustStore(Host(environ)).allows(tmp_path / "project", LINES)
 
 
-def test_it_is_for_its_user_alone(tmp_path: Path, environ: dict[str, str], file: Path) -> None:
-    TrustStore(Host(environ)).allow(tmp_path, LINES)
-    assert file.stat().st_mode & 0o777 == 0o600
-    assert (file.parent / "trust.lock").stat().st_mode & 0o777 == 0o600
-
-
 HOSTILE: dict[str, Callable[[Path], object]] = {
     "a directory": Path.mkdir,
     "a link to a file that allows it": lambda path: path.symlink_to(path.parent.parent / "theirs.json"),
@@ -80,15 +73,6 @@ def test_a_file_that_cannot_be_read_allows_nothing_and_is_said(
         assert TrustStore(Host(environ)).allows(tmp_path, LINES) and not file.is_symlink()
 
 
-def test_entries_of_other_types_are_none(tmp_path: Path, environ: dict[str, str], file: Path) -> None:
-    TrustStore(Host(environ)).allow(tmp_path, LINES)
-    content = json.loads(file.read_text())
-    [key] = content["allowed"]
-    for value in (None, 1, [], {"project": 1}, "x"):
-        file.write_text(json.dumps({"allowed": {key: value}}))
-        assert not TrustStore(Host(environ)).allows(tmp_path, LINES)
-
-
 def test_writers_at_once_lose_nothing(tmp_path: Path, environ: dict[str, str]) -> None:
     projects = [tmp_path / str(number) for number in range(40)]
     with ThreadPoolExecutor(8) as pool:
@@ -102,9 +86,3 @@ def test_the_oldest_go_when_there_are_too_many(tmp_path: Path, environ: dict[str
     TrustStore(Host(environ)).allow(tmp_path, LINES)
     kept = json.loads(file.read_text())["allowed"]
     assert len(kept) == MAX_ENTRIES and "0" not in kept and "1" in kept
-
-
-def test_a_project_whose_name_is_not_utf8(tmp_path: Path, environ: dict[str, str]) -> None:
-    project = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
-    TrustStore(Host(environ)).allow(project, LINES)
-    assert TrustStore(Host(environ)).allows(project, LINES)

@@ -65,12 +65,6 @@ def test_the_context_of_the_ranks_gpu_is_made_by_the_driver(tmp_path: Path) -> N
     assert log.read_text().splitlines() == ["init 0", "device 1", "context 41"]
 
 
-def test_without_a_driver_there_is_no_context(tmp_path: Path) -> None:
-    (tmp_path / "libcuda.so.1").write_text("not a library")
-    shown = {"LD_LIBRARY_PATH": str(tmp_path)}
-    assert ran("from seatrial.train import early_start; print(early_start.open_context())", **shown) == "False\n"
-
-
 @pytest.mark.parametrize(
     ("text", "major"),
     [("cuda: Optional[str] = '13.0'\n", "13"), ("cuda: str | None = None\n", "None"), ("hip = '6.1'\n", "None")],
@@ -83,32 +77,6 @@ def test_a_torch_for_the_cpu_gets_no_context(tmp_path: Path, text: str, major: s
     (package / "version.py").write_text(f"__version__ = '2.13.0'\n{text}")
     shown = "from seatrial.train import early_start; print(early_start.torch_cuda())"
     assert ran(f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {shown}") == f"{major}\n"
-
-
-def test_the_installed_torch_is_told_without_importing_it() -> None:
-    code = "import sys; from seatrial.train import early_start; print(early_start.torch_cuda(), 'torch' in sys.modules)"
-    import torch
-
-    assert ran(code) == f"{torch.version.cuda and torch.version.cuda.split('.')[0]} False\n"
-
-
-def test_data_that_were_read_are_not_read_again(tmp_path: Path) -> None:
-    read = []
-
-    def reader(folder: Path) -> str:
-        read.append(folder)
-        return f"from {folder.name}"
-
-    try:
-        early_start.begin((reader, tmp_path / "a"))
-    finally:
-        gc.unfreeze()
-        gc.enable()
-    assert early_start.read_ahead(reader, tmp_path / "a") == "from a"
-    assert early_start.read_ahead(reader, tmp_path / "b") == "from b"
-    assert read == [tmp_path / "a", tmp_path / "b"]
-    assert early_start.read_ahead(reader, tmp_path / "a") == "from a"
-    assert len(read) == 3
 
 
 def test_data_that_could_not_be_read_are_read_again(tmp_path: Path) -> None:
@@ -127,12 +95,6 @@ def test_data_that_could_not_be_read_are_read_again(tmp_path: Path) -> None:
         early_start.read_ahead(reader, tmp_path)
     (tmp_path / "there").write_text("")
     assert early_start.read_ahead(reader, tmp_path) == "read"
-
-
-def test_the_collector_is_left_as_it_is_where_nothing_was_begun() -> None:
-    frozen = gc.get_freeze_count()
-    early_start.imported()
-    assert gc.isenabled() and gc.get_freeze_count() == frozen
 
 
 @pytest.mark.slow

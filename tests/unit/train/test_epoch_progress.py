@@ -70,10 +70,3 @@ def test_a_loss_that_is_none_is_not_told_before_the_epochs_end_names_it(
     with pytest.raises(DivergedError, match="in epoch 1 at step 1"):
         trained(make_step(loss=loss), 0.0, monkeypatch)
     assert ": step " not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(0.2, "1 s"), (59.4, "59 s"), (61.0, "1 min 1 s"), (3700.0, "1 h 1 min")]
-)
-def test_time_is_told_in_two_units(seconds: float, words: str) -> None:
-    assert progress._time(seconds) == words

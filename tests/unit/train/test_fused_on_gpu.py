@@ -15,12 +15,12 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from seatrial.recipes import mnist, mnist_deep  # noqa: E402
-from seatrial.train import fused  # noqa: E402
 from seatrial.train.data.augment import affine  # noqa: E402
 from seatrial.train.data.images import ImageSet, ResidentImages  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
 from seatrial.train.engine import choose_engine  # noqa: E402
-from seatrial.train.kernels import nvrtc  # noqa: E402
+from seatrial.train.kernels import runtime  # noqa: E402
+from seatrial.train.kernels.lenet import cross_entropy  # noqa: E402
 from seatrial.train.optim.optimizer import adamw  # noqa: E402
 from seatrial.train.precision import Precision  # noqa: E402
 from seatrial.train.saving.examples import Normalisation  # noqa: E402
@@ -59,7 +59,7 @@ def trained(name, engine, loss, *, dropout=0.0, precision="fp32", augment=None, 
     before = copy.deepcopy(model)
     data = ImageSet(images.to(torch.uint8), labels, 10)
     source = ResidentImages(data, Normalisation.of(images), 64, ranks, 0, augment, channels_last=True)
-    step = Step(model, loss, adamw(model, 1e-3, 1e-4), source, ranks=ranks, precision=chosen)
+    step = Step(model, loss, adamw(model, 1e-3, 1e-4), source, ranks=ranks, precision=chosen, kernels=loss is not plain)
     source.start(1, 0)
     step.start_epoch(0, 0)
     prepared = choose_engine(engine, step, print)
@@ -90,7 +90,7 @@ def reference():
     def of(name):
         if name not in kept:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(nvrtc, "unavailable", lambda: "switched off")
+                patch.setattr(runtime, "unavailable", lambda: "switched off")
                 kept[name] = trained(name, "eager", plain)
         return kept[name]
 
@@ -103,9 +103,9 @@ def reference():
 def test_parameters_take_the_same_way(reference, monkeypatch, name, engine, ours):
     torch._dynamo.reset()
     if not ours:
-        monkeypatch.setattr(nvrtc, "unavailable", lambda: "switched off")
-    before, model, losses = trained(name, engine, fused.cross_entropy)
-    assert (nvrtc.unavailable() is None) is ours
+        monkeypatch.setattr(runtime, "unavailable", lambda: "switched off")
+    before, model, losses = trained(name, engine, cross_entropy)
+    assert (runtime.unavailable() is None) is ours
     _, expected, curve = reference(name)
     assert losses[:10] == pytest.approx(curve[:10], rel=2e-3)
     largest, shares = distance(model, expected, before)
@@ -114,15 +114,15 @@ def test_parameters_take_the_same_way(reference, monkeypatch, name, engine, ours
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_graph_and_eager_are_equal_to_the_bit(name):
-    _, eager, curve = trained(name, "eager", fused.cross_entropy)
-    _, graph, losses = trained(name, "graph", fused.cross_entropy)
+    _, eager, curve = trained(name, "eager", cross_entropy)
+    _, graph, losses = trained(name, "graph", cross_entropy)
     assert losses == curve
     assert all(torch.equal(a, b) for a, b in zip(eager.parameters(), graph.parameters(), strict=True))
 
 
 def test_a_source_that_does_not_compile_says_why():
     with pytest.raises(RuntimeError, match='identifier "nope" is undefined'):
-        nvrtc.machine_code('extern "C" __global__ void f() { nope; }', "sm_90")
+        runtime.machine_code('extern "C" __global__ void f() { nope; }', "sm_90")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -141,7 +141,7 @@ def test_gradients_against_double_precision(name, rows, dtype):
     expected = plain(exact, images.double(), labels)
     expected.backward()
     errors = []
-    for network, loss in ((model, fused.cross_entropy), (torchs, plain)):
+    for network, loss in ((model, cross_entropy), (torchs, plain)):
         with torch.autocast("cuda", torch.bfloat16, enabled=dtype == torch.bfloat16):
             value = loss(network, images, labels)
         value.backward()
@@ -169,9 +169,7 @@ def test_masks_and_augmentation_differ_between_steps(engine):
     source.spans = source.spans * 48
     source._places_SB = source._places_SB.repeat(48, 1)
     source._rows_SB = source._rows_SB.repeat(48, 1)
-    step = Step(
-        model, fused.cross_entropy, adamw(model, 0.0, 0.0), source, ranks=ranks, precision=Precision("bf16", device)
-    )
+    step = Step(model, cross_entropy, adamw(model, 0.0, 0.0), source, ranks=ranks, precision=Precision("bf16", device))
     source.start(1, 0)
     step.start_epoch(0, 0)
     prepared = choose_engine(engine, step, print)
@@ -183,11 +181,11 @@ def test_masks_and_augmentation_differ_between_steps(engine):
 
 def test_the_classic_step_in_bf16_goes_as_torchs_layers_do(reference, monkeypatch):
     before, expected, curve = reference("mnist")
-    _, ours, losses = trained("mnist", "graph", fused.cross_entropy, precision="bf16")
-    _, again, eager = trained("mnist", "eager", fused.cross_entropy, precision="bf16")
+    _, ours, losses = trained("mnist", "graph", cross_entropy, precision="bf16")
+    _, again, eager = trained("mnist", "eager", cross_entropy, precision="bf16")
     assert losses == eager  # a graph repeats eager steps to the bit
     assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), again.parameters(), strict=True))
-    monkeypatch.setattr(nvrtc, "unavailable", lambda: "switched off")
+    monkeypatch.setattr(runtime, "unavailable", lambda: "switched off")
     _, torchs, _ = trained("mnist", "eager", plain, precision="bf16")
     assert losses[:10] == pytest.approx(curve[:10], rel=2e-2)
     own, shares = distance(ours, expected, before)

@@ -1,7 +1,5 @@
 """What people give to the loop, as their scripts have it: trained as there, or refused with what to write instead."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -12,9 +10,9 @@ from torch.utils.data import Dataset, TensorDataset  # noqa: E402
 
 from seatrial.train import Step, Test, batches, cosine, fit  # noqa: E402
 from seatrial.train.data import batches as batches_file  # noqa: E402
-from seatrial.train.data.images import shuffled  # noqa: E402
-from seatrial.train.errors import DataError, InputError  # noqa: E402
-from seatrial.train.saving.checkpoint import checkpoints, load, snapshot  # noqa: E402
+from seatrial.train.data.order import shuffled  # noqa: E402
+from seatrial.train.errors import InputError  # noqa: E402
+from seatrial.train.saving.checkpoint import checkpoints, load  # noqa: E402
 from seatrial.train.saving.rng import seed_all  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -85,19 +83,6 @@ def test_a_test_that_prints_its_numbers_itself():
     model = network()
     outcome = fit(Step(model, classify, sgd(model), batches(points(), BATCH)), test=lambda: None)
     assert outcome.epochs == 1 and outcome.metrics == {}
-
-
-def test_patience_without_a_number_to_follow():
-    model = network()
-    with pytest.raises(InputError, match="patience follows test_loss, and the test gives nothing"):
-        fit(Step(model, classify, sgd(model), batches(points(), BATCH)), test=lambda: None, patience=2)
-
-
-def test_a_thread_of_ones_own_can_train():
-    model = network()
-    with ThreadPoolExecutor(1) as threads:
-        step = Step(model, classify, sgd(model), batches(points(), BATCH))
-        assert threads.submit(fit, step).result().epochs == 1
 
 
 def test_a_test_set_that_is_changed_in_place_is_whole_again():
@@ -327,12 +312,6 @@ def test_a_score_that_cannot_be_meant(given, sentence):
         fit(Step(model, classify, sgd(model), batches(points(), BATCH)), test=Test(points(), given))
 
 
-def test_a_score_of_a_plain_number_is_a_mean():
-    model = network()
-    given = Test(points(), lambda *_: {"half": 0.5}, batch=7)
-    assert fit(Step(model, classify, sgd(model), batches(points(), BATCH)), test=given).metrics == {"half": 0.5}
-
-
 def test_a_sampler_orders_the_examples_of_every_epoch():
     seen = []
 
@@ -371,42 +350,9 @@ def test_a_sampler_orders_the_examples_of_every_epoch():
             trained(sampler)
 
 
-class Torn(Dataset):
-    """Of which one example cannot be read, and none comes out the same twice."""
-
-    def __len__(self):
-        return 200
-
-    def __getitem__(self, place):
-        if place == 78:
-            raise OSError("no such photo")
-        return torch.rand(6), place % 3
-
-
-@pytest.mark.slow
-def test_what_a_reading_process_raises_is_one_sentence():
-    model = network()
-    with pytest.raises(DataError) as raised:
-        fit(Step(model, classify, sgd(model), batches(Torn(), BATCH, workers=1)))
-    assert raised.value.message == "example 78 cannot be read: OSError: no such photo"
-
-
 @pytest.mark.parametrize("arrays", [{"x": torch.zeros(9, 2)}, (torch.zeros(9, 2), torch.zeros(9))])
 def test_arrays_are_no_data_set(arrays):
     with pytest.raises(
         InputError, match=r"of whole arrays or sets is no data set(.|\n)*TensorDataset\(inputs, labels\)"
     ):
         batches(arrays, 2)
-
-
-def test_what_the_optimizer_first_keeps_in_a_rehearsal_is_not_made_none():
-    model = nn.Linear(2, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    step = Step(model, lambda model, x: model(x).sum(), optimizer, batches(TensorDataset(torch.ones(8, 2)), 8))
-    optimizer.state[model.weight]["steps"] = 1
-    before = snapshot(step.state())
-    optimizer.state[model.weight]["steps"] = 2
-    optimizer.state[model.bias]["steps"] = 3
-    step.restore(before, forget_optimizer=False)
-    assert optimizer.state[model.weight]["steps"] == 1
-    assert optimizer.state[model.bias]["steps"] is not None

@@ -10,12 +10,11 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from seatrial.train.data.images import StreamedImages  # noqa: E402
 from seatrial.train.engine import choose_engine  # noqa: E402
 from seatrial.train.errors import CheckpointError, DivergedError, InputError  # noqa: E402
-from seatrial.train.loop import Outcome, Settings, fit  # noqa: E402
+from seatrial.train.loop import Settings, fit  # noqa: E402
 from seatrial.train.optim.optimizer import adam  # noqa: E402
-from seatrial.train.optim.schedules import cosine  # noqa: E402
+from seatrial.train.progress import Outcome  # noqa: E402
 from seatrial.train.saving.checkpoint import checkpoints, load  # noqa: E402
 from seatrial.train.step import Step  # noqa: E402
 from seatrial.train.trackers import Trackers  # noqa: E402
@@ -24,29 +23,9 @@ pytestmark = pytest.mark.torch
 Make = Callable[..., Step]
 
 
-def dropout() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(36, 16), nn.Dropout(0.3), nn.Linear(16, 3))
-
-
 def train(step: Step, epochs: int = 3, losses: list[float] | None = None, **settings: Any) -> Outcome:
     answers = iter(losses or [1.0] * 100)
     return fit(step, lambda: {"test_loss": next(answers), "accuracy": 0.5}, Trackers([]), Settings(epochs, **settings))
-
-
-@pytest.mark.parametrize("kind", ["resident", "streamed"])
-def test_resume_within_an_epoch_is_bit_identical(make_step: Make, tmp_path: Path, kind: str) -> None:
-    options: dict[str, Any] = {"network": dropout, "schedule": cosine(), "epochs": 3}
-    if kind == "streamed":
-        options["source"] = StreamedImages
-    whole = make_step(**options)
-    train(whole, checkpoints=tmp_path, every_steps=2, keep=100)
-    assert len(checkpoints(tmp_path)) == 3 * 3  # steps 2 and 4 of five, and the end, of every epoch
-    place = tmp_path / "checkpoint-0000000007.pt"  # the second epoch after its second step
-    resumed = make_step(**options)
-    outcome = train(resumed, resume=place)
-    assert len(outcome.losses) == 15 - 7
-    for name, tensor in whole.model.state_dict().items():
-        assert torch.equal(tensor, resumed.model.state_dict()[name]), name
 
 
 def test_nan_stops_names_the_step_and_keeps_what_was_good(make_step: Make, tmp_path: Path) -> None:
@@ -85,35 +64,6 @@ def test_a_model_is_no_checkpoint(make_step: Make, tmp_path: Path) -> None:
     torch.save(make_step().model.state_dict(), tmp_path / "mnist.pth")
     with pytest.raises(CheckpointError, match="is not a checkpoint: it contains model weights"):
         train(make_step(), resume=tmp_path / "mnist.pth")
-
-
-def test_a_truncated_checkpoint_gives_way_to_the_one_before_and_is_named(
-    make_step: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    train(make_step(), 2, checkpoints=tmp_path)
-    newest = checkpoints(tmp_path)[0]
-    newest.write_bytes(newest.read_bytes()[:1000])
-    train(make_step(), 2, resume=tmp_path)
-    text = capsys.readouterr().out
-    assert (
-        f"cannot read the checkpoint {newest}: the file is truncated or damaged; falling back to the previous one"
-        in text
-    )
-    assert "resumed from" in text and "epoch 2, step 0" in text
-
-
-def test_checkpoints_of_others_are_named_kept_and_not_resumed(
-    make_step: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    theirs = tmp_path / "checkpoint-99999999999.pt"
-    torch.save({"model": {}, "epoch": 9}, theirs)
-    train(make_step(), epochs=2, checkpoints=tmp_path, keep=1)
-    sentence = f"files in {tmp_path} that are not from this training ({theirs.name}) are kept, and not resumed"
-    assert sentence in capsys.readouterr().out
-    train(make_step(), epochs=3, checkpoints=tmp_path, keep=1, resume=tmp_path)
-    shown = capsys.readouterr().out
-    assert f"resumed from {tmp_path}: epoch 3, step 0" in shown and "epoch 3: loss" in shown
-    assert theirs.exists() and [path.name for path in checkpoints(tmp_path)] == ["checkpoint-0000000015.pt"]
 
 
 def test_a_graph_on_a_cpu_falls_back_with_the_reason(make_step: Make, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from seatrial.train.data import augment  # noqa: E402
 from seatrial.train.data.images import ImageSet, TestImages  # noqa: E402
 from seatrial.train.data.texts import Texts, TextSet  # noqa: E402
 from seatrial.train.distributed import Ranks, ranks  # noqa: E402
-from seatrial.train.errors import DataError, InputError, first_line, type_and_line  # noqa: E402
+from seatrial.train.errors import DataError, InputError  # noqa: E402
 from seatrial.train.memory import cap  # noqa: E402
 from seatrial.train.optim.muon import orthogonalised  # noqa: E402
 from seatrial.train.optim.schedules import cosine, staircase, triangle  # noqa: E402
@@ -27,15 +27,6 @@ from seatrial.train.trackers import TRACKERS, open_trackers  # noqa: E402
 pytestmark = pytest.mark.torch
 CPU = torch.device("cpu")
 ALONE = Ranks(0, 1, CPU)
-
-
-def test_an_error_of_another_library_in_a_line_of_ours() -> None:
-    assert (first_line(RuntimeError("\nout of luck\nat line 3")), first_line(RuntimeError(""))) == (
-        "out of luck",
-        "RuntimeError",
-    )
-    assert (type_and_line(KeyError("train")), type_and_line(RuntimeError(" "))) == ("KeyError: 'train'", "RuntimeError")
-    assert len(first_line(ValueError("x" * 1000))) == 300
 
 
 def test_schedules() -> None:
@@ -84,10 +75,6 @@ def test_affine_turns_by_at_most_the_angle() -> None:
 def test_what_a_cpu_does_not_have(name: str) -> None:
     with pytest.raises(InputError, match=f"{name} needs a GPU"):
         choose_precision(name, CPU)
-
-
-def test_auto_precision_on_a_cpu_is_fp32() -> None:
-    assert choose_precision("auto", CPU, "bf16").name == "fp32"
 
 
 def test_labels_out_of_range() -> None:

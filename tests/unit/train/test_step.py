@@ -9,10 +9,11 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from seatrial.train.data.images import StreamedImages  # noqa: E402
+from seatrial.train.data.images import stream_images  # noqa: E402
 from seatrial.train.errors import TrainError  # noqa: E402
-from seatrial.train.loop import Outcome, Settings, fit  # noqa: E402
+from seatrial.train.loop import Settings, fit  # noqa: E402
 from seatrial.train.optim.schedules import cosine  # noqa: E402
+from seatrial.train.progress import Outcome  # noqa: E402
 from seatrial.train.step import Step  # noqa: E402
 from seatrial.train.trackers import Trackers  # noqa: E402
 
@@ -56,7 +57,7 @@ def test_accumulation_gives_the_same_curve(make_step: Make, accumulation: int) -
 
 
 def test_streaming_gives_the_same_curve(make_step: Make) -> None:
-    assert train(make_step(source=StreamedImages)).losses == train(make_step()).losses
+    assert train(make_step(source=stream_images)).losses == train(make_step()).losses
 
 
 def test_out_of_memory_gives_the_curve_of_the_smaller_micro_batch(

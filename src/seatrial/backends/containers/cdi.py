@@ -11,21 +11,21 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from seatrial.errors import ConfigError, printable
 from seatrial.findings.finding import GENERATE_CDI, Finding
 from seatrial.system.project_files import read_text
-from seatrial.system.shown import shown
+from seatrial.system.text import shown
 from seatrial.system.typed_path import as_typed
 from seatrial.system.yaml_file import parse_yaml
 
-#: Where engines look when nobody told them otherwise; a later folder wins over an earlier one.
+if TYPE_CHECKING:
+    from typing import TypeGuard
+
+#: Where engines look by default; a later folder wins over an earlier one.
 #: Source: container-device-interface, pkg/cdi/spec-dirs.go, DefaultSpecDirs.
 DEFAULT_SPEC_DIRS = (Path("/etc/cdi"), Path("/var/run/cdi"))
-
-#: What writes a fresh spec. Source: NVIDIA Container Toolkit documentation, "Support for CDI".
-
 
 #: The toolkit's spec of a machine with 8 GPUs in 56 MIG slices has 60,000 bytes.
 _MAX_BYTES = 1_000_000
@@ -34,6 +34,9 @@ _MAX_BYTES = 1_000_000
 _KIND = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9_.-]+")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]*")
 _MOST_PATH = 4096
+
+#: Lists of containerEdits → the key of an entry's path.
+_PATH_KEYS = {"deviceNodes": "path", "mounts": "hostPath", "hooks": "path"}
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class CdiDevice:
 
 @dataclass(frozen=True)
 class CdiSpecs:
-    """The devices that an engine reading these folders can resolve, and what is wrong with the specs."""
+    """The devices that an engine reading these folders can resolve, and the findings about the specs."""
 
     devices: tuple[CdiDevice, ...]
     findings: tuple[Finding, ...]
@@ -80,12 +83,17 @@ def read_specs(folders: Iterable[Path]) -> CdiSpecs:
             try:
                 spec_devices = list(_devices(path, _load(path)))
             except (ConfigError, ValueError) as error:
-                findings.append(_unreadable(path, error))
+                title = f"{path} is not a CDI spec that an engine can read"
+                why = printable(str(error).split("\n")[0])
+                findings.append(_finding("cdi-spec-unreadable", title, why, GENERATE_CDI, [str(path)]))
                 continue
             for device in spec_devices:
                 if device.name in here:
                     conflicts.add(device.name)
-                    findings.append(_conflict(device, here[device.name]))
+                    title = f"{device.name} is defined twice, so engines cannot resolve it"
+                    other, why = here[device.name].spec, "two specs of the same kind are in one folder"
+                    fix = f"sudo rm {as_typed(other)}"
+                    findings.append(_finding("cdi-device-conflict", title, why, fix, [str(other), str(device.spec)]))
                 here[device.name] = device
         devices.update(here)
         for name in conflicts:
@@ -97,7 +105,7 @@ def read_specs(folders: Iterable[Path]) -> CdiSpecs:
 def _spec_files(folder: Path) -> list[Path]:
     try:
         return sorted(path for path in folder.iterdir() if path.suffix in {".json", ".yaml"})
-    except OSError:  # an engine treats a folder that is not there as empty, and so do we
+    except OSError:  # as engines do: no folder counts as an empty one
         return []
 
 
@@ -132,63 +140,31 @@ def _devices(path: Path, spec: dict[str, Any]) -> Iterator[CdiDevice]:
 
 
 def _host_paths(edits: Any) -> tuple[list[str], list[str]]:
-    """(device nodes and mount sources on the host, programs of hooks) of one containerEdits."""
-    paths: list[str] = []
-    hooks: list[str] = []
+    """Return (device nodes and mount sources on the host, programs of hooks) of one containerEdits."""
     if edits is None:
-        return paths, hooks
+        return [], []
     if not isinstance(edits, dict):
         raise ValueError("containerEdits must be a mapping")
-    for node in _list(edits, "deviceNodes"):
-        if not isinstance(node, dict) or not _is_path(node.get("path")):
-            raise ValueError("a device node needs a path")
-        host_path = node.get("hostPath") or node["path"]
-        if not _is_path(host_path):
-            raise ValueError(f"the hostPath of a device node is {shown(host_path)}")
-        paths.append(host_path)
-    for mount in _list(edits, "mounts"):
-        if not isinstance(mount, dict) or not _is_path(mount.get("hostPath")):
-            raise ValueError("a mount needs a hostPath")
-        paths.append(mount["hostPath"])
-    for hook in _list(edits, "hooks"):
-        if not isinstance(hook, dict) or not _is_path(hook.get("path")):
-            raise ValueError("a hook needs the path of a program")
-        hooks.append(hook["path"])
-    return paths, hooks
+    found: dict[str, list[str]] = {}
+    for key, wanted in _PATH_KEYS.items():
+        entries = edits.get(key) or []
+        if not isinstance(entries, list):
+            raise ValueError(f"{key} must be a list")
+        found[key] = []
+        for entry in entries:
+            path = entry.get(wanted) if isinstance(entry, dict) else None
+            if not _is_path(path):
+                raise ValueError(f"each of {key} needs a {wanted}")
+            host_path = (entry.get("hostPath") or path) if key == "deviceNodes" else path
+            if not _is_path(host_path):
+                raise ValueError(f"the hostPath of a device node is {shown(host_path)}")
+            found[key].append(host_path)
+    return [*found["deviceNodes"], *found["mounts"]], found["hooks"]
 
 
-def _list(edits: dict[str, Any], key: str) -> list[Any]:
-    value = edits.get(key) or []
-    if not isinstance(value, list):
-        raise ValueError(f"{key} must be a list")
-    return value
-
-
-def _is_path(value: Any) -> bool:
+def _is_path(value: Any) -> TypeGuard[str]:
     """Return whether the file system and a terminal can take a text."""
     return isinstance(value, str) and value.isprintable() and 0 < len(value) < _MOST_PATH
-
-
-def _unreadable(path: Path, error: Exception) -> Finding:
-    return Finding(
-        "cdi-spec-unreadable",
-        "warning",
-        f"{path} is not a CDI spec that an engine can read",
-        cause=printable(str(error).split("\n")[0]),
-        fix=GENERATE_CDI,
-        evidence=[str(path)],
-    )
-
-
-def _conflict(device: CdiDevice, other: CdiDevice) -> Finding:
-    return Finding(
-        "cdi-device-conflict",
-        "warning",
-        f"{device.name} is defined twice, so engines cannot resolve it",
-        cause="two specs of the same kind are in one folder",
-        fix=f"sudo rm {as_typed(other.spec)}",
-        evidence=[str(other.spec), str(device.spec)],
-    )
 
 
 def _exists(path: str) -> bool:
@@ -199,18 +175,17 @@ def _exists(path: str) -> bool:
 
 
 def _stale(devices: Iterable[CdiDevice]) -> Iterator[Finding]:
-    """A finding for each spec that names host paths that are not there: the driver changed after it was written."""
+    """Yield a finding for each spec that names host paths that do not exist."""
     missing: dict[Path, dict[str, None]] = {}
     for device in devices:
         for path in device.host_paths:
             if not _exists(path):
                 missing.setdefault(device.spec, {})[path] = None
     for spec, paths in missing.items():
-        yield Finding(
-            "cdi-spec-stale",
-            "warning",
-            f"{spec} names {len(paths)} host paths that do not exist, so the container would not start",
-            cause="the driver was updated, or its device nodes were removed, after the spec was written",
-            fix=GENERATE_CDI,
-            evidence=list(paths),
-        )
+        title = f"{spec} names {len(paths)} host paths that do not exist, so the container would not start"
+        why = "the driver was updated, or its device nodes were removed, after the spec was written"
+        yield _finding("cdi-spec-stale", title, why, GENERATE_CDI, list(paths))
+
+
+def _finding(id: str, title: str, cause: str, fix: str, evidence: list[str]) -> Finding:
+    return Finding(id, "warning", title, cause=cause, fix=fix, evidence=evidence)

@@ -61,7 +61,7 @@ def choose(
     *,
     capabilities: Sequence[str] = (),
 ) -> InjectionPlan:
-    """The strategy for these GPUs on this engine.
+    """Choose the strategy for these GPUs on this engine.
 
     Args:
         capabilities: of the driver, as typed in the request; () means DEFAULT_CAPABILITIES.
@@ -77,10 +77,8 @@ def choose(
         env["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in gpus)
     if not facts.ignores_gpus_flag and not (facts.desktop and not driver.wsl):
         toolkit_env = {**env, "NVIDIA_DRIVER_CAPABILITIES": ",".join(capabilities)}
-        if facts.nvidia_hook or facts.desktop:
-            return _gpus_flag(facts, gpus, driver, toolkit_env)
-        if "nvidia" in facts.runtimes:
-            return _nvidia_runtime(facts, gpus, driver, toolkit_env)
+        if facts.nvidia_hook or facts.desktop or "nvidia" in facts.runtimes:
+            return _toolkit(facts, gpus, driver, toolkit_env)
     # From here on the toolkit's legacy hook must stay out, even where it is the default runtime and the image says
     # NVIDIA_VISIBLE_DEVICES=all: "void" is its word for "leave this container alone".
     env["NVIDIA_VISIBLE_DEVICES"] = "void"
@@ -93,7 +91,7 @@ def choose(
 def on_another_machine(
     facts: EngineFacts, flag: str, devices: Sequence[str], capabilities: Sequence[str] = ()
 ) -> InjectionPlan:
-    """For an engine like this one on a machine that was only described: as its toolkit is set up by NVIDIA's guide.
+    """Plan for an engine like this one on a machine that was only described, set up by NVIDIA's guide.
 
     Args:
         flag: for ``docker run --gpus``. devices: the GPUs by name; () where any will do.
@@ -124,32 +122,32 @@ def without_gpus() -> InjectionPlan:
     )
 
 
-def _gpus_flag(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles, env: dict[str, str]) -> InjectionPlan:
-    return InjectionPlan(
-        "nvidia-runtime",
-        "Docker Desktop's own GPU support"
-        if facts.desktop
-        else "Docker has the NVIDIA Container Toolkit's hook; GPUs by UUID, since indices can change at a reboot",
-        devices=_nodes_for_systemd(facts, gpus, driver),
-        gpus_flag="all" if driver.wsl else f'"device={",".join(gpu.uuid for gpu in gpus)}"',
-        env=env,
-        groups=_node_groups(facts, gpus, driver),
-    )
-
-
-def _nvidia_runtime(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles, env: dict[str, str]) -> InjectionPlan:
+def _toolkit(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles, env: dict[str, str]) -> InjectionPlan:
+    """Use the toolkit's hook through ``--gpus``, or its runtime by name."""
+    uuids = ",".join(gpu.uuid for gpu in gpus)
+    devices, groups = _nodes_for_systemd(facts, gpus, driver), _node_groups(facts, gpus, driver)
+    if facts.nvidia_hook or facts.desktop:
+        why = "Docker has the NVIDIA Container Toolkit's hook; GPUs by UUID, since indices can change at a reboot"
+        return InjectionPlan(
+            "nvidia-runtime",
+            "Docker Desktop's own GPU support" if facts.desktop else why,
+            devices=devices,
+            gpus_flag="all" if driver.wsl else f'"device={uuids}"',
+            env=env,
+            groups=groups,
+        )
     return InjectionPlan(
         "nvidia-runtime",
         "Docker has the nvidia runtime but no hook for --gpus: GPUs through NVIDIA_VISIBLE_DEVICES",
-        devices=_nodes_for_systemd(facts, gpus, driver),
+        devices=devices,
         runtime="nvidia",
-        env={**env, "NVIDIA_VISIBLE_DEVICES": "all" if driver.wsl else ",".join(gpu.uuid for gpu in gpus)},
-        groups=_node_groups(facts, gpus, driver),
+        env={**env, "NVIDIA_VISIBLE_DEVICES": "all" if driver.wsl else uuids},
+        groups=groups,
     )
 
 
 def _nodes_for_systemd(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles) -> tuple[str, ...]:
-    """Device nodes to name on top of the hook's.
+    """Return the device nodes to name on top of the hook's.
 
     With the systemd cgroup driver any ``systemctl daemon-reload`` resets a container's device rules to those the
     engine knows of, and the hook's are not among them: CUDA then dies with "Failed to initialize NVML: Unknown

@@ -18,7 +18,7 @@ from seatrial.errors import ConfigError, EngineError, EngineUnavailableError, Na
 from seatrial.job.plan import EngineAddress
 from seatrial.system.host import Host
 from seatrial.system.project_files import read_text
-from seatrial.system.shown import shown
+from seatrial.system.text import shown
 from seatrial.system.yaml_file import MAX_BYTES, parse_yaml
 
 if TYPE_CHECKING:

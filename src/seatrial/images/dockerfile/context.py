@@ -17,17 +17,17 @@ from seatrial.job.model import Job
 from seatrial.job.plan import CONTAINER_PROJECT, ImagePlan
 from seatrial.job.units import format_bytes
 from seatrial.system import checkout
+from seatrial.system.agent_archive import zip_bytes
 from seatrial.system.files import make_folder, write_atomically
 from seatrial.system.nofollow import files_below
-from seatrial.system.without_login import without_login
-from seatrial.system.zip_bytes import zip_bytes
+from seatrial.system.text import without_login
 
 WHEEL_NAME = f"seatrial-{seatrial.__version__}-py3-none-any.whl"
 
 _PACKAGE = Path(seatrial.__file__).parent
 _DIST_INFO = f"seatrial-{seatrial.__version__}.dist-info"
 _FOLDERS = ("events", "export", "models", "recipes", "serve", "train")
-_FILES = ("__init__.py",)
+_FILES = ("__init__.py", "web/__init__.py", "web/guard.py")
 
 _IMPORTS = re.compile(
     r"^\s*(?:from seatrial\.(\w+)[\w.]* import |from seatrial import ([\w, ]+)|import seatrial\.(\w+))", re.MULTILINE

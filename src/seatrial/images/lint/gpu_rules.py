@@ -9,7 +9,7 @@ from typing import Literal
 from seatrial.images.lint.commands import installs_of
 from seatrial.images.lint.dockerfile import Dockerfile, Remark
 from seatrial.images.lint.instructions import JOINT
-from seatrial.job.memory_settings import LIMIT, memory_note
+from seatrial.job.reading.signs import LIMIT, memory_note
 
 #: Values with which NVIDIA's runtime gives a container no GPU.
 #: Source: docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html

@@ -11,7 +11,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
-from seatrial.job.reading.standard_modules import STANDARD_MODULES
+from seatrial.job.reading.modules import STANDARD_MODULES
 from seatrial.job.script import HOROVOD
 from seatrial.stack.facts import table
 

@@ -13,8 +13,7 @@ from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name
-from seatrial.job.reading.modules import is_file, is_folder, is_package
-from seatrial.job.reading.standard_modules import STANDARD_MODULES
+from seatrial.job.reading.modules import STANDARD_MODULES, is_file, is_folder, is_package
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import table
 from seatrial.system.project_files import is_there, read_text

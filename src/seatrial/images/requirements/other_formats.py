@@ -28,8 +28,8 @@ from seatrial.images.requirements.pyproject import declared, python_specifier
 from seatrial.images.requirements.uv_sources import sourced, uv_sources
 from seatrial.system import toml_file, yaml_file
 from seatrial.system.project_files import is_there, read_bytes, read_text
-from seatrial.system.shown import shown
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
+from seatrial.system.text import shown
 from seatrial.system.typed_path import as_typed
 
 #: An environment of hundreds of packages has 30,000 bytes.

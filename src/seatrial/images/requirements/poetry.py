@@ -18,7 +18,7 @@ from packaging.version import Version
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.pip_format import MOST_LINES, checked_requirement
-from seatrial.system.shown import shown
+from seatrial.system.text import shown
 
 #: Characters of one constraint.
 _MOST_CHARACTERS = 500

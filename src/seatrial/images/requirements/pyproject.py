@@ -18,7 +18,7 @@ from seatrial.images.requirements.poetry import poetry_folders, poetry_groups, p
 from seatrial.images.requirements.uv_sources import folders_of_its_own, sourced, uv_sources
 from seatrial.system import toml_file
 from seatrial.system.project_files import is_there, read_text
-from seatrial.system.shown import shown
+from seatrial.system.text import shown
 
 #: uv.lock of a project with hundreds of packages has two million bytes, most of them URLs and hashes.
 _MAX_LOCK_BYTES = 16_000_000

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from seatrial.images.requirements.pip_format import Requirements
 from seatrial.job.model import ImageOptions
 from seatrial.system.host import Host
-from seatrial.system.without_login import without_login
+from seatrial.system.text import without_login
 
 #: The index of pip's without any setting. Source: pip's --index-url.
 PYPI = "https://pypi.org/simple"

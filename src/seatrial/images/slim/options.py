@@ -15,8 +15,8 @@ from seatrial.job.plan import Choice
 from seatrial.recipe_names import source_of
 from seatrial.stack.machine import Machine
 from seatrial.stack.resolve import Stack
+from seatrial.system.agent_archive import zip_bytes
 from seatrial.system.project_files import read_sources
-from seatrial.system.zip_bytes import zip_bytes
 
 _PACKAGE = Path(seatrial.__file__).parent
 _ROOM = Path("images/slim/program")

@@ -6,10 +6,9 @@ import ast
 import os
 from pathlib import Path
 
-from seatrial.job.reading.modules import is_file, is_folder, locate_module
+from seatrial.job.reading.modules import EVERYWHERE, STANDARD_MODULES, is_file, is_folder, locate_module
 from seatrial.job.reading.parsed_modules import Import, Module
 from seatrial.job.reading.signs import MOST_PARTS, dotted, modules_of, texts_of
-from seatrial.job.reading.standard_modules import EVERYWHERE, STANDARD_MODULES
 
 _MOST_NAMES = 1_000
 _MOST_FOLDERS = 200

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +13,9 @@ from typing import TypeAlias
 from seatrial.errors import TargetError
 from seatrial.job.reading.flow import Flow
 from seatrial.job.reading.modules import is_file
-from seatrial.job.reading.newest_syntax import least_python
-from seatrial.job.reading.unreadable import unreadable
 from seatrial.system.project_files import read_bytes
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
+from seatrial.system.typed_path import as_typed
 
 #: Reading ends there: it is for hints, and what a plan waits for.
 _MAX_FILES = 500
@@ -120,3 +121,57 @@ class ParsedModules:
                 raise unreadable(error, path) from None
             self.broken[path] = error
         return None
+
+
+#: Words without which nothing of it can be there: most modules are not walked for it.
+_HINTS = re.compile(
+    rb"^[ \t]*(?:match[ \t(]|except[ \t]*\*|type[ \t]+\w|(?:async[ \t]+)?def[ \t]+\w+\[|class[ \t]+\w+\["
+    rb"|except[ \t]+[^(:\n]+,)|\b(?:[tT][rR]?|[rR][tT])[\"']",
+    re.MULTILINE,
+)
+
+#: Node → the Python that brought it; named, since an older host has not all of them.
+_BROUGHT = {"Match": (3, 10), "TryStar": (3, 11), "TypeAlias": (3, 12), "TemplateStr": (3, 14)}
+
+
+def least_python(tree: ast.Module, source: bytes) -> tuple[tuple[int, int], int] | None:
+    """((3, 12), line) of the newest syntax; None where Python 3.8 reads it all, as far as this looks."""
+    if not _HINTS.search(source):
+        return None
+    found: list[tuple[tuple[int, int], int]] = []
+    for node in ast.walk(tree):
+        brought = _BROUGHT.get(type(node).__name__)
+        if getattr(node, "type_params", None):
+            brought = (3, 12)
+        if isinstance(node, ast.ExceptHandler) and isinstance(several := node.type, ast.Tuple):
+            # Without parentheses, the tuple begins where its first class does.
+            brought = (3, 14) if several.elts and several.col_offset == several.elts[0].col_offset else brought
+        if brought is not None:
+            found.append((brought, getattr(node, "lineno", 1)))
+    return max(found, key=lambda each: (each[0], -each[1]), default=None)
+
+
+def unreadable(error: UnreadableSourceError, path: Path) -> TargetError:
+    """The error to raise for the file at ``path``."""
+    if error.python_2:
+        return TargetError(
+            f"{error.python_2}: this is Python 2, which no image that seatrial builds can run",
+            cause="the target is this file or imports it at once",
+            run=f"2to3 -w {as_typed(path)}   # or an image that has Python 2: seatrial run --image IMAGE …",
+        )
+    if error.magic:
+        return notebook_error(f"{error.magic} works only in a notebook", path, "/^[[:space:]]*[%!]/d")
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    cause = "it is only parsed, for its imports and GPU use; it is never run here"
+    if error.grammar:
+        cause = f"parsed as Python {python}, which seatrial runs on; newer syntax needs a newer Python"
+    return TargetError(str(error), cause=cause, run=f"python3 -m py_compile {as_typed(path)}")
+
+
+def notebook_error(message: str, file: Path, delete: str) -> TargetError:
+    """For a script that was a notebook. ``delete``: what sed removes such lines by."""
+    return TargetError(
+        message,
+        cause="a notebook exported to a script keeps its % and ! lines",
+        run=f"sed -i '{delete}' {as_typed(file)}    # and list in requirements.txt what they install",
+    )

@@ -47,7 +47,7 @@ def with_models(job: Job, script: ScriptFacts) -> tuple[Job, tuple[Choice, ...]]
     if not reasons:
         return job, ()
     choice = Choice(what=CONTAINER_MODELS, value="./models", reason=f"{reasons[0]}; another folder: --models DIR")
-    return job.model_copy(update={"models": DataMount(source=folder, read_only=False)}), (choice,)
+    return job.changed(models=DataMount(source=folder, read_only=False)), (choice,)
 
 
 def refuse_lost_writes(job: Job, script: ScriptFacts, *, build: bool) -> None:

@@ -37,11 +37,10 @@ from seatrial.planning.container.outside import (
     with_models,
 )
 from seatrial.planning.container.plan import plan_container, unkept_folders
-from seatrial.planning.multi_host import meeting, with_network
+from seatrial.planning.launcher import meeting, with_network
 from seatrial.planning.process import gpu_count, gpu_plan, selected
 from seatrial.planning.secrets import targets_secrets
-from seatrial.planning.site import Parts, Site
-from seatrial.planning.target_command import container_places, target_argv
+from seatrial.planning.site import Parts, Site, container_places, target_argv
 from seatrial.system.files import make_folder, write_atomically
 
 WITHOUT_AGENT = (

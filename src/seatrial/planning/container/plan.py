@@ -13,8 +13,8 @@ from seatrial.backends.containers.env_file import proxy_env
 from seatrial.backends.containers.injection import InjectionPlan
 from seatrial.backends.containers.mounts import checked_mount, home_mounts, inside, masks, place_mounts, real_source
 from seatrial.errors import UsageError
+from seatrial.job.keys import changeable
 from seatrial.job.model import Job
-from seatrial.job.mount import changeable
 from seatrial.job.plan import (
     AGENT_GRACE_S,
     AGENT_PYTHON_FLAGS,

@@ -29,8 +29,7 @@ from seatrial.planning.container.env import service_env
 from seatrial.planning.container.parts import WITHOUT_AGENT, planned_image, way_in
 from seatrial.planning.container.plan import caller_in, container_labels, plan_companion
 from seatrial.planning.process import gpu_plan, selected
-from seatrial.planning.site import Parts, ServiceSite, Site
-from seatrial.planning.target_command import Places
+from seatrial.planning.site import Parts, Places, ServiceSite, Site
 
 
 def service_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:

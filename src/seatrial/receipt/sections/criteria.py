@@ -1,6 +1,6 @@
 """Criteria: pass, fail or not judged, each with a reason.
 
-"Not judged" means that there is no evidence, or that the question does not apply. It never means "probably". A
+"Not judged" stands for missing evidence, or a question that does not apply. It never stands for "probably". A
 criterion that was requested explicitly and has no evidence fails.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from seatrial.events import MODEL_SUFFIXES, FilesOutside, HostLaunched, ModelsSaved
-from seatrial.job.condition import holds
+from seatrial.job.keys import holds
 from seatrial.job.plan import CONTAINER_HOME, CONTAINER_RUN
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.fields import clean

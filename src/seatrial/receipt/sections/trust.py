@@ -94,7 +94,7 @@ def alterable(run: RunEvidence) -> str | None:
 
 def _planted(plan: Plan) -> str | None:
     """Find a mount of the user's over the agent's own files that the target can change, which voids its word."""
-    from seatrial.job.mount import changeable  # a receipt that is only shown does not need it
+    from seatrial.job.keys import changeable  # a receipt that is only shown does not need it
 
     if plan.container is None or plan.image is None or plan.image.python is None:
         return None

@@ -23,10 +23,9 @@ from seatrial.probe.machine import owner
 from seatrial.probe.nvml import ComputeProcess
 from seatrial.probe.sampler import Sampler
 from seatrial.receipt.fields import clean
-from seatrial.runs import without_agent
-from seatrial.runs.adopt import handle_of
+from seatrial.runs.finish import handle_of, record_target_end
 from seatrial.runs.following.output import OfRank, OutputReader, Stream
-from seatrial.runs.liveness import backend_of
+from seatrial.runs.leases import backend_of
 from seatrial.runs.run import Run
 from seatrial.system.command import spawn_detached
 from seatrial.system.host import Host
@@ -102,7 +101,7 @@ def follow(
         write(stream, data)
     if not state.is_live:
         if run.plan().companion is not None:
-            without_agent.record_end(run, backend, handle, state)
+            record_target_end(run, backend, handle, state)
         for stream, data in reader.rest():
             write(stream, data)
     return state
@@ -232,7 +231,7 @@ def ensure_recorder(run: Run) -> None:
 
 def record(run: Run, host: Host) -> None:
     """Follow a run to its end, and make its receipt."""
-    from seatrial.runs.finalise import finalise  # run --detach starts a recorder, and judges nothing itself
+    from seatrial.runs.finish import finalise  # run --detach starts a recorder, and judges nothing itself
 
     follow(
         run,

@@ -1,4 +1,4 @@
-"""The application of a front: requests to the model on a short way, everything else through Starlette."""
+"""The application of a front: requests to the model take a short path, everything else goes through Starlette."""
 
 from __future__ import annotations
 
@@ -6,32 +6,52 @@ import contextlib
 import time
 from collections.abc import Sequence
 
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
 from seatrial.serve import connections
-from seatrial.serve.counts import KINDS
-from seatrial.serve.decoder import Decoder, Request, is_light, read
+from seatrial.serve.counters import KINDS, Counters
+from seatrial.serve.decoder import Decoder, is_light
 from seatrial.serve.errors import BadInputError, HeavyError
 from seatrial.serve.http import bodies
-from seatrial.serve.http.answers import Headers, Message, Receive, Scope, Send, encode, error, json_headers
-from seatrial.serve.http.guard import Guard
+from seatrial.serve.http.bodies import Headers, Message, Receive, Scope, Send, encode, error, json_headers
 from seatrial.serve.http.pages import pages
-from seatrial.serve.http.site import Site
-from seatrial.serve.model_link import Refusal
-from seatrial.serve.models.bodies import MOST_INPUTS
+from seatrial.serve.http.protocol import Request, read
+from seatrial.serve.model_link import ModelLink, Refusal
+from seatrial.serve.options import Options
+from seatrial.serve.readers.others import MOST_INPUTS
 from seatrial.serve.served_model import Answer, Reader, Row
+from seatrial.web.guard import Guard, Wrong, is_private_name, security_headers
 
 _PREDICT, _INFER, _OTHER = range(len(KINDS))
+COOKIE = "seatrial-serve-token"
+_COOKIE_S = 30 * 24 * 3600
+#: Headers of every answer that a browser may show.
+_HEADERS: Headers = security_headers(images="'self' data: blob:", forms="'self'", frames="'none'")
+#: Probes need no token.
+_OPEN = frozenset(("/v2/health/live", "/v2/health/ready"))
+_REFUSALS = {
+    Wrong.HOST: Refusal(403, "This server answers to addresses and local names only: start it with a token."),
+    Wrong.TOKEN: Refusal(401, "This is not the token."),
+    Wrong.NO_TOKEN: Refusal(401, "A token is required: send the header authorization: Bearer TOKEN."),
+    Wrong.ORIGIN: Refusal(403, "Another page's request: it is not answered."),
+}
+_LOG_IN = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
+<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="/static/page.css">
+<main><h1>{title}</h1><p>It was given when the server was started.</p>
+<form method="get"><input name="token" type="password" size="36" autofocus aria-label="Token">
+<button>Open</button></form></main></html>
+"""
 
 
 class App:
     """The ASGI application, behind the guard."""
 
-    def __init__(self, site: Site) -> None:
-        self._site, self._link, self._counts = site, site.link, site.counts
-        self._most_bytes = site.options.max_body_bytes
-        self._infer_path = f"/v2/models/{site.options.name}/infer"
-        self._guard = Guard(site.options)
-        self._pages = pages(site)
-        self._most_rows = min(MOST_INPUTS, site.options.queue)
+    def __init__(self, options: Options, link: ModelLink, counters: Counters) -> None:
+        self._options, self._link, self._counters = options, link, counters
+        self._infer_path = f"/v2/models/{options.name}/infer"
+        self._guard = Guard(options.token, COOKIE, is_private_name, cookie_s=_COOKIE_S)
+        self._pages = pages(options, link, counters)
+        self._max_rows = min(MOST_INPUTS, options.queue)
         self._decoder: Decoder | None = None
 
     def close(self) -> None:
@@ -47,25 +67,24 @@ class App:
         if kind == _OTHER or scope["method"] != "POST":
             await self._other(scope, receive, send)
             return
-        refusal = self._guard.refusal(scope)
+        wrong = self._guard.check(scope["headers"])
         try:
-            answer = refusal or await self._answer(kind, scope, receive)
+            answer = _REFUSALS[wrong] if wrong else await self._answer(kind, scope, receive)
         except bodies.ClientLeftError:
             return
+        status, body, headers = 200, answer, _NO_HEADERS
         if isinstance(answer, Refusal):
             if answer.status == 499:
                 return
             status, body, headers = answer.status, error(answer.sentence), _headers(answer)
-        else:
-            status, body, headers = 200, answer, []
-        self._counts.answered(kind, status)
+        self._counters.answered(kind, status)
         close = self._link.phase in ("draining", "lost")
         connection, cycle = connections.of(scope)
-        connection.answer(cycle, status, json_headers(body, headers), body, close=close)
+        connection.answer(cycle, status, json_headers(body, headers), body, close=close)  # type: ignore[arg-type]
 
     async def _answer(self, kind: int, scope: Scope, receive: Receive) -> bytes | Refusal:
         began_s = time.perf_counter()
-        body = await bodies.read(scope, receive, self._most_bytes)
+        body = await bodies.read(scope, receive, self._options.max_body_bytes)
         if isinstance(body, Refusal):
             return body
         reader = self._link.reader
@@ -75,64 +94,69 @@ class App:
             request = await self._read(reader, kind == _INFER, _content_type(scope), body)
             if isinstance(request, Refusal):
                 return request
-            rows = request.rows
-            if not 0 < len(rows) <= self._most_rows:
-                return self._wrong_count(len(rows))
-            answers = await self._ask(rows, scope)
-            self._counts.took(time.perf_counter() - began_s)
+            if not request.rows:
+                return Refusal(400, "There is no input in the request.")
+            if len(request.rows) > self._max_rows:
+                return Refusal(413, f"{len(request.rows)} inputs in one request: at most {self._max_rows}.")
+            answers = await self._compute(request.rows, scope)
+            self._counters.took(time.perf_counter() - began_s)
             if isinstance(answers, Refusal):
                 return answers
-            answer = request.answer(reader, answers)
-            return encode(answer if kind == _PREDICT else {"model_name": self._site.options.name, **answer})
+            return encode(request.answer(reader, answers, self._options.name))
         except BadInputError as problem:
             return Refusal(problem.status, str(problem))
         except ValueError:  # encode
             return Refusal(500, "The model's answer is not a number.")
 
     async def _read(self, reader: Reader, as_infer: bool, content_type: bytes, body: bytes) -> Request | Refusal:
-        """Read what is small here, and what may take long in the decoder. Raises BadInputError."""
+        """Read a small body here, one that may take long in the decoder. Raises BadInputError."""
         if is_light(reader, as_infer, content_type, len(body)):
             with contextlib.suppress(HeavyError):
                 return read(reader, as_infer, content_type, body, inline=True)
         if self._decoder is None:
-            self._decoder = Decoder(reader, self._site.options)
+            self._decoder = Decoder(reader, self._options)
         return await self._decoder.read(as_infer, content_type, body)
 
-    async def _ask(self, rows: Sequence[Row], scope: Scope) -> list[Answer] | Refusal:
-        asked = self._link.ask(rows)
-        if isinstance(asked, Refusal):
-            return asked
+    async def _compute(self, rows: Sequence[Row], scope: Scope) -> list[Answer] | Refusal:
+        pending = self._link.send(rows)
+        if isinstance(pending, Refusal):
+            return pending
         connection, _ = connections.of(scope)
-        connection.on_lost = lambda: self._link.abandon(asked)
+        connection.on_lost = lambda: self._link.abandon(pending)
         try:
-            return await asked.answer
+            return await pending.answer
         finally:
             connection.on_lost = None
-
-    def _wrong_count(self, count: int) -> Refusal:
-        if not count:
-            return Refusal(400, "There is no input in the request.")
-        return Refusal(413, f"{count} inputs in one request: at most {self._most_rows}.")
 
     async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_on(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._counts.answered(_OTHER, message["status"])
-                message["headers"] = [*message["headers"], *self._guard.headers(scope)]
+                self._counters.answered(_OTHER, message["status"])
+                message["headers"] = [*message["headers"], *_HEADERS]
                 if self._link.phase in ("draining", "lost"):
                     message["headers"].append((b"connection", b"close"))
             await send(message)
 
-        if scope["path"] in _OPEN:
-            await self._pages(scope, receive, send_on)
-        elif (response := self._guard.response(scope)) is not None:
-            await response(scope, receive, send_on)
-        else:
-            await self._pages(scope, receive, send_on)
+        answer = None if scope["path"] in _OPEN else self._refusal(scope)
+        await (answer or self._pages)(scope, receive, send_on)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """Return the answer to a request without the right token, or log a browser in."""
+        if scope["method"] in ("GET", "HEAD") and (answer := self._guard.log_in(scope)) is not None:
+            logged_in = isinstance(answer, RedirectResponse)
+            return answer if logged_in else HTMLResponse(_LOG_IN.format(title="This is not the token"), 401)
+        wrong = self._guard.check(scope["headers"])
+        if wrong is None or scope["path"] == "/static/page.css":
+            return None
+        refusal = _REFUSALS[wrong]
+        page = any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
+        if refusal.status == 401 and scope["path"] == "/" and page:
+            return HTMLResponse(_LOG_IN.format(title="A token is required"), 401)
+        headers = {key.decode(): value.decode() for key, value in _headers(refusal)}
+        return Response(error(refusal.sentence), refusal.status, headers, "application/json")
 
 
-#: Probes ask without a token.
-_OPEN = frozenset(("/v2/health/live", "/v2/health/ready"))
+_NO_HEADERS: Headers = []
 
 
 def _content_type(scope: Scope) -> bytes:

@@ -1,52 +1,66 @@
-"""Bodies of requests: read within a limit, and JSON without NaN."""
+"""Read bodies of requests within a limit, JSON without NaN and files of forms; write answers as JSON."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from seatrial.serve.errors import BadInputError
-from seatrial.serve.http.answers import Receive, Scope
 from seatrial.serve.model_link import Refusal
+
+if TYPE_CHECKING:
+    from python_multipart.exceptions import FormParserError
+    from python_multipart.multipart import MultipartParser, parse_options_header
+else:
+    try:
+        from python_multipart.exceptions import FormParserError
+        from python_multipart.multipart import MultipartParser, parse_options_header
+    except ImportError:  # its name before version 0.0.13
+        from multipart.exceptions import FormParserError
+        from multipart.multipart import MultipartParser, parse_options_header
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+
+_JSON = (b"content-type", b"application/json")
+#: Fields of a form that are read; the first with a file name is the file, or else the first.
+_MOST_FIELDS = 16
 
 
 class ClientLeftError(Exception):
-    """There is nobody to answer."""
+    """The client has closed the connection."""
 
 
-async def read(scope: Scope, receive: Receive, most_bytes: int) -> bytes | Refusal:
-    """The whole body. Raises ClientLeftError."""
-    refusal = Refusal(413, f"The body is larger than {most_bytes} bytes.")
+async def read(scope: Scope, receive: Receive, max_bytes: int) -> bytes | Refusal:
+    """Read the whole body. Raises ClientLeftError."""
+    refusal = Refusal(413, f"The body is larger than {max_bytes} bytes.")
     for name, value in scope["headers"]:
         if name == b"content-encoding" and value.lower() not in (b"", b"identity"):
             return Refusal(415, "The body is compressed: send it as it is, without content-encoding.")
-        if name == b"content-length" and (len(value) > 18 or int(value) > most_bytes):  # the parser took it: digits
+        if name == b"content-length" and (len(value) > 18 or int(value) > max_bytes):  # digits: the parser accepted it
             return refusal
-    message = await receive()
-    if message["type"] == "http.disconnect":
-        raise ClientLeftError
-    body: bytes = message["body"]
-    if not message["more_body"]:
-        return body if len(body) <= most_bytes else refusal
-    parts, size = [body], len(body)
-    while message["more_body"]:
+    parts, size, more = [], 0, True
+    while more:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientLeftError
         parts.append(message["body"])
-        size += len(message["body"])
-        if size > most_bytes:
+        size, more = size + len(message["body"]), message["more_body"]
+        if size > max_bytes:
             return refusal
-    return b"".join(parts)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def parse_json(body: bytes) -> Any:
-    """Raises BadInputError: not JSON, or NaN or an infinity, which JSON has not."""
+    """Parse JSON. Raises BadInputError: not JSON, or NaN or an infinity, which JSON does not have."""
     if _QUICK is not None:
         try:
             return _QUICK(body)
-        except ValueError:  # the standard library has words for it, and reads integers of any length
+        except ValueError:  # the standard library explains it better, and reads integers of any length
             pass
     try:
         return _DECODE(body.decode())
@@ -58,12 +72,101 @@ def parse_json(body: bytes) -> Any:
         raise BadInputError("The body is not JSON.") from problem
 
 
+def encode(value: Any) -> bytes:
+    """Return JSON. Raises ValueError for NaN."""
+    return _ENCODE(value).encode()
+
+
+def json_headers(body: bytes, more: Headers) -> Headers:
+    """Return headers of an answer whose body is JSON already."""
+    return [_JSON, (b"content-length", b"%d" % len(body)), *more]
+
+
+def error(sentence: str) -> bytes:
+    """Return the body of an error."""
+    return encode({"error": sentence})
+
+
+def first_file(body: bytes, content_type: bytes) -> tuple[bytes, bytes]:
+    """Return the bytes and media type of a form's file, as ``curl -F file=@x.png`` sends it. Raises BadInputError."""
+    boundary = parse_options_header(content_type)[1].get(b"boundary")
+    if not boundary or len(boundary) > 200:
+        raise BadInputError("The form has no boundary in its content type.")
+    form = _Form()
+    try:
+        parser = MultipartParser(
+            boundary,
+            {
+                "on_part_begin": form.begin,
+                "on_part_data": form.extend,
+                "on_part_end": form.end,
+                "on_header_field": form.extend_name,
+                "on_header_value": form.extend_value,
+                "on_header_end": form.end_header,
+            },
+        )
+        parser.write(body)
+        parser.finalize()
+    except (FormParserError, UnicodeDecodeError, ValueError) as problem:
+        raise BadInputError("The form cannot be read.") from problem
+    named = (field for field in form.fields if b"filename" in field.disposition)
+    found = next(named, None) or next(iter(form.fields), None)
+    if found is None:
+        raise BadInputError("There is no file in the form: send it as curl -F file=@NAME does.")
+    return bytes(found.data), found.media_type
+
+
+class _Field:
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.headers: dict[bytes, bytes] = {}
+
+    @property
+    def disposition(self) -> dict[bytes, bytes]:
+        return parse_options_header(self.headers.get(b"content-disposition", b""))[1]
+
+    @property
+    def media_type(self) -> bytes:
+        return self.headers.get(b"content-type", b"text/plain").partition(b";")[0].strip().lower()
+
+
+class _Form:
+    """The parser's callbacks."""
+
+    def __init__(self) -> None:
+        self.fields: list[_Field] = []
+        self._field = _Field()
+        self._name, self._value = bytearray(), bytearray()
+
+    def begin(self) -> None:
+        if len(self.fields) >= _MOST_FIELDS:
+            raise BadInputError(f"The form has more than {_MOST_FIELDS} fields.")
+        self._field = _Field()
+
+    def extend(self, data: bytes, start: int, end: int) -> None:
+        self._field.data += data[start:end]
+
+    def end(self) -> None:
+        self.fields.append(self._field)
+
+    def extend_name(self, data: bytes, start: int, end: int) -> None:
+        self._name += data[start:end]
+
+    def extend_value(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
+
+    def end_header(self) -> None:
+        self._field.headers[bytes(self._name).lower()] = bytes(self._value)
+        self._name.clear()
+        self._value.clear()
+
+
 def _refuse_constant(name: str) -> NoReturn:
     raise BadInputError(f"{name} is no number of JSON, and none that the model takes.")
 
 
 def _quick() -> Callable[[bytes], Any] | None:
-    """orjson, where it is installed: an image's 784 numbers in 13 µs and not 63, as fractions in 30 and not 306."""
+    """Return orjson's parser if installed: 784 numbers in 13 µs and not 63, fractions in 30 and not 306."""
     try:
         import orjson
     except ImportError:  # in an image of the user's own
@@ -73,4 +176,5 @@ def _quick() -> Callable[[bytes], Any] | None:
 
 
 _QUICK = _quick()
+_ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _DECODE = json.JSONDecoder(parse_constant=_refuse_constant).decode

@@ -1,8 +1,8 @@
-"""``/metrics``: the counts of all processes, and the GPUs, as Prometheus text.
+"""``/metrics``: the counts of all processes as Prometheus text.
 
-The counts lie in common memory (counts.py), so that whichever front is scraped tells of all. The text is written
-here, as in telemetry/exporter.py: prometheus-client would keep a second set of counts, and files for them where there
-are several processes. Format: https://prometheus.io/docs/instrumenting/exposition_formats/
+The counts are in common memory (counters.py), so that every front gives those of all. prometheus-client would keep a
+second set of counts, and files for them, with several processes.
+Format: https://prometheus.io/docs/instrumenting/exposition_formats/
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from seatrial.serve.counts import PER_OCTAVE, Totals, upper_s
-from seatrial.serve.gpu_reading import GpuReading
+from seatrial.serve.counters import PER_OCTAVE, Totals, upper_s
 
 TYPE = "text/plain; version=0.0.4"
 
@@ -21,54 +20,41 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 Sample = tuple[str, dict[str, str], float]
 
 
-def render(name: str, totals: Totals, *, ready: bool, gpus: Iterable[GpuReading] = ()) -> str:
-    """The exposition."""
-    model = {"model": name}
-    lines: list[str] = []
-
-    def family(metric: str, kind: str, help: str, samples: Iterable[Sample]) -> None:
-        found = [
-            f"seatrial_serve_{metric}{suffix}{_labels(model | more)} {_number(value)}"
-            for suffix, more, value in samples
-        ]
-        if found:
-            lines.append(f"# HELP seatrial_serve_{metric} {help}\n# TYPE seatrial_serve_{metric} {kind}")
-            lines.extend(found)
-
+def render(name: str, totals: Totals, *, ready: bool) -> str:
+    """Return the exposition."""
     requests = [
         ("", {"kind": kind, "code": str(status or "other")}, count) for (kind, status), count in totals.requests.items()
     ]
-    family("requests_total", "counter", "Requests answered.", requests)
-    family(
-        "latency_seconds",
-        "histogram",
-        "From a request's head to its answer; of those that reached the model.",
-        _latency(totals),
-    )
-    family("batch_size", "histogram", "Rows of a batch.", _batches(totals))
-    family("compute_seconds_total", "counter", "Time that the model computed.", [("", {}, totals.compute_s)])
-    family("queue_rows", "gauge", "Rows that wait or are computed.", [("", {}, totals.in_flight)])
-    family("queue_rows_peak", "gauge", "The most rows that waited at a time.", [("", {}, totals.queue_peak)])
-    family(
-        "abandoned_rows_total", "counter", "Rows not computed: nobody waited for them.", [("", {}, totals.abandoned)]
-    )
-    family("connections", "gauge", "Open connections.", [("", {}, totals.connections)])
-    family("ready", "gauge", "1 when requests are answered.", [("", {}, float(ready))])
-    readings = [({"gpu": gpu.uuid}, gpu) for gpu in gpus]
-    family("gpu_utilization_percent", "gauge", "Share of time in which some kernel ran.",
-           [("", label, gpu.utilization_pct) for label, gpu in readings])  # fmt: skip
-    family("gpu_memory_used_bytes", "gauge", "Memory in use on the GPU.",
-           [("", label, gpu.memory_used_bytes) for label, gpu in readings])  # fmt: skip
+    families: tuple[tuple[str, str, str, Iterable[Sample]], ...] = (
+        ("requests_total", "counter", "Requests answered.", requests),
+        ("latency_seconds", "histogram", "From a request's head to its answer; of those that reached the model.",
+         _latency(totals)),
+        ("batch_size", "histogram", "Rows of a batch.", _batches(totals)),
+        ("compute_seconds_total", "counter", "Time that the model computed.", [("", {}, totals.compute_s)]),
+        ("queue_rows", "gauge", "Rows that wait or are computed.", [("", {}, totals.in_flight)]),
+        ("queue_rows_peak", "gauge", "The most rows that waited at a time.", [("", {}, totals.queue_peak)]),
+        ("abandoned_rows_total", "counter", "Rows not computed: nobody waited for them.", [("", {}, totals.abandoned)]),
+        ("connections", "gauge", "Open connections.", [("", {}, totals.connections)]),
+        ("ready", "gauge", "1 when requests are answered.", [("", {}, float(ready))]),
+    )  # fmt: skip
+    lines: list[str] = []
+    for metric, kind, help, samples in families:
+        if not (found := list(samples)):
+            continue
+        full = f"seatrial_serve_{metric}"
+        lines.append(f"# HELP {full} {help}\n# TYPE {full} {kind}")
+        lines += [f"{full}{suffix}{_labels({'model': name, **more})} {_number(value)}" for suffix, more, value in found]
     return "\n".join(lines) + "\n"
 
 
 def _latency(totals: Totals) -> Iterator[Sample]:
-    """A line for each octave: bounds of the fine buckets, so that no request is in a wrong one."""
+    """Yield a line for each octave: bounds of the fine buckets, so that no request is in a wrong one."""
     below = 0
     for bucket, count in enumerate(totals.latencies):
         below += count
         if bucket % PER_OCTAVE == 0 or upper_s(bucket) == math.inf:
-            yield "_bucket", {"le": _bound(upper_s(bucket))}, below
+            bound = "+Inf" if upper_s(bucket) == math.inf else f"{upper_s(bucket):.10g}"
+            yield "_bucket", {"le": bound}, below
     yield "_sum", {}, totals.latency_sum_s
     yield "_count", {}, below
 
@@ -82,17 +68,10 @@ def _batches(totals: Totals) -> Iterator[Sample]:
     yield "_count", {}, count
 
 
-def _bound(value: float) -> str:
-    return "+Inf" if value == math.inf else f"{value:.10g}"
-
-
 def _number(value: float) -> str:
     return str(value) if isinstance(value, int) else f"{value:.9g}"
 
 
 def _labels(labels: dict[str, str]) -> str:
-    return "{" + ",".join(f'{key}="{_escaped(value)}"' for key, value in labels.items()) + "}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    escaped = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+    return "{" + ",".join(f'{key}="{value.translate(escaped)}"' for key, value in labels.items()) + "}"

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from seatrial.train.data.images import ImageSet, places, shuffled
-from seatrial.train.data.shards import Shape, Span, deal
+from seatrial.train.data.images import ImageSet
+from seatrial.train.data.order import Shape, Span, deal, places, shuffled
 from seatrial.train.distributed import Ranks
-from seatrial.train.kernels.crops import cropped
-from seatrial.train.kernels.nvrtc import FORMATS, usable
+from seatrial.train.kernels import runtime
+from seatrial.train.kernels.cifar10 import cropped
+from seatrial.train.kernels.ops import FORMATS
 from seatrial.train.saving.examples import Normalisation
 
 
@@ -93,7 +94,7 @@ class AlternatingCrops:
 
     def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[Tensor, Tensor]:
         """Rows ``first`` to ``first + count`` of step ``position``: images_BCHW channels last, labels_B."""
-        if usable(self._device) and self._dtype in FORMATS:
+        if runtime.usable(self._device) and self._dtype in FORMATS:
             moves = (self._mirrored_N, self._tops_N, self._lefts_N)
             table, data = (self._normalise.scale, self._normalise.shift), self._data
             tensors = (data.images_NCHW, data.labels_N, self._rows_SB, position, moves, table)

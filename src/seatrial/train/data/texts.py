@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seatrial.train.data.images import places, shuffled
-from seatrial.train.data.shards import Shape, Span, deal
+from seatrial.train.data.order import Shape, Span, deal, places, shuffled
 from seatrial.train.distributed import Ranks
 from seatrial.train.errors import DataError
 

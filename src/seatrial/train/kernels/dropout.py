@@ -10,41 +10,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-TEXT = """
-// Of elements 2 n and 2 n + 1: the lower and the upper half.
-__device__ unsigned hashed(const int* key, unsigned x) {
-  x ^= (unsigned)key[0];
-  x ^= x >> 17;
-  x *= 0xed5ad4bbu;
-  x ^= (unsigned)key[1];
-  x ^= x >> 11;
-  x *= 0xac4c1b51u;
-  x ^= x >> 15;
-  x *= 0x31848babu;
-  return x ^ x >> 14;
-}
-// Which of eight neighbours, from an even one on, stay: a bit each.
-__device__ unsigned kept_of_eight(const int* key, unsigned first) {
-  if (DROP == 0) return 0xff;
-  unsigned bits = 0;
-#pragma unroll
-  for (int k = 0; k < 8; k += 2) {
-    unsigned both = hashed(key, first / 2 + k / 2);
-    bits |= (unsigned)((both & 0xffff) >= DROP) << k | (unsigned)(both >> 16 >= DROP) << (k + 1);
-  }
-  return bits;
-}
-// What is dropped becomes 0, the others are raised.
-__device__ float dropped(float value, unsigned bits, int k) {
-  return DROP == 0 ? value : bits >> k & 1 ? value * RAISE : 0.0f;
-}
-"""
 _WORD = 0xFFFFFFFF
 
 
-def constants(share: float) -> str:
-    """The text's constants for a share of elements to drop."""
-    return f"constexpr unsigned DROP = {bound(share)}u;\nconstexpr float RAISE = {scale(share)!r}f;\n"
+def constants(share: float) -> dict[str, float]:
+    """The kernels' constants for a share of elements to drop."""
+    return {"DROP": bound(share), "RAISE": scale(share)}
 
 
 def bound(share: float) -> int:

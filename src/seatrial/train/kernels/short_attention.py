@@ -11,10 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from seatrial.train.kernels import dropout
-from seatrial.train.kernels.nvrtc import EIGHT, POWER, REALS, launch, usable
-from seatrial.train.kernels.short_attention_text import TEXT
-from seatrial.train.kernels.tensor_cores import COPIES, TENSOR_CORES
+from seatrial.train.kernels import dropout, runtime
+from seatrial.train.kernels.ops import Module, module
 
 #: Tokens of the longest text that the kernels take, and numbers a head.
 LONGEST, HEAD = 128, 64
@@ -26,10 +24,9 @@ FORWARD_BYTES = 3 * LONGEST * (HEAD + SPARE) * 2
 BACK_BYTES = (4 * LONGEST * (HEAD + SPARE) + LONGEST * (LONGEST + SPARE)) * 2 + 8 * 3 * HEAD * 4
 
 
-def source(share: float) -> str:
-    """The kernels' text for a share of the weights to drop."""
-    numbers = f"{dropout.constants(share)}{dropout.TEXT}"
-    return f"{REALS[torch.bfloat16]}{EIGHT}{POWER}{TENSOR_CORES}{COPIES}{numbers}{TEXT}"
+def kernels(share: float) -> Module:
+    """The kernels for a share of the weights to drop."""
+    return module("attention.cu", torch.bfloat16, **dropout.constants(share))
 
 
 def blocks(rows: int, texts: int, heads: int) -> int:
@@ -45,7 +42,7 @@ def blocks(rows: int, texts: int, heads: int) -> int:
 def takes(inputs: Tensor, heads: int, longest: int) -> bool:
     """Whether the kernels take these; else it is torch's attention, padded for that alone."""
     fits = inputs.dtype == torch.bfloat16 and inputs.shape[1] == 3 * heads * HEAD and longest <= LONGEST
-    return fits and usable(inputs.device)
+    return fits and runtime.usable(inputs.device)
 
 
 def forward(
@@ -65,7 +62,7 @@ def forward(
     logs = torch.empty(rows, heads, device=inputs.device)
     numbers = (place, math.log2(math.e) / math.sqrt(HEAD), out, logs, texts, rows, heads)
     given = (inputs, starts, keys, *numbers)
-    launch(source(share), "attention_forward", blocks(rows, texts, heads), given, shared_bytes=FORWARD_BYTES)
+    kernels(share).launch("attention_forward", blocks(rows, texts, heads), *given, shared_bytes=FORWARD_BYTES)
     return out, logs
 
 
@@ -84,7 +81,7 @@ def backward(
     parts = torch.empty(texts, inputs.shape[1], device=inputs.device)
     scales = (math.log2(math.e) / math.sqrt(HEAD), 1 / math.sqrt(HEAD))
     given = (grad, inputs, logs, starts, keys, place, *scales, grads, parts, texts, rows, heads)
-    launch(source(share), "attention_backward", blocks(rows, texts, heads), given, shared_bytes=BACK_BYTES)
+    kernels(share).launch("attention_backward", blocks(rows, texts, heads), *given, shared_bytes=BACK_BYTES)
     return grads, parts
 
 

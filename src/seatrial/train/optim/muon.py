@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seatrial.train.kernels import muon as few_launches
+from seatrial.train.kernels import multi_tensor
 from seatrial.train.optim.optimizer import Optimizer, like
 
 #: Coefficients of the quintic iteration, tuned for speed rather than convergence to exactly 1 (same source).
@@ -28,7 +28,7 @@ class MuonSgd(Optimizer):
 
     def __init__(self, groups: Iterable[dict[str, Any]], momentum: float) -> None:
         super().__init__(groups, {"lr": 0.0, "momentum": momentum, "weight_decay": 0.0, "muon": False})
-        self._matrices: dict[tuple[tuple[int, int], ...], few_launches.Matrices] = {}
+        self._matrices: dict[tuple[tuple[int, int], ...], multi_tensor.Matrices] = {}
 
     @torch.no_grad()
     def step(self) -> None:
@@ -38,9 +38,9 @@ class MuonSgd(Optimizer):
         for group in self.param_groups:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
             by_kernels = scale is None and overflow is None and isinstance(group["lr"], Tensor)
-            if by_kernels and group["muon"] and not group["weight_decay"] and few_launches.takes_matrices(parameters):
+            if by_kernels and group["muon"] and not group["weight_decay"] and multi_tensor.takes_matrices(parameters):
                 self._move_matrices(group, parameters)
-            elif by_kernels and not group["muon"] and few_launches.takes(parameters):
+            elif by_kernels and not group["muon"] and multi_tensor.takes(parameters):
                 others.append(group)
             elif parameters:
                 self._move(group, parameters, scale, overflow)
@@ -49,10 +49,10 @@ class MuonSgd(Optimizer):
 
     def _move_matrices(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
         """Filters, by kernels of this library."""
-        sizes = tuple(map(few_launches.size_of, parameters))
+        sizes = tuple(map(multi_tensor.size_of, parameters))
         if sizes not in self._matrices:
-            self._matrices[sizes] = few_launches.Matrices.of(sizes, parameters[0].device, QUINTIC[0])
-        few_launches.move_matrices(
+            self._matrices[sizes] = multi_tensor.Matrices.from_sizes(sizes, parameters[0].device, QUINTIC[0])
+        multi_tensor.muon(
             list(map(self._three, parameters)),
             self._matrices[sizes],
             group["lr"],
@@ -69,7 +69,7 @@ class MuonSgd(Optimizer):
                 if parameter.grad is not None:
                     tensors.append((*self._three(parameter), group["lr"]))
                     decays.append(group["weight_decay"])
-        few_launches.move(tensors, decays, momentum)
+        multi_tensor.nesterov(tensors, decays, momentum)
 
     def _three(self, parameter: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         assert parameter.grad is not None

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from seatrial.train.errors import InputError
-from seatrial.train.kernels import adam as one_launch
+from seatrial.train.kernels import multi_tensor
 
 #: Elements of one thread block's share of an update, as torch has it: 225,000 parameters then keep 4 of 132
 #: multiprocessors busy, for 46 µs on an H200.
@@ -109,8 +109,8 @@ class Adam(Optimizer):
         scale, overflow = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         self._done.add_(1 if overflow is None else 1 - overflow.view(()))
         groups = [(group, kinds) for group in self.param_groups if (kinds := self._tensors(group))[0]]
-        if scale is None and overflow is None and one_launch.takes(groups, self._done.device):
-            one_launch.update(groups, self._done, decoupled=self._decoupled)
+        if scale is None and overflow is None and multi_tensor.takes_adam(groups, self._done.device):
+            multi_tensor.adam(groups, self._done, decoupled=self._decoupled)
             return
         for group, kinds in groups:
             size = chunk_size(tuple(map(Tensor.numel, kinds[0]))) if self._done.is_cuda else CHUNK

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seatrial.train.distributed import Ranks
-from seatrial.train.kernels import dropout, flat_adam, gelu, norm_residual, short_attention
+from seatrial.train.kernels import dropout, flat_adam, gelu, norm_residual, runtime, short_attention
+from seatrial.train.kernels import token_sums as embedding
 from seatrial.train.kernels.flat_adam import Rule
-from seatrial.train.kernels.nvrtc import REALS, build, unavailable
-from seatrial.train.kernels.token_sums import source as token_sums_source
+from seatrial.train.kernels.ops import REALS, Module
 from seatrial.train.kernels.token_sums import token_sums
 from seatrial.train.packed.texts import Packed, PackedTexts
 from seatrial.train.packed.weights import FlatWeights
@@ -76,8 +76,8 @@ class PackedBert:
         self.weights = FlatWeights(
             words, tables, matrices, others, dtype, ranks, slots=source.slots, steps=steps, rule=rule, later=later
         )
-        for text in self._sources() if self.weights.flat.is_cuda else ():
-            build(text, self.weights.flat.device.index)
+        for each in self._modules() if self.weights.flat.is_cuda else ():
+            runtime.build(each.text, self.weights.flat.device.index)
         # Gives the loss a backward pass; nothing is learned by it.
         self._anchor = torch.zeros((), device=self.weights.flat.device, requires_grad=True)
 
@@ -86,14 +86,14 @@ class PackedBert:
         result: Tensor = _Loss.apply(self._anchor, self, batch, labels_B)  # type: ignore[no-untyped-call]
         return result
 
-    def _sources(self) -> list[str]:
-        """The kernels' texts, with dropout and without."""
+    def _modules(self) -> list[Module]:
+        """The kernels, with dropout and without."""
         dtype, width = self.weights.dtype, self.weights.words.shape[1]
-        texts = [gelu.source(dtype), flat_adam.source(dtype, self.weights.rule), token_sums_source(dtype, width)]
-        texts += [norm_residual.source(dtype, width, share) for share in (self.hidden_share, 0.0)]
+        found = [gelu.kernels(dtype), flat_adam.kernels(dtype, self.weights.rule), embedding.kernels(dtype, width)]
+        found += [norm_residual.kernels(dtype, width, share) for share in (self.hidden_share, 0.0)]
         if dtype == torch.bfloat16:
-            texts += [short_attention.source(share) for share in (self.attention_share, 0.0)]
-        return texts
+            found += [short_attention.kernels(share) for share in (self.attention_share, 0.0)]
+        return found
 
     @torch.no_grad()
     def logits(self, model: nn.Module, batch: Packed) -> Tensor:
@@ -240,7 +240,7 @@ def takes(model: Any, dtype: torch.dtype, device: torch.device) -> str | None:
         return "packed ones need a GPU"
     if dtype not in REALS:
         return "the number format is fp16"
-    if reason := unavailable():
+    if reason := runtime.unavailable():
         return f"kernels cannot be compiled here ({reason})"
     if config.hidden_act != "gelu":
         return f"its activation is {config.hidden_act}, not gelu"

@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seatrial.train.data.images import shuffled
-from seatrial.train.data.shards import Shape, Span, deal
+from seatrial.train.data.order import Shape, Span, deal, shuffled
 from seatrial.train.data.texts import TextSet
 from seatrial.train.distributed import Ranks
 from seatrial.train.errors import InputError

@@ -6,12 +6,9 @@ Written by export, read by serve; both may import train. A plain file of JSON, s
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from seatrial.train.errors import ModelFileError
 from seatrial.train.saving.atomic import write_text
@@ -20,20 +17,6 @@ from seatrial.train.saving.atomic import write_text
 SUFFIX = ".json"
 #: Changes when an older reader could no longer make sense of it.
 VERSION = 1
-#: Names of the Open Inference Protocol, version 2, "Tensor Data Types".
-#: Source: https://github.com/open-inference/open-inference-protocol/blob/main/specification/protocol/inference_rest.md
-DATATYPES: Mapping[torch.dtype, str] = {
-    torch.bool: "BOOL",
-    torch.uint8: "UINT8",
-    torch.int8: "INT8",
-    torch.int16: "INT16",
-    torch.int32: "INT32",
-    torch.int64: "INT64",
-    torch.float16: "FP16",
-    torch.bfloat16: "BF16",
-    torch.float32: "FP32",
-    torch.float64: "FP64",
-}
 
 
 @dataclass(frozen=True)
@@ -41,7 +24,7 @@ class TensorCard:
     """An input or output.
 
     Attributes:
-        datatype: as DATATYPES has them.
+        datatype: of the Open Inference Protocol, version 2, "Tensor Data Types".
         shape: with the batch in front; -1 where any size is taken.
     """
 

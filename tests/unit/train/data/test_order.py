@@ -22,9 +22,9 @@ def test_a_sampler_of_batches_and_one_without_an_end():
             return itertools.repeat(0)
 
     with pytest.raises(DataError, match="gives no places"):
-        Order(10, 0, BatchSampler(range(10), 4, drop_last=False)).of(1)
+        Order(10, 0, BatchSampler(range(10), 4, drop_last=False)).draw(1)
     with pytest.raises(DataError, match="gives more examples in epoch 1, and its length is 8"):
-        Order(10, 0, Endless()).of(1)
+        Order(10, 0, Endless()).draw(1)
 
 
 def test_tensors_that_lie_on_the_host_need_no_more_of_it(monkeypatch: pytest.MonkeyPatch):

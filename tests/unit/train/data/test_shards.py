@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
-from seatrial.train.data.shards import deal
+from seatrial.train.data.order import deal
 from seatrial.train.errors import InputError
 
 

@@ -9,11 +9,11 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from seatrial.train.data import crops as crop_data  # noqa: E402
 from seatrial.train.data.crops import AlternatingCrops  # noqa: E402
 from seatrial.train.data.images import ImageSet  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
-from seatrial.train.kernels import pooled_head, pooled_norm, whitening  # noqa: E402
+from seatrial.train.kernels import batch_norm, runtime  # noqa: E402
+from seatrial.train.kernels import cifar10 as kernels  # noqa: E402
 from seatrial.train.optim.muon import MuonSgd  # noqa: E402
 from seatrial.train.saving.examples import Normalisation  # noqa: E402
 
@@ -35,8 +35,8 @@ def test_pool_norm_and_gelu(device, dtype, most, pools):
     norm, exact_x = nn.BatchNorm2d(64, eps=1e-12, momentum=0.4, device=device), x.detach().double().requires_grad_()
     nn.init.uniform_(norm.bias, -1, 1)
     exact_norm = copy.deepcopy(norm).double()
-    out = pooled_norm.norm_act(x, norm, "gelu", pools=pools)
-    assert type(out.grad_fn).__name__ == "PooledNormActBackward"
+    out = batch_norm.pooled_norm_act(x, norm, "gelu", pools=pools)
+    assert type(out.grad_fn).__name__ == "_OpBackward"
     expected = F.gelu(exact_norm(F.max_pool2d(exact_x, 2) if pools else exact_x))
     assert error(out, expected) < most
     gradient = torch.randn(out.shape, device=device)
@@ -55,8 +55,8 @@ def test_whitening(device, dtype, most):
     images, layer = torch.randn(2, 3, 9, 8).to(device, dtype).to(memory_format=LAST), nn.Conv2d(3, 24, 2).to(device)
     layer.weight.requires_grad = False
     exact = copy.deepcopy(layer).double()
-    out, expected = whitening.whitened_gelu(images, layer), F.gelu(exact(images.double()))
-    assert type(out.grad_fn).__name__ == "WhitenedGeluBackward"
+    out, expected = kernels.whitened_gelu(images, layer), F.gelu(exact(images.double()))
+    assert type(out.grad_fn).__name__ == "_OpBackward"
     assert out.shape[1] == 32 and not out[:, 24:].any()  # filled up with zeros
     assert error(out[:, :24], expected) < most
     gradient = torch.randn(out.shape, device=device)
@@ -73,7 +73,7 @@ def test_evaluation(device, pools):
         nn.init.uniform_(tensor, 0.5, 2)
     exact = copy.deepcopy(norm).double().eval()
     with torch.no_grad():
-        out = pooled_norm.norm_act(x, norm.eval(), "gelu", pools=pools)
+        out = batch_norm.pooled_norm_act(x, norm.eval(), "gelu", pools=pools)
     expected = F.gelu(exact(F.max_pool2d(x.double(), 2) if pools else x.double()))
     assert out.shape == expected.shape and error(out, expected) < 1e-5
 
@@ -84,8 +84,8 @@ def test_pool_last_layer_and_loss(device, dtype, most):
     x = torch.randn(11, 256, 3, 3, device=device).to(dtype).to(memory_format=LAST).requires_grad_()
     layer, labels = nn.Linear(256, 10, bias=False).to(device), torch.randint(0, 10, (11,), device=device)
     exact, exact_x = copy.deepcopy(layer).double(), x.detach().double().requires_grad_()
-    assert pooled_head.takes(x, layer)
-    value = pooled_head.PooledCrossEntropy.apply(x, layer.weight, labels, 0.5, 0.2)
+    assert kernels.takes_head(x, layer)
+    value = kernels.pooled_cross_entropy(x, layer.weight, labels, times=0.5, smoothing=0.2)
     logits = exact(F.max_pool2d(exact_x, 3).flatten(1)) * 0.5
     expected = F.cross_entropy(logits, labels, label_smoothing=0.2)
     assert value.item() == pytest.approx(expected.item(), rel=1e-5)
@@ -99,9 +99,9 @@ def test_a_layer_behind_channels_of_zeros():
     x, layer = torch.randn(2, 24, 6, 5), nn.Conv2d(24, 32, 3, padding=1, bias=False).to(memory_format=LAST)
     more = torch.cat([x, torch.zeros(2, 8, 6, 5)], 1).to(memory_format=LAST)
     expected = layer(x)
-    torch.testing.assert_close(whitening.convolved(more, layer), expected)
+    torch.testing.assert_close(kernels.convolved(more, layer), expected)
     (gradient,) = torch.autograd.grad(expected.square().sum(), layer.weight)
-    whitening.convolved(more, layer).square().sum().backward()
+    kernels.convolved(more, layer).square().sum().backward()
     torch.testing.assert_close(layer.weight.grad, gradient)
     assert layer.weight.grad.stride() == layer.weight.stride()
 
@@ -157,11 +157,10 @@ def test_two_hundred_steps_as_torch_takes_them(monkeypatch):
     last ones' mean by 0.24 %, the way of a bias by 19.5 %, that of filters and head by 1.6 %.
     """
     from seatrial.recipes import cifar10
-    from seatrial.train.kernels import muon, pool
 
     def trained(by_kernels):
-        for module in () if by_kernels else (muon, pooled_head, pooled_norm, pool, whitening, crop_data):
-            monkeypatch.setattr(module, "usable", lambda device: False)
+        if not by_kernels:
+            monkeypatch.setattr(runtime, "usable", lambda device: False)
         torch.manual_seed(0)
         device, batch = torch.device("cuda", 0), 500
         model = cifar10.Network(widths=(64, 64, 64)).to(device, memory_format=LAST)

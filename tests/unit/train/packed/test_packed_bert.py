@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: E402
 from seatrial.recipes import spam  # noqa: E402
 from seatrial.train.data.texts import TextSet  # noqa: E402
 from seatrial.train.distributed import Ranks  # noqa: E402
-from seatrial.train.kernels import dropout  # noqa: E402
+from seatrial.train.kernels import dropout, runtime  # noqa: E402
 from seatrial.train.optim.optimizer import adamw  # noqa: E402
 from seatrial.train.packed.bert import PackedBert, takes  # noqa: E402
 from seatrial.train.packed.texts import PackedTests, PackedTexts  # noqa: E402
@@ -156,9 +156,6 @@ def test_trains_as_the_padded_model_and_its_optimizer(steps):
     ],
 )  # fmt: skip
 def test_kernels_do_what_torch_does(kernels_on_cpu, monkeypatch, dtype, most, shape, lengths):
-    from seatrial.train.kernels import flat_adam, gelu, norm_residual, short_attention, token_sums
-
-    modules = (flat_adam, gelu, norm_residual, short_attention, token_sums)
     source, start = source_of(lengths, len(lengths)), model_of(0.1, **shape)
     start.config.classifier_dropout = 0.0
     batch, labels = batch_of(source, 0)
@@ -166,8 +163,7 @@ def test_kernels_do_what_torch_does(kernels_on_cpu, monkeypatch, dtype, most, sh
     monkeypatch.setattr(dropout, "keys", lambda places, device: keys)
     results = []
     for kernels in (False, True):
-        for module in modules:
-            monkeypatch.setattr(module, "usable", lambda device, kernels=kernels: kernels)
+        monkeypatch.setattr(runtime, "usable", lambda device, kernels=kernels: kernels)
         model = copy.deepcopy(start)
         bert = bert_of(model, source, dtype if kernels else torch.float32)
         loss, found = run(bert, model, batch, labels, FlatAdamW(bert.weights, 1e-2))
@@ -182,9 +178,7 @@ def test_kernels_do_what_torch_does(kernels_on_cpu, monkeypatch, dtype, most, sh
 
 @pytest.mark.parametrize("ours", [False, True], ids=["torch", "kernels"])
 def test_updates_are_adamws_though_words_and_later_layers_are_updated_later(kernels_on_cpu, monkeypatch, ours):
-    from seatrial.train.kernels import flat_adam
-
-    monkeypatch.setattr(flat_adam, "usable", lambda device: ours)
+    monkeypatch.setattr(runtime, "usable", lambda device: ours)
     source, model = source_of([3, 9, 1, 14, 5, 7, 2, 8], 4), model_of(layers=2)
     bert, double = bert_of(model, source, decay=0.1), copy.deepcopy(model).double()
     optimizer = FlatAdamW(bert.weights, 1e-2)

@@ -1,0 +1,166 @@
+"""Tables of a Job besides the general ones: serving, tuning, the changes of ``[tune]``, and ``[sweep]``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, StrictBool, create_model
+from pydantic import WithJsonSchema as Schema
+
+from seatrial.common.contract.tunables import TUNABLES, Tunable, in_words
+from seatrial.job.keys import Duration, Table, text, typed
+from seatrial.system.text import shown
+
+#: Where the server listens in a container of its own network; published under the port that was asked for.
+CONTAINER_PORT = 8000
+
+#: The variable with the token that requests must carry, where one is asked for; handed over as a secret.
+TOKEN = "SEATRIAL_SERVE_TOKEN"
+
+#: Methods of a class of the user's. Source: serve/runners/user_class.py; a test compares.
+CALLED = ("load", "predict", "example")
+
+
+class Weights(Table):
+    """A file that the model is loaded from.
+
+    Attributes:
+        path: below the models folder, or the project for a class of the user's.
+        sha256: in hex, read on the host before the server started.
+    """
+
+    path: str
+    sha256: str
+    bytes: int
+
+
+class Serving(Table):
+    """A model that is served.
+
+    Attributes:
+        kind: ``recipe``, ``file`` (.pt2, ONNX, safetensors) or ``code`` (a class of the user's).
+        model: the recipe's name; the file, below the models folder; ``file.py:Class``, below the project.
+        name: in addresses: /v2/models/NAME.
+        address, port: of this machine.
+        options: further ones of ``python -m seatrial.serve``, as it takes them.
+        of_run: ID of the run that made the model, where that is known.
+        typed: what follows ``seatrial serve`` to start it again.
+    """
+
+    kind: Literal["recipe", "file", "code"]
+    model: str
+    name: str
+    address: str = "127.0.0.1"
+    port: int = 8000
+    options: tuple[str, ...] = ()
+    weights: tuple[Weights, ...] = ()
+    of_run: str | None = None
+    typed: str = ""
+
+    @property
+    def file(self) -> str:
+        """Of a class of the user's: the file that it is in."""
+        return self.model.rpartition(":")[0]
+
+    @property
+    def calls(self) -> tuple[str, ...]:
+        """Of a class of the user's: the class, which is made, and its methods that the server calls."""
+        name = self.model.rpartition(":")[2]
+        return (name, *(f"{name}.{method}" for method in CALLED)) if self.kind == "code" else ()
+
+    @property
+    def suffix(self) -> str:
+        """Of a file: ``.onnx``."""
+        return "." + self.model.rpartition(".")[2].lower() if self.kind == "file" else ""
+
+    @property
+    def url(self) -> str:
+        """Where this machine reaches it."""
+        everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+        host = everywhere.get(self.address, self.address)
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+
+class ScriptChanges(Table):
+    """Changes that are made to a torch script from outside. Source: common/contract/tunables.py."""
+
+    script: str | None = Field(default=None, description="The one script that the changes are for; default: any.")
+
+    def set_ones(self) -> dict[str, Any]:
+        """Those that are set, as the hook reads them."""
+        return {key: value for key, value in self.model_dump(exclude={"script"}).items() if value not in (None, False)}
+
+    @property
+    def words(self) -> str:
+        """``compile=default, workers=8``."""
+        return in_words(self.set_ones())
+
+
+def _field(tunable: Tunable) -> tuple[Any, Any]:
+    kind, _, values = tunable.kind.partition(":")
+    typed: Any = StrictBool
+    if kind == "choice":
+        typed = Literal[tuple(values.split(","))]
+    elif kind == "count":
+        least, _, most = values.partition("-")
+        typed = Annotated[int, Field(ge=int(least), le=int(most) if most else None)]
+    return typed | None, Field(default=None, description=tunable.help)
+
+
+if TYPE_CHECKING:
+    Changes = ScriptChanges
+else:
+    #: ``[tune]``: the script, and a key for each of TUNABLES.
+    Changes = create_model(
+        "Changes",
+        __base__=ScriptChanges,
+        __doc__=ScriptChanges.__doc__,
+        __module__=__name__,
+        **{each.key: _field(each) for each in TUNABLES},
+    )
+
+
+class Tuning(Table):
+    """What a tune is asked for.
+
+    Attributes:
+        steps, seconds: measured in each trial, at most. budget_s: for all trials.
+        only: groups (tunables.GROUPS) that are tried; () for all. fit: batch sizes in place of changes.
+    """
+
+    steps: int = 60
+    seconds: float = 20.0
+    budget_s: float = 180.0
+    only: tuple[str, ...] = ()
+    fit: bool = False
+
+
+def _settings(value: Any) -> Any:
+    """Each a SPEC, a value or a list of values."""
+    if not isinstance(value, dict):
+        return value
+    for name, spec in value.items():
+        for one in spec if isinstance(spec, list) and spec else [spec]:
+            if not isinstance(one, str | int | float) or one == "":
+                raise ValueError(
+                    f'expected values such as [32, 64] or a range such as "1..8" for {name}, got {shown(spec)}'
+                )
+    return value
+
+
+class SweepTable(Table):
+    """What to search."""
+
+    search: str | None = Field(default=None, description="Engine: grid, random or tpe.")
+    metric: str | None = Field(default=None, description="Objective: NAME:max or NAME:min.")
+    metric_from: str | None = Field(default=None, description="Pattern on the output; its first group is the metric.")
+    trials: int | None = Field(default=None, ge=1, description="Maximum number of trials.")
+    budget_s: Duration | None = Field(default=None, validation_alias="budget", description="Time for the search.")
+    parallel: Annotated[str | int | None, Schema({"anyOf": [{"type": "integer", "minimum": 1}, text("auto")]})] = Field(
+        default=None, description="Trials at once; auto: as many as fit."
+    )
+    prune: str | None = Field(default=None, description="Stop trials that fall behind: asha, median or none.")
+    seed: int | None = Field(default=None, description="Seed of the engine.")
+    set: Annotated[dict[str, Any], typed(_settings), Schema({"type": "object"})] = Field(
+        default={}, description="Settings: name = [values], or a range such as log:1e-5..1e-1."
+    )

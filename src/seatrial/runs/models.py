@@ -1,0 +1,408 @@
+"""The trained model that a reference names: a recipe's, a file, a class or a run's; and whether it can be opened."""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from seatrial.errors import DataError, RunNotFoundError, SeatrialError, UsageError
+from seatrial.images.recipes import RECIPES
+from seatrial.runs.run import Run
+from seatrial.runs.store import RunStore
+from seatrial.system import nofollow
+from seatrial.system.typed_path import as_typed, from_here
+
+if TYPE_CHECKING:
+    from seatrial.receipt.model import Receipt
+
+_MOST_FILES = 200_000
+
+#: File times are of a coarse clock, and a run's receipt is written a moment after its target has ended.
+_SLACK_S = 2.0
+
+_CLASS = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
+
+#: Models of Keras. Source: keras.saving.
+_KERAS = (".keras", ".h5", ".hdf5")
+_FACTORY = "a function of yours makes the network: net:make_model is make_model() in net.py"
+
+#: Recipe → the weights that it saves, below the models folder.
+WEIGHTS = {name: recipe.weights for name, recipe in RECIPES.items() if recipe.weights is not None}
+
+#: Files that hold their network.
+PROGRAMS = (".pt2", ".onnx")
+
+#: Inputs and outputs that recipes keep beside a model's weights. Source: train/saving/examples.py.
+_BESIDE = ".examples.safetensors"
+_PICKLES = (".pkl", ".pickle", ".joblib")
+_TORCHSCRIPT = (".torchscript", ".ts")
+
+#: Suffixes of what torch.save writes. ``model_best.pth.tar`` is usual, too.
+_CHECKPOINTS = (".pth", ".pt", ".ckpt", ".th", ".pth.tar", ".pt.tar", ".bin")
+
+
+@dataclass(frozen=True)
+class Verb:
+    """The models that a command takes.
+
+    Attributes:
+        name: as typed. example: of a whole command. done: the participle.
+        suffixes: of the files of models that it reads. vague: suffixes that data has, too, so that a run's files of
+            them are not looked at.
+        preferred: suffixes; of several files that a run saved, the only one of the first such group is taken.
+    """
+
+    name: str
+    example: str
+    done: str
+    suffixes: tuple[str, ...]
+    vague: tuple[str, ...]
+    preferred: tuple[tuple[str, ...], ...]
+
+    def of(self, word: object) -> str:
+        """``seatrial export models/best.pt2 --to onnx``."""
+        return self.example.replace("last", as_typed(word) if isinstance(word, Path) else str(word))
+
+
+EXPORT = Verb(
+    "export",
+    "seatrial export last --to onnx",
+    "exported",
+    (".pt2", ".safetensors", *_CHECKPOINTS),
+    (".bin",),
+    ((".pt2",), (".safetensors",)),
+)
+SERVE = Verb(
+    "serve",
+    "seatrial serve last",
+    "served",
+    (".pt2", ".onnx", ".safetensors"),
+    (),
+    (PROGRAMS, (".safetensors",)),
+)
+
+#: Ends of the names of models' files, whether or not a command reads them; other words name runs.
+FILES = tuple(dict.fromkeys((*EXPORT.suffixes, *SERVE.suffixes, *_PICKLES, *_TORCHSCRIPT, *_KERAS)))
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model to export or to serve.
+
+    Attributes:
+        kind: ``code`` is a class of the user's, which can be served alone.
+        model: the recipe's name; the file, below ``folder``; ``file.py:Class``, below the project.
+        name: of the exported file, and in the server's addresses.
+        folder: what is mounted at /models; None for a class, which loads what it likes.
+        files: that the model is loaded from. of_run: the run that made it. warnings: what the user should know.
+    """
+
+    kind: Literal["recipe", "file", "code"]
+    model: str
+    name: str
+    folder: Path | None = None
+    files: tuple[Path, ...] = ()
+    of_run: str | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def is_weights_alone(self) -> bool:
+        """True if by its name it is a state dict without its network. Examples next to a recipe's own file name it."""
+        if self.kind != "file" or self.folder is None:
+            return False
+        path = self.folder / self.model
+        return (
+            path.name.lower().endswith((".safetensors", *_CHECKPOINTS))
+            and not path.with_name(f"{path.stem}{_BESIDE}").is_file()
+        )
+
+
+def of_recipe(name: str, models: Path) -> TrainedModel:
+    """Return a recipe's model. Raises DataError: it was not trained into this folder."""
+    path = models / WEIGHTS[name]
+    if path.is_file():
+        return TrainedModel("recipe", name, name, models, (path,))
+    older = path.with_suffix(".pth")
+    cause = f"{older.name} there is a pickle of an older version, which is not read" if older.is_file() else None
+    raise DataError(f"There is no trained {name} model in {from_here(models)}", cause=cause, run=f"seatrial run {name}")
+
+
+def of_file(path: Path, verb: Verb) -> TrainedModel:
+    """Return a model's file. Raises DataError: it does not exist. UsageError: the command reads no such file."""
+    if path.suffix.lower() in _KERAS or (path.suffix.lower() == ".onnx" and verb is EXPORT):
+        what = "an ONNX file already" if path.suffix.lower() == ".onnx" else "a model of Keras: let Keras export ONNX"
+        onnx = path.with_suffix(".onnx")
+        raise UsageError(f"{from_here(path)} is {what}, and cannot be {verb.done}", run=SERVE.of(onnx))
+    if not path.is_file():
+        raise DataError(f"There is no file {from_here(path)}", run=f"ls {as_typed(path.absolute().parent)}")
+    _check_suffix(path, verb)
+    path = path.absolute()
+    if path.parts[-2:] == ("spam", "model.safetensors"):  # its network is described by the files beside it
+        return TrainedModel("recipe", "spam", "spam", path.parent.parent, (path,))
+    beside = path.with_name(f"{path.name}.data")  # ONNX keeps weights above 2 GB there
+    files = (path, beside) if path.suffix == ".onnx" and beside.is_file() else (path,)
+    stem = path.stem.removesuffix(".pth").removesuffix(".pt")  # of model_best.pth.tar
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", stem).strip(".-") or "model"
+    return TrainedModel("file", path.name, name[:63], path.parent, files)
+
+
+def _check_suffix(path: Path, verb: Verb) -> None:
+    suffix = path.suffix.lower()
+    if suffix in _PICKLES:
+        raise UsageError(
+            f"{from_here(path)} is a pickle: loading one can run any code of whoever wrote it, so it is refused",
+            cause="safetensors, .pt2, and a state dict of tensors alone can be loaded",
+            run="python -c 'torch.save(model.state_dict(), \"model.pth\")'   # in the training script",
+        )
+    if suffix in _TORCHSCRIPT:
+        raise torchscript_error(path)
+    if path.name.lower().endswith(verb.suffixes):
+        return
+    if verb is SERVE and path.name.lower().endswith(_CHECKPOINTS):
+        raise UsageError(
+            f"{from_here(path)} holds weights without their network, as a pickle, which no server opens",
+            cause=_FACTORY,
+            run=f"seatrial export {as_typed(path)} --to pt2 --model net:make_model",
+        )
+    code = suffix == ".py" and verb is SERVE
+    raise UsageError(
+        f"{from_here(path)} is no model that can be {verb.done}: expected {', '.join(verb.suffixes)}",
+        cause="a class of your own is served as file.py:Class" if code else None,
+        run=f"seatrial serve {as_typed(path)}:Model" if code else verb.example,
+    )
+
+
+def torchscript_error(path: Path) -> UsageError:
+    """Return the refusal of a TorchScript file, which older versions read."""
+    return UsageError(
+        f"{from_here(path)} is TorchScript, which is not read any more",
+        cause="torch has deprecated it; a .pt2 file also carries its network",
+        run="seatrial export WEIGHTS --to pt2 --model net:make_model   # make_model() in net.py makes the network",
+    )
+
+
+def is_model(name: str, verb: Verb) -> bool:
+    """Return whether a file of this name is a model's."""
+    suffixes = tuple(suffix for suffix in verb.suffixes if suffix not in verb.vague)
+    return name.lower().endswith(suffixes) and not name.endswith(_BESIDE)
+
+
+def the_one(files: Sequence[Path], verb: Verb) -> Path | None:
+    """Return the preferred one of several files; None if that is none, or several."""
+    for few in (files, *([path for path in files if path.suffix.lower() in group] for group in verb.preferred)):
+        if len(few) == 1:
+            return few[0]
+    return None
+
+
+#: Of safetensors: 8 bytes with the header's length, the header in JSON, the tensors. Source: its format page.
+_LENGTH_BYTES, _MOST_HEADER_BYTES = 8, 100_000_000
+
+
+def check_model_file(model: TrainedModel, verb: Verb, *, with_network: bool = False) -> None:
+    """Raises DataError: truncated. UsageError: a pickle, or weights without their network.
+
+    Args:
+        with_network: the command names the function that makes the network of weights.
+    """
+    if model.kind != "file":
+        return
+    path = model.files[0]
+    suffix = path.suffix.lower()
+    try:
+        whole = _whole_safetensors(path) if suffix == ".safetensors" else suffix == ".onnx" or _whole_zip(path)
+        pickled = suffix not in (".safetensors", ".onnx") and whole and _is_pickle(path)
+    except OSError as error:
+        raise DataError(f"{from_here(path)} cannot be read: {error.strerror}", run=f"ls -l {as_typed(path)}") from error
+    if not whole:
+        raise DataError(
+            f"{from_here(path)} is truncated, or no {suffix} file",
+            cause=f"it has {path.stat().st_size} bytes",
+            run=f"ls -l {as_typed(path)}   # copy it again, or save it again",
+        )
+    if not with_network and (pickled or model.is_weights_alone):
+        what = "holds weights without their network"
+        if pickled and verb is SERVE:
+            what = "is a pickle, which can run code of whoever wrote it"
+        raise UsageError(
+            f"{from_here(path)} {what}, so {'no server opens it' if verb is SERVE else 'it cannot be exported alone'}",
+            cause=_FACTORY,
+            run=f"seatrial export {as_typed(path)} --to {'pt2' if verb is SERVE else 'onnx'} --model net:make_model",
+        )
+
+
+def _whole_safetensors(path: Path) -> bool:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        if not 0 < length <= min(size - _LENGTH_BYTES, _MOST_HEADER_BYTES):
+            return False
+        try:
+            header = json.loads(file.read(length))
+            ends = [each["data_offsets"][1] for name, each in header.items() if name != "__metadata__"]
+            return size == _LENGTH_BYTES + length + max(ends, default=0)
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+            return False
+
+
+def _whole_zip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return zipfile.is_zipfile(file) or (file.seek(0) == 0 and file.read(1) == b"\x80")
+
+
+def _is_pickle(path: Path) -> bool:
+    """Return True for what torch.save wrote. Raises UsageError for TorchScript."""
+    if not zipfile.is_zipfile(path):
+        return True
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = {name.rpartition("/")[2] for name in archive.namelist()}
+    except zipfile.BadZipFile:
+        return False
+    if "constants.pkl" in names and "data.pkl" in names:
+        raise torchscript_error(path)
+    return "data.pkl" in names
+
+
+# ------------------------------------------------------------------------------------------- which model is meant
+
+
+def find_model(word: str, project: Path, models: Path, store: RunStore, verb: Verb) -> TrainedModel:
+    """Find a file, a recipe with a trained model in ``models``, or a run; to serve, also ``file.py:Class``.
+
+    Raises:
+        DataError: the recipe was not trained, or the file does not exist.
+        UsageError: it is none of these, or a run that failed, made no model, or several.
+    """
+    if verb is SERVE and (match := _CLASS.fullmatch(word)) is not None:
+        return _code(match["file"], match["name"], project)
+    path = Path(word)
+    if path.name.lower().endswith(FILES) or path.is_file():
+        return of_file(path, verb)
+    if word in WEIGHTS and (models / WEIGHTS[word]).is_file():
+        return of_recipe(word, models)
+    from seatrial.runs.resume import run_to_resume  # all of planning
+
+    try:
+        run = run_to_resume(store, word)  # last: the newest that trains
+    except RunNotFoundError as error:
+        raise _nothing(word, models, verb, error) from None
+    return of_run(run, verb)
+
+
+def of_run(run: Run, verb: Verb) -> TrainedModel:
+    """Return the model that a run has saved. Raises UsageError: it has not ended, failed, or made none, or several."""
+    plan, shown = run.plan(), f"Run {run.id}"
+    if plan.job.serve is not None:
+        raise UsageError(f"{shown} is a server itself", run=verb.of(plan.job.serve.typed.partition(" ")[0]))
+    if not plan.on_this_host:
+        raise UsageError(
+            f"{shown} saved its model on the cluster's volume",
+            run=f"seatrial runs cp {run.id}:FILE ./models; {verb.of('./models/FILE')}",
+        )
+    if not run.ended:
+        raise UsageError(f"{shown} has not ended", run=f"seatrial runs logs -f {run.id}")
+    receipt = _receipt(run)
+    if receipt.exit_code not in (0, 4):  # 4: it ended well, and a criterion was unmet
+        raise UsageError(
+            f"{shown} failed, so it has no trained model: {receipt.exit_cause.words}",
+            run=f"seatrial runs show {run.id}",
+        )
+    target, project = plan.job.target, plan.job.project
+    if target.kind == "recipe" and target.value == "export":
+        return replace(of_file(project / plan.job.criteria.model[0], verb), of_run=run.id)
+    folder = plan.job.models.source if plan.job.models else project / "models"
+    if target.kind == "recipe":
+        if target.value not in WEIGHTS:
+            raise UsageError(
+                f"{shown}, {target.value}, trains no model", run=f"seatrial run digits && {verb.of('digits')}"
+            )
+        found = of_recipe(target.value, folder)
+        return replace(found, of_run=run.id, warnings=_written_since(run, receipt, found, verb))
+    folders = [folder, project] if plan.job.models else [project]
+    return replace(of_file(_saved_by(run, receipt, folders, verb), verb), of_run=run.id)
+
+
+def _code(file: str, name: str, project: Path) -> TrainedModel:
+    path = project / file
+    if not path.is_file():
+        raise UsageError(f"There is no {file} in {from_here(project)}", run=f"ls {as_typed(project)}")
+    if not path.resolve().is_relative_to(project.resolve()):
+        raise UsageError(
+            f"{file} is outside the project {from_here(project)}",
+            cause="only the project folder is in the container",
+            run=f"cd {as_typed(path.resolve().parent)} && seatrial serve {path.name}:{name}",
+        )
+    inside = path.resolve().relative_to(project.resolve())
+    return TrainedModel("code", f"{inside}:{name}", name, files=(path,))
+
+
+def _nothing(word: str, models: Path, verb: Verb, error: SeatrialError) -> SeatrialError:
+    if word in WEIGHTS:
+        try:
+            of_recipe(word, models)
+        except DataError as untrained:
+            return untrained
+    if word and Path(word).is_dir():
+        return _folder_error(Path(word), verb)
+    there = next((name for name in WEIGHTS if (models / WEIGHTS[name]).is_file()), None)
+    return UsageError(
+        f'There is no run, recipe or file "{word}" in this project',
+        cause=f"recipes: {', '.join(WEIGHTS)}",
+        run=verb.of(there) if there else error.run,
+    )
+
+
+def _saved_by(run: Run, receipt: Receipt, folders: Sequence[Path], verb: Verb) -> Path:
+    """Find the model in these folders that was written during the run; links are not followed."""
+    started = receipt.header.started_at or receipt.header.judged_at
+    found: dict[Path, None] = {}
+    for folder in folders:
+        for entry in nofollow.files_below(folder, most_entries=_MOST_FILES, skip=nofollow.NO_RESULTS):
+            if not is_model(entry.name, verb):
+                continue
+            modified = entry.stat(follow_symlinks=False).st_mtime
+            if started - _SLACK_S <= modified <= receipt.header.judged_at + _SLACK_S:
+                found[Path(entry.path)] = None
+    saved = sorted(found)
+    if (one := the_one(saved, verb)) is not None:
+        return one
+    if not saved:
+        raise UsageError(
+            f"Run {run.id} saved no model that is still there: looked for {', '.join(verb.suffixes)}",
+            run=f"seatrial runs show {run.id}",
+        )
+    names = ", ".join(from_here(path) for path in saved[:8])
+    raise UsageError(f"Run {run.id} saved {len(saved)} models: {names}", run=verb.of(saved[0]))
+
+
+def _written_since(run: Run, receipt: Receipt, found: TrainedModel, verb: Verb) -> tuple[str, ...]:
+    """Warn if a later training has replaced the run's model: recipes save under one name."""
+    if all(path.stat().st_mtime <= receipt.header.judged_at + _SLACK_S for path in found.files):
+        return ()
+    return (f"{from_here(found.files[0])} was written after run {run.id} had ended: it is {verb.done} as it is now",)
+
+
+def _receipt(run: Run) -> Receipt:
+    from seatrial.receipt.store import load  # 35 ms, for words that mean runs alone
+
+    return load(run.folder)
+
+
+def _folder_error(folder: Path, verb: Verb) -> SeatrialError:
+    """Return that a folder is not a model's file, with a model in it if there is one."""
+    shown, typed = from_here(folder), as_typed(folder)
+    try:
+        names = sorted(entry.name for entry in folder.iterdir())
+    except OSError as error:
+        return DataError(f"The folder {shown} cannot be read: {error.strerror}", run=f"ls -l {typed}")
+    if models := [name for name in names if is_model(name, verb)]:
+        message = f"The folder {shown} is no model itself; in it are {', '.join(models[:8])}"
+        return UsageError(message, cause=_FACTORY, run=verb.of(folder / models[0]))
+    cause = "models of other libraries: docs/exporting.md, Which files are opened"
+    return UsageError(f"The folder {shown} has no model in it that can be {verb.done}", cause=cause, run=f"ls {typed}")

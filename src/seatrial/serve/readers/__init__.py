@@ -1,0 +1,1 @@
+"""Requests to rows and answers to JSON, in front processes: no torch."""

@@ -1,0 +1,1 @@
+"""Models on their device, batch by batch."""

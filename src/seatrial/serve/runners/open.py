@@ -1,0 +1,151 @@
+"""Open the model that ``--model`` names: a recipe's, a file, or a class of the user's."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from seatrial.recipe_names import TRAINED
+from seatrial.serve.errors import ServeError
+from seatrial.serve.served_model import ServedModel
+
+if TYPE_CHECKING:
+    import torch
+
+#: Rows of a batch at most by default: (on a GPU, elsewhere). On a CPU 64 images no longer fit into a core's cache: an
+#: image of digits took 290 µs and not 138 (docs/benchmarks.md).
+IMAGES_AT_ONCE, TEXTS_AT_ONCE, ROWS_AT_ONCE = (256, 32), (128, 32), (64, 32)
+_COPY = "train the model again, or copy the whole folder"
+
+
+def open_model(
+    spec: str, device: torch.device, *, max_batch: int | None = None, name: str | None = None
+) -> ServedModel:
+    """Open a recipe (its files lie in $SEATRIAL_MODELS_DIR), a file, or ``file.py:Class``.
+
+    Args:
+        max_batch: rows of a batch at most; else what suits the kind of model.
+        name: in addresses; else the recipe's, the file's or the class's.
+
+    Raises:
+        TrainError: there is no such model, it cannot be read, or it is refused.
+    """
+    from seatrial.train.options import default_folder
+
+    models, place = default_folder("models"), 0 if device.type == "cuda" else 1
+    if ".py:" in spec and spec not in TRAINED:
+        from seatrial.serve.runners.user_class import UserModel
+
+        return UserModel(spec, device, folder=models, max_batch=max_batch, name=name)
+    if spec in TRAINED:
+        from seatrial.models.recipe_models import WEIGHTS
+
+        path = models / WEIGHTS[spec]
+        if not path.is_file():
+            raise ServeError(f"there is no model of {spec}: {path} does not exist", f"seatrial run {spec}")
+        at_once = (TEXTS_AT_ONCE if spec == "spam" else IMAGES_AT_ONCE)[place]
+        return _open_recipe(spec, path, device, max_batch or at_once, name or spec)
+    return _open_file(Path(spec), device, max_batch or ROWS_AT_ONCE[place], name)
+
+
+def _open_file(path: Path, device: torch.device, max_batch: int, name: str | None) -> ServedModel:
+    if not path.is_file():
+        raise ServeError(
+            f"{path} is no recipe ({', '.join(TRAINED)}), no file of a model and no class",
+            "seatrial serve digits, seatrial serve model.onnx, or seatrial serve serve.py:Model",
+        )
+    from seatrial.models.open import refuse_pickle
+    from seatrial.models.recipe_models import WEIGHTS
+    from seatrial.train.saving.examples import examples_path, read_examples
+
+    refuse_pickle(path)
+    name = name or path.stem
+    if path.suffix in (".onnx", ".pt2"):
+        from seatrial.serve.runners.programs import open_onnx, open_pt2
+
+        opener = open_onnx if path.suffix == ".onnx" else open_pt2
+        return opener(path, device, max_batch=max_batch, name=name)
+    if path.suffix != ".safetensors":
+        raise ServeError(
+            f"{path.name} is of no kind that is served: .pt2, .onnx, .safetensors of a recipe",
+            "seatrial export RUN --to pt2",
+        )
+    examples = examples_path(path)
+    recipe = read_examples(examples).recipe if examples.is_file() else ""
+    if recipe not in WEIGHTS:
+        raise ServeError(
+            f"{path.name} holds weights without their network",
+            "seatrial serve RECIPE, or seatrial export RUN --to pt2 and serve that",
+        )
+    return _open_recipe(recipe, path, device, max_batch, name)
+
+
+def _open_recipe(recipe: str, path: Path, device: torch.device, max_batch: int, name: str) -> ServedModel:
+    from seatrial.models import recipe_models
+    from seatrial.serve.runners.images import ImageModel, require_normalisation
+    from seatrial.train.saving.examples import examples_path
+
+    if recipe == "spam":
+        return _open_text(recipe, path, device, max_batch, name)
+    saved = recipe_models.read_file(path, recipe)
+    examples = require_normalisation(saved.examples, path.name, examples_path(path).name, recipe)
+    return ImageModel(name, saved.network, examples, saved.labels, device, max_batch=max_batch)
+
+
+def _open_text(recipe: str, path: Path, device: torch.device, max_batch: int, name: str) -> ServedModel:
+    """Open BERT without transformers, whose import takes seconds."""
+    from seatrial.recipes.spam import LONGEST
+    from seatrial.serve.readers.others import open_tokenizer
+    from seatrial.serve.runners.texts import TextModel
+    from seatrial.train.saving.examples import examples_path, read_examples
+    from seatrial.train.saving.model_files import read_tensors, weights_digest
+
+    tensors, _ = read_tensors(path)
+    config = _read_json(path.with_name("config.json"))
+    names = config.get("id2label") or {}
+    labels = [str(names.get(str(number), number)) for number in range(len(tensors.get("classifier.bias", ())))]
+    tokenizer = _read_text(path.with_name("tokenizer.json"))
+    words = tensors.get("bert.embeddings.word_embeddings.weight", ())
+    if (known := open_tokenizer(tokenizer, LONGEST).get_vocab_size()) > len(words):
+        raise ServeError(
+            f"the tokenizer of {path.name} knows {known:,} tokens, the model {len(words):,}",
+            f"train it again, or copy the whole folder: seatrial run {recipe}",
+        )
+    longest = min(LONGEST, int(config.get("max_position_embeddings", LONGEST)))
+    model = TextModel(name, tensors, config, tokenizer, labels, device, max_batch=max_batch, longest=longest)
+    if not (saved := examples_path(path)).is_file():
+        return model
+    examples = read_examples(saved)
+    # Half a second for BERT-base, while the GPU starts.
+    digest = ThreadPoolExecutor(1).submit(weights_digest, tensors)
+    lengths = examples.inputs["attention_mask"].sum(1).tolist()
+    rows = zip(examples.inputs["input_ids"], lengths, strict=True)
+    texts = [tokens[:length].int().numpy() for tokens, length in rows]
+
+    def same_weights() -> None:
+        if digest.result() != examples.weights:
+            raise ServeError(
+                f"{saved.name} is of other weights than {path.name}: one of them is from another training",
+                f"seatrial run {recipe}, or delete {saved}",
+            )
+
+    return model.with_examples(texts, examples.outputs["logits"].softmax(1).numpy(), same_weights)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(_read_text(path))
+    except ValueError as error:
+        raise ServeError(f"{path} is no JSON", _COPY) from error
+    if not isinstance(found, dict):
+        raise ServeError(f"{path} holds no settings of a model", _COPY)
+    return found
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ServeError(f"cannot read {path}", _COPY) from error

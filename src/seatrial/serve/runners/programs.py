@@ -1,0 +1,212 @@
+"""Open .pt2 and ONNX files, with the card and the examples that export saved with them.
+
+ONNX files run by onnxruntime: on the GPU when the server has one, and never silently elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from seatrial.models.formats import DATATYPES, NAMES, datatype
+from seatrial.models.open import load_program
+from seatrial.serve.errors import ServeError
+from seatrial.serve.runners.graphs import Eager, Graphed
+from seatrial.serve.runners.images import ImageModel, Mode
+from seatrial.serve.runners.tensors import Runs, TensorModel
+from seatrial.serve.served_model import Row, ServedModel, TensorSpec
+from seatrial.train.errors import first_line
+from seatrial.train.saving.examples import examples_path, read_examples
+from seatrial.train.saving.model_card import card_path, read_card
+
+CUDA = "CUDAExecutionProvider"
+
+
+class SavedWith:
+    """The card and the examples of a model's file; each is None where it is missing.
+
+    Raises TrainError: one of them is damaged, or the card is of another file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        card, examples = card_path(path), examples_path(path)
+        self.card = read_card(card) if card.is_file() else None
+        self.examples = read_examples(examples) if examples.is_file() else None
+        if self.card is None or self.card.file != path.name:
+            return
+        if self.card.sha256.removeprefix("sha256:") != hashlib.sha256(path.read_bytes()).hexdigest():
+            raise ServeError(
+                f"{path.name} is not the file that {card.name} was written for: it was changed or cut short",
+                "export it again, or copy both files anew",
+            )
+
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Return the inputs of a row, as far as they are known."""
+        if self.card is not None:
+            known = [TensorSpec(each.name, each.datatype, each.shape[1:]) for each in self.card.inputs]
+            return tuple(spec for spec in known if spec.datatype in DATATYPES)
+        inputs = {name: each.numpy() for name, each in (self.examples.inputs if self.examples else {}).items()}
+        return tuple(TensorSpec(name, NAMES[each.dtype], each.shape[1:]) for name, each in inputs.items())
+
+    def outputs(self) -> tuple[str, ...]:
+        """Return the names of the outputs, in their order, as far as they are known."""
+        if self.card is not None:
+            return tuple(each.name for each in self.card.outputs)
+        return tuple(self.examples.outputs) if self.examples is not None else ()
+
+    def image_model(
+        self, name: str, network: Callable[[Tensor], Tensor], device: torch.device, max_batch: int, mode: Mode
+    ) -> ImageModel | None:
+        """Return a model of images, if the examples hold their normalisation."""
+        examples = self.examples
+        if examples is None or examples.kind != "image" or examples.normalise is None:
+            return None
+        return ImageModel(name, network, examples, examples.labels, device, max_batch=max_batch, mode=mode)
+
+    def rows(self, inputs: Sequence[str], outputs: Sequence[str]) -> tuple[list[Row], list[np.ndarray]] | None:
+        """Return example rows in the order of these inputs, and the outputs; by place where the names differ."""
+        if self.examples is None or len(self.examples.inputs) != len(inputs):
+            return None
+        if len(self.examples.outputs) != len(outputs):
+            return None
+        given, found = self.examples.inputs, self.examples.outputs
+        columns = [given[name] for name in inputs] if set(inputs) == set(given) else [*given.values()]
+        expected = [found[name] for name in outputs] if set(outputs) == set(found) else [*found.values()]
+        rows = [tuple(each.numpy() for each in row) for row in zip(*columns, strict=True)]
+        return rows, [each.numpy() for each in expected]
+
+
+def open_pt2(path: Path, device: torch.device, *, max_batch: int, name: str) -> ServedModel:
+    """Open a model of images if the examples hold their normalisation; else its bare tensors.
+
+    Raises TrainError: truncated, or a program that cannot be served.
+    """
+    saved, program = SavedWith(path), load_program(path)
+    if device.type == "cuda":
+        from torch.export.passes import move_to_device_pass
+
+        program = replace(program, exported=move_to_device_pass(program.exported, device))
+    inputs, fixed = _specs(path, [(name, value.dtype, value.shape) for name, value in program.inputs.items()])
+    module = program.exported.module()
+    if fixed is None and (model := saved.image_model(name, module, device, max_batch, "program")) is not None:
+        return model
+
+    def forward(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return _flat(module(*tensors))
+
+    named = saved.inputs()  # a program of *inputs calls them inputs_0, inputs_1 …
+    if [each.datatype for each in named] == [each.datatype for each in inputs]:
+        inputs = tuple(replace(mine, name=each.name) for mine, each in zip(inputs, named, strict=True))
+    returned = program.exported.call_spec.out_spec
+    keys = tuple(map(str, returned.context)) if returned is not None and returned.type is dict else ()
+    outputs = saved.outputs() or keys or ("output",)
+    runner = _runner(forward, inputs, device, fixed or max_batch, fixed)
+    examples = saved.rows([spec.name for spec in inputs], outputs)
+    return TensorModel(name, inputs, outputs, runner, max_batch=max_batch, fixed=fixed, examples=examples)
+
+
+def _runner(
+    forward: Any, inputs: tuple[TensorSpec, ...], device: torch.device, max_batch: int, fixed: int | None
+) -> Runs:
+    """Return a graph for each size if every side is known and the program can be captured."""
+    if device.type != "cuda" or any(side < 0 for spec in inputs for side in spec.shape):
+        return Eager(forward, device)
+    rows = [(spec.shape, torch.from_numpy(np.zeros(0, DATATYPES[spec.datatype])).dtype) for spec in inputs]
+    graphed = Graphed(forward, rows, max_batch, device, only=fixed)
+    try:
+        graphed.prepare()
+    except RuntimeError as error:
+        sys.stderr.write(f"the program cannot be captured in a CUDA graph and runs without: {first_line(error)}\n")
+        return Eager(forward, device)
+    return graphed
+
+
+def open_onnx(path: Path, device: torch.device, *, max_batch: int, name: str) -> ServedModel:
+    """Open an ONNX file. Raises TrainError: damaged, or a GPU that onnxruntime does not use."""
+    saved, session = SavedWith(path), _session(path, device)
+    given = [(each.name, each.type, each.shape) for each in session.get_inputs()]
+    inputs, fixed = _specs(path, given)
+    outputs = [each.name for each in session.get_outputs()]
+
+    def run(columns: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
+        fed = {spec.name: np.stack(column) for spec, column in zip(inputs, columns, strict=True)}
+        found: list[np.ndarray] = session.run(None, fed)
+        return found
+
+    def network(images: Tensor) -> Tensor:
+        return torch.from_numpy(run([list(images.cpu().numpy())])[0]).to(images.device)
+
+    if fixed is None and (model := saved.image_model(name, network, device, max_batch, "eager")) is not None:
+        return model
+    examples = saved.rows([spec.name for spec in inputs], outputs)
+    return TensorModel(name, inputs, outputs, run, max_batch=max_batch, fixed=fixed, examples=examples)
+
+
+def _specs(path: Path, given: Sequence[tuple[str, Any, Sequence[Any]]]) -> tuple[tuple[TensorSpec, ...], int | None]:
+    """Return the inputs of a row, and the only batch that the program takes.
+
+    Args:
+        given: (name, type, shape) of each input, the batch in front; a side that varies is no positive integer.
+    """
+    specs, batches = [], set()
+    for name, dtype, shape in given:
+        known = datatype(dtype)
+        if known not in DATATYPES or not len(shape):
+            raise ServeError(
+                f"the input {name} of {path.name} is {dtype} {list(shape)}, and only tensors with a batch are served"
+            )
+        sides = tuple(side if isinstance(side, int) and side > 0 else -1 for side in shape)
+        specs.append(TensorSpec(name, known, sides[1:]))
+        batches.add(sides[0])
+    if len(batches) != 1:
+        raise ServeError(f"the inputs of {path.name} have different first dimensions: the first has to be the batch")
+    batch = batches.pop()
+    return tuple(specs), None if batch < 0 else batch
+
+
+def _session(path: Path, device: torch.device) -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ServeError(f"{path.name} needs onnxruntime, which is missing", "pip install onnxruntime") from error
+    on_gpu = device.type == "cuda"
+    if on_gpu and CUDA not in onnxruntime.get_available_providers():
+        raise ServeError(
+            f"{path.name} would run on the CPU: this onnxruntime has no CUDA",
+            "pip install onnxruntime-gpu in place of onnxruntime, or serve it with --gpus none",
+        )
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    if not on_gpu:
+        options.intra_op_num_threads = torch.get_num_threads()
+    providers: list[Any] = [(CUDA, {"device_id": device.index or 0})] if on_gpu else ["CPUExecutionProvider"]
+    try:
+        session = onnxruntime.InferenceSession(str(path), options, providers=providers)
+    except Exception as error:  # its own types, made in C++
+        raise ServeError(
+            f"{path.name} is truncated, damaged or no ONNX model that onnxruntime {onnxruntime.__version__} reads",
+            "export it again: seatrial export RUN --to onnx",
+        ) from error
+    session.disable_fallback()
+    if on_gpu and CUDA not in session.get_providers():
+        raise ServeError(
+            f"{path.name} would run on the CPU: onnxruntime could not start CUDA and fell back",
+            "install the onnxruntime-gpu of this CUDA version, or serve it with --gpus none",
+        )
+    return session
+
+
+def _flat(outputs: Any) -> tuple[Tensor, ...]:
+    """Return the tensors of a tuple, list or mapping, in their order."""
+    if isinstance(outputs, Tensor):
+        return (outputs,)
+    values: Sequence[Any] = [*outputs.values()] if isinstance(outputs, dict) else list(outputs)
+    return tuple(tensor for value in values for tensor in _flat(value))

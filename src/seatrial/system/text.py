@@ -1,0 +1,45 @@
+"""The name that was meant by a mistyped one, as messages say it."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import urlsplit
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like this one, whatever its case; None where none is."""
+    import difflib  # re with it: only where a name was not found
+
+    names = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.7)
+    return names[near[0]] if near else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``; did you mean train?``, or nothing."""
+    near = nearest(name, known)
+    return f"; did you mean {near}?" if near else ""
+
+
+class _Short(reprlib.Repr):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxstring, self.maxother = 3, 200, 200
+        self.maxlist = self.maxdict = self.maxtuple = 6
+
+    def repr_int(self, value: int, level: int) -> str:
+        """``repr`` refuses integers of more than 4300 digits."""
+        return repr(value) if value.bit_length() < 256 else f"a number of {value.bit_length()} bits"
+
+
+def shown(value: Any) -> str:
+    """``repr``, cut where it is long or deep."""
+    return _Short().repr(value)
+
+
+def without_login(url: str) -> str:
+    """The URL without ``user:password@``. Raises ValueError for an address that is none."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

@@ -1,0 +1,249 @@
+"""Models that can be served, and files that are refused."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from seatrial.recipes.mnist import network  # noqa: E402
+from seatrial.serve.errors import BadInputError  # noqa: E402
+from seatrial.serve.runners.open import open_model  # noqa: E402
+from seatrial.train.errors import TrainError  # noqa: E402
+from seatrial.train.saving.examples import (  # noqa: E402
+    Examples,
+    Normalisation,
+    image_examples,
+    save_examples,
+)
+from seatrial.train.saving.model_files import save_model, weights_digest  # noqa: E402
+
+pytestmark = pytest.mark.torch
+CPU = torch.device("cpu")
+
+
+def save_digits(folder, seed=0, name="digits"):
+    """A model of the recipe with random weights; the images of its examples."""
+    generator = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)
+    model = network(28, 28, 10)
+    images = torch.randint(0, 256, (20, 1, 28, 28), dtype=torch.uint8, generator=generator)
+    saved = save_model(model, folder, name)
+    save_examples(image_examples("digits", model, images, Normalisation.of(images), tuple("0123456789")), saved[-1])
+    return model.eval(), images
+
+
+@pytest.fixture
+def models(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEATRIAL_MODELS_DIR", str(tmp_path))
+    return tmp_path
+
+
+def test_a_recipes_model_answers_as_the_trained_one(models):
+    network_, images = save_digits(models)
+    served = open_model("digits", CPU, max_batch=8)
+    warm = served.warm_up()
+    assert warm.examples == 16
+    assert warm.largest_difference < 1e-5
+    normalise = Normalisation.of(images)
+    with torch.no_grad():
+        expected = network_(normalise(images.float())).softmax(1)
+    rows = served.reader.rows({"inputs": images[:, 0].tolist()})
+    for first in range(0, 20, 8):
+        answers = served.predict(rows[first : first + 8])
+        np.testing.assert_allclose(np.stack([a[0] for a in answers]), expected[first : first + 8], atol=1e-5)
+
+
+def test_weights_alone_and_a_truncated_file_and_another_recipes(models):
+    save_digits(models)
+    whole = (models / "digits.safetensors").read_bytes()
+    for cut in (0, 5, 100, len(whole) // 2, len(whole) - 1):
+        (models / "digits.safetensors").write_bytes(whole[:cut])
+        with pytest.raises(TrainError):
+            open_model("digits", CPU)
+    (models / "digits.safetensors").write_bytes(whole)
+    (models / "trained-model.safetensors").write_bytes(whole)
+    with pytest.raises(TrainError, match="another model"):
+        open_model("mnist-deep", CPU)
+    (models / "digits.examples.safetensors").unlink()
+    with pytest.raises(TrainError, match="normalised"):
+        open_model("digits", CPU)
+    with pytest.raises(TrainError, match="spam"):
+        open_model("spam", CPU)
+
+
+def test_weights_that_are_not_finite_are_told_before_the_first_request(models):
+    model, images = save_digits(models)
+    with torch.no_grad():
+        model[0].weight[0, 0, 0, 0] = float("nan")
+    save_model(model, models, "digits")
+    save_examples(
+        image_examples("digits", model, images, Normalisation.of(images), tuple("0123456789")),
+        models / "digits.safetensors",
+    )
+    with pytest.raises(TrainError, match="not finite"):
+        open_model("digits", CPU).warm_up()
+
+
+class Evil:
+    def __reduce__(self):
+        import os
+
+        return os.mkdir, ("/tmp/seatrial-was-run-by-a-pickle",)
+
+
+@pytest.mark.parametrize("name", ["m.pt", "m.pth", "m.pt2", "m.onnx", "m.safetensors", "m.pkl", "m.bin"])
+@pytest.mark.parametrize("how", ["zip", "bare"])
+def test_a_pickle_is_refused_whatever_its_name_and_runs_nothing(tmp_path, name, how):
+    from pathlib import Path
+
+    path = tmp_path / name
+    if how == "zip":
+        torch.save(Evil(), path)
+    else:
+        path.write_bytes(pickle.dumps(Evil()))
+    with pytest.raises(TrainError, match="any code") as caught:
+        open_model(str(path), CPU)
+    assert caught.value.fix
+    assert not Path("/tmp/seatrial-was-run-by-a-pickle").exists()
+
+
+@pytest.mark.parametrize("name", ["m.pt", "m.pt2", "m.onnx", "m.safetensors", "m.txt"])
+@pytest.mark.parametrize("data", [b"", b"PK\x03\x04" + bytes(50), b"hello" * 100], ids=["empty", "cut zip", "text"])
+def test_files_that_are_no_models(tmp_path, name, data):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(TrainError) as caught:
+        open_model(str(tmp_path / name), CPU)
+    assert "Traceback" not in caught.value.message
+
+
+class Two(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(5, 3)
+
+    def forward(self, x, y):
+        return {"sum": self.linear(x) + y[:, None], "twice": y * 2}
+
+
+def export(path, batch=None):
+    model = Two().eval()
+    rows = batch or 3
+    shapes = {"x": {0: torch.export.Dim("b", min=1, max=64)}, "y": {0: torch.export.Dim("b", min=1, max=64)}}
+    inputs = (torch.randn(rows, 5), torch.randn(rows))
+    torch.export.save(torch.export.export(model, inputs, dynamic_shapes=None if batch else shapes), path)
+    return model
+
+
+@pytest.mark.parametrize("batch", [None, 4])
+def test_a_pt2_file_of_two_inputs_by_any_batch_and_by_its_own(tmp_path, batch):
+    model = export(tmp_path / "m.pt2", batch)
+    served = open_model(str(tmp_path / "m.pt2"), CPU, max_batch=8)
+    served.warm_up()
+    assert served.max_batch == (batch or 8)
+    given = [{"x": [float(n)] * 5, "y": n} for n in range(3)]
+    answers = served.predict(served.reader.rows({"inputs": given}))
+    with torch.no_grad():
+        expected = model(torch.arange(3.0)[:, None].expand(3, 5), torch.arange(3.0))
+    for number, answer in enumerate(answers):
+        np.testing.assert_allclose(answer[0], expected["sum"][number], atol=1e-5)
+        assert set(served.reader.answer(answer)["outputs"]) == {"sum", "twice"}
+    with pytest.raises(BadInputError):
+        served.predict([(np.zeros(4, np.float32), np.zeros((), np.float32))])
+    for wrong in ({"x": [1] * 5}, {"x": [1] * 4, "y": 1}, {"x": [1e39] * 5, "y": 1}, [1] * 5, {"x": ["a"] * 5, "y": 1}):
+        with pytest.raises(BadInputError):
+            served.reader.rows({"inputs": [wrong]})
+
+
+def test_the_examples_of_several_outputs_name_and_prove_them(tmp_path):
+    model = export(tmp_path / "m.pt2")
+    inputs = {"left": torch.randn(3, 5), "right": torch.randn(3)}
+    with torch.no_grad():
+        found = model(*inputs.values())
+    named = {"a": found["sum"], "b": found["twice"]}
+    save_examples(Examples("", "tensors", weights_digest(model.state_dict()), inputs, named), tmp_path / "m.pt2")
+    served = open_model(str(tmp_path / "m.pt2"), CPU)
+    assert [each.name for each in served.description.outputs] == ["a", "b"]
+    assert [each.name for each in served.description.inputs] == ["left", "right"]
+    assert served.warm_up().examples == 3
+    named["b"] = named["b"] + 1
+    save_examples(Examples("", "tensors", weights_digest(model.state_dict()), inputs, named), tmp_path / "m.pt2")
+    with pytest.raises(TrainError):
+        open_model(str(tmp_path / "m.pt2"), CPU).warm_up()
+
+
+def test_an_onnx_file(tmp_path):
+    pytest.importorskip("onnxruntime")
+    linear = torch.nn.Linear(5, 3).eval()
+    path = tmp_path / "m.onnx"
+    names = {"input_names": ["x"], "output_names": ["z"]}
+    torch.onnx.export(linear, (torch.randn(2, 5),), path, dynamic_axes={"x": {0: "b"}}, dynamo=False, **names)
+    served = open_model(str(path), CPU)
+    served.warm_up()
+    (answer,) = served.predict(served.reader.rows({"input": [1, 2, 3, 4, 5]}))
+    with torch.no_grad():
+        np.testing.assert_allclose(answer[0], linear(torch.tensor([1.0, 2, 3, 4, 5])), atol=1e-5)
+    with pytest.raises(TrainError, match="CPU"):  # this onnxruntime has no CUDA: never silently elsewhere
+        open_model(str(path), torch.device("cuda"))
+
+
+SERVED = """
+import numpy as np
+class Model:
+    max_batch = 4
+    def load(self, device, folder): self.folder = folder
+    def predict(self, batch):
+        if "bad" in batch: raise ValueError("/root/secret")
+        if "short" in batch: return batch[1:]
+        if "exit" in batch: raise SystemExit(3)
+        return [{"saw": one if not isinstance(one, bytes) else len(one), "n": np.float32(2)} for one in batch]
+    def example(self): return "x"
+"""
+
+
+def test_a_class_of_the_users(tmp_path, models):
+    (tmp_path / "serve.py").write_text(SERVED)
+    served = open_model(f"{tmp_path}/serve.py:Model", CPU)
+    served.warm_up()
+    assert served.max_batch == 4
+    reader = pickle.loads(pickle.dumps(served.reader))
+    rows = [*reader.rows({"inputs": [1, {"a": [1.5, None]}]}), reader.row_of_file(b"12345", "image/png")]
+    assert [reader.answer(answer)["saw"] for answer in served.predict(rows)] == [1, {"a": [1.5, None]}, 5]
+    for word in ("bad", "short", "exit"):
+        with pytest.raises(Exception, match=r"."):
+            served.predict(reader.rows({"inputs": ["a", word]}))
+    assert served.predict(reader.rows("still there"))
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("import nothing_of_this_name", "cannot be imported"),
+        ("raise SystemExit(0)", "cannot be imported"),
+        ("class Other:\n  def predict(self, batch): ...", "Other"),
+        ("class Model: ...", "no method predict"),
+        ("class Model:\n  def __init__(self, x): ...\n  def predict(self, b): ...", "cannot be made"),
+        ("class Model:\n  def load(self): 1 / 0\n  def predict(self, b): ...", "failed to load"),
+        ("class Model:\n  max_batch = 'a'\n  def predict(self, b): ...", "max_batch"),
+        ("class Model:\n  def predict(self, b): return 5\n  def example(self): return 1", "own example"),
+        ("def broken(:", "cannot be imported"),
+    ],
+)
+def test_classes_that_cannot_be_served(tmp_path, source, reason):
+    (tmp_path / "serve.py").write_text(source)
+    with pytest.raises(TrainError, match=reason):
+        open_model(f"{tmp_path}/serve.py:Model", CPU).warm_up()
+
+
+def test_a_file_that_its_card_was_not_written_for(tmp_path):
+    export(tmp_path / "m.pt2")
+    card = {
+        "format": "pt2", "file": "m.pt2", "sha256": "0" * 64, "kind": "tensors", "recipe": "", "inputs": [],
+        "outputs": [], "labels": [], "scale": [], "shift": [], "weights": "", "examples": 0, "real": False,
+        "batches": [], "largest_difference": 0.0, "largest_absolute_difference": 0.0, "tolerance": 0.0, "version": 1,
+    }  # fmt: skip
+    (tmp_path / "m.json").write_text(json.dumps(card))
+    with pytest.raises(TrainError, match="changed or cut short"):
+        open_model(str(tmp_path / "m.pt2"), CPU)
