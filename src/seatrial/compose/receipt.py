@@ -205,7 +205,7 @@ def show_receipt(
     clean = chain.without_names(names)
     console.show(json.dumps(clean.as_dict(), indent=1) if as_json else "\n".join(terminal(chain)))
     page = write(clean, store.project)
-    console.say(f"receipt: {as_typed(page)}")
+    console.note(f"receipt: {as_typed(page)}")
     if group.state != "running":
         folder = GroupStore(store).folder(group.id)
         notify.begin(folder, ended_group(clean, exit_code, page.with_name("receipt.json")), host)

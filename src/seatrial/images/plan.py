@@ -100,8 +100,8 @@ def plan_image(
     plan = plan.model_copy(update={"packages_bytes": checked.packages_bytes, "also": also})
     size, too_large = size_choice(plan, job.image.slim, slimming.left_out, job.criteria.max_image_bytes)
     plan = plan.model_copy(update={"warnings": (*warnings, *too_large)})
-    takes_room = bool(resolved.requirements.lines or with_system.image.system_packages or own or wheels or compiles)
-    return plan, (*choices, *((size, disk_choice(plan)) if takes_room else ()))
+    takes_space = bool(resolved.requirements.lines or with_system.image.system_packages or own or wheels or compiles)
+    return plan, (*choices, *((size, disk_choice(plan)) if takes_space else ()))
 
 
 def _with_packages(

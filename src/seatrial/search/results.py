@@ -136,7 +136,7 @@ class Links:
     target: str = ""
 
 
-#: Of the page in the project: receipts beside it.
+#: Links of the page in the project to its receipts.
 BESIDE = Links()
 
 

@@ -36,7 +36,7 @@ _OTHER_STEPS = (
     (re.compile(r"^installing the packages with pip$"), "installing the packages with pip"),
 )
 
-#: BuildKit and Buildah, of a step of somebody's Dockerfile: its own words, as far as a line has room. Not of ours that
+#: BuildKit and Buildah, of a step of somebody's Dockerfile: its own words, as far as they fit. Not of ours that
 #: take no time.
 _RUN = re.compile(r"^(?:\[[^\]]*\d+/\d+\]|STEP \d+/\d+:) RUN (?:--\S+\s+)*(?P<words>(?!.*/layer\.py).{1,60})")
 

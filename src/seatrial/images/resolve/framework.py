@@ -324,7 +324,7 @@ def _with_numpy(found: Requirements, stack: Stack) -> Requirements:
     """With a NumPy that torch can use.
 
     Without any, `import torch` prints "Failed to initialize NumPy" (seen with 2.13.0+cpu). Before 2.3, torch is built
-    for NumPy 1 and says the same of NumPy 2: https://github.com/pytorch/pytorch/issues/107302.
+    for NumPy 1 and prints the same with NumPy 2: https://github.com/pytorch/pytorch/issues/107302.
     """
     if not _needs_numpy(stack) or stack.wheel is None:
         return found
