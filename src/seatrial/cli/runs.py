@@ -84,7 +84,7 @@ def _show_group(store: RunStore, group: RunGroup, *, as_json: bool) -> int:
     person = front(as_json=as_json)
     show_receipt(group, store, person, this_host(), as_json=as_json)
     for note in [] if as_json else notes(GroupStore(store).folder(group.id)):
-        person.say(f"notified {note}")
+        person.note(f"notified {note}")
     return EXIT_TARGET_FAILED if group.state in ("failed", "stopped") else EXIT_DONE
 
 

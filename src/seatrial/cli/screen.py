@@ -280,7 +280,7 @@ def front(*, trust: bool = False, as_json: bool = False, whole: bool = False, qu
         require_consent(job, screen, trust=trust)
 
     return Person(
-        say=screen.note,
+        note=screen.note,
         building=screen.building,
         write=screen.write,
         show=lambda text: print(text, end="" if text.endswith("\n") else "\n"),

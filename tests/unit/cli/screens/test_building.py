@@ -80,7 +80,7 @@ def lines_left(shown: str) -> list[str]:
 
 def test_on_a_terminal_one_line_changes_and_one_stays() -> None:
     shown = on_a_terminal()
-    assert re.search(r"\r\x1b\[K\x1b\[2minstalling the framework with pip, 1 s: 1 package; downloading sympy", shown)
+    assert re.search(r"\r\x1b\[K\x1b\[2minstalling the framework with pip, 1 s: 1 package, 6.3 MB downloaded;", shown)
     assert lines_left(shown) == ["seatrial image ready: 1.4 GB, built in 41 s, 1 package, 6.3 MB downloaded"]
 
 
@@ -92,7 +92,7 @@ def test_a_log_has_a_line_a_step_and_what_takes_long() -> None:
     assert in_a_log() == [
         "  creating the virtual environment",
         "  installing the framework with pip",
-        "  installing the framework with pip, 1 s: 1 package; downloading sympy 1.14.0 (6.3 MB)",
+        "  installing the framework with pip, 1 s: 1 package, 6.3 MB downloaded; downloading sympy 1.14.0 (6.3 MB)",
         "seatrial image ready: 1.4 GB, built in 41 s, 1 package, 6.3 MB downloaded",
     ]
 
