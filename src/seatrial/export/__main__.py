@@ -29,7 +29,7 @@ from seatrial.train.saving.model_card import ModelCard, TensorCard, card_path, s
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line; returns the exit code."""
+    """Export a model; return the exit code."""
     arguments = parse(argv)
     torch.manual_seed(0)
     original = open_model(arguments.model, arguments.model_factory, arguments.input_shape)
@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The options."""
+    """Read the options."""
     parser = argparse.ArgumentParser(prog="seatrial.export", description="Write a trained model in another format.")
     parser.add_argument("--model", required=True, metavar="SPEC", help="a recipe's name or a file")
     parser.add_argument("--to", required=True, choices=tuple(FORMATS))
@@ -180,7 +180,7 @@ def _varying(shape: Sequence[int], free: Sequence[int]) -> tuple[int, ...]:
 
 
 def _report(**numbers: float) -> None:
-    """To the run's receipt, where there is one."""
+    """Report numbers to the run's receipt, if there is one."""
     if path := os.environ.get(EVENTS_VARIABLE):
         log = StepLog(path)
         log.write({"step": 1, **numbers})

@@ -205,7 +205,7 @@ def _dimension(place: int) -> str:
 def _of_user(
     path: Path, network: Any, inputs: Mapping[str, Tensor], *, given: bool, state: Mapping[str, Tensor] | None = None
 ) -> Original:
-    """A network with inputs: run once, so that its outputs have names."""
+    """Run a network with inputs once, so that its outputs have names."""
     examples = _examples(path)
     keywords = () if state is not None else keywords_of(network, [*inputs])
     try:

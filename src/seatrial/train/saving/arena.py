@@ -41,7 +41,7 @@ class Arena:
 
 
 def sizes_of(value: Any) -> dict[torch.device, int]:
-    """Bytes an arena needs for the tensors of a nesting that are on each device."""
+    """Return the bytes that an arena needs for a nesting's tensors on each device."""
     sizes: dict[torch.device, int] = {}
 
     def add(tensor: Tensor) -> None:
@@ -52,7 +52,7 @@ def sizes_of(value: Any) -> dict[torch.device, int]:
 
 
 def size_of(value: Any) -> int:
-    """Bytes an arena needs for the tensors of a nesting."""
+    """Return the bytes that an arena needs for the tensors of a nesting."""
     return max(sum(sizes_of(value).values()), mmap.PAGESIZE)
 
 
@@ -78,7 +78,7 @@ def fill(arena: Arena, value: Any, copy: Callable[[Tensor, Tensor], object]) -> 
 
 
 def read(memory: mmap.mmap, value: Any) -> Any:
-    """The nesting with its tensors again, over the memory: each a storage of its own, as torch.save writes them."""
+    """Return the nesting with tensors over the memory: each a storage of its own, as torch.save writes them."""
     if isinstance(value, dict):
         if _MARK in value:
             begin, kind, shape, stride = value[_MARK]
@@ -94,7 +94,7 @@ def read(memory: mmap.mmap, value: Any) -> Any:
 
 
 def as_tensor(memory: Tensor, place: Place) -> Tensor:
-    """A tensor over its place."""
+    """Return a tensor over its place."""
     begin, kind, shape, stride = place
     dtype = getattr(torch, kind.removeprefix("torch."))
     piece = memory[begin : begin + math.prod(shape) * dtype.itemsize].view(dtype)
@@ -105,7 +105,7 @@ _MARK = "seatrial tensor"
 
 
 def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
-    """A nesting of dictionaries, lists and tuples with every tensor changed."""
+    """Change every tensor in a nesting of dictionaries, lists and tuples."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, Mapping):

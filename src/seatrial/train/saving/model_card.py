@@ -75,7 +75,7 @@ class ModelCard:
 
 
 def card_path(model: Path) -> Path:
-    """Where the card of an exported model lies."""
+    """Return the path of an exported model's card."""
     return model.with_suffix(SUFFIX)
 
 

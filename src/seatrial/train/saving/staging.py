@@ -84,7 +84,7 @@ class Staging:
 
 
 def _bytes_of(tensor: Tensor) -> Tensor:
-    """A dense tensor's bytes as they lie in memory, [bytes]."""
+    """Return a dense tensor's bytes in memory order, [bytes]."""
     return tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
@@ -102,7 +102,7 @@ class HostCopies:
         self._staging: Staging | None = None
 
     def take(self, value: Any, ready: torch.cuda.Event | None = None) -> Any:
-        """``value`` with every tensor on the CPU; those of a GPU hold until the next call.
+        """Copy every tensor to the CPU; copies of a GPU's tensors hold until the next call.
 
         Args:
             ready: recorded when the tensors were whole.
