@@ -18,7 +18,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import click
 
 from seatrial import api, train
-from seatrial.api.doctor import Examination
+from seatrial.api import Examination
 from seatrial.cli import VERBS
 from seatrial.cli.options import command_of
 from seatrial.doctor.examine import CHAIN
@@ -281,7 +281,7 @@ def _python_lines() -> Iterator[str]:
     yield "# Python API"
     yield ""
     yield "What `import seatrial` gives, from its signatures and docstrings. How to use it:"
-    yield "[From Python](../python.md). Generated from `src/seatrial/api/`."
+    yield "[From Python](../python.md). Generated from `src/seatrial/api.py`."
     for name in api.__all__:
         given = getattr(api, name)
         if inspect.isfunction(given):

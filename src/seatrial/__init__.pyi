@@ -1,3 +1,5 @@
+from types import ModuleType
+
 from seatrial.api import Receipt as Receipt
 from seatrial.api import Run as Run
 from seatrial.api import doctor as doctor
@@ -7,3 +9,5 @@ from seatrial.api import runs as runs
 from seatrial.api import start as start
 
 __version__: str
+
+class CallableModule(ModuleType): ...

@@ -254,22 +254,6 @@ def test_the_plan_is_printed_and_nothing_is_made(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_a_port_that_is_published_twice_or_taken(project: Project) -> None:
-    project.write(
-        "compose.yaml", "services:\n  a: {image: x, ports: ['18001:80']}\n  b: {image: x, ports: ['18001:81']}\n"
-    )
-    ended = up(project, exit_code=2)
-    assert "compose.yaml:3: b publishes port 18001 as a does in line 2" in ended.stderr
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen()
-        port = server.getsockname()[1]
-        project.write("compose.yaml", f"services:\n  a: {{image: x, ports: ['127.0.0.1:{port}:80']}}\n")
-        assert f"compose.yaml:2: a publishes port {port}, which another program has" in up(project, exit_code=2).stderr
-    assert project.runs == [] and group(project) == {}
-
-
-@pytest.mark.slow
 def test_a_task_that_fails(project: Project) -> None:
     project.write("prep.py", "import sys; print('no data'); sys.exit(7)\n")
     ended = up(project, exit_code=1)

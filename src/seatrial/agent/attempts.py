@@ -6,7 +6,8 @@ target's own, a line a pod in another. A requested end is in neither.
 
 import os
 import time
-from typing import Callable, List, Optional, Tuple
+from contextlib import contextmanager
+from typing import Callable, Iterator, List, Tuple
 
 from seatrial.agent import signals
 from seatrial.agent.journal import Journal
@@ -104,31 +105,28 @@ def _attempts(plan: AgentPlan, journal: Journal, once: Callable[[], Tuple[int, b
 
 def _words(run_dir: str, name: str) -> List[bytes]:
     """Return the words of a file that the target can write, too; none if it is not a regular file."""
-    descriptor = _open(os.path.join(run_dir, name), os.O_RDONLY)
-    if descriptor is None:
-        return []
-    try:
-        return os.read(descriptor, _MOST_BYTES).split()
-    except OSError:
-        return []
-    finally:
-        os.close(descriptor)
+    with _open(os.path.join(run_dir, name), os.O_RDONLY) as descriptor:
+        return os.read(descriptor, _MOST_BYTES).split() if descriptor >= 0 else []
+    return []
 
 
 def _append(plan: AgentPlan, name: str, word: bytes) -> None:
-    descriptor = _open(os.path.join(plan.run_dir, name), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    if descriptor is None:
+    with _open(os.path.join(plan.run_dir, name), os.O_WRONLY | os.O_APPEND | os.O_CREAT) as descriptor:
+        if descriptor >= 0:
+            os.write(descriptor, word + b"\n")
+
+
+@contextmanager
+def _open(path: str, flags: int) -> Iterator[int]:
+    """Open the file for the block, which an OSError ends: of a full disk, one attempt more. -1 if that fails."""
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    except OSError:
+        yield -1
         return
     try:
-        os.write(descriptor, word + b"\n")
-    except OSError:  # a full disk: one attempt more
+        yield descriptor
+    except OSError:
         pass
     finally:
         os.close(descriptor)
-
-
-def _open(path: str, flags: int) -> Optional[int]:
-    try:
-        return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
-    except OSError:
-        return None

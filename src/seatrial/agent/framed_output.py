@@ -100,29 +100,21 @@ _KINDS: Dict[int, bytes] = {1: frames.STDOUT, 2: frames.STDERR}
 PROMPT_S = 0.05
 
 
-class LogStream:
+class LogStream(PassThrough):
     """Frames to stdout, whole ones only. Safe for two threads."""
 
     def __init__(self) -> None:
-        self._out = PassThrough(1)
-        self._lock = threading.Lock()
+        super().__init__(1)
+        self._lock = threading.RLock()
 
-    def send(self, framed: bytes, *, keep: bool = False) -> None:
-        """Send whole frames. ``keep``: evidence, which waits for a reader that stalls where output is let go."""
+    def write(self, data: bytes, *, keep: bool = False) -> None:
+        """Send whole frames. ``keep``: evidence, which waits for a reader that stalls, where output is dropped."""
         with self._lock:
-            self._out.write(framed, keep=keep)
+            super().write(data, keep=keep)
 
     def flush(self, wait_s: float) -> None:
         with self._lock:
-            self._out.flush(wait_s)
-
-    @property
-    def waiting(self) -> bool:
-        return self._out.waiting
-
-    @property
-    def dropped_bytes(self) -> int:
-        return self._out.dropped_bytes
+            super().flush(wait_s)
 
 
 class FramedOutput:
@@ -150,7 +142,7 @@ class FramedOutput:
         """Send the lines that are complete."""
         framed = self._splitter.feed(data)
         if framed:
-            self._log.send(framed)
+            self._log.write(framed)
         if not self.shows_prompts or not self._splitter.holds:
             self._held_since_s = None
         elif self._held_since_s is None or framed:
@@ -160,6 +152,6 @@ class FramedOutput:
         """Flush like PassThrough; with time to wait it is the end, and an unfinished line goes out, too."""
         prompts = self._held_since_s is not None and time.monotonic() - self._held_since_s >= PROMPT_S
         if wait_s > 0 or prompts:
-            self._log.send(self._splitter.flush())
+            self._log.write(self._splitter.flush())
             self._held_since_s = None
         self._log.flush(wait_s)

@@ -43,7 +43,7 @@ def explain(
         kernel: keys of the ``gpu.kernel`` event that failed.
     """
     context = {
-        "device_nodes": _device_nodes(),
+        "device_nodes": [os.path.basename(path) for path in glob.glob("/dev/nvidia*") + glob.glob("/dev/dxg")],
         "libcuda": seen["libcuda"],
         "cu_init": seen["cu_init"],
         "cuda_driver": seen["cuda_driver"],
@@ -52,7 +52,10 @@ def explain(
         "nvidia_visible_devices": env.get("NVIDIA_VISIBLE_DEVICES"),
         "nvidia_driver_capabilities": env.get("NVIDIA_DRIVER_CAPABILITIES"),
         "driver_version": inventory.driver_version,
-        "mig": _mig(inventory),
+        "mig": {
+            "enabled": any(gpu.mig_enabled for gpu in inventory.gpus),
+            "instances": sum(gpu.mig is not None for gpu in inventory.gpus),
+        },
         "injection": plan.injection,
     }
     if kernel is not None:
@@ -62,18 +65,6 @@ def explain(
     finding.evidence.extend([seen["error"]] if seen["error"] else [])
     finding.evidence.extend(inventory.faults)
     return finding
-
-
-def _device_nodes() -> List[str]:
-    """NVIDIA's names in /dev, and WSL's stand-in for them."""
-    return [os.path.basename(path) for path in glob.glob("/dev/nvidia*") + glob.glob("/dev/dxg")]
-
-
-def _mig(inventory: Inventory) -> Dict[str, Any]:
-    return {
-        "enabled": any(gpu.mig_enabled for gpu in inventory.gpus),
-        "instances": sum(gpu.mig is not None for gpu in inventory.gpus),
-    }
 
 
 #: Plan.check → the framework's name in sentences. The program is probe/programs/<check>_check.py.
@@ -207,15 +198,15 @@ class FrameworkCheck:
             kernels.append(kernel)
         return kernels
 
-    def remarks(self) -> List[Finding]:
-        """Return what failed although kernels ran: only some scripts need it. Call after ``kernels``."""
+    def write_remarks(self, journal: Journal) -> None:
+        """Write warnings of failures although kernels ran: only some scripts need them. Call after ``kernels``."""
         if self._plan.check == "torch":  # its program tries what every script needs, and that alone
-            return []
+            return
         lines = self._lacks if self._code == 0 else [*self._lacks, *self._complained.splitlines()]
-        found = match_text("\n".join(lines)) if lines else []
-        for finding in found:
-            finding.severity = "warning"
-        return [finding for finding in found if finding.id not in ("cuda-error", "cuda-out-of-memory")]
+        for finding in match_text("\n".join(lines)):
+            if finding.id not in ("cuda-error", "cuda-out-of-memory"):
+                finding.severity = "warning"
+                journal.write(finding.event())
 
     def _with_its_words(self, error: str) -> str:
         """The error, and what the framework had logged before it: there the reason stands."""
@@ -228,7 +219,8 @@ class FrameworkCheck:
         """The JSON object on the last whole line of the child's output, or why there is none."""
         if self._trouble is None:
             with self._out, self._err:
-                printed, self._complained = (_content(file) for file in (self._out, self._err))
+                self._out.seek(0), self._err.seek(0)
+                printed, self._complained = (file.read().decode("utf-8", "replace") for file in (self._out, self._err))
             for line in reversed(printed.splitlines()):
                 if line.startswith("{"):
                     try:
@@ -247,18 +239,12 @@ class FrameworkCheck:
 _GENERAL = {"jax-plugin-broken": 1, "jax-cuda-failed": 1, "jax-no-gpu": 2, "tensorflow-no-gpu": 3}
 
 
-def beaten_to_the_memory(kernel: Dict[str, Any]) -> bool:
-    """Return whether it failed for want of memory: the target had taken it by then, since the driver's kernel found
-    some."""
+def lost_memory_race(kernel: Dict[str, Any]) -> bool:
+    """Return True if it failed for lack of memory: the driver's kernel found some, so the target has taken it since."""
     error = kernel["error"] or ""
     if kernel["kind"] != "torch" and any(words.lower() in error.lower() for words in _NO_ROOM):
         return True
     return any(finding.id == "cuda-out-of-memory" for finding in match_text(error))
-
-
-def _content(file: Any) -> str:
-    file.seek(0)
-    return str(file.read().decode("utf-8", "replace"))
 
 
 def _program(ready: int, check: str) -> str:
@@ -279,8 +265,8 @@ _SHARED_MODES = (0, None)
 class Outcome(NamedTuple):
     """``finding`` is None when the contract holds. ``extra`` are GPUs that CUDA sees beyond the plan.
 
-    ``gpus`` are the plan's or, where it only counts them, those that were found. ``trial`` is still to be passed,
-    beside the target; None: there is none, or it was made before.
+    ``gpus`` are the plan's or, if it only counts them, those that were found. ``trial`` is to be run alongside the
+    target; None if there is none, or it was run before.
     """
 
     finding: Optional[Finding]
@@ -289,18 +275,18 @@ class Outcome(NamedTuple):
     trial: Optional[FrameworkCheck] = None
 
 
-class CheckError(Exception):
-    """A check could not even run; the text is one sentence."""
-
-
 def check(plan: AgentPlan, env: Dict[str, str], journal: Journal) -> Outcome:
     """See and try the GPUs in children that run with the target's environment; write down what they found.
 
     A broken contract has one finding, about the first GPU that failed: the others mostly fail of the same.
     """
     seen = _see(plan, env)
-    if plan.gpu_count is not None:
-        plan = plan._replace(gpus=tuple(_counted(plan.gpu_count, seen["visible"])))
+    count = plan.gpu_count
+    if count is not None:  # the first ones that are there; for a missing one, a name that fits none
+        there = seen["visible"][:count]
+        found = [Gpu(gpu["uuid"], gpu["name"], None, gpu.get("compute_capability")) for gpu in there]
+        found += [Gpu("GPU-%d-of-%d" % (number + 1, count), "any") for number in range(len(found), count)]
+        plan = plan._replace(gpus=tuple(found))
     inventory = nvml.inventory()
     expected = [gpu.uuid for gpu in plan.gpus]
     visible = [gpu["uuid"] for gpu in seen["visible"]]
@@ -332,15 +318,14 @@ def check(plan: AgentPlan, env: Dict[str, str], journal: Journal) -> Outcome:
         trial.start()
         trial.wait()
         failed = _write_kernels(trial.kernels(), journal)
-        _remark(trial, journal)
+        trial.write_remarks(journal)
     finding = explain(plan, env, seen, inventory, failed) if failed else None
     return Outcome(finding, extra, plan.gpus)
 
 
 def _before_the_target(plan: AgentPlan, inventory: nvml.Inventory) -> bool:
-    """Return whether the framework's trial cannot run alongside the target: nothing follows, a person would be
-    typing into it, or
-    a GPU takes one process at a time."""
+    """Return whether the framework's check cannot run alongside the target: nothing follows, a person would be typing
+    into it, or a GPU takes one process at a time."""
     modes = {gpu.uuid: gpu.compute_mode for gpu in inventory.gpus}
     shared = all(modes.get(gpu.uuid) in _SHARED_MODES for gpu in plan.gpus)
     return plan.interactive or plan.host_sampled or not shared
@@ -349,33 +334,21 @@ def _before_the_target(plan: AgentPlan, inventory: nvml.Inventory) -> bool:
 def passed(trial: FrameworkCheck, journal: Journal) -> bool:
     """Write down what came of a trial alongside the target; False when it has broken the contract."""
     kernels = trial.kernels()
-    if any(beaten_to_the_memory(kernel) for kernel in kernels):
+    if any(lost_memory_race(kernel) for kernel in kernels):
         journal.note("%s's own kernel was not tested: the target already used the GPU's memory" % trial.framework)
         return True
     failed = _write_kernels(kernels, journal)
     if failed is not None:
         report(trial.explain(failed), journal)
     else:
-        _remark(trial, journal)
+        trial.write_remarks(journal)
     return failed is None
-
-
-def _remark(trial: FrameworkCheck, journal: Journal) -> None:
-    """Return what the framework cannot do, though its kernel ran: warnings, that stop nothing."""
-    for finding in trial.remarks():
-        journal.write(finding.event())
 
 
 def report(finding: Finding, journal: Journal) -> None:
     """The broken contract, in the evidence and on the agent's stderr."""
     journal.write(finding.event())
     print_to_stderr(in_one_line(finding.message, finding.cause, finding.fix))
-
-
-def _counted(count: int, visible: List[Dict[str, Any]]) -> List[Gpu]:
-    """The first ``count`` GPUs that are there; for one that is not, a name that fits none."""
-    found = [Gpu(gpu["uuid"], gpu["name"], None, gpu.get("compute_capability")) for gpu in visible[:count]]
-    return found + [Gpu("GPU-%d-of-%d" % (number + 1, count), "any") for number in range(len(found), count)]
 
 
 def _write_kernels(kernels: List[Dict[str, Any]], journal: Journal) -> Optional[Dict[str, Any]]:
@@ -386,43 +359,35 @@ def _write_kernels(kernels: List[Dict[str, Any]], journal: Journal) -> Optional[
 
 
 def _see(plan: AgentPlan, env: Dict[str, str]) -> Dict[str, Any]:
-    """probe.cuda.check in a child, with the plan's spelling of UUIDs: CUDA gives 16 bytes for GPU- and MIG- alike."""
+    """Run probe.cuda.check in a child, with the plan's spelling of UUIDs: CUDA gives 16 bytes for GPU- and MIG-."""
     # The archive, or the folder of the package. -I: modules of the user's folder must not stand in for Python's own.
     root = os.path.dirname(os.path.dirname(os.path.abspath(seatrial.__file__)))
     program = "import sys; sys.path.insert(0, %r); from seatrial.probe import cuda; cuda.main()" % root
-    # What is loaded into every process would also be loaded into this one, and answer for the driver.
-    env = {name: value for name, value in env.items() if name not in ("LD_PRELOAD", "LD_AUDIT")}
-    try:
-        seen: Dict[str, Any] = _child([sys.executable, "-I", "-c", program], env, plan.workdir)
-    except CheckError as error:
-        return dict(cuda.nothing_seen(), libcuda=cuda.LIBRARY, error=str(error))
-    spelling = {_bare(gpu.uuid): gpu.uuid for gpu in plan.gpus}
-    for entry in seen["visible"] + seen["kernels"]:
-        entry["uuid"] = spelling.get(_bare(entry["uuid"]), entry["uuid"])
-    return seen
-
-
-def _child(argv: List[str], env: Dict[str, str], workdir: str) -> Any:
-    """The JSON object on the last line of a child's stdout. Raises CheckError."""
     try:
         done = subprocess.run(
-            argv,
-            env=env,
-            cwd=workdir,
+            [sys.executable, "-I", "-c", program],
+            # A library that is loaded into every process would answer for the driver.
+            env={name: value for name, value in env.items() if name not in ("LD_PRELOAD", "LD_AUDIT")},
+            cwd=plan.workdir,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             timeout=_TIMEOUT_S,
         )
+        seen: Dict[str, Any] = json.loads(done.stdout.splitlines()[-1].decode())
     except subprocess.TimeoutExpired:
-        raise CheckError("the GPU check did not finish within %.0f s" % _TIMEOUT_S) from None
-    except OSError as error:
-        raise CheckError("%s cannot be run: %s" % (argv[0], error.strerror)) from None
-    try:
-        return json.loads(done.stdout.splitlines()[-1].decode())
+        error = "the GPU check did not finish within %.0f s" % _TIMEOUT_S
+    except OSError as failure:
+        error = "%s cannot be run: %s" % (sys.executable, failure.strerror)
     except (IndexError, ValueError):
         last = (done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1]
-        raise CheckError("the GPU check failed with exit code %d: %s" % (done.returncode, last)) from None
+        error = "the GPU check failed with exit code %d: %s" % (done.returncode, last)
+    else:
+        spelling = {_bare(gpu.uuid): gpu.uuid for gpu in plan.gpus}
+        for entry in seen["visible"] + seen["kernels"]:
+            entry["uuid"] = spelling.get(_bare(entry["uuid"]), entry["uuid"])
+        return seen
+    return dict(cuda.nothing_seen(), libcuda=cuda.LIBRARY, error=error)
 
 
 def _bare(uuid: str) -> str:

@@ -131,7 +131,9 @@ def import_compiled_by_child(name: str) -> Any:
         try:
             os.close(read_end)
             with os.fdopen(write_end, "wb") as pipe:
-                pipe.write(_compiled(name))
+                spec = importlib.util.find_spec(name)  # even that compiles it, in zipimport
+                loader: Any = spec.loader if spec is not None else None
+                pipe.write(marshal.dumps(loader.get_code(name)) if loader is not None else b"")
         finally:
             os._exit(0)
     os.close(write_end)
@@ -144,10 +146,3 @@ def import_compiled_by_child(name: str) -> Any:
     sys.modules[name] = module
     exec(marshal.loads(data), module.__dict__)
     return module
-
-
-def _compiled(name: str) -> bytes:
-    """The module's code, marshalled. Even finding it is the child's: zipimport compiles to know the file's name."""
-    spec = importlib.util.find_spec(name)
-    loader: Any = spec.loader if spec is not None else None
-    return marshal.dumps(loader.get_code(name)) if loader is not None else b""

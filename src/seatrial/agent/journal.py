@@ -39,7 +39,7 @@ def encode(secrets: Dict[str, str]) -> List[bytes]:
     return [value.encode("utf-8", "surrogateescape") for value in secrets.values()]
 
 
-def blot(path: str, secrets: Iterable[bytes]) -> None:
+def redact_in_place(path: str, secrets: Iterable[bytes]) -> None:
     """Overwrite secrets in a file in place, byte for byte, so that readers' offsets hold; as plain text and in JSON.
 
     For what the target has written past us: its reports.
@@ -133,7 +133,7 @@ _MOST_REPEATED = 64
 _LONGEST_REPEATED = 8192
 
 #: Refused reports are reported one by one up to here, then only counted.
-_TOLD_ONE_BY_ONE = 20
+_MOST_SINGLE_REFUSALS = 20
 
 
 class Journal:
@@ -163,7 +163,7 @@ class Journal:
             line = self._redacted(events.encode(keys)[:-1])
             self._remember(event, line)
             if self._stream is not None:
-                self._stream.send(frames.encode(frames.EVIDENCE, line), keep=True)
+                self._stream.write(frames.encode(frames.EVIDENCE, line), keep=True)
             else:
                 self._append(events.parse(line))
 
@@ -186,13 +186,15 @@ class Journal:
         if self._log is not None or b'"type"' in line or b'"source"' in line or b"\\" in line:
             step, claimed = events.report(line)
         if claimed is not None:
-            self._refuse(claimed)
+            self._refused[claimed] = self._refused.get(claimed, 0) + 1
+            if sum(self._refused.values()) <= _MOST_SINGLE_REFUSALS:
+                self.write(events.ReportRefused(claims={claimed: 1}))
             return
         with self._lock:
             if self._stream is not None:
                 self._seq += 1
                 line = b"%d %.4f %s" % (self._seq, time.time(), self._redacted(line[: events.MAX_REPORT_BYTES + 1]))
-                self._stream.send(frames.encode(frames.REPORT, line), keep=True)
+                self._stream.write(frames.encode(frames.REPORT, line), keep=True)
             else:
                 step = step or events.as_dict(events.ReportUnreadable(), "agent", events.now())
                 self._seq += 1
@@ -201,14 +203,9 @@ class Journal:
                     step["t"] = events.now()
                 self._append(events.parse(self._redacted(events.encode(step)[:-1])))
 
-    def _refuse(self, claimed: str) -> None:
-        self._refused[claimed] = self._refused.get(claimed, 0) + 1
-        if sum(self._refused.values()) <= _TOLD_ONE_BY_ONE:
-            self.write(events.ReportRefused(claims={claimed: 1}))
-
     def report_refusals(self) -> None:
         """Return how many reports posed as evidence beyond those reported one by one. Call once, at the end."""
-        if sum(self._refused.values()) > _TOLD_ONE_BY_ONE:
+        if sum(self._refused.values()) > _MOST_SINGLE_REFUSALS:
             self.write(events.ReportRefused(claims=dict(self._refused), total=True))
 
     def _append(self, event: Optional[Dict[str, Any]]) -> None:
@@ -223,7 +220,7 @@ class Journal:
     def _redacted(self, line: bytes) -> bytes:
         return self._redactor.feed(line) + self._redactor.flush()
 
-    def way_out(self, number: int) -> "Union[PassThrough, FramedOutput]":
+    def output_channel(self, number: int) -> "Union[PassThrough, FramedOutput]":
         """Where the target's stdout (1) or stderr (2) is passed on to."""
         return PassThrough(number) if self._stream is None else FramedOutput(number, self._stream)
 

@@ -62,9 +62,11 @@ class Watchdog:
         """Judge one ``sample`` event's keys. ``now_s`` is a monotonic clock."""
         now_s = time.monotonic() if now_s is None else now_s
         for uuid, numbers in self._sampler.xids().items():
-            self._xid(uuid, numbers)
+            for number in sorted(set(numbers)):
+                severity = "warning" if number in XIDS_OF_PROGRAMS else "error"
+                self._once("gpu-xid", "%s %d" % (uuid, number), "Xid %d on %s" % (number, uuid), severity)
         for uuid in sorted(self._sampler.lost):
-            self._once("gpu-lost", uuid, "NVML says that %s is lost" % uuid)
+            self._once("gpu-lost", uuid, "NVML reports that %s is lost" % uuid)
         for uuid in sorted(self._sampler.failing):
             self._once("device-access-lost", uuid, "%s no longer responds to NVML" % uuid)
         for gpu in sample["gpus"]:
@@ -74,11 +76,6 @@ class Watchdog:
         if now_s >= self._zombies_due_s:
             self._zombies_due_s = now_s + _ZOMBIES_EVERY_S
             self._zombies()
-
-    def _xid(self, uuid: str, numbers: List[int]) -> None:
-        for number in sorted(set(numbers)):
-            severity = "warning" if number in XIDS_OF_PROGRAMS else "error"
-            self._once("gpu-xid", "%s %d" % (uuid, number), "Xid %d on %s" % (number, uuid), severity)
 
     def _gpu(self, gpu: Dict[str, Any], now_s: float) -> None:
         uuid, reasons = gpu["uuid"], gpu["throttle_reasons"] or []
@@ -101,7 +98,7 @@ class Watchdog:
             self._once("shared-memory-nearly-full", "", "%.0f %% of /dev/shm in use" % (100 * shared))
 
     def _hang(self, sample: Dict[str, Any], now_s: float) -> None:
-        """Silence alone is no hang: a first download or compilation is silent too, so it must have worked before."""
+        """Report a hang: silence after work. A first download or compilation is silent too."""
         active = self._activity.new()
         quiet = _quiet(sample)
         self._worked = self._worked or not quiet

@@ -55,7 +55,7 @@ class Stream:
     ) -> None:
         self.source = source
         self.open = True
-        self.engine = journal.way_out(number)
+        self.engine = journal.output_channel(number)
         self._number = number
         self._log = None if folder is None else _open_log(folder, _NAMES[number])
         self._index = None if folder is None else _open_log(folder, "output.idx")
@@ -105,7 +105,10 @@ class Stream:
         if self._log is not None and self._index is not None:
             written = self._append(self._log, data)
             if written:
-                self._note_index(self._index, written)
+                try:
+                    os.write(self._index, b"%.6f %d %d\n" % (time.time(), self._number, written))
+                except OSError:  # full disk: the log or the journal has reported it
+                    pass
         self.engine.write(data)
 
     def _append(self, log: int, data: bytes) -> int:
@@ -119,12 +122,6 @@ class Stream:
                 self._journal.note("output is being lost: %s" % error.strerror)
             self._lost_bytes += len(data) - written
         return written
-
-    def _note_index(self, index: int, count: int) -> None:
-        try:
-            os.write(index, b"%.6f %d %d\n" % (time.time(), self._number, count))
-        except OSError:  # full disk: the log or the journal has reported it
-            pass
 
 
 def _open_log(folder: str, name: str) -> int:

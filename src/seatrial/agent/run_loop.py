@@ -53,7 +53,7 @@ LEFTOVER_NOTICE_S = 0.5
 STOPS_UNTIL_KILL = 3
 
 #: A target can send its own PID 1 a thousand a second; evidence of that is bought with the host's disk.
-_SIGNALS_TOLD = 200
+_MOST_RECORDED_SIGNALS = 200
 
 #: Seconds for copying what the target left in /tmp; of a run that was stopped, whose engine waits no longer
 #: (job.plan.AGENT_GRACE_S).
@@ -142,7 +142,7 @@ class Run:
         energy_after_j = sampler.energy_j() if stopped else {}
         self._reports.finish()
         self._journal.report_refusals()
-        journal.blot(events_file(self._plan), self._secrets)
+        journal.redact_in_place(events_file(self._plan), self._secrets)
         code = self._write_exited(ended_s - started_s, oom_kills_before)
         energy_j = _difference(energy_before_j, energy_after_j)
         contexts = list(observer.contexts) if stopped else None  # one that hangs in NVML may have missed some
@@ -153,15 +153,12 @@ class Run:
             if outside is not None:
                 self._journal.write(outside)
         if self._plan.evidence_dir is None:  # the host cannot see the volumes of a pod
-            self._report_saved(began)
+            folder = self._env.get("SEATRIAL_MODELS_DIR")
+            if folder is not None:
+                self._journal.write(ModelsSaved(files=saved_files.models(folder, began)))
         self._journal.summary([stream.lines for stream in self._streams])
         self._journal.write(AgentFinished(exit_code=code, energy_j=energy_j, contexts=contexts))
         return code
-
-    def _report_saved(self, started: float) -> None:
-        folder = self._env.get("SEATRIAL_MODELS_DIR")
-        if folder is not None:
-            self._journal.write(ModelsSaved(files=saved_files.models(folder, started)))
 
     def _cannot_run(self, program: str, error: OSError) -> int:
         code = EXIT_NOT_FOUND if isinstance(error, FileNotFoundError) else EXIT_CANNOT_RUN
@@ -257,15 +254,12 @@ class Run:
             elif isinstance(key.data, Input):
                 key.data.serve(key.fd)
             else:
-                self._pump(key.data)
+                key.data.pump()
+                if not key.data.open:
+                    self._selector.unregister(key.data.source)
         for stream in self._streams:
             if stream.open:
                 stream.engine.flush(0)
-
-    def _pump(self, stream: output.Stream) -> None:
-        stream.pump()
-        if not stream.open:
-            self._selector.unregister(stream.source)
 
     def _serve_signals(self, numbers: bytes) -> None:
         """Those that came since the last look, each kind once: signals that pile up are one to the kernel, too."""
@@ -328,11 +322,11 @@ class Run:
 
     def _write_signal(self, number: int, origin: str, pids: List[int]) -> None:
         self._signals += 1
-        if self._signals <= _SIGNALS_TOLD:
+        if self._signals <= _MOST_RECORDED_SIGNALS:
             name = signals.name(number)
             self._journal.write(Signal(signal=int(number), name=name, origin=origin, forwarded_to=pids))
-        elif self._signals == _SIGNALS_TOLD + 1:
-            self._journal.note("signals beyond the first %d are forwarded but not recorded" % _SIGNALS_TOLD)
+        elif self._signals == _MOST_RECORDED_SIGNALS + 1:
+            self._journal.note("signals beyond the first %d are forwarded but not recorded" % _MOST_RECORDED_SIGNALS)
 
     def _leftovers(self) -> List[int]:
         """Everything below us but the guard and the trial: as subreaper we inherit what loses its parent."""

@@ -24,14 +24,12 @@ def models(folder: str, started: float) -> List[Dict[str, Any]]:
 
     Paths are relative to ``folder``. Our own folders there, which begin with a dot, are left out.
     """
-    every = files(folder, lambda name: name.lower().endswith(MODEL_SUFFIXES), _is_ours)
+    every = files(
+        folder, lambda name: name.lower().endswith(MODEL_SUFFIXES), lambda path: os.path.basename(path).startswith(".")
+    )
     found = [(modified, path, size) for path, size, modified, _ in every if modified >= started - SLACK_S]
     newest = sorted(found, reverse=True)[:MOST]
     return [{"path": os.path.relpath(path, folder), "bytes": size} for _, path, size in newest]
-
-
-def _is_ours(folder: str) -> bool:
-    return os.path.basename(folder).startswith(".")
 
 
 def files(

@@ -5,7 +5,7 @@ import selectors
 import stat
 import struct
 import subprocess
-from typing import Callable, List, Optional, Tuple
+from typing import Callable, List, Optional, Set, Tuple
 
 from seatrial.common.contract.agent_plan import AgentPlan, Terminal
 from seatrial.input_frames import Decoder, NotOursError
@@ -132,24 +132,22 @@ class Input:
         self._ending = False
         # Non-blocking, it opens before anybody writes; and a pipe without a writer yet is not at its end (poll(2)).
         self._source = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        self._reads, self._writes = False, False
+        self._watched: Set[int] = set()
         if not stat.S_ISFIFO(os.fstat(self._source).st_mode):
             os.close(self._source)
             raise OSError("%s is not a named pipe" % path)
-        self._wait_for_source(True)
+        self._watch(self._source, selectors.EVENT_READ, True)
 
     def serve(self, descriptor: int) -> None:
         """Serve one of our descriptors that the selector found ready."""
-        if descriptor == self._source and self._reads:
-            self._read()
-        elif self._writes:
-            self._write()
+        if descriptor in self._watched:
+            (self._read if descriptor == self._source else self._write)()
 
     def close(self) -> None:
         """The target has ended, or takes no more. Closing twice is fine."""
         if self._source < 0:
             return
-        self._wait_for_source(False)
+        self._watch(self._source, selectors.EVENT_READ, False)
         self._end_stdin()
         os.close(self._source)  # from now on the caller's writes fail, so that it reads no more for us
         self._source = -1
@@ -187,12 +185,12 @@ class Input:
         if self._ending and not self._waiting:
             self.close()
             return
-        self._wait_for_source(not self._waiting)
-        self._wait_for_stdin(bool(self._waiting))
+        self._watch(self._source, selectors.EVENT_READ, not self._waiting)
+        self._watch(stdin, selectors.EVENT_WRITE, bool(self._waiting))
 
     def _end_stdin(self) -> None:
         stdin = self._streams.stdin
-        self._wait_for_stdin(False)
+        self._watch(stdin, selectors.EVENT_WRITE, False)
         if stdin is None:
             return
         if self._streams.controlled:
@@ -203,17 +201,10 @@ class Input:
         os.close(stdin)
         self._streams.stdin = None
 
-    def _wait_for_source(self, wanted: bool) -> None:
-        if wanted and not self._reads:
-            self._selector.register(self._source, selectors.EVENT_READ, self)
-        elif self._reads and not wanted:
-            self._selector.unregister(self._source)
-        self._reads = wanted
-
-    def _wait_for_stdin(self, wanted: bool) -> None:
-        stdin = self._streams.stdin
-        if stdin is not None and wanted and not self._writes:
-            self._selector.register(stdin, selectors.EVENT_WRITE, self)
-        elif stdin is not None and self._writes and not wanted:
-            self._selector.unregister(stdin)
-        self._writes = wanted
+    def _watch(self, descriptor: Optional[int], event: int, wanted: bool) -> None:
+        if descriptor is not None and wanted and descriptor not in self._watched:
+            self._selector.register(descriptor, event, self)
+            self._watched.add(descriptor)
+        elif descriptor is not None and descriptor in self._watched and not wanted:
+            self._selector.unregister(descriptor)
+            self._watched.discard(descriptor)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from seatrial.cli.options import argument, command, option, this_host
-from seatrial.cli.root import importing
+from seatrial.cli.options import argument, command, importing, option, this_host
 from seatrial.errors import UsageError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Prints an error as one sentence, its cause and the command to run next; never a traceback for a known one."""
+"""Prints an error as one sentence, its cause and the command to run next; a traceback only for a defect of ours."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from seatrial.cli.options import VALUES, options_of
+from seatrial.cli.completion import VALUES
+from seatrial.cli.options import options_of
 from seatrial.errors import (
     EXIT_ENGINE,
     EXIT_USAGE,
@@ -36,12 +37,11 @@ from seatrial.job.retired import replaced_option
 from seatrial.system.host import Host
 from seatrial.system.typed_path import as_typed as typed_path
 
-#: How errors and findings say "the same on the CPU", without knowing what was typed.
+#: Advice of errors and findings to do the same on the CPU, or with the project's requests allowed.
 WITHOUT_GPUS = "seatrial run --gpus none …"
-#: And how they say "the same, and what the project asks for is allowed".
 WITH_TRUST = "seatrial run --trust …"
 
-#: What is wrong with a file where another kind of file, or other permissions, were expected.
+#: The file is of another kind, or has other permissions, than expected.
 _IN_THE_WAY = frozenset(
     (errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL)
 )
@@ -49,59 +49,58 @@ _IN_THE_WAY = frozenset(
 #: At a sentence's end, and not the folder "." or "..".
 _FULL_STOP = re.compile(r"(?<=[^\s./])\.+$")
 
-#: Verbs that are advised in run's words, with their own name in its place.
-_ADVISED_AS_RUN = ("plan", "shell", "build", "tune", "sweep")
+#: Verbs that take run's words, so that advice to run applies to them under their own name.
+_LIKE_RUN = ("plan", "shell", "build", "tune", "sweep")
+
+#: Verbs that start a target with arguments of its own.
+_TAKE_ARGUMENTS = ("run", "plan", "sweep", "tune")
+
+#: Verb, and its words up to a comment or another command; not where a part is left to fill in.
+_ADVISED = re.compile(r"""(seatrial \w+ )(?!--help)((?:'[^']*'|"[^"]*"|[^#;&|…'"])*)(?=$|[#;&|])""")
 
 #: What pydantic raises for text that is none; by its name, since not every verb imports pydantic.
 _NOT_TEXT = "PydanticSerializationError"
 
+#: (message, cause, command).
+Sentence = tuple[str, str | None, str | None]
+
 
 def report(error: Exception, argv: list[str]) -> int:
-    """Print it to stderr; the exit code."""
+    """Print the error to stderr; return the exit code."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    known = _sentence(error, argv)
-    if known is None:
-        _unexpected(console, error, argv)
-    else:
-        _print(console, *known)
-        if isinstance(error, GpuContractError) and not isinstance(error, CapacityError | StackError):
-            second_opinion(console, argv)
+    sentence = _sentence(error, argv)
+    _print(console, *(sentence or _defect(error, argv)))
+    if isinstance(error, GpuContractError) and not isinstance(error, CapacityError | StackError):
+        from seatrial.doctor.examine import second_opinion  # no other error needs it
+
+        console.print(Text(as_typed(second_opinion(Host()), argv) or ""))
     return exit_code(error)
 
 
 def exit_code(error: Exception) -> int:
-    """What an error ends the command with."""
+    """Return the exit code that an error ends the command with."""
     if isinstance(error, SeatrialError):
         return error.exit_code
-    is_usage = hasattr(error, "format_message") or type(error).__name__ == _NOT_TEXT
+    is_usage = isinstance(error, click.ClickException) or type(error).__name__ == _NOT_TEXT
     return EXIT_USAGE if is_usage else EXIT_ENGINE
 
 
-def _sentence(error: Exception, argv: list[str]) -> tuple[str, str | None, str | None] | None:
-    """(message, cause, command) of an error that is no defect of ours, else None."""
+def _sentence(error: Exception, argv: list[str]) -> Sentence | None:
+    """Return the sentence of an error; None for a defect of ours."""
     if isinstance(error, SeatrialError):
-        advice = as_typed(_with_own_verb(error, argv), argv)
-        if isinstance(error, TargetError) and advice:
-            instead = _instead(*error.instead, argv) if error.instead else None
-            advice = _with_own_options(advice, argv) if instead is None else _after(error.first, instead)
-        if isinstance(error, RunNotFoundError) and error.instead:
-            advice = _with_run(*error.instead, argv) or advice
-        return error.message, error.cause, advice
-    if (usage := usage_problem(error, argv)) is not None:
-        return usage
+        return error.message, error.cause, _advice(error, argv)
+    if isinstance(error, click.ClickException):
+        return _usage_problem(error, argv)
     if type(error).__name__ == _NOT_TEXT:
-        return (
-            "The plan would contain text that is not UTF-8",
-            "a path, or a variable such as http_proxy",
-            "LC_ALL=C env | grep -a '[^ -~]'; pwd",
-        )
+        cause, run = "a path, or a variable such as http_proxy", "LC_ALL=C env | grep -a '[^ -~]'; pwd"
+        return "The plan would contain text that is not UTF-8", cause, run
     if not isinstance(error, OSError):
         return None
-    if isinstance(error, FileNotFoundError) and not _is_somewhere():
+    if isinstance(error, FileNotFoundError) and not _has_working_directory():
         return "The working directory no longer exists", "it was deleted or moved", "cd; pwd"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-        what = error.filename or "A file, or what the output goes to,"
-        return f"{what} cannot be written: {error.strerror}", None, "df -h . /tmp"
+        file = error.filename or "A file, or what the output goes to,"
+        return f"{file} cannot be written: {error.strerror}", None, "df -h . /tmp"
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return "Too many open files", "the open-file limit is low here", "ulimit -n 1024"
     if error.errno in _IN_THE_WAY and isinstance(error.filename, str):
@@ -109,17 +108,90 @@ def _sentence(error: Exception, argv: list[str]) -> tuple[str, str | None, str |
     return None
 
 
-def _with_own_verb(error: SeatrialError, argv: list[str]) -> str | None:
-    """Its advice about the target or --gpus for the verb that was typed, which takes them as run does."""
-    about = isinstance(error, TargetError | GpuRequestError)
-    about = about or (isinstance(error, UsageError) and (error.run or "").startswith("seatrial run --gpus "))
-    if error.run is None or not about or not argv or argv[0] not in _ADVISED_AS_RUN:
-        return error.run
-    return re.sub(r"^seatrial run (?!--help)", f"seatrial {argv[0]} ", error.run)
+def _has_working_directory() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
-def _instead(typed: str, meant: Sequence[str], argv: list[str]) -> str | None:
-    """The user's own command with the target that was meant; None where the word stands there twice, or not at all.
+def _defect(error: Exception, argv: list[str]) -> Sentence:
+    """Return a sentence for a defect of ours; the traceback is in a file for the report."""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="seatrial-", suffix=".traceback", delete=False, encoding="utf-8", errors="backslashreplace"
+        ) as file:
+            traceback.print_exception(error, file=file)
+        place = f"the traceback is in {file.name}"
+    except OSError:  # no folder for temporary files can be written
+        place = "the command below shows the traceback"
+    return (
+        f"Internal error: {type(error).__name__}: {error}",
+        f"This is a bug in seatrial; {place}",
+        f"SEATRIAL_TRACEBACK=1 seatrial {shlex.join(argv)}",
+    )
+
+
+def _print(console: Console, message: str, cause: str | None, run: str | None) -> None:
+    if re.match(r"(?!seatrial\b)[a-z]+ (?!\d)", message):  # a sentence, and no key, file, flag or "jax 0.4" begins it
+        message = message[0].upper() + message[1:]
+    sentence = _FULL_STOP.sub("", _visible(" ".join(message.splitlines())))
+    lines = Text().append("error", style="bold red").append(f": {sentence}\n")
+    for name, text in ((CAUSE, cause), (FIX, run)):
+        if text:
+            lines.append(f"  {name}", style="bold").append(f": {_visible(text)}\n")
+    console.print(lines, end="")
+
+
+def _visible(text: str) -> str:
+    """Return text with control characters as codes: a quoted file or variable must not steer the terminal."""
+    return "".join(
+        letter if letter.isprintable() or letter in "\n\t" else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
+
+
+def _advice(error: SeatrialError, argv: list[str]) -> str | None:
+    """Return the error's command in the words that were typed."""
+    advice = error.run
+    about_words = isinstance(error, TargetError | GpuRequestError) or (
+        isinstance(error, UsageError) and (advice or "").startswith("seatrial run --gpus ")
+    )
+    if advice is not None and about_words and argv and argv[0] in _LIKE_RUN:
+        advice = re.sub(r"^seatrial run (?!--help)", f"seatrial {argv[0]} ", advice)
+    advice = as_typed(advice, argv)
+    if isinstance(error, TargetError) and advice:
+        command = _with_target(*error.instead, argv) if error.instead else None
+        if command is None:
+            return _with_own_options(advice, argv)
+        return command if error.first is None else f"{error.first} && {command}"
+    if isinstance(error, RunNotFoundError) and error.instead:
+        typed, name = error.instead
+        if argv.count(typed) == 1 and {"rm", "stop", "exec"}.isdisjoint(argv[:2]):  # which change or delete a run
+            return shlex.join(["seatrial", *(name if word == typed else word for word in argv)])
+    return advice
+
+
+def as_typed(advice: str | None, argv: list[str]) -> str | None:
+    """Return advice with the user's own command in place of …, WITHOUT_GPUS and WITH_TRUST."""
+    if advice is None:
+        return None
+    cut = argv.index("--") if "--" in argv else len(argv)
+    ours, theirs = argv[:cut], argv[cut:]
+    advice = advice.replace(WITH_TRUST, shlex.join(["seatrial", *ours, "--trust", *theirs]))
+    if WITHOUT_GPUS in advice and "--gpus" in options_of(*ours[:2]):
+        pairs = pairwise(["", *ours])
+        kept = [word for before, word in pairs if "--gpus" not in (before, word) and not word.startswith("--gpus=")]
+        advice = advice.replace(WITHOUT_GPUS, shlex.join(["seatrial", *kept, "--gpus", "none", *theirs]))
+    verb = ours[0] if ours else ""
+    if verb != "run" and verb not in _LIKE_RUN:
+        return advice
+    return with_own_words(advice, ours[1:], theirs, SHARE_WORDS if verb in SHARE_WORDS else (verb,))
+
+
+def _with_target(typed: str, words: Sequence[str], argv: list[str]) -> str | None:
+    """Return the user's own command with other words for the target; None if it stands there twice, or not at all.
 
     Args:
         typed: the word, or the same path written otherwise: ``a.py`` for ``./a.py``.
@@ -127,47 +199,29 @@ def _instead(typed: str, meant: Sequence[str], argv: list[str]) -> str | None:
     ours = argv[: argv.index("--")] if "--" in argv else argv
     path = os.path.normpath(Path(typed).absolute())
     places = [at for at, word in enumerate(ours) if at and os.path.normpath(Path(word).absolute()) == path]
-    if argv[0] not in ("run", *_ADVISED_AS_RUN) or len(places) != 1:
+    if argv[0] not in ("run", *_LIKE_RUN) or len(places) != 1:
         return None
-    at = places[0]
-    return shlex.join(["seatrial", *argv[:at], *meant, *argv[at + 1 :]])
-
-
-def _with_run(typed: str, meant: str, argv: list[str]) -> str | None:
-    """The user's own command with the run that was meant; None where that would change or delete another's run."""
-    if argv.count(typed) != 1 or not {"rm", "stop", "exec"}.isdisjoint(argv[:2]):
-        return None
-    return shlex.join(["seatrial", *(meant if word == typed else word for word in argv)])
-
-
-def _after(first: str | None, command: str) -> str:
-    return command if first is None else f"{first} && {command}"
-
-
-#: Verb, and what follows it up to a comment or another command; not where a part is left to fill in.
-_ADVISED = re.compile(r"""(seatrial \w+ )(?!--help)((?:'[^']*'|"[^"]*"|[^#;&|…'"])*)(?=$|[#;&|])""")
+    return shlex.join(["seatrial", *argv[: places[0]], *words, *argv[places[0] + 1 :]])
 
 
 def _with_own_options(advice: str, argv: list[str]) -> str:
-    """Advice to start another target, with the options that were typed for this one: those that it does not give."""
-    whole = _ADVISED.match(advice)
-    verb = argv[0] if argv else ""
-    if whole is None or verb not in ("run", *_ADVISED_AS_RUN) or whole[1] != f"seatrial {verb} ":
+    """Return advice to start another target, with the typed options that it does not give itself."""
+    whole, verb = _ADVISED.match(advice), argv[0] if argv else ""
+    if whole is None or verb not in ("run", *_LIKE_RUN) or whole[1] != f"seatrial {verb} ":
         return advice
-    given = shlex.split(whole[2])
-    if "--image" in given or any(word.startswith("--image=") for word in given):
+    if any(word == "--image" or word.startswith("--image=") for word in shlex.split(whole[2])):
         return advice
     typed = _typed_options(argv)
     rest = advice[len(whole[1]) :]
-    if ["--gpus", "none"] in typed or ["--gpus=none"] in typed:  # a launcher's count says nothing against the CPU
+    if ["--gpus", "none"] in typed or ["--gpus=none"] in typed:  # a launcher's count is no objection to the CPU
         rest = re.sub(r"^((?:--nodes \S+ )?)--gpus \S+ ", r"\1", rest)
-    names = {word.partition("=")[0] for word in rest.split()}  # also of what its comment says to type
+    names = {word.partition("=")[0] for word in rest.split()}  # also those in its comment
     own = [word for option in typed if option[0].partition("=")[0] not in names for word in option]
     return f"{whole[1]}{shlex.join(own)}{' ' if own else ''}{rest}"
 
 
 def _typed_options(argv: list[str]) -> list[list[str]]:
-    """Each option before ``--``, with its value; not those that are the target, or a launcher's."""
+    """Return each option before ``--`` with its value; not those that are the target, or a launcher's."""
     from seatrial.job.startable import LAUNCHERS, MPI_LAUNCHERS, is_python
 
     known = options_of(argv[0])
@@ -183,112 +237,25 @@ def _typed_options(argv: list[str]) -> list[list[str]]:
     return found
 
 
-def _is_somewhere() -> bool:
-    try:
-        Path.cwd()
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def second_opinion(console: Console, argv: list[str]) -> None:
-    """What doctor sees of the host, for a GPU contract that is broken."""
-    from seatrial.doctor import examine  # only now: no other error needs it
-
-    console.print(Text(as_typed(examine.second_opinion(Host()), argv) or ""))
-
-
-def as_typed(advice: str | None, argv: list[str]) -> str | None:
-    """Advice with the user's own command in place of …, WITHOUT_GPUS and WITH_TRUST."""
-    if advice is None:
-        return None
-    ours, theirs = (argv[: argv.index("--")], argv[argv.index("--") :]) if "--" in argv else (argv, [])
-    kept = [
-        word
-        for before, word in pairwise(["", *ours])
-        if before != "--gpus" and word != "--gpus" and not word.startswith("--gpus=")
-    ]
-    advice = advice.replace(WITH_TRUST, shlex.join(["seatrial", *ours, "--trust", *theirs]))
-    if WITHOUT_GPUS in advice and _takes_gpus(ours):
-        advice = advice.replace(WITHOUT_GPUS, shlex.join(["seatrial", *kept, "--gpus", "none", *theirs]))
-    verb = ours[0] if ours else ""
-    if verb != "run" and verb not in _ADVISED_AS_RUN:
-        return advice
-    return with_own_words(advice, ours[1:], theirs, SHARE_WORDS if verb in SHARE_WORDS else (verb,))
-
-
-def _takes_gpus(argv: list[str]) -> bool:
-    """Whether the verb of this command has --gpus."""
-    return "--gpus" in (options_of(*argv[:2]))
-
-
-def _print(console: Console, message: str, cause: str | None, run: str | None) -> None:
-    if re.match(r"(?!seatrial\b)[a-z]+ (?!\d)", message):  # a sentence, and no key, file, flag or "jax 0.4" begins it
-        message = message[0].upper() + message[1:]
-    lines = Text()
-    sentence = _FULL_STOP.sub("", _visible(" ".join(message.splitlines())))
-    lines.append("error", style="bold red").append(f": {sentence}\n")
-    if cause:
-        lines.append(f"  {CAUSE}", style="bold").append(f": {_visible(cause)}\n")
-    if run:
-        lines.append(f"  {FIX}", style="bold").append(f": {_visible(run)}\n")
-    console.print(lines, end="")
-
-
-def _unexpected(console: Console, error: Exception, argv: list[str]) -> None:
-    """A defect of ours: a sentence for the user, the traceback in a file for the report."""
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", prefix="seatrial-", suffix=".traceback", delete=False, encoding="utf-8", errors="backslashreplace"
-        ) as file:
-            traceback.print_exception(error, file=file)
-        where = f"the traceback is in {file.name}"
-    except OSError:  # no folder for temporary files can be written
-        where = "the command below shows the traceback"
-    _print(
-        console,
-        f"Internal error: {type(error).__name__}: {error}",
-        f"This is a bug in seatrial; {where}",
-        f"SEATRIAL_TRACEBACK=1 seatrial {shlex.join(argv)}",
-    )
-
-
-def _visible(text: str) -> str:
-    """With control characters as codes: what is quoted from a file or a variable must not steer the terminal."""
-    return "".join(
-        letter if letter.isprintable() or letter in "\n\t" else letter.encode("unicode_escape").decode()
-        for letter in text
-    )
-
-
-#: (message, cause, command).
-Sentence = tuple[str, str | None, str | None]
-
-#: Verbs that start a target with arguments of its own.
-_TAKE_ARGUMENTS = ("run", "plan", "sweep", "tune")
-
-
-def usage_problem(error: Exception, argv: Sequence[str]) -> Sentence | None:
-    """Return the sentence for a command line that click refused; None for another error."""
-    if not isinstance(error, click.ClickException):
-        return None
+def _usage_problem(error: click.ClickException, argv: Sequence[str]) -> Sentence:
+    """Return the sentence for a command line that click refused."""
     context = getattr(error, "ctx", None)
     place = context.command_path if context else f"seatrial {argv[0]}"
     message = error.format_message().split(" (Possible options")[0].removesuffix(".")
     if isinstance(error, click.NoSuchOption):
-        return _no_option(error, argv, place)
-    if isinstance(error, click.BadOptionUsage):
-        needs = "takes no value" if "does not take a value" in message else "needs a value"
-        return f"{error.option_name} {needs}", None, f"{place} --help"
+        return _no_option(error.option_name, argv, place)
     if isinstance(error, click.MissingParameter) and error.param is not None:
         return _missing(error.param, argv, place)
-    if isinstance(error, click.BadParameter) and error.param is not None:
-        return f"{_name(error.param)}: {error.message.removesuffix('.')}", None, f"{place} --help"
+    if isinstance(error, click.BadOptionUsage):
+        problem = "takes no value" if "does not take a value" in message else "needs a value"
+        message = f"{error.option_name} {problem}"
+    elif isinstance(error, click.BadParameter) and error.param is not None:
+        message = f"{_name(error.param)}: {error.message.removesuffix('.')}"
     return message, None, f"{place} --help"
 
 
-def _no_option(error: click.NoSuchOption, argv: Sequence[str], place: str) -> Sentence:
-    option, command = error.option_name, place.removeprefix("seatrial ")
+def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
+    command = place.removeprefix("seatrial ")
     if sentence := replaced_option(command, option):
         return f"{option} was removed: {sentence}", None, f"{place} --help"
     if option in ("-f", "--filename") and argv[0] in ("run", "plan") and list(argv[1:-1]) == [option]:
@@ -297,22 +264,15 @@ def _no_option(error: click.NoSuchOption, argv: Sequence[str], place: str) -> Se
         return manifest_refused(argv[-1]), None, instead_of_manifest(argv[-1])
     if option == "--target" and argv[0] == "up":
         return "--target is not supported by up yet: it plans for this machine", None, "seatrial up --plan --gpus none"
-    if near := _near_option(option, list(options_of(*command.split()))):
-        meant = [near + word[len(option) :] if word.split("=")[0] == option else word for word in argv]
-        return f"No such option: {option}; did you mean {near}?", None, shlex.join(["seatrial", *meant])
+    names = list(options_of(*command.split())) if option.startswith("--") else []
+    begun = [name for name in names if name.startswith(option)]
+    # --epochs is close to none, and the target's own.
+    if close := begun if len(begun) == 1 else difflib.get_close_matches(option, names, n=1, cutoff=0.8):
+        words = [close[0] + word[len(option) :] if word.split("=")[0] == option else word for word in argv]
+        return f"No such option: {option}; did you mean {close[0]}?", None, shlex.join(["seatrial", *words])
     if argv[0] in _TAKE_ARGUMENTS and "--" not in argv:
         return f"No such option: {option}", "The target's own arguments go after --", _behind_dashes(argv)
     return f"No such option: {option}", None, f"{place} --help"
-
-
-def _near_option(option: str, names: list[str]) -> str | None:
-    """Return the option that was probably meant; ``--epochs`` is near to none, and the target's own."""
-    if not option.startswith("--"):
-        return None
-    if len(begun := [name for name in names if name.startswith(option)]) == 1:
-        return begun[0]
-    near = difflib.get_close_matches(option, names, n=1, cutoff=0.8)
-    return near[0] if near else None
 
 
 def _behind_dashes(argv: Sequence[str]) -> str:

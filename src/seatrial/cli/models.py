@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,14 @@ from seatrial.cli.options import (
     RECEIPT_AS_JSON,
     VERBOSE,
     argument,
+    check_folder,
     command,
+    importing,
     option,
     takes_job,
     target_arguments,
     this_host,
 )
-from seatrial.cli.root import importing
-from seatrial.cli.typed import check_folder
 from seatrial.errors import UsageError
 
 
@@ -49,9 +50,9 @@ def export(
     writes nothing. A card (.json) and examples are written beside it.
     """
     with importing():
+        from seatrial.cli.job import read_allowed_job
+        from seatrial.cli.run import run_to_receipt
         from seatrial.cli.screen import Screen
-        from seatrial.cli.session import carry_out
-        from seatrial.cli.typed_job import read_allowed_job
         from seatrial.runs.export_job import Asked, check_format, export_job
         from seatrial.runs.models import EXPORT, check_model_file, find_model
         from seatrial.runs.store import RunStore
@@ -61,23 +62,29 @@ def export(
         raise UsageError(f"--tolerance {tolerance}: must be above 0", run="seatrial export … --tolerance 1e-4")
     if target_arguments():
         raise UsageError("export takes nothing after --", run="seatrial export --help")
-    screen = Screen(whole=verbose)
-    job = read_allowed_job(["digits"], [], flags, screen)
+    host, screen = this_host(), Screen(whole=verbose)
+    job = read_allowed_job(["digits"], flags, screen, arguments=[])
     models = job.models.source if job.models else job.project / "models"
-    model = find_model(reference, job.project, models, RunStore(job.project, this_host()), EXPORT)
+    model = find_model(reference, job.project, models, RunStore(job.project, host), EXPORT)
     check_model_file(model, EXPORT, with_network=factory is not None)
     for warning in model.warnings:
         screen.say(f"warning: {warning}")
-    words = ["--model-factory", factory] if factory else []
-    words += ["--tolerance", repr(tolerance)] if tolerance else []
-    words += [word for shape in input_shape for word in ("--input-shape", shape)]
+    shapes = [word for shape in input_shape for word in ("--input-shape", shape)]
+    program = [*_given({"--model-factory": factory, "--tolerance": repr(tolerance) if tolerance else None}), *shapes]
     named = {"--to": to, "--out": out, "--model": factory, "--tolerance": tolerance and f"{tolerance:g}"}
     named |= {flag: flags.get(key) for flag, key in (("--on", "on"), ("--models", "models"))}
-    typed = ["export", model.of_run or reference if reference == "last" else reference]
-    typed += [word for flag, value in named.items() if value is not None for word in (flag, str(value))]
-    typed += [word for shape in input_shape for word in ("--input-shape", shape)]
-    asked = Asked(to, out, tuple(words), shlex.join(typed))
-    return carry_out(export_job(job, model, asked), this_host(), screen)
+    source = model.of_run or reference if reference == "last" else reference
+    typed = shlex.join(["export", source, *_given(named), *shapes])
+    return run_to_receipt(export_job(job, model, Asked(to, out, tuple(program), typed)), host, screen)
+
+
+def _given(options: Mapping[str, object]) -> list[str]:
+    """Return the words of the options that have a value."""
+    return [word for flag, value in options.items() if value is not None for word in (flag, str(value))]
+
+
+#: Options of ``python -m seatrial.serve``.
+_PROGRAM = ("max_batch", "deadline_ms", "queue", "max_body", "fronts", "timeout_s")
 
 
 @command(examples=("seatrial serve digits --port 8000",))
@@ -97,7 +104,9 @@ def export(
 @option("--queue", metavar="N", type=click.IntRange(min=1), help="Rows that wait; more get 429.")
 @option("--max-body", metavar="SIZE", help="Largest request.")
 @option("--fronts", metavar="N", type=click.IntRange(min=1), help="Processes for HTTP beside the one that computes.")
-@option("--request-timeout", metavar="SECONDS", type=click.IntRange(min=1), help="Longest time to an answer.")
+@option(
+    "timeout_s", "--request-timeout", metavar="SECONDS", type=click.IntRange(min=1), help="Longest time to an answer."
+)
 @option("--detach", "-d", is_flag=True, help="Return once it answers; it goes on.")
 @RECEIPT_AS_JSON
 @VERBOSE
@@ -106,83 +115,52 @@ def serve(
     port: int,
     host: str,
     token: str | None,
+    max_body: str | None,
     detach: bool,
     as_json: bool,
     verbose: bool,
     flags: dict[str, Any],
-    **program: Any,
+    **program: int | None,
 ) -> int:
     """Serve a trained model over HTTP: serve digits; serve last; serve model.onnx; serve serve.py:Model
 
     Listens on this machine alone unless --host says otherwise. Ctrl-C ends it: what was accepted is answered first.
     """
     with importing():
+        from seatrial.cli.job import read_allowed_job
+        from seatrial.cli.run import run_to_receipt
         from seatrial.cli.screen import Screen
-        from seatrial.cli.session import carry_out
-        from seatrial.cli.typed_job import read_allowed_job
         from seatrial.job.tables import TOKEN
+        from seatrial.job.units import parse_bytes
         from seatrial.runs.models import SERVE, check_model_file, find_model
         from seatrial.runs.serving_job import Options, serving_job
         from seatrial.runs.store import store_of
 
     if arguments := target_arguments():
-        raise UsageError(
-            f"The server takes no arguments of its own: {shlex.join(arguments)}", run="seatrial serve --help"
-        )
-    given = frozenset(flags)
-    project = check_folder(flags.get("project") or Path.cwd()).absolute()
-    named_project = flags.get("project")
+        run = "seatrial serve --help"
+        raise UsageError(f"The server takes no arguments of its own: {shlex.join(arguments)}", run=run)
+    given, named_project = frozenset(flags), flags.get("project")
+    project = check_folder(named_project or Path.cwd()).absolute()
     screen = Screen(json=as_json, whole=verbose)
-    job = read_allowed_job(["matmul"], [], flags, screen)
+    job = read_allowed_job(["matmul"], flags, screen, arguments=[])
     models = job.models.source if job.models is not None else project / "models"
     found = find_model(model, project, models, store_of(named_project), SERVE)
     check_model_file(found, SERVE)
     this = this_host()
     if token is not None:
         this = this.with_secrets({TOKEN: token or this.env.get(TOKEN) or secrets.token_urlsafe(24)})
+    program["max_body"] = None if max_body is None else parse_bytes(max_body)
+    words = {f"--{name.replace('_', '-')}": program[name] for name in _PROGRAM}
+    typed = [found.of_run or model if model == "last" else model]  # with _given: the words that start the same again
+    typed += _given({"--port": port if port != 8000 else None, "--host": host if host != "127.0.0.1" else None})
+    typed += ["--token"] if token is not None else []
+    typed += _given({f"--{key}": flags.get(key) for key in ("gpus", "on", "name", "models")})
     options = Options(
-        port=port,
-        address=host,
-        token=token is not None,
-        program=_program(**program),
-        typed=_typed(found.of_run or model if model == "last" else model, port, host, token is not None, flags),
+        port=port, address=host, token=token is not None, program=tuple(_given(words)), typed=shlex.join(typed)
     )
-    asked = serving_job(job, found, options, given)
+    served = serving_job(job, found, options, given)
     if token == "" and TOKEN not in this.env:
         screen.say(f'token: {this.secrets[TOKEN]}   # curl -H "Authorization: Bearer …"; it is shown here alone')
     for warning in found.warnings:
         screen.say(f"warning: {warning}")
-    return carry_out(asked, this, screen, detach=detach, notifies=True)
-
-
-def _program(
-    max_batch: int | None,
-    deadline_ms: int | None,
-    queue: int | None,
-    max_body: str | None,
-    fronts: int | None,
-    request_timeout: int | None,
-) -> tuple[str, ...]:
-    """Return the options as ``python -m seatrial.serve`` takes them."""
-    from seatrial.job.units import parse_bytes
-
-    given = {
-        "--max-batch": max_batch,
-        "--deadline-ms": deadline_ms,
-        "--queue": queue,
-        "--max-body": None if max_body is None else parse_bytes(max_body),
-        "--fronts": fronts,
-        "--timeout-s": request_timeout,
-    }
-    return tuple(word for flag, value in given.items() if value is not None for word in (flag, str(value)))
-
-
-def _typed(model: str, port: int, host: str, token: bool, flags: dict[str, Any]) -> str:
-    """Return the words after ``seatrial serve`` that start the same again, as far as they matter."""
-    words = [model]
-    words += ["--port", str(port)] if port != 8000 else []
-    words += ["--host", host] if host != "127.0.0.1" else []
-    words += ["--token"] if token else []
-    for key, flag in (("gpus", "--gpus"), ("on", "--on"), ("name", "--name"), ("models", "--models")):
-        words += [flag, str(flags[key])] if flags.get(key) is not None else []
-    return shlex.join(words)
+    return run_to_receipt(served, this, screen, detach=detach, notifies=True)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import signal
 import sys
 from importlib import resources
 from pathlib import Path
-from types import FrameType
 
 import click
 
-from seatrial.cli.options import command, option, this_host
-from seatrial.cli.root import importing
+from seatrial.cli.options import command, importing, option, project_option, this_host
 from seatrial.errors import EXIT_DONE, UsageError
 
 #: A token of one's own; an option would show it to every user of the machine.
@@ -33,9 +30,7 @@ _INTERVAL = option(
 @_INTERVAL
 @option("--sort", metavar="COLUMN", default="gpu", help="Sort containers by gpu, cpu, memory or name.")
 @option("name", "--filter", metavar="TEXT", default="", help="Filter by name.")
-@option(
-    "--project", "-C", metavar="DIR", type=click.Path(path_type=Path), default=Path(), help="Project with the runs."
-)
+@project_option("Project with the runs.", default=Path())
 def top(once: bool, as_json: bool, log: Path | None, interval_s: float, sort: str, name: str, project: Path) -> int:
     """GPUs, containers and runs on this machine, live. Keys: q quit, s sort, / filter, + and - interval."""
     with importing():
@@ -43,7 +38,6 @@ def top(once: bool, as_json: bool, log: Path | None, interval_s: float, sort: st
 
         from seatrial.monitor import top as view
         from seatrial.monitor.reading import Names, Reader
-        from seatrial.monitor.top import open_sink
         from seatrial.monitor.top_screen import SORTS, Options
         from seatrial.runs.following.live import live_runs
         from seatrial.runs.store import store_of
@@ -55,14 +49,14 @@ def top(once: bool, as_json: bool, log: Path | None, interval_s: float, sort: st
     on_terminal = console.is_terminal and sys.stdin.isatty()
     options = Options(sort, name, interval_s, unicode=console.encoding.lower().startswith("utf"))
     names, store = Names(this_host()), store_of(project)
-    sink = open_sink(log) if log is not None else None
+    sink = view.open_sink(log) if log is not None else None
     reader = Reader(names)
     try:
         if once or as_json or not (on_terminal or sink):
             names.look_up(["?"], wait=True)
             view.once(reader.read, lambda: live_runs(store), console, options, sink, as_json=as_json)
             return EXIT_DONE
-        signal.signal(signal.SIGTERM, _interrupt)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         if on_terminal:
             view.watch(reader.read, lambda: live_runs(store), console, options, sink)
         elif sink is not None:
@@ -86,7 +80,7 @@ def top(once: bool, as_json: bool, log: Path | None, interval_s: float, sort: st
 )
 @option("--metrics-only", is_flag=True, help="Serve /metrics for Prometheus alone; needs no DCGM and no root.")
 @option("--print-config", metavar="KIND", help="Print a configuration (prometheus, grafana) and exit.")
-@option("--project", "-C", metavar="DIR", type=click.Path(path_type=Path), help="Show the runs of this project alone.")
+@project_option("Show the runs of this project alone.")
 def dashboard(
     listen: str | None,
     interval_s: float,
@@ -122,26 +116,27 @@ def dashboard(
     from seatrial.system import names
     from seatrial.system.address import is_loopback, parse_address, url
 
+    this = this_host()
     verb, port = ("dashboard --metrics-only", 9400) if metrics_only else ("dashboard", 8765)
     _check_interval(interval_s, *((0.1, 3600) if metrics_only else (0.2, 60)), f"seatrial {verb} -i 1")
     host, port = parse_address(listen or f"127.0.0.1:{port}", verb, port)
     store, local = store_of(project), is_loopback(host)
-    token = os.environ.get(TOKEN_VARIABLE) or (None if local or metrics_only else secrets.token_urlsafe(24))
-    reader = Reader(Names(this_host()), service=True)
+    token = this.env.get(TOKEN_VARIABLE) or (None if local or metrics_only else secrets.token_urlsafe(24))
+    reader = Reader(Names(this), service=True)
     if metrics_only:
         exposition = Exposition(lambda: live_runs(store), interval_s=interval_s)
         feed = Feed(reader.read, interval_s=interval_s, on_reading=exposition.renew)
         made = metrics_app(feed, exposition, token, any_host=not local)
     else:
         shows_all = (local and project is None) if all_projects is None else all_projects
-        projects = Projects(store, this_host() if shows_all else None)
-        shown = names.Names() if with_names else names.names_of(this_host())
+        projects = Projects(store, this if shows_all else None)
+        shown = names.Names() if with_names else names.names_of(this)
         exposition = Exposition(lambda: live_runs(store), interval_s=interval_s, hostname=None if with_names else "")
         feed = Feed(
             lambda: shown.scrub(reader.read(), keep=FIXED),
             interval_s=interval_s,
             on_reading=exposition.renew,
-            tend=Housekeeping(projects, this_host()),
+            tend=Housekeeping(projects, this),
         )
         made = dashboard_app(Api(projects, feed, shown), feed, exposition, token)
     sock = server.listen(verb, host, port)
@@ -164,7 +159,3 @@ def _print_config(kind: str) -> int:
 def _check_interval(interval_s: float, least_s: float, most_s: float, run: str) -> None:
     if not least_s <= interval_s <= most_s:
         raise UsageError(f"An interval of {interval_s:g} s is out of range: {least_s:g} to {most_s:g}", run=run)
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

@@ -1,51 +1,89 @@
-"""The classes that the commands are made of: help in groups, completion of a word, the options of a job."""
+"""The classes that commands are made of: help in groups, options of a job, types of words; and their dispatch."""
 
 from __future__ import annotations
 
 import functools
+import gc
+import importlib
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from seatrial.cli.typed import RunReference
+from seatrial.cli.completion import find_command, fitting
+from seatrial.cli.verbs import VERBS
 from seatrial.errors import UsageError
 from seatrial.job.flags import FLAGS, GROUPS, Flag, in_tables
 from seatrial.system.host import Host
 
-#: Recipes that ``run`` takes; the table with their packages imports the planner. A test compares.
-RECIPES = ("bench", "cifar10", "digits", "matmul", "mnist", "mnist-deep", "predict", "spam")
-
-#: Of ``runs ls --status``; a test compares those of this file with the table's.
-STATUSES = ("starting", "waiting", "running", "done", "stopped", "failed", "unmet", "unknown")
-
-#: Metavar → its values. A value that begins with ":" leaves files or folders to the shell.
-VALUES: dict[str, tuple[str, ...]] = {
-    "BACKEND": ("auto", "docker", "podman", "local", "k8s"),
-    "ENGINE": ("auto", "docker", "podman", "local", "k8s"),
-    "LEVEL": ("auto", "none", "files", "unused", "arch"),
-    "KIND": ("job", "jobset", "pytorchjob", "trainjob"),
-    "FORMAT": ("onnx", "pt2", "safetensors"),
-    "MACHINE": ("h100", "h200", "a100", "l4", "t4"),
-    "STATUS": STATUSES,
-    "COLUMN": ("gpu", "cpu", "memory", "name"),
-    "SHELL": ("bash", "zsh", "fish"),
-    "DIR": (":folders",),
-    "FOLDER": (":folders",),
-    **dict.fromkeys(
-        ("FILE", "[FILE]", "DOCKERFILE", "PATH", "SRC:DST", "SRC:DST[:ro]", "[SCRIPT|NAME]", "TEXT…"), (":files",)
-    ),
-}
-
 _HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
-_DRIVER = Path("/proc/driver/nvidia")
+#: The plug-ins that pydantic leaves out. Source: pydantic.dev/docs, "Pydantic plugins".
+_PYDANTIC_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 
-#: Runs that are searched for names, and runs whose IDs are offered: as many as fit on a screen.
-_NAMED, _LISTED = 200, 20
+#: IDs, their parts, and names as seatrial.toml's ``name`` takes them (job/config.py).
+_REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Turn the garbage collector and pydantic's plug-ins off while modules load.
+
+    Imports make objects that stay, so a collector would search them in vain. pydantic would search every installed
+    package for plug-ins and load those of other programs.
+    """
+    ours = _PYDANTIC_PLUGINS not in os.environ
+    if ours:
+        os.environ[_PYDANTIC_PLUGINS] = "__all__"
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()  # skipped at the exit, too
+        gc.enable()
+        if ours:
+            del os.environ[_PYDANTIC_PLUGINS]  # the target's own pydantic is its own affair
+
+
+def dispatch(argv: Sequence[str]) -> int:
+    """Run a verb. Words after the first ``--`` belong to the target, untouched."""
+    _check_words(argv)
+    cut = argv.index("--") if "--" in argv else len(argv)
+    ours, theirs = list(argv[:cut]), list(argv[cut + 1 :])
+    if argv[0] in ("run", "plan") and not any(word.startswith("--image") for word in ours):
+        check_launcher(ours[1:], theirs)
+    if ours == ["runs"]:
+        ours = ["runs", "--help"]
+    return int(Root().main(ours, prog_name="seatrial", standalone_mode=False, obj=theirs) or 0)
+
+
+class Root(click.Group):
+    """``seatrial`` itself, which imports the typed verb and no other. ``cli.main`` answers help and unknown verbs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb. Raises SystemExit from BrokenPipeError, which click itself would turn into a bare exit."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise SystemExit(1) from error
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module, _, function = VERBS[cmd_name][0].partition(":")
+        with importing():
+            command: Any = getattr(importlib.import_module(f"seatrial.cli.{module}"), function)
+        assert isinstance(command, click.Command)
+        command.short_help = VERBS[cmd_name][2]
+        return command
 
 
 class Option(click.Option):
@@ -56,7 +94,7 @@ class Option(click.Option):
         self.group = group
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        return _fitting(self, ctx, incomplete)
+        return fitting(self, ctx, incomplete)
 
 
 class Argument(click.Argument):
@@ -65,11 +103,11 @@ class Argument(click.Argument):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         if self.metavar == "TARGET" and ctx.params.get(self.name or ""):
             return [CompletionItem("--", help="the target's own arguments follow")]
-        return _fitting(self, ctx, incomplete)
+        return fitting(self, ctx, incomplete)
 
 
 class Command(click.Command):
-    """A command whose help has the options in groups and examples that are copied as they stand."""
+    """A command whose help has the options in groups and examples that can be copied."""
 
     def __init__(self, *args: Any, examples: Sequence[str] = (), **settings: Any) -> None:
         super().__init__(*args, **{"context_settings": _HELP_OPTIONS, **settings})
@@ -100,7 +138,7 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """A command with commands below it; an unknown one is answered with the nearest."""
+    """A command with commands below it; an unknown one is answered with the closest name."""
 
     command_class = Command
 
@@ -113,23 +151,63 @@ class Group(click.Group):
             from seatrial.system.text import nearest  # an error alone needs it
 
             known = [name for name, command in self.commands.items() if not command.hidden]
-            near = nearest(word, known)
-            hint = f"did you mean {near}?" if near else f"it has {', '.join(known)}"
-            run = f"{ctx.command_path} {near}" if near else f"{ctx.command_path} --help"
+            close = nearest(word, known)
+            hint = f"did you mean {close}?" if close else f"it has {', '.join(known)}"
+            run = f"{ctx.command_path} {close or '--help'}"
             raise UsageError(f'{ctx.command_path} has no command "{word}"; {hint}', run=run)
         return super().resolve_command(ctx, args)
+
+
+class RunReference(click.ParamType[str, Any]):
+    """A run as people name it: an ID, a part of one, a name, or last. "" would fit every run."""
+
+    name = "run"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not _REFERENCE.fullmatch(value):
+            raise UsageError(
+                f"{quoted(value)} is not a run: expected an ID, part of an ID, a name, or last", run="seatrial runs ls"
+            )
+        return str(value)
+
+
+class RunAndPath(RunReference):
+    """``RUN[:PATH]``, of which RUN is checked."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        super().convert(value.partition(":")[0], param, ctx)
+        return str(value)
+
+
+class GroupName(click.ParamType[str, Any]):
+    """A new name for a group, by which it can be found again."""
+
+    name = "name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value == "last" or not _REFERENCE.fullmatch(value):
+            raise UsageError(
+                f"{quoted(value)} cannot be a name: letters, digits, . _ - (at most 63), and not last",
+                run="seatrial up --name NAME",
+            )
+        return str(value)
 
 
 command = functools.partial(click.command, cls=Command)
 option = functools.partial(click.option, cls=Option)
 argument = functools.partial(click.argument, cls=Argument)
 
+
+def project_option(help: str, **settings: Any) -> Callable[..., Any]:
+    """Make the option ``--project``."""
+    return option("--project", "-C", metavar="DIR", type=click.Path(path_type=Path), help=help, **settings)
+
+
 WORDS = argument("words", nargs=-1, metavar="TARGET", help="Script or recipe name; omit with -m or --image.")
 #: No -v here: some commands take mounts with it, as docker does.
 VERBOSE = option("--verbose", is_flag=True, help="The build's log, and the whole receipt, not its verdict alone.")
 RECEIPT_AS_JSON = option("as_json", "--json", is_flag=True, help="Print the receipt as JSON; output goes to stderr.")
 AS_JSON = option("as_json", "--json", is_flag=True, help="Print JSON.")
-PROJECT = option("--project", "-C", metavar="DIR", type=click.Path(path_type=Path), help="The project folder.")
 RUN = argument("reference", metavar="RUN", type=RunReference(), help="Run ID, part of it, name, or last.")
 RUN_OR_LAST = argument(
     "reference", metavar="RUN", type=RunReference(), default="last", help="Run ID, part of it, name, or last."
@@ -178,16 +256,7 @@ def _option(flag: Flag) -> Option:
 
 def command_of(words: Sequence[str]) -> click.Command | None:
     """Return the command that these first words name, e.g. ``runs ls``; None if there is none."""
-    from seatrial.cli.root import Root
-
-    found: click.Command = Root()
-    context = click.Context(found, info_name="seatrial")
-    for word in words:
-        below = found.get_command(context, word) if isinstance(found, click.Group) else None
-        if below is None:
-            break
-        found = below
-    return None if isinstance(found, Root) else found
+    return find_command(Root(), words)
 
 
 def options_of(*words: str) -> dict[str, bool]:
@@ -195,101 +264,6 @@ def options_of(*words: str) -> dict[str, bool]:
     found = command_of(words)
     options = [each for each in found.params if isinstance(each, click.Option)] if found else []
     return {name: not each.is_flag for each in options for name in each.opts}
-
-
-def complete(words: Sequence[str], word: str) -> list[tuple[str, str]]:
-    """Return what completes a word, each with its line of help.
-
-    Args:
-        words: those before it, without the program's name.
-        word: what is typed so far, "" at its beginning.
-    """
-    from click.shell_completion import ShellComplete
-
-    from seatrial.cli.root import Root
-
-    if "--" in words:
-        return [(":files", "")]
-    if words and command_of(words) is None:
-        return []
-    joined = re.fullmatch(r"(--[\w-]+)=(.*)", word)
-    if joined and command_of(words):
-        found = complete([*words, joined[1]], joined[2])
-        return [(value if value.startswith(":") else f"{joined[1]}={value}", line) for value, line in found]
-    items = ShellComplete(Root(), {}, "seatrial", "").get_completions([each for each in words if each], word)
-    left_to_the_shell = {"file": ":files", "dir": ":folders"}
-    return [(left_to_the_shell.get(item.type, item.value), item.help or "") for item in items]
-
-
-def answer_key_press(argv: Sequence[str]) -> int:
-    """Print for ``seatrial --completion words WORD… CURRENT`` a value, a tab and its help per line; never fail."""
-    try:
-        *words, word = argv
-        for value, line in complete(words, word):
-            print(f"{value}\t{' '.join(line.split())[:60]}")
-    except Exception:  # noqa: BLE001  nothing fits then
-        return 1
-    return 0
-
-
-def _fitting(parameter: click.Parameter, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    if isinstance(parameter.type, click.Choice):
-        return parameter.type.shell_complete(ctx, parameter, incomplete)
-    found = [each for each in _candidates(parameter.metavar or "") if each[0].startswith((incomplete, ":"))]
-    return [CompletionItem(value, help=line) for value, line in found]
-
-
-def _candidates(metavar: str) -> Iterator[tuple[str, str]]:
-    if metavar == "REQUEST":
-        yield from gpu_words()
-    if metavar.startswith(("RUN", "GROUP", "A B", "MODEL")):
-        yield from run_words()
-    if metavar in ("TARGET", "RUN|RECIPE|FILE", "MODEL"):
-        yield from ((name, "recipe") for name in RECIPES)
-        yield (":files", "")
-    yield from ((value, "") for value in VALUES.get(metavar, ()))
-
-
-def gpu_words() -> Iterator[tuple[str, str]]:
-    """Yield requests for GPUs, with this machine's as the driver's files list them; NVML would take 150 ms."""
-    yield from (("auto", "one GPU, or the CPU"), ("none", "the CPU"), ("all", "every GPU"))
-    gpus = [_information(path) for path in sorted(_DRIVER.glob("gpus/*/information"))]
-    count = len(gpus) or len(list(Path("/dev").glob("nvidia[0-9]*")))
-    yield from ((str(number), f"{number} of {count} GPUs") for number in range(1, count + 1))
-    yield from ((f"device={number}", gpus[number][0] if number < len(gpus) else "") for number in range(count))
-    yield from ((uuid, model) for model, uuid in gpus if uuid)
-
-
-def _information(path: Path) -> tuple[str, str]:
-    """Return (model, UUID) of a GPU."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return "", ""
-    keys = dict(re.findall(r"^(Model|GPU UUID):\s*(\S.*)$", text, re.MULTILINE))
-    return keys.get("Model", "").strip(), keys.get("GPU UUID", "").strip()
-
-
-def run_words() -> Iterator[tuple[str, str]]:
-    """Yield ``last``, the names and the newest IDs of this project's runs."""
-    from seatrial.compose.output import newest_members
-    from seatrial.runs.run import run_name
-    from seatrial.runs.store import store_of
-
-    store = store_of(None)
-    runs = store.newest(_NAMED)
-    if runs:
-        yield ("last", runs[0].id)
-    names: dict[str, str] = {}
-    for run in runs:
-        if (name := run_name(run)) is not None:
-            names.setdefault(name, run.id)
-    for name, (_, member) in newest_members(store).items():
-        if member.run is not None:
-            names.setdefault(name, member.run)
-    yield from names.items()
-    named = {id: name for name, id in names.items()}
-    yield from ((run.id, named.get(run.id, "")) for run in runs[:_LISTED])
 
 
 def check_launcher(words: Sequence[str], arguments: Sequence[str] = ()) -> None:
@@ -317,3 +291,40 @@ def _is_first(words: Sequence[str], at: int) -> bool:
             return False
         value_follows = not value_follows and "=" not in word and word not in flags
     return not value_follows
+
+
+def _check_words(argv: Sequence[str]) -> None:
+    """Raise UsageError for the first word that is not UTF-8: it goes into plan.json and to a container."""
+    for word in argv:
+        if word.isascii() or not _has_undecoded(word):
+            continue
+        try:
+            text = os.fsencode(word).decode("utf-8")
+        except UnicodeDecodeError:
+            run = f"seatrial {argv[0]} --help   # rename the file"
+            raise UsageError(f"An argument is not UTF-8 text: {quoted(word)}", run=run) from None
+        run = f"PYTHONUTF8=1 seatrial {argv[0]} …"
+        raise UsageError(f"This locale cannot encode {quoted(text)}", cause="it is not UTF-8", run=run)
+
+
+def check_folder(project: Path) -> Path:
+    """Return a project's folder as given. Raises UsageError if its path is not UTF-8 text."""
+    if _has_undecoded(str(project)):
+        raise UsageError(
+            f"The project's path is not UTF-8 text: {quoted(str(project))}",
+            cause="it goes into plan.json and to a container",
+            run="rename the folder",
+        )
+    return project
+
+
+def quoted(text: str) -> str:
+    """Return text in quotes on one line, at most 80 letters; bytes that are not UTF-8 become ``\\\\xff``."""
+    plain = os.fsencode(text).decode("utf-8", "backslashreplace") if _has_undecoded(text) else text
+    line = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in plain)
+    return f'"{line if len(line) <= 80 else line[:79] + "…"}"'
+
+
+def _has_undecoded(text: str) -> bool:
+    """Return True for bytes that Python could not decode, which it keeps as halves of characters (PEP 383)."""
+    return any("\ud800" <= letter <= "\udfff" for letter in text)

@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from seatrial.cli.options import AS_JSON, WORDS, argument, command, option, takes_job, target_arguments, this_host
-from seatrial.cli.root import importing
+from seatrial.cli.options import (
+    AS_JSON,
+    WORDS,
+    argument,
+    command,
+    importing,
+    option,
+    project_option,
+    takes_job,
+    this_host,
+)
 from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, UsageError
 from seatrial.system.host import Host
 
@@ -37,12 +46,12 @@ def plan(
 ) -> int:
     """Show what run would do and why; changes nothing."""
     with importing():
-        from seatrial.cli.typed_job import read_job
+        from seatrial.cli.job import read_job
         from seatrial.planning import launcher, secrets
         from seatrial.runs import launch
 
     host = this_host()
-    job = launcher.join(read_job(list(words), target_arguments(), flags), None, host)
+    job = launcher.join(read_job(words, flags), None, host)
     secrets.check_secrets(job, host)
     made = launch.plan_only(job, host)
     if form is not None:
@@ -104,8 +113,8 @@ def build(
     """Build the image that run would use, verify it, and report its contents."""
     with importing():
         from seatrial.cli.build_report import print_built, print_findings
+        from seatrial.cli.job import read_allowed_job
         from seatrial.cli.screen import Screen
-        from seatrial.cli.typed_job import read_allowed_job
         from seatrial.images.lint.check import check_dockerfile
         from seatrial.runs.build_command import build_image
 
@@ -114,7 +123,7 @@ def build(
         findings = check_dockerfile(check)
         print_findings(check, findings, as_json=as_json)
         return EXIT_TARGET_FAILED if any(each.severity == "error" for each in findings) else EXIT_DONE
-    job = read_allowed_job(list(words), target_arguments(), flags, screen, building=True)
+    job = read_allowed_job(words, flags, screen, building=True)
     with screen.building() as progress:
         built = build_image(job, this_host(), progress, explain=explain, lock=lock)
     print_built(built, as_json=as_json)
@@ -130,7 +139,7 @@ def build(
     )
 )
 @argument("script", required=False, metavar="[SCRIPT|NAME]")
-@option("--project", "-C", metavar="DIR", type=click.Path(path_type=Path), help="The project folder; default: here.")
+@project_option("The project folder; default: here.")
 @option("--show", is_flag=True, help="Print the file; write nothing.")
 @option("--devcontainer", is_flag=True, help="Write .devcontainer: the project's image for VS Code, Codespaces.")
 @option("--target", metavar="MACHINE", help="With --devcontainer: build for h100; default: this machine.")
@@ -178,8 +187,8 @@ def _new_project(folder: Path, screen: Any) -> int:
 
 
 def _devcontainer(folder: Path, script: str | None, machine: str | None, *, show: bool) -> int:
+    from seatrial.cli.job import read_job
     from seatrial.cli.screen import Screen
-    from seatrial.cli.typed_job import read_job
     from seatrial.job.loading import project_table
     from seatrial.planning.new_project import find_script
     from seatrial.planning.portable import FOLDER, devcontainer, write_devcontainer
@@ -190,7 +199,7 @@ def _devcontainer(folder: Path, script: str | None, machine: str | None, *, show
         flags["image"] = {"target": machine}
     named = {"target", "module"} & project_table(folder).keys()
     words = [script] if script else [] if named else [find_script(folder)]
-    plan = plan_only(read_job(words, [], flags), this_host())
+    plan = plan_only(read_job(words, flags, arguments=[]), this_host())
     if show:
         print(json.dumps(devcontainer(plan), indent=2))
         return EXIT_DONE

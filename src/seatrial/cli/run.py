@@ -1,9 +1,11 @@
-"""``seatrial run`` and ``seatrial shell``. Help and a misspelt option need none of what they import while running."""
+"""``seatrial run`` and ``seatrial shell``; and one run in the foreground, from its Job to its receipt."""
 
 from __future__ import annotations
 
+import importlib
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,15 +13,23 @@ from seatrial.cli.options import (
     RECEIPT_AS_JSON,
     VERBOSE,
     WORDS,
+    RunReference,
     command,
+    importing,
     option,
     takes_job,
-    target_arguments,
     this_host,
 )
-from seatrial.cli.root import importing
-from seatrial.cli.typed import RunReference
-from seatrial.errors import EXIT_DONE, UsageError
+from seatrial.errors import EXIT_DONE, EXIT_GPU_CONTRACT, SeatrialError, UsageError
+from seatrial.system.memo import remembering
+
+if TYPE_CHECKING:
+    from seatrial.backends.base import State
+    from seatrial.cli.screen import Screen
+    from seatrial.job.model import Job
+    from seatrial.runs.launch import Prepared
+    from seatrial.system.caller import Caller
+    from seatrial.system.host import Host
 
 
 @command(
@@ -66,21 +76,19 @@ def run(
             run="seatrial run … --interactive",
         )
     with importing():
+        from seatrial.cli.job import read_allowed_job
         from seatrial.cli.screen import Screen
-        from seatrial.cli.session import carry_out
-        from seatrial.cli.typed_job import read_allowed_job
         from seatrial.job.script import script_facts
         from seatrial.planning import launcher
         from seatrial.system.caller import read_caller
 
-    screen = Screen(json=as_json, whole=verbose, quiet=quiet and not verbose)
-    job = read_allowed_job(list(words), target_arguments(), flags, screen, resume=resume)
-    job = launcher.join(job, rank_of, this_host())
+    host, screen = this_host(), Screen(json=as_json, whole=verbose, quiet=quiet and not verbose)
+    job = launcher.join(read_allowed_job(words, flags, screen, resume=resume), rank_of, host)
     if job.hosts and job.node_rank is None:
         print(launcher.instructions(job, sys.argv[1:], script_facts(job.source, job.project, any_python=True)))
         return EXIT_DONE
-    caller = read_caller(this_host(), asks=interactive, shows_output=not as_json)
-    return carry_out(job, this_host(), screen, detach=detach, caller=caller, notifies=True)
+    caller = read_caller(host, asks=interactive, shows_output=not as_json)
+    return run_to_receipt(job, host, screen, detach=detach, caller=caller, notifies=True)
 
 
 @command(examples=("seatrial shell train.py --gpus all",))
@@ -89,12 +97,103 @@ def run(
 def shell(words: tuple[str, ...], flags: dict[str, Any]) -> int:
     """Open an interactive shell in the container the target would get; its GPUs are checked first."""
     with importing():
+        from seatrial.cli.job import read_allowed_job
         from seatrial.cli.screen import Screen
-        from seatrial.cli.typed_job import read_allowed_job
         from seatrial.runs import launch
 
     host, screen = this_host(), Screen()
-    job = read_allowed_job(list(words), target_arguments(), flags, screen)
+    job = read_allowed_job(words, flags, screen)
     prepared = launch.prepare(job, host, building=screen.building, interactive=True)
     screen.announce(prepared.plan)
     return launch.shell(prepared, host, screen.building)
+
+
+@remembering()
+def run_to_receipt(
+    job: Job,
+    host: Host,
+    screen: Screen,
+    *,
+    detach: bool = False,
+    caller: Caller | None = None,
+    notifies: bool = False,
+    before_start: Callable[[Prepared], None] = lambda prepared: None,
+) -> int:
+    """Plan, build, start and follow; return the exit code of the command.
+
+    Args:
+        detach: return once it has started.
+        caller: provides the terminal and input that the target gets; None if nobody does.
+        notifies: its end is announced by the commands in ``[notify]``.
+        before_start: called with the run's folder there and nothing started.
+    """
+    with importing():
+        from seatrial.runs import launch
+        from seatrial.runs.following.watch import terminate_interrupts
+
+    with terminate_interrupts():
+        prepared = launch.prepare(
+            job, host, building=screen.building, caller=None if detach else caller, notifies=notifies
+        )
+        screen.announce(prepared.plan)
+        try:
+            before_start(prepared)
+            with screen.building() as progress:
+                launch.start(prepared, host, progress)
+        except (SeatrialError, KeyboardInterrupt) as error:
+            _receipt(prepared, host, screen, error_follows=isinstance(error, SeatrialError))
+            raise
+    return _detach(prepared, host, screen) if detach else _follow(prepared, host, screen)
+
+
+def _detach(prepared: Prepared, host: Host, screen: Screen) -> int:
+    """Leave the run to its recorder; a server, once it answers."""
+    from seatrial.runs.following.watch import ensure_recorder, follow
+    from seatrial.runs.run_actions import is_live
+    from seatrial.runs.serving_job import ready_words, wait_until_ready
+
+    serving = prepared.plan.job.serve
+    ensure_recorder(prepared.run)
+    if serving is not None:
+        seconds = wait_until_ready(serving, lambda: not is_live(prepared.run, host))
+        if seconds is None:  # it ended first
+            follow(prepared.run, screen.write, host, say=screen.say)
+            return _receipt(prepared, host, screen)
+        screen.say(ready_words(serving, seconds))
+    screen.detached(prepared.plan)
+    return EXIT_DONE
+
+
+def _follow(prepared: Prepared, host: Host, screen: Screen) -> int:
+    """Show the run to its end, then its receipt."""
+    from seatrial.runs.following.input import TYPING_INTERVAL_S, passing_on
+    from seatrial.runs.following.watch import LOG_INTERVAL_S, follow, interrupt_stops
+    from seatrial.runs.serving_job import saying_when_ready
+
+    run, plan = prepared.run, prepared.plan
+    looks_s = LOG_INTERVAL_S if plan.agent.input is None else TYPING_INTERVAL_S
+    with interrupt_stops(run, host, screen.say):  # at once: the target may be at work already
+        with importing():  # while the container starts: its end need not wait for it
+            importlib.import_module("seatrial.runs.ending")
+            from seatrial.receipt.render.pages import PACKAGE, compile_pages
+        compile_pages(PACKAGE)
+        ready, typing = saying_when_ready(plan.job.serve, screen.say), passing_on(run, plan)
+        with ready, typing, screen.showing_progress(run) as show:
+            ended = follow(run, screen.write, host, say=screen.say, between_looks=show, log_interval_s=looks_s)
+    exit_code = _receipt(prepared, host, screen, ended=ended)
+    if exit_code == EXIT_GPU_CONTRACT and plan.on_this_host:  # its GPUs are not of this host
+        from seatrial.doctor.examine import second_opinion
+
+        screen.say(second_opinion(host, in_container=plan.container is not None))
+    return exit_code
+
+
+def _receipt(
+    prepared: Prepared, host: Host, screen: Screen, *, ended: State | None = None, error_follows: bool = False
+) -> int:
+    from seatrial.runs.finish import finalise
+
+    receipt = finalise(prepared.run, host, ended=ended)
+    assert receipt is not None, "a run followed to its end must have ended"
+    screen.receipt(receipt, prepared.run, error_follows=error_follows)
+    return receipt.exit_code

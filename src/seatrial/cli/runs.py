@@ -16,19 +16,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from seatrial.cli import typed
 from seatrial.cli.options import (
     AS_JSON,
     RUN,
     RUN_OR_LAST,
     Group,
+    RunAndPath,
+    RunReference,
     argument,
     command,
+    importing,
     option,
+    project_option,
     target_arguments,
     this_host,
 )
-from seatrial.cli.root import importing
 from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, UsageError
 from seatrial.system.typed_path import as_typed, from_here
 
@@ -43,13 +45,7 @@ if TYPE_CHECKING:
 #: Between two looks of ``ls --watch``.
 WATCH_INTERVAL_S = 2.0
 
-_PROJECT = option(
-    "--project",
-    "-C",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="The project folder; default: the nearest with runs.",
-)
+_PROJECT = project_option("The project folder; default: the nearest with runs.")
 _VERBOSE = option("--verbose", "-v", is_flag=True, help="The whole receipt, not its verdict alone.")
 
 
@@ -106,8 +102,8 @@ def list_(limit: int, status: str | None, since: str | None, watch: bool, as_jso
 
     if watch and as_json:
         raise UsageError("--watch and --json exclude each other", run="seatrial runs ls --watch")
-    statuses = typed.statuses(status, runs_table.STATUSES)
-    since_s = None if since is None else typed.duration(since)
+    statuses = runs_table.parse_statuses(status)
+    since_s = None if since is None else runs_table.parse_since(since)
     store = _store(project)
 
     def found() -> list[Listed]:
@@ -234,7 +230,7 @@ def verify(reference: str, project: Path | None) -> int:
 
 
 @runs.command(examples=("seatrial runs compare baseline last --html compare.html",))
-@argument("references", nargs=-1, required=True, metavar="A B...", type=typed.RunReference())
+@argument("references", nargs=-1, required=True, metavar="A B...", type=RunReference())
 @AS_JSON
 @option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Also write a page with plots.")
 @_PROJECT
@@ -277,7 +273,7 @@ def execute(reference: str, project: Path | None) -> int:
 
 
 @runs.command(examples=("seatrial runs stop last", "seatrial runs stop --all"))
-@argument("reference", required=False, metavar="RUN", type=typed.RunReference())
+@argument("reference", required=False, metavar="RUN", type=RunReference())
 @option("--kill", is_flag=True, help="SIGKILL at once, with no time to save.")
 @option("everything", "--all", is_flag=True, help="Every group of this project that seatrial up started.")
 @AS_JSON
@@ -307,7 +303,7 @@ def stop(
 
 
 @runs.command("cp", examples=("seatrial runs cp last:digits.pth ./models",))
-@argument("reference", metavar="RUN[:PATH]", type=typed.RunAndPath())
+@argument("reference", metavar="RUN[:PATH]", type=RunAndPath())
 @argument("destination", metavar="FOLDER", type=click.Path(path_type=Path))
 @_PROJECT
 def copy(reference: str, destination: Path, project: Path | None) -> int:
@@ -342,7 +338,7 @@ def notify(record: Path) -> int:
 
 
 @runs.command("rm", examples=("seatrial runs rm last",))
-@argument("references", nargs=-1, required=True, metavar="RUN…", type=typed.RunReference())
+@argument("references", nargs=-1, required=True, metavar="RUN…", type=RunReference())
 @option("--force", "-f", is_flag=True, help="Kill the run first if it has not ended.")
 @_PROJECT
 def remove(references: tuple[str, ...], force: bool, project: Path | None) -> int:
@@ -362,7 +358,7 @@ def remove(references: tuple[str, ...], force: bool, project: Path | None) -> in
 @option("everything", "--all", is_flag=True, help="Also all images and build cache of seatrial that no container uses.")
 @option("--yes", "-y", is_flag=True, help="Do not ask.")
 @AS_JSON
-@option("--project", "-C", metavar="DIR", type=click.Path(path_type=Path), default=Path(), help="The project folder.")
+@project_option("The project folder.", default=Path())
 def prune(keep: int, dry_run: bool, everything: bool, yes: bool, as_json: bool, project: Path) -> int:
     """Delete ended runs of this project and its old images: logs, evidence, receipts, checkpoints. Models stay."""
     import dataclasses

@@ -1,30 +1,30 @@
-"""The lines of runs ls: every column where there is room, else the most important ones."""
+"""The lines of ``runs ls``: every column where there is room, else the most important ones; and its filters."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
+from seatrial.cli.options import quoted
 from seatrial.compose.listing import Listed
+from seatrial.errors import UsageError
 from seatrial.job.units import format_seconds
 from seatrial.runs.listing import started_at
 
-#: Columns of a terminal from which on every column is shown.
-WIDE = 100
+#: Columns of a terminal from which on every column is shown, and below which only the last part of an ID is, by which
+#: a run is found as well.
+WIDE, NARROWEST = 100, 60
 
 #: Values of ``--status``. ``unmet``: ended well, and criteria are not met.
 STATUSES = ("starting", "waiting", "running", "done", "stopped", "failed", "unmet", "unknown")
 
 _HEAD = ("RUN", "NAME", "TARGET", "ON", "GPUS", "AGE", "TIME", "STATUS")
 
-#: Of the head, on a narrow terminal; a run's name is in place of its ID, which it is found by as well.
+#: Of the head, on a narrow terminal; a run's name is in place of its ID, and finds it as well.
 _NARROW = ("RUN", "TARGET", "AGE", "STATUS")
-
-#: Below so many columns the status has room only beside the last part of an ID, by which a run is found as well.
-NARROWEST = 60
 _NARROWEST = ("RUN", "AGE", "STATUS")
 
-#: What stands before the reason of a run that did not start: the row is of the run, and the reason is looked for.
+#: Beginnings of messages that are cut: the row already names the run, and only the reason is new.
 _BEFORE_REASON = (
     (re.compile(r"^The run could not be started: "), "not started: "),
     (re.compile(r"^not started: Building \S+ failed(?: while [^:]+)?: "), "its image: "),
@@ -32,10 +32,10 @@ _BEFORE_REASON = (
 
 
 def table(listed: Sequence[Listed], width: int | None, now: float) -> list[str]:
-    """A line each, below a head. By hand: rich needs a second for a thousand.
+    """Return a line each, below a head. By hand: rich needs a second for a thousand.
 
     Args:
-        width: of the terminal, at whose edge lines end; None without one: nothing is left out.
+        width: of the terminal, where lines end; None without a terminal: nothing is left out.
     """
     several = len({each.line.engine for each in listed if each.line.engine}) > 1
     rows = [dict(zip(_HEAD, _row(each, now, engine=several), strict=True)) for each in listed]
@@ -51,11 +51,7 @@ def table(listed: Sequence[Listed], width: int | None, now: float) -> list[str]:
 
 
 def matches(listed: Listed, statuses: Sequence[str], since_s: float | None, now: float) -> bool:
-    """Whether it is one that was asked for.
-
-    Args:
-        since_s: started at most so long ago.
-    """
+    """Return True for a run with one of these statuses, started at most ``since_s`` seconds ago."""
     line = listed.line
     unmet = line.status == "done" and (line.headline or "").startswith("criteria not met")
     if statuses and line.status not in statuses and not (unmet and "unmet" in statuses):
@@ -65,33 +61,29 @@ def matches(listed: Listed, statuses: Sequence[str], since_s: float | None, now:
 
 
 def age(seconds: float) -> str:
-    """``12s``, ``5m``, ``3h``, ``2d``."""
+    """Return ``12s``, ``5m``, ``3h``, ``2d``."""
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= size:
             return f"{seconds / size:.0f}{unit}"
     return f"{max(0.0, seconds):.0f}s"
 
 
-def _reason(text: str) -> str:
-    """Why, without what every such row would begin with."""
-    for pattern, words in _BEFORE_REASON:
-        text = pattern.sub(words, text)
-    return text
-
-
 def _row(listed: Listed, now: float, *, engine: bool) -> tuple[str, ...]:
-    """A run, a group, or below it one of its members; with ``engine``, the engine that it is on."""
+    """Return the row of a run, a group, or below it a member; ``engine``: with the engine that it is on."""
     line = listed.line
-    told = {
+    reason = line.headline or line.outcome or ""
+    for pattern, words in _BEFORE_REASON:
+        reason = pattern.sub(words, reason)
+    statuses = {
         "done": line.headline or "done",
         "waiting": f"waiting: {line.outcome}" if line.outcome else "waiting",
         "stopped": line.outcome or "stopped",
-        "failed": f"failed: {_reason(line.headline or line.outcome or '')}",
+        "failed": f"failed: {reason}",
         "unknown": f"unknown: {line.outcome}",
         "unchanged": f"unchanged: {line.outcome}",
         "skipped": f"skipped: {line.outcome}",
     }
-    status = told.get(line.status, line.status)
+    status = statuses.get(line.status, line.status)
     status += f": {line.address}" if line.address else ""
     seconds = format_seconds(line.seconds) if line.seconds is not None else ""
     gpus = "?" if line.gpus is None else str(line.gpus)
@@ -100,3 +92,26 @@ def _row(listed: Listed, now: float, *, engine: bool) -> tuple[str, ...]:
     run_id, name = (f"  {line.id}", f"  {listed.member}") if listed.member else (line.id, line.name or "")
     backend = f"{line.backend} {line.engine}" if engine and line.engine else line.backend
     return run_id, name, line.target, backend, gpus, old, seconds, status
+
+
+def parse_statuses(text: str | None) -> tuple[str, ...]:
+    """Read ``failed`` or ``failed,unmet``. Raises UsageError for an unknown one."""
+    words = tuple(word.strip() for word in (text or "").split(",") if word.strip())
+    if (text is not None and not words) or (strange := [word for word in words if word not in STATUSES]):
+        wrong = quoted(strange[0] if words else text or "")
+        raise UsageError(
+            f"{wrong} is not a status: choose from {', '.join(STATUSES)}", run="seatrial runs ls --status failed"
+        )
+    return words
+
+
+def parse_since(text: str) -> float:
+    """Return the seconds of ``30m``, ``2h``, ``2d``, ``1w``. Raises UsageError."""
+    from seatrial.job.units import parse_seconds
+
+    if days := re.fullmatch(r"([0-9]{1,4})([dw])", text.strip()):
+        return float(days[1]) * {"d": 86400, "w": 604800}[days[2]]
+    try:
+        return parse_seconds(text)
+    except UsageError as error:
+        raise UsageError(f"--since: {error.message}", run="seatrial runs ls --since 2d") from None

@@ -7,15 +7,14 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from seatrial.cli.options import WORDS, command, option, takes_job, target_arguments, this_host
-from seatrial.cli.root import importing
-from seatrial.cli.typed import check_folder
+from seatrial.cli.options import WORDS, check_folder, command, importing, option, takes_job, this_host
 from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, SeatrialError, UsageError
 
 if TYPE_CHECKING:
@@ -32,9 +31,8 @@ def _local(search: Search) -> None:
 
 
 def _ray(search: Search) -> None:
-    from seatrial.search.ray_cluster import require_ray
-
-    require_ray()
+    if find_spec("ray") is None:
+        raise UsageError("--engine ray needs Ray, which is not installed", run="pip install 'seatrial[ray]'")
     from seatrial.search import ray_tuner
 
     ray_tuner.run_trials(search)
@@ -42,6 +40,12 @@ def _ray(search: Search) -> None:
 
 #: Behind --engine: trials as runs of this machine, or of a Ray cluster's nodes.
 RUNNERS: dict[str, Callable[[Search], None]] = {"local": _local, "ray": _ray}
+
+#: Options that --resume takes; all others are the study's own.
+_WITH_RESUME = (
+    "resume", "trials", "budget", "parallel", "engine", "notify", "address", "as_json", "verbose", "quiet",
+    "project", "trust",
+)  # fmt: skip
 
 
 @command()
@@ -71,15 +75,9 @@ RUNNERS: dict[str, Callable[[Search], None]] = {"local": _local, "ray": _ray}
 @option("--quiet", "-q", is_flag=True, help="Warnings, and the table at the end.")
 def sweep(
     words: tuple[str, ...],
-    settings: tuple[str, ...],
-    search: str | None,
-    metric: str | None,
-    metric_from: str | None,
     trials: int | None,
     budget: str | None,
-    prune: str | None,
     parallel: str | None,
-    seed: int | None,
     study: str | None,
     resume: str | None,
     engine: str,
@@ -88,6 +86,7 @@ def sweep(
     verbose: bool,
     quiet: bool,
     flags: dict[str, Any],
+    **asked: Any,
 ) -> int:
     """Run a job with several settings, and compare: a table here, and a page.
 
@@ -96,9 +95,8 @@ def sweep(
     seatrial sweep train.py --search tpe --set lr=log:1e-5..1e-1 --trials 40 --metric accuracy:max
     """
     with importing():
-        from seatrial.cli.screen import require_consent
+        from seatrial.cli.job import read_allowed_job, require_consent
         from seatrial.cli.trials import SearchScreen
-        from seatrial.cli.typed_job import read_allowed_job
         from seatrial.job.loading import read_notify, read_sweep
         from seatrial.search.request import Flags, make_request, parse_parallel
         from seatrial.search.search import open_search, resume_search
@@ -106,51 +104,42 @@ def sweep(
     if engine not in RUNNERS:
         raise UsageError(f"There is no engine {engine!r}: {', '.join(RUNNERS)}", run="seatrial sweep --help")
     if address is not None and engine != "ray":
-        raise UsageError(
-            "--address requires --engine ray",
-            run=f"seatrial sweep … --engine ray --address {address}",
-        )
-    screen = SearchScreen(json=as_json, whole=verbose, quiet=quiet and not verbose)
-    host = this_host()
+        run = f"seatrial sweep … --engine ray --address {address}"
+        raise UsageError("--address requires --engine ray", run=run)
+    host, screen = this_host(), SearchScreen(json=as_json, whole=verbose, quiet=quiet and not verbose)
     budget_s = None if budget is None else _seconds(budget)
     if resume is not None:
         _refuse_more(resume)
-        project = check_folder(flags.get("project") or Path.cwd())
+    project = check_folder(flags.get("project") or Path.cwd())
+    if resume is not None:
         wanted = parse_parallel("1" if parallel is None else parallel)
         found = resume_search(project, resume, host, screen.say, trials=trials, budget_s=budget_s, parallel=wanted)
-        told, asks = read_notify(project, flags.get("notify") or ())
+        notify, asks = read_notify(project, flags.get("notify") or ())
         asking = found.job.model_copy(update={"asks": (*found.job.asks, *asks)})
-        require_consent(asking, this_host(), screen, trust=bool(flags.get("trust")))
+        require_consent(asking, screen, trust=bool(flags.get("trust")))
     else:
-        typed = Flags(settings, search, metric, metric_from, prune, trials, budget_s, parallel, seed, study)
-        request = make_request(typed, read_sweep(check_folder(flags.get("project") or Path.cwd())))
-        job = read_allowed_job(list(words), target_arguments(), flags, screen)
-        told, job = job.notify, job.without_notify
+        typed = Flags(trials=trials, budget_s=budget_s, parallel=parallel, name=study, **asked)
+        request = make_request(typed, read_sweep(project))
+        job = read_allowed_job(words, flags, screen)
+        notify, job = job.notify, job.without_notify
         found = open_search(request, job, host, screen.say)
     if engine == "ray":
         found.address = address
         found.parallel = 0 if parallel in (None, "auto") else found.parallel
-    return _carry_out(found, engine, screen, told, as_json=as_json)
-
-
-#: What may stand beside --resume; all else is the study's own.
-_WITH_RESUME = (
-    "resume", "trials", "budget", "parallel", "engine", "notify", "address", "as_json", "verbose", "quiet",
-    "project", "trust",
-)  # fmt: skip
+    return _run_search(found, engine, screen, notify, as_json=as_json)
 
 
 def _refuse_more(study: str) -> None:
-    """Raise UsageError for a flag that a study which goes on would ignore."""
+    """Raise UsageError for an option that a resumed study would ignore."""
     context = click.get_current_context()
     for parameter in context.command.params:
-        source = context.get_parameter_source(parameter.name or "")
-        if parameter.name in _WITH_RESUME or source is None or source.name != "COMMANDLINE":
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if name in _WITH_RESUME or source is None or source.name != "COMMANDLINE":
             continue
-        words = context.params.get(parameter.name or "")
-        if parameter.name == "words" and not words:
+        if name == "words" and not context.params.get(name):
             continue
-        flag = "target" if parameter.name == "words" else max(parameter.opts, key=len)
+        flag = "target" if name == "words" else max(parameter.opts, key=len)
         raise UsageError(
             f"--resume cannot be combined with {flag}",
             cause="it goes on with the study as it began; only --trials, --budget, --parallel and --engine can change",
@@ -158,29 +147,27 @@ def _refuse_more(study: str) -> None:
         )
 
 
-def _carry_out(search: Search, engine: str, screen: SearchScreen, told: Notify, *, as_json: bool) -> int:
-    """Run it, then table, page and exit code; what ended it early is raised behind them. ``told``: of its end."""
+def _run_search(search: Search, engine: str, screen: SearchScreen, notify: Notify, *, as_json: bool) -> int:
+    """Run the search, then print table and page; return the exit code, or raise the error that ended it early."""
     from seatrial.cli.trials import print_table
     from seatrial.search import results
-    from seatrial.search.results import notify_end
     from seatrial.system.names import Names, names_of
     from seatrial.system.typed_path import as_typed
 
-    began_s, name = time.monotonic(), search.study.definition.name
-    screen.say(f"study {name}: {search.summary()}")
-    job = search.job
+    began_s, name, job = time.monotonic(), search.study.definition.name, search.job
     names = Names() if job.with_names else names_of(search.host, secrets=job.secrets)
+    screen.say(f"study {name}: {search.summary()}")
 
     def tick() -> None:
         screen.show(search)
         results.refresh(search, names)
 
-    def tell(code: int) -> None:
+    def announce_end(code: int) -> None:
         try:
             trials, seconds = search.study.trials(), time.monotonic() - began_s
-            notify_end(search, trials, told, names, search.host, exit_code=code, seconds=seconds)
-        except SeatrialError as error:  # the sweep itself has come to what it has come to
-            screen.say(f"warning: nobody was told of the end: {error.message}")
+            results.notify_end(search, trials, notify, names, search.host, exit_code=code, seconds=seconds)
+        except SeatrialError as error:  # the result of the sweep itself stands
+            screen.say(f"warning: the end was not announced: {error.message}")
 
     search.tick, search.building = tick, screen.building
     had_all = search.most is not None and sum(one.ending is not None for one in search.study.trials()) >= search.most
@@ -193,7 +180,7 @@ def _carry_out(search: Search, engine: str, screen: SearchScreen, told: Notify, 
             search.leave(error)
             screen.say(f"go on: seatrial sweep --resume {name}")
             results.write(search, names)
-        tell(error.exit_code)
+        announce_end(error.exit_code)
         raise
     screen.close()
     trials = search.finish()
@@ -201,23 +188,17 @@ def _carry_out(search: Search, engine: str, screen: SearchScreen, told: Notify, 
         print(json.dumps([trial.as_dict() for trial in trials], indent=1))
     else:
         print_table(trials, search.objective)
-    _summary(search, trials, screen)
+    code = _summarise(search, trials, screen)
     screen.say(f"page: {as_typed(results.write(search, names))}")
-    code = _exit_code(search, trials)
-    tell(code)
+    announce_end(code)
     if search.problem is not None:
         raise search.problem
-    if search.interrupted:
-        screen.say(f"go on: seatrial sweep --resume {name}")
-        return code
-    if had_all and search.expected == search.most:
-        screen.say(f"it had all of its trials; for more: seatrial sweep --resume {name} --trials {2 * len(trials)}")
-    if search.study.get("ended") is None and search.time_is_over():
-        screen.say(f"the time was over; go on: seatrial sweep --resume {name} --budget 30m")
+    _say_how_to_resume(search, screen, had_all=had_all, trials=len(trials))
     return code
 
 
-def _summary(search: Search, trials: list[Trial], screen: SearchScreen) -> None:
+def _summarise(search: Search, trials: list[Trial], screen: SearchScreen) -> int:
+    """Print the best trial and remarks; return the exit code: with an objective there must be a best trial."""
     from seatrial.search.results import best_of
 
     best = best_of(trials, search.objective)
@@ -225,23 +206,25 @@ def _summary(search: Search, trials: list[Trial], screen: SearchScreen) -> None:
         screen.say(f"best: {search.objective.metric} {best.value:.6g} with {best.label} (run {best.run_id})")
     for line in search.remarks(trials):
         screen.say(line)
-
-
-def _exit_code(search: Search, trials: list[Trial]) -> int:
-    """Without an objective each trial counts; with one, that there is a best."""
-    from seatrial.search.results import best_of
-
     if search.problem is not None:
         return search.problem.exit_code
     if search.interrupted:
         return EXIT_INTERRUPTED
-    if search.objective is None:
-        return EXIT_TARGET_FAILED if any(one.state == "failed" or _code(one) for one in trials) else EXIT_DONE
-    return EXIT_DONE if best_of(trials, search.objective) is not None else EXIT_TARGET_FAILED
+    if search.objective is not None:
+        return EXIT_DONE if best is not None else EXIT_TARGET_FAILED
+    failed = any(one.state == "failed" or (one.ending is not None and one.ending.exit_code) for one in trials)
+    return EXIT_TARGET_FAILED if failed else EXIT_DONE
 
 
-def _code(trial: Trial) -> int:
-    return (trial.ending.exit_code if trial.ending else None) or 0
+def _say_how_to_resume(search: Search, screen: SearchScreen, *, had_all: bool, trials: int) -> None:
+    command = f"seatrial sweep --resume {search.study.definition.name}"
+    if search.interrupted:
+        screen.say(f"go on: {command}")
+        return
+    if had_all and search.expected == search.most:
+        screen.say(f"it had all of its trials; for more: {command} --trials {2 * trials}")
+    if search.study.get("ended") is None and search.time_is_over():
+        screen.say(f"the time was over; go on: {command} --budget 30m")
 
 
 def _seconds(text: str) -> float:
@@ -255,8 +238,7 @@ def _seconds(text: str) -> float:
 
 @contextmanager
 def _interrupt_ends(search: Search, screen: SearchScreen) -> Iterator[None]:
-    """Ctrl-C or SIGTERM once stops the trials cleanly, and twice kills them."""
-
+    """Let Ctrl-C or SIGTERM stop the trials cleanly the first time, and kill them the second."""
     from seatrial.runs.following.watch import handled
 
     def on_interrupt(_signal: int, _frame: FrameType | None) -> None:
@@ -266,8 +248,8 @@ def _interrupt_ends(search: Search, screen: SearchScreen) -> Iterator[None]:
         search.interrupted = True
         search.over.set()
         grace = f"{search.job.grace_s:g} s"
-        what = "the build ends" if screen.builds else f"running trials got SIGTERM and have {grace}"
-        screen.say(f"Stopping: {what}. Press Ctrl-C again to kill them.")
+        effect = "the build ends" if screen.builds else f"running trials got SIGTERM and have {grace}"
+        screen.say(f"Stopping: {effect}. Press Ctrl-C again to kill them.")
 
     with handled((signal.SIGINT, signal.SIGTERM), on_interrupt):
         yield

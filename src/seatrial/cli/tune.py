@@ -11,17 +11,14 @@ from seatrial.cli.options import (
     VERBOSE,
     WORDS,
     command,
+    importing,
     option,
     takes_job,
-    target_arguments,
     this_host,
 )
-from seatrial.cli.root import importing
 from seatrial.errors import EXIT_DONE, UsageError
 
 if TYPE_CHECKING:
-    from seatrial.cli.screen import Screen
-    from seatrial.receipt.sections.tune import TuneRecord
     from seatrial.runs.launch import Prepared
 
 
@@ -30,7 +27,7 @@ if TYPE_CHECKING:
 @WORDS
 @option("--steps", metavar="N", type=click.IntRange(min=10), default=60, help="Steps measured in a trial.")
 @option("--seconds", metavar="N", type=click.FloatRange(min=1), default=20.0, help="Of a trial's steps, at most.")
-@option("--budget", metavar="N", type=float, default=180.0, help="Seconds for all trials.")
+@option("budget_s", "--budget", metavar="N", type=float, default=180.0, help="Seconds for all trials.")
 @option("--only", metavar="NAMES", help="Try these only, such as workers,bf16; a wrong name lists all.")
 @option("--fit", is_flag=True, help="Look for the largest and the fastest batch, in place of changes.")
 @option("--save", is_flag=True, help="Write the kept changes into seatrial.toml; later runs apply them.")
@@ -38,15 +35,13 @@ if TYPE_CHECKING:
 @VERBOSE
 def tune(
     words: tuple[str, ...],
-    steps: int,
-    seconds: float,
-    budget: float,
     only: str | None,
     fit: bool,
     save: bool,
     as_json: bool,
     verbose: bool,
     flags: dict[str, Any],
+    **limits: Any,
 ) -> int:
     """Try changes on an unmodified script and keep what is faster and trains the same: tune train.py -- --epochs 5
 
@@ -54,27 +49,28 @@ def tune(
     measured in a short trial from outside. No file of the project is changed without --save.
     """
     with importing():
+        from seatrial.cli.job import read_allowed_job
+        from seatrial.cli.run import run_to_receipt
         from seatrial.cli.screen import Screen
-        from seatrial.cli.session import carry_out
-        from seatrial.cli.typed_job import read_allowed_job
         from seatrial.job.tables import Tuning
         from seatrial.receipt.store import load
-        from seatrial.runs.tuning import tuning_job
+        from seatrial.runs.tuning import save_changes, tuning_job
 
-    asked = Tuning(steps=steps, seconds=seconds, budget_s=budget, only=_names(only), fit=fit)
+    tuning = Tuning(only=_names(only), fit=fit, **limits)
     screen = Screen(json=as_json, whole=verbose)
-    job = tuning_job(read_allowed_job(list(words), target_arguments(), flags, screen), asked)
+    job = tuning_job(read_allowed_job(words, flags, screen), tuning)
     begun: list[Prepared] = []
-    code = carry_out(job, this_host(), screen, notifies=True, before_start=begun.append)
-    if code != EXIT_DONE:
-        return code
-    found = load(begun[0].run.folder).tune
+    code = run_to_receipt(job, this_host(), screen, notifies=True, before_start=begun.append)
+    found = load(begun[0].run.folder).tune if code == EXIT_DONE else None
     if found is None or fit:
         return code
+    script = begun[0].plan.job.target.value
     if not found.kept:
         screen.say("nothing is kept, so the script stays as it is")
     elif save:
-        _save(found, begun[0], screen)
+        comment = f"measured by seatrial tune, run {begun[0].run.id}; --no-tune: without"
+        path = save_changes(job.project, {"script": script, **found.kept}, comment)
+        screen.say(f"[tune] of {path.name} has it: later runs of {script} apply it, and --no-tune leaves it out")
     else:
         screen.say("keep it: the same command with --save applies it to later runs")
     return code
@@ -89,11 +85,3 @@ def _names(only: str | None) -> tuple[str, ...]:
         if name not in GROUPS:
             raise UsageError(f"--only {name}: known are {', '.join(GROUPS)}", run="seatrial tune … --only workers,bf16")
     return names
-
-
-def _save(found: TuneRecord, prepared: Prepared, screen: Screen) -> None:
-    from seatrial.runs.tuning import save_changes
-
-    job, comment = prepared.plan.job, f"measured by seatrial tune, run {prepared.run.id}; --no-tune: without"
-    path = save_changes(job.project, {"script": job.target.value, **found.kept}, comment)
-    screen.say(f"[tune] of {path.name} has it: later runs of {job.target.value} apply it, and --no-tune leaves it out")

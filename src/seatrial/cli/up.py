@@ -3,44 +3,44 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-import click
-
-from seatrial.cli.options import AS_JSON, argument, command, option, this_host
-from seatrial.cli.root import importing
-from seatrial.cli.typed import GroupName, check_folder
+from seatrial.cli.options import (
+    AS_JSON,
+    GroupName,
+    argument,
+    check_folder,
+    command,
+    importing,
+    option,
+    project_option,
+    this_host,
+)
 
 
 @command()
 @argument("names", nargs=-1, metavar="NAME…", help="Services of the Compose file; default: all.")
 @option("files", "--file", "-f", metavar="FILE", multiple=True, help="A Compose file; can be repeated.")
 @option("profiles", "--profile", metavar="NAME", multiple=True, help="A profile of the Compose file; can be repeated.")
-@option("--plan", is_flag=True, help="Show what would be done; change nothing.")
+@option("plan_only", "--plan", is_flag=True, help="Show what would be done; change nothing.")
 @option("--detach", "-d", is_flag=True, help="Run in the background.")
 @option("--gpus", metavar="REQUEST", help="For all, in place of the file's own requests: none.")
 @option("backend", "--on", metavar="BACKEND", help="auto, docker or podman.")
 @option("--notify", metavar="COMMAND", multiple=True, help="A command to run here when all has ended.")
-@option("group", "--name", metavar="TEXT", type=GroupName(), help="A name for the group.")
+@option("name", "--name", metavar="TEXT", type=GroupName(), help="A name for the group.")
 @AS_JSON
 @option("--verbose", "-v", is_flag=True, help="Every line of a build.")
 @option("--quiet", "-q", is_flag=True, help="Outputs, warnings, failures, the receipt.")
 @option("--trust", is_flag=True, help="Allow what the project's file requests without asking.")
-@option("--project", "-C", metavar="DIR", type=click.Path(path_type=Path), help="The project folder; default: here.")
+@project_option("The project folder; default: here.")
 def up(
-    names: tuple[str, ...],
     files: tuple[str, ...],
-    profiles: tuple[str, ...],
-    plan: bool,
-    detach: bool,
-    gpus: str | None,
-    backend: str | None,
-    notify: tuple[str, ...],
-    group: str | None,
     as_json: bool,
     verbose: bool,
     quiet: bool,
     trust: bool,
     project: Path | None,
+    **request: Any,
 ) -> int:
     """Run a Compose file as it is; ends with one receipt for all.
 
@@ -55,19 +55,7 @@ def up(
         from seatrial.compose import commands
         from seatrial.compose.request import UpRequest
 
-    paths = tuple(Path(file) for file in files)
-    request = UpRequest(
-        project=check_folder(project or Path.cwd()).absolute(),
-        names=names,
-        files=paths,
-        profiles=profiles,
-        name=group,
-        plan_only=plan,
-        detach=detach,
-        gpus=gpus,
-        backend=backend,
-        as_json=as_json,
-        notify=notify,
-    )
+    folder = check_folder(project or Path.cwd()).absolute()
+    asked = UpRequest(project=folder, files=tuple(Path(file) for file in files), as_json=as_json, **request)
     person = front(trust=trust, as_json=as_json, whole=verbose, quiet=quiet and not verbose)
-    return commands.up(request, person, this_host())
+    return commands.up(asked, person, this_host())

@@ -35,7 +35,7 @@ _REFINED = ("copy", "other", "forward", "backward", "optimizer", "sync", "commun
 UNDIVIDED = "forward and Python"
 
 #: What waiting for other ranks hides in, where the host does not see it itself: first what waits for the GPU.
-_ENDLESS_S = 30 * 86400.0  # a pass of months is a sampler asked for "enough" samples, and no pass that anyone awaits
+_ENDLESS_S = 30 * 86400.0  # a pass of months is a sampler of "enough" samples, and no pass that anyone awaits
 _HIDES_COMMUNICATION = ("sync", "backward", "copy", "optimizer", "forward", "other")
 
 #: Fewer steps than this predict nothing. Our choice, as the first window opens after three.

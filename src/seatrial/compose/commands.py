@@ -16,7 +16,7 @@ from seatrial.compose.plan import ComposeContext, checked_gpus, with_images
 from seatrial.compose.read import ComposeFile, find_files, read_compose, with_profiles
 from seatrial.compose.receipt import request_notify, show_receipt
 from seatrial.compose.request import Console, UpRequest
-from seatrial.compose.warnings import ComposeWarning, check_compose, is_taken, published
+from seatrial.compose.warnings import ComposeWarning, check_compose
 from seatrial.compose.watch import Watch, exit_code
 from seatrial.errors import EXIT_DONE, EngineUnavailableError, SeatrialError, UsageError
 from seatrial.images.recipes import RECIPES
@@ -184,16 +184,6 @@ def _refuse(context: ComposeContext, warnings: list[ComposeWarning]) -> None:
     for warning in warnings:
         if warning.severity == "error" and not (on_cpu and warning.id in _OF_GPUS):
             raise UsageError(f"{warning.place}: {warning.message}", run=warning.place.show)
-    ours = containers(context.backend, context.file.name)
-    for name, service in context.file.services.items():
-        live = name in ours and ours[name].status == "running"
-        for address, port, protocol in [] if live else published(service):
-            if protocol == "tcp" and is_taken(address, port):
-                place = context.file.place(name, "ports", str(port))
-                raise UsageError(
-                    f"{place}: {name} publishes port {port}, which another program has",
-                    run=f"sudo ss -ltnp sport = :{port}",
-                )
 
 
 def _living(store: GroupStore, file: ComposeFile) -> Group | None:

@@ -191,15 +191,15 @@ class ComposeFile:
         name: Compose's project, which its containers and volumes are named after.
         services: the requested ones and what they need; in the file's order.
         names: of the requested services; () for all.
-        unset: variables that it names, that are not set and have no default: Compose puts nothing in their place.
+        unset: variables without value and default, which Compose takes as empty.
     """
 
     compose: Compose
     lines: Lines
     name: str
     services: Mapping[str, Service]
-    unset: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    unset: tuple[str, ...] = ()
 
     @property
     def path(self) -> Path:
@@ -317,7 +317,7 @@ def read_compose(files: Sequence[Path], program: Compose, names: Sequence[str] =
     order = sorted(services, key=lambda name: (lines.has("services", name), lines.place("services", name).line))
     unset = tuple(dict.fromkeys(_BLANK.findall(ended.stderr)))
     return ComposeFile(
-        compose, lines, str(config["name"]), {name: services[name] for name in order}, unset, tuple(names)
+        compose, lines, str(config["name"]), {name: services[name] for name in order}, tuple(names), unset
     )
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import re
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -202,52 +200,6 @@ def _workers(file: ComposeFile, service: Service) -> str | None:
     return None
 
 
-def _unset_variables(file: ComposeFile) -> Iterator[ComposeWarning]:
-    for name in file.unset:
-        message = f"the variable {name} is not set: Compose leaves its place empty"
-        yield ComposeWarning(Place(file.path, 1), "variable-unset", "warning", message, f"export {name}=…")
-
-
-def _port_twice(file: ComposeFile) -> Iterator[ComposeWarning]:
-    first: dict[tuple[str, int, str], tuple[str, int]] = {}
-    for name, service in file.services.items():
-        for address, port, protocol in published(service):
-            others = [
-                found
-                for (other, number, kind), found in first.items()
-                if (number, kind) == (port, protocol) and (other == address or "" in (other, address))
-            ]
-            place = file.place(name, "ports", str(port))
-            if others:
-                user, line = others[0]
-                where = "twice" if user == name else f"as {user} does in line {line}"
-                message = f"{name} publishes port {port} {where}: only one can have it"
-                yield ComposeWarning(place, "port-twice", "error", message, "another port for one of them")
-            first.setdefault((address, port, protocol), (name, place.line))
-
-
-def published(service: Service) -> list[tuple[str, int, str]]:
-    """Return (address or "", port of the host, protocol) by port; ranges and open ports are Compose's."""
-    found = []
-    for each in service.ports:
-        text = str(each.get("published") or "")
-        if text.isdigit() and 0 < int(text) < 65536:
-            address = str(each.get("host_ip") or "")
-            found.append(("" if address in ("0.0.0.0", "::") else address, int(text), str(each.get("protocol"))))
-    return sorted(found, key=lambda port: port[1])
-
-
-def is_taken(address: str, port: int) -> bool:
-    """Return whether a program listens there."""
-    with suppress(OSError, ValueError), socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address or "0.0.0.0", port))
-        except OSError as error:
-            return error.errno == errno.EADDRINUSE
-    return False
-
-
 RULES: tuple[Callable[[ComposeFile], Iterator[ComposeWarning]], ...] = (
     _reserved_twice,
     _no_compute,
@@ -255,6 +207,4 @@ RULES: tuple[Callable[[ComposeFile], Iterator[ComposeWarning]], ...] = (
     _replicas_share,
     _no_gpu_comes,
     _small_shared_memory,
-    _unset_variables,
-    _port_twice,
 )

@@ -78,7 +78,7 @@ def _data(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
         found.append(Advice(f"more loader workers: num_workers={more} instead of {workers}{within}", gain))
     found.append(Advice("prepare the data once, before training, and keep it on the GPU if it fits", gain))
     copied = seen.share("copy")
-    if copied >= at.TOLD_SHARE:
+    if copied >= at.ADVISED_SHARE:
         found.append(Advice("pin_memory=True and .to(device, non_blocking=True)", _without(copied, "copying")))
     return found
 
@@ -90,11 +90,11 @@ def _launch(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
         Advice('torch.compile(model, mode="reduce-overhead"), which puts the step into a CUDA graph', _rest(seen)),
     ]
     optimizer = seen.share("optimizer")
-    if optimizer >= at.TOLD_SHARE:
+    if optimizer >= at.ADVISED_SHARE:
         change = "fused=True for the optimizer: one kernel in place of one or more for each parameter"
         found.insert(0 if optimizer >= at.WAIT_SHARE else 1, Advice(change, _without(optimizer, "the optimizer")))
     synced = seen.lost_in_waits
-    if synced >= at.TOLD_SHARE:
+    if synced >= at.ADVISED_SHARE:
         found.append(Advice("no .item(), print or .cpu() in every step", _without(synced, "waiting for the GPU")))
     return found
 
@@ -198,7 +198,7 @@ def _host_memory(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
             Advice("memory-mapped data (numpy.memmap, Arrow) instead of loading all of it", UNKNOWN),
         ]
     copied = seen.share("copy")
-    gain = _without(copied, "copying") if copied >= at.TOLD_SHARE else _rest(seen)
+    gain = _without(copied, "copying") if copied >= at.ADVISED_SHARE else _rest(seen)
     found = [Advice("keep the data on the GPU: copy once, not every step", gain)]
     first = seen.ranks[0] if seen.ranks else None
     if first is None or first.pageable >= 0.5:
@@ -206,7 +206,7 @@ def _host_memory(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     if first is not None and first.copies_per_step >= at.MANY_COPIES:
         change = f"one copy in place of {first.copies_per_step:.0f}: stack the batch's fields on the host first"
         found.insert(0, Advice(change, gain))
-    share = copied if copied >= at.TOLD_SHARE else _link_share(seen)
+    share = copied if copied >= at.ADVISED_SHARE else _link_share(seen)
     bytes_gain = f"at most {_times(0.75 * share)}: a quarter of the bytes of float32"
     return [*found, Advice("send images as uint8 and convert to float on the GPU", bytes_gain if share else UNKNOWN)]
 
@@ -289,7 +289,7 @@ def _idle(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     ]
 
 
-#: Cause → its advice; happened.py has that of the others.
+#: Cause → its advice; the others are advised in happened.py.
 ADVICE: dict[Cause, Callable[[tuple[str, ...], Signals], list[Advice]]] = {
     "data-bound": _data,
     "launch-bound": _launch,

@@ -83,5 +83,5 @@ def _table() -> list[Peaks]:
 
 
 def peaks(name: str) -> Peaks | None:
-    """Return the peaks of a product, or None if it is not in the table (there is no MFU then)."""
+    """Return the peaks of a product, or None if it is not in the table (then MFU is unknown)."""
     return next((each for each in _table() if each.name in name), None)

@@ -1,4 +1,4 @@
-"""Whether training happened at all, which is judged before its bound: most failing runs never get so far."""
+"""Judge whether training happened at all, before its bound: most failing runs never get so far."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ LONG_START_S = 5.0
 
 @dataclass(frozen=True)
 class Ended:
-    """How the run ended, as far as a diagnosis needs it.
+    """The end of a run, as far as a diagnosis needs it.
 
     Attributes:
-        failed: in words; None where it finished, goes on, or was stopped by its user or at its time limit.
+        failed: in words; None if it finished, goes on, or was stopped by its user or at its time limit.
         cut: that it was stopped so, in words.
         wall_s: of the target. measured: the hook was there to see steps.
         gpus: requested. used: those with a CUDA context of the target; None if that is unknown.
@@ -141,7 +141,7 @@ def _nothing_done(seen: Signals, ended: Ended) -> bool:
     """Return whether a failed script without steps computed nothing: its GPU would have been busy."""
     if ended.used == 0:
         return True
-    rested = seen.gpu.get("utilization_pct", 0.0) < at.BUSY_BESIDE_PCT or seen.samples < at.MIN_SAMPLES
+    rested = seen.gpu.get("utilization_pct", 0.0) < at.BUSY_WHILE_OTHERS_IDLE_PCT or seen.samples < at.MIN_SAMPLES
     return ended.measured and rested
 
 

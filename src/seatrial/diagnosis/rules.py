@@ -56,10 +56,6 @@ def _cpu_throttled(seen: Signals) -> bool:
     return seen.host.get("cpu_throttled_pct", 0.0) >= at.CPU_THROTTLED_PCT
 
 
-def _cpu_throttled_and_starved(seen: Signals) -> bool:
-    return _cpu_throttled(seen) and _starved(seen)
-
-
 def _starved(seen: Signals) -> bool:
     """Return whether the SMs have room; without GPM (before Hopper), by utilisation."""
     return seen.gpu.get("sm_activity_pct", seen.gpu.get("utilization_pct", 0.0)) < at.STARVED_SM_PCT
@@ -103,9 +99,8 @@ def _memory_bandwidth(seen: Signals) -> bool:
 
 
 def _compute(seen: Signals) -> bool:
-    if "sm_activity_pct" in seen.gpu:
-        return seen.gpu["sm_activity_pct"] >= at.COMPUTE_BOUND_SM_PCT
-    return seen.gpu.get("utilization_pct", 0.0) >= 95.0
+    activity = seen.gpu.get("sm_activity_pct")
+    return seen.gpu.get("utilization_pct", 0.0) >= 95.0 if activity is None else activity >= at.COMPUTE_BOUND_SM_PCT
 
 
 def _latency(seen: Signals) -> bool:
@@ -136,10 +131,6 @@ def _host_memory(seen: Signals) -> bool:
     return _starved(seen) and (copied or (seen.host_memory_share or 0.0) >= at.HOST_MEMORY_FULL)
 
 
-def _data_reported(seen: Signals) -> bool:
-    return (seen.data_wait or 0.0) >= at.WAIT_SHARE
-
-
 def _waits_for_data(seen: Signals) -> float:
     """Return the share spent waiting for batches while the GPU, if its clock was read, waits too."""
     share = seen.share("data")
@@ -156,19 +147,14 @@ def _makes_batches_itself(seen: Signals) -> float:
     return share if between or utilization < at.OWN_PYTHON_UTILIZATION_PCT else 0.0
 
 
-def _evaluates(seen: Signals) -> float:
-    share = seen.share("evaluation")
-    return share if share >= at.EVALUATION_SHARE else 0.0
+def _at_least(region: str, least: float, *, starved: bool = False) -> Callable[[Signals], float]:
+    """Return the share of a region if it is so large, and the GPU is starved if that is required."""
 
+    def share(seen: Signals) -> float:
+        found = seen.share(region)
+        return found if found >= least and (not starved or _starved(seen)) else 0.0
 
-def _saves(seen: Signals) -> float:
-    share = seen.share("checkpoint")
-    return share if share >= at.WAIT_SHARE else 0.0
-
-
-def _copies(seen: Signals) -> float:
-    share = seen.share("copy")
-    return share if _starved(seen) and share >= at.COPY_SHARE else 0.0
+    return share
 
 
 def _synchronises(seen: Signals) -> float:
@@ -187,9 +173,9 @@ def _synchronises(seen: Signals) -> float:
 SHARES: tuple[tuple[Cause, Callable[[Signals], float]], ...] = (
     ("data-bound", _waits_for_data),
     ("data-bound", _makes_batches_itself),
-    ("evaluation-bound", _evaluates),
-    ("checkpoint-bound", _saves),
-    ("host-memory-bound", _copies),
+    ("evaluation-bound", _at_least("evaluation", at.EVALUATION_SHARE)),
+    ("checkpoint-bound", _at_least("checkpoint", at.WAIT_SHARE)),
+    ("host-memory-bound", _at_least("copy", at.COPY_SHARE, starved=True)),
     ("synchronisation-bound", _synchronises),
 )
 
@@ -205,17 +191,7 @@ def _imbalanced(seen: Signals) -> bool:
     if len(waits) > 1 and max(waits) >= at.WAIT_SHARE and min(waits) <= max(waits) / 4:
         return True
     busy = seen.utilization
-    return len(busy) > 1 and max(busy) >= at.BUSY_BESIDE_PCT and min(busy) <= max(busy) / 4
-
-
-def _launches_measured(seen: Signals) -> bool:
-    """Return whether steps were measured and the GPU is starved although nothing else takes the time."""
-    return bool(seen.ranks) and _starved(seen)
-
-
-def _only_guessed(rule: Callable[[Signals], bool]) -> Callable[[Signals], bool]:
-    """Return the rule for runs without measured steps, as it infers what the hook measures."""
-    return lambda seen: not seen.ranks and rule(seen)
+    return len(busy) > 1 and max(busy) >= at.BUSY_WHILE_OTHERS_IDLE_PCT and min(busy) <= max(busy) / 4
 
 
 def _workers_busy(seen: Signals) -> bool:
@@ -243,30 +219,25 @@ def _kernels_too_small(seen: Signals) -> bool:
     return restless or seen.gpu["sm_activity_pct"] < at.LAUNCH_SM_OF_UTILIZATION * utilization
 
 
-def _always(seen: Signals) -> bool:
-    """Hold for all that is left: the host is slow somewhere, or the SMs were at work."""
-    return True
-
-
 #: Cause → rule. Measurements and the script's reports come before inferences; what stops all comes first.
 RULES: tuple[tuple[Cause, Callable[[Signals], bool]], ...] = (
     ("throttled", _slowed),
-    ("throttled", _cpu_throttled_and_starved),
+    ("throttled", lambda seen: _cpu_throttled(seen) and _starved(seen)),
     ("imbalanced", _imbalanced),
     *((cause, _leads(share)) for cause, share in SHARES),
-    ("data-bound", _data_reported),
+    ("data-bound", lambda seen: (seen.data_wait or 0.0) >= at.WAIT_SHARE),
     ("idle", _idle),
     ("communication-bound", _communication),
     ("memory-bandwidth-bound", _memory_bandwidth),
     ("host-memory-bound", _host_memory),
     ("latency-bound", _latency),
     ("compute-bound", _compute),
-    ("data-bound", _only_guessed(_workers_busy)),
+    ("data-bound", lambda seen: not seen.ranks and _workers_busy(seen)),  # infers what the hook measures
     ("launch-bound", _main_launches),
     ("launch-bound", _kernels_too_small),
-    ("launch-bound", _launches_measured),
+    ("launch-bound", lambda seen: bool(seen.ranks) and _starved(seen)),  # nothing else takes the time
     ("data-bound", _starved),
-    ("compute-bound", _always),
+    ("compute-bound", lambda seen: True),
 )
 
 #: Tag → what it takes. Tags do not exclude one another.

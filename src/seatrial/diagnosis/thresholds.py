@@ -62,11 +62,11 @@ COPY_SHARE = 0.25
 SYNC_SHARE, SYNCS_PER_STEP, LONG_SYNC_SHARE = 0.2, 3.0, 0.35
 #: Evaluation is more than a pause when it takes nearly as long as the steps.
 EVALUATION_SHARE = 0.4
-#: Python of the script's own, outside of its model, beside a GPU that hardly works. Measured on an H200: a loop of tiny
+#: Python of the script's own, outside of its model, while the GPU hardly works. Measured on an H200: a loop of tiny
 #: kernels reads 8 to 18 % utilisation, batches made in the main process 0.5 and 0.7 %.
 OWN_PYTHON_SHARE, OWN_PYTHON_UTILIZATION_PCT = 0.4, 5.0
-#: A GPU that works, beside which another at a quarter of it is idle.
-BUSY_BESIDE_PCT = 20.0
+#: A GPU that works while another at a quarter of it is idle.
+BUSY_WHILE_OTHERS_IDLE_PCT = 20.0
 
 #: Scheduler periods in which the CPU quota stopped the container. Source of the meaning: kernel.org, sched-bwc.
 #: Measured on the host of an H200 (2026-11-21): 100 % under --cpus 0.5.
@@ -103,7 +103,7 @@ PCIE_SLOW_BYTES_PER_S = 1e9
 #: A third of what pinned copies reach.
 PCIE_FULL_BYTES_PER_S = 16e9
 
-#: Host memory near its limit: the kernel reclaims pages instead of letting the script work.
+#: Host memory close to its limit: the kernel reclaims pages instead of letting the script work.
 HOST_MEMORY_FULL = 0.97
 
 #: Share of samples with a hardware or thermal slowdown that makes it the cause.
@@ -113,7 +113,7 @@ SLOWDOWNS = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdow
 CAPS = frozenset({"sw_power_cap"})
 
 #: A part of the step with advice of its own besides the cause's.
-TOLD_SHARE = 0.1
+ADVISED_SHARE = 0.1
 #: Copies a step from which on their number is what costs: a batch has two or three.
 MANY_COPIES = 8.0
 #: Both ways of NVLink 4 halved, and PCIe 5 x16 with pinned memory. Source: NVIDIA H200 data sheet; measured there.

@@ -2,6 +2,6 @@
 
 import sys
 
-from seatrial.room import CallableRoom
+from seatrial import CallableModule
 
-sys.modules[__name__].__class__ = CallableRoom
+sys.modules[__name__].__class__ = CallableModule

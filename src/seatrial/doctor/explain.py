@@ -12,8 +12,7 @@ from typing import BinaryIO
 
 from seatrial.diagnosis.diagnosis import MEANING
 from seatrial.errors import DiskError, UsageError
-from seatrial.findings.aftermath import FOLLOWS, OF_A_BUILD, without_aftermath
-from seatrial.findings.catalogue import LAYERS, by_id, entries
+from seatrial.findings.catalogue import LAYERS, OF_A_BUILD, by_id, entries, without_consequences
 from seatrial.findings.finding import SEVERITIES, Finding
 from seatrial.findings.known import Known, beginning, cut_behind_a_gap, ending, plain
 from seatrial.findings.match import Matches, Seams, match_text, one_byte_letters
@@ -142,10 +141,10 @@ def _causes(found: list[Finding]) -> list[Finding]:
     if any(finding.id == "package-metadata-failed" for finding in found):
         found = [_hidden_from_build(finding) for finding in found]
     ids = {finding.id for finding in found}
-    roots = {entry.id for entry in entries(_OF_BUILDS)}.difference(OF_A_BUILD, FOLLOWS)
+    roots = {entry.id for entry in entries(_OF_BUILDS) if not entry.follows}.difference(OF_A_BUILD)
     if ids & roots:  # pip that reaches no index then finds no package there
         found = [finding for finding in found if finding.id not in OF_A_BUILD]
-    found = without_aftermath(found)
+    found = without_consequences(found)
     if any(finding.severity != "info" for finding in found):
         found = [finding for finding in found if finding.id != "harmless-note"]
     return sorted(found, key=lambda finding: finding.severity == "info")

@@ -21,10 +21,9 @@ from seatrial.backends.containers.podman import podman_facts
 from seatrial.doctor import cluster
 from seatrial.doctor.inspection import Inspection, InspectionRequest
 from seatrial.errors import CommandTimeoutError, EngineUnavailableError
-from seatrial.probe import driver_files, gpu_health, nvml
+from seatrial.probe import driver_files, nvml
 from seatrial.probe.driver_files import DriverFiles
-from seatrial.probe.gpu_health import GpuHealth
-from seatrial.probe.nvml import Inventory
+from seatrial.probe.nvml import GpuHealth, Inventory
 from seatrial.system import command
 from seatrial.system.command import Completed
 from seatrial.system.host import Host
@@ -195,7 +194,7 @@ class Machine:
         if self.inventory.error is not None:
             return []
         with self._nvml:
-            return gpu_health.read(self.pynvml if self.pynvml is not None else nvml.load())
+            return nvml.read_health(self.pynvml if self.pynvml is not None else nvml.load())
 
     @cached_property
     def os_release(self) -> dict[str, str]:

@@ -11,8 +11,9 @@ import sys
 import zlib
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, Dict, Iterator, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
+from seatrial.findings.finding import Finding
 from seatrial.findings.known import Known
 
 #: What a program in a container, its driver and its engine print.
@@ -48,6 +49,13 @@ LAYERS = (
     "doctor",
 )
 
+#: Entries of a build of a failure without its reason, the most specific first: all else that a build
+#: shows is their cause.
+OF_A_BUILD = (
+    *("build-step-killed", "package-metadata-failed", "package-does-not-compile", "package-missing"),
+    *("debian-package-missing", "base-image-missing"),
+)
+
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _SOURCES = os.path.join(_HERE, "catalog")
 
@@ -62,12 +70,38 @@ def entries(layers: Sequence[str] = LAYERS) -> Tuple[Known, ...]:
 
 
 @lru_cache(maxsize=None)
+def _by_id() -> Dict[str, Known]:
+    return {entry.id: entry for entry in entries()}
+
+
 def by_id(id: str) -> Known:
     """Return the entry of this ID. Raises KeyError."""
-    for entry in entries():
-        if entry.id == id:
-            return entry
-    raise KeyError(id)
+    return _by_id()[id]
+
+
+def _consequence(finding: Finding) -> str:
+    entry = _by_id().get(finding.id)  # not all findings have an entry
+    return entry.consequence if entry is not None else ""
+
+
+def without_consequences(findings: Sequence[Finding]) -> List[Finding]:
+    """Return the findings without those that follow from another of them."""
+    found = _without_followers(findings)
+    for consequences in (("missed",), ("ended", "missed")):
+        if any(each.severity == "error" and _consequence(each) not in consequences for each in found):
+            found = [each for each in found if _consequence(each) not in consequences]
+    return found
+
+
+def consequences_last(findings: Sequence[Finding]) -> List[Finding]:
+    """Return the findings in their order, possible consequences behind the others, without those that follow."""
+    rank = {"ended": 1, "missed": 2}
+    return sorted(_without_followers(findings), key=lambda each: rank.get(_consequence(each), 0))
+
+
+def _without_followers(findings: Sequence[Finding]) -> List[Finding]:
+    ids, known = {each.id for each in findings}, _by_id()
+    return [each for each in findings if each.id not in known or not ids.intersection(known[each.id].follows)]
 
 
 @lru_cache(maxsize=None)

@@ -193,7 +193,7 @@ def _framework_build(expected: List[Facts], visible: List[Facts], context: Facts
 
 
 def _install_jax(gpu: Facts, context: Facts) -> str:
-    """The command that installs JAX with the CUDA that this driver runs; that of its plug-in, if none is known.
+    """The command that installs JAX with the CUDA that this driver runs; its plug-in's, if none is known.
 
     Source: docs.jax.dev/en/latest/installation.html: CUDA 13 needs driver 580 and sm_75.
     """

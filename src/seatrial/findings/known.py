@@ -38,7 +38,7 @@ _ANY_QUOTE = r"\\*[\"'`´“”‘’]"
 #: What stands behind a value at the end of a symptom and does not belong to it.
 _BEHIND = ".,;:)]\"'`"
 
-#: For texts that do not tell which engine printed them.
+#: For texts that do not show which engine printed them.
 ENGINE_WORDS = {"engine": "docker", "Engine": "Docker"}
 
 
@@ -53,7 +53,9 @@ class Known(NamedTuple):
         fix: the command that fixes it as typed, or the change to make; the first one to try.
         sources: where it was reported or read, ``owner/repository#issue`` on GitHub or a page.
         severity: of the finding made from it.
-        healthy: a regular expression, case ignored: what has a symptom in it and is none is not looked at.
+        healthy: a regular expression, case ignored: text that has a symptom in it and is none is not looked at.
+        consequence: ``ended`` for a process that ended without the reason, ``missed`` for a missing rank.
+        follows: IDs of entries that this one follows from.
     """
 
     id: str
@@ -64,6 +66,8 @@ class Known(NamedTuple):
     sources: Tuple[str, ...]
     severity: str = "error"
     healthy: Optional[str] = None
+    consequence: str = ""
+    follows: Tuple[str, ...] = ()
 
     def without_healthy(self, text: str) -> str:
         """The text that its symptoms are looked for in."""
@@ -117,7 +121,7 @@ def _value(shown: str) -> str:
     return value + ")" if value.count("(") > value.count(")") and shown[len(value) :].startswith(")") else value
 
 
-#: First words of titles and causes that are no names.
+#: First words of titles and causes that are not names.
 _SMALL = ("A", "An", "It", "No", "The", "There", "This")
 
 

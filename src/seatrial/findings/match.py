@@ -101,7 +101,7 @@ _NOT_WRITTEN = re.compile(
     rb"(?:FileNotFoundError|PermissionError|OSError): \[Errno (2|13)\][^']{0,80}'([^'\0]{1,4096})'"
 )
 
-#: Stands for whatever is outside of a symptom's beginning.
+#: Stands for the letters outside of a symptom's beginning.
 _NONE = b"\0"
 
 
@@ -157,7 +157,7 @@ class Matches:
     """Known failures in lines that come one by one.
 
     Evidence is ``line 12: RuntimeError: CUDA out of memory…``, at most MAX_EVIDENCE lines of MAX_CHARACTERS. A
-    line shows one failure at most: the first of the catalogue. Text that is no UTF-8 is read with replacements.
+    line shows one failure at most: the first of the catalogue. Text that is not UTF-8 is read with replacements.
     """
 
     def __init__(self, layers: Sequence[str]) -> None:
@@ -197,7 +197,7 @@ class Matches:
         return True
 
     def _is_failed_write(self, number: int, raw: bytes) -> bool:
-        """Record a write that found no folder or no permission: the same exception as of a read, below another call."""
+        """Record a write that found no folder or no permission: a read raises the same, below another call."""
         if b"Traceback (most recent call last)" in raw:
             self._writes = False
         elif b"    " in raw and _WRITES.search(raw[:MAX_CHARACTERS]):

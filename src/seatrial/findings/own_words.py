@@ -16,7 +16,7 @@ SHARE_WORDS = ("run", "plan", "shell")
 #: Options that may be given several times, each for another thing: the user's own stay.
 _SEVERAL = {"--env", "--env-file", "--secret", "--ulimit", "--publish", "--device"}
 
-#: A comment that says which option with a value to leave out.
+#: A comment that names an option with a value to leave out.
 _OMITTED = re.compile(r"#.*?\bwithout (--[\w-]+)")
 
 
@@ -74,7 +74,7 @@ def _options(words: Sequence[str]) -> Dict[str, bool]:
 
 
 def _without(words: Sequence[str], options: Dict[str, bool]) -> Optional[List[str]]:
-    """Words without these options and their values; None where one stands there twice: which is meant is not known."""
+    """Words without these options and their values; None if one stands there twice."""
     kept: List[str] = []
     dropped: Dict[str, int] = {}
     skip = False

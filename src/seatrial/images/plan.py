@@ -5,12 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path, PurePath
-
-from packaging.specifiers import SpecifierSet
 
 from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.base import (
@@ -40,10 +38,8 @@ from seatrial.images.requirements.adjust import system_packages
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, checked_requirement
 from seatrial.images.requirements.project import project_needs
 from seatrial.images.requirements.removed_apis import check_code
-from seatrial.images.resolve.check import Checked, check_packages
+from seatrial.images.resolve.check import Checked, resolve_packages
 from seatrial.images.resolve.framework import Resolved, resolve_frameworks
-from seatrial.images.resolve.pinned_pythons import PinnedPythons, Ways, pinned_pythons
-from seatrial.images.resolve.pins import Pin
 from seatrial.images.resolve.uv import PackageResolver
 from seatrial.images.slim.options import Slimming, slimmer_bytes, slimming_for
 from seatrial.images.sources import ca_bundle, digest_of_sources, has_own_sources, pip_conf, wheels_of
@@ -88,7 +84,7 @@ def plan_image(
     compiles = script.compiler_evidence is not None
     needs = image_needs(job, script, gpus=not cpu_only)
     wheels = wheels_of(job)
-    base, resolved, pins, checked = _with_packages(job, script, needs, machine, resolver)
+    base, resolved, checked = _with_packages(job, script, needs, machine, resolver)
     check_code(script, needs, resolved)
     slimming = slimming_for(
         job,
@@ -110,7 +106,7 @@ def plan_image(
         *_compiler(compiles),
         *slimming.choices,
     )
-    warnings = (*needs.warnings, *resolved.warnings, *pins.warnings, *checked.warnings, *system_warnings)
+    warnings = (*needs.warnings, *resolved.warnings, *checked.warnings, *system_warnings)
     built = {each.what.removesuffix(" build"): each.value for each in resolved.choices if each.what.endswith(" build")}
     also = {name: build for name, build in built.items() if name not in plan.stack}
     plan = plan.model_copy(update={"packages_bytes": checked.packages_bytes, "also": also})
@@ -122,20 +118,22 @@ def plan_image(
 
 def _with_packages(
     job: Job, script: ScriptFacts, needs: Needs, machine: Machine | None, resolver: PackageResolver | None
-) -> tuple[Base, Resolved, PinnedPythons, Checked]:
-    """Choose base, stack and Python; where the resolver shows that a pin has no wheel there, choose again."""
-    syntax, readable = _of_syntax(script)
-    own_base = job.image.base != DEFAULT_BASE
-    learned: dict[Pin, Ways] = {}
-    while True:
-        pins = pinned_pythons(needs.requirements, needs.source, needs.python & readable, learned)
-        pins = replace(pins, barred={**syntax, **pins.barred})
-        if own_base:
-            pins = _on_own_base(pins, python_of_image(job.image.base))
-        base, resolved = _base_and_stack(job, needs, machine, pins)
-        checked = check_packages(resolver, job, resolved, pins.pins, learned, own_base=own_base)
-        if checked is not None:
-            return base, resolved, pins, checked
+) -> tuple[Base, Resolved, Checked]:
+    """Choose base image, stack and Python together; a base of the user's own is not refused for its Python."""
+    barred, own_base = _barred_by_syntax(script), job.image.base != DEFAULT_BASE
+    python = python_of_image(job.image.base) if own_base else None
+    base, resolved, checked = resolve_packages(
+        resolver,
+        job,
+        needs,
+        {} if own_base else barred,
+        lambda barred: _base_and_stack(job, needs, machine, barred),
+        own_base=own_base,
+    )
+    if python in barred:
+        note = f"{barred[python]}, and the base image has Python {python}"
+        checked = replace(checked, warnings=(note, *checked.warnings))
+    return base, resolved, checked
 
 
 def _with_system_packages(job: Job, resolved: Resolved) -> tuple[Job, tuple[Choice, ...], tuple[str, ...]]:
@@ -233,25 +231,19 @@ def _machine(job: Job, machine: Machine | None, cpu_only: bool) -> Machine | Non
     return None if cpu_only else machine or Machine()
 
 
-def _of_syntax(script: ScriptFacts) -> tuple[dict[str, str], SpecifierSet]:
-    """(Python → why it cannot read the target's files, the others)."""
+def _barred_by_syntax(script: ScriptFacts) -> dict[str, str]:
+    """Return Python → why it cannot read the target's files."""
     if script.least_python is None:
-        return {}, SpecifierSet()
-    (major, minor), where = script.least_python
-    reason = f"{where} is syntax of Python {major}.{minor} and later"
-    old = [python for python in PYTHONS if tuple(map(int, python.split("."))) < (major, minor)]
-    return dict.fromkeys(old, reason), SpecifierSet(f">={major}.{minor}")
+        return {}
+    least, where = script.least_python
+    reason = f"{where} is syntax of Python {least[0]}.{least[1]} and later"
+    return {python: reason for python in PYTHONS if tuple(map(int, python.split("."))) < least}
 
 
-def _on_own_base(pins: PinnedPythons, python: str | None) -> PinnedPythons:
-    """Report what the user's own base lacks, without refusing it: it may know other indexes and have a compiler."""
-    lacking = pins.barred.get(python or "")
-    notes = (f"{lacking}, and the base image has Python {python}",) if lacking else ()
-    return replace(pins, barred={}, warnings=(*pins.warnings, *notes))
-
-
-def _base_and_stack(job: Job, needs: Needs, machine: Machine | None, pins: PinnedPythons) -> tuple[Base, Resolved]:
-    """Base image and stack together: the base has one Python, and the stack may need a base."""
+def _base_and_stack(
+    job: Job, needs: Needs, machine: Machine | None, barred: Mapping[str, str]
+) -> tuple[Base, Resolved]:
+    """Choose base image and stack together: the base has one Python, and the stack may need a base."""
 
     def resolved_on(python: str | None) -> Resolved:
         return resolve_frameworks(
@@ -261,7 +253,7 @@ def _base_and_stack(job: Job, needs: Needs, machine: Machine | None, pins: Pinne
             own_sources=has_own_sources(job.image),
             python=python,
             mirror=job.image.torch_index,
-            barred=pins.barred,
+            barred=barred,
         )
 
     own_base = job.image.base != DEFAULT_BASE

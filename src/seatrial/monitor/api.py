@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -14,7 +13,7 @@ from starlette.routing import Route
 from seatrial.errors import RunNotFoundError, SeatrialError
 from seatrial.monitor.compare import compare, to_json
 from seatrial.monitor.feed import Feed
-from seatrial.monitor.run_list import Listing, Projects, Wanted, known_status, sorts
+from seatrial.monitor.run_list import Listing, Projects, Wanted
 from seatrial.monitor.run_view import Receipts, read_log, run_view
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.render import html
@@ -23,7 +22,7 @@ from seatrial.runs.following.live import look
 from seatrial.runs.run import Run
 from seatrial.system.names import Names
 
-#: A receipt's page is shown in a frame: it may load and run nothing, whatever a run has printed into it. It has our
+#: A receipt's page is shown in a frame: it may load and run nothing. It has our
 #: origin, so that the page around it can measure how tall it is.
 _RECEIPT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox allow-same-origin; frame-ancestors 'self'"
 
@@ -48,34 +47,34 @@ class Api:
         ]
 
     async def events(self, request: Request) -> Response:
-        """Server-sent events, one a reading."""
+        """Send server-sent events, one a reading."""
         return StreamingResponse(self._feed.events(), media_type="text/event-stream")
 
     async def history(self, request: Request) -> Response:
-        """The last readings, for graphs that do not begin empty."""
+        """Return the last readings, for graphs that do not begin empty."""
         return JSONResponse(self._feed.history())
 
     def projects(self, request: Request) -> Any:
-        """Key, name and folder of each project, the first one first."""
+        """Return key, name and folder of each project, the first one first."""
         every = self._projects.all().items()
         return [{"key": key, "name": store.project.name, "folder": str(store.project)} for key, store in every]
 
     def runs(self, request: Request) -> Any:
-        """``?find=…&status=…&project=…&sort=…&backwards=1&page=0``: one page of the list."""
+        """Return a page of the list: ``?find=…&status=…&project=…&sort=…&backwards=1&page=0``."""
         query = request.query_params
         return self._listing.page(
             Wanted(
                 find=query.get("find", ""),
-                status=known_status(query.get("status", "")),
+                status=query.get("status", ""),
                 project=query.get("project", ""),
-                sort=sorts(query.get("sort", "started")),
+                sort=query.get("sort", "started"),
                 backwards=query.get("backwards", "") == "1",
                 page=_whole(request, "page") or 0,
             )
         )
 
     def run(self, request: Request) -> Any:
-        """One run: its receipt (provisional while it goes on) with plots, and the last numbers."""
+        """Return a run: its receipt (provisional while it goes on) with plots, and the last numbers."""
         key, run = self._projects.find(request.path_params["id"])
         receipt = self._receipt_of(run)
         now = look(run, receipt.header.gpus[0].name if receipt.header.gpus else "")
@@ -83,34 +82,38 @@ class Api:
         return {**run_view(run, receipt, now), "project": line["project"], "ago": line["ago"]}
 
     def log(self, request: Request) -> Any:
-        """``?stream=stdout&start=…`` or ``&end=…``: a piece of a log."""
+        """Return a piece of a log: ``?stream=stdout&start=…`` or ``&end=…``."""
         _, run = self._projects.find(request.path_params["id"])
         stream: Literal["stdout", "stderr"] = "stderr" if request.query_params.get("stream") == "stderr" else "stdout"
-        piece = read_log(run, stream, _whole(request, "start"), _whole(request, "end"))
-        return dataclasses.asdict(piece)
+        return read_log(run, stream, _whole(request, "start"), _whole(request, "end"))
 
     def compare(self, request: Request) -> Any:
-        """``?run=…&run=…``: runs side by side, the others against the first."""
+        """Return runs side by side, the others against the first: ``?run=…&run=…``."""
         runs = [self._projects.find(reference)[1] for reference in request.query_params.getlist("run")]
         if not runs:
             raise ValueError("run is missing")
         return to_json(compare(*(self._receipt_of(run) for run in runs)))
 
     async def receipt(self, request: Request) -> Response:
-        """The receipt's own page; ``?embedded=1``: what a run's page does not have already."""
-        embedded = request.query_params.get("embedded") == "1"
+        """Return the receipt's own page, or why it cannot be shown; ``?embedded=1``: without what a run's page has."""
 
         def render() -> str:
             _, run = self._projects.find(request.path_params["id"])
-            return html.render(self._receipt_of(run), embedded=embedded)
+            return html.render(self._receipt_of(run), embedded=request.query_params.get("embedded") == "1")
 
-        return await _page(render, _RECEIPT_POLICY)
+        try:
+            page = await run_in_threadpool(render)
+        except SeatrialError as error:
+            return PlainTextResponse(error.message + "\n", 404)
+        except Exception as error:  # noqa: BLE001  a run's files may hold anything
+            return PlainTextResponse(f"This page cannot be shown: {type(error).__name__}\n", 500)
+        return Response(page, media_type="text/html", headers={"content-security-policy": _RECEIPT_POLICY})
 
     def _receipt_of(self, run: Run) -> Receipt:
         return scrubbed(self._receipts.of(run), self._names)
 
     def _answering(self, endpoint: Callable[[Request], Any]) -> Callable[[Request], Any]:
-        """The endpoint in a thread of its own; what goes wrong is a sentence."""
+        """Answer in a thread of its own; an error becomes a sentence."""
 
         def scrubbed(request: Request) -> Any:
             return self._names.scrub(endpoint(request), keep=FIXED)
@@ -129,17 +132,6 @@ class Api:
                 return JSONResponse({"error": self._names.text(message)}, 500)
 
         return answer
-
-
-async def _page(render: Callable[[], str], policy: str) -> Response:
-    """A page of its own, or why it cannot be shown."""
-    try:
-        page = await run_in_threadpool(render)
-    except SeatrialError as error:
-        return PlainTextResponse(error.message + "\n", 404)
-    except Exception as error:  # noqa: BLE001  a run's files may hold anything
-        return PlainTextResponse(f"This page cannot be shown: {type(error).__name__}\n", 500)
-    return Response(page, media_type="text/html", headers={"content-security-policy": policy})
 
 
 def _whole(request: Request, name: str) -> int | None:

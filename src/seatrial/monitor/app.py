@@ -28,7 +28,7 @@ from seatrial.web.guard import Guarded
 
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
-#: Engines are asked each so many readings.
+#: Readings between two queries of the engines.
 _TURNS = 10
 
 
@@ -95,7 +95,9 @@ class Housekeeping:
             if not run.ended:
                 try:
                     finalise(run, self._host)
-                except SeatrialError:  # its engine does not answer, or its plan is of another version: the list says so
+                except (
+                    SeatrialError
+                ):  # its engine does not answer, or its plan is of another version: the list shows it
                     continue
 
 

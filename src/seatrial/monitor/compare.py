@@ -31,6 +31,7 @@ _DASHES = 4
 _NOISE = 0.01
 
 Verdict = Literal["better", "worse"]
+_VERDICTS: dict[bool, Verdict] = {True: "better", False: "worse"}
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,8 @@ class Cell:
     """One run's side of a line.
 
     Attributes:
-        text: in words; None: not there.
-        change: against the first run, in words, where both are numbers.
-        verdict: of the change, where the number has a good direction.
-        best: of all runs.
+        text: in words; None if the run has none. best: of all runs.
+        change: against the first run, in words. verdict: of the change, if the number has a good direction.
     """
 
     text: str | None
@@ -60,7 +59,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Overlay:
-    """A plot with the lines of several runs; ``runs`` and ``dashes``: of each line, whose it is and how it is drawn."""
+    """A plot with the lines of several runs; ``runs`` and ``dashes`` of each line: its run, and its kind of dashes."""
 
     plot: Plot
     runs: tuple[int, ...]
@@ -69,29 +68,25 @@ class Overlay:
     @property
     def styles(self) -> tuple[str, ...]:
         """Classes of each line: a run has one colour in every plot."""
-        return tuple(
-            f"line{run % COLOURS}" + (f" dash{dash}" if dash else "")
-            for run, dash in zip(self.runs, self.dashes, strict=True)
-        )
+        pairs = zip(self.runs, self.dashes, strict=True)
+        return tuple(f"line{run % COLOURS}" + (f" dash{dash}" if dash else "") for run, dash in pairs)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """``facts`` differ in words, ``numbers`` are compared with the first run's."""
+    """Runs side by side.
+
+    Attributes:
+        facts: that differ in words. numbers: compared with the first run's.
+        names: the name of each run, or its ID; of several runs of one name, both.
+    """
 
     runs: tuple[Receipt, ...]
     facts: tuple[Row, ...]
     numbers: tuple[Row, ...]
     overlays: tuple[Overlay, ...]
 
-    @property
-    def names(self) -> list[str]:
-        """What to call each run: its name, or its ID; of several runs of one name, both."""
-        called = Counter(receipt.header.name for receipt in self.runs)
-        return [
-            run_id if not name else name if called[name] == 1 else f"{name} ({run_id})"
-            for name, run_id in ((receipt.header.name, receipt.header.run_id) for receipt in self.runs)
-        ]
+    names: tuple[str, ...]
 
 
 def compare(*receipts: Receipt) -> Comparison:
@@ -100,8 +95,12 @@ def compare(*receipts: Receipt) -> Comparison:
     runs = tuple(by_id[run_id] for run_id in dict.fromkeys(receipt.header.run_id for receipt in receipts))
     if len(runs) > MOST_RUNS:
         raise UsageError(f"{len(runs)} runs are too many to be told apart: at most {MOST_RUNS}", run="seatrial runs ls")
-    found = Comparison(runs, _facts(runs), _numbers(runs), ())
-    return Comparison(runs, found.facts, found.numbers, tuple(_overlays(runs, found.names)))
+    named = Counter(receipt.header.name for receipt in runs)
+    names = []
+    for header in (receipt.header for receipt in runs):
+        both = f"{header.name} ({header.run_id})" if named[header.name] > 1 else header.name
+        names.append(both if header.name and both else header.run_id)
+    return Comparison(runs, _facts(runs), _numbers(runs), tuple(_overlays(runs, names)), tuple(names))
 
 
 def _facts(runs: Sequence[Receipt]) -> tuple[Row, ...]:
@@ -139,25 +138,21 @@ def _numbers(runs: Sequence[Receipt]) -> tuple[Row, ...]:
 
 
 def _cells(reading: Reading, values: Sequence[float | None]) -> list[Cell]:
-    known = [value for value in values if value is not None]
-    best = None
-    if reading.direction and len(set(known)) > 1:
-        best = (max if reading.direction > 0 else min)(known)
+    known = {value for value in values if value is not None}
+    best = (max if reading.direction > 0 else min)(known) if reading.direction and len(known) > 1 else None
     cells = []
     for place, value in enumerate(values):
-        change = verdict = None
-        if place and value is not None and (first := values[0]) is not None:
-            change, verdict = _change(first, value), _verdict(reading, first, value)
-        text = None if value is None else reading.words(value)
-        cells.append(Cell(text, change, verdict, best is not None and value == best))
+        if value is None:
+            cells.append(Cell(None))
+            continue
+        change, verdict = None, None
+        if place and (first := values[0]) is not None:
+            least = _NOISE * abs(first) if reading.measured else 0.0
+            change = _change(first, value)
+            if reading.direction and abs(value - first) > least:
+                verdict = _VERDICTS[(value > first) == (reading.direction > 0)]
+        cells.append(Cell(reading.words(value), change, verdict, value == best))
     return cells
-
-
-def _verdict(reading: Reading, first: float, value: float) -> Verdict | None:
-    least = _NOISE * abs(first) if reading.measured else 0.0
-    if not reading.direction or abs(value - first) <= least:
-        return None
-    return "better" if (value > first) == (reading.direction > 0) else "worse"
 
 
 def _change(first: float, value: float) -> str | None:
@@ -171,13 +166,18 @@ def _change(first: float, value: float) -> str | None:
 
 
 def _overlays(runs: Sequence[Receipt], names: Sequence[str]) -> list[Overlay]:
-    """Plots of the same ID and axis that two or more have, laid over one another; the n-th with the n-th, where an
-    older receipt has several of one ID. Where the time went is among the numbers: as lines, nobody could read it."""
+    """Lay plots of the same ID and axis that two or more have over one another.
+
+    If older receipts have several of one ID, the n-th goes with the n-th. The parts of the steps are among the numbers:
+    as lines, nobody could read them.
+    """
     found: dict[tuple[str, str, int], list[tuple[int, Plot]]] = {}
     for run, receipt in enumerate(runs):
-        for key, plot in _numbered(receipt.plots).items():
+        seen: Counter[tuple[str, str]] = Counter()
+        for plot in receipt.plots:
             if plot.id != STEPS_PLOT and any(line.points for line in plot.lines):
-                found.setdefault(key, []).append((run, plot))
+                found.setdefault((plot.id, plot.x, seen[plot.id, plot.x]), []).append((run, plot))
+            seen[plot.id, plot.x] += 1
     return [_overlay(plots, names) for plots in found.values() if len(plots) > 1 or len(runs) == 1]
 
 
@@ -194,17 +194,8 @@ def _overlay(plots: Sequence[tuple[int, Plot]], names: Sequence[str]) -> Overlay
     return Overlay(plots[0][1].model_copy(update={"lines": tuple(lines)}), tuple(runs), tuple(dashes))
 
 
-def _numbered(plots: Sequence[Plot]) -> dict[tuple[str, str, int], Plot]:
-    seen: Counter[tuple[str, str]] = Counter()
-    found: dict[tuple[str, str, int], Plot] = {}
-    for plot in plots:
-        found[plot.id, plot.x, seen[plot.id, plot.x]] = plot
-        seen[plot.id, plot.x] += 1
-    return found
-
-
 def to_json(comparison: Comparison) -> dict[str, Any]:
-    """What ``--json`` and the dashboard's page get."""
+    """Return the comparison for ``--json`` and the dashboard's page."""
     return {
         "runs": [
             {"id": receipt.header.run_id, "name": receipt.header.name, "target": receipt.header.target, "label": name}
@@ -220,12 +211,12 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def write_page(path: Path, comparison: Comparison) -> None:
-    """to_html into a file, whole or not at all. Raises DiskError."""
+    """Write the page into a file, whole or not at all. Raises DiskError."""
     write_atomically(path, to_html(comparison).encode())
 
 
 def to_html(comparison: Comparison) -> str:
-    """One file that opens offline, as a receipt's."""
+    """Return the page as one file that opens offline."""
     return render_page(
         "seatrial.monitor",
         "compare.html",

@@ -1,10 +1,11 @@
-"""The numbers that runs are compared by: how each is read from a receipt, written, and which way it is better."""
+"""The numbers that runs are compared by, each with its place in a receipt, its words and its better direction."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 
 from seatrial.job.units import format_bytes, format_seconds
@@ -21,12 +22,7 @@ _PHASE = re.compile(r"^(?:train|test|val|valid|eval|end)_")
 
 @dataclass(frozen=True)
 class Reading:
-    """One number of a run.
-
-    Attributes:
-        direction: 1: more is better; -1: less is; 0: neither.
-        measured: it has noise.
-    """
+    """One number of a run. ``direction``: 1 if more is better, -1 if less is. ``measured``: it has noise."""
 
     label: str
     read: Read
@@ -36,9 +32,9 @@ class Reading:
 
 
 def readings(runs: Sequence[Receipt]) -> Iterator[Reading]:
-    """What scripts reported first, then what was measured."""
+    """Yield the scripts' own numbers first, then the measured ones."""
     for name in dict.fromkeys(metric.name for receipt in runs for metric in receipt.measurements.metrics):
-        words = _metric_words(name)
+        words = partial(metric_figure, name)
         better = direction(name) or int(name.endswith("_per_s"))
         yield Reading(f"{name}, last", _metric(name, lambda metric: metric.last), words, better, measured=False)
         yield Reading(f"{name}, best", _metric(name, lambda metric: metric.best), words, better, measured=False)
@@ -48,7 +44,7 @@ def readings(runs: Sequence[Receipt]) -> Iterator[Reading]:
 
 
 def stem(label: str) -> str:
-    """``accuracy`` of ``test_accuracy, best``."""
+    """Return ``accuracy`` of ``test_accuracy, best``."""
     return _PHASE.sub("", label.partition(",")[0])
 
 
@@ -57,10 +53,6 @@ def _metric(name: str, value: Callable[[Metric], float | None]) -> Read:
         return next((value(metric) for metric in receipt.measurements.metrics if metric.name == name), None)
 
     return read
-
-
-def _metric_words(name: str) -> Words:
-    return lambda value: metric_figure(name, value)
 
 
 def _gpu_mean(read: Callable[[GpuUse], float | None]) -> Read:

@@ -56,8 +56,8 @@ class Reader:
         return Sampler([gpu.uuid for gpu in self._gpus], pynvml=self._pynvml, gpm_interval_s=GPM_INTERVAL_S)
 
     def read(self) -> dict[str, Any]:
-        """Keys: t, machine (Machine.read), driver_version, gpus (GPU_SAMPLE_KEYS and index, name, mig, pci_bus_id,
-        processes, xid), containers (_container's keys), problems (sentences). What is not known is None.
+        """Read everything. Keys: t, machine (Machine.read), driver_version, gpus (GPU_SAMPLE_KEYS and index, name, mig,
+        pci_bus_id, processes, xid), containers (_container's keys), problems (sentences). Unknown values are None.
         """
         if self._in_trouble() and time.monotonic() - self._opened_s > REOPEN_S:
             self._sampler.close()
@@ -143,7 +143,7 @@ class Reader:
         }
 
     def _cores(self, owner: Owner, cpu_seconds: float | None) -> float | None:
-        """Mean since the last reading; None in the first. A counter that went back (a new cgroup) counts from 0."""
+        """Return the mean since the last reading, None in the first. A counter that went back counts from 0."""
         if cpu_seconds is None:
             return None
         now_s = time.monotonic()
@@ -155,7 +155,7 @@ class Reader:
 
 
 def unread(reason: str) -> dict[str, Any]:
-    """A reading for a moment that could not be read: nothing in it is known, and the reason stands for it."""
+    """Return the reading of a moment that could not be read: nothing is known but the reason."""
     return {
         "t": time.time(),
         "machine": dict.fromkeys(("cpu_cores", "cpu_count", "memory_used_bytes", "memory_total_bytes", "load_1m")),
@@ -184,7 +184,7 @@ def _process(pid: int, memory_bytes: int | None, share_pct: float | None) -> dic
 Read = Callable[[], dict[str, Any]]
 
 
-#: Unknown IDs are asked for this often: a container of an engine that is not ours to ask stays unknown.
+#: Seconds between queries for unknown IDs: a container of an engine that we cannot query stays unknown.
 _ASK_AGAIN_S = 5.0
 _TIMEOUT_S = 10.0
 
@@ -213,15 +213,15 @@ class Names:
         self._thread: threading.Thread | None = None
 
     def known(self) -> Mapping[str, Named]:
-        """Container ID → what is known so far."""
+        """Return container ID → its name, as far as known."""
         return self._known
 
     def problems(self) -> list[str]:
-        """Engines that are there and would not answer."""
+        """Return the errors of engines that exist and did not answer."""
         return self._problems
 
     def look_up(self, ids: Iterable[str], *, wait: bool = False) -> None:
-        """Ask for IDs that are not known yet; ``wait`` until there is an answer."""
+        """Query the engines for unknown IDs; ``wait`` for the answer."""
         busy = self._thread is not None and self._thread.is_alive()
         if busy or time.monotonic() - self._looked_up_s < _ASK_AGAIN_S or set(ids) <= set(self._known):
             return
@@ -245,7 +245,9 @@ class Names:
 
     def _docker(self) -> dict[str, Named]:
         found = {}
-        for line in _lines([*self._calls["docker"], "ps", "--no-trunc", "--format", "{{json .}}"]):
+        argv = [*self._calls["docker"], "ps", "--no-trunc", "--format", "{{json .}}"]
+        text = command.check(argv, timeout_s=_TIMEOUT_S).stdout
+        for line in (loaded for each in text.splitlines() if isinstance(loaded := _loads(each), dict)):
             labels = dict(pair.partition("=")[::2] for pair in str(line.get("Labels") or "").split(","))
             found[str(line.get("ID"))] = Named(str(line.get("Names")), line.get("Image"), labels)
         return found
@@ -258,7 +260,7 @@ class Names:
         return found
 
     def _containerd(self) -> dict[str, Named]:
-        """Kubernetes' nodes have crictl; its containers carry the pod's name as labels."""
+        """Read crictl of a Kubernetes node; its containers carry the pod's name as labels."""
         found = {}
         for entry in _json(["crictl", "ps", "-o", "json"], {}).get("containers", []):
             labels = entry.get("labels") or {}
@@ -268,12 +270,8 @@ class Names:
         return found
 
 
-def _lines(argv: Sequence[str]) -> list[dict[str, Any]]:
-    text = command.check(argv, timeout_s=_TIMEOUT_S).stdout
-    return [loaded for line in text.splitlines() if isinstance(loaded := _loads(line), dict)]
-
-
 def _json(argv: Sequence[str], empty: Any) -> Any:
+    """Return a program's output, if it is JSON of that type."""
     loaded = _loads(command.check(argv, timeout_s=_TIMEOUT_S).stdout)
     return loaded if isinstance(loaded, type(empty)) else empty
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True)
 class Wanted:
-    """A request for the list. ``find``: in ID, name and target; "" and None: all."""
+    """A request for the list. ``find``: in ID, name and target. Raises ValueError for an unknown column or status."""
 
     find: str = ""
     status: str = ""
@@ -50,6 +50,11 @@ class Wanted:
     sort: str = "started"
     backwards: bool = False
     page: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value, known in (("sort", self.sort, SORTS), ("status", self.status, ("", *STATUSES))):
+            if value not in known:
+                raise ValueError(f"{name} must be one of {', '.join(filter(None, known))}")
 
 
 class Listing:
@@ -198,9 +203,9 @@ def _line(
         "outcome": outcome,
         "began": began,
         "started": "–" if began is None else time.strftime("%d %b %H:%M", time.localtime(began)),
-        "time": _words(seconds, format_seconds),
-        "loss": _words(loss, lambda value: figure(float(f"{value:.4g}"))),
-        "accuracy": _words(accuracy, lambda value: figure(float(f"{value:.4g}"))),
+        "time": None if seconds is None else format_seconds(seconds),
+        "loss": None if loss is None else figure(float(f"{loss:.4g}")),
+        "accuracy": None if accuracy is None else figure(float(f"{accuracy:.4g}")),
         "by": {
             "started": began,
             "name": (name or run.id).lower(),
@@ -227,35 +232,12 @@ def _chip_words(headline: str, level: str) -> tuple[str, str]:
     return (headline, "") if len(headline) <= _MOST_LETTERS else ("stopped" if level == "none" else level, headline)
 
 
-def _words(value: float | None, words: Callable[[float], str]) -> str | None:
-    return None if value is None else words(value)
-
-
 def _with_age(line: Line) -> Line:
-    """Return the line with its age now."""
-    began = line["began"]
-    ago = "" if began is None else f"{_rough(max(0.0, time.time() - began))} ago"
-    return {**line, "ago": ago}
-
-
-def _rough(seconds: float) -> str:
-    """Return a duration in its largest unit alone: ``3 h``."""
-    words = format_seconds(round(seconds) if seconds >= 1 else 1).split()
-    return " ".join(words[:2])
-
-
-def sorts(name: str) -> str:
-    """Return a known column. Raises ValueError for another."""
-    if name not in SORTS:
-        raise ValueError(f"sort must be one of {', '.join(SORTS)}")
-    return name
-
-
-def known_status(name: str) -> str:
-    """Return a known status or "". Raises ValueError for another."""
-    if name and name not in STATUSES:
-        raise ValueError(f"status must be one of {', '.join(STATUSES)}")
-    return name
+    """Return the line with its age now, in its largest unit alone: ``3 h ago``."""
+    if line["began"] is None:
+        return {**line, "ago": ""}
+    words = format_seconds(max(1, round(time.time() - line["began"]))).split()
+    return {**line, "ago": f"{' '.join(words[:2])} ago"}
 
 
 _MOST_PROJECT_BYTES = 64 * 1024

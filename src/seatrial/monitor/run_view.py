@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ _PROGRESS = (("step", figure), ("epoch", figure), ("steps_per_s", rate), ("examp
 
 
 def run_view(run: Run, receipt: Receipt, now: Live) -> dict[str, Any]:
-    """For the dashboard's script, which shows all of it as text."""
+    """Return the run for the dashboard's script, which shows all of it as text."""
     ended = run.summary() is not None
     chip = LEVELS[receipt.outcome.level] if ended else STATES["running"]
     bound = receipt.diagnosis.words if receipt.diagnosis else None
@@ -97,14 +96,8 @@ def _plot(receipt: Receipt, plot: Plot) -> dict[str, Any]:
         "unit": plot.unit,
         "x": plot.x,
         "lines": [
-            {
-                "name": line.name,
-                "points": line.points,
-                "classes": entry.colour,
-                "what": entry.what,
-                "value": entry.value,
-            }
-            for line, entry in zip(plot.lines, entries, strict=True)
+            {"name": line.name, "points": line.points, "classes": each.colour, "what": each.what, "value": each.value}
+            for line, each in zip(plot.lines, entries, strict=True)
         ],
     }
 
@@ -116,16 +109,6 @@ PROVISIONAL_S, PROVISIONAL_TIMES = 5.0, 10.0
 MAX_PIECE_BYTES = 256 * 1024
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Bytes ``start`` to ``end`` of a log of ``size`` bytes, as text without control characters."""
-
-    text: str
-    start: int
-    end: int
-    size: int
-
-
 class Receipts:
     """Receipts of runs, provisional ones kept for a few seconds. Safe to ask from several threads."""
 
@@ -134,7 +117,7 @@ class Receipts:
         self._lock = threading.Lock()
 
     def of(self, run: Run) -> Receipt:
-        """Final when the run has ended and was finalised. Raises SeatrialError when its plan cannot be read."""
+        """Return the final receipt once the run was finalised. Raises SeatrialError if its plan cannot be read."""
         if run.ended:
             self._made.pop(run.folder, None)
             return load(run.folder)
@@ -171,8 +154,11 @@ def provisional(run: Run) -> Receipt:
     return receipt.model_copy(update={"criteria": judged})
 
 
-def read_log(run: Run, stream: Stream, start: int | None, end: int | None) -> Piece:
-    """A piece of a log: from ``start`` on, or up to ``end``, or its end; at most MAX_PIECE_BYTES."""
+def read_log(run: Run, stream: Stream, start: int | None, end: int | None) -> dict[str, Any]:
+    """Return a piece of a log, from ``start`` on, or up to ``end``, or its end; at most MAX_PIECE_BYTES.
+
+    Keys: ``text`` without control characters, its bytes ``start`` to ``end``, and the ``size`` of the log.
+    """
     path = run.folder / f"{stream}.log"
     try:
         with open_regular(path) as file:
@@ -186,6 +172,6 @@ def read_log(run: Run, stream: Stream, start: int | None, end: int | None) -> Pi
             file.seek(start)
             data = file.read(stop - start)
     except FileNotFoundError:
-        return Piece("", 0, 0, 0)
+        return {"text": "", "start": 0, "end": 0, "size": 0}
     text = data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
-    return Piece(clean_line(text), start, start + len(data), size)
+    return {"text": clean_line(text), "start": start, "end": start + len(data), "size": size}

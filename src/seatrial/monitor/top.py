@@ -35,7 +35,7 @@ _INTERVALS_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
 def once(read: Read, runs: Runs, console: Console, options: Options, sink: Sink | None, *, as_json: bool) -> None:
-    """One reading as a plain screen or as JSON, and into the sink."""
+    """Print one reading as a plain screen or as JSON, and write it into the sink."""
     read()
     time.sleep(WARM_UP_S)
     reading = read()
@@ -48,7 +48,7 @@ def once(read: Read, runs: Runs, console: Console, options: Options, sink: Sink 
 
 
 def log_only(read: Read, sink: Sink, interval_s: float) -> None:
-    """Readings into a file until interrupted (or the disk is full: then DiskError)."""
+    """Write readings into a file until interrupted. Raises DiskError if the disk is full."""
     read()
     due_s = time.monotonic()
     while True:
@@ -58,7 +58,7 @@ def log_only(read: Read, sink: Sink, interval_s: float) -> None:
 
 
 def watch(read: Read, runs: Runs, console: Console, options: Options, sink: Sink | None) -> None:
-    """The live view until q, Ctrl-C or the end of the terminal."""
+    """Show the live view until q, Ctrl-C or the end of the terminal."""
     history, reading, listed = History(), read(), runs()
     due_s = time.monotonic() + min(options.interval_s, WARM_UP_S)
     with keys() as keyboard, Live(console=console, screen=True, auto_refresh=False) as live:
@@ -80,7 +80,7 @@ def watch(read: Read, runs: Runs, console: Console, options: Options, sink: Sink
 
 
 def _press(key: str, options: Options) -> str | None:
-    """Act on a key; ``quit`` when it asks for that."""
+    """Act on a key; return ``quit`` if it ends the view."""
     if options.typing:
         _type(key, options)
     elif key in ("q", "Q", "\x03", "\x04"):
@@ -112,7 +112,7 @@ def _type(key: str, options: Options) -> None:
 
 @contextmanager
 def keys() -> Iterator[Keyboard]:
-    """A keyboard while this holds; without a terminal on stdin, one that nobody types on."""
+    """Yield a keyboard; without a terminal on stdin, one that nobody types on."""
     if not sys.stdin.isatty():
         yield Keyboard(None)
         return
@@ -132,7 +132,7 @@ class Keyboard:
         self._descriptor = descriptor
 
     def wait(self, seconds: float) -> str | None:
-        """The next key, or None after so many seconds. Raises EOFError when the terminal has gone."""
+        """Return the next key, or None after so many seconds. Raises EOFError when the terminal has gone."""
         readable = [] if self._descriptor is None else [self._descriptor]
         ready, _, _ = select.select(readable, [], [], max(0.0, seconds))
         if not ready or self._descriptor is None:
@@ -150,7 +150,7 @@ COLUMNS = (
 
 
 class Sink(Protocol):
-    """Where readings go. ``write`` and ``close`` raise DiskError."""
+    """A place for readings. ``write`` and ``close`` raise DiskError."""
 
     def write(self, reading: Mapping[str, Any]) -> None: ...
 
@@ -158,7 +158,7 @@ class Sink(Protocol):
 
 
 def open_sink(path: Path) -> Sink:
-    """By the file's suffix: .csv or .jsonl. An existing CSV or JSONL file is continued.
+    """Open a file by its suffix: .csv or .jsonl. An existing one is continued.
 
     Raises:
         UsageError: another suffix. DiskError: the file cannot be written.
@@ -176,7 +176,7 @@ def open_sink(path: Path) -> Sink:
 
 
 def rows(reading: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """Flat rows of a reading, with the keys of COLUMNS."""
+    """Yield flat rows of a reading, with the keys of COLUMNS."""
     machine = {
         "t": round(reading["t"], 3),
         "machine_cpu_cores": reading["machine"]["cpu_cores"],
@@ -204,7 +204,7 @@ class _JsonLines:
         self._file.write(json.dumps(reading, separators=(",", ":")) + "\n")
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # what could not be written was told by write
+        with contextlib.suppress(OSError):  # write has reported the error
             self._file.close()
 
 

@@ -33,7 +33,7 @@ _SHORT = {
 
 @dataclass
 class Options:
-    """What the person at the terminal has chosen. ``filter`` keeps containers and runs that have it in a name."""
+    """The choices of the person at the terminal. ``filter`` keeps containers and runs that have it in a name."""
 
     sort: str = "gpu"
     filter: str = ""
@@ -54,7 +54,7 @@ def render(
     width: int,
     height: int | None,
 ) -> RenderableType:
-    """The screen. ``height`` None: everything, for plain output; else what fits, and how much does not."""
+    """Return the screen: with ``height``, as much as fits and how much does not; without, everything."""
     parts: list[RenderableType] = [_title(reading, width)]
     parts += [Text(problem, style="yellow", overflow="fold") for problem in reading["problems"]]
     if height is not None and history is not None and 2 * len(reading["gpus"]) > height - _OTHERS:
@@ -96,7 +96,7 @@ def _title(reading: Mapping[str, Any], width: int) -> Text:
 
 
 def _gpu(gpu: Mapping[str, Any], history: History | None, options: Options, width: int) -> list[Text]:
-    """Two lines a GPU: numbers, then utilisation and SM activity over time."""
+    """Return two lines of a GPU: numbers, then utilisation and SM activity over time."""
     reasons = [_SHORT.get(reason, reason.replace("_", " ")) for reason in gpu["throttle_reasons"] or []]
     facts = [
         f"{_bytes(gpu['memory_used_bytes'])} of {_bytes(gpu['memory_total_bytes'])}",
@@ -118,12 +118,12 @@ def _gpu(gpu: Mapping[str, Any], history: History | None, options: Options, widt
     return [head, _graphs(gpu, history, options, width)]
 
 
-#: What stands beside the two graphs: their names and numbers, and tensor and DRAM activity.
-_BESIDE_GRAPHS = len("  util  100%   SM  100%  T 100% D 100%")
+#: Columns of a line of graphs that are not graphs: names, numbers, tensor and DRAM activity.
+_NO_GRAPHS = len("  util  100%   SM  100%  T 100% D 100%")
 
 
 def _graphs(gpu: Mapping[str, Any], history: History, options: Options, width: int) -> Text:
-    graph_width = max(4, (width - _BESIDE_GRAPHS) // 2)
+    graph_width = max(4, (width - _NO_GRAPHS) // 2)
     line = Text("  util ").append(f"{_percent(gpu['utilization_pct']):>5} ", style="bold")
     graph = history.graph(gpu["uuid"], "utilization_pct", graph_width, 100.0, unicode=options.unicode)
     line.append(graph, style="blue").append("  SM ").append(f"{_percent(gpu['sm_activity_pct']):>5} ", style="bold")
@@ -185,7 +185,7 @@ def _table(columns: Sequence[str], width: int) -> Table:
 
 
 def _plain(words: str) -> Text:
-    """Names are other people's: no markup, and no escape sequence that would steer the terminal."""
+    """Return a stranger's name as text without markup or escape sequences."""
     return Text("".join(letter if letter.isprintable() else "?" for letter in words))
 
 
@@ -228,14 +228,14 @@ class History:
         self._values: dict[tuple[str, str], deque[float | None]] = {}
 
     def add(self, reading: Mapping[str, Any]) -> None:
-        """Take over one reading."""
+        """Add one reading."""
         for gpu in reading["gpus"]:
             for key in GPU_KEYS:
                 self._series(gpu["uuid"], key).append(gpu.get(key))
         self._series("machine", "cpu_cores").append(reading["machine"]["cpu_cores"])
 
     def graph(self, uuid: str, key: str, width: int, top: float, *, unicode: bool = True) -> str:
-        """The newest ``width`` values as bars of one line, 0 to ``top``; the newest at the right."""
+        """Return the newest ``width`` values as bars of one line, 0 to ``top``; the newest at the right."""
         bars = _BARS if unicode else _ASCII_BARS
         values = list(self._series(uuid, key))[-width:]
         cells = ["·" if unicode and value is None else _bar(value or 0.0, top, bars) for value in values]
@@ -246,7 +246,7 @@ class History:
 
 
 def _bar(value: float, top: float, bars: str) -> str:
-    """Something is never drawn as nothing."""
+    """Return a bar; any value above zero has one."""
     if value <= 0 or top <= 0:
         return bars[0]
     return bars[max(1, min(len(bars) - 1, round(value / top * (len(bars) - 1))))]

@@ -174,7 +174,10 @@ class Container:
         self._pid = os.getpid() if pid is None else pid
         self._tree = Tree(self._pid, with_root=pid is not None)
         self._cgroup = Cgroup(str(self._pid))
-        self._own = self._is_own_cgroup()
+        # A container's cgroup holds nobody but us; a login session's is shared with strangers.
+        members = set(self._cgroup.processes())
+        ours = {process.pid for process in processes.descendants(self._pid)} | {self._pid, 1}
+        self._own = bool(members) and members <= ours
         self._limits: Dict[str, Any] = {}
         self._limits_due_s = 0.0
         self._keys: Dict[str, Any] = {}
@@ -208,12 +211,6 @@ class Container:
             "cpu_quota_cores": self._limits["cpu_quota_cores"],
         }
         return self._keys
-
-    def _is_own_cgroup(self) -> bool:
-        """Return whether the cgroup holds nobody but us: a container's. A login session's is shared with strangers."""
-        members = set(self._cgroup.processes())
-        ours = {process.pid for process in processes.descendants(self._pid)} | {self._pid, 1}
-        return bool(members) and members <= ours
 
     def _look(self) -> "_Look":
         tree = self._tree.read()

@@ -244,9 +244,10 @@ class Gpu:
         """Return what only an exporter reads, all of it slow: memory temperature, remapped rows, PCIe replays,
         codecs."""
         rows = self._value("nvmlDeviceGetRemappedRows")
+        fields = self._value("nvmlDeviceGetFieldValues", [_FIELD_MEMORY_TEMPERATURE])
         encoder, decoder = (self._value("nvmlDeviceGet%sUtilization" % name) for name in ("Encoder", "Decoder"))
         return {
-            "memory_temperature_c": self._field(_FIELD_MEMORY_TEMPERATURE),
+            "memory_temperature_c": int(fields[0].value.uiVal) if fields and fields[0].nvmlReturn == 0 else None,
             "remapped_rows_corrected": rows[0] if rows else None,
             "remapped_rows_uncorrected": rows[1] if rows else None,
             "row_remap_failure": rows[3] if rows else None,
@@ -295,10 +296,6 @@ class Gpu:
         if bits is None:  # drivers before 535 know it by its old name
             bits = self._value("nvmlDeviceGetCurrentClocksThrottleReasons")
         return None if bits is None else [name for bit, name in THROTTLE_REASONS.items() if bits & bit]
-
-    def _field(self, number: int) -> Optional[int]:
-        values = self._value("nvmlDeviceGetFieldValues", [number])
-        return int(values[0].value.uiVal) if values and values[0].nvmlReturn == 0 else None
 
     def _value(self, function: str, *arguments: Any) -> Any:
         return nvml.optional(self.nvml, function, self._handle, *arguments)

@@ -5,7 +5,7 @@ A machine without a driver is a fact, not an error: ``inventory()`` has it in ``
 
 import ctypes
 import re
-from typing import Any, List, NamedTuple, Optional
+from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
 
 #: One file a GPU instance and compute instance; it names the minor number of its node in /dev/nvidia-caps.
 #: Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/, "Device Nodes and Capabilities".
@@ -28,30 +28,28 @@ class Slice(NamedTuple):
 
 
 def slices(pynvml: Any) -> List[Slice]:
-    """Every MIG slice of this machine. ``pynvml`` is initialised."""
+    """Return every MIG slice of this machine. ``pynvml`` is initialised."""
     found = []
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            mode = optional(pynvml, "nvmlDeviceGetMigMode", handle)
-            if not mode or not mode[0]:
-                continue
-            minor = pynvml.nvmlDeviceGetMinorNumber(handle)
-            for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-                part = optional(pynvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
-                if part is not None:
-                    found.append(
-                        Slice(
-                            "%d:%d" % (index, number),
-                            pynvml.nvmlDeviceGetUUID(part),
-                            minor,
-                            pynvml.nvmlDeviceGetGpuInstanceId(part),
-                            pynvml.nvmlDeviceGetComputeInstanceId(part),
-                        )
-                    )
+            for number, part in _slice_handles(pynvml, handle):
+                minor, uuid = pynvml.nvmlDeviceGetMinorNumber(handle), pynvml.nvmlDeviceGetUUID(part)
+                instance = pynvml.nvmlDeviceGetGpuInstanceId(part), pynvml.nvmlDeviceGetComputeInstanceId(part)
+                found.append(Slice("%d:%d" % (index, number), uuid, minor, *instance))
         except pynvml.NVMLError:  # a GPU that cannot be read has no slice to give
             continue
     return found
+
+
+def _slice_handles(pynvml: Any, handle: Any) -> Iterator[Tuple[int, Any]]:
+    """Yield (number, handle) of each MIG slice of a GPU; none without MIG mode."""
+    mode = optional(pynvml, "nvmlDeviceGetMigMode", handle)
+    if mode and mode[0]:
+        for number in range(optional(pynvml, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
+            part = optional(pynvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
+            if part is not None:  # a slot without a slice
+                yield number, part
 
 
 def capability_nodes(part: Slice, root: str = "") -> List[str]:
@@ -89,7 +87,7 @@ class NvmlError(Exception):
 class GpuFact(NamedTuple):
     """A GPU, or MIG slice, as NVML reports it; what could not be read is None.
 
-    ``index`` is that of the (parent) GPU in PCI bus order. ``compute_mode`` is NVML's number, 0 = shared.
+    ``index`` counts (parent) GPUs in PCI bus order. ``compute_mode`` is NVML's number, 0 = shared.
     A slice has ``mig`` = "GPU index:MIG index" and ``parent_uuid``; its parent is listed too, ``mig_enabled``.
     """
 
@@ -111,8 +109,8 @@ class GpuFact(NamedTuple):
 class Inventory(NamedTuple):
     """Everything NVML lists.
 
-    ``cuda_driver_version`` is the newest CUDA the driver runs, "13.0". ``error`` is why there are no facts at all;
-    ``faults`` are sentences about single GPUs that NVML counts but cannot open or read.
+    ``cuda_driver_version`` is the newest CUDA the driver runs, "13.0". ``error`` is the reason if nothing could
+    be read; ``faults`` are sentences about single GPUs that NVML counts but cannot open.
     """
 
     driver_version: Optional[str]
@@ -222,23 +220,17 @@ def _gpu_and_slices(pynvml: Any, index: int) -> List[GpuFact]:
         pci_bus_id=pci.busId if pci else None,
         mig_enabled=bool(mig_mode and mig_mode[0]),
     )
-    if not parent.mig_enabled:
-        return [parent]
-    slices = []
-    for number in range(optional(pynvml, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
-        mig_handle = optional(pynvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
-        if mig_handle is None:  # a slot without a slice
-            continue
-        slices.append(
-            _fact(pynvml, mig_handle, index)._replace(
-                compute_capability=parent.compute_capability,
-                minor=parent.minor,
-                mig="%d:%d" % (index, number),
-                parent_uuid=parent.uuid,
-                compute_mode=parent.compute_mode,
-                pci_bus_id=parent.pci_bus_id,
-            )
+    slices = [
+        _fact(pynvml, part, index)._replace(
+            compute_capability=parent.compute_capability,
+            minor=parent.minor,
+            mig="%d:%d" % (index, number),
+            parent_uuid=parent.uuid,
+            compute_mode=parent.compute_mode,
+            pci_bus_id=parent.pci_bus_id,
         )
+        for number, part in _slice_handles(pynvml, handle)
+    ]
     return [parent, *slices]
 
 
@@ -253,3 +245,87 @@ def _fact(pynvml: Any, handle: Any, index: int) -> GpuFact:
         memory_used_bytes=memory.used if memory else 0,
         utilization_pct=float(utilization.gpu) if utilization else None,
     )
+
+
+#: nvmlDeviceGetGpuFabricInfo's states. Source: nvml.h, NVML_GPU_FABRIC_STATE_*.
+FABRIC_STATES = ("not supported", "not started", "in progress", "completed")
+FABRIC_COMPLETED = 3
+
+#: Source: nvml.h, nvmlComputeMode_t.
+COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")
+
+
+class GpuHealth(NamedTuple):
+    """Hold what one GPU reports of itself; None if driver or chip does not.
+
+    ``processes`` and ``processes_bytes`` are those with a CUDA context that NVML shows to this PID namespace.
+    """
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls
+    uuid: str
+    name: str
+    persistence: Optional[bool] = None
+    compute_mode: Optional[int] = None
+    power_limit_w: Optional[float] = None
+    power_default_w: Optional[float] = None
+    mig_current: Optional[bool] = None
+    mig_pending: Optional[bool] = None
+    mig_instances: int = 0
+    fabric_state: Optional[int] = None
+    fabric_status: Optional[int] = None
+    memory_bytes: int = 0
+    memory_used_bytes: int = 0
+    processes_bytes: int = 0
+    processes: int = 0
+
+
+def read_health(pynvml: Any) -> List[GpuHealth]:
+    """Return every GPU that NVML can open. ``pynvml`` is initialised; ``inventory`` names lost ones."""
+    found = []
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        try:
+            found.append(_health(pynvml, index))
+        except pynvml.NVMLError:
+            continue
+    return found
+
+
+def _health(pynvml: Any, index: int) -> GpuHealth:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    mig = optional(pynvml, "nvmlDeviceGetMigMode", handle)
+    memory = optional(pynvml, "nvmlDeviceGetMemoryInfo", handle)
+    processes = optional(pynvml, "nvmlDeviceGetComputeRunningProcesses", handle) or []
+    fabric = _fabric(pynvml, handle)
+    persistence = optional(pynvml, "nvmlDeviceGetPersistenceMode", handle)
+    limit_mw = optional(pynvml, "nvmlDeviceGetPowerManagementLimit", handle)
+    default_mw = optional(pynvml, "nvmlDeviceGetPowerManagementDefaultLimit", handle)
+    return GpuHealth(
+        index=index,
+        uuid=pynvml.nvmlDeviceGetUUID(handle),
+        name=pynvml.nvmlDeviceGetName(handle),
+        persistence=None if persistence is None else bool(persistence),
+        compute_mode=optional(pynvml, "nvmlDeviceGetComputeMode", handle),
+        power_limit_w=None if limit_mw is None else limit_mw / 1000,
+        power_default_w=None if default_mw is None else default_mw / 1000,
+        mig_current=bool(mig[0]) if mig else None,
+        mig_pending=bool(mig[1]) if mig else None,
+        mig_instances=sum(1 for _ in _slice_handles(pynvml, handle)),
+        fabric_state=fabric[0],
+        fabric_status=fabric[1],
+        memory_bytes=memory.total if memory else 0,
+        memory_used_bytes=memory.used if memory else 0,
+        processes_bytes=sum(process.usedGpuMemory or 0 for process in processes),
+        processes=len(processes),
+    )
+
+
+def _fabric(pynvml: Any, handle: Any) -> Tuple[Optional[int], Optional[int]]:
+    """(state, status) of the NVLink fabric; (None, None) on GPUs without one and drivers before 525."""
+    if not hasattr(pynvml, "nvmlDeviceGetGpuFabricInfo"):
+        return None, None
+    info = pynvml.c_nvmlGpuFabricInfo_t()
+    try:
+        pynvml.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(info))
+    except pynvml.NVMLError:
+        return None, None
+    return info.state, info.status

@@ -1,10 +1,10 @@
 """Straight time: events.jsonl holds wall-clock times of several writers, and clocks are set, slept through and made up.
 
-Each writer, an origin, has a clock of its own: the host, and every start of an agent (a pod that takes another's place
-may be on another machine). The order of one origin's lines is the truth, since it appends; its times fill it in. They
-are compared with each other, and never with another origin's: that a host collected a pod's lines a minute late, or
-that two nodes' clocks differ, is no jump. Between origins, what must have been first sets a clock right: a run is
-launched before its agents start, and an agent has started when the host sees its pod run.
+Each writer, an origin, has a clock of its own: the host, and every start of an agent (a pod that takes another's
+place may be on another machine). The order of one origin's lines is the truth, since it appends; its times fill it
+in. They are compared with each other, and never with another origin's: that a host collected a pod's lines a minute
+late, or that two nodes' clocks differ, does not count as a jump. Between origins, what must have been first sets a
+clock right: a run is launched before its agents start, and an agent has started when the host sees its pod run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from seatrial.receipt.fields import number
 #: agent writes a sample every second, or every minute at the slowest.
 MAX_GAP_S = 600.0
 
-#: Threads and processes take the time before they write: lines this much out of order are no jump of the clock.
+#: Threads and processes take the time before they write: lines this much out of order do not count as a jump.
 MAX_DISORDER_S = 2.0
 
 _HOST = "host"
@@ -82,7 +82,8 @@ def _straightened(
         waited = source == "agent" and origin not in seen and step_s > MAX_GAP_S  # for a place on a cluster
         jumped = not -MAX_DISORDER_S <= step_s <= MAX_GAP_S and not waited
         if jumped and source == "agent" and origin in seen:
-            jumps.append(_jump(step_s))
+            jump = f"{'back' if step_s < 0 else 'forward'} by {format_seconds(abs(step_s))}"
+            jumps.append(f"The clock jumped {jump} during the run; that time is excluded")
         at_s = known[1] if jumped else known[1] + max(0.0, step_s)
         if jumped and origin == _THE_HOST and last is not None:
             at_s = max(at_s, last[1])  # collected the day after: behind what it has collected
@@ -135,8 +136,3 @@ def _skews(events: Sequence[Event], origins: Sequence[Origin]) -> dict[Origin, f
         elif latest is not None and t > latest + MAX_DISORDER_S:
             skews[node, start] = latest - t
     return skews
-
-
-def _jump(step_s: float) -> str:
-    direction = "back" if step_s < 0 else "forward"
-    return f"The clock jumped {direction} by {format_seconds(abs(step_s))} during the run; that time is excluded"

@@ -256,7 +256,7 @@ class Evidence:
     def wall_s(self) -> float | None:
         """Seconds the target ran: as the agent measured, else from its start to the last line about it.
 
-        A target that was started again, in another pod or beside lost peers, ran since its first start.
+        A target that was started again, in another pod or because peers were lost, ran since its first start.
         """
         if self.target_started is None:
             return None
@@ -268,7 +268,7 @@ class Evidence:
 
 
 def gather(lines: Sequence[Any], skipped_lines: int = 0) -> Evidence:
-    """Return the evidence of a run's events, in the order of the file; entries that are no object are skipped."""
+    """Return the evidence of a run's events, in the order of the file; entries other than objects are skipped."""
     objects = [line for line in lines if isinstance(line, dict)]
     ordered, elapsed, jumps = on_one_clock(_with_repeated(objects))
     moments = tuple(Moment(at_s, line) for at_s, line in zip(elapsed, ordered, strict=True))
@@ -283,9 +283,9 @@ class RunEvidence:
     """Everything that a receipt is judged by, read once and passed to each section.
 
     Attributes:
-        state: the engine's last word about the run, None if it was not asked or does not answer.
+        state: the engine's last word about the run, None if it was not queried or does not answer.
         engine_findings: known failures in the engine's error.
-        image: the engine's facts about the image, None if it was not asked, or on the local backend.
+        image: the engine's facts about the image, None if it was not queried, or on the local backend.
         now: Unix time of the judgement. chain: of events.jsonl, followed to its end; None while the run goes on.
         contradictions: sentences about evidence that cannot be what happened.
         cause: why the run ended, once that is known.

@@ -160,7 +160,7 @@ def _host_oom(run: RunEvidence) -> str | None:
     if _exit_code(run) == 0 or not (kills or killed):
         return None
     peak, limit = run.measurements.memory_peak_bytes, run.measurements.memory_limit_bytes
-    if limit and peak and peak > 0.95 * limit:  # the last pages asked for were never given
+    if limit and peak and peak > 0.95 * limit:  # the last requested pages were never given
         used = f" at the limit of {format_bytes(limit)}"
     else:
         used = (f" at {format_bytes(peak)}" if peak else "") + (f" of {format_bytes(limit)} allowed" if limit else "")
@@ -211,7 +211,7 @@ def _stopped(run: RunEvidence) -> str | None:
         return None
     reported = _last_words(run)
     if not by_user and run.plan.agent.pod_restarts is not None and reported and EXIT_POD_STOPPED not in reported:
-        return None  # it had ended by itself when the pod was asked to end
+        return None  # it had ended by itself when the pod was to end
     name = signal_name(stops[0].number("signal") or 0)
     clean_end = "; the target ended cleanly" if _exit_code(run) == 0 else ""
     if clean_end and not by_user and ended_unfinished(run):

@@ -30,8 +30,7 @@ from seatrial.errors import (
     EXIT_TARGET_FAILED,
 )
 from seatrial.events import Chain, ReportUnreadable
-from seatrial.findings.aftermath import aftermath_last
-from seatrial.findings.catalogue import AT_START
+from seatrial.findings.catalogue import AT_START, consequences_last
 from seatrial.findings.finding import Finding
 from seatrial.findings.match import match_text
 from seatrial.job.plan import Plan
@@ -75,7 +74,7 @@ def judge(
     Args:
         events: of events.read, in the order of the file.
         skipped_lines: lines of that file that were no JSON object.
-        state: the engine's word about the run, or None if it cannot be asked.
+        state: the engine's word about the run, or None if it cannot be queried.
         now: Unix time in seconds.
         chain: of events.jsonl, followed to its end; None while the run goes on.
         output: the target's output; None: read it from the logs (12 s for a million lines).
@@ -122,7 +121,7 @@ def _findings(run: RunEvidence) -> list[Finding]:
     found += [finding for section in SECTIONS for finding in section.findings(run)]
     found = without_expected(found, run)
     one_of_each = list({finding.id: finding for finding in reversed(found)}.values())[::-1]
-    return [pasteable(finding, run.plan) for finding in aftermath_last(one_of_each)]
+    return [pasteable(finding, run.plan) for finding in consequences_last(one_of_each)]
 
 
 def _exit_code(run: RunEvidence, criteria: Criteria) -> int:

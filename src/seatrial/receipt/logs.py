@@ -70,7 +70,7 @@ class Output:
         ends_with_exception: stderr ends with the traceback of an exception that was not announced as harmless, and
             stdout ends not long after it.
         after_stderr: lines of stdout after the last of stderr; () if the index of both does not show them.
-        chunk_times: Unix times of the last chunks; () if there was no output, None if there is no index.
+        chunk_times: Unix times of the last chunks; () if there was no output, None without an index.
         lines: not empty, of both streams. line_ends: of all lines.
         first_lines, last_lines: a few of either stream, those of stderr first.
     """
@@ -167,7 +167,7 @@ def _last_exception(lines: list[str]) -> tuple[str | None, str | None]:
 
 
 def _ends_with_exception(lines: list[str]) -> bool:
-    """Return whether the last line is that of an exception, unless Python announced before it that it goes on."""
+    """Return whether the last line is that of an exception, unless Python announced a continuation before it."""
     printed = [line for line in lines if line.strip()]
     start = next((at for at in range(len(printed) - 1, -1, -1) if printed[at].startswith(TRACEBACK)), None)
     if start is None or (start and _GOES_ON.match(printed[start - 1])):

@@ -1,4 +1,4 @@
-"""How a run ended: its exit cause, the end of its logs, and the headline that is the same wherever a run is named."""
+"""The end of a run: its exit cause, the end of its logs, and the headline that is the same wherever a run is named."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ STEPS_PLOT = "steps"
 
 
 class Record(BaseModel):
-    """Frozen; an older version ignores the keys of a newer one."""
+    """A frozen part of receipt.json; an older version ignores the keys of a newer one."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -186,7 +186,7 @@ class Bars(NamedTuple):
     pairs: Sequence[tuple[int, int]]
 
 
-#: Text beside a line in a legend: its kind (``mean``), and the value.
+#: Text of a line in a legend: its kind (``mean``), and the value.
 LegendValue = tuple[str, float]
 
 

@@ -33,7 +33,7 @@ def load(run_dir: Path) -> Receipt:
     """Read the receipt of a run.
 
     Raises:
-        RunNotFoundError: the file is missing or is no receipt.
+        RunNotFoundError: the file is missing or not a receipt.
     """
     path = run_dir / JSON_NAME
     try:

@@ -64,11 +64,10 @@ def tiles(receipt: Receipt) -> list[Row]:
     served: list[_Tile] = []
     if serving is not None and serving.reported:
         served = [
-            ("requests", serving.requests, figure),
-            ("p50", serving.p50_ms, _milliseconds),
-            ("p99", serving.p99_ms, _milliseconds),
-            ("for 1,000 requests", serving.joules_per_1000, energy_short),
+            (name, value, "{:.3g} ms".format) for name, value in (("p50", serving.p50_ms), ("p99", serving.p99_ms))
         ]
+        served = [("requests", serving.requests, figure), *served]
+        served.append(("for 1,000 requests", serving.joules_per_1000, energy_short))
     found: list[_Tile] = [
         (accuracy.replace("_", " "), last.get(accuracy), _four_digits),
         (loss.replace("_", " "), last.get(loss), _four_digits),
@@ -82,10 +81,6 @@ def tiles(receipt: Receipt) -> list[Row]:
         ("energy", measured.energy_j, energy_short),
     ]
     return [Row(label, words(value)) for label, value, words in found if value is not None]
-
-
-def _milliseconds(value: float) -> str:
-    return f"{value:.3g} ms"
 
 
 def _four_digits(value: float) -> str:

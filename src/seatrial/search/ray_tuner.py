@@ -6,12 +6,15 @@ import contextlib
 import json
 import os
 import queue
+import re
 import secrets
+import socket
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,27 +23,34 @@ from ray import tune
 from ray.tune import Stopper
 from ray.tune.search import Searcher
 
-from seatrial.errors import EngineError, SeatrialError
+import seatrial
+from seatrial.errors import CapacityError, EngineError, EngineUnavailableError, SeatrialError, UsageError
+from seatrial.job.model import Job
 from seatrial.runs.finish import finalise
 from seatrial.runs.store import RunStore
 from seatrial.search.metrics import ending_of
-from seatrial.search.ray_cluster import Needs, check_nodes, connect, needs_of, nodes
-from seatrial.search.runner import tell
 from seatrial.search.search import Search
 from seatrial.search.trial import Ending, Trial
 from seatrial.system.command import dialogue
+from seatrial.system.host import Host
 
-#: How often the terminal's line is drawn anew, and a trial's worker looks whether it is to end.
+#: How often the terminal's line is drawn, and a trial's worker checks if it is to end.
 _LOOK_S = 0.2
 
-#: A step returns so often at least: only between two steps can Ray stop a trial.
+#: Longest duration of a step: Ray can stop a trial only between two steps.
 _STEP_S = 1.0
 
-#: Variables that Ray sets in its workers, and a run is not to have.
-_RAYS = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTHONBREAKPOINT", "PYTHONUNBUFFERED")
+#: Ray itself tries to connect for 80 seconds.
+_CONNECT_S = 5.0
 
-#: No loggers, no copy of the search on the disk every few seconds, our own way with Ctrl-C: the study has it all.
-_QUIET = {
+#: Time for a node's first worker, its imports, and its container engine's answer.
+_CHECK_S = 120.0
+
+#: Variables that Ray sets in its workers and that a run must not inherit.
+_RAY_VARIABLES = ("RAY_", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTHONBREAKPOINT", "PYTHONUNBUFFERED")
+
+#: The study replaces Ray's loggers and its copy of the search; Ctrl-C is handled by the command line.
+_TUNE_VARIABLES = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
@@ -48,11 +58,180 @@ _QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
 }
 
+#: Parts of a project that no trial needs on another machine, as in .gitignore.
+_NOT_SENT = (".git", ".seatrial", ".venv", "venv", "__pycache__", "node_modules")
+
+#: Kinds of the last message of a trial.
 _LAST = ("end", "problem", "again")
 
 
-class Reasons:
-    """An actor with the reasons why trials are to end, by number; of all at None."""
+@dataclass(frozen=True)
+class Node:
+    """A living node with its resources by Ray's names."""
+
+    id: str
+    name: str
+    resources: Mapping[str, float]
+
+    def capacity(self, needs: Mapping[str, float]) -> int:
+        """Return how many trials the node can run at once."""
+        return min(int(self.resources.get(name, 0.0) / needed + 1e-9) for name, needed in needs.items())
+
+
+def connect(address: str | None, upload: Path | None = None) -> None:
+    """Join the cluster as a driver.
+
+    Args:
+        address: HOST:PORT of its head; None takes $RAY_ADDRESS, else the cluster that this machine is a node of.
+        upload: folder that Ray copies to every node as its workers' working directory.
+
+    Raises SeatrialError in one sentence.
+    """
+    where = address or os.environ.get("RAY_ADDRESS") or "auto"
+    if where not in ("auto", "local"):
+        _check_address(where)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if (Path.home() / ".ray" / "auth_token").is_file() or os.environ.get("RAY_AUTH_TOKEN"):
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+    stay = {"env_vars": {"RAY_CHDIR_TO_TRIAL_DIR": "0"}}  # a worker stays in the copied folder
+    env = {"working_dir": str(upload), "excludes": list(_NOT_SENT), **stay} if upload else None
+    try:
+        ray.init(address=where, log_to_driver=False, logging_level="ERROR", namespace="seatrial", runtime_env=env)
+    except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
+        raise connection_error(where, str(error)) from error
+
+
+def _check_address(where: str) -> None:
+    host, _, port = where.rpartition(":")
+    if not host or not port.isdigit() or "://" in where:
+        raise UsageError(f"--address {where!r} is not HOST:PORT", run="seatrial sweep … --address 10.0.0.1:6379")
+    try:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
+    except OSError as error:
+        raise EngineUnavailableError(
+            f"No Ray cluster answers at {where}: {error.strerror or error}",
+            run=f"ray start --head --port {port}   # on {host}; on each other machine: ray start --address={where}",
+        ) from error
+
+
+def connection_error(where: str, text: str) -> SeatrialError:
+    """Return the error for the text with which Ray refused to connect."""
+    versions = re.findall(r"Ray: (\S+)\s+Python: (\S+)", text)
+    if "ersion mismatch" in text and len(versions) == 2:
+        (ray_there, python_there), (ray_here, python_here) = versions
+        return UsageError(
+            f"The cluster runs Ray {ray_there} on Python {python_there}, "
+            f"and here are Ray {ray_here} on Python {python_here}",
+            cause="Ray passes Python objects between machines: both versions must be the same on all of them",
+            run=f"uv venv --python {python_there} && pip install 'ray[tune]=={ray_there}'",
+        )
+    if "uthenticat" in text or "token" in text.lower():
+        return UsageError(
+            f"The Ray cluster at {where} requires a token that this machine does not have",
+            run="scp HEAD:.ray/auth_token ~/.ray/auth_token && export RAY_AUTH_MODE=token",
+        )
+    return EngineUnavailableError(
+        f"Ray cannot be reached at {where}: {text.strip().splitlines()[0][:300]}",
+        cause="The searcher's machine must be one of the cluster's nodes; it need not run trials",
+        run="ray start --head   # or join one: ray start --address=HEAD:6379 --num-cpus 0",
+    )
+
+
+def _nodes() -> list[Node]:
+    alive = [each for each in ray.nodes() if each["Alive"]]
+    return [
+        Node(each["NodeID"], each.get("NodeName") or each["NodeManagerAddress"], each["Resources"]) for each in alive
+    ]
+
+
+def needs_of(job: Job, nodes: Sequence[Node]) -> dict[str, float]:
+    """Return the resources that a trial takes, by Ray's names.
+
+    Raises UsageError for GPUs by name, or all; CapacityError if no node has as many.
+    """
+    request, cpus = job.gpus, job.cpus or 1.0
+    if request.kind in ("devices", "all") or request.profile is not None:
+        raise UsageError(
+            f"--gpus {request} means GPUs of one machine, and Ray chooses the node", run="seatrial sweep … --gpus 1"
+        )
+    any_gpu = float(any(node.resources.get("GPU") for node in nodes))
+    gpus = {"none": 0.0, "auto": any_gpu}.get(request.kind, request.share or float(request.count or 0))
+    needs = {"CPU": cpus, **({"GPU": gpus} if gpus else {})}
+    if not any(node.capacity(needs) for node in nodes):
+        counted = (
+            f"{node.name} {node.resources.get('CPU', 0):g} CPUs, {node.resources.get('GPU', 0):g} GPUs"
+            for node in nodes
+        )
+        raise CapacityError(
+            f"A trial requires {cpus:g} CPUs and {gpus:g} GPUs, and no node of the Ray cluster has as many",
+            cause=f"Ray counts: {', '.join(counted)}",
+            run="ray start --address=HEAD:6379   # on a machine that has; or: seatrial sweep … --cpus 1 --gpus none",
+        )
+    return needs
+
+
+def _check_nodes(able: Sequence[Node], job: Job, gpus_wanted: bool, marker: Path) -> bool:
+    """Return True if every node sees this disk: it can read the marker file.
+
+    Raises EngineUnavailableError, naming the first node that cannot run a trial.
+    """
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    check = ray.remote(num_cpus=0, max_retries=0)(_node_check())
+    words = (job.backend, gpus_wanted, str(marker), marker.read_text())
+    here = (NodeAffinitySchedulingStrategy(node.id, soft=False) for node in able)
+    pending = [check.options(scheduling_strategy=strategy).remote(*words) for strategy in here]
+    answers: list[dict[str, Any]] = []
+    for node, reference in zip(able, pending, strict=True):
+        name = f"Node {node.name} of the Ray cluster"
+        try:
+            answer = ray.get(reference, timeout=_CHECK_S)
+        except (ray.exceptions.RayError, TimeoutError) as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no answer"]
+            raise EngineUnavailableError(f"{name} does not answer: {lines[-1][:200]}", run="ray status") from error
+        if answer["version"] != seatrial.__version__:
+            raise EngineUnavailableError(
+                f"{name} has seatrial {answer['version']}, not {seatrial.__version__}",
+                cause=answer["problem"],
+                run=f"{answer['python']} -m pip install 'seatrial[ray]=={seatrial.__version__}'   # on that node",
+            )
+        if answer["problem"]:
+            raise EngineUnavailableError(
+                f"{name} cannot run a trial: {answer['problem']}", run="seatrial doctor   # on that node"
+            )
+        answers.append(answer)
+    return all(answer["shared"] for answer in answers)
+
+
+def _node_check() -> Any:
+    """Return the function that runs on each node. Ray sends its code: a node may have no seatrial to import."""
+
+    def check(backend: str, gpus_wanted: bool, marker: str, text: str) -> dict[str, Any]:
+        import sys
+        from pathlib import Path
+
+        answer: dict[str, Any] = {"python": sys.executable, "version": "none", "shared": False, "problem": None}
+        try:
+            import seatrial
+
+            answer["version"] = seatrial.__version__
+            from seatrial.backends import table
+
+            table.choose(backend, Host(), gpus_wanted=gpus_wanted)
+        except Exception as error:  # noqa: BLE001  # another version may raise anything
+            answer["problem"] = str(error)
+        try:
+            answer["shared"] = Path(marker).read_text() == text
+        except OSError:
+            pass
+        return answer
+
+    check.__module__ = "__main__"
+    return check
+
+
+class StopReasons:
+    """Actor that keeps why each trial is to end, by number; None is the key for all of them."""
 
     def __init__(self) -> None:
         self._reasons: dict[int | None, tuple[str, str | None]] = {}
@@ -65,15 +244,15 @@ class Reasons:
 
 
 class RunTrial(tune.Trainable):  # type: ignore[misc]  # ray has no types here
-    """A trial on its node: it starts a run, passes its messages on, and ends the run when Tune stops it.
+    """Run trials on a node: start a run, pass its messages on, and end the run when Tune stops it.
 
-    ``config["order"]`` is JSON for ray_node.py. A worker takes one trial after the other: to start one takes seconds.
+    ``config["order"]`` is JSON for ray_node.py. A worker is reused for the next trial: starting one takes seconds.
     """
 
     def setup(self, config: dict[str, Any], *, reasons: Any, project: str | None) -> None:
-        """``project``: the folder on every node; None for the working directory that Ray has copied here."""
+        """Keep the facts of this node. ``project`` is None if Ray has copied it into the working directory."""
         self._reasons = reasons
-        gpus = [str(one) for one in ray.get_gpu_ids()]
+        gpus = [str(gpu) for gpu in ray.get_gpu_ids()]
         node = ray.get_runtime_context().get_node_id()
         self._here = {"project": project or str(Path.cwd()), "copied": project is None, "gpus": gpus, "node": node}
         self.reset_config(config)
@@ -83,28 +262,28 @@ class RunTrial(tune.Trainable):  # type: ignore[misc]  # ray has no types here
         self.cleanup()
         self._order: dict[str, Any] = {**json.loads(new_config["order"]), **self._here}
         self._commands: Any = None
-        self._lines: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._messages: queue.Queue[dict[str, Any]] = queue.Queue()
         self._ended = threading.Event()
         return True
 
     def step(self) -> dict[str, Any]:
-        """Start the run, the first time; return its messages of a second, and ``done`` with its end."""
+        """Start the run, the first time; return its messages of a second, and ``done`` with the last."""
         if self._commands is None:
-            env = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", *_RAYS))}
+            env = {key: value for key, value in os.environ.items() if not key.startswith(_RAY_VARIABLES)}
             process = dialogue([sys.executable, "-m", "seatrial.search.ray_node"], env)
             self._commands = process.commands
             self._send(self._order)
             threading.Thread(target=self._read, args=(process.lines, self._ended), daemon=True).start()
-        lines = []
+        messages = []
         with contextlib.suppress(queue.Empty):
-            lines.append(self._lines.get(timeout=_STEP_S))
+            messages.append(self._messages.get(timeout=_STEP_S))
             while True:
-                lines.append(self._lines.get_nowait())
-        done = any(line["kind"] in _LAST for line in lines)
-        return {"done": done, "lines": json.dumps(lines), "node": self._here["node"]}
+                messages.append(self._messages.get_nowait())
+        done = any(message["kind"] in _LAST for message in messages)
+        return {"done": done, "messages": json.dumps(messages), "node": self._here["node"]}
 
     def cleanup(self) -> None:
-        """End the run if it lives, for the reason that the searcher gives, and wait: its GPUs are free then."""
+        """End the run if it is alive, for the searcher's reason, and wait until its GPUs are free."""
         sent = None
         while getattr(self, "_commands", None) is not None and not self._ended.wait(_LOOK_S):
             reason = ray.get(self._reasons.get.remote(self._order["number"])) or ("search", "Ray stopped the trial")
@@ -113,14 +292,14 @@ class RunTrial(tune.Trainable):  # type: ignore[misc]  # ray has no types here
                 self._send({"origin": reason[0], "why": reason[1]})
 
     def _read(self, lines: Any, ended: threading.Event) -> None:
-        last = None
+        kind = None
         for text in lines:
-            self._lines.put(line := json.loads(text))
-            last = line["kind"]
-            if last in _LAST:
+            self._messages.put(message := json.loads(text))
+            kind = message["kind"]
+            if kind in _LAST:
                 break
-        if last not in _LAST:
-            self._lines.put({"kind": "problem", "message": "The process that follows the run was killed"})
+        else:
+            self._messages.put({"kind": "problem", "message": "The process that follows the run was killed"})
         ended.set()
         with contextlib.suppress(BrokenPipeError):
             self._commands.close()
@@ -131,7 +310,7 @@ class RunTrial(tune.Trainable):  # type: ignore[misc]  # ray has no types here
             self._commands.flush()
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """The study has everything."""
+        """Do nothing: the study has everything."""
 
     load_checkpoint = save_checkpoint
 
@@ -141,33 +320,33 @@ def run_trials(search: Search) -> None:
     connect(search.address)
     store = RunStore(search.job.project, search.host)
     store.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    mark = store.record / f"ray-{secrets.token_hex(4)}"
-    mark.write_text(secrets.token_hex(16))
+    marker = store.record / f"ray-{secrets.token_hex(4)}"
+    marker.write_text(secrets.token_hex(16))
     try:
-        found = nodes()
-        needs = needs_of(search.job, found)
-        seen = check_nodes(found, needs, search.job, (str(mark), mark.read_text()))
-        if not seen:  # Ray copies the project to its nodes
+        nodes = _nodes()
+        needs = needs_of(search.job, nodes)
+        able = [node for node in nodes if node.capacity(needs)]
+        shared = _check_nodes(able, search.job, "GPU" in needs, marker)
+        if not shared:  # Ray copies the project to its nodes
             ray.shutdown()
             connect(search.address, upload=store.project)
-        able = [node for node in found if needs.room(node)]
-        search.say(f"Ray: {len(able)} of {len(found)} nodes can take trials: {', '.join(each.name for each in able)}")
-        _take_back(search, store)
-        room = search.parallel or sum(map(needs.room, able))
-        _Driver(search, store, {node.id: node.name for node in found}).fit(needs, room, shared=seen)
+        search.say(f"Ray: {len(able)} of {len(nodes)} nodes can take trials: {', '.join(node.name for node in able)}")
+        _adopt_lost(search, store)
+        parallel = search.parallel or sum(node.capacity(needs) for node in able)
+        _Driver(search, store, {node.id: node.name for node in nodes}).fit(needs, parallel, shared=shared)
     finally:
-        mark.unlink(missing_ok=True)
+        marker.unlink(missing_ok=True)
         ray.shutdown()
 
 
-def _take_back(search: Search, store: RunStore) -> None:
-    """Take over the trials of a searcher that has gone: those that ended well are told, the rest runs again."""
+def _adopt_lost(search: Search, store: RunStore) -> None:
+    """Take over the trials of a searcher that has gone: record those that ended well, and run the rest again."""
     for trial in search.study.take_lost():
         run = store.run(trial.run_id or "-")
         receipt = finalise(run, search.host) if run.folder.is_dir() else None
         ending = None if receipt is None else ending_of(receipt, search.objective)
         if ending is not None and ending.state == "done" and (ending.value is not None or search.objective is None):
-            tell(search, trial, ending)
+            search.end_trial(trial, ending)
         else:
             search.say(f"trial {trial.number}: its searcher has gone; it runs again")
             search.study.again(trial.number)
@@ -176,21 +355,21 @@ def _take_back(search: Search, store: RunStore) -> None:
 class _Driver(Searcher, Stopper):  # type: ignore[misc]
     """One search on a cluster: names trials to Tune, takes their messages, and stops the one that falls behind.
 
-    The study, which Optuna chooses for, is what a later searcher goes on from. Messages arrive in Tune's thread.
+    Messages arrive in Tune's thread. A later searcher goes on from the study, not from Tune's state.
     """
 
     def __init__(self, search: Search, store: RunStore, names: Mapping[str, str]) -> None:
         super().__init__()
         self.search, self._store, self._names = search, store, names
         self._numbers: dict[str, int] = {}
-        self._told: set[int] = set()
-        self._reasons = ray.remote(Reasons).options(num_cpus=0).remote()
+        self._ended: set[int] = set()
+        self._reasons = ray.remote(StopReasons).options(num_cpus=0).remote()
         self._failure: BaseException | None = None
 
-    def fit(self, needs: Needs, room: int, *, shared: bool) -> None:
-        """Run Tune in a thread of its own; this one draws, and passes the user's wish to end on."""
+    def fit(self, needs: Mapping[str, float], parallel: int, *, shared: bool) -> None:
+        """Run Tune in a thread of its own; this one draws, and passes on the user's wish to end."""
         with tempfile.TemporaryDirectory(prefix="seatrial-ray-") as folder:
-            tuner = self._tuner(needs, room, folder, shared=shared)
+            tuner = self._tuner(needs, parallel, folder, shared=shared)
             tuning = threading.Thread(target=self._fit, args=(tuner,), daemon=True)
             tuning.start()
             while tuning.is_alive():
@@ -199,20 +378,22 @@ class _Driver(Searcher, Stopper):  # type: ignore[misc]
                     self._reasons.put.remote(None, *stop)
                 self.search.tick()
                 time.sleep(_LOOK_S)
-        for number in set(self._numbers.values()) - self._told:
-            self._not_told(self.search.study.trial(number))
+        for number in set(self._numbers.values()) - self._ended:
+            self._end_silent(self.search.study.trial(number))
         if self._failure is not None and self.search.problem is None and not self.search.interrupted:
-            words = str(self._failure).strip().splitlines() or [type(self._failure).__name__]
-            self.search.end(EngineError(f"Ray Tune ended the search: {words[-1][:300]}", run="ray status"))
+            lines = str(self._failure).strip().splitlines() or [type(self._failure).__name__]
+            self.search.end(EngineError(f"Ray Tune ended the search: {lines[-1][:300]}", run="ray status"))
 
-    def _tuner(self, needs: Needs, room: int, folder: str, *, shared: bool) -> Any:
-        # Trials whose worker is still starting; Ray's default of one would leave the others to the first node's worker.
-        settings = {**_QUIET, "TUNE_MAX_PENDING_TRIALS_PG": str(room)}
-        os.environ.update({name: value for name, value in settings.items() if name not in os.environ})
+    def _tuner(self, needs: Mapping[str, float], parallel: int, folder: str, *, shared: bool) -> Any:
+        # With Ray's default of one pending trial the others would wait for the first node's worker.
+        for name, value in {**_TUNE_VARIABLES, "TUNE_MAX_PENDING_TRIALS_PG": str(parallel)}.items():
+            os.environ.setdefault(name, value)
         given = {"reasons": self._reasons, "project": str(self._store.project) if shared else None}
         return tune.Tuner(
-            tune.with_resources(tune.with_parameters(RunTrial, **given), dict(needs.resources)),
-            tune_config=tune.TuneConfig(search_alg=self, reuse_actors=True, num_samples=-1, max_concurrent_trials=room),
+            tune.with_resources(tune.with_parameters(RunTrial, **given), dict(needs)),
+            tune_config=tune.TuneConfig(
+                search_alg=self, reuse_actors=True, num_samples=-1, max_concurrent_trials=parallel
+            ),
             run_config=tune.RunConfig(
                 name=self.search.study.definition.name,
                 storage_path=folder,
@@ -228,21 +409,21 @@ class _Driver(Searcher, Stopper):  # type: ignore[misc]
         except BaseException as error:  # noqa: BLE001  # raised in the main thread
             self._failure = error
 
-    def _not_told(self, trial: Trial) -> None:
-        """End a trial whose last message did not come: stopped, or its worker died."""
+    def _end_silent(self, trial: Trial) -> None:
+        """End a trial whose last message did not come: it was stopped, or its worker died."""
         stop = self.search.why_stop()
         if stop is not None and trial.run_id is not None:
-            words = "stopped by the user" if stop[0] == "user" else f"stopped by the search: {stop[1]}"
-            tell(self.search, trial, Ending("stopped", value=trial.value, outcome=words))
+            outcome = "stopped by the user" if stop[0] == "user" else f"stopped by the search: {stop[1]}"
+            self.search.end_trial(trial, Ending("stopped", value=trial.value, outcome=outcome))
         else:
             self.search.study.again(trial.number)
 
-    def _hear(self, number: int, message: Mapping[str, Any], node: str) -> bool:
-        """Take a trial's message; return whether the trial is to be stopped."""
+    def _take(self, number: int, message: Mapping[str, Any], node: str) -> bool:
+        """Take a trial's message; return True if the trial is to be stopped."""
         search, kind = self.search, message["kind"]
         if kind == "say":
             search.say(message["line"])
-        elif number in self._told:
+        elif number in self._ended:
             return False
         elif kind == "begin":
             search.study.begin(number, message["run_id"])
@@ -251,19 +432,25 @@ class _Driver(Searcher, Stopper):  # type: ignore[misc]
             trial = search.study.trial(number)
             if (why := search.report(trial, message["step"], message["value"])) is not None:
                 ray.get(self._reasons.put.remote(number, "pruner", why))
-                self._told.add(number)
-                tell(search, trial, Ending("pruned", value=message["value"], outcome=f"Pruned: {why}"))
+                self._ended.add(number)
+                search.end_trial(trial, Ending("pruned", value=message["value"], outcome=f"Pruned: {why}"))
                 return True
         elif kind == "end":
-            self._told.add(number)
-            self._keep(message)
-            tell(search, search.study.trial(number), Ending(**message["ending"]))
+            self._ended.add(number)
+            self._keep_files(message)
+            search.end_trial(search.study.trial(number), Ending(**message["ending"]))
         elif kind == "problem":
-            self._told.add(number)
-            self._problem(number, message, node)
+            self._ended.add(number)
+            error = SeatrialError(
+                f"{message['message']} (on {self._names.get(node, 'a node')})",
+                cause=message.get("cause"),
+                run=message.get("run"),
+            )
+            error.exit_code = message.get("exit_code", 5)
+            search.not_started(search.study.trial(number), error)
         return False
 
-    def _keep(self, message: Mapping[str, Any]) -> None:
+    def _keep_files(self, message: Mapping[str, Any]) -> None:
         """Write the receipt of a run on another disk into this machine's record of it."""
         run = self._store.run(message["run_id"])
         for name, text in message["files"].items():
@@ -272,18 +459,6 @@ class _Driver(Searcher, Stopper):  # type: ignore[misc]
         if message["files"]:
             run.place.mkdir(parents=True, exist_ok=True)
             run.show_receipt()
-
-    def _problem(self, number: int, message: Mapping[str, Any], node: str) -> None:
-        """End the search if its first trial cannot start; later it is this trial's failure."""
-        search, words = self.search, f"{message['message']} (on {self._names.get(node, 'a node')})"
-        if any(one.state in ("done", "pruned") for one in search.study.trials()):
-            ending = Ending("failed", outcome=words, exit_code=message.get("exit_code", 5))
-            tell(search, search.study.trial(number), ending)
-            return
-        search.study.again(number)
-        problem = SeatrialError(words, cause=message.get("cause"), run=message.get("run"))
-        problem.exit_code = message.get("exit_code", 5)
-        search.end(problem)
 
     def suggest(self, trial_id: str) -> Any:
         search, objective = self.search, self.search.objective
@@ -301,23 +476,22 @@ class _Driver(Searcher, Stopper):  # type: ignore[misc]
         return {"order": json.dumps(order)}
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """Take the messages of a result; return whether its trial is to be stopped."""
-        stop = False
-        for message in json.loads(result.get("lines", "[]")):
-            stop = self._hear(self._numbers[trial_id], message, result["node"]) or stop
-        return stop
+        """Take the messages of a result; return True if its trial is to be stopped."""
+        number = self._numbers[trial_id]
+        stops = [self._take(number, message, result["node"]) for message in json.loads(result.get("messages", "[]"))]
+        return any(stops)
 
     def stop_all(self) -> bool:
         return self.search.time_is_over()
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Its last message has ended it."""
+        """Do nothing: the trial's last message has ended it."""
 
     def save(self, checkpoint_path: str) -> None:
-        """The study has everything."""
+        """Do nothing: the study has everything."""
 
     restore = save
 
     def __reduce__(self) -> Any:
-        """Stand for nothing in Ray's copy of the search on the disk."""
+        """Return an empty stand-in for Ray's copy of the search on the disk."""
         return dict, ()

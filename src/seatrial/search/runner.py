@@ -14,7 +14,6 @@ from queue import Empty, Queue
 from seatrial.backends.base import State
 from seatrial.errors import DiskError, GpusHeldError, ImageError, SeatrialError
 from seatrial.images.build.progress import BuildReporter
-from seatrial.job.model import Job
 from seatrial.job.plan import Gpu
 from seatrial.job.units import format_bytes
 from seatrial.probe.nvml import ComputeProcess, NvmlError, compute_processes
@@ -27,7 +26,7 @@ from seatrial.runs.launch import Prepared
 from seatrial.runs.leases import backend_of
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore
-from seatrial.search.metrics import Reading, ending_of, problem_of, series_of, unreported
+from seatrial.search.metrics import Reading, ending_of
 from seatrial.search.request import Objective
 from seatrial.search.search import Say, Search
 from seatrial.search.trial import Ending, Trial
@@ -36,7 +35,7 @@ from seatrial.system.memo import remembering
 #: How often a trial that waits for a GPU looks again.
 _GPU_INTERVAL_S = 1.0
 
-#: How often the terminal's line is drawn anew.
+#: How often the terminal's line is drawn.
 _LOOK_S = 0.2
 
 #: Ctrl-C reaches the engine's program that builds or pulls as well, and its failure may be here before the signal is.
@@ -45,15 +44,15 @@ _INTERRUPT_S = 0.5
 #: GPUs are chosen, and an image is built, by one at a time.
 _STARTING = threading.Lock()
 
-#: The driver frees a killed process's memory within so long; what is there later is left behind.
+#: The driver frees a killed process's memory within this time.
 _LEFT_S = 10.0
 _LEFT_INTERVAL_S = 0.25
 
 
 def run_trials(search: Search) -> None:
-    """Ask, run and tell until there are no more; then raise what ended the search early, if something did."""
+    """Ask for trials and run them until there are no more; then raise the error of one that could not be followed."""
     lost = search.study.take_lost()
-    freed: Queue[None] = Queue()  # by each trial once, when it has been told; its container is removed after that
+    freed: Queue[None] = Queue()  # an item for each trial when its end is recorded; its container is removed after that
     busy, running = 0, []
     with remembering(), ThreadPoolExecutor(max_workers=2 * search.parallel) as pool:
         try:
@@ -78,25 +77,25 @@ def run_trials(search: Search) -> None:
 
 
 def _run_and_free(search: Search, trial: Trial, freed: Queue[None]) -> None:
-    free_once = [freed]
+    pending = [freed]
 
     def free() -> None:
-        if free_once:
-            free_once.pop().put(None)
+        if pending:
+            pending.pop().put(None)
 
     try:
-        run_one(search, trial, free)
+        _run_one(search, trial, free)
     finally:
         free()
 
 
-def run_one(search: Search, trial: Trial, told: Callable[[], None] = lambda: None) -> None:
-    """See one trial through: a new one is started, one whose searcher went is followed to its end.
+def _run_one(search: Search, trial: Trial, free: Callable[[], None]) -> None:
+    """Start a new trial, or follow the run of a lost one, to its end.
 
     Args:
-        told: called when its end stands in the study, before its container is removed.
+        free: called when its end is recorded, before its container is removed.
     """
-    run = _left_behind(search, trial)
+    run = _run_of_lost(search, trial)
     just_started = run is None
     if run is None:
         run = start_trial(search, trial)
@@ -107,30 +106,27 @@ def run_one(search: Search, trial: Trial, told: Callable[[], None] = lambda: Non
         reading, state = follow_trial(search, trial, run, just_started=just_started)
     except DiskError:  # nobody would follow it from here on
         if (handle := run.handle()) is not None:
-            backend = backend_of(handle, search.host)
-            request_stop(
-                run, backend, handle, run.plan().job.grace_s, origin="search", why="the study cannot be written"
-            )
+            why = "the study cannot be written"
+            grace_s = run.plan().job.grace_s
+            request_stop(run, backend_of(handle, search.host), handle, grace_s, origin="search", why=why)
         raise
-    is_told = threading.Event()
+    recorded = threading.Event()
 
     def judged(receipt: Receipt) -> None:
-        is_told.set()
-        tell(search, trial, ending_as_read(receipt, search.objective, reading))
+        recorded.set()
+        search.end_trial(trial, ending_as_read(receipt, search.objective, reading))
         if not gpus:  # without a GPU the next trial need not wait until the container is removed
-            told()
+            free()
 
     receipt = finalise(run, search.host, ended=state, judged=judged)
     if (left := leftover_processes(run, gpus, search.over)) is not None:
         search.say(f"trial {trial.number}: {left}")
-    if receipt is None:  # the engine does not know how it ended, or it still lives: another searcher asks again
-        return
-    if not is_told.is_set():  # another process has made the receipt
-        tell(search, trial, ending_as_read(receipt, search.objective, reading))
+    if receipt is not None and not recorded.is_set():  # another process has made the receipt
+        search.end_trial(trial, ending_as_read(receipt, search.objective, reading))
 
 
-def _left_behind(search: Search, trial: Trial) -> Run | None:
-    """The run that this trial has already, if it ever started. What never started is begun anew."""
+def _run_of_lost(search: Search, trial: Trial) -> Run | None:
+    """Return the run that this trial has already; None if it never started."""
     if trial.run_id is None:
         return None
     run = RunStore(search.job.project, search.host).run(trial.run_id)
@@ -141,48 +137,41 @@ def _left_behind(search: Search, trial: Trial) -> Run | None:
 
 
 def start_trial(search: Search, trial: Trial) -> Run | None:
-    """The trial's run, started; None where it could not be, which has been told."""
-    told = False
+    """Start the trial's run; return None if that failed or the search is over, which is recorded."""
+    waits = False
     while not search.over.is_set():
         try:
             with _STARTING:
                 if search.over.is_set():
                     break
-                prepared = prepare_run(search, search.job_of(trial))
+                job = search.job_of(trial)
+                prepared = launch.prepare(job, search.host, building=lambda: _building(search))
                 search.study.begin(trial.number, prepared.run.id)
                 if not start_run(search, prepared):
                     break
                 return prepared.run
         except GpusHeldError as error:
-            if not told:
-                told = True
+            if not waits:
+                waits = True
                 search.say(f"trial {trial.number} waits for a GPU: {error.message}")
             search.over.wait(_GPU_INTERVAL_S)
         except KeyboardInterrupt:
             break
         except SeatrialError as error:
-            _not_started(search, trial, error)
+            search.not_started(trial, error)
             return None
     search.study.again(trial.number)
     return None
 
 
-def prepare_run(search: Search, job: Job) -> Prepared:
-    """Prepare a run, its ready image pulled first if it is not there.
-
-    Raises SeatrialError; KeyboardInterrupt: the search is over, and so is the pull.
-    """
-    return launch.prepare(job, search.host, building=lambda: _building(search))
-
-
 def start_run(search: Search, prepared: Prepared) -> bool:
-    """Start a prepared run, its image built first if it is not there. False: the search is over, and so is the build.
+    """Start a prepared run, its image built first if it is missing; return False if the search ended meanwhile.
 
     Raises SeatrialError.
     """
     try:
-        with _building(search) as tell:
-            launch.start(prepared, search.host, launch.without_cached(tell))
+        with _building(search) as progress:
+            launch.start(prepared, search.host, launch.without_cached(progress))
     except KeyboardInterrupt:
         return False
     return True
@@ -190,13 +179,13 @@ def start_run(search: Search, prepared: Prepared) -> bool:
 
 @contextmanager
 def _building(search: Search) -> Iterator[Say]:
-    """What takes the lines of a build or a pull. KeyboardInterrupt ends either once the search is over."""
-    with search.building() if search.building is not None else _told_by(search.say) as tell:
+    """Receive the output of a build or a pull, and end it by KeyboardInterrupt once the search is over."""
+    with search.building() if search.building is not None else _reported(search.say) as write:
 
         def progress(line: str) -> None:
             if search.over.is_set():
                 raise KeyboardInterrupt
-            tell(line)
+            write(line)
 
         try:
             yield progress
@@ -207,38 +196,31 @@ def _building(search: Search) -> Iterator[Say]:
 
 
 @contextmanager
-def _told_by(say: Say) -> Iterator[Say]:
+def _reported(say: Say) -> Iterator[Say]:
     with BuildReporter(say, say) as reporter:
         yield reporter.line
 
 
-def _not_started(search: Search, trial: Trial, error: SeatrialError) -> None:
-    """What keeps the first trial from starting keeps them all; later it is this one's failure."""
-    if any(one.state in ("done", "pruned") for one in search.study.trials()):
-        tell(search, trial, Ending("failed", outcome=error.message, exit_code=error.exit_code))
-        return
-    search.study.again(trial.number)
-    search.end(error)
-
-
 def follow_trial(search: Search, trial: Trial, run: Run, *, just_started: bool) -> tuple[Reading | None, State | None]:
-    """Until its end: reports are written down, and it is stopped where it falls behind or the time is over."""
-    series = search.study.get("series")
-    reading = Reading(run, search.objective, series) if search.objective is not None else None
+    """Follow a run to its end: record its reports, and stop it when it falls behind or the time is over."""
+    reading = None
+    if search.objective is not None:
+        reading = Reading(run, search.objective, search.study.get("series"))
     known = len(trial.reports)
-    asked_to_stop = threading.Event()
+    stopping = False
 
     def look() -> None:
+        nonlocal stopping
+        stop: tuple[str, str | None] | None = None
         for step, value in reading.new() if reading is not None else ():
             why = search.report(trial, step, value) if step > known else None
-            if why is not None and not asked_to_stop.is_set():
-                asked_to_stop.set()
-                stop_run(search, run, "pruner", why)
+            stop = stop or (("pruner", why) if why is not None else None)
         if search.killed.is_set() and (handle := run.handle()) is not None:
             backend_of(handle, search.host).kill(handle)
-        if not asked_to_stop.is_set() and (stop := search.why_stop()) is not None:
-            asked_to_stop.set()
-            stop_run(search, run, *stop)
+        stop = stop or search.why_stop()
+        if stop is not None and not stopping:
+            stopping = True
+            _stop_run(search, run, *stop)
 
     def output(stream: Stream, data: bytes) -> None:
         if reading is not None:
@@ -253,61 +235,29 @@ def follow_trial(search: Search, trial: Trial, run: Run, *, just_started: bool) 
 
 
 def ending_as_read(receipt: Receipt, objective: Objective | None, reading: Reading | None) -> Ending:
-    """How a trial that was followed ended."""
+    """Return how a trial that was followed ended."""
     if reading is None:
         return ending_of(receipt, objective)
     return ending_of(receipt, objective, reading.last_printed, diverged=reading.diverged, series=reading.series)
 
 
-def stop_run(search: Search, run: Run, origin: str, why: str | None) -> None:
-    """SIGTERM, in a thread of its own: stopping waits until the run has ended."""
-    handle = run.handle()
-    if handle is None:
-        return
-    backend = backend_of(handle, search.host)
-    arguments = (run, backend, handle, run.plan().job.grace_s)
-    threading.Thread(target=request_stop, args=arguments, kwargs={"origin": origin, "why": why}, daemon=True).start()
-
-
-def tell(search: Search, trial: Trial, ending: Ending) -> None:
-    """Write the end down, say it, and look whether it makes sense to go on."""
-    objective = search.objective
-    silent = objective is not None and ending.state == "done" and ending.value is None
-    if objective is not None and silent:
-        ending = Ending(**{**vars(ending), "state": "failed", "outcome": f"reported no {objective.metric}"})
-    search.study.tell(trial.number, ending)
-    trials = search.study.trials()
-    now = search.study.trial(trial.number)
-    value = f"{objective.metric} {now.value:.4g}, " if objective is not None and now.value is not None else ""
-    search.say(f"trial {now.number} ({now.label}): {value}{ending.outcome}")
-    if objective is None:
-        return
-    if ending.value is not None and objective.pattern is None and search.study.get("series") is None:
-        search.study.put("series", series_of(objective, ending))
-    if silent and all(one.value is None for one in trials):
-        search.end(unreported(objective, now, _last_line(search, now)))
-    elif (problem := problem_of(trials)) is not None:
-        search.end(problem)
-
-
-def _last_line(search: Search, trial: Trial) -> str:
-    """What it printed last."""
-    run = RunStore(search.job.project, search.host).run(trial.run_id or "")
-    try:
-        lines = (run.folder / "stdout.log").read_text("utf-8", "replace").strip().splitlines()
-    except OSError:
-        return ""
-    return lines[-1][:200] if lines else ""
+def _stop_run(search: Search, run: Run, origin: str, why: str | None) -> None:
+    """Send SIGTERM in a thread of its own: stopping waits until the run has ended."""
+    if (handle := run.handle()) is not None:
+        arguments = (run, backend_of(handle, search.host), handle, run.plan().job.grace_s)
+        threading.Thread(
+            target=request_stop, args=arguments, kwargs={"origin": origin, "why": why}, daemon=True
+        ).start()
 
 
 def leftover_processes(run: Run, gpus: Sequence[Gpu], hurry: threading.Event) -> str | None:
-    """What an ended run has left on its GPUs, in words with the command that shows it; None: nothing.
+    """Return a sentence on the process that an ended run has left on its GPUs; None if there is none.
 
     Args:
-        hurry: set: do not wait for the driver.
+        hurry: do not wait for the driver once it is set.
     """
     deadline = time.monotonic() + _LEFT_S
-    while found := [(gpu, process) for gpu in gpus for process in _listed(gpu.uuid) if _belongs(process.pid, run)]:
+    while found := [(gpu, process) for gpu in gpus for process in _on_gpu(gpu.uuid) if _belongs(process.pid, run)]:
         if time.monotonic() >= deadline or hurry.is_set():
             gpu, process = found[0]
             held = f" with {format_bytes(process.memory_bytes)}" if process.memory_bytes else ""
@@ -318,19 +268,19 @@ def leftover_processes(run: Run, gpus: Sequence[Gpu], hurry: threading.Event) ->
 
 
 def _belongs(pid: int, run: Run) -> bool:
-    """By its container's ID in its cgroup, or by the run's ID in its environment, which a process of ours inherits."""
+    """Find the container's ID in the process's cgroup, or the run's ID in its environment, which children inherit."""
     handle = run.handle()
     for name in ("cgroup", "environ"):
         try:
-            told = Path(f"/proc/{pid}/{name}").read_bytes()
+            text = Path(f"/proc/{pid}/{name}").read_bytes()
         except OSError:  # gone, or another user's
             continue
-        if run.id.encode() in told or (handle is not None and len(handle.id) == 64 and os.fsencode(handle.id) in told):
+        if run.id.encode() in text or (handle is not None and len(handle.id) == 64 and os.fsencode(handle.id) in text):
             return True
     return False
 
 
-def _listed(uuid: str) -> list[ComputeProcess]:
+def _on_gpu(uuid: str) -> list[ComputeProcess]:
     try:
         return compute_processes(uuid)
     except NvmlError:

@@ -1,4 +1,4 @@
-"""Search: a study at work in this process; opened by a command line, gone on with, or looked at."""
+"""Search: a study at work in this process, opened by a command line, resumed, or shown."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from seatrial.job.keys import NAME
 from seatrial.job.model import Job
 from seatrial.planning.host import read_host
 from seatrial.runs.store import RunStore
-from seatrial.search.metrics import without_effect
+from seatrial.search.metrics import problem_of, series_of, unreported, without_effect
 from seatrial.search.request import Objective, Request
 from seatrial.search.set_values import check_switches, varied, ways_in
 from seatrial.search.space import Space
 from seatrial.search.study import FILE, OLD_FILE, Definition, Study, require_optuna
-from seatrial.search.trial import Trial
+from seatrial.search.trial import Ending, Trial
 from seatrial.system import nofollow
 from seatrial.system.files import make_folder
 from seatrial.system.host import Host
@@ -35,30 +35,30 @@ from seatrial.system.text import nearest
 
 Say = Callable[[str], None]
 
-#: More threads that follow runs than this gain nothing.
+#: Maximum number of threads that follow runs; more gain nothing.
 _MOST_AT_ONCE = 64
 
-#: In a project, for people.
+#: Folder in a project with the pages of studies.
 PLACE_FOLDER = (".seatrial", "sweeps")
 
 
 @dataclass
 class Search:
-    """A study at work.
+    """A study at work in this process.
 
     Attributes:
         job: of a trial, before its settings.
-        most: trials of the study at most; None for as many as there are.
-        parallel: trials at once, of this process; 0: as many as its runner has room for.
+        most: maximum number of the study's trials; None for as many as there are.
+        parallel: trials at once, of this process; 0: as many as its runner has capacity for.
         address: HOST:PORT of the Ray cluster, as typed.
         ends_at: ``time.monotonic()`` at which the budget is used up; None without a budget.
         say: prints a line.
         building: context manager whose value receives build and pull output; None sends it to ``say``.
         page_s, page_trials: when the page was written last, and with how many ended trials.
         tick: called at each ``look``.
-        over: set: no further trial is begun, and running ones are stopped.
-        interrupted: by the user. killed: set: running trials are killed.
-        problem: ended the search early; raised at its end.
+        over: once set, no trial begins and running ones are stopped.
+        killed: once set, running trials are killed.
+        problem: error that ended the search early; raised at its end.
     """
 
     study: Study
@@ -82,13 +82,13 @@ class Search:
 
     @property
     def expected(self) -> int | None:
-        """Trials that there will be; None if the budget ends it."""
+        """Number of trials; None if the budget ends the search."""
         if not self.space.is_finite:
             return self.most
         return self.space.size if self.most is None else min(self.most, self.space.size)
 
     def summary(self) -> str:
-        """Return what is searched, for the beginning."""
+        """Return the sentence that is printed at the beginning."""
         definition, most = self.study.definition, self.expected
         of = f", at most {most} trial{'s' * (most != 1)}" if most is not None else ""
         prune = f", {definition.prune} prunes" if definition.prune != "none" else ""
@@ -100,30 +100,27 @@ class Search:
         return [f"{name} made no difference to any number that the script reported" for name in without_effect(trials)]
 
     def finish(self) -> list[Trial]:
-        """Return all trials; this searcher leaves the study, which has ended if nothing is left to do."""
+        """Leave the study, which has ended if nothing is left to do; return all trials."""
         trials = self.study.trials()
+        cut_short = self.time_is_over() and (self.expected is None or len(trials) < self.expected)
         if self.problem is not None:
             self.study.put("ended", self.problem.message)
-        elif not self.interrupted and all(trial.ending is not None for trial in trials) and not self._stopped(trials):
+        elif not self.interrupted and not cut_short and all(trial.ending is not None for trial in trials):
             self.study.put("ended", "complete")
         self.study.leave()
         return trials
 
     def leave(self, problem: SeatrialError) -> None:
-        """This searcher cannot go on; the study has not ended: the same command goes on with it."""
+        """Leave the study because of a problem of this process; the same command goes on with it."""
         self.study.put("problem", problem.message)
         self.study.leave()
-
-    def _stopped(self, trials: Sequence[Trial]) -> bool:
-        """Return whether the budget was used up before all was tried."""
-        return self.time_is_over() and (self.expected is None or len(trials) < self.expected)
 
     def ask(self) -> Trial | None:
         """Return the next trial; None if there are no more, or the time is over."""
         return None if self.time_is_over() else self.study.ask(most=self.most)
 
     def time_is_over(self) -> bool:
-        """Return whether every trial is to end."""
+        """Return True if every trial is to end."""
         return self.over.is_set() or (self.ends_at is not None and time.monotonic() >= self.ends_at)
 
     def why_stop(self) -> tuple[str, str | None] | None:
@@ -139,14 +136,50 @@ class Search:
         return varied(self.job, trial.settings, ways_in(self.job, self.space.names))
 
     def report(self, trial: Trial, step: int, value: float) -> str | None:
-        """Write a value down; return why the trial is to be stopped, or None."""
+        """Record a value; return why the trial is to be stopped, or None."""
         falls_behind = self.study.report(trial.number, step, value)
         if not falls_behind or self.objective is None:
             return None
-        others = sum(len(one.reports) >= step for one in self.study.trials())
+        others = sum(len(each.reports) >= step for each in self.study.trials())
         after = f"after {step} report{'s' * (step != 1)}"
         rank = "not in the best quarter" if self.study.definition.prune == "asha" else "below the median"
         return f"{self.objective.metric} {value:.4g} {after} is {rank} of {others} trials"
+
+    def end_trial(self, trial: Trial, ending: Ending) -> None:
+        """Record and print the end of a trial; end the search if it makes no sense to go on."""
+        objective = self.objective
+        silent = objective is not None and ending.state == "done" and ending.value is None
+        if objective is not None and silent:
+            ending = replace(ending, state="failed", outcome=f"reported no {objective.metric}")
+        self.study.tell(trial.number, ending)
+        trials = self.study.trials()
+        now = self.study.trial(trial.number)
+        value = f"{objective.metric} {now.value:.4g}, " if objective is not None and now.value is not None else ""
+        self.say(f"trial {now.number} ({now.label}): {value}{ending.outcome}")
+        if objective is None:
+            return
+        if ending.value is not None and objective.pattern is None and self.study.get("series") is None:
+            self.study.put("series", series_of(objective, ending))
+        if silent and all(each.value is None for each in trials):
+            self.end(unreported(objective, now, self._last_line(now)))
+        elif (problem := problem_of(trials)) is not None:
+            self.end(problem)
+
+    def _last_line(self, trial: Trial) -> str:
+        run = RunStore(self.job.project, self.host).run(trial.run_id or "")
+        try:
+            lines = (run.folder / "stdout.log").read_text("utf-8", "replace").strip().splitlines()
+        except OSError:
+            return ""
+        return lines[-1][:200] if lines else ""
+
+    def not_started(self, trial: Trial, error: SeatrialError) -> None:
+        """End the search if no trial could start yet; later it is the failure of this one."""
+        if any(each.state in ("done", "pruned") for each in self.study.trials()):
+            self.end_trial(trial, Ending("failed", outcome=error.message, exit_code=error.exit_code))
+            return
+        self.study.again(trial.number)
+        self.end(error)
 
     def end(self, problem: SeatrialError) -> None:
         """End the search early; the first reason counts."""
@@ -155,7 +188,7 @@ class Search:
 
 
 def open_search(request: Request, job: Job, host: Host, say: Say) -> Search:
-    """Return a search by what was typed. Raises UsageError if the target takes no such setting."""
+    """Return the search of a command line. Raises UsageError if the target takes no such setting."""
     require_optuna()
     check_switches(ways_in(job, request.space.names), request.space.values())
     job = with_share(job, host)
@@ -174,7 +207,7 @@ def resume_search(
     budget_s: float | None = None,
     parallel: int | None = 1,
 ) -> Search:
-    """Return the study of this name, to go on with. Raises RunNotFoundError."""
+    """Return the search that goes on with the study of this name. Raises RunNotFoundError."""
     study = find_study(RunStore(project, host), name)
     study.go_on()
     stopped = study.retry_stopped()
@@ -191,11 +224,13 @@ def find_study(store: RunStore, name: str) -> Study:
         _refuse_old(path)
     if path is None or not Study(path).is_made:
         known = sorted(study.path.parent.name for study in studies_of(store))
-        near = nearest(name, known)
+        similar = nearest(name, known)
         raise RunNotFoundError(
             f"There is no study {name} in this project",
             cause=f"There {'is' if len(known) == 1 else 'are'} {', '.join(known[:12])}" if known else None,
-            run=f"seatrial sweep --resume {near or known[0]}" if known else "seatrial sweep train.py --set lr=0.1,0.01",
+            run=f"seatrial sweep --resume {similar or known[0]}"
+            if known
+            else "seatrial sweep train.py --set lr=0.1,0.01",
         )
     return Study(path)
 
@@ -234,7 +269,8 @@ def _definition(request: Request, job: Job) -> Definition:
     if request.name is not None:
         if not re.fullmatch(NAME, request.name):
             raise UsageError(
-                f"--study {request.name!r} is no name: letters, digits, . _ -", run="seatrial sweep … --study lr-search"
+                f"--study {request.name!r} is not a name: letters, digits, . _ -",
+                run="seatrial sweep … --study lr-search",
             )
         return replace(made, name=request.name)
     stem = re.sub(r"[^A-Za-z0-9]+", "-", Path(job.target.value or "image").stem).strip("-")[:40] or "study"

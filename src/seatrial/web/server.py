@@ -65,7 +65,7 @@ class Server(uvicorn.Server):
             app,
             http=_protocol(patience_s, most),
             ws="none",
-            log_config=None,  # a failed request or connection is no traceback on the terminal
+            log_config=None,  # failed requests and connections print no traceback
             timeout_graceful_shutdown=_SHUTDOWN_S,
             server_header=False,
         )

@@ -1,4 +1,4 @@
-"""Starting again on one of several nodes."""
+"""Restarts of a target on several nodes and in pods, and the exit code that its controller gets."""
 
 import os
 from pathlib import Path
@@ -8,122 +8,90 @@ import pytest
 from seatrial.agent import attempts
 from seatrial.agent.journal import Journal
 from seatrial.common.contract.agent_plan import AgentPlan
+from seatrial.job.plan import EXIT_POD_STOPPED
+
+PEERS = {"nodes": 2, "restarts": 1}
+POD = {"pod_restarts": 3}
 
 
-def _run(tmp_path: Path, codes, monkeypatch: pytest.MonkeyPatch, requested=False, **keys):
-    """(exit code, codes that were not needed) of a target that ends with these codes in turn."""
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """run(codes, …) → (exit code, codes that were not needed) of a target that ends with these codes in turn."""
     monkeypatch.setattr(attempts, "PAUSE_S", 0)
-    journal = Journal(str(tmp_path))
-    left = list(codes)
 
-    def once():
-        return left.pop(0), requested
+    def run(codes, requested=False, folder=tmp_path, **keys):
+        left = list(codes)
+        plan = AgentPlan(run_id="r", argv=["t"], workdir="/", run_dir=str(folder), **keys)
+        return attempts.run_again(plan, Journal(str(folder)), lambda: (left.pop(0), requested)), left
 
-    plan = AgentPlan(run_id="r", argv=["t"], workdir="/", run_dir=str(tmp_path), **keys)
-    return attempts.run_again(plan, journal, once), left
-
-
-def test_it_goes_on_after_a_lost_peer(tmp_path, monkeypatch):
-    assert _run(tmp_path, [1, 1, 0, 9], monkeypatch, nodes=2, restarts=3) == (0, [9])
+    return run
 
 
-def test_it_gives_up(tmp_path, monkeypatch):
-    assert _run(tmp_path, [1, 5, 0], monkeypatch, nodes=2, restarts=1) == (5, [0])
+@pytest.mark.parametrize(
+    ("plan", "runs"),
+    [
+        ({"nodes": 2, "restarts": 3}, [([1, 1, 0, 9], False, (0, [9]))]),  # a peer was lost
+        (PEERS, [([1, 5, 0], False, (5, [0]))]),
+        ({"nodes": 1, "restarts": 3}, [([7, 0], False, (7, [0]))]),  # one node has no peer to lose
+        ({"nodes": 2, "restarts": 3}, [([1, 0], True, (1, [0]))]),  # a request to stop is final
+        (PEERS, [([1, 7], False, (7, [])), ([0], False, (7, [0]))]),  # another pod repeats no failure
+        ({"nodes": 2, "restarts": 2}, [([1, 0], False, (0, [])), ([3, 4, 0], False, (4, [0]))]),  # and counts on
+        (POD, [([7, 0], False, (7, [0])), ([0], False, (7, [0]))]),
+        (POD, [([143], True, (143, []))] * 20 + [([0], False, (0, []))]),
+    ],
+)
+def test_target_is_started_again_only_for_lost_peers_and_pods(run, plan, runs):
+    for codes, requested, ended in runs:
+        assert run(codes, requested, **plan) == ended
 
 
-def test_one_node_has_no_peer_to_lose(tmp_path, monkeypatch):
-    assert _run(tmp_path, [7, 0], monkeypatch, nodes=1, restarts=3) == (7, [0])
+def test_pods_that_were_lost_without_a_word_are_counted(run, tmp_path):
+    """Killed for memory, or gone with the node: an operator without a limit of its own would make them for ever."""
+    for _ in range(3):  # two that were killed, one of them after a pod that was requested to end
+        (tmp_path / ".pods").open("a").write("1\n")
+        assert run([143], requested=True, **POD) == (143, [])
+    (tmp_path / ".pods").open("a").write("1\n")
+    assert run([0], **POD) == (1, [0])
+    assert "3 may be" in (tmp_path / "events.jsonl").read_text()
 
 
-def test_a_request_to_stop_is_final(tmp_path, monkeypatch):
-    assert _run(tmp_path, [1, 0], monkeypatch, requested=True, nodes=2, restarts=3) == (1, [0])
-
-
-def test_a_pod_that_comes_back_does_not_repeat_what_failed_for_good(tmp_path, monkeypatch):
-    assert _run(tmp_path, [1, 7], monkeypatch, nodes=2, restarts=1) == (7, [])
-    assert _run(tmp_path, [0], monkeypatch, nodes=2, restarts=1) == (7, [0])
-
-
-def test_a_pod_that_comes_back_counts_on(tmp_path, monkeypatch):
-    """Killed after its first failure: the attempts that are left are those that were left."""
-    assert _run(tmp_path, [1, 0], monkeypatch, nodes=2, restarts=2) == (0, [])
-    assert _run(tmp_path, [3, 4, 0], monkeypatch, nodes=2, restarts=2) == (4, [0])
-
-
-HOSTILE = [b"0 0 0", b"-1 -2 256 999 4294967296", b"1e9 nan \xff\xfe \xc2\xb2 \xd9\xa1", b"9" * 4096, b"\0" * 100]
-
-
-@pytest.mark.parametrize("text", HOSTILE)
-def test_what_is_no_exit_code_counts_for_nothing(tmp_path, text):
+@pytest.mark.parametrize(
+    "text", [b"0 0 0", b"-1 -2 256 999 4294967296", b"1e9 nan \xff\xfe \xc2\xb2 \xd9\xa1", b"9" * 4096, b"\0" * 100]
+)
+def test_records_of_the_targets_own_making_count_for_nothing(run, tmp_path, text):
     (tmp_path / ".failures").write_bytes(text)
-    assert attempts.failures(str(tmp_path)) == []
+    (tmp_path / ".pods").write_bytes(text)
+    assert attempts.failures(str(tmp_path)) == [] and run([0], pod_restarts=0) == (0, [])
 
 
-def test_a_file_of_any_length_is_read_to_a_limit(tmp_path):
+def test_a_record_of_any_length_is_read_to_a_limit(tmp_path):
     (tmp_path / ".failures").write_bytes(b"1\n" * 10_000_000)
     assert len(attempts.failures(str(tmp_path))) < 10_000
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
-def test_what_is_no_file_of_its_own_is_left_alone(tmp_path, monkeypatch, kind):
-    """The target can put anything there: nothing is followed, nothing hangs, and the run goes its way."""
+def test_a_record_that_is_no_regular_file_is_left_alone(run, tmp_path, kind):
     outside, path = tmp_path / "outside", tmp_path / "run" / ".failures"
     outside.write_text("7\n7\n7\n7\n")
     path.parent.mkdir()
     {"link": lambda: path.symlink_to(outside), "pipe": lambda: os.mkfifo(path), "folder": path.mkdir}[kind]()
-    assert _run(path.parent, [1, 0], monkeypatch, nodes=2, restarts=3) == (0, [])
+    assert run([1, 0], folder=path.parent, nodes=2, restarts=3) == (0, [])
     assert outside.read_text() == "7\n7\n7\n7\n"
-
-
-def test_one_node_in_a_pod_does_not_repeat_what_failed(tmp_path, monkeypatch):
-    """The script has failed by itself: no pod that takes the place of this one tries it again."""
-    assert _run(tmp_path, [7, 0], monkeypatch, pod_restarts=3) == (7, [0])
-    assert _run(tmp_path, [0], monkeypatch, pod_restarts=3) == (7, [0])
-
-
-def test_one_node_goes_on_after_any_number_of_requests_to_end(tmp_path, monkeypatch):
-    for _ in range(20):
-        assert _run(tmp_path, [143], monkeypatch, requested=True, pod_restarts=3) == (143, [])
-    assert _run(tmp_path, [0], monkeypatch, pod_restarts=3) == (0, [])
-
-
-def test_pods_that_were_lost_without_a_word_are_counted(tmp_path, monkeypatch):
-    """Killed for memory, or gone with the node: an operator without a limit of its own would make them for ever."""
-    for _ in range(3):  # two that were killed, one of them after a pod that was requested to end
-        (tmp_path / ".pods").open("a").write("1\n")
-        assert _run(tmp_path, [143], monkeypatch, requested=True, pod_restarts=3) == (143, [])
-    (tmp_path / ".pods").open("a").write("1\n")
-    assert _run(tmp_path, [0], monkeypatch, pod_restarts=3) == (1, [0])
-    assert "3 may be" in (tmp_path / "events.jsonl").read_text()
-
-
-@pytest.mark.parametrize("text", [b"", b"0\n0\n0\n", b"\xff\xfe 1x -1 11", b"\0" * 5000])
-def test_a_record_of_pods_that_is_none_stops_nothing(tmp_path, monkeypatch, text):
-    (tmp_path / ".pods").write_bytes(text)
-    assert _run(tmp_path, [0], monkeypatch, pod_restarts=0) == (0, [])
 
 
 @pytest.mark.parametrize(
     ("code", "stopped", "pod_restarts", "reported"),
     [
-        (0, True, 0, 143),  # saved and ended well: evicted all the same
-        (1, True, 3, 143),
-        (130, True, 3, 143),
+        (0, True, 0, EXIT_POD_STOPPED),  # saved and ended well: evicted all the same
+        (130, True, 3, EXIT_POD_STOPPED),
         (0, False, 3, 0),
         (7, False, 3, 7),
-        (3, False, 3, 3),
-        (139, False, 3, 1),  # an operator takes 128 and more for a lost pod, and would make it anew
-        (143, False, 3, 1),  # the target ended itself so: nobody has requested
-        (0, True, None, 0),  # on this machine nothing takes its place
+        (139, False, 3, 1),  # an operator takes 128 and more for a lost pod, and would make another
+        (143, False, 3, 1),  # the target ended itself so, without a request
+        (0, True, None, 0),  # outside of a cluster nothing takes its place
         (139, False, None, 139),
     ],
 )
-def test_what_a_pod_reports_its_controller(code, stopped, pod_restarts, reported):
+def test_exit_code_shows_a_controller_whether_the_run_has_ended(code, stopped, pod_restarts, reported):
     plan = AgentPlan(run_id="r", argv=["t"], workdir="/", run_dir="/", pod_restarts=pod_restarts)
     assert attempts.exit_code(plan, code, stopped) == reported
-
-
-def test_host_and_agent_mean_the_same_code():
-    from seatrial.job.plan import EXIT_POD_STOPPED
-
-    assert attempts.EXIT_STOPPED == EXIT_POD_STOPPED

@@ -1,4 +1,4 @@
-"""Proof of use: which processes count, and what stands in when NVML does not tell."""
+"""Proof of use: which processes count, and which mappings do if NVML lists none."""
 
 import os
 import subprocess
@@ -28,15 +28,10 @@ def target():
 
 
 def observe(tmp_path, target, gpus, seconds=0.6, interval_s=0.1, until=lambda read: True):
-    """What was written in so many seconds, and until ``until`` says that it is enough (a busy machine takes longer)."""
-    plan = AgentPlan(
-        run_id="r",
-        argv=[],
-        workdir="/",
-        run_dir=str(tmp_path),
-        gpus=[Gpu(gpu.uuid, gpu.name, gpu.minor) for gpu in gpus],
-        sample_interval_s=interval_s,
-    )
+    """Return the events of so many seconds, and until ``until`` is true of them (a busy machine takes longer)."""
+    expected = [Gpu(gpu.uuid, gpu.name, gpu.minor) for gpu in gpus]
+    folder = str(tmp_path)
+    plan = AgentPlan("r", [], "/", folder, gpus=expected, sample_interval_s=interval_s)
     journal, activity = Journal(str(tmp_path)), Activity()
     sampler = Sampler([gpu.uuid for gpu in gpus], pynvml=FakeNvml(gpus))
     reports = Reports(str(tmp_path / "reports"), journal, activity)
@@ -58,19 +53,15 @@ def test_a_context_of_the_target_is_written_once(tmp_path, target):
     used = FakeGpu(uuid="GPU-0", processes=[(1, 7), (target, 543_000_000)])
     read = observe(tmp_path, target, [used], until=lambda read: len(of_type(read, "sample")) >= 3)
     [context] = of_type(read, "gpu.context")
-    assert context["uuid"] == "GPU-0" and context["pid"] == target and context["memory_bytes"] == 543_000_000
-    assert context["evidence"] == "nvml-process"
-    assert len(of_type(read, "sample")) >= 3
+    assert (context["uuid"], context["pid"], context["memory_bytes"]) == ("GPU-0", target, 543_000_000)
+    assert context["evidence"] == "nvml-process" and len(of_type(read, "sample")) >= 3
 
 
-def test_it_is_caught_long_before_the_first_sample(tmp_path, target):
-    read = observe(tmp_path, target, [FakeGpu(uuid="GPU-0", processes=[(target, None)])], interval_s=30.0)
-    assert len(of_type(read, "gpu.context")) == 1 and of_type(read, "sample") == []
-
-
-def test_contexts_of_others_prove_nothing(tmp_path, target):
-    read = observe(tmp_path, target, [FakeGpu(uuid="GPU-0", processes=[(1, 7), (os.getpid(), 7)])])
-    assert of_type(read, "gpu.context") == []
+@pytest.mark.parametrize(("own", "contexts"), [(True, 1), (False, 0)])
+def test_the_targets_context_is_seen_before_the_first_sample_and_others_prove_nothing(tmp_path, target, own, contexts):
+    used = FakeGpu(uuid="GPU-0", processes=[(1, 7), (target if own else os.getpid(), None)])
+    read = observe(tmp_path, target, [used], interval_s=30.0)
+    assert len(of_type(read, "gpu.context")) == contexts and of_type(read, "sample") == []
 
 
 def test_mappings_stand_in_where_nvml_lists_no_processes(tmp_path, target, monkeypatch):

@@ -18,7 +18,8 @@ import pytest
 from pace import slowness
 from seatrial.backends import table
 from seatrial.cli import VERBS, runs_table
-from seatrial.cli.options import RECIPES, VALUES, complete
+from seatrial.cli.completion import RECIPES, VALUES, complete
+from seatrial.cli.options import Root
 from seatrial.images import recipes
 from seatrial.job.cluster import Kind
 from seatrial.job.model import SlimLevel
@@ -44,7 +45,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def values(*words: str) -> list[str]:
     *before, word = words
-    return [value for value, _ in complete(before, word)]
+    return [value for value, _ in complete(Root(), before, word)]
 
 
 def test_verbs_and_flags() -> None:
@@ -92,9 +93,9 @@ def test_gpus_are_those_of_the_driver(tmp_path: Path, monkeypatch: pytest.Monkey
         folder = tmp_path / "gpus" / f"0000:{number}0:00.0"
         folder.mkdir(parents=True)
         (folder / "information").write_text(f"Model: \t\t NVIDIA H200\nGPU UUID: \t GPU-0{number}\n")
-    monkeypatch.setattr("seatrial.cli.options._DRIVER", tmp_path)
+    monkeypatch.setattr("seatrial.cli.completion._DRIVER", tmp_path)
     assert values("run", "--gpus", "")[3:] == ["1", "2", "device=0", "device=1", "GPU-00", "GPU-01"]
-    assert dict(complete(["run", "--gpus"], "device"))["device=1"] == "NVIDIA H200"
+    assert dict(complete(Root(), ["run", "--gpus"], "device"))["device=1"] == "NVIDIA H200"
 
 
 def test_runs_by_name(project: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fakes import load_job
-from seatrial.cli.typed_job import read_job
+from seatrial.cli.job import read_job
 from seatrial.errors import ConfigError
 from seatrial.job.cluster_config import ClusterOptions
 from seatrial.job.flags import FLAGS, OWN, Flag
@@ -43,5 +43,5 @@ def test_criteria_of_the_file_can_be_left_out_where_another_target_runs(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "seatrial.toml").write_text('[criteria]\naccuracy = ">= 0.9"\n')
     flags = {"module": "pytest"}
-    assert read_job([], [], dict(flags)).criteria.metrics == {"accuracy": ">= 0.9"}
-    assert read_job([], [], {**flags, "no_criteria": True}).criteria.metrics == {}
+    assert read_job([], dict(flags), arguments=[]).criteria.metrics == {"accuracy": ">= 0.9"}
+    assert read_job([], {**flags, "no_criteria": True}, arguments=[]).criteria.metrics == {}

@@ -1,4 +1,4 @@
-"""horovod.torch on real ranks with Gloo; each script in scripts/ checks what it does and says so."""
+"""horovod.torch on real ranks with Gloo; each script in scripts/ checks its results and prints that."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def ranks(count: int, script: str, *arguments: str) -> list[tuple[int, str]]:
 
 
 def passed(ended: list[tuple[int, str]]) -> list[str]:
-    """What rank 0 says has passed."""
+    """Return the checks that passed on rank 0."""
     assert all(code == 0 for code, _ in ended), "\n".join(output for _, output in ended)
     return [line.removeprefix("passed ") for line in ended[0][1].splitlines() if line.startswith("passed ")]
 
@@ -82,7 +82,7 @@ def test_alone_it_needs_no_process_group() -> None:
     assert done.stdout == "[0.0, 0.0] 3 1 False\n", done.stderr
 
 
-def test_parts_that_are_not_here_say_what_to_do() -> None:
+def test_missing_parts_name_the_way_without_them() -> None:
     code = (
         "import horovod\n"
         "for part in ('tensorflow', 'tensorflow.keras', 'keras', 'mxnet', 'spark', 'ray', 'runner', 'torch.elastic'):\n"

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from seatrial.cli import _main
-from seatrial.cli.options import complete
+from seatrial.cli.completion import complete
+from seatrial.cli.options import Root
 from seatrial.compose.group import GroupStore, Member
 from seatrial.compose.output import find_run
 from seatrial.errors import RunNotFoundError
@@ -34,7 +35,7 @@ def test_a_stage_is_found_in_the_newest_group_that_has_it(project: RunStore) -> 
     time.sleep(1.1)  # groups' IDs tell seconds
     groups.create((Member("train", state="done", run=newer),))
     assert find_run(project, "train").id == newer and find_run(project, "old").id == older
-    assert ("train", newer) in complete(["runs", "show"], "")
+    assert ("train", newer) in complete(Root(), ["runs", "show"], "")
     own = run_of(project, "train")
     assert find_run(project, "train").id == own  # a run's own name comes first
 

@@ -6,30 +6,15 @@ import textwrap
 
 import pytest
 
-from seatrial.compose.gpu_requests import RESERVED, foreign_ask, gpu_ask
+from seatrial.compose.gpu_requests import foreign_ask, gpu_ask
 from seatrial.compose.plan import becomes_run
 from seatrial.compose.service import Service
 from seatrial.errors import GpuRequestError
+from tables import cases, constant
 
 DEVICES = "deploy: {resources: {reservations: {devices: [%s]}}}"
 
-ASKS = {
-    "a count": (DEVICES % "{driver: nvidia, count: 2, capabilities: [gpu]}", "2"),
-    "all in a word": (DEVICES % "{driver: nvidia, count: all, capabilities: [gpu]}", "all"),
-    "neither count nor names": (DEVICES % "{capabilities: [gpu]}", "all"),
-    "names": (DEVICES % '{driver: nvidia, device_ids: ["0", "2"], capabilities: [gpu]}', "device=0,2"),
-    "a UUID": (DEVICES % "{device_ids: [GPU-7ab3], capabilities: [gpu]}", "device=GPU-7ab3"),
-    "capabilities": (
-        DEVICES % "{driver: nvidia, count: 1, capabilities: [gpu, compute, utility, video]}",
-        "1,capabilities=compute,utility,video",
-    ),
-    "CDI as a driver": (DEVICES % '{driver: cdi, device_ids: ["nvidia.com/gpu=1"], capabilities: [gpu]}', "device=1"),
-    "CDI as a device": ("devices: [nvidia.com/gpu=all]", "all"),
-    "nodes": ("devices: [/dev/nvidia1, /dev/nvidiactl, /dev/nvidia-uvm]", "device=1"),
-    "the runtime": ("runtime: nvidia", "all"),
-    "a variable alone": ("environment: {NVIDIA_VISIBLE_DEVICES: all}", "all"),
-    "the runtime with names": ("runtime: nvidia\n    environment: [NVIDIA_VISIBLE_DEVICES=1]", "device=1"),
-}
+ASKS = constant(__file__, "ASKS")
 
 
 @pytest.mark.parametrize("name", ASKS)
@@ -40,17 +25,7 @@ def test_a_request(read, name: str) -> None:
     assert ask is not None and str(ask.request) == expected and not ask.compute_added
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        "environment: {CUDA_VISIBLE_DEVICES: '0'}",
-        "runtime: runc",
-        "runtime: nvidia\n    environment: {NVIDIA_VISIBLE_DEVICES: none}",
-        "devices: [/dev/fuse]",
-        DEVICES % "{driver: amdgpu, count: 1, capabilities: [gpu]}",
-        "deploy: {resources: {limits: {memory: 4g}}}",
-    ],
-)
+@cases("lines")
 def test_none(read, lines: str) -> None:
     file = read(f"services:\n  a:\n    image: x\n    {lines}\n")
     assert gpu_ask(file, file.services["a"]) is None
@@ -78,18 +53,7 @@ def test_the_short_key(read, config: dict[str, object], expected: str | None) ->
     assert foreign_ask(service) == (("gpus",) if expected is None else None), "it is one or the other"
 
 
-@pytest.mark.parametrize(
-    ("lines", "path"),
-    [
-        (DEVICES % "{driver: amd, count: 1, capabilities: [gpu]}", RESERVED),
-        (DEVICES % "{count: 1, capabilities: [tpu]}", RESERVED),
-        ("devices: [/dev/kfd, /dev/dri]", ("devices", "/dev/kfd")),
-        ("runtime: amd", ("runtime",)),
-        ("devices: [/dev/davinci0]", ("devices", "/dev/davinci0")),
-        ("devices: [/dev/nvidia0, /dev/dri]", None),
-        (DEVICES % "{count: 1, capabilities: [gpu]}", None),
-    ],
-)
+@cases("lines", "path")
 def test_accelerators_of_others_are_no_run_on_the_cpu(read, lines: str, path: tuple[str, ...] | None) -> None:
     file = read(f"services:\n  a:\n    image: x\n    {lines}\n")
     service = file.services["a"]

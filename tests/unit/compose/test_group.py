@@ -14,6 +14,7 @@ import pytest
 from seatrial.compose.group import Group, GroupStore, Member, State, ended
 from seatrial.errors import RunNotFoundError
 from seatrial.runs.store import RunStore
+from tables import cases
 
 
 @pytest.fixture
@@ -75,17 +76,7 @@ def test_a_key_of_a_later_version_is_passed_over(store: GroupStore) -> None:
     assert store.read(group.id) == group
 
 
-@pytest.mark.parametrize(
-    ("states", "expected"),
-    [
-        (["done", "done"], "done"),
-        (["done", "running"], "running"),
-        (["done", "waiting"], "interrupted"),
-        (["failed", "skipped", "done"], "failed"),
-        (["stopped", "done"], "stopped"),
-        ([], "done"),
-    ],
-)
+@cases("states", "expected")
 def test_the_state_of_a_group_that_nobody_looks_after(states: list[State], expected: str) -> None:
     members = tuple(Member(str(number), state=state) for number, state in enumerate(states))
     assert Group("20260101-000000-aaaa", members).state == expected

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from seatrial.compose.read import ComposeFile
+from tables import cases, constant
 
 HEAD = """
 services:
@@ -20,41 +21,17 @@ def waits(file: ComposeFile) -> list[tuple[str, str]]:
     return list(file.short_waits)
 
 
-READERS = {
-    "says so": ("depends_on: [prep]\n    volumes: [data:/in]", [("prep", "train")]),
-    "another volume": ("depends_on: [prep]\n    volumes: [other:/in]", []),
-    "not depended on": ("volumes: [data:/in:ro]", []),
-    "has the condition": (
-        "depends_on: {prep: {condition: service_completed_successfully}}\n    volumes: [data:/in]",
-        [],
-    ),
-    "wants to start beside it": ("depends_on: {prep: {condition: service_started}}\n    volumes: [data:/in]", []),
-    "shows what is written": (
-        "depends_on: [prep]\n    volumes: [data:/in]\n    entrypoint: tensorboard --logdir /in",
-        [],
-    ),
-    "a server that comes after": ("depends_on: [prep]\n    volumes: [data:/in]\n    ports: [80]", [("prep", "train")]),
-}
+READERS = constant(__file__, "READERS")
 
 
 @pytest.mark.parametrize("name", READERS)
 def test_a_reader(read, name: str) -> None:
     lines, expected = READERS[name]
     file = read(f"{HEAD}  train:\n    image: x\n    command: python train.py\n    {lines}\n{TAIL}")
-    assert waits(file) == expected
+    assert waits(file) == list(expected)
 
 
-@pytest.mark.parametrize(
-    "sign",
-    [
-        "ports: ['80:80']",
-        "restart: always",
-        "restart: unless-stopped",
-        "healthcheck: {test: ls}",
-        "expose: [80]",
-        "deploy: {restart_policy: {condition: any}}",
-    ],
-)
+@cases("sign")
 def test_nobody_waits_for_the_end_of_a_service(read, sign: str) -> None:
     file = read(f"{HEAD}    {sign}\n  train:\n    image: x\n    depends_on: [prep]\n    volumes: [data:/in]\n{TAIL}")
     assert waits(file) == [] and file.services["prep"].why_service

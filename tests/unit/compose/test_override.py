@@ -26,6 +26,7 @@ from seatrial.job.plan import Plan
 from seatrial.probe.driver_files import DeviceNode, DriverFiles, Library
 from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
+from tables import cases
 
 IMAGE = ImageFacts(
     "sha256:1",
@@ -236,14 +237,7 @@ def test_the_framework_of_the_script_that_is_built_in_decides_the_check(read, tm
     assert merged(file, tmp_path, made, "host")["a"]["build"]["network"] == "host"
 
 
-@pytest.mark.parametrize(
-    ("lines", "asked", "asks"),
-    [
-        ("environment: {NVIDIA_VISIBLE_DEVICES: all}", None, False),
-        ("environment: {NVIDIA_VISIBLE_DEVICES: all}", "1", True),
-        (ONE, None, True),
-    ],
-)
+@cases("lines", "asked", "asks")
 def test_a_variable_by_itself_is_no_refusal_where_there_is_no_gpu(
     read, tmp_path: Path, lines: str, asked: str | None, asks: bool
 ) -> None:

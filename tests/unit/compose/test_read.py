@@ -11,21 +11,9 @@ from seatrial.compose.read import find_files, profiles_in, up_command, with_prof
 from seatrial.compose.service import ImageConfig
 from seatrial.errors import SeatrialError, UsageError
 from seatrial.system.host import Host
+from tables import constant
 
-BAD = {
-    "a tab": ("services:\n  a:\n\timage: x\n", 3, "yaml"),
-    "an unknown key": ("services:\n  a:\n    image: x\n    kommand: ls\n", 2, "kommand"),
-    "a cycle": (
-        "services:\n  a:\n    image: x\n    depends_on: [b]\n  b:\n    image: x\n    depends_on: [a]\n",
-        1,
-        "cycle",
-    ),
-    "an unknown service": ("services:\n  b: {image: x}\n  a:\n    image: x\n    depends_on: [zoo]\n", 3, "zoo"),
-    "a wrong type": ("services:\n  a:\n    image: 5\n", 3, "must be a string"),
-    "an unset variable": ("services:\n  a:\n    image: ${WHICH:?choose one}\n", 3, "choose one"),
-    "neither image nor build": ("services:\n  a:\n    command: ls\n", 2, "neither an image nor a build"),
-    "a missing env file": ("services:\n  a:\n    image: x\n    env_file: prod.env\n", 1, "prod.env"),
-}
+BAD = constant(__file__, "BAD")
 
 
 @pytest.mark.parametrize("name", BAD)

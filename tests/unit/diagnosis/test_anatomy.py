@@ -1,4 +1,4 @@
-"""The hook's lines read: what adds up, and what a hostile or broken line can do, which is nothing."""
+"""The hook's lines: their parts add up, and no hostile or broken line breaks the reader."""
 
 import pytest
 from hypothesis import given
@@ -43,7 +43,7 @@ def test_the_last_line_of_the_process_with_the_most_steps_counts():
     ]
 
 
-def test_over_time_tells_what_came_between_two_lines():
+def test_over_time_has_the_spending_between_two_lines():
     later = {**LINE, "regions": {name: 2 * spent for name, spent in WHOLE.items()}}
     (found,) = read_anatomy([{"t": 1.0, "anatomy": LINE}, {"t": 2.0, "anatomy": later}])
     assert [(at, spent["data"]) for at, spent in found.over_time] == [(1.0, 2.0), (2.0, 2.0)]

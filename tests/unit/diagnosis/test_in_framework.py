@@ -1,4 +1,4 @@
-"""Advice for JAX and TensorFlow names nothing of PyTorch's, whatever bounds the run."""
+"""Advice for JAX and TensorFlow names nothing of PyTorch's."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def seen(utilization: float) -> Signals:
 
 @pytest.mark.parametrize("framework", ["jax", "tensorflow"])
 @pytest.mark.parametrize("cause", list(ADVICE))
-def test_nothing_of_pytorchs_is_told(cause, framework: str) -> None:
-    told = [
+def test_advice_names_nothing_of_pytorchs(cause, framework: str) -> None:
+    changes = [
         each.change
         for tags in TAGS
         for utilization in (2.0, 60.0, 99.0)
         for each in in_framework(ADVICE[cause](tags, seen(utilization)), framework)
     ]
-    assert [change for change in told if PYTORCHS.search(change)] == []
+    assert [change for change in changes if PYTORCHS.search(change)] == []
 
 
 def test_each_row_is_of_advice_that_is_given() -> None:
@@ -50,7 +50,7 @@ def test_each_row_is_of_advice_that_is_given() -> None:
     assert [each for each in elsewhere() if not re.search(rf"f?[\"']{re.escape(each)}", given)] == []
 
 
-def test_pytorchs_stays_and_what_is_said_twice_is_said_once() -> None:
+def test_advice_for_pytorch_stays_and_repeated_advice_is_given_once() -> None:
     advice = (Advice("torch.compile(model)", "at most 2×"), Advice("fused=True for the optimizer: one kernel", "3×"))
     assert in_framework(advice, "torch") == advice
     assert [(each.change[:3], each.gain) for each in in_framework(advice, "tensorflow")] == [("XLA", "at most 2×")]

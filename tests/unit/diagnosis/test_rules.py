@@ -1,4 +1,4 @@
-"""Every cause from samples as a GPU bound that way gives them, and samples that say nothing."""
+"""Every cause from samples as a GPU bound that way gives them, and samples that show nothing."""
 
 import math
 
@@ -147,7 +147,7 @@ MEASURED = {
     "a GPU that works while the loader is waited for": ("compute-bound", FULL, [
         anatomy(data=0.6, window={"gpu": {"data": 0.05, "forward": 0.95}})]),
     "a line that asks for numbers": ("synchronisation-bound", STARVED, [anatomy(sync=0.4, window={"waits": WAITS_AT})]),
-    "a loss that is told once a step": ("launch-bound", STARVED, [
+    "a loss that is reported once a step": ("launch-bound", STARVED, [
         anatomy(sync=0.25, window={"waits": [["train.py:41 item", 40, 1.2]]})]),
     "batches that the loop makes itself": ("data-bound", RESTING, [anatomy(window={"regions": {
         "other": 1.6, "forward": 0.2, "backward": 0.2}})]),
@@ -200,7 +200,7 @@ def test_no_gain_is_promised_that_no_number_stands_behind(name):
         assert "×" not in advice.gain or "at most" in advice.gain, advice
 
 
-def test_copies_are_told_with_what_slows_them():
+def test_copies_name_what_slows_them():
     copied = {"count": 80, "bytes": 8e6, "pageable": 80, "blocking": 40}
     found = diagnose(STARVED, [anatomy(copy=0.5, window={"copied": copied})])
     assert "2 copies a step, 100 % of them from pageable memory and 50 % without non_blocking" in " ".join(
@@ -233,12 +233,12 @@ def test_communication_is_a_tag_before_it_is_the_cause():
     assert "communication" not in diagnose(CASES["small kernels on four"][1]).tags
 
 
-def test_ranks_that_wait_are_told_to_look_for_the_one_they_wait_for():
+def test_waiting_ranks_are_advised_to_find_the_slow_one():
     assert "a rank is slow, stopped or dead" in diagnose(CASES["a rank was killed"][1]).advice[0].change
     assert "a rank" not in diagnose(CASES["all-reduce"][1]).advice[0].change
 
 
-def test_fp32_is_told_to_try_bf16_and_bf16_is_not():
+def test_fp32_is_advised_bf16_and_bf16_is_not():
     assert any("bfloat16" in advice.change for advice in diagnose(CASES["fp32"][1]).advice)
     assert not any("bfloat16" in advice.change for advice in diagnose(CASES["matmul"][1]).advice)
 
@@ -251,7 +251,7 @@ def test_workers_are_advised_within_the_quota():
     )
 
 
-def test_what_the_script_says_comes_first():
+def test_reports_of_the_script_come_first():
     steps = [{"t": 100.0 + n, "data_s": 0.6, "flops": 2e14} for n in range(5)]
     found = diagnose(CASES["tiny kernels"][1], steps, "NVIDIA H200")
     assert found.cause == "data-bound" and any("60 % of the time" in line for line in found.evidence)
@@ -268,7 +268,7 @@ def test_too_little_is_no_diagnosis(seen):
     assert diagnose(seen) is None
 
 
-def test_a_run_that_has_ended_is_told_that_it_was_too_short():
+def test_ended_run_can_be_too_short():
     few = samples(count=2, utilization_pct=50)
     assert diagnose(few, ended=Ended(wall_s=6.0, used=1)).cause == "too-short"
     assert diagnose(few, ended=Ended(wall_s=6.0)) is None  # nobody knows whether it came to the GPU

@@ -71,6 +71,6 @@ def test_a_line_in_a_module_of_the_project(tmp_path):
     assert "config.py:1 sets DEVICE" in read(tmp_path, "from config import DEVICE\n" + NET + "net.to(DEVICE)")[0]
 
 
-def test_a_cpu_build_says_so_itself():
+def test_cpu_build_is_reported_by_torch():
     assert "torch 2.11.0+cpu is a CPU build" in reason_by_torch({"version": "2.11.0+cpu", "cuda_build": None}).words
     assert reason_by_torch({"version": "2.11.0", "cuda_build": "13.0"}) is None and reason_by_torch({}) is None

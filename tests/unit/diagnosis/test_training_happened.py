@@ -1,4 +1,4 @@
-"""Did training happen at all? Runs that never came so far are told so, and nothing of loaders."""
+"""Runs that never came to train are diagnosed so, without advice on loaders."""
 
 import pytest
 
@@ -80,7 +80,7 @@ def test_the_parameters_on_the_cpu_are_counted():
     assert "54,170 parameters are on the CPU" in happened(signals([], measured), ended).evidence[0]
 
 
-def test_parameters_on_the_cpu_beside_a_gpu_that_works_are_another_matter():
+def test_parameters_on_the_cpu_count_only_if_the_gpu_rests():
     assert happened(signals(busy(60), ranks(device="cpu")), Ended(wall_s=25.0)) is None
     assert happened(signals(busy(0), ranks(device="cpu")), Ended(wall_s=25.0)).cause == "cpu-only"
 
@@ -90,7 +90,7 @@ def test_a_script_without_steps_that_computed_before_it_failed_is_judged_by_its_
     assert happened(signals(busy(1)), FAILED).cause == "failed-early"
 
 
-def test_why_it_stayed_on_the_cpu_is_said_with_the_line_to_change():
+def test_reason_for_the_cpu_names_the_line_to_change():
     why = Reason(0, 'train.py:9 sets CUDA_VISIBLE_DEVICES to "-1"', "take train.py:9 out")
     found = happened(signals([]), Ended(wall_s=9.0, used=0, why_cpu=(why,)))
     assert any("train.py:9" in line for line in found.evidence)

@@ -29,7 +29,7 @@ def header(name):
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_says_what_it_is_bound_by_and_is_short(name):
+def test_script_names_its_bound_and_is_short(name):
     source = SCRIPTS[name].read_text()
     assert header(name)["expect"] in MEANING
     assert ast.get_docstring(ast.parse(source)) and len(source.splitlines()) <= 62
@@ -43,9 +43,9 @@ def test_every_cause_has_a_script():
 def test_what_was_recorded_on_a_gpu(name, tmp_path):
     (tmp_path / f"{name}.py").write_text(SCRIPTS[name].read_text())
     receipt = judged_again(RECORDED[name], tmp_path)
-    found, told = receipt["diagnosis"], header(name)
-    said = " ".join([*found["evidence"], *(advice["change"] for advice in found["advice"])])
-    right = found["cause"] == told["expect"] and told.get("says", "").lower() in said.lower()
+    found, expected = receipt["diagnosis"], header(name)
+    shown = " ".join([*found["evidence"], *(advice["change"] for advice in found["advice"])])
+    right = found["cause"] == expected["expect"] and expected.get("says", "").lower() in shown.lower()
     assert right != (name in WRONG), found
     assert found["evidence"] and not any("up to" in advice["gain"] for advice in found["advice"])
 
@@ -53,7 +53,7 @@ def test_what_was_recorded_on_a_gpu(name, tmp_path):
 @pytest.mark.slow
 @pytest.mark.torch
 def test_scripts_that_never_come_to_a_gpu_run_without_one(tmp_path):
-    """The same judged as if a GPU had been there; what a CPU build of torch hides is said beside it."""
+    """The same judged as if a GPU had been there; a CPU build of torch adds a reason."""
     command = [sys.executable, str(TESTS.parent / "benchmarks" / "diagnosis.py"), str(tmp_path / "out")]
     command += ["--gpus", "none", "--seconds", "3", "--budget-s", "280", "--", "--on", "local"]
     subprocess.run(command, timeout=290, check=False, capture_output=True)

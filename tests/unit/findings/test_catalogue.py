@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import seatrial.findings
-from seatrial.findings.catalogue import by_id, entries
+from seatrial.findings.catalogue import OF_A_BUILD, by_id, consequences_last, entries, without_consequences
 from seatrial.findings.finding import SEVERITIES
 from seatrial.findings.known import GAP
 from seatrial.system import agent_archive
@@ -68,3 +68,18 @@ def test_entry_added_to_a_checkout_is_read_at_once(tmp_path: Path) -> None:
     with (sources / "disk.toml").open("a") as file:
         file.write('\n[disk-on-fire]\ntitle = "A disk burns"\ncause = "Heat"\nfix = "sudo poweroff"\nsources = ["x"]\n')
     assert _count(tmp_path) == len(CATALOGUE) + 1
+
+
+@pytest.mark.parametrize("missed", [entry.id for entry in entries() if entry.consequence == "missed"])
+def test_consequences_are_left_out_or_last(missed: str) -> None:
+    timeout, oom, killed = (by_id(id).finding() for id in (missed, "cuda-out-of-memory", "process-killed"))
+    assert without_consequences([timeout, oom]) == without_consequences([timeout, killed, oom]) == [oom]
+    assert without_consequences([timeout, killed]) == [killed] and without_consequences([timeout]) == [timeout]
+    assert consequences_last([timeout, killed, oom]) == [oom, killed, timeout]
+    notice = by_id("numpy-2-notice").finding()  # a warning, which causes nothing
+    assert without_consequences([notice, timeout]) == [notice, timeout]
+
+
+def test_entries_follow_from_entries_that_exist() -> None:
+    assert all(by_id(cause) for entry in entries() for cause in entry.follows)
+    assert all(by_id(id) for id in OF_A_BUILD)

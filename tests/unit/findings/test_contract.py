@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from syrupy.assertion import SnapshotAssertion
 
 from seatrial.findings.catalogue import by_id
-from seatrial.findings.gpu_missing import explain_missing
+from seatrial.findings.gpu_missing import cut_down, explain_missing
 
 H200 = {"uuid": "GPU-de421f49", "index": 0, "name": "NVIDIA H200", "minor": 0, "compute_capability": "9.0"}
 SECOND = {**H200, "uuid": "GPU-5c1e77aa", "index": 1, "minor": 1}
@@ -121,7 +121,7 @@ def test_causes(name: str, snapshot: SnapshotAssertion) -> None:
 
 
 def test_on_a_node_of_a_cluster_it_is_containerd_that_is_reported() -> None:
-    """Pods are started by containerd or CRI-O, whatever engine the submitter has."""
+    """Pods are started by containerd or CRI-O, not by the submitter's engine."""
     for lacking in ({"device_nodes": []}, {"libcuda": None, "cu_init": None}):
         finding = explain_missing([H200], [], {**GOOD, **lacking, "injection": "device-plugin"})
         assert "--runtime=containerd" in str(finding.fix) and "docker" not in str(finding.fix)
@@ -147,3 +147,18 @@ def test_a_title_has_the_values_that_the_framework_printed() -> None:
     printed = "JAX_PLATFORMS=cpu,rocm keeps JAX away from the GPU"
     finding = explain_missing([H200], [H200], {**GOOD, "kernel_error": printed, "kernel_uuid": H200["uuid"]})
     assert finding.message == printed and finding.severity == "error"
+
+
+@pytest.mark.parametrize(
+    ("kept", "capability", "runs"),
+    [
+        ("", "9.0", True), ("9.0", "9.0", True), ("8.0", "8.9", True), ("7.5 9.0", "9.0", True), ("9.0", None, True),
+        ("8.0", "9.0", False), ("8.9", "8.0", False), ("9.0", "12.0", False), ("9.0 12.0", "10.0", False),
+    ],
+)  # fmt: skip
+def test_an_image_that_was_cut_down_refuses_other_gpus_by_name(kept: str, capability: str | None, runs: bool) -> None:
+    first, gpu = ({"uuid": "GPU-1", "name": "NVIDIA Thing", "compute_capability": cc} for cc in (None, capability))
+    finding = cut_down(kept, [first, gpu])
+    assert (finding is None) == runs
+    if finding is not None:
+        assert finding.id == "image-cut-down" and finding.message.endswith(f"only, and NVIDIA Thing is {capability}")

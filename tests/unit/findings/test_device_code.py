@@ -1,4 +1,4 @@
-"""Which device code runs on which GPU: NVIDIA's rules, and the four rooms that judge by them."""
+"""Device code runs on GPUs by NVIDIA's rules, for all who judge by them."""
 
 from __future__ import annotations
 
@@ -22,23 +22,13 @@ def cc(version: tuple[int, int]) -> str:
 
 
 @given(versions, versions)
-def test_a_cubin_runs_on_its_major_version_from_its_minor_on(code: tuple[int, int], device: tuple[int, int]) -> None:
-    assert runs_on(named("sm", code), cc(device)) == (device[0] == code[0] and device[1] >= code[1])
-
-
-@given(versions, versions)
-def test_ptx_runs_on_everything_later(code: tuple[int, int], device: tuple[int, int]) -> None:
+def test_device_code_runs_by_nvidias_rules(code: tuple[int, int], device: tuple[int, int]) -> None:
+    in_family = device[0] == code[0] and device[1] >= code[1]
+    assert runs_on(named("sm", code), cc(device)) == in_family
     assert runs_on(named("compute", code), cc(device)) == (device >= code)
-
-
-@given(st.sampled_from(["sm", "compute"]), versions, versions)
-def test_code_of_one_architecture_runs_on_it_alone(kind: str, code: tuple[int, int], device: tuple[int, int]) -> None:
-    assert runs_on(named(kind, code, "a"), cc(device)) == (device == code)
-
-
-@given(st.sampled_from(["sm", "compute"]), versions, versions)
-def test_code_of_a_family_runs_in_it(kind: str, code: tuple[int, int], device: tuple[int, int]) -> None:
-    assert runs_on(named(kind, code, "f"), cc(device)) == (device[0] == code[0] and device[1] >= code[1])
+    for kind in ("sm", "compute"):
+        assert runs_on(named(kind, code, "a"), cc(device)) == (device == code)
+        assert runs_on(named(kind, code, "f"), cc(device)) == in_family
 
 
 @given(st.text())
@@ -47,7 +37,7 @@ def test_what_is_no_architecture_runs_nowhere(name: str) -> None:
 
 
 @given(st.lists(versions), versions)
-def test_the_rooms_agree(kept: list[tuple[int, int]], device: tuple[int, int]) -> None:
+def test_all_judges_of_device_code_agree(kept: list[tuple[int, int]], device: tuple[int, int]) -> None:
     runs = covers([named("sm", each) for each in kept], cc(device))
     assert gpu_missing.keeps_code_for([cc(each) for each in kept], cc(device)) == runs
     entries = [Entry(CUBIN, 10 * major + minor, (at, at + 1)) for at, (major, minor) in enumerate(kept)]

@@ -1,4 +1,4 @@
-"""The same cause gives the same advice: inside the catalogue, and in what the rest of the program says."""
+"""The same cause gives the same advice: inside the catalogue, and in the rest of the program."""
 
 from __future__ import annotations
 

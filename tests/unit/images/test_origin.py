@@ -9,6 +9,7 @@ import pytest
 
 from seatrial.images.dockerfile.context import origin_labels, public_url
 from seatrial.job.model import Job, Target
+from tables import cases
 
 SCRIPT, RECIPE = Target(kind="script", value="train.py"), Target(kind="recipe", value="mnist")
 
@@ -46,17 +47,6 @@ def test_no_checkout_or_no_commit_is_no_label(tmp_path: Path) -> None:
     assert origin_labels(Job(project=tmp_path, target=SCRIPT)) == {}
 
 
-@pytest.mark.parametrize(
-    ("remote", "url"),
-    [
-        ("git@github.com:me/net.git", "ssh://github.com/me/net.git"),
-        ("ssh://me:hunter2@host:2222/net.git", "ssh://host:2222/net.git"),
-        ("https://hunter2@host/net.git#hunter2", "https://host/net.git"),
-        ("https://host/net.git", "https://host/net.git"),
-        ("/srv/git/net.git", None),
-        ("file:///srv/git/net.git", None),
-        ("", None),
-    ],
-)
+@cases("remote", "url")
 def test_no_login_is_left_in_a_url(remote: str, url: str | None) -> None:
     assert public_url(remote) == url

@@ -19,6 +19,7 @@ from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.machine import Machine, parse_target
+from tables import cases, constant
 
 TORCH = frozenset({"torch", "argparse"})
 SCRIPT = Target(kind="script", value="train.py")
@@ -172,13 +173,7 @@ def test_a_folder_of_too_many_wheels_is_not_sent(project: Path) -> None:
 
 
 #: Framework → what the target imports.
-FRAMEWORKS = {
-    "torch": frozenset({"torch"}),
-    "tensorflow": frozenset({"tensorflow"}),
-    "transformers": frozenset({"transformers", "datasets"}),
-    "jax": frozenset({"jax", "optax"}),
-    "none": frozenset({"numpy"}),
-}
+FRAMEWORKS = constant(__file__, "FRAMEWORKS")
 
 
 @pytest.mark.parametrize("flavour", ["cpu", "slim", "base", "runtime", "cudnn-runtime", "devel"])
@@ -189,7 +184,7 @@ def test_every_framework_on_every_flavour(
     options = {} if flavour in ("cpu", "slim") else {"flavour": flavour}
     machine = parse_target("driver=580.65.06,gpu=H100")
     plan, choices = planned(
-        project, imports=FRAMEWORKS[framework], cpu_only=flavour == "cpu", machine=machine, **options
+        project, imports=set(FRAMEWORKS[framework]), cpu_only=flavour == "cpu", machine=machine, **options
     )
     reasons = "\n".join(f"{choice.what}: {choice.value}: {choice.reason}" for choice in choices)
     assert f"{text_of(plan)}\n{reasons}" == snapshot
@@ -277,24 +272,7 @@ EVERYTHING = "compile fft libclang linalg nccl nvcc nvshmem random rnn sparse sp
 
 
 @pytest.mark.parametrize("framework", ["tensorflow", "jax"])
-@pytest.mark.parametrize(
-    ("line", "kept"),
-    [
-        ("loss = SparseCategoricalCrossentropy(); m = 'sparse_categorical_accuracy'; k = sparse_top_k", ""),
-        ("attention = MultiHeadAttention(8, 64); x = jnp.matmul(a, b); construct(function)", ""),
-        ("eight = 8  # Eight layers, a weight each", ""),
-        ("tf.sparse.sparse_dense_matmul(a, b)", "sparse"),
-        ("layer = keras.layers.LSTM(32)", "linalg rnn sparse"),  # its first weights come from a QR decomposition
-        ("x = nn.GRUCell(features=8)", "linalg rnn sparse"),
-        ("loss = tf.nn.ctc_loss(labels, logits)", "rnn"),
-        ("jax.scipy.linalg.cho_solve(c, b)", "linalg sparse"),
-        ("strategy = tf.distribute.MirroredStrategy()", "nccl"),
-        ("mesh = jax.make_mesh((2,), ('x',)); NamedSharding(mesh, P('x'))", "nccl"),
-        ("tf.signal.stft(x, 256, 128)", "fft"),
-        ("from numba import cuda", "nvcc"),
-        ("from jax.experimental import pallas as pl", "nvshmem"),
-    ],
-)
+@cases("line", "kept")
 def test_slimming_tensorflow_and_jax(project: Path, framework: str, line: str, kept: str) -> None:
     (project / "train.py").write_text(f"import {framework}\n{line}\n")
     plan, _ = planned(project, imports=frozenset({framework}), slim="unused", built_for="h100")

@@ -9,6 +9,7 @@ from seatrial.images.requirements.imports import packages_of_imports
 from seatrial.images.requirements.pip_format import Needs
 from seatrial.images.requirements.project import LOCK, project_needs
 from seatrial.job.script import ScriptFacts
+from tables import cases
 
 
 def needs_of(project: Path, *imports: str) -> Needs:
@@ -52,14 +53,7 @@ def test_a_pyproject_without_dependencies_falls_back_to_imports(tmp_path: Path) 
     assert "using the imports" in found.choice.reason
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('[project]\ndependencies = [\n  "numpy",\n  "torch=2",\n]\n', "pyproject.toml:4: 'torch=2'"),
-        ("[project]\ndependencies = 'numpy'\n", "project.dependencies must be a list of strings"),
-        ("[project\n", r"pyproject.toml: .*line 1"),
-    ],
-)
+@cases("text", "message")
 def test_a_bad_pyproject_is_named(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "pyproject.toml").write_text(text)
     with pytest.raises(ConfigError, match=message):
@@ -146,19 +140,10 @@ def test_a_listed_package_provides_no_other_of_a_similar_name(tmp_path: Path) ->
     assert more == ("lightning", "numpy", "tensorboardX", "torchmetrics", "torchvision")
 
 
-@pytest.mark.parametrize(
-    ("listed", "added"),
-    [
-        ("gym", ["numpy<2"]),
-        ("gym==0.21\nnumpy>=1.20", ["numpy<2"]),
-        ("gym\nnumpy==1.26.4", []),
-        ("gym\nNumPy>1,<3", []),
-        ("gymnasium", []),
-    ],
-)
+@cases("listed", "added")
 def test_gym_gets_the_numpy_that_it_works_with(tmp_path: Path, listed: str, added: list[str]) -> None:
     (tmp_path / "requirements.txt").write_text(listed + "\n")
-    assert list(lines_of(tmp_path)[len(listed.splitlines()) :]) == added
+    assert list(lines_of(tmp_path)[len(listed.splitlines()) :]) == list(added)
 
 
 def test_a_script_inside_of_the_package_that_it_imports(tmp_path: Path) -> None:
@@ -179,18 +164,7 @@ def test_hashes_stay_complete(tmp_path: Path) -> None:
     assert len(lines_of(tmp_path, "numpy", "yaml")) == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "package"),
-    [
-        ("open_clip", "open-clip-torch"),
-        ("usb", "pyusb"),
-        ("pl_bolts", "lightning-bolts"),
-        ("MySQLdb", "mysqlclient"),
-        ("ruamel", "ruamel.yaml"),
-        ("skopt", "scikit-optimize"),
-        ("segmentation_models_pytorch", "segmentation-models-pytorch"),
-    ],
-)
+@cases("name", "package")
 def test_names_whose_package_is_called_otherwise(tmp_path: Path, name: str, package: str) -> None:
     found = needs_of(tmp_path, name)
     assert (found.requirements.lines, found.warnings) == ((package,), ())
@@ -456,30 +430,7 @@ def test_what_an_empty_submodule_may_have_is_not_guessed(tmp_path: Path) -> None
     assert needs_of(tmp_path, "taming_model", "humanize").requirements.lines == ("humanize", "taming-model")
 
 
-GROUPS = """
-[dependency-groups]
-train = ["torch==2.5.1", "humanize<4.9"]
-dev = [{ include-group = "train" }, "pytest"]
-"""
-
-
-@pytest.mark.parametrize(
-    ("text", "lines"),
-    {
-        "beside a list": ('[project]\ndependencies = ["click"]\n' + GROUPS, ("click", "torch==2.5.1", "humanize<4.9")),
-        "alone": (GROUPS, ("torch==2.5.1", "humanize<4.9")),
-        "uv's of before": (
-            '[project]\ndependencies = ["click"]\n[tool.uv]\ndev-dependencies = ["torch==2.5.1", "humanize<4.9"]\n',
-            ("click", "torch==2.5.1", "humanize<4.9"),
-        ),
-        "Poetry 2": (
-            '[project]\ndependencies = ["click"]\n'
-            '[tool.poetry.group.train.dependencies]\ntorch = "2.5.1"\nhumanize = "<4.9"\n',
-            ("click", "torch==2.5.1", "humanize<4.9"),
-        ),
-        "nothing of them is imported": ('[dependency-groups]\ndev = ["ruff"]\n', ("humanize", "torch")),
-    }.values(),
-)
+@cases("text", "lines")
 def test_group_decides_about_an_imported_package(tmp_path: Path, text: str, lines: tuple[str, ...]) -> None:
     (tmp_path / "pyproject.toml").write_text(text)
     assert needs_of(tmp_path, "torch", "humanize").requirements.lines == lines
@@ -493,19 +444,7 @@ def test_a_module_that_installing_the_project_writes(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("listed", "lines"),
-    [
-        ("tensorflow-gpu==2.12.0\nnumpy\n", ("tensorflow==2.12.0", "numpy")),
-        ("tensorflow==2.15.0\ntensorflow-intel==2.15.0\n", ("tensorflow==2.15.0",)),
-        ("Tensorflow_macos[extra]>=2.12\ntensorflow-metal\n", ("tensorflow[extra]>=2.12",)),
-        ("tensorflow-rocm==2.14.0.600\n", ("tensorflow==2.14.0",)),
-        ("TensorFlow-ROCm>=2.12.1.570,<2.15\n", ("tensorflow<2.15,>=2.12.1",)),
-        ("tensorflow-macos==2.13.0\nnumpy\ntensorflow-gpu==2.12.0\n", ("tensorflow==2.12.0", "numpy")),
-        ("tensorflow-gpu[and-cuda]\ntensorflow-rocm==2.14.0.600\n", ("tensorflow[and-cuda]==2.14.0",)),
-        ('tensorflow-macos; sys_platform == "darwin"\n', ('tensorflow-macos; sys_platform == "darwin"',)),
-    ],
-)
+@cases("listed", "lines")
 def test_tensorflow_for_other_systems_is_the_one_for_linux(tmp_path: Path, listed: str, lines: tuple[str, ...]) -> None:
     (tmp_path / "requirements.txt").write_text(listed)
     found = needs_of(tmp_path, "tensorflow")

@@ -36,7 +36,7 @@ MOST = 20
 
 
 class Reads:
-    """A reading that fails when told to."""
+    """A reading that fails on request."""
 
     error: BaseException | None = None
 

@@ -110,7 +110,7 @@ def test_plots_of_one_id_in_an_older_receipt_are_paired_in_order():
     ]
 
 
-def test_better_and_worse_are_told_where_a_number_has_a_good_direction():
+def test_better_and_worse_need_a_good_direction():
     a = a_receipt("r1", wall_s=10.0, metrics=[a_metric("loss", 0.5, 0.5), a_metric("lr", 0.1)])
     b = a_receipt("r2", wall_s=10.05, metrics=[a_metric("loss", 0.499, 0.499), a_metric("lr", 0.2)])
     c = a_receipt("r3", wall_s=20.0, metrics=[a_metric("loss", 0.7, 0.6), a_metric("lr", 0.3)])
@@ -132,9 +132,9 @@ def test_a_run_has_one_colour_in_every_plot():
     assert [line.name for line in first.plot.lines] == ["one (r1) loss", "one (r2) loss", "r3 loss", "r3 val_loss"]
 
 
-def test_what_is_said_twice_is_said_once():
-    told = [a_metric("test_accuracy", 0.9, 0.9), a_metric("end_accuracy", 0.9), a_metric("end_images", 0.9)]
-    a, b = (a_receipt(run, metrics=told) for run in ("r1", "r2"))
+def test_repeated_numbers_are_shown_once():
+    metrics = [a_metric("test_accuracy", 0.9, 0.9), a_metric("end_accuracy", 0.9), a_metric("end_images", 0.9)]
+    a, b = (a_receipt(run, metrics=metrics) for run in ("r1", "r2"))
     found = compare(a, b, a)
     assert [receipt.header.run_id for receipt in found.runs] == ["r1", "r2"]
     labels = [row.label for row in found.numbers]

@@ -66,7 +66,7 @@ def test_dcgm_names_values_and_labels():
     assert any(key.startswith("seatrial_run_mfu_ratio") for key in found)
 
 
-@pytest.mark.skipif(not COUNTERS.exists(), reason="dcgm-exporter's list of counters is not beside this repository")
+@pytest.mark.skipif(not COUNTERS.exists(), reason="dcgm-exporter's list of counters is not available")
 def test_all_of_dcgm_exporters_default_counters():
     rows = [row for row in csv.reader(COUNTERS.open()) if row and not row[0].startswith("#")]
     wanted = {row[0].strip(): row[1].strip() for row in rows if row[1].strip() != "label"}
@@ -98,13 +98,13 @@ READING = {**unread(""), "machine": {**unread("")["machine"], "cpu_cores": 1.5}}
 
 
 def test_a_scrape_gets_the_last_reading_rendered_once_plain_and_gzipped():
-    asked = []
-    made = Exposition(lambda: asked.append(1) or [RUN])
+    calls = []
+    made = Exposition(lambda: calls.append(1) or [RUN])
     assert b"seatrial_exporter_reading_ok 0\n" in made.text()[0]
     made.renew(READING, 0.5)
     for _ in range(5):
         plain, zipped = made.text()
-    assert gzip.decompress(zipped) == plain and len(asked) == 1 and b"seatrial_machine_cpu_cores 1.5" in plain
+    assert gzip.decompress(zipped) == plain and len(calls) == 1 and b"seatrial_machine_cpu_cores 1.5" in plain
     assert b"seatrial_exporter_readings_total 1\n" in plain and b"reading_cpu_seconds 0.5" in plain
 
 
@@ -169,19 +169,19 @@ def test_addresses():
 def test_what_to_open_and_what_to_try_instead():
     assert url("127.0.0.1", 80) == "http://127.0.0.1:80/" and url("::1", 80) == "http://[::1]:80/"
     assert url("0.0.0.0", 80) == f"http://{socket.gethostname()}:80/"
-    said = {
+    advice = {
         number: cannot_listen("exporter", "10.9.8.7", 94, OSError(number, os.strerror(number))).run
         for number in (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL)
     }
-    assert said[errno.EADDRINUSE] == "seatrial exporter --listen 10.9.8.7:95"
-    assert said[errno.EACCES] == "seatrial exporter --listen 10.9.8.7:8094"
-    assert said[errno.EADDRNOTAVAIL].startswith("seatrial exporter --listen 127.0.0.1:94 ")
+    assert advice[errno.EADDRINUSE] == "seatrial exporter --listen 10.9.8.7:95"
+    assert advice[errno.EACCES] == "seatrial exporter --listen 10.9.8.7:8094"
+    assert advice[errno.EADDRNOTAVAIL].startswith("seatrial exporter --listen 127.0.0.1:94 ")
 
 
 def test_the_grafana_dashboard_asks_for_metrics_that_exist():
     text = resources.files("seatrial.monitor").joinpath("grafana.json").read_text()
     files = ("prometheus.py", "metrics.json")
     source = "".join(resources.files("seatrial.monitor").joinpath(name).read_text() for name in files)
-    asked = {name for panel in json.loads(text)["panels"] for target in panel["targets"]
+    names = {name for panel in json.loads(text)["panels"] for target in panel["targets"]
              for name in re.findall(r"\b(?:DCGM|seatrial)_\w+", target["expr"])}  # fmt: skip
-    assert len(asked) >= 10 and not [name for name in asked if f'"{name}"' not in source]
+    assert len(names) >= 10 and not [name for name in names if f'"{name}"' not in source]

@@ -1,4 +1,4 @@
-"""Readings from a fake NVML beside the real /proc, the screen at 80 × 24, log files, the view on a real terminal."""
+"""Readings from a fake NVML and the real /proc, the screen at 80 × 24, log files, the view on a real terminal."""
 
 import csv
 import io
@@ -53,14 +53,14 @@ def test_a_process_of_ours_on_a_gpu():
     assert read["index"] == 0 and read["temperature_c"] == 40
 
 
-def test_no_gpu_still_shows_the_machine_and_says_why():
+def test_no_gpu_still_shows_the_machine_and_the_reason():
     reading = a_reader(init_error=9).read()
     assert reading["gpus"] == [] and reading["machine"]["memory_total_bytes"] > 0
     assert reading["problems"] == ["No GPU: the NVIDIA kernel driver is not loaded"]
     assert "No GPU: the NVIDIA kernel driver is not loaded" in shown(reading)
 
 
-def test_a_driver_that_vanishes_is_said_and_found_again(monkeypatch):
+def test_driver_that_vanishes_is_reported_and_found_again(monkeypatch):
     gpu = FakeGpu()
     reader = a_reader([gpu])
     reader.read()
@@ -153,7 +153,7 @@ def test_log_files_that_cannot_be(tmp_path):
         open_sink(tmp_path / "no" / "log.csv")
 
 
-def test_a_full_disk_is_told():
+def test_full_disk_is_reported():
     sink = open_sink.__globals__["_JsonLines"](__import__("pathlib").Path("/dev/full"))
     with pytest.raises(DiskError, match="No space left"):
         sink.write(a_reader(init_error=9).read())

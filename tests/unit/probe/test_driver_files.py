@@ -1,6 +1,8 @@
 """Finding the driver's files under fake roots."""
 
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -135,3 +137,38 @@ def test_this_host() -> None:
     assert found.version
     assert found.gpus
     assert any(library.path.endswith(f"libcuda.so.{found.version}") for library in found.libraries)
+
+
+CACHE = Path("/etc/ld.so.cache")
+LDCONFIG = shutil.which("ldconfig", path="/usr/sbin:/sbin:/usr/bin")
+
+
+@pytest.mark.skipif(not (CACHE.exists() and LDCONFIG), reason="this machine has no ld.so.cache or no ldconfig")
+def test_agrees_with_ldconfig() -> None:
+    printed = subprocess.run([LDCONFIG, "-p"], capture_output=True, text=True, check=True).stdout
+    expected: dict[str, str] = {}
+    for line in printed.splitlines()[1:]:
+        name, arrow, path = line.strip().partition(" => ")
+        if arrow and ("x86-64" in name or "AArch64" in name):
+            expected.setdefault(name.split(" ")[0], path)
+    assert len(expected) > 10
+    assert driver_files.parse(CACHE.read_bytes()) == expected
+
+
+def test_takes_this_abi_and_the_first_entry() -> None:
+    data = trees.make_cache(
+        [
+            (0x0003, "libcuda.so.1", "/usr/lib/i386-linux-gnu/libcuda.so.1"),
+            (0x0303, "libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1"),
+            (0x0303, "libcuda.so.1", "/opt/other/libcuda.so.1"),
+        ],
+        old_format=b"ld.so-1.7.0\0\0\0\0\0",
+    )
+    assert driver_files.parse(data, "x86_64") == {"libcuda.so.1": "/usr/lib/x86_64-linux-gnu/libcuda.so.1"}
+
+
+@pytest.mark.parametrize("keep", [0, 10, 47, 60, 75])
+def test_a_cut_cache_is_a_value_error(keep: int) -> None:
+    data = trees.make_cache([(0x0303, "libcuda.so.1", "/usr/lib/libcuda.so.1")])
+    with pytest.raises(ValueError):
+        driver_files.parse(data[:keep], "x86_64")

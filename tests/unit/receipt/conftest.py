@@ -124,7 +124,7 @@ def at(at_s: float, type: str, source: str = "agent", /, **keys: Any) -> dict[st
     return {"t": START + at_s, "type": type, "source": source, **keys}
 
 
-#: What an agent says of itself that no container keeps apart from its target.
+#: The agent's report if no container separates it from its target.
 ALTERABLE = "agent and target are processes of one user"
 
 

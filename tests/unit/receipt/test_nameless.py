@@ -1,4 +1,4 @@
-"""Receipts that tell neither whose they are nor on which machine, in every rendering; and all else as it was."""
+"""Receipts name neither user nor machine, in every rendering; nothing else changes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from seatrial.receipt.store import load, write_receipt
 
 @pytest.fixture
 def identity(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Become somebody, on some machine."""
-
     def become(user: str, host: str, home: str) -> None:
         for name in ("USER", "LOGNAME"):
             monkeypatch.setenv(name, user)
@@ -29,19 +27,19 @@ def identity(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def everywhere(scenario: Any, user: str, host: str, home: str) -> Any:
-    """A run that tells its owner's names wherever a run can tell anything."""
+    """A run with its owner's names wherever a run can have them."""
     made = scenario("h200-success")
-    told = f"{home}/out of {user} ({user}@{host}) on {host}, MY-0wn-value"
+    text = f"{home}/out of {user} ({user}@{host}) on {host}, MY-0wn-value"
     for event in made.events:
         if event["type"] == "host.launched":
             event["host"] = host
         if event["type"] == "step":
             event[f"{user}_score"] = 1.0
     t = made.events[-1]["t"]
-    keys = {"id": f"of-{user}", "severity": "warning", "message": told, "cause": told, "fix": told, "evidence": [told]}
-    made.events.append({"t": t, "type": "note", "source": "agent", "message": told})
+    keys = {"id": f"of-{user}", "severity": "warning", "message": text, "cause": text, "fix": text, "evidence": [text]}
+    made.events.append({"t": t, "type": "note", "source": "agent", "message": text})
     made.events.append({"t": t, "type": "finding", "source": "agent", **keys})
-    made.stderr += f"Traceback (most recent call last):\n  File x\nValueError: {told}\n"
+    made.stderr += f"Traceback (most recent call last):\n  File x\nValueError: {text}\n"
     made.job |= {"name": f"{user}-run", "secrets": ("MINE",), "hosts": (host, f"b.{host}"), "node_rank": 0}
     made.agent |= {"node_rank": 0, "rendezvous_id": f"{user}-run"}
     made.criteria["metrics"] = {f"{user}_score": ">= 2"}
@@ -60,7 +58,7 @@ def renderings(receipt: Receipt, folder: Path) -> str:
 WHO = ("zebedee", "florence.example.org", "/data/zebedee")
 
 
-def test_no_rendering_tells_user_host_home_or_secret(
+def test_no_rendering_has_user_host_home_or_secret(
     scenario: Any, tmp_path: Path, identity: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     identity(*WHO)
@@ -75,7 +73,7 @@ def test_no_rendering_tells_user_host_home_or_secret(
     assert any(criterion.id == "metric-USER_score" for criterion in receipt.criteria)
 
 
-def test_with_names_they_are_told(scenario: Any, tmp_path: Path, identity: Any) -> None:
+def test_names_are_kept_with_names(scenario: Any, tmp_path: Path, identity: Any) -> None:
     identity(*WHO)
     made = everywhere(scenario, *WHO)
     made.job["with_names"] = True
@@ -85,30 +83,18 @@ def test_with_names_they_are_told(scenario: Any, tmp_path: Path, identity: Any) 
     assert "/data/zebedee/out of zebedee (zebedee@florence.example.org)" in renderings(receipt, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["a", "train", "mnist", "cuda", "gpu", "root", "user", "docker", "pass", "finished"])
-@pytest.mark.parametrize("run", ["h200-success", "contract-failure", "gpu-not-used", "cuda-oom", "host-oom"])
+@pytest.mark.parametrize("name", ["a", "train", "cuda", "root", "user", "docker", "pass", "finished"])
+@pytest.mark.parametrize("run", ["h200-success", "contract-failure", "cuda-oom"])
 def test_a_name_that_is_a_word_changes_nothing_but_the_host(
     scenario: Any, tmp_path: Path, identity: Any, name: str, run: str
 ) -> None:
-    folders = [tmp_path / "a", tmp_path / "b"]
     receipts = []
-    for folder, who in zip(
-        folders, (("zebedee", "florence", "/home/zebedee"), (name, name, f"/home/{name}")), strict=True
-    ):
+    for who, with_names in ((("zebedee", "florence"), False), ((name, name), False), ((name, name), True)):
+        folder = tmp_path / str(len(receipts))
         folder.mkdir()
-        identity(*who)
-        receipts.append(scenario(run).judge(folder))
-    assert receipts[0] == receipts[1]
-
-
-def test_only_names_are_taken_out_of_a_receipt(scenario: Any, tmp_path: Path, identity: Any) -> None:
-    """The same as with names, but for the host."""
-    identity("zebedee", "florence", "/home/zebedee")
-    made = []
-    for with_names in (False, True):
-        run = scenario("h200-success")
-        run.job["with_names"] = with_names
-        (folder := tmp_path / str(with_names)).mkdir()
-        made.append(run.judge(folder))
-    header = made[1].header.model_copy(update={"host": None})
-    assert made[0] == made[1].model_copy(update={"header": header})
+        identity(*who, f"/home/{who[0]}")
+        made = scenario(run)
+        made.job["with_names"] = with_names
+        receipts.append(made.judge(folder))
+    header = receipts[2].header.model_copy(update={"host": None})
+    assert receipts[0] == receipts[1] == receipts[2].model_copy(update={"header": header})

@@ -1,9 +1,8 @@
-"""The receipt of a tune and of a run that applies one: the table in every rendering, and lines that are none."""
+"""The receipt of a tune and of a run that applies one."""
 
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,11 @@ from .conftest import EXITED, Scenario, at
 
 
 def row(name: str, words: str, changes: dict[str, Any], **more: Any) -> dict[str, Any]:
-    told = {"name": name, "words": words, "changes": changes, "steps_per_s": 100.0, "spread": 0.01, "trials": 1}
-    return {**told, "examples_per_s": 6400.0, "against": 50.0, "loss_difference": 0.012, **more}
+    usual = {"name": name, "words": words, "changes": changes, "steps_per_s": 100.0, "spread": 0.01, "trials": 1}
+    return {**usual, "examples_per_s": 6400.0, "against": 50.0, "loss_difference": 0.012, **more}
 
 
-TOLD: dict[str, Any] = {
+REPORT: dict[str, Any] = {
     "done": True,
     "trials": 9,
     "seconds": 88.5,
@@ -42,8 +41,8 @@ TOLD: dict[str, Any] = {
 }
 
 
-def judged(folder: Path, told: Any, *, code: int = 0, tuning: bool = True, changes: Any = None) -> Receipt:
-    lines = told if isinstance(told, list) else [{"tune": told}]
+def judged(folder: Path, report: Any, *, code: int = 0, tuning: bool = True, changes: Any = None) -> Receipt:
+    lines = report if isinstance(report, list) else [{"tune": report}]
     return Scenario(
         [
             at(0, "agent.started", pid=1, python="3.11.7", cgroup={}, alterable=None),
@@ -64,8 +63,8 @@ def shown(receipt: Receipt, width: int = 80) -> str:
     return file.getvalue()
 
 
-def test_the_table_is_in_every_rendering(tmp_path: Path) -> None:
-    receipt = judged(tmp_path, TOLD)
+def test_table_is_in_every_rendering(tmp_path: Path) -> None:
+    receipt = judged(tmp_path, REPORT)
     assert receipt.tune is not None and receipt.tune.kept == {"workers": 8, "persistent_workers": True}
     assert receipt.header.target.startswith("tune train.py") and receipt.exit_code == 0
     for text in (shown(receipt), markdown.render(receipt).replace("\\", ""), html.render(receipt)):
@@ -78,52 +77,52 @@ def test_the_table_is_in_every_rendering(tmp_path: Path) -> None:
     assert Receipt.model_validate_json(receipt.model_dump_json()) == receipt
 
 
-def test_a_script_that_cannot_be_tuned_says_why_at_the_top(tmp_path: Path) -> None:
-    refusal = {
-        "id": "crashed",
-        "words": "it failed before its first step: FileNotFoundError: x",
-        "fix": "seatrial run …",
-    }
+def test_script_that_cannot_be_tuned_has_the_reason_at_the_top(tmp_path: Path) -> None:
+    why = "it failed before its first step: FileNotFoundError: x"
+    refusal = {"id": "crashed", "words": why, "fix": "seatrial run …"}
     receipt = judged(tmp_path, {"done": False, "trials": 1, "refusal": refusal}, code=1)
-    assert receipt.exit_code == 1
-    assert receipt.exit_cause.words == f"The script cannot be tuned: {refusal['words']}"
-    assert refusal["words"] in " ".join(shown(receipt).split()) and "Steps/s" not in shown(receipt)
+    assert (receipt.exit_code, receipt.exit_cause.words) == (1, f"The script cannot be tuned: {why}")
+    assert why in " ".join(shown(receipt).split()) and "Steps/s" not in shown(receipt)
+
+
+ODD_ROW = {"name": 4, "verdict": "best", "steps_per_s": "fast", "changes": {"x y": 1, "a": [1]}}
 
 
 @pytest.mark.parametrize(
-    "told",
+    "report",
     [
         {},
         {"rows": 5, "kept": [], "baseline": "x", "files": 3, "places": {"workers": 3}, "not_tried": {"a": 1}},
-        {
-            "rows": [None, 3, {"name": 4, "verdict": "best", "steps_per_s": "fast", "changes": {"x y": 1, "a": [1]}}]
-            * 99
-        },
+        {"rows": [None, 3, ODD_ROW] * 99},
         {"baseline": {"steps_per_s": 1e400, "spread": -1}, "kept": {"workers": -1, "precision": "bf16; rm -rf /"}},
         {"seconds": "\u001b[31m", "trials": 1e99, "refusal": {"words": "\u001b[2Jgone"}},
     ],
 )
-def test_lines_that_are_no_record_of_a_tune_do_no_harm(tmp_path: Path, told: Any) -> None:
-    receipt = judged(tmp_path, told)
+def test_impossible_reports_of_a_tune_are_left_out(tmp_path: Path, report: Any) -> None:
+    receipt = judged(tmp_path, report)
     assert receipt.tune is not None and receipt.tune.kept == {} and len(receipt.tune.rows) <= 40
     for text in (shown(receipt), markdown.render(receipt), html.render(receipt)):
         assert "\u001b" not in text
 
 
-def test_a_run_that_is_no_tune_has_no_table_whatever_its_script_prints(tmp_path: Path) -> None:
-    receipt = judged(tmp_path, TOLD, tuning=False)
-    assert receipt.tune is None and "Steps/s" not in shown(receipt)
-    assert not receipt.measurements.metrics
+def test_run_that_is_no_tune_has_no_table(tmp_path: Path) -> None:
+    receipt = judged(tmp_path, REPORT, tuning=False)
+    assert receipt.tune is None and "Steps/s" not in shown(receipt) and not receipt.measurements.metrics
 
 
-def test_a_run_names_what_was_changed_from_outside_and_what_was_not(tmp_path: Path) -> None:
+def test_changes_from_outside_are_shown_with_those_not_applied(tmp_path: Path) -> None:
     lines = [{"tuned": {"applied": {"workers": 8}, "refused": {"compile": "the script compiles its model itself"}}}]
-    asked = {"workers": 8, "compile": "default", "tf32": True}
-    receipt = judged(tmp_path, lines, tuning=False, changes=asked)
-    assert receipt.changes is not None and receipt.changes.applied == {"workers": 8}
+    requested = {"workers": 8, "compile": "default", "tf32": True}
+    receipt = judged(tmp_path, lines, tuning=False, changes=requested)
+    assert receipt.changes is not None and (receipt.changes.applied, receipt.changes.asked) == (
+        {"workers": 8},
+        requested,
+    )
     text = " ".join(shown(receipt).split())
-    assert " · docker · CPU · tuned " in text
-    assert "workers=8 (from outside, by [tune])" in text
-    assert "compile was not applied: the script compiles its model itself" in text
-    assert "tf32: nothing in the script took it" in text
-    assert json.loads(receipt.model_dump_json())["changes"]["asked"] == asked
+    for words in (
+        " · docker · CPU · tuned ",
+        "workers=8 (from outside, by [tune])",
+        "compile was not applied: the script compiles its model itself",
+        "tf32: nothing in the script took it",
+    ):
+        assert words in text

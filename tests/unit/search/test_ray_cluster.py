@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("ray")
+
 from seatrial.errors import CapacityError, EngineUnavailableError, UsageError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import Job, Target
-from seatrial.search.ray_cluster import Needs, Node, connect, explain, needs_of
+from seatrial.search.ray_tuner import Node, connect, connection_error, needs_of
 
 #: ray/_private/utils.py, check_version_info.
 OTHER_RAY = """Version mismatch: The cluster was started with:
@@ -38,13 +40,13 @@ NOT_STARTED = (
     [
         (OTHER_RAY, "a:1", UsageError, "Ray 2.49.2 on Python 3.11.7, and here are Ray 2.60.0", "ray[tune]==2.49.2"),
         (OTHER_PYTHON, "a:1", UsageError, "on Python 3.12.4, and here are Ray 2.60.0 on Python 3.11.7", "3.12.4"),
-        (NO_TOKEN, "a:1", UsageError, "wants a token that this machine does not have", "auth_token"),
+        (NO_TOKEN, "a:1", UsageError, "requires a token that this machine does not have", "auth_token"),
         (NOT_STARTED, "auto", EngineUnavailableError, "Ray cannot be reached at auto: Could not", "ray start --head"),
         ("something new\nand more", "a:1", EngineUnavailableError, "reached at a:1: something new", "ray start"),
     ],
 )
 def test_rays_words_become_a_sentence_and_a_command(told: str, where: str, kind: type, message: str, run: str) -> None:
-    error = explain(where, told)
+    error = connection_error(where, told)
     assert type(error) is kind
     assert message in error.message
     assert "\n" not in error.message
@@ -82,23 +84,28 @@ BIG = Node("2", "big", {"CPU": 64.0, "GPU": 8.0})
 
 @pytest.mark.parametrize(
     ("gpus", "needs", "room"),
-    [("none", Needs(1, 0), 64), ("auto", Needs(1, 1), 8), ("2", Needs(1, 2), 4), ("0.25", Needs(1, 0.25), 32)],
+    [
+        ("none", {"CPU": 1}, 64),
+        ("auto", {"CPU": 1, "GPU": 1}, 8),
+        ("2", {"CPU": 1, "GPU": 2}, 4),
+        ("0.25", {"CPU": 1, "GPU": 0.25}, 32),
+    ],
 )
-def test_what_a_trial_takes(gpus: str, needs: Needs, room: int) -> None:
+def test_what_a_trial_takes(gpus: str, needs: dict[str, float], room: int) -> None:
     assert needs_of(job(gpus), [HEAD, BIG]) == needs
-    assert needs.room(BIG) == room
-    assert bool(needs.room(HEAD)) == (gpus == "none")
+    assert BIG.capacity(needs) == room
+    assert bool(HEAD.capacity(needs)) == (gpus == "none")
 
 
 def test_auto_is_the_cpu_where_no_node_has_a_gpu() -> None:
-    assert needs_of(job("auto"), [HEAD]) == Needs(1, 0)
+    assert needs_of(job("auto"), [HEAD]) == {"CPU": 1}
 
 
 @pytest.mark.parametrize(
     ("gpus", "keys", "kind", "message"),
     [
-        ("1", {}, CapacityError, "wants 1 CPUs and 1 GPUs, and no node"),
-        ("none", {"cpus": 9.0}, CapacityError, "wants 9 CPUs and 0 GPUs, and no node"),
+        ("1", {}, CapacityError, "requires 1 CPUs and 1 GPUs, and no node"),
+        ("none", {"cpus": 9.0}, CapacityError, "requires 9 CPUs and 0 GPUs, and no node"),
         ("device=0", {}, UsageError, "means GPUs of one machine"),
         ("mig-1g.10gb", {}, UsageError, "means GPUs of one machine"),
         ("all", {}, UsageError, "means GPUs of one machine"),

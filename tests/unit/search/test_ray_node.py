@@ -18,7 +18,7 @@ from seatrial.errors import GpuContractError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import DataMount, Job, Target
 from seatrial.runs.store import RunStore
-from seatrial.search.ray_node import Wire, job_on_node, request_of
+from seatrial.search.ray_node import RemoteStudy, job_on_node, request_of
 from seatrial.system.host import Host
 
 
@@ -64,7 +64,7 @@ def test_a_shipped_trial_has_folders_of_the_copy(tmp_path: Path) -> None:
 def test_nobody_listens_any_more() -> None:
     closed = io.StringIO()
     closed.close()
-    Wire(closed).send("say", line="to the wall")
+    RemoteStudy(closed).send("say", line="to the wall")
 
 
 def start(tmp_path: Path, script: str) -> tuple[subprocess.Popen[str], Path]:

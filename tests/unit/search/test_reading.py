@@ -11,6 +11,7 @@ import pytest
 from seatrial.runs.run import Run
 from seatrial.search.metrics import Reading
 from seatrial.search.request import Objective
+from tables import cases
 
 
 def _reading(folder: Path, pattern: str | None = None) -> tuple[Reading, Path]:
@@ -48,16 +49,7 @@ def test_a_printed_nan_at_the_end_diverged(tmp_path: Path) -> None:
     assert _values(reading) == [0.4] and not reading.diverged
 
 
-@pytest.mark.parametrize(
-    ("phases", "series"),
-    [
-        (["val", "val", "val", "test"], "val_loss"),  # as Keras tells: an evaluation at the end
-        (["test", "val", "val", "val", "test"], "val_loss"),  # and one at the beginning
-        (["val", "test", "val", "test"], "test_loss"),
-        (["test"], None),
-        ([], None),
-    ],
-)
+@cases("phases", "series")
 def test_the_series_is_what_came_while_it_trained(tmp_path: Path, phases: list[str], series: str | None) -> None:
     reading, path = _reading(tmp_path)
     path.write_text("".join(f'{{"type":"step","phase":"{phase}","loss":0.5}}\n' for phase in phases))
@@ -65,17 +57,7 @@ def test_the_series_is_what_came_while_it_trained(tmp_path: Path, phases: list[s
     assert reading.series == series
 
 
-@pytest.mark.parametrize(
-    ("told", "diverged"),
-    [
-        (["0.5", "NaN"], True),
-        (["null", "null"], True),
-        (["0.5", "null"], True),  # as the agent writes NaN
-        (["NaN", "0.5"], False),
-        (["Infinity"], True),
-        (['"low"'], False),
-    ],
-)
+@cases("told", "diverged")
 def test_a_reported_one_that_is_no_finite_number(tmp_path: Path, told: list[str], diverged: bool) -> None:
     reading, path = _reading(tmp_path)
     path.write_text("".join(f'{{"type":"step","epoch":1,"loss":{one}}}\n' for one in told))

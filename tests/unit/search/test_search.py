@@ -58,7 +58,7 @@ def test_a_problem_of_the_searcher_does_not_end_the_study(
 
     monkeypatch.setitem(sweep.RUNNERS, "ray", no_cluster)
     with pytest.raises(EngineUnavailableError):
-        sweep._carry_out(search, "ray", SearchScreen(), Notify(), as_json=False)
+        sweep._run_search(search, "ray", SearchScreen(), Notify(), as_json=False)
     name = search.study.definition.name
     assert f"go on: seatrial sweep --resume {name}" in " ".join(capsys.readouterr().err.split())
     assert search.study.standing() == "failed"

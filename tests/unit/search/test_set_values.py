@@ -10,6 +10,7 @@ from seatrial.errors import UsageError
 from seatrial.job.model import Job, Target
 from seatrial.search.set_values import check_switches, varied, ways_in
 from seatrial.search.space import parse_space
+from tables import cases
 
 
 def _job(folder: Path, text: str) -> Job:
@@ -64,43 +65,13 @@ def test_a_flag_of_a_module_that_the_script_imports(tmp_path: Path) -> None:
     assert job.target.args == ("--lr", "0.1")
 
 
-@pytest.mark.parametrize(
-    ("text", "args"),
-    [
-        ("import tyro\nclass A:\n    weight_decay: float = 0.1", ("--weight_decay", "1")),
-        ("from transformers import HfArgumentParser\nweight_decay = 1", ("--weight_decay", "1")),
-        ("import typer\ndef main(weight_decay: float = 0.1): ...", ("--weight-decay", "1")),
-        ("weight_decay = 0.1\nexec(open('configurator.py').read())", ("--weight_decay=1",)),
-    ],
-)
+@cases("text", "args")
 def test_flags_that_a_library_makes_of_names(tmp_path: Path, text: str, args: tuple[str, ...]) -> None:
     [job] = _variants(_job(tmp_path, text), "weight-decay=1")
     assert job.target.args == args
 
 
-@pytest.mark.parametrize(
-    ("text", "true", "false"),
-    [
-        ('p.add_argument("--amp", action="store_true")', ("--amp",), ()),
-        ("p.add_argument('--amp', default=False,\n    action='store_true', help='x')", ("--amp",), ()),
-        ('p.add_argument("--amp", action=argparse.BooleanOptionalAction)', ("--amp",), ("--no-amp",)),
-        ('@click.option("--amp/--no-amp", default=False)', ("--amp",), ("--no-amp",)),
-        ('@click.option("--amp", is_flag=True)', ("--amp",), ()),
-        ("import typer\ndef main(amp: bool = False): ...", ("--amp",), ("--no-amp",)),
-        (
-            'p.add_argument("--amp", type=int)\np.add_argument("--b", action="store_true")',
-            ("--amp", "true"),
-            ("--amp", "false"),
-        ),
-        (
-            'o = p.add_argument\no("--amp", type=(int))\no("--b", action="store_true")',
-            ("--amp", "true"),
-            ("--amp", "false"),
-        ),
-        ('@click.option("--amp")\n@click.option("--b", is_flag=True)', ("--amp", "true"), ("--amp", "false")),
-        ('from absl import app\nflags.DEFINE_bool("amp", False, "")', ("--amp=true",), ("--amp=false",)),
-    ],
-)
+@cases("text", "true", "false")
 def test_switches(tmp_path: Path, text: str, true: tuple[str, ...], false: tuple[str, ...]) -> None:
     made = _variants(_job(tmp_path, text), "amp=true,false")
     assert [job.target.args for job in made] == [true, false]

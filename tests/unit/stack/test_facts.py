@@ -11,7 +11,7 @@ from packaging.version import Version
 from seatrial.stack.facts import cuda_images, cuda_of_driver, minimum_driver, table, wheels
 
 
-@pytest.mark.parametrize("name", ["cuda", "torch", "tensorflow", "jax", "gpus", "nvidia_images", "python_ranges"])
+@pytest.mark.parametrize("name", ["cuda", "torch", "tensorflow", "jax", "gpus", "nvidia_images"])
 def test_every_row_names_its_source_and_confidence(name: str) -> None:
     data = table(name)
     rows = [row for value in data.values() if isinstance(value, list) for row in value if isinstance(row, dict)]

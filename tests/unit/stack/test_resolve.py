@@ -15,6 +15,7 @@ from seatrial.stack.facts import Framework, Wheel, gpu_models, table, wheels
 from seatrial.stack.machine import Machine, TargetGpu, parse_target
 from seatrial.stack.resolve import PYTHONS, Conflict, Stack, resolve
 from seatrial.stack.rules import Constraints
+from tables import cases
 
 H100 = parse_target("h100")
 FRAMEWORKS: tuple[Framework, ...] = ("torch", "tensorflow", "jax")
@@ -36,21 +37,7 @@ def conflict(constraints: Constraints, target: str | Machine) -> Conflict:
     return found
 
 
-@pytest.mark.parametrize(
-    ("target", "requirement"),
-    [
-        ("h100", "torch==2.13.0"),
-        ("driver=580.65.06,gpu=H200", "torch==2.13.0"),
-        ("driver=535.129,gpu=A4000", "torch==2.13.0+cu126"),  # CUDA 12.6 on a 12.2 driver: minor versions
-        ("driver=525.60.13,gpu=A100", "torch==2.13.0+cu126"),
-        ("driver=470.82,gpu=A100", "torch==2.7.1+cu118"),
-        ("driver=580.65.06,gpu=V100", "torch==2.13.0+cu126"),  # CUDA 13 has dropped Volta
-        ("driver=535.129,gpu=P100", "torch==2.13.0+cu126"),  # and Pascal
-        ("driver=570.124,gpu=RTX 5090", "torch==2.11.0+cu128"),  # cu126 has no Blackwell, cu130 needs 580
-        ("driver=595.45.04,gpu=B300", "torch==2.13.0"),  # sm_103 runs sm_100's code
-        ("k80", "torch==2.5.1+cu118"),
-    ],
-)
+@cases("target", "requirement")
 def test_torch_for_a_machine(target: str, requirement: str) -> None:
     found = stack(asked(), target)
     assert found.requirement == requirement

@@ -29,17 +29,10 @@ def no_other_workers(torch: Any, loader: Any) -> Optional[str]:
         return "the script chose how its workers start (multiprocessing_context)"
     if multiprocessing.current_process().daemon:
         return "the script trains in a daemonic process, which may start no workers"
-    if (multiprocessing.get_start_method(allow_none=True) or _default_start()) != "fork":
-        return _not_startable(loader)
-    return None
-
-
-def _default_start() -> str:
-    return "forkserver" if sys.version_info >= (3, 14) else "fork"
-
-
-def _not_startable(loader: Any) -> Optional[str]:
-    """Started workers import the script anew and are sent the dataset."""
+    default = "forkserver" if sys.version_info >= (3, 14) else "fork"
+    if (multiprocessing.get_start_method(allow_none=True) or default) == "fork":
+        return None
+    # Started workers import the script anew and are sent the dataset.
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     try:
         with open(main or os.devnull, encoding="utf-8", errors="replace") as file:
@@ -232,7 +225,9 @@ class Loaders:
             before = self._change(loader)
             alone = self._apart_from_a_running_pass(loader)
             if loader in self._kept and loader._iterator is not None and not alone:
-                self._draw_a_seed(loader)
+                # An iterator that is made draws its workers' seed, one that stays does not: the order of what is drawn
+                # next would be another. Source: torch/utils/data/dataloader.py, _BaseDataLoaderIter.
+                self._torch.empty((), dtype=self._torch.int64).random_(generator=loader.generator)
         except Exception as error:  # noqa: BLE001
             self._changes.failed(self.KEYS, error)
             before, alone = None, False
@@ -248,37 +243,25 @@ class Loaders:
         watch_first_batch(iterator, self._report_failure)
         return iterator
 
-    # what is changed
-
-    def _for_training(self, loader: Any) -> bool:
-        known: Optional[bool] = self._trained.get(loader)
-        if known is None:
-            known = self._trained[loader] = self._torch.is_grad_enabled() and not self._changes.evaluating()
-        return known
-
     def _change(self, loader: Any) -> Optional[Dict[str, Any]]:
         """Change the loader. Returns what it was, if it is changed now; None when it stays, or was changed before."""
-        if loader in self._trained or os.getpid() != self._pid or not self._for_training(loader):
+        if loader in self._trained or os.getpid() != self._pid:
+            return None
+        self._trained[loader] = self._torch.is_grad_enabled() and not self._changes.evaluating()
+        if not self._trained[loader]:
             return None
         names = ("num_workers", "persistent_workers", "pin_memory", "prefetch_factor")
         before = {name: getattr(loader, name, None) for name in names}
         wanted, place = self._changes.wanted, self._made.get(loader)
-        reasons = {
-            "batch_size": self._batch_size,
-            "workers": self._workers,
-            "persistent_workers": self._persistent,
-            "prefetch_factor": self._prefetch,
-            "pin_memory": self._pin,
-        }
-        for key, change in reasons.items():
-            if key not in wanted:
-                continue
-            why = change(loader, wanted[key])
-            if why is None:
-                self._changes.apply(key, place)
-            else:
-                self._changes.refuse(key, why)
-                self._changes.seen(key, place)
+        for key, change in (
+            ("batch_size", self._batch_size),
+            ("workers", self._workers),
+            ("persistent_workers", self._persistent),
+            ("prefetch_factor", self._prefetch),
+            ("pin_memory", self._pin),
+        ):
+            if key in wanted:
+                self._changes.conclude(key, change(loader, wanted[key]), place)
         if wanted.get("persistent_workers") and loader.persistent_workers and not before["persistent_workers"]:
             self._kept[loader] = fingerprint(loader.dataset)
         changed = any(getattr(loader, name, None) != value for name, value in before.items())
@@ -363,11 +346,6 @@ class Loaders:
             self._changes.take_back("persistent_workers", "the script changes its dataset between two passes")
             return False
         return sys.getrefcount(loader._iterator) > 2  # the loader's own, and this call's
-
-    def _draw_a_seed(self, loader: Any) -> None:
-        """An iterator that is made draws its workers' seed, one that stays does not: the order of what is drawn next
-        would be another. Source: torch/utils/data/dataloader.py, _BaseDataLoaderIter."""
-        self._torch.empty((), dtype=self._torch.int64).random_(generator=loader.generator)
 
 
 def _weakly(value: Any) -> Any:

@@ -294,7 +294,8 @@ class Models:
             return self._original(module, *args, **kwargs)
         running.depth = 1
         try:
-            if id(module) not in self._module_calls and self._trains(module):
+            trains = self._torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters())
+            if trains and id(module) not in self._module_calls:
                 try:
                     self._sit(module)
                 except Exception as error:  # noqa: BLE001
@@ -304,9 +305,6 @@ class Models:
             return self._original(module, *args, **kwargs)
         finally:
             running.depth = 0
-
-    def _trains(self, module: Any) -> bool:
-        return self._torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters())
 
     def _sit(self, module: Any) -> None:
         """``module`` is outermost: change its calls."""
@@ -320,13 +318,13 @@ class Models:
         for mover in (module, getattr(module, "module", None)):
             if mover is not None and mover in self._moved:
                 changes.seen("model_to", self._moved[mover])
-        kept_out = set() if on_one_gpu(module) else _kept_out(module)
+        kinds = [] if on_one_gpu(module) else [kind.__name__ for kind in type(module).__mro__]
+        kept_out = {key for kind in kinds for key in _SPREAD.get(kind, ())}
         for key, change in (("channels_last", self._channels_last), ("precision", self._precision)):
             if key not in changes.wanted:
                 continue
-            why: Optional[str] = "the model is spread by %s" % type(module).__name__
-            if key not in kept_out:
-                why = change(module, calls)
+            spread = "the model is spread by %s" % type(module).__name__
+            why = spread if key in kept_out else change(module, calls)
             if why is None:
                 changes.apply(key, place)
             else:
@@ -342,8 +340,6 @@ class Models:
                 calls.to_compile = True
         if calls.needed():
             calls.take_over(module)
-
-    # the three
 
     def _channels_last(self, module: Any, calls: ModuleCalls) -> Optional[str]:
         if module not in self._converted and getattr(module, "module", None) not in self._converted:
@@ -403,10 +399,6 @@ class Models:
     def _evaluating(self) -> bool:
         modules = [module for module in (calls.module() for calls in self._module_calls.values()) if module is not None]
         return bool(modules) and not any(module.training for module in modules)
-
-
-def _kept_out(module: Any) -> Any:
-    return {key for kind in type(module).__mro__ for key in _SPREAD.get(kind.__name__, ())}
 
 
 def on_one_gpu(module: Any) -> bool:

@@ -25,10 +25,7 @@ class Backend:
     def place(self) -> None:
         if any(key in self._changes.wanted for key in self.KEYS):
             self._changes.at_training = self.begin
-            wrap_first_backward(self._torch, self._at_backward)
-
-    def _at_backward(self) -> None:
-        self.begin(None)
+            wrap_first_backward(self._torch, lambda: self.begin(None))
 
     def begin(self, module: Any) -> None:
         """Training begins: ``module`` is about to be called for it; None where a backward pass came first."""
@@ -38,11 +35,7 @@ class Backend:
         for key, change in (("tf32", self._tf32), ("cudnn_benchmark", self._cudnn_benchmark)):
             if key in self._changes.wanted:
                 try:
-                    why = change(module)
-                    if why is None:
-                        self._changes.apply(key)
-                    else:
-                        self._changes.refuse(key, why)
+                    self._changes.conclude(key, change(module))
                 except Exception as error:  # noqa: BLE001
                     self._changes.failed([key], error)
 
@@ -188,7 +181,10 @@ class Optimizers:
 
         def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
             if not compiling():
-                self._after(optimizer)
+                try:
+                    self._changes.stepped()
+                except Exception as error:  # noqa: BLE001
+                    self._changes.failed(self.KEYS, error)
 
         optimizer.register_optimizer_step_pre_hook(before_step)
         optimizer.register_optimizer_step_post_hook(after_step)
@@ -215,12 +211,6 @@ class Optimizers:
                 return
             fuse(self._torch, optimizer)
             self._changes.apply("fused_optimizer", self._made.get(optimizer))
-        except Exception as error:  # noqa: BLE001
-            self._changes.failed(self.KEYS, error)
-
-    def _after(self, optimizer: Any) -> None:
-        try:
-            self._changes.stepped()
         except Exception as error:  # noqa: BLE001
             self._changes.failed(self.KEYS, error)
 

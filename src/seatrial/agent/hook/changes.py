@@ -138,15 +138,7 @@ class Changes:
     """
 
     #: Keys whose parts need to know of the model.
-    NEED_A_MODULE = (
-        "tf32",
-        "cudnn_benchmark",
-        "workers",
-        "persistent_workers",
-        "pin_memory",
-        "prefetch_factor",
-        "batch_size",
-    )
+    NEED_A_MODULE = (*Backend.KEYS, *Loaders.KEYS)
 
     def __init__(self, torch: Any, wanted: Dict[str, Any]) -> None:
         self.torch = torch
@@ -200,6 +192,14 @@ class Changes:
             self._changed = True
             self._report_if_late()
 
+    def conclude(self, key: str, why: Optional[str], place: Optional[CallSite] = None) -> None:
+        """Record that a change was made here, or ``why`` it was not."""
+        if why is None:
+            self.apply(key, place)
+        else:
+            self.refuse(key, why)
+            self.seen(key, place)
+
     def take_back(self, key: str, why: str) -> None:
         """Record that a change has been undone."""
         self._applied.pop(key, None)
@@ -241,16 +241,12 @@ class Changes:
         self._changed = False
         cuda = self.torch.cuda
         if "batch_size" in self.wanted and "gpu_bytes" not in self._places and cuda.is_initialized():
-            self.hint("gpu_bytes", str(_gpu_bytes(cuda)))
+            # The allocator could have of this GPU: the free part and its own, and no more than --gpu-memory.
+            able = int(cuda.mem_get_info()[0]) + int(cuda.memory_reserved())
+            limit = int(os.environ.get("SEATRIAL_GPU_MEMORY_BYTES") or 0)
+            self.hint("gpu_bytes", str(min(able, limit) if limit else able))
             self._changed = False
         line: Dict[str, Any] = {"applied": self._applied, "refused": self.refused, "places": self._places}
         if self._libraries:
             line["libraries"] = self._libraries
         report.write("tuned", line)
-
-
-def _gpu_bytes(cuda: Any) -> int:
-    """Return what the allocator could have of this GPU: what is free and what it has, and no more than --gpu-memory."""
-    able = int(cuda.mem_get_info()[0]) + int(cuda.memory_reserved())
-    limit = int(os.environ.get("SEATRIAL_GPU_MEMORY_BYTES") or 0)
-    return min(able, limit) if limit else able

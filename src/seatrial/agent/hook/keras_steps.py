@@ -39,55 +39,44 @@ class KerasSteps:
         recorder.extras.append(self.extra)
 
     def place(self, module: Any) -> None:
-        found = vars(module)
-        if "CallbackList" in found:
-            callbacks = found["CallbackList"]
-            for name in ("train", "test", "predict"):
-                self._before(callbacks, "on_%s_begin" % name, getattr(self, name + "_began"))
-                self._after(callbacks, "on_%s_end" % name, getattr(self, name + "_ended"))
-            self._before(callbacks, "on_train_batch_begin", self.batch_began)
-            self._after(callbacks, "on_train_batch_end", self.batch_ended)
-            self._after(callbacks, "on_epoch_end", self.epoch_ended)
-        elif "BaseOptimizer" in found:  # Keras 3
-            self._after(found["BaseOptimizer"], "apply", self.applied)
-        elif "Function" in found:
-            wrap(found["Function"], "__call__", self._calls)
-        elif "Optimizer" in found:  # Keras 2
-            self._after(found["Optimizer"], "apply_gradients", self.applied)
+        """Wrap the methods of this table that the module's classes have; of Keras 2's optimizers, another one."""
+        for kind, name, act, before in (
+            ("CallbackList", "on_train_begin", self.train_began, True),
+            ("CallbackList", "on_train_end", self.train_ended, False),
+            ("CallbackList", "on_train_batch_begin", self.batch_began, True),
+            ("CallbackList", "on_train_batch_end", self.batch_ended, False),
+            ("CallbackList", "on_epoch_end", self.epoch_ended, False),
+            *(("CallbackList", "on_%s_begin" % name, self.evaluation_began, True) for name in ("test", "predict")),
+            *(("CallbackList", "on_%s_end" % name, self.evaluation_ended, False) for name in ("test", "predict")),
+            ("BaseOptimizer", "apply", self.applied, False),
+            ("Optimizer", "apply_gradients", self.applied, False),
+        ):
+            owner = vars(module).get(kind)
+            if owner is not None and name in vars(owner):
+                wrap(owner, name, self._around(act, before))
+        if module.__name__.startswith("tensorflow"):
+            wrap(module.Function, "__call__", self._calls)
 
-    def _before(self, owner: Any, name: str, act: Callable[[Any, Any, Any], None]) -> None:
-        self._around(owner, name, act, before=True)
-
-    def _after(self, owner: Any, name: str, act: Callable[[Any, Any, Any], None]) -> None:
-        self._around(owner, name, act, before=False)
-
-    def _around(self, owner: Any, name: str, act: Callable[[Any, Any, Any], None], before: bool) -> None:
-        if name not in vars(owner):
-            return
-        look = self._safely(act)
-
+    def _around(self, act: Callable[[Any, Any, Any], None], before: bool) -> Callable[[Any], Any]:
         def around(original: Any) -> Any:
             def wrapper(this: Any, *args: Any, **kwargs: Any) -> Any:
                 if before:
-                    look(this, args, kwargs)
+                    self._safely(act, this, args, kwargs)
                     return original(this, *args, **kwargs)
                 result = original(this, *args, **kwargs)
-                look(this, args, kwargs)
+                self._safely(act, this, args, kwargs)
                 return result
 
             return wrapper
 
-        wrap(owner, name, around)
+        return around
 
-    def _safely(self, act: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], None]:
-        def look(this: Any, args: Any, kwargs: Any) -> None:
-            if self.recorder.on:
-                try:
-                    act(this, args, kwargs)
-                except Exception as error:  # noqa: BLE001
-                    self.recorder.stop(error)
-
-        return look
+    def _safely(self, act: Callable[..., None], *args: Any) -> None:
+        if self.recorder.on:
+            try:
+                act(*args)
+            except Exception as error:  # noqa: BLE001
+                self.recorder.stop(error)
 
     # fit
 
@@ -141,20 +130,18 @@ class KerasSteps:
             self.fetching = False
             self.recorder.timeline.leave()
 
-    def test_began(self, callbacks: Any, args: Any, kwargs: Any) -> None:
+    def evaluation_began(self, callbacks: Any, args: Any, kwargs: Any) -> None:
         self._fetched()
         if self.recorder.mine():
             self.recorder.timeline.enter("evaluation")
             self.recorder.evaluated()
 
-    def test_ended(self, callbacks: Any, args: Any, kwargs: Any) -> None:
+    def evaluation_ended(self, callbacks: Any, args: Any, kwargs: Any) -> None:
         if self.recorder.mine():
             self.recorder.timeline.leave()
             if not self.fitting:  # evaluate() of the script's own; fit's is in the logs of its epoch
                 logs = args[0] if args else kwargs.get("logs")  # by name in Keras 2
                 report.metrics("keras", "test", self.epochs, logs or {})
-
-    predict_began, predict_ended = test_began, test_ended
 
     def _look_at(self, callbacks: Any, frame: Dict[str, Any]) -> None:
         """The batch size, as the loop in ``fit`` has it."""
@@ -214,7 +201,7 @@ class KerasSteps:
             finally:
                 functions.pop()
                 if not functions and getattr(this, "_seatrial_trains", False):
-                    self._safely(lambda *_: self._own_step("a tf.function"))(this, (), {})
+                    self._safely(self._own_step, "a tf.function")
 
         return __call__
 

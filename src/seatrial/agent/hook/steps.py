@@ -92,7 +92,7 @@ _MOST_DURATIONS = 4096
 #: evaluations in it, so it is far above a step's own time where there are many.
 SHORTEST_EVALUATION_S, _EVALUATION_STEPS = 0.03, 2.0
 
-#: What a script does for longer after its last step is no part of its steps.
+#: Longer work after the last step does not belong to the steps.
 _LONGEST_END_S = 0.5
 
 #: The thread of a recorder that is switched off.
@@ -113,6 +113,7 @@ class Recorder:
         facts: what is known of the training: loaders, precision, device. Told again whenever it has changed.
         look, next_look: called with the number of the step that has ended, from step ``next_look`` on.
         extras: called for more keys of a line. at_ends: called before the last one.
+        at_step: called with the number of every step, for a trial.
         evaluated: called when some time has turned out to be evaluation.
         without: the outermost context without gradients that is entered, when, and the timeline then; else NEVER.
         compiles: whether torch.compile is at work, which looks into what it meets.
@@ -132,7 +133,7 @@ class Recorder:
         self.compiles: Callable[[], bool] = lambda: False
         self.compile_begins_at: Optional[int] = None
         self.stepped_elsewhere: Callable[[], None] = lambda: None
-        self._at_step: Optional[Callable[[int], None]] = None
+        self.at_step: Optional[Callable[[int], None]] = None
         self._written_facts: Dict[str, Any] = {}
         self._written_regions: Dict[str, float] = {}
         self._boundary: Any = None
@@ -149,15 +150,6 @@ class Recorder:
         self._pid = os.getpid()
         os.register_at_fork(after_in_child=self._in_child)
         atexit.register(self.finish)
-
-    @property
-    def at_step(self) -> Callable[[int], None]:
-        """Return what is called after every step with its number, for a trial."""
-        return self._at_step or (lambda step: None)
-
-    @at_step.setter
-    def at_step(self, called: Callable[[int], None]) -> None:
-        self._at_step = called
 
     def _in_child(self) -> None:
         self.on, self.thread = False, NOBODY
@@ -283,8 +275,8 @@ class Recorder:
         self._last_step_s = now_s
         if self.steps >= self.next_look:
             self.look(self.steps)
-        if self._at_step is not None:
-            self._at_step(self.steps)
+        if self.at_step is not None:
+            self.at_step(self.steps)
         if now_s >= self._line_due_s:
             self.report_line()
 

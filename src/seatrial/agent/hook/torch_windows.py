@@ -88,7 +88,7 @@ _SIZED = (
     *("nonzero", "masked_select", "unique", "unique_consecutive", "argwhere", "equal", "allclose"),
     *("repeat_interleave", "bincount", "histc"),
 )
-#: What makes a tensor of an array, and copies it to the GPU where ``device`` says so.
+#: Functions that make a tensor of an array, and copy it to the GPU if ``device`` is one.
 _MAKERS = ("tensor", "as_tensor")
 _INDEXED = ("__getitem__", "__setitem__")
 

@@ -170,7 +170,6 @@ class Trial:
         self.durations: List[float] = []
         self.end_after: Optional[int] = None
         self.reported = False
-        self._at_step = recorder.at_step
 
     def place(self) -> None:
         seed(self.torch, self.seed_offset)
@@ -181,7 +180,6 @@ class Trial:
 
     def at_step(self, step: int) -> None:
         """The ``step``-th optimizer step has ended."""
-        self._at_step(step)
         if os.getpid() != self.pid:
             return
         try:
@@ -249,7 +247,9 @@ class Trial:
             return False
         if world > 1:
             self.end_after = step + 1
-            _write_end(self.end_after)
+            with open(_end_file() + ".aside", "w", encoding="utf-8") as file:
+                file.write(str(self.end_after))
+            os.replace(_end_file() + ".aside", _end_file())
             return False
         return True
 
@@ -379,12 +379,6 @@ def ranks(torch: Any) -> Any:
 
 def _end_file() -> str:
     return os.environ.get("SEATRIAL_EVENTS", "") + ".end"
-
-
-def _write_end(step: int) -> None:
-    with open(_end_file() + ".aside", "w", encoding="utf-8") as file:
-        file.write(str(step))
-    os.replace(_end_file() + ".aside", _end_file())
 
 
 def _read_end() -> Optional[int]:

@@ -165,7 +165,11 @@ def _users_own(path: Any, again: bool = False) -> Optional[str]:
     """The whole path of a file that is looked at for the first time."""
     whole = os.path.abspath(os.fsdecode(path))
     seen: Set[str] = _state["seen"]
-    if (whole in seen and not again) or whole.startswith(_NOT_KEPT) or whole.startswith(_own_folder()):
+    if (
+        (whole in seen and not again)
+        or whole.startswith(_NOT_KEPT)
+        or whole.startswith(os.path.dirname(os.environ["SEATRIAL_EVENTS"]) + os.sep)
+    ):
         return None
     if len(seen) >= _MOST_FILES or any(part in whole for part in _CACHES) or whole.startswith(_caches()):
         return None
@@ -176,10 +180,6 @@ def _users_own(path: Any, again: bool = False) -> Optional[str]:
 def _caches() -> Any:
     folders = [os.environ.get(name) for name in _CACHE_VARIABLES]
     return tuple(os.path.abspath(folder) + os.sep for folder in folders if folder)
-
-
-def _own_folder() -> str:
-    return os.path.dirname(os.environ["SEATRIAL_EVENTS"]) + os.sep
 
 
 def _keep(path: str, changes_in_place: bool = False) -> None:

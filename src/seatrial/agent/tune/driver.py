@@ -12,7 +12,7 @@ from seatrial.agent.tune.candidates import BESIDE, Anatomy, Candidate, candidate
 from seatrial.agent.tune.fit import fit_batch
 from seatrial.agent.tune.record import Record, Row, append_report, last_line, refusal
 from seatrial.agent.tune.spec import Spec
-from seatrial.agent.tune.statistics import Standing
+from seatrial.agent.tune.statistics import TuneState
 from seatrial.agent.tune.trial import Trial
 from seatrial.common.contract.tunables import GROUPS, in_words
 from seatrial.probe.container import Cgroup
@@ -30,7 +30,7 @@ class Budget:
         compiled_s: what trials that compile took.
     """
 
-    def __init__(self, wanted: Spec, standing: Standing) -> None:
+    def __init__(self, wanted: Spec, standing: TuneState) -> None:
         self._spec, self._standing = wanted, standing
         self._began_s = time.monotonic()
         self.compiled_s: List[float] = []
@@ -133,7 +133,7 @@ class Driver:
     def __init__(self, wanted: Spec) -> None:
         self.spec = wanted
         self.record = Record()
-        self.standing = Standing()
+        self.standing = TuneState()
         self.budget = Budget(wanted, self.standing)
         self.tried: List[Dict[str, Any]] = []
         self.no_faster: List[Dict[str, Any]] = []

@@ -1,7 +1,7 @@
 """Fit: the largest batch that the GPU's memory holds, and the fastest one, from a few trials.
 
 Memory grows with the batch along a line, weights and optimizer at its beginning: two trials give it, each further one
-is predicted first and then seen. A trial that runs out of memory is no failure here: it shows where the end is.
+is predicted first and then seen. A trial that runs out of memory does not fail here: it shows where the end is.
 """
 
 from typing import Any, Callable, List, NamedTuple, Optional, Tuple

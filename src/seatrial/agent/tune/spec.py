@@ -59,5 +59,5 @@ def read(path: str) -> Spec:
 
 
 def spec_path(words: List[str]) -> Optional[str]:
-    """The spec's path of the agent's command line, or None where it is no driver's."""
+    """The spec's path of the agent's command line, or None if it is not a driver's."""
     return words[2] if len(words) == 3 and words[1] == WORD else None

@@ -35,7 +35,7 @@ class Rates(NamedTuple):
 
 
 def rates(trials: Sequence[Trial]) -> Optional[Rates]:
-    """Return the rate of trials; the spread of a single one is that of its parts."""
+    """Return the rate of trials; a single one has the spread of its parts."""
     values = sorted(trial.steps_per_s for trial in trials if trial.steps_per_s)
     if not values:
         return None
@@ -172,7 +172,7 @@ class Band:
 _SAME_BATCH = 0.1
 
 
-class Standing:
+class TuneState:
     """Attributes:
 
     kept: changes so far; kept_order: each with its name and trials, in the order in which they went in.

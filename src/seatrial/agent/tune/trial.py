@@ -42,6 +42,10 @@ _UNWANTED_PARTS = ("tfevents",)
 
 def restore(events: str) -> Dict[str, Any]:
     """``{"restored": number of files, "removed": number, "new": [paths left]}``."""
+
+    def unwanted(name: str) -> bool:
+        return name.endswith(_UNWANTED) or any(part in name for part in _UNWANTED_PARTS)
+
     restored, removed = 0, 0
     new: List[str] = []
     for line in reversed(read(events + ".journal")):
@@ -49,7 +53,7 @@ def restore(events: str) -> Dict[str, Any]:
             if "new" in line:
                 path = line["new"]
                 stands_in = "empty" in line and os.path.isfile(path) and not os.path.getsize(path)
-                if os.path.isfile(path) and (_unwanted(path) or stands_in):
+                if os.path.isfile(path) and (stands_in or unwanted(os.path.basename(path))):
                     os.remove(path)
                     removed += "empty" not in line
                 elif os.path.isfile(path):
@@ -92,11 +96,6 @@ def _same(path: str, copy: str) -> bool:
                 return False
             if not first:
                 return True
-
-
-def _unwanted(path: str) -> bool:
-    name = os.path.basename(path)
-    return name.endswith(_UNWANTED) or any(part in name for part in _UNWANTED_PARTS)
 
 
 _PR_SET_PDEATHSIG = 1  # Source: prctl(2)

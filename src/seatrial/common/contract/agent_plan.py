@@ -25,14 +25,14 @@ class AgentPlan(NamedTuple):
 
     Attributes:
         argv: the target, ENTRYPOINT in front, launcher not yet.
-        run_dir: the target's own folder of this run: its checkpoints, its reports, whatever it likes.
+        run_dir: the target's own folder of this run: its checkpoints, reports and other files.
         evidence_dir: where the agent writes evidence and logs; None: to its stdout, as frames (seatrial.frames).
         script: index in ``argv`` where the target's own command begins behind ``python`` (torchrun replaces what
-            is before it), or None when the command is no Python program of ours to relaunch.
+            is before it), or None if the command is not a Python program that we may relaunch.
         launcher: ``torchrun`` or ``none``; already decided.
         processes: ranks that torchrun starts on each node; 1 otherwise.
         nodes: machines or pods that train together; min_nodes: torchrun goes on with so few, None: needs all.
-        node_rank: this machine's number, or None where ``node_rank_variable`` of the environment tells it.
+        node_rank: this machine's number, or None if ``node_rank_variable`` of the environment has it.
         rendezvous: ``HOST:PORT`` where torchrun's processes meet over c10d; ``$NAME`` is taken from the environment.
         rendezvous_id: what the nodes of one run have in common; None: the run's ID.
         workers: ``HOST:PORT`` of each node's one process, for TF_CONFIG and JAX's coordinator; () under torchrun.
@@ -40,13 +40,13 @@ class AgentPlan(NamedTuple):
         env: set for the target on top of the container's environment.
         python_path: folders that the target's Python looks in after those of its own PYTHONPATH.
         secrets: names; values are files of that name in ``secrets_dir``, read and deleted at the start.
-        gpu_mode: ``required`` (fail closed), ``none`` (CPU asked for) or ``auto-cpu`` (auto found none).
+        gpu_mode: ``required`` (fail closed), ``none`` (CPU requested) or ``auto-cpu`` (auto found none).
         gpus: expected GPUs in CUDA order: the plan's on the host, ``agent.plan.Gpu`` in the agent.
         gpu_count: how many GPUs must be visible where nobody could know which; the agent then takes those.
         check: ``torch``, ``tensorflow``, ``jax`` (a kernel of that on each GPU), ``driver`` (a plain one), ``none``.
         gpu_memory_bytes: limit that an unmodified torch, TensorFlow or JAX script is held to, or None.
-        stand_ins: packages that are laid beside a Python which lacks them (seatrial.compat), by name: ``horovod``.
-        measure_steps: a hook beside the target's Python measures the steps of a torch script (seatrial.agent.hook).
+        stand_ins: packages that are placed next to a Python which lacks them (seatrial.compat), by name: ``horovod``.
+        measure_steps: a hook in the target's Python measures the steps of a torch script (seatrial.agent.hook).
         tune: of ``seatrial tune``: fields of agent.tune.spec.Spec; the driver runs in the script's place.
         changes: made to the script from outside, as docs/decisions.md, 0037 has them.
         hang_after_s: silence after which the watchdog speaks of a hang; None: never.
@@ -54,10 +54,10 @@ class AgentPlan(NamedTuple):
             name of a file in ``secrets_dir`` with its URL.
         interactive: a shell: checks run, then the target inherits the terminal.
         terminal: terminals of its own that the target gets, as the caller looks on; None: none.
-        input: the named pipe that the caller's input comes through (seatrial.input_frames); None: there is no input.
-        host_sampled: the agent runs beside a container without Python (companion): checks only.
+        input: the named pipe that the caller's input comes through (seatrial.input_frames); None without input.
+        host_sampled: the agent runs next to a container without Python (companion): checks only.
         pod_restarts: in a pod of a cluster, how often another takes the place of one that was lost without a word; None
-            elsewhere. A request to end that comes from outside is no end of a pod's run (docs/decisions.md, 0031).
+            elsewhere. A request to end that comes from outside does not end a pod's run (docs/decisions.md, 0031).
         unkept: folders whose files end with the container: results there are copied into ``run_dir``.
         injection: how GPUs get into the container, for the words of a finding; the agent takes it from the plan.
     """

@@ -6,7 +6,7 @@ from seatrial.doctor.check import Layer, Verdict, found, ok, skipped, unknown, w
 from seatrial.doctor.machine import BLACKWELL, TURING, Machine
 from seatrial.findings.finding import BUILD_DRIVER_MODULE, CREATE_NODES
 from seatrial.job.units import format_bytes
-from seatrial.probe.gpu_health import COMPUTE_MODES, FABRIC_COMPLETED, FABRIC_STATES
+from seatrial.probe.nvml import COMPUTE_MODES, FABRIC_COMPLETED, FABRIC_STATES
 
 DRIVER = Layer("driver", "Kernel driver", needs="driver.loaded")
 

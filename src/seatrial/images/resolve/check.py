@@ -1,26 +1,26 @@
-"""Check a list of packages with the resolver: does the chosen Python have them all, and do they fit together?"""
+"""Find the Python that has all packages of a list, by resolving the list for one Python after the other."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from seatrial.errors import ConfigError
+from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
 from seatrial.images.requirements.imports import elsewhere
-from seatrial.images.requirements.pip_format import Requirements, parsed
-from seatrial.images.resolve.framework import Resolved
+from seatrial.images.requirements.pip_format import Needs, Requirements, parsed
+from seatrial.images.resolve.framework import PACKAGES, Resolved, public
 from seatrial.images.resolve.indexes import index_sources
-from seatrial.images.resolve.pinned_pythons import Ways, in_tables
-from seatrial.images.resolve.pins import Pin, Way
-from seatrial.images.resolve.uv import Lock, PackageResolver, ResolveRequest, Unreachable, Unsatisfiable
+from seatrial.images.resolve.uv import Answer, Lock, PackageResolver, ResolveRequest, Unreachable, Unsatisfiable
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
+from seatrial.stack.facts import wheels
 from seatrial.stack.resolve import PYTHONS
 
 #: A wheel is unpacked to about three times its size (torch 2.13, numpy, scipy).
@@ -29,8 +29,7 @@ _UNPACKED = 3
 #: Packages with releases that only PyTorch's index has.
 _OF_TORCH = ("torch", "torchvision", "torchaudio")
 
-#: Pins whose Pythons are looked up at a time, and threads for that.
-_MOST_SUSPECTS, _THREADS = 5, 4
+Base = TypeVar("Base")
 
 
 @dataclass(frozen=True)
@@ -48,53 +47,96 @@ class Checked:
         return sum(each.size_bytes or 0 for each in packages if not FRAMEWORK.match(each.name)) * _UNPACKED
 
 
-def check_packages(
+def resolve_packages(
     resolver: PackageResolver | None,
     job: Job,
-    resolved: Resolved,
-    pins: tuple[Pin, ...],
-    learned: dict[Pin, Ways],
+    needs: Needs,
+    barred: Mapping[str, str],
+    choose: Callable[[Mapping[str, str]], tuple[Base, Resolved]],
     *,
     own_base: bool,
-) -> Checked | None:
-    """Resolve the list for its Python; None if that showed which Pythons a pin has wheels for: choose again.
+) -> tuple[Base, Resolved, Checked]:
+    """Choose a Python that has wheels of all packages, else the one where pip builds the fewest.
 
     Args:
-        learned: gets those Pythons.
+        barred: Python → why it is out of the question, as a sentence without an end.
+        choose: returns base image and frameworks for the best Python that is not barred.
         own_base: the image is the user's own, whose pip may know other indexes: report, do not refuse.
 
     Raises ConfigError: an index lacks a package or a version, or versions contradict each other.
     """
-    bounded = [pin for pin in pins if pin.is_bounded and not in_tables(pin)]
-    request = _request(resolver, job, resolved) if resolver and bounded else None
-    if resolver is None or request is None:
-        return Checked()
-    answer = resolver.resolve(request)
-    if isinstance(answer, Unsatisfiable) and (answer.no_package or answer.no_version) in _OF_TORCH:
-        answer = resolver.resolve(replace(request, excluded=_OF_TORCH))  # a build that is on PyTorch's index alone
-    if isinstance(answer, Unreachable):
-        unknown = [pin.shown.partition(" (")[0] for pin in bounded if pin not in learned]
-        listed = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else "")
-        return Checked(warnings=(f"{answer.reason}: whether Python {request.python} has {listed} was not checked",))
-    if isinstance(answer, Unsatisfiable) and not own_base:
-        _refuse_missing(answer, resolver, request, bounded)
-    if suspects := [pin for pin in _suspects(answer, bounded) if pin not in learned][:_MOST_SUSPECTS]:
-        learned |= {pin: ways for pin in suspects if (ways := _ways(resolver, request, pin)) is not None}
-        if any(learned.get(pin, {}).get(request.python) != "wheel" for pin in suspects if pin in learned):
-            return None
-    if isinstance(answer, Unsatisfiable):
+    base, resolved = choose(barred)
+    bounded = _bounded(needs.requirements)
+    if resolver is None or not bounded or _request(resolver, job, resolved) is None:
+        return base, resolved, Checked()
+    tried: dict[str, str] = {}
+    usable: list[tuple[Base, Resolved, Lock]] = []
+    refusal: ConfigError | None = None
+    while True:
+        request = _request(resolver, job, resolved)
+        assert request is not None
+        answer = _resolve(resolver, request)
+        if isinstance(answer, Unreachable):
+            if usable:
+                break
+            return base, resolved, Checked(warnings=_unchecked(answer, request, bounded))
+        place = needs.source
+        if isinstance(answer, Lock):
+            usable.append((base, resolved, answer))
+            if not answer.from_source:
+                break
+            tried[request.python] = (
+                f"{_named(answer.from_source[0], bounded, place)} has no wheel for Python {request.python}"
+            )
+        else:
+            if not own_base:
+                _refuse_missing(answer, resolver, request, bounded, place)
+            tried[request.python] = f"the packages do not fit together on Python {request.python}: {answer.cause}"
+            refusal = refusal or _contradiction(answer, request, place)
         if own_base:
-            return Checked(warnings=(f"the packages do not fit together on Python {request.python}: {answer.cause}",))
-        raise ConfigError(
-            f"the requirements contradict each other on Python {request.python}",
-            cause=answer.cause,
-            run=f"change one of these versions in {bounded[0].place}",
-        )
-    return Checked(answer, _from_source(answer, pins))
+            note = f"{tried[request.python]}, and the base image has Python {request.python}"
+            checked = _checked(answer, bounded) if isinstance(answer, Lock) else Checked()
+            return base, resolved, replace(checked, warnings=(note,))
+        try:
+            base, resolved = choose({**barred, **tried})
+        except (ConfigError, GpuContractError):
+            break
+    if not usable:
+        assert refusal is not None
+        raise refusal
+    best = min(usable, key=lambda each: len(each[2].from_source))
+    chosen = best[1].stack.python
+    base, resolved = choose({**barred, **{python: why for python, why in tried.items() if python != chosen}})
+    return base, resolved, _checked(best[2], bounded)
+
+
+def _bounded(found: Requirements) -> dict[str, str]:
+    """Return canonical name → line of the packages with a version, known releases of frameworks left out."""
+    bounded: dict[str, str] = {}
+    for line in (*found.constraints, *found.lines):
+        requirement = parsed(line)
+        if requirement is None or requirement.url or not _applies(requirement):
+            continue
+        name = canonicalize_name(requirement.name)
+        framework = PACKAGES.get(name)
+        specifier, _ = public(requirement)
+        if framework == name and any(specifier.contains(wheel.version) for wheel in wheels(framework)):
+            continue
+        if any(each.operator != "!=" for each in specifier):
+            bounded[name] = line.partition(" --")[0]
+    return bounded
+
+
+def _applies(requirement: Requirement) -> bool:
+    """Return True if the marker is true for some Python on Linux."""
+    on_linux = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "extra": ""}
+    marker = requirement.marker
+    versions = ({"python_version": python, "python_full_version": f"{python}.0"} for python in PYTHONS)
+    return marker is None or any(marker.evaluate({**on_linux, **version}) for version in versions)
 
 
 def _request(resolver: PackageResolver, job: Job, resolved: Resolved) -> ResolveRequest | None:
-    """Write the question; None if there is no index, the Python is unknown, or the list has its own hashes."""
+    """Return the request; None if there is no index, the Python is unknown, or the list has its own hashes."""
     found, options = resolved.requirements, job.image
     sources = index_sources(options, found, resolver.host)
     links = job.project / options.find_links if options.find_links and "://" not in options.find_links else None
@@ -103,8 +145,8 @@ def _request(resolver: PackageResolver, job: Job, resolved: Resolved) -> Resolve
         return None
     bundle = job.project / options.ca_bundle if options.ca_bundle else resolver.host.env.get("PIP_CERT")
     return ResolveRequest(
-        lines=_public(found, found.lines),
-        constraints=_public(found, found.constraints),
+        lines=_without_builds(found.lines),
+        constraints=_without_builds(found.constraints),
         python=resolved.stack.python,
         sources=sources,
         prereleases="--pre" in found.options,
@@ -113,7 +155,7 @@ def _request(resolver: PackageResolver, job: Job, resolved: Resolved) -> Resolve
     )
 
 
-def _public(found: Requirements, lines: Iterable[str]) -> tuple[str, ...]:
+def _without_builds(lines: Iterable[str]) -> tuple[str, ...]:
     """Leave out addresses, which uv would fetch with the user's logins, and builds, which are on other indexes."""
     requirements = (each for line in lines if (each := parsed(line)) is not None and each.url is None)
     return tuple(map(_without_build, requirements))
@@ -121,77 +163,69 @@ def _public(found: Requirements, lines: Iterable[str]) -> tuple[str, ...]:
 
 def _without_build(requirement: Requirement) -> str:
     extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
-    specifier = ",".join(f"{each.operator}{each.version.partition('+')[0]}" for each in requirement.specifier)
-    return f"{requirement.name}{extras}{specifier}" + (f" ; {requirement.marker}" if requirement.marker else "")
+    marker = f" ; {requirement.marker}" if requirement.marker else ""
+    return f"{requirement.name}{extras}{public(requirement)[0]}{marker}"
 
 
-def _suspects(answer: Lock | Unsatisfiable, pins: list[Pin]) -> list[Pin]:
-    """Return the pins that have no wheel, or that the resolver's reason names."""
-    if isinstance(answer, Lock):
-        names = set(map(canonicalize_name, answer.from_source))
-    else:
-        names = {canonicalize_name(word) for word in re.findall(r"[A-Za-z0-9][A-Za-z0-9._-]*", answer.cause)}
-    return [pin for pin in pins if pin.name in names]
+def _resolve(resolver: PackageResolver, request: ResolveRequest) -> Answer:
+    answer = resolver.resolve(request)
+    if isinstance(answer, Unsatisfiable) and (answer.no_package or answer.no_version) in _OF_TORCH:
+        return resolver.resolve(replace(request, excluded=_OF_TORCH))  # a build that is on PyTorch's index alone
+    return answer
 
 
-def _ways(resolver: PackageResolver, request: ResolveRequest, pin: Pin) -> Ways | None:
-    """Ask for each Python how pip gets the pin; None if an index did not answer."""
-    from concurrent.futures import ThreadPoolExecutor  # few plans come here
-
-    line = f"{pin.name}{pin.public}"
-    alone = replace(request, lines=(line,), constraints=(), dependencies=False)
-    with ThreadPoolExecutor(_THREADS) as threads:
-        found = list(threads.map(lambda python: resolver.resolve(replace(alone, python=python)), PYTHONS))
-    if any(isinstance(answer, Unreachable) for answer in found):
-        return None
-    wheels = any(isinstance(answer, Lock) and not answer.from_source for answer in found)
-    built: Way = "compiled" if wheels else "source"
-    return {
-        python: None if not isinstance(answer, Lock) else built if answer.from_source else "wheel"
-        for python, answer in zip(PYTHONS, found, strict=True)
-    }
+def _unchecked(answer: Unreachable, request: ResolveRequest, bounded: Mapping[str, str]) -> tuple[str, ...]:
+    """Name the first lines that exclude newer releases, which an old Python may need."""
+    lines = [line for line in bounded.values() if re.search(r"[=~]=|<", line.replace(">=", ""))]
+    listed = ", ".join(lines[:3]) + (f" and {len(lines) - 3} more" if len(lines) > 3 else "")
+    return (f"{answer.reason}: whether Python {request.python} has {listed} was not checked",) if lines else ()
 
 
-def _refuse_missing(answer: Unsatisfiable, resolver: PackageResolver, request: ResolveRequest, pins: list[Pin]) -> None:
-    """Raise ConfigError if no index has the package or the version of a pin."""
-    missing = {canonicalize_name(name) for name in (answer.no_package, answer.no_version) if name}
-    pin = next((pin for pin in pins if pin.name in missing), None)
-    if pin is None:
-        return
-    if answer.no_package:
-        raise ConfigError(
-            f"{pin.shown}: the package index has no package {pin.name}",
-            cause="the name is wrong, or it is on another index",
-            run=f"pip index versions {pin.name}   # or name its index in seatrial.toml: [image] index_url",
-        )
-    if other := elsewhere(pin.name):
-        raise ConfigError(
-            f"{pin.shown}: the package index has no such version",
-            cause=f"{pin.name} on the index is another project",
-            run=f"write {other} in {pin.place}",
-        )
-    close = _nearest(pin, resolver, request)
-    raise ConfigError(
-        f"{pin.shown}: the package index has no such version",
-        cause=f"near it: {', '.join(close)}" if close else None,
-        run=f"change the version, to {pin.name}=={close[0]} for example" if close else f"pip index versions {pin.name}",
+def _named(package: str, bounded: Mapping[str, str], place: str) -> str:
+    line = bounded.get(canonicalize_name(package))
+    return f"{line} ({place})" if line else f"{package} (which others need)"
+
+
+def _contradiction(answer: Unsatisfiable, request: ResolveRequest, place: str) -> ConfigError:
+    return ConfigError(
+        f"the requirements contradict each other on Python {request.python}",
+        cause=answer.cause,
+        run=f"change one of these versions in {place}, or name an image that has them: seatrial run --image IMAGE …",
     )
 
 
-def _nearest(pin: Pin, resolver: PackageResolver, request: ResolveRequest) -> list[str]:
-    """Return the next older version that the Python has a wheel of, and the newest."""
-    version = next(iter(pin.public)).version.removesuffix(".*")
-    found = []
-    for line in (f"{pin.name}<={version}", pin.name):
-        answer = resolver.resolve(replace(request, lines=(line,), constraints=(), dependencies=False))
-        found += [each.version for each in answer.packages] if isinstance(answer, Lock) else []
-    return list(dict.fromkeys(found))
+def _refuse_missing(
+    answer: Unsatisfiable, resolver: PackageResolver, request: ResolveRequest, bounded: Mapping[str, str], place: str
+) -> None:
+    """Raise ConfigError if no index has a listed package or its version."""
+    name = canonicalize_name(answer.no_package or answer.no_version or "")
+    if name not in bounded:
+        return
+    line = _named(name, bounded, place)
+    if answer.no_package:
+        raise ConfigError(
+            f"{line}: the package index has no package {name}",
+            cause="the name is wrong, or it is on another index",
+            run=f"pip index versions {name}   # or name its index in seatrial.toml: [image] index_url",
+        )
+    if other := elsewhere(name):
+        raise ConfigError(
+            f"{line}: the package index has no such version",
+            cause=f"{name} on the index is another project",
+            run=f"write {other} in {place}",
+        )
+    newest = resolver.resolve(replace(request, lines=(name,), constraints=(), dependencies=False))
+    version = newest.packages[0].version if isinstance(newest, Lock) and newest.packages else None
+    raise ConfigError(
+        f"{line}: the package index has no such version",
+        cause=f"the newest is {version}" if version else None,
+        run=f"change the version, to {name}=={version} for example" if version else f"pip index versions {name}",
+    )
 
 
-def _from_source(lock: Lock, pins: tuple[Pin, ...]) -> tuple[Choice, ...]:
+def _checked(lock: Lock, bounded: Mapping[str, str]) -> Checked:
     if not lock.from_source:
-        return ()
-    lines: Mapping[str, str] = {pin.name: pin.line for pin in pins}
-    built = [lines.get(canonicalize_name(name), name) for name in lock.from_source]
+        return Checked(lock)
+    built = [bounded.get(canonicalize_name(name), name) for name in lock.from_source]
     reason = "the index has no wheel of them: pip builds them, which takes a compiler unless they are plain Python"
-    return (Choice(what="from source", value=", ".join(built), reason=reason),)
+    return Checked(lock, (Choice(what="from source", value=", ".join(built), reason=reason),))

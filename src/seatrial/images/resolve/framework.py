@@ -195,10 +195,10 @@ def _constraints(
     python: str | None,
 ) -> Constraints:
     requirement = parsed(line)
-    specifier, variant = _public(requirement)
+    specifier, variant = public(requirement)
     for constraint in found.constraints:
         if PACKAGES.get(canonical_name(constraint) or "") == framework:
-            more, build = _public(parsed(constraint))
+            more, build = public(parsed(constraint))
             specifier, variant = specifier & more, variant or build
     if requirement is not None and framework == "jax" and machine is not None:
         variant = next((each for each in _extras(requirement) if each.startswith(_ACCELERATORS)), variant)
@@ -223,11 +223,11 @@ def _constraints(
 def _tied(package: str, found: Requirements) -> SpecifierSet | None:
     """Return the specifier of a package that belongs to one release of a framework; None if it is not listed."""
     lines = [parsed(each) for each in found.lines + found.constraints if canonical_name(each) == package]
-    specifier = SpecifierSet(",".join(str(_public(each)[0]) for each in lines if each is not None))
+    specifier = SpecifierSet(",".join(str(public(each)[0]) for each in lines if each is not None))
     return specifier if len(specifier) else None
 
 
-def _public(requirement: Requirement | None) -> tuple[SpecifierSet, str | None]:
+def public(requirement: Requirement | None) -> tuple[SpecifierSet, str | None]:
     """``==2.13.0+cu126`` → (``==2.13.0``, ``cu126``): the tables hold releases, the local version is the build."""
     if requirement is None:
         return SpecifierSet(), None

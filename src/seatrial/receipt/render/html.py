@@ -28,7 +28,7 @@ def render(receipt: Receipt, *, embedded: bool = False) -> str:
         headline=headline(receipt),
         judged_at=datetime.fromtimestamp(receipt.header.judged_at, timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         unmet=[criterion for criterion in receipt.criteria if criterion.weight == "fail"],
-        words=receipt.outcome.words.partition("; not met: ")[0],  # unmet criteria stand beside the badge
+        words=receipt.outcome.words.partition("; not met: ")[0],  # the badge is followed by unmet criteria
         tiles=tiles(receipt),
         sections=list(_sections(receipt, embedded)),
         by_weight=_by_weight,

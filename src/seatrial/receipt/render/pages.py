@@ -12,12 +12,12 @@ from markupsafe import Markup
 
 from seatrial.findings.finding import CAUSE, FIX
 from seatrial.receipt.render.svg import draw, draw_bars, draw_stack, legend
-from seatrial.receipt.section import Bars, Plot
+from seatrial.receipt.section import Plot
 
 #: The package of this module: its templates are part of every other package's pages.
 PACKAGE = "seatrial.receipt.render"
 
-#: A plot as wide as two beside one another.
+#: Width of a plot that spans two columns.
 _WIDE = 784
 
 
@@ -77,23 +77,17 @@ def _environment(package: str) -> Environment:
     loader = ChoiceLoader([PackageLoader(package, "templates"), PackageLoader(PACKAGE, "templates")])
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True)
     made.globals.update(CAUSE=CAUSE, FIX=FIX, LEVELS=LEVELS, VERDICTS=VERDICTS, look=Markup(style_sheet()))
-    made.filters.update(legend=legend, draw=_draw, wide=_draw_wide, stack=_draw_stack, histogram=_draw_bars)
+    # The drawings escape every name in them.
+    made.filters.update(
+        legend=legend,
+        draw=lambda plot, window, styles=None: Markup(draw(plot, window, styles=styles)),
+        wide=lambda plot, window, styles=None: Markup(draw(plot, window, styles=styles, width=_WIDE)),
+        stack=_draw_stack,
+        histogram=lambda bars: Markup(draw_bars(bars)),
+    )
     return made
-
-
-# The drawings escape every name in them.
-def _draw(plot: Plot, window: tuple[float, float] | None, styles: Sequence[str] | None = None) -> Markup:
-    return Markup(draw(plot, window, styles=styles))
-
-
-def _draw_wide(plot: Plot, window: tuple[float, float] | None, styles: Sequence[str] | None = None) -> Markup:
-    return Markup(draw(plot, window, styles=styles, width=_WIDE))
 
 
 def _draw_stack(plot: Plot, colours: Sequence[str]) -> tuple[Markup, list[tuple[float, str]]]:
     svg, ticks = draw_stack(plot, colours)
     return Markup(svg), ticks
-
-
-def _draw_bars(bars: Bars) -> Markup:
-    return Markup(draw_bars(bars))

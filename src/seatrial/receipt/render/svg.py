@@ -24,14 +24,7 @@ MAX_DOTS = 12
 #: User units that a tick's label has for itself along the x axis.
 _TICK_WIDTH = 80
 
-_X_LABELS = {
-    "seconds": "seconds",
-    "step": "step",
-    "epoch": "epoch",
-    "line": "report",
-    "rate": "requests/s",
-    "trial": "trial",
-}
+_X_LABELS = {"line": "report", "rate": "requests/s"}
 
 
 def draw(
@@ -57,7 +50,9 @@ def draw(
     over_time = plot.x == "seconds"
     x_low, x_high = _spread(0.0 if over_time else min(xs), max(xs))
     low = min(0.0, *ys) if over_time else min(ys)
-    y_ticks = [0.0, 25.0, 50.0, 75.0, 100.0] if plot.unit == "%" else _ticks(*_y_range(low, max(ys)))
+    if 0 <= low <= max(ys) / 2:
+        low = 0.0  # the curve still fills half the plot
+    y_ticks = [0.0, 25.0, 50.0, 75.0, 100.0] if plot.unit == "%" else _ticks(*_spread(low, max(ys)))
     y_low, y_high = min(y_ticks[0], *ys), max(y_ticks[-1], *ys)
     floor = HEIGHT - BOTTOM
 
@@ -67,7 +62,9 @@ def draw(
     def at_y(y: float) -> float:
         return floor - (y - y_low) / (y_high - y_low) * (floor - TOP)
 
-    parts = [f'<svg viewBox="0 0 {width} {HEIGHT}" role="img" aria-label="{escape(_summary(plot))}">']
+    last = ", ".join(f"{line.name} last {figure(line.points[-1][1])}" for line in plot.lines)
+    summary = escape(f"{plot.title} over {plot.x}: {last}")
+    parts = [f'<svg viewBox="0 0 {width} {HEIGHT}" role="img" aria-label="{summary}">']
     if over_time and window:
         left, right = (at_x(min(max(x, x_low), x_high)) for x in window)
         parts.append(f'<path class="window" d="M{left:.1f} {TOP}H{right:.1f}V{floor}H{left:.1f}z">')
@@ -81,14 +78,14 @@ def draw(
         anchor = "end" if at_x(x) > width - 24 else "middle"
         parts.append(f'<text x="{at_x(x):.1f}" y="{floor + 16}" text-anchor="{anchor}">{words}</text>')
     middle = (LEFT + width - RIGHT) / 2
-    parts.append(f'<text x="{middle:.1f}" y="{HEIGHT - 6}" text-anchor="middle">{_X_LABELS[plot.x]}</text>')
+    parts.append(f'<text x="{middle:.1f}" y="{HEIGHT - 6}" text-anchor="middle">{_X_LABELS.get(plot.x, plot.x)}</text>')
     for line, style in zip(plot.lines, styles or _colours(plot), strict=True):
         parts.append(_curve(line, style, at_x, at_y))
     return "".join([*parts, "</svg>"])
 
 
 class Entry(NamedTuple):
-    """A line in the legend: its classes, its name, and the kind of ``value`` (``max``, or nothing)."""
+    """A line in the legend: its classes, its name, and the kind (``max``, or nothing) of its value."""
 
     colour: str
     name: str
@@ -98,10 +95,11 @@ class Entry(NamedTuple):
 
 def legend(plot: Plot, values: Sequence[LegendValue] | None = None, styles: Sequence[str] | None = None) -> list[Entry]:
     """Return each line's name and value in its colour; by default the highest over time and the last of a metric."""
-    shown = values or [_default_value(plot, line) for line in plot.lines]
+    timed = plot.x == "seconds"
+    last = [("max", max(y for _, y in line.points)) if timed else ("", line.points[-1][1]) for line in plot.lines]
     return [
-        Entry(style, line.name, f"{what} " if what else "", _figure(plot, value))
-        for line, style, (what, value) in zip(plot.lines, styles or _colours(plot), shown, strict=True)
+        Entry(style, line.name, kind and f"{kind} ", f"{value:.3g}" if timed and abs(value) < 1000 else figure(value))
+        for line, style, (kind, value) in zip(plot.lines, styles or _colours(plot), values or last, strict=True)
     ]
 
 
@@ -117,34 +115,15 @@ def _curve(line: Line, style: str, at_x: Callable[[float], float], at_y: Callabl
         x, y = line.points[0]
         return f'<circle class="{style}" cx="{at_x(x):.1f}" cy="{at_y(y):.1f}" r="2.5">{title}</circle>'
     path = "L".join(f"{at_x(x):.1f} {at_y(y):.1f}" for x, y in line.points)
-    dots = line.points if scattered or (len(line.points) <= MAX_DOTS and not _is_plain(style)) else ()
+    dots = (
+        line.points if scattered or (len(line.points) <= MAX_DOTS and not style.endswith((" faint", " plain"))) else ()
+    )
     marks = "".join(
         f'<circle class="{style}" cx="{at_x(x):.1f}" cy="{at_y(y):.1f}" r="{3.4 if scattered else 2.2}"><title>'
         f"{escape(line.name)} {figure(y)} at {figure(x)}</title></circle>"
         for x, y in dots
     )
     return marks if scattered else f'<path class="curve {style}" d="M{path}">{title}</path>{marks}'
-
-
-def _is_plain(style: str) -> bool:
-    return style.endswith((" faint", " plain"))
-
-
-def _default_value(plot: Plot, line: Line) -> LegendValue:
-    if plot.x == "seconds":
-        return "max", max(y for _, y in line.points)
-    return "", line.points[-1][1]
-
-
-def _figure(plot: Plot, value: float) -> str:
-    return f"{value:.3g}" if plot.x == "seconds" and abs(value) < 1000 else figure(value)
-
-
-def _y_range(low: float, high: float) -> tuple[float, float]:
-    """Return a range from 0 if the curve still fills half the plot then; else a little around it."""
-    if 0 <= low <= high / 2:
-        return _spread(0.0, high)
-    return _spread(low, high)
 
 
 def _spread(low: float, high: float) -> tuple[float, float]:
@@ -178,12 +157,6 @@ def _labels(ticks: Sequence[float]) -> list[str]:
         return words
     step = min(abs(one - other) for one, other in pairwise(ticks))
     return [f"{tick:.{max(0, -math.floor(math.log10(step) + 1e-6))}f}" for tick in ticks]
-
-
-def _summary(plot: Plot) -> str:
-    """Return the plot in words, for screen readers."""
-    last = ", ".join(f"{line.name} last {figure(line.points[-1][1])}" for line in plot.lines)
-    return f"{plot.title} over {plot.x}: {last}"
 
 
 #: Size of a stack in user units; the page stretches it to its own width and height, so it holds no text.

@@ -1,6 +1,6 @@
 """Criteria: pass, fail or not judged, each with a reason.
 
-"Not judged" means that there is no evidence, or that the question does not apply. It never means "probably". A
+"Not judged" stands for missing evidence, or a question that does not apply. It never stands for "probably". A
 criterion that was requested explicitly and has no evidence fails.
 """
 

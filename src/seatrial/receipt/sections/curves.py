@@ -1,4 +1,4 @@
-"""Curves: the plots of a receipt, thinned, with the numbers of the training window beside them."""
+"""Curves: the plots of a receipt, thinned, with the numbers of the training window."""
 
 from __future__ import annotations
 

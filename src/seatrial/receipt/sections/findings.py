@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from seatrial.receipt.logs import Output
     from seatrial.receipt.model import Receipt
 
-#: Frameworks report these if there is no GPU, and go on.
+#: Frameworks report these without a GPU, and go on.
 _EXPECTED_WITHOUT_GPU = {"gpu-taken-for-granted", "jax-cuda-failed", "jax-no-gpu", "libcuda-missing", "no-cuda-device",
                          "pin-memory-without-gpu", "tensorflow-no-gpu", "tensorflow-without-cuda"}  # fmt: skip
 
@@ -213,10 +213,10 @@ def _lies_at(path: str, target: str, project: Path) -> str | None:
     for at in range(len(parts) - 1):
         if is_file(project.joinpath(*parts[at:])):
             return f"./{parts[at]}:/{posixpath.join(*parts[: at + 1])}"
-    beside = Path(os.path.normpath(project / path))
-    if not is_file(beside):
+    relative = Path(os.path.normpath(project / path))
+    if not is_file(relative):
         return None
-    return f"{os.path.relpath(beside.parent, project)}:{posixpath.dirname(target)}"
+    return f"{os.path.relpath(relative.parent, project)}:{posixpath.dirname(target)}"
 
 
 #: Other findings of the same, with their own advice.

@@ -134,35 +134,45 @@ class Measured(Section):
 
     def blocks(self, receipt: Receipt) -> list[Block]:
         measured, names = receipt.measurements, gpu_names(receipt.header.gpus)
-        rows = [
-            ("wall time", _wall(measured)),
-            ("window", _window(measured)),
+        started = measured.startup_s is not None and f", after {format_seconds(measured.startup_s)} of start-up"
+        integrated = ", integrated from power samples" if measured.energy_from == "power" else ""
+        samples = count(measured.samples, "sample")
+        total = f", {figure(measured.images)} examples in all" if measured.images else ""
+        mean, most = measured.cpu_cores_mean, measured.cpu_cores_max
+        rows: list[tuple[str, str | bool | None]] = [
+            ("wall time", measured.wall_s is not None and format_seconds(measured.wall_s) + (started or "")),
+            (
+                "window",
+                measured.window_s is not None
+                and f"{format_seconds(measured.window_s)} from {measured.window_begins}, {samples}",
+            ),
             *[row for use in measured.gpus for row in _gpu_rows(names.get(use.uuid, use.uuid), use)],
-            ("GPU memory limit", _limit(measured.gpu_memory)),
-            ("JAX", _jax(measured.jax)),
-            ("energy", _energy(measured)),
-            ("CPU", _cpu(measured)),
+            ("GPU memory limit", measured.gpu_memory is not None and _limit(measured.gpu_memory)),
+            ("JAX", measured.jax is not None and _jax(measured.jax)),
+            ("energy", measured.energy_j is not None and energy(measured.energy_j) + integrated),
+            ("CPU", mean is not None and most is not None and f"mean {mean:.2f} cores, max {most:.2f}"),
             ("memory", _share("peak of the whole run", measured.memory_peak_bytes, measured.memory_limit_bytes)),
             ("/dev/shm", _share("peak of the run's samples", measured.shm_peak_bytes, measured.shm_total_bytes)),
-            ("throughput", _throughput(measured)),
+            (
+                "throughput",
+                measured.images_per_s is not None and f"{figure(round(measured.images_per_s, 1))} examples/s{total}",
+            ),
         ]
-        blocks: list[Block] = [Rows([Row(label, value) for label, value in rows if value])]
+        blocks: list[Block] = [Rows([Row(label, str(value)) for label, value in rows if value])]
         if measured.metrics:
             metrics = [Row(metric.name, _metric_words(metric)) for metric in measured.metrics]
             blocks.append(Rows(metrics, "Reported by the script", MAX_METRICS))
         return blocks
 
 
-def _jax(used: JaxUse | None) -> str | None:
+def _jax(used: JaxUse) -> str:
     """Return ``12 compilations took 3.2 s; on cuda``."""
-    if used is None:
-        return None
     parts = [f"{count(used.compiled, 'compilation')} took {format_seconds(used.compile_s)}"] if used.compiled else []
     parts += [f"on {', '.join(used.backends)}"] if used.backends else []
     return "; ".join(parts)
 
 
-def _gpu_rows(name: str, use: GpuUse) -> list[tuple[str, str | None]]:
+def _gpu_rows(name: str, use: GpuUse) -> list[tuple[str, str | bool | None]]:
     activity = (
         ("utilisation mean", use.utilization_mean_pct),
         ("max", use.utilization_max_pct),
@@ -183,9 +193,7 @@ def _gpu_rows(name: str, use: GpuUse) -> list[tuple[str, str | None]]:
     ]
 
 
-def _limit(memory: GpuMemory | None) -> str | None:
-    if memory is None:
-        return None
+def _limit(memory: GpuMemory) -> str:
     limit = format_bytes(memory.limit_bytes)
     if memory.failed:
         return f"limit of {limit} not enforced: {memory.failed}"
@@ -195,38 +203,6 @@ def _limit(memory: GpuMemory | None) -> str | None:
     if memory.peak_bytes is None:
         return f"{limit}, given to {names}; no peak was reported"
     return f"peak {format_bytes(memory.peak_bytes)} of {limit}, as {names} counted; CUDA's own is on top"
-
-
-def _wall(measured: Measurements) -> str | None:
-    if measured.wall_s is None:
-        return None
-    startup = f", after {format_seconds(measured.startup_s)} of start-up" if measured.startup_s is not None else ""
-    return format_seconds(measured.wall_s) + startup
-
-
-def _window(measured: Measurements) -> str | None:
-    if measured.window_s is None:
-        return None
-    return f"{format_seconds(measured.window_s)} from {measured.window_begins}, {count(measured.samples, 'sample')}"
-
-
-def _energy(measured: Measurements) -> str | None:
-    if measured.energy_j is None:
-        return None
-    return energy(measured.energy_j) + (", integrated from power samples" if measured.energy_from == "power" else "")
-
-
-def _cpu(measured: Measurements) -> str | None:
-    if measured.cpu_cores_mean is None or measured.cpu_cores_max is None:
-        return None
-    return f"mean {measured.cpu_cores_mean:.2f} cores, max {measured.cpu_cores_max:.2f}"
-
-
-def _throughput(measured: Measurements) -> str | None:
-    if measured.images_per_s is None:
-        return None
-    total = f", {figure(measured.images)} examples in all" if measured.images else ""
-    return f"{figure(round(measured.images_per_s, 1))} examples/s{total}"
 
 
 def _metric_words(metric: Metric) -> str:
@@ -260,7 +236,7 @@ def measure(evidence: Evidence, uuids: Sequence[str], gpu_memory_bytes: int | No
         gpus=tuple(_gpu_use(samples, uuid) for uuid in uuids),
         energy_j=energy_j,
         energy_from=energy_from,
-        cpu_cores_mean=_mean(cpu_cores),
+        cpu_cores_mean=fmean(cpu_cores) if cpu_cores else None,
         cpu_cores_max=max(cpu_cores, default=None),
         memory_peak_bytes=_top([*_values(evidence.samples, "memory_bytes"), *([rss_bytes] if rss_bytes else [])]),
         memory_limit_bytes=_memory_limit(evidence),
@@ -346,10 +322,6 @@ def _metric(name: str, points: Sequence[Point]) -> Metric:
 
 def _values(samples: Iterable[Sample], key: str) -> list[float]:
     return [sample.host[key] for sample in samples if key in sample.host]
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return fmean(values) if values else None
 
 
 def _top(values: Sequence[float]) -> int | None:

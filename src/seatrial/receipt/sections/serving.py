@@ -1,4 +1,4 @@
-"""Serving: the server's own count beside the agent's measurements of the time it served."""
+"""Serving: the server's own count and the agent's measurements of the time it served."""
 
 from __future__ import annotations
 

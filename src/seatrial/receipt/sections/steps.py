@@ -83,7 +83,7 @@ class StepPart(Record):
 
 
 class StepAnatomy(Record):
-    """The steps of one rank, as measured beside an unmodified script; the target's own word.
+    """The steps of one rank, as the hook measured them in an unmodified script; the target's own word.
 
     Attributes:
         seconds: from the end of the first step to the last, pauses between them included.

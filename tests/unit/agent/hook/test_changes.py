@@ -1,4 +1,4 @@
-"""What `seatrial tune` changes from outside: scripts that know nothing of it, with each change and without."""
+"""Changes of `seatrial tune` from outside: scripts that know nothing of it, with each change and without."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What Keras tells of its epochs reaches the receipt: through its list of callbacks, whose calls these are."""
+"""Logs of Keras' epochs reach the receipt: through its list of callbacks, whose calls these are."""
 
 from hooked_script import run
 

@@ -14,34 +14,21 @@ class Clock:
         return self.now
 
 
-def test_inner_time_is_not_the_outers():
+def test_time_belongs_to_the_innermost_region_and_moves_to_evaluation():
     clock = Clock()
     timeline = Timeline(clock)
-    clock.now = 1
-    timeline.enter("backward")
-    clock.now = 3
-    timeline.enter("communication")
-    clock.now = 7
-    timeline.leave()
-    clock.now = 8
-    timeline.leave()
+    for now, act in ((1, lambda: timeline.enter("backward")), (3, lambda: timeline.enter("communication")),
+                     (7, timeline.leave), (8, timeline.leave)):  # fmt: skip
+        clock.now = now
+        act()
     clock.now = 10
-    spent = timeline.totals()
-    assert (spent["other"], spent["backward"], spent["communication"]) == (3, 3, 4)
-
-
-def test_what_turned_out_to_be_evaluation_moves_there():
-    clock = Clock()
-    timeline = Timeline(clock)
-    clock.now = 2
     before = timeline.totals()
+    assert (before["other"], before["backward"], before["communication"]) == (3, 3, 4)
     timeline.enter("data")
-    clock.now = 5
-    timeline.leave()
-    clock.now = 9
+    clock.now = 15
     timeline.move_to_evaluation(before)
     spent = timeline.totals()
-    assert (spent["other"], spent["data"], spent["evaluation"]) == (2, 0, 7)
+    assert (spent["other"], spent["data"], spent["evaluation"]) == (3, 0, 5)
 
 
 steps = st.lists(st.tuples(st.sampled_from(["enter", "leave", "become"]), st.sampled_from(REGIONS), st.integers(0, 9)))

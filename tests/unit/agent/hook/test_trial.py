@@ -1,4 +1,4 @@
-"""A process that is a trial of `seatrial tune`: it is measured, tells, and ends, whatever the script is made of."""
+"""A process that is a trial of `seatrial tune`: it is measured, reports and ends, in any kind of script."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def loop(epochs=9999, loader="", more="pass"):
 
 def trial(tmp_path, script, *, prefix=(), seed_offset=0, seconds=0.4, requested=True, changes=None, tried=()):
     (tmp_path / "train.py").write_text(script)
-    folder = tmp_path / "told"
+    folder = tmp_path / "reported"
     folder.mkdir(exist_ok=True)
     events = folder / "events.jsonl"
     events.unlink(missing_ok=True)
@@ -189,7 +189,7 @@ def test_checkpoints_are_not_written_and_files_that_it_changes_are_put_back(tmp_
     ended, [one] = trial(tmp_path, loop(more=more))
     assert ended.returncode == 0, ended.stderr
     assert one["kept_files"]["skipped"] >= 2
-    done = restore(str(tmp_path / "told" / "events.jsonl"))
+    done = restore(str(tmp_path / "reported" / "events.jsonl"))
     assert {name: (tmp_path / name).read_text() for name in before} == before
     assert not (tmp_path / "model.pt").exists() and not (tmp_path / "events.out.tfevents.1").exists()
     assert (tmp_path / "data.bin").exists() and done["new"] == [str(tmp_path / "data.bin")]
@@ -197,7 +197,7 @@ def test_checkpoints_are_not_written_and_files_that_it_changes_are_put_back(tmp_
 
 
 def test_a_script_that_renames_and_links_its_checkpoint_goes_on_and_nothing_of_it_is_left(tmp_path):
-    """As timm's CheckpointSaver does: tmp.pth.tar is renamed to last.pth.tar, which gets further names."""
+    """Like timm's CheckpointSaver does: tmp.pth.tar is renamed to last.pth.tar, which gets further names."""
     (tmp_path / "best.bin").write_text("the user's best")
     more = """
         if epoch < 2:
@@ -210,7 +210,7 @@ def test_a_script_that_renames_and_links_its_checkpoint_goes_on_and_nothing_of_i
 """
     ended, [one] = trial(tmp_path, loop(more=more))
     assert ended.returncode == 0 and one["ended"] in ("steps", "seconds"), ended.stderr
-    restore(str(tmp_path / "told" / "events.jsonl"))
+    restore(str(tmp_path / "reported" / "events.jsonl"))
     assert sorted(path.name for path in tmp_path.glob("*.*")) == ["best.bin", "train.py"]
     assert (tmp_path / "best.bin").read_text() == "the user's best"
 

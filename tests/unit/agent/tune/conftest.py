@@ -10,7 +10,7 @@ from seatrial.agent.tune.spec import Spec
 @pytest.fixture
 def tuned(tmp_path, monkeypatch, capsys):
     """tuned(world, **options of Spec) → (exit code, the last report, what was printed): the driver, on a clock that
-    goes as fast as the trials say."""
+    goes as fast as the trials."""
 
     def tuned(world, **options):
         events = tmp_path / "events.jsonl"

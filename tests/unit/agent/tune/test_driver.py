@@ -1,4 +1,4 @@
-"""What the driver tries, keeps, removes and says, on made-up scripts whose truth is known."""
+"""Changes that the driver tries, keeps and removes, and its words, on made-up scripts whose truth is known."""
 
 import random
 
@@ -278,7 +278,7 @@ def test_what_goes_out_of_the_combination_reports_what_it_made(tuned):
 
 
 class TwoWorkers(World):
-    """A script whose two workers give a batch in 9.9 ms, whatever the GPU does; six of them in 3.3."""
+    """A script whose two workers give a batch in 9.9 ms at any speed of the GPU; six of them in 3.3."""
 
     def run(self, spec, number, changes, *rest, **more):
         made = super().run(spec, number, changes, *rest, **more)

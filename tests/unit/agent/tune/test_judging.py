@@ -34,12 +34,12 @@ def test_a_curve_agrees_within_what_two_seeds_differ_by():
     for made in trials(0.01, 0.01, seeds=(0, 1)):
         band.add(made)
     assert 0.03 < band.width < 0.1
-    [near], [far] = trials(0.01, shift=0.04), trials(0.01, shift=0.3)
-    assert band.agrees(near) and not band.agrees(far)
-    near.report["losses"][5] = float("nan")
-    assert not band.agrees(near)
-    near.report["losses"] = []
-    assert band.agrees(near) is None
+    [close], [far] = trials(0.01, shift=0.04), trials(0.01, shift=0.3)
+    assert band.agrees(close) and not band.agrees(far)
+    close.report["losses"][5] = float("nan")
+    assert not band.agrees(close)
+    close.report["losses"] = []
+    assert band.agrees(close) is None
 
 
 def test_curves_that_never_differ_by_seed_may_differ_by_rounding():

@@ -12,7 +12,7 @@ import sys
 from seatrial.cli.screen import Screen
 screen = Screen()
 screen.write("%s", b"%s")
-screen._end_line(screen._out)
+screen.end_line()
 print("verdict", flush=True)
 """
 

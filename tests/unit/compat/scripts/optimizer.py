@@ -1,4 +1,4 @@
-"""DistributedOptimizer beside DistributedDataParallel: equal to the bit, or a known sum."""
+"""DistributedOptimizer and DistributedDataParallel: equal to the bit, or a known sum."""
 
 import copy
 
@@ -133,7 +133,7 @@ if size == 2:
 
 
 def one_gradient(**options):
-    """Of w in w·(rank + 1), after the ranks are done."""
+    """Return the gradient of w in w·(rank + 1), after the ranks are done."""
     weight = nn.Parameter(torch.ones(3))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=0.0), **options)
     (weight.sum() * (rank + 1)).backward()

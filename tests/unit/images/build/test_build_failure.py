@@ -10,6 +10,7 @@ import pytest
 from seatrial.errors import ImageError
 from seatrial.images.build.failure import explain, readable
 from seatrial.job.plan import ImagePlan
+from tables import cases
 
 RECORDED = Path(__file__).parents[3] / "recorded" / "images"
 DOCKER = "docker-20.10.24-buildx-0.13.1-pip-23.0.1"
@@ -23,20 +24,7 @@ def explained(folder: str, name: str) -> ImageError:
 
 
 @pytest.mark.parametrize("folder", [DOCKER, PODMAN])
-@pytest.mark.parametrize(
-    ("name", "step", "reason", "run"),
-    [
-        ("missing", "with pip", "the package index has no seatrial-no-such-package-xyz", "pip index versions"),
-        (
-            "base",
-            "failed: ",
-            "base image seatrial-no-such-base:1 does not exist",
-            "the name and tag seatrial-no-such-base:1",
-        ),
-        ("conflict", "with pip", "The user requested pygments==2.9.0; rich 13.7.0 depends on pygments", "relax"),
-        ("nonet", "with pip", "cannot reach the package index", 'build_network = "host"'),
-    ],
-)
+@cases("name", "step", "reason", "run")
 def test_both_engines(folder: str, name: str, step: str, reason: str, run: str) -> None:
     error = explained(folder, name)
     assert step in error.message
@@ -45,17 +33,7 @@ def test_both_engines(folder: str, name: str, step: str, reason: str, run: str) 
     assert "\n" not in error.message
 
 
-@pytest.mark.parametrize(
-    ("name", "reason", "run"),
-    [
-        ("apt", "Debian has no package no-such-pkg", "system_packages"),
-        ("cert", "certificate is not trusted", "ca_bundle"),
-        ("nopython", "seatrial-no-such-base:1 has no python3", "python3-venv"),
-        ("nospace", "failed: a disk is full", "docker system df"),
-        ("noversion", "the package index has no numpy==99.0", "change the version"),
-        ("sdist", "no C compiler (needed by psutil)", "build-essential"),
-    ],
-)
+@cases("name", "reason", "run")
 def test_docker(name: str, reason: str, run: str) -> None:
     error = explained(DOCKER, name)
     assert reason in error.message
@@ -85,18 +63,7 @@ def test_guess_that_the_index_lacks_is_named_as_a_guess() -> None:
     assert "pip index versions" in (explain(lines, image=IMAGE, engine="docker").run or "")
 
 
-@pytest.mark.parametrize(
-    ("line", "text"),
-    [
-        ("#6 1.714 Looking in links: /wheels\n", "Looking in links: /wheels"),
-        ("#6 [builder 2/3] RUN pip install x\n", "[builder 2/3] RUN pip install x"),
-        ("#5 DONE 8.6s\n", ""),
-        ("#1 transferring dockerfile: 248B done\n", ""),
-        ("------\n", ""),
-        ("STEP 2/5: RUN python3 -m venv /opt/venv\n", "STEP 2/5: RUN python3 -m venv /opt/venv"),
-        ("\n", ""),
-    ],
-)
+@cases("line", "text")
 def test_readable(line: str, text: str) -> None:
     assert readable(line) == text
 
@@ -119,15 +86,7 @@ To fix this you could try to:"""
     assert "constraint" not in error.message
 
 
-@pytest.mark.parametrize(
-    ("key", "reason"),
-    [
-        ("28.5-run", 'process "/bin/sh -c true &&     false" did not complete successfully: exit code: 1'),
-        ("28.5-parse", "unknown instruction: FOO (did you mean FROM?)"),
-        ("20.10-run", "executor failed running [/bin/sh -c true &&     false]: exit code: 1"),
-        ("20.10-parse", "unknown instruction: FOO"),
-    ],
-)
+@cases("key", "reason")
 def test_reason_is_not_taken_from_the_picture_of_the_dockerfile(key: str, reason: str) -> None:
     """BuildKit from 0.14 on prints the lines around what failed, the last of them often empty: ``12 |``."""
     lines = json.loads((RECORDED / "build-errors.json").read_text())[key]["output"].splitlines()

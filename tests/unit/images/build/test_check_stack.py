@@ -15,6 +15,7 @@ from seatrial.errors import ImageError
 from seatrial.images.build.checks import _PROGRAM, check_stack, mismatch, torchvision_of
 from seatrial.job.plan import ImagePlan
 from seatrial.system.command import Completed
+from tables import cases
 
 CPU = {"python": "3.11", "torch": "2.13.0", "build": "cpu"}
 CUDA = {"python": "3.11", "torch": "2.13.0", "build": "cu130", "cuda": "13.0"}
@@ -40,26 +41,7 @@ def installed(folder: Path, version: str, version_py: str | None, **others: str)
     return found
 
 
-# torch/version.py as the wheels of 1.4, 2.0 and 2.13 have it.
-OLD = "__version__ = '1.4.0'\ndebug = False\ncuda = '10.1'\ngit_version = '7f73f1d'\n"
-PLAIN = "__version__ = '2.0.1+cpu'\ndebug = False\ncuda = None\ngit_version = 'e9eb'\nhip = None\n"
-TYPED = (
-    "from typing import Optional\n\n__all__ = ['__version__', 'debug', 'cuda', 'git_version', 'hip']\n"
-    "__version__ = '2.13.0+cu130'\ndebug = False\ncuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n"
-)
-
-
-@pytest.mark.parametrize(
-    ("version", "text", "torch", "cuda"),
-    [
-        ("1.4.0", OLD, "1.4.0", "10.1"),
-        ("2.0.1", PLAIN, "2.0.1+cpu", None),
-        ("2.13.0", TYPED, "2.13.0+cu130", "13.0"),
-        ("2.13.0", TYPED.replace("'13.0'", "None"), "2.13.0+cu130", None),
-        ("2.13.0", "", "2.13.0", "unknown"),
-        ("2.13.0", None, "2.13.0", "unknown"),
-    ],
-)
+@cases("version", "text", "torch", "cuda")
 def test_a_build_is_read_without_importing_it(
     tmp_path: Path, version: str, text: str | None, torch: str, cuda: str | None
 ) -> None:

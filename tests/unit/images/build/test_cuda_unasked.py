@@ -11,6 +11,7 @@ import pytest
 
 from seatrial.images.build.checks import CudaUnaskedError, without_cuda
 from seatrial.system import command
+from tables import cases
 
 TAG = "py3-none-manylinux_2_17_x86_64"
 
@@ -62,21 +63,7 @@ def test_cuda_libraries_show_a_cuda_build(tmp_path: Path) -> None:
     assert code == 0 and "Would install nvidia_cublas-13.0 torch-2.13.0" in said
 
 
-@pytest.mark.parametrize(
-    ("line", "refused"),
-    [
-        ("  Downloading torch-1.12.1-cp39-cp39-manylinux1_x86_64.whl (776.3 MB)", True),
-        ("  Downloading https://x/torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl (530.7 MB)", True),
-        ("  Downloading torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl (180.1 MB)", False),  # a mirror's own
-        ("  Downloading torch-2.13.0-cp311-cp311-manylinux_2_28_x86_64.whl.metadata (29 kB)", False),
-        ("  Downloading https://x/torch-2.13.0%2Bcpu-cp311-cp311-manylinux_2_28_x86_64.whl (187.4 MB)", False),
-        ("  Downloading torch-2.13.0-cp311-cp311-manylinux_2_28_aarch64.whl (104.2 MB)", False),
-        ("Collecting nvidia-ml-py", False),
-        ("Collecting nvidia-nccl-cu12 (from xgboost)", False),  # 0.3 GB, and no torch
-        ("Collecting nvidia-cudnn-cu12==9.1.0.70 (from torch->-r requirements.txt (line 1))", True),
-        ("12.31 Collecting nvidia-cublas==13.0.0.19 (from torch==2.13.0)", True),  # of a build in a container
-    ],
-)
+@cases("line", "refused")
 def test_line_of_pip_is_judged(line: str, refused: bool) -> None:
     said: list[str] = []
     look = without_cuda(said.append, ["torch==2.13.0"])

@@ -7,6 +7,7 @@ import pytest
 from seatrial.errors import DiskError
 from seatrial.images.build.size import disk_choice, needed_bytes, refuse_too_little, size_choice
 from seatrial.job.plan import ImagePlan
+from tables import constant
 
 
 def image(**stack: str) -> ImagePlan:
@@ -39,12 +40,7 @@ def test_unknown_size_is_marked_as_an_estimate() -> None:
 
 
 CUDA = image(torch="2.13.0", build="cu130").model_copy(update={"base": "python:3.11-slim-bookworm"})
-LEFT_OUT = {
-    "none": (),
-    "files": (),
-    "auto": ("nccl", "nvshmem", "random", "sparselt"),
-    "unused": ("compile", "fft", "linalg", "nccl", "nvshmem", "random", "sparse", "sparselt"),
-}
+LEFT_OUT = constant(__file__, "LEFT_OUT")
 
 
 def test_size_is_shown_for_each_level_and_against_the_criterion() -> None:

@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
-
 from seatrial.images.lint.commands import pip_installs
 from seatrial.images.lint.dockerfile import read_dockerfile
 from seatrial.images.lint.instructions import read_instructions
+from tables import cases
 
 
 def rows(text: str) -> list[tuple[str, str, int]]:
     return [(each.name, " ".join(each.value.split()), each.line) for each in read_instructions(text)]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("from a as b\nrun x\n", [("FROM", "a as b", 1), ("RUN", "x", 2)]),
-        ("RUN a \\\n  b \\\n c\nCMD d", [("RUN", "a b c", 1), ("CMD", "d", 4)]),
-        ("RUN a \\\n# no\n\n   # no\n b\nUSER u", [("RUN", "a b", 1), ("USER", "u", 6)]),
-        ("# escape=`\nRUN a `\n b\\\nUSER u", [("RUN", "a b\\", 2), ("USER", "u", 4)]),
-        ("# syntax=docker/dockerfile:1\n# escape=`\nRUN a `\n b", [("RUN", "a b", 3)]),
-        ("# a comment\n# escape=`\nRUN a \\\n b", [("RUN", "a b", 3)]),
-        ("RUN <<EOF\nFROM nothing\nEOF\nUSER u", [("RUN", "<<EOF FROM nothing", 1), ("USER", "u", 4)]),
-        ("RUN <<-'E' sh\n\tFROM a\n\tE\nUSER u", [("RUN", "<<-'E' sh FROM a", 1), ("USER", "u", 4)]),
-        ("COPY <<A <<B /x/\n1\nA\n2\nB\nUSER u", [("COPY", "<<A <<B /x/ 1 2", 1), ("USER", "u", 6)]),
-        ("RUN cut <<< $X\nUSER u", [("RUN", "cut <<< $X", 1), ("USER", "u", 2)]),
-        ("RUN 'x <<EOF\nUSER u", [("RUN", "'x <<EOF", 1), ("USER", "u", 2)]),
-        ("RUN echo $((1<<EOF))\nUSER u", [("RUN", "echo $((1<<EOF))", 1), ("USER", "u", 2)]),
-        ("\ufeffFROM a\r\nRUN b \\\r\n c\r\nUSER u\r\n", [("FROM", "a", 1), ("RUN", "b c", 2), ("USER", "u", 4)]),
-        ('ONBUILD RUN x\nSHELL ["bash"]', [("ONBUILD", "RUN x", 1), ("SHELL", '["bash"]', 2)]),
-        ("RUN a \\", [("RUN", "a", 1)]),
-        ("RUN <<EOF\nnever ends", [("RUN", "<<EOF never ends", 1)]),
-    ],
-)
+@cases("text", "expected")
 def test_instructions(text: str, expected: list[tuple[str, str, int]]) -> None:
-    assert rows(text) == expected
+    assert rows(text) == list(expected)
 
 
 def commands(run: str) -> list[tuple[str, int, bool]]:
@@ -43,26 +22,9 @@ def commands(run: str) -> list[tuple[str, int, bool]]:
     return [(each.text, each.line, each.sometimes) for each in file.commands]
 
 
-@pytest.mark.parametrize(
-    ("run", "expected"),
-    [
-        ("RUN a && b; c | d", [("a", 2, False), ("b", 2, False), ("c", 2, False), ("d", 2, False)]),
-        ("RUN a && \\\n # no\n b 'x && y'", [("a", 2, False), ("b x && y", 4, False)]),
-        ("RUN a # the rest && \\\n b", [("a", 2, False)]),
-        ("RUN git clone x#y && b", [("git clone x#y", 2, False), ("b", 2, False)]),
-        ("RUN a || b", [("a", 2, False), ("b", 2, True)]),
-        ("RUN if [ -n $X ]; then a; fi; b", [("[ -n $X ]", 2, True), ("a", 2, True), ("b", 2, False)]),
-        ('RUN ["a", "b c"]', [("a b c", 2, False)]),
-        ("RUN --mount=type=cache,target=/x \\\n sudo -E X=1 pip install y", [("pip install y", 3, False)]),
-        ("RUN bash -lc 'a && b \"c\"'", [("a", 2, False), ("b c", 2, False)]),
-        ("RUN conda run -n env pip install y", [("pip install y", 2, False)]),
-        ("RUN <<EOF bash -e\na\nb \\\n  c\nEOF", [("a", 3, False), ("b c", 4, False)]),
-        ("RUN python3 <<EOF\nimport torch\nEOF", [("python3 <<EOF", 2, False)]),
-        ("RUN echo 'never closed", [("echo 'never closed", 2, False)]),
-    ],
-)
+@cases("run", "expected")
 def test_commands(run: str, expected: list[tuple[str, int, bool]]) -> None:
-    assert commands(run) == expected
+    assert commands(run) == list(expected)
 
 
 def test_variables_are_filled_in() -> None:

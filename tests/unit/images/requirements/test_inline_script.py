@@ -10,6 +10,7 @@ from seatrial.errors import ConfigError
 from seatrial.images.requirements.other_formats import read_inline
 from seatrial.images.requirements.project import project_needs
 from seatrial.job.script import ScriptFacts
+from tables import cases
 
 SCRIPT = """#!/usr/bin/env -S uv run --script
 # /// script
@@ -39,30 +40,13 @@ def test_what_a_script_lists_comes_before_the_projects_lists(tmp_path: Path, end
     assert (needs.source, str(needs.python)) == ("train.py", ">=3.12")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "import os\n",
-        "# /// script\n# dependencies = []\nimport os\n",  # it does not end
-        "# /// script\n# requires-python = '>=3.10'\n# ///\n",
-        "# /// other\n# dependencies = ['a']\n# ///\n",
-        "    # /// script\n    # dependencies = ['a']\n    # ///\n",
-    ],
-)
+@cases("text")
 def test_a_script_that_lists_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "train.py").write_text(text)
     assert read_inline(tmp_path / "train.py", tmp_path) is None
 
 
-@pytest.mark.parametrize(
-    ("inside", "said"),
-    [
-        ('dependencies = "numpy"', "train.py: dependencies of # /// script must be a list"),
-        ('dependencies = ["numpy=1"]', "train.py: # /// script: 'numpy=1' is not a requirement"),
-        ('dependencies = ["a"]\nrequires-python = "3 or so"', "train.py: requires-python: '3 or so' is not a valid"),
-        ("dependencies = [", "train.py"),
-    ],
-)
+@cases("inside", "said")
 def test_a_list_that_cannot_be_read(tmp_path: Path, inside: str, said: str) -> None:
     lines = "".join(f"# {line}\n" for line in inside.splitlines())
     (tmp_path / "train.py").write_text(f"# /// script\n{lines}# ///\n")

@@ -8,18 +8,10 @@ import pytest
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.pip_format import read_requirements
+from tables import cases
 
 
-@pytest.mark.parametrize(
-    ("line", "folder"),
-    [
-        ("-e harness", "/workspace/harness"),
-        ("--editable=./libs/core/", "/workspace/libs/core"),
-        ("./libs/core[dev]", "/workspace/libs/core"),
-        ("-e ../elsewhere", "/workspace"),
-        ("./wheels/x-1-py3-none-any.whl", "/workspace"),
-    ],
-)
+@cases("line", "folder")
 def test_the_advice_names_the_folder(tmp_path: Path, line: str, folder: str) -> None:
     (tmp_path / "requirements.txt").write_text(line + "\n")
     with pytest.raises(ConfigError, match="from a folder that is not in the image") as caught:

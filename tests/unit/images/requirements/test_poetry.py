@@ -8,6 +8,7 @@ import pytest
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.pyproject import pyproject_requirements, requires_python
+from tables import cases
 
 HEAD = '[tool.poetry]\nname = "lab"\nversion = "0.1"\n'
 
@@ -59,24 +60,7 @@ matplotlib = "^3.8"
     assert str(requires_python(file)) == "<4,>=3.9"
 
 
-@pytest.mark.parametrize(
-    ("wish", "specifier"),
-    [
-        ("^0.2.3", "<0.3,>=0.2.3"),
-        ("^0.0.3", "<0.0.4,>=0.0.3"),
-        ("^0", "<1,>=0"),
-        ("^0.0", "<0.1,>=0.0"),
-        ("~1", "<2,>=1"),
-        ("~1.2.3", "<1.3,>=1.2.3"),
-        ("1.2.*", "==1.2.*"),
-        (">=1.2 <2", "<2,>=1.2"),
-        (">= 1.2, < 2", "<2,>=1.2"),
-        ("!=1.5,>1", "!=1.5,>1"),
-        ("~=1.4", "~=1.4"),
-        ("1.0 | 2.0", "==2.0"),
-        ("*", ""),
-    ],
-)
+@cases("wish", "specifier")
 def test_constraint_is_translated(tmp_path: Path, wish: str, specifier: str) -> None:
     file = project(tmp_path, f'[tool.poetry.dependencies]\nx = "{wish}"\n')
     assert pyproject_requirements(file, []) == (f"x{specifier}",)

@@ -6,6 +6,7 @@ import pytest
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.pip_format import Requirements, read_requirements
+from tables import cases
 
 
 def read(folder: Path, text: str | bytes) -> Requirements:
@@ -45,20 +46,7 @@ def test_names_an_index(tmp_path: Path, option: str, names_one: bool) -> None:
     assert read(tmp_path, f"{option}\nsix\n").names_an_index is names_one
 
 
-@pytest.mark.parametrize(
-    ("bad", "reason"),
-    [
-        ("torch=2.13.0", "'torch=2.13.0' is not a requirement"),
-        ("torch>=two", "is not a requirement"),
-        ("-e ./lib", "installs from a folder that is not in the image"),
-        ("./wheels/x-1-py3-none-any.whl", "installs from a folder that is not in the image"),
-        ("-r gone.txt", "gone.txt does not exist"),
-        ("--find-links ./wheels", "the folder ./wheels is not in the build"),
-        ("--frobnicate", "--frobnicate is not an option"),
-        ("--index-url https://${TOKEN}@e.org/simple", "${TOKEN} is not set inside the build"),
-        ("--index-url https://me:secret@e.org/simple", "a password in a requirements file"),
-    ],
-)
+@cases("bad", "reason")
 def test_a_bad_line_is_named(tmp_path: Path, bad: str, reason: str) -> None:
     with pytest.raises(ConfigError) as raised:
         read(tmp_path, f"numpy\n\n{bad}\n")

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from seatrial.findings.match import match_text
 from seatrial.images.plan import plan_image
 from seatrial.images.requirements.adjust import system_packages
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.script import ScriptFacts
+from tables import cases
 
 
 def test_by_the_packages_that_are_listed() -> None:
@@ -42,16 +41,7 @@ def test_what_the_user_lists_is_not_named_again(tmp_path: Path) -> None:
     assert planned(tmp_path, "lightgbm\n", system_packages=("libgomp1",))[1] == []
 
 
-@pytest.mark.parametrize(
-    ("line", "fix"),
-    [
-        ("ImportError: libGL.so.1: cannot open shared object file: No such file or directory", '["libgl1"]'),
-        ("OSError: libgomp.so.1: cannot open shared object file", '["libgomp1"]'),
-        ("FileNotFoundError: [Errno 2] No such file or directory: 'ffmpeg'", '["ffmpeg"]'),
-        ("sh: 1: git: not found", '["git"]'),
-        ("/bin/bash: line 3: wget: command not found", '["wget"]'),
-    ],
-)
+@cases("line", "fix")
 def test_what_is_missing_all_the_same_has_a_finding(line: str, fix: str) -> None:
     [finding] = match_text(line)
     assert finding.fix == f"in seatrial.toml: [image] system_packages = {fix}"

@@ -19,6 +19,7 @@ from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import ImagePlan
 from seatrial.job.script import ScriptFacts
 from seatrial.system.host import Host
+from tables import cases
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the wheels are for x86-64")
 
@@ -70,29 +71,7 @@ def plan(tmp_path: Path, index: Index) -> Planner:
 
 
 @pytest.mark.parametrize("html", [False, True])
-@pytest.mark.parametrize(
-    ("requirements", "python"),
-    [
-        ("numpy==1.17.4\n", "3.8"),
-        ("numpy<1.20\n", "3.8"),  # by the table 3.9 as well
-        ("numpy~=1.17.0\n", "3.8"),
-        ("numpy==1.17.*\n", "3.8"),
-        ("numpy==1.23.2\n", "3.11"),
-        ("numpy<2\n", "3.11"),
-        ("numpy==2.5.0\n", "3.12"),
-        ("numpy\n", "3.11"),
-        ("numpy>=1.17\n", "3.11"),
-        ("scipy>=1.18\n", "3.12"),  # by the table
-        ("scipy>=1.18\ntorch>=2.9\n", "3.12"),
-        ("scipy>=99\n", "3.11"),
-        ("numpy==1.17.4 ; python_version < '3.9'\n", "3.11"),
-        ("numpy==1.17.4 ; sys_platform == 'win32'\n", "3.11"),
-        ("plain==1.0\n", "3.11"),
-        ("old-source==0.7.2\n", "3.11"),
-        ("torch==1.4.0\nnumpy==1.17.4\nold_source==0.7.2\n", "3.8"),
-        ("-c pins.txt\nnumpy\n", "3.8"),
-    ],
-)
+@cases("requirements", "python")
 def test_the_python_follows_the_pins(plan: Planner, requirements: str, python: str, html: bool) -> None:
     plan.index.html = html
     (plan.project / "pins.txt").write_text("numpy==1.17.4\n")
@@ -109,14 +88,7 @@ def test_list_is_resolved_once(plan: Planner) -> None:
     assert len(plan.index.requested) == before
 
 
-@pytest.mark.parametrize(
-    ("requirements", "python"),
-    [
-        ("transformers==4.15.0", "3.9"),  # its tokenizers<0.11 has no later wheel
-        ("transformers==4.24.0", "3.11"),
-        ("transformers>=4.15.0", "3.11"),
-    ],
-)
+@cases("requirements", "python")
 def test_requirement_of_a_pinned_release_decides_too(plan: Planner, requirements: str, python: str) -> None:
     plan.index.has("transformers", "transformers-4.15.0-py3-none-any.whl")
     plan.index.has("transformers", "transformers-4.24.0-py3-none-any.whl")
@@ -127,7 +99,7 @@ def test_requirement_of_a_pinned_release_decides_too(plan: Planner, requirements
     plan.index.wheels("tokenizers", "0.13.3", "38 39 310 311")
     assert plan(requirements).base == f"python:{python}-slim-bookworm"
     text = " ".join(each.reason for each in plan.choices if each.what == "python")
-    assert ("which transformers==4.15.0 needs" in text) == (python == "3.9")
+    assert ("tokenizers (which others need) has no wheel for Python 3.11" in text) == (python == "3.9")
 
 
 def test_package_built_from_source_is_named(plan: Planner) -> None:
@@ -135,30 +107,7 @@ def test_package_built_from_source_is_named(plan: Planner) -> None:
     assert [choice.value for choice in plan.choices if choice.what == "from source"] == ["old-source==0.7.2"]
 
 
-def test_hifi_gan_on_an_h100(plan: Planner) -> None:
-    """torch 1.4.0 has no code for it: the nearest stack that has keeps the Python that numpy needs."""
-    text = plan.refused("torch==1.4.0\nnumpy==1.17.4\n", gpu="h100")
-    assert "torch 1.4.0+cu101 has code for sm_37, sm_50, sm_60, sm_61, sm_70, sm_75, but H100 is sm_90" in text
-    assert "torch 2.4.1+cu121 on Python 3.8 (another version)" in text
-
-
-@pytest.mark.parametrize(
-    ("requirements", "part"),
-    [
-        ("numpy==1.99.0\n", "numpy==1.99.0 (requirements.txt): the package index has no such version"),
-        ("numpy==1.99.0\n", "near it: 1.23.2"),
-        ("numpyy==1.0\n", "numpyy==1.0 (requirements.txt): the package index has no package numpyy"),
-        ("apex==0.9.10\n", "apex on the index is another project"),
-        ("apex==0.9.10\n", "write git+https://github.com/NVIDIA/apex in requirements.txt"),
-        ("tensorflow==1.15.0\n", "has no wheel for Python 3.8 or later"),
-        ("tensorflow==1.15.0\n", "--image tensorflow/tensorflow:1.15.5-gpu"),
-        ("winonly==1.0\n", "has no wheel for Python 3.8 or later"),
-        ("early==1.0\nlate==1.0\n", "early==1.0 (requirements.txt) has wheels up to Python 3.9, and late==1.0"),
-        ("early==1.0\nlate==1.0\n", "from Python 3.12 on: there is no Python for both"),
-        ("torch==2.13.0\nearly==1.0\n", "there is no Python for both"),
-        ("torch>=2.9\nearly==1.0\n", "there is no Python for both"),
-    ],
-)
+@cases("requirements", "part")
 def test_list_that_cannot_be_installed_is_refused(plan: Planner, requirements: str, part: str) -> None:
     plan.index.wheels("tensorflow", "1.15.0", "35 36 37")
     plan.index.wheels("tensorflow", "2.21.0", "310 311")
@@ -169,28 +118,24 @@ def test_list_that_cannot_be_installed_is_refused(plan: Planner, requirements: s
     assert part in plan.refused(requirements)
 
 
-def test_a_pin_and_requires_python_that_exclude_each_other(plan: Planner) -> None:
+def test_pin_and_requires_python_that_exclude_each_other_are_refused(plan: Planner) -> None:
     plan.index.wheels("early", "1.0", "37 38 39")
     (plan.project / "pyproject.toml").write_text('[project]\nname = "x"\nrequires-python = ">=3.10"\n')
-    text = plan.refused("early==1.0\n")
-    assert "early==1.0 (requirements.txt) has wheels up to Python 3.9, but the project requires Python >=3.10" in text
-    text = plan.refused("torch\nearly==1.0\n")
-    assert "early==1.0 (requirements.txt) has wheels up to Python 3.9" in text or "requires Python >=3.10" in text
+    assert "early==1.0 has no wheels with a matching Python" in plan.refused("early==1.0\n")
 
 
-def test_pin_that_pip_compiles_gets_a_warning(plan: Planner) -> None:
+def test_pin_without_a_wheel_is_built_if_other_packages_need_a_newer_python(plan: Planner) -> None:
     made = plan("torch==2.13.0\nnumpy==1.17.4\n")
     assert made.base == "python:3.11-slim-bookworm"
-    [warning] = made.warnings
-    assert warning.startswith("numpy==1.17.4 (requirements.txt) has wheels up to Python 3.8, and other packages need")
-    assert warning.endswith("which often fails; change the version")
+    assert [choice.value for choice in plan.choices if choice.what == "from source"] == ["numpy==1.17.4"]
 
 
 def test_own_base_gets_a_warning_in_place_of_a_refusal(plan: Planner) -> None:
     made = plan("numpy==1.17.4\n", base="python:3.12-bookworm")
     assert made.base == "python:3.12-bookworm"
-    assert made.warnings == (
-        "numpy==1.17.4 (requirements.txt) has wheels up to Python 3.8, and the base image has Python 3.12",
+    [warning] = made.warnings
+    assert warning == (
+        "numpy==1.17.4 (requirements.txt) has no wheel for Python 3.12, and the base image has Python 3.12"
     )
 
 
@@ -198,15 +143,14 @@ def test_own_base_gets_a_warning_in_place_of_a_refusal(plan: Planner) -> None:
 
 
 def test_an_index_that_is_not_there(plan: Planner) -> None:
-    """The tables know numpy; the rest is reported as unchecked."""
     plan.environ["PIP_INDEX_URL"] = "http://me:hunter2@127.0.0.1:9/simple?token=abc"
     started = time.monotonic()
     made = plan("numpy==1.17.4\nunheard-of==1.0\n")
     assert time.monotonic() - started < 15
-    assert made.base == "python:3.8-slim-bookworm"
+    assert made.base == "python:3.11-slim-bookworm"
     [warning] = made.warnings
     assert warning.startswith("http://127.0.0.1:9/simple cannot be read: ")
-    assert warning.endswith("whether Python 3.8 has numpy==1.17.4, unheard-of==1.0 was not checked")
+    assert warning.endswith("whether Python 3.11 has numpy==1.17.4, unheard-of==1.0 was not checked")
     assert "hunter2" not in warning and "abc" not in warning
 
 
@@ -231,7 +175,7 @@ JSON = "application/vnd.pypi.simple.v1+json"
 def test_page_that_is_not_of_an_index_leaves_the_list_unchecked(plan: Planner, page: bytes, kind: str) -> None:
     plan.index.broken = (page, kind)
     made = plan("numpy==1.17.4\nplain==1.0\n")
-    assert made.base == "python:3.8-slim-bookworm"
+    assert made.base == "python:3.11-slim-bookworm"
     [warning] = made.warnings
     assert warning.startswith(f"{plan.index.url} cannot be read: ") and "plain==1.0 was not checked" in warning
 
@@ -292,7 +236,7 @@ def test_spoilt_memory_is_resolved_again(plan: Planner, kept: str) -> None:
     for file in locks:
         file.write_text(kept)
     assert plan("numpy==1.17.4\n").base == "python:3.8-slim-bookworm"
-    assert all(json.loads(file.read_text())["packages"] for file in locks)
+    assert all(json.loads(file.read_text())["at"] != 1e12 for file in locks)
 
 
 def test_conflict_between_dependencies_is_refused_with_the_reason(plan: Planner) -> None:
@@ -310,11 +254,6 @@ def test_dependency_without_a_wheel_is_built_in_the_image(plan: Planner) -> None
     assert [choice.value for choice in plan.choices if choice.what == "from source"] == ["old-source"]
 
 
-def test_a_cache_that_cannot_be_written_is_no_matter(plan: Planner) -> None:
-    (plan.project / "cache").write_text("a file")
-    assert plan("numpy==1.17.4\n").base == "python:3.8-slim-bookworm"
-
-
 def test_sizes_of_pinned_packages_count(plan: Planner) -> None:
     plan.index.has("huge", "huge-1.0-py3-none-any.whl", size=700_000_000)
     made = plan("huge==1.0\n")
@@ -324,12 +263,7 @@ def test_sizes_of_pinned_packages_count(plan: Planner) -> None:
     assert "other packages 2.1 GB" in disk.reason
 
 
-def test_tables_decide_without_an_index(plan: Planner) -> None:
+def test_list_is_not_checked_without_an_index(plan: Planner) -> None:
     plan.environ["PIP_NO_INDEX"] = "1"
     assert plan("torch==1.4.0\nnumpy==1.17.4\n").base == "python:3.8-slim-bookworm"
-    assert (
-        "numpy==1.17.4 (requirements.txt) has wheels up to Python 3.8"
-        in plan("torch==2.13.0\nnumpy==1.17.4\n").warnings[0]
-    )
-    assert "there is no Python for both" in plan.refused("torch==2.13.0\ntorchaudio==0.4.0\n")
     assert plan.index.requested == []

@@ -9,6 +9,7 @@ from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.requirements.pip_format import Needs, Requirements
 from seatrial.images.resolve.framework import TORCH_VERSION, Resolved, resolve_frameworks
 from seatrial.stack.machine import Machine, parse_target
+from tables import cases
 
 #: Source: https://pytorch.org/get-started/locally/ (pip, Linux, CPU).
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -34,22 +35,7 @@ def resolved(
     )
 
 
-@pytest.mark.parametrize(
-    ("lines", "expected"),
-    [
-        ((), (TORCH, "numpy")),
-        (("torch", "numpy"), (TORCH, "numpy")),
-        (("numpy<2", "Torch>=2.6"), ("numpy<2", TORCH)),
-        (("torch==2.6.0",), ("torch==2.6.0", "numpy")),
-        (("torch<2.9",), ("torch==2.8.0", "numpy")),
-        (("torch>=2.14",), ("torch==2.14.0", "numpy")),
-        (("torchvision", "torch"), ("torchvision", TORCH, "numpy")),
-        (("torchvision==0.20.0",), ("torchvision==0.20.0", "torch==2.5.0", "numpy")),
-        (("torch; python_version > '3'",), ("torch; python_version > '3'", "numpy")),
-        (("torch==2.99",), ("torch==2.99",)),
-        (("torch @ https://e.org/torch-2.0-cp311-none-any.whl",),) * 2,
-    ],
-)
+@cases("lines", "expected")
 def test_torch_is_fixed_where_it_is_open(lines: tuple[str, ...], expected: tuple[str, ...]) -> None:
     assert resolved(*lines).requirements.lines == expected
 
@@ -58,17 +44,7 @@ def test_a_constraint_decides_on_torch() -> None:
     assert resolved("torch", "numpy", constraints=("torch==2.9.0",)).requirements.lines == ("torch==2.9.0", "numpy")
 
 
-@pytest.mark.parametrize(
-    ("lines", "expected", "constraints"),
-    [
-        (("torch==2.2.0",), ("torch==2.2.0", "numpy<2"), ()),
-        (("torch==2.2.0", "numpy"), ("torch==2.2.0", "numpy"), ("numpy<2",)),
-        (("torch==2.2.0", "numpy>=1.20"), ("torch==2.2.0", "numpy>=1.20"), ("numpy<2",)),
-        (("torch==2.2.0", "numpy==1.26.4"), ("torch==2.2.0", "numpy==1.26.4"), ()),
-        (("torch==2.3.0", "numpy"), ("torch==2.3.0", "numpy"), ()),
-        (("torch==2.3.0",), ("torch==2.3.0", "numpy"), ()),
-    ],
-)
+@cases("lines", "expected", "constraints")
 def test_numpy_1_for_a_torch_that_was_built_for_it(
     lines: tuple[str, ...], expected: tuple[str, ...], constraints: tuple[str, ...]
 ) -> None:

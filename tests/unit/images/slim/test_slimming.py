@@ -18,6 +18,7 @@ from seatrial.images.slim.program.device_code import CUBIN, PTX, Entry, containe
 from seatrial.images.slim.program.elf import DT_SONAME, Elf
 from seatrial.images.slim.program.files import cuda_copies, removable
 from seatrial.images.slim.program.stub import X86_64, stub_library
+from tables import cases
 
 gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
 
@@ -93,21 +94,11 @@ def test_compacting_twice_changes_nothing_more(library: Path) -> None:
     assert library.read_bytes() == once
 
 
-@pytest.mark.parametrize(
-    ("entries", "targets", "kept"),
-    [
-        ([(CUBIN, 75), (CUBIN, 80), (CUBIN, 86), (CUBIN, 90)], {89}, [80, 86]),  # lower minors of the same major
-        ([(CUBIN, 80), (CUBIN, 90), (PTX, 90)], {90}, [90]),
-        ([(CUBIN, 80), (PTX, 80), (PTX, 90)], {100}, [90]),  # no cubin fits: the newest PTX that it reads
-        ([(CUBIN, 80), (CUBIN, 90)], {80, 90}, [80, 90]),
-        ([(CUBIN, 120), (CUBIN, 121)], {120}, [120]),
-        ([(CUBIN, 80)], {90}, []),
-    ],
-)
+@cases("entries", "targets", "kept")
 def test_what_the_driver_would_load_is_kept(entries: list[tuple[int, int]], targets: set[int], kept: list[int]) -> None:
     rows = [Entry(kind, architecture, (at, at + 1)) for at, (kind, architecture) in enumerate(entries)]
-    gone = never_loaded(rows, targets)
-    assert [row.architecture for row in rows if row.payload not in gone] == kept
+    gone = never_loaded(rows, set(targets))
+    assert [row.architecture for row in rows if row.payload not in gone] == list(kept)
 
 
 def test_what_only_looks_like_a_fat_binary_is_left_alone() -> None:

@@ -106,7 +106,7 @@ def check_reduction(op: int) -> None:
     if op == Adasum:
         refuse("hvd.Adasum", "op=hvd.Average, with the learning rate that suits it: seatrial run --gpus 2 train.py")
     if op != Average and op not in _REDUCTIONS:
-        raise ValueError("%r is no reduction of Horovod's" % (op,))
+        raise ValueError("%r is not a reduction of Horovod's" % (op,))
 
 
 def begin(tensor: Tensor, call: Callable[..., Any], *args: Any) -> Any:
@@ -241,7 +241,7 @@ def broadcast_parameters(params: Union[Mapping[str, Any], Iterable[Tuple[str, An
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, model: Any = None) -> None:
     """Copy the root's state and settings (learning rate …) to the optimizers of all ranks.
 
-    Raises ValueError for LBFGS, whose state is not that of its parameters.
+    Raises ValueError for LBFGS, whose state does not belong to its parameters.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("the state of LBFGS cannot be broadcast")

@@ -1,0 +1,146 @@
+"""The Job of a command line: its words, its flags and the project's seatrial.toml; and the user's consent to it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from seatrial.backends import table
+from seatrial.cli.errors import WITH_TRUST
+from seatrial.cli.options import check_folder, target_arguments, this_host
+from seatrial.errors import DiskError, TargetError, TrustError, UsageError
+from seatrial.images.recipes import RECIPES
+from seatrial.job.loading import load_job
+from seatrial.job.model import Criteria, Job
+from seatrial.job.reading.modules import is_file
+from seatrial.runs.resume import run_to_resume
+from seatrial.runs.store import RunStore, store_of
+from seatrial.system.trust import TrustStore
+
+if TYPE_CHECKING:
+    from seatrial.cli.screen import Screen
+
+
+def read_allowed_job(
+    words: Collection[str],
+    flags: dict[str, Any],
+    screen: Screen,
+    *,
+    arguments: list[str] | None = None,
+    resume: str | None = None,
+    building: bool = False,
+) -> Job:
+    """Read the job and have its permissions granted. Arguments of read_job and require_consent; raises TrustError."""
+    trust = bool(flags.pop("trust", False))
+    job = read_job(words, flags, arguments=arguments, resume=resume)
+    require_consent(job, screen, trust=trust, building=building)
+    return job
+
+
+def read_job(
+    words: Collection[str], flags: dict[str, Any], *, arguments: list[str] | None = None, resume: str | None = None
+) -> Job:
+    """Return the Job of a command line and the project's seatrial.toml.
+
+    Args:
+        words: those before ``--``: the target, or nothing.
+        arguments: the target's; None: those after ``--``.
+        resume: a run to continue; without a target, its job is taken, changed by the given flags.
+    """
+    flags.pop("trust", None)
+    leave_out = ("criteria",) if flags.pop("no_criteria", None) else ()
+    named = flags.pop("project", None)
+    project = check_folder(named or Path.cwd())
+    theirs = target_arguments() if arguments is None else arguments
+    if len(words) > 1:
+        raise _too_many(list(words), theirs, project, flags.get("module"))
+    if words:
+        flags["target"] = next(iter(words))
+    flags["args"] = theirs
+    if resume is None:
+        return _load(project, flags, leave_out)
+    anew = bool({"target", "module", "image"} & flags.keys())
+    earlier = run_to_resume(RunStore(project.absolute()) if anew else store_of(named), resume)
+    if anew:
+        return _load(project, {**flags, "resume": earlier.id}, leave_out)
+    if (serving := earlier.trusted_plan().job.serve) is not None:
+        raise UsageError(
+            f"Run {earlier.id} was a server: it has nothing to resume", run=f"seatrial serve {serving.typed}"
+        )
+    update: dict[str, Any] = {"resume": earlier.id, **({"criteria": Criteria()} if leave_out else {})}
+    return _again(earlier.trusted_plan().job, flags, update)
+
+
+def _too_many(words: list[str], arguments: list[str], project: Path, module: str | None) -> TargetError:
+    """Make the error for words that a shell has split, or that are the target's."""
+    for end in range(len(words), 1, -1):
+        if module is None and is_file(project / (name := " ".join(words[:end]))):
+            rest = [*words[end:], *arguments]
+            return TargetError(
+                f"The file {name} has a space in its name: put it in quotes",
+                run=f"seatrial run {shlex.join([name, *(['--', *rest] if rest else [])])}",
+            )
+    target, theirs = (["-m", module], words) if module is not None else (words[:1], words[1:])
+    return TargetError(
+        f'"{theirs[0]}" is an unexpected argument: the target\'s own arguments go after --',
+        run=f"seatrial run {shlex.join([*target, '--', *theirs, *arguments])}",
+    )
+
+
+def _load(project: Path, flags: Mapping[str, Any], leave_out: Collection[str] = ()) -> Job:
+    def runs_here(backend: str) -> bool:
+        return not table.isolates(backend)
+
+    return load_job(project, flags, recipes=RECIPES, without_container=runs_here, leave_out=leave_out)
+
+
+def _again(earlier: Job, flags: dict[str, Any], update: dict[str, Any]) -> Job:
+    """Return an earlier run's job with the flags' changes and ``update``."""
+    target = earlier.target
+    same: dict[str, Any] = {"module" if target.kind == "module" else "target": target.value}
+    if target.kind == "image":
+        same = {"image": {"ready": earlier.image.ready}}
+    same["args"] = list(target.args)
+    given = {key: value for key, value in flags.items() if value not in (None, [])}
+    plain, wanted = _load(earlier.project, same), _load(earlier.project, {**same, **given})
+    changed = {key: value for key in Job.model_fields if (value := getattr(wanted, key)) != getattr(plain, key)}
+    asks = tuple(dict.fromkeys([*(ask for ask in earlier.asks if not ask.hides), *wanted.asks]))
+    return earlier.model_copy(update={"name": None, **changed, "notify": wanted.notify, "asks": asks, **update})
+
+
+def require_consent(job: Job, screen: Screen, *, trust: bool, building: bool = False) -> None:
+    """Return once the user has allowed the project's requests, now or before. An ordinary project has none.
+
+    Args:
+        trust: ``--trust``: allowed without a question.
+        building: only an image is built, so requests that no build acts on need no answer.
+
+    Raises TrustError: refused, or nobody is there to answer.
+    """
+    if not job.asks or (building and not any(ask.builds for ask in job.asks)):
+        return
+    store = TrustStore(this_host())
+    lines, wishes = [ask.remembered for ask in job.asks], [ask.words for ask in job.asks]
+    if store.allows(job.project, lines):
+        return
+    if store.problem:
+        screen.say(f"warning: {store.problem}")
+    if not trust and not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise TrustError(
+            "This project needs permissions that were not granted yet, and there is no terminal to ask on",
+            cause="\n    ".join(["it requests:", *wishes]),
+            run=WITH_TRUST,
+        )
+    if not trust:
+        screen.asks(wishes)
+        if not click.confirm("Allow this? You will be asked again if any line changes", default=False, err=True):
+            raise TrustError("Not started: the requested permissions were denied", run="seatrial plan …   # lists it")
+    try:
+        store.allow(job.project, lines)
+    except DiskError as error:  # allowed all the same; the next run asks again
+        screen.say(f"warning: your answer was not saved: {error.message}")

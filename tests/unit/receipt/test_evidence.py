@@ -1,0 +1,199 @@
+"""Evidence read from lines of any shape: one clock of several writers, the script's numbers, and the output."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seatrial.receipt.clock import MAX_GAP_S, on_one_clock
+from seatrial.receipt.evidence import gather
+from seatrial.receipt.logs import read_output
+from seatrial.receipt.reported import MAX_POINTS, read_steps, thin
+from seatrial.receipt.sections.measured import measure
+
+START = 1_795_000_000.0
+LEAP = 2.0 + MAX_GAP_S
+Lines = list[dict[str, Any]]
+
+
+@pytest.mark.parametrize(
+    ("lines", "elapsed", "jumps"),
+    [
+        ([("agent", 100.0), ("agent", 101.0), ("agent", 103.5)], [0, 1, 3.5], 0),
+        ([("agent", 100.0), ("agent", 101.0), ("agent", 50.0), ("agent", 52.0)], [0, 1, 1, 3], 1),
+        ([("agent", 0.0), ("agent", 1.0), ("agent", LEAP), ("agent", LEAP + 1)], [0, 1, 1, 2], 1),
+        ([("agent", 0.0), ("agent", 2.0), ("agent", 1.5), ("agent", 3.0)], [0, 2, 2, 3], 0),
+        (
+            [("agent", 1000.0), ("target", 0.5), ("target", None), ("target", 1001.5), ("agent", 1002.0)],
+            [0, 0, 0, 1.5, 2], 0,
+        ),
+        ([("agent", 0.0), ("host", 86400.0)], [0, 0], 0),
+    ],
+)  # fmt: skip
+def test_steps_back_and_leaps_count_as_no_time(lines: Any, elapsed: list[float], jumps: int) -> None:
+    found = on_one_clock([{"source": source, "t": t} for source, t in lines])
+    assert found[1] == elapsed and len(found[2]) == jumps
+
+
+def line(t: float, type: str = "sample", source: str = "agent", **keys: object) -> dict[str, Any]:
+    return {"t": START + t, "type": type, "source": source, **keys}
+
+
+def pod(t: float, *, seconds: float = 10.0, code: int = 0, **keys: object) -> Lines:
+    """An agent's lines; it starts at ``t`` by its own clock."""
+    return [
+        line(t, "agent.started", **keys),
+        line(t + 0.2, "target.started", **keys),
+        *(line(t + second, **keys) for second in range(1, int(seconds))),
+        line(t + seconds, "target.exited", exit_code=code, seconds=seconds - 0.2, **keys),
+        line(t + seconds, "agent.finished", exit_code=code, **keys),
+    ]
+
+
+def seen(t: float, node: int = 0, name: str = "pod") -> dict[str, Any]:
+    return line(t, "host.pod", "host", name=name, node=node)
+
+
+LAUNCHED = line(0.0, "host.launched", "host")
+
+
+@pytest.mark.parametrize(
+    ("lines", "end_s", "startup_s"),
+    [
+        # detached: the host's words come before the lines of the agent, which has ended
+        ([seen(51.0), line(51.2, "note", "host", message="pod is running"), *pod(1.0)], 51.2, 1.2),
+        ([*pod(1.0, node=0, seconds=50.0), seen(51.0), seen(51.1, 1), *pod(1.5, node=1, seconds=50.0)], 51.5, 1.2),
+        ([seen(2.0), seen(2.1, 1), *pod(1.0, node=0), *pod(61.0, node=1)], 13, 1.2),  # clocks a minute apart
+        ([seen(2.0), *pod(1.0, code=143), seen(15.0, name="pod-2"), *pod(-26.0)], 25, 1.2),  # another machine's clock
+        (pod(7200.0), 7210, 7200.2),  # hours in a queue
+        *(([seen(2.0), *pod(1.0 + ahead_s)], 13, None) for ahead_s in (50.0, -50.0, 3600.0, -86400.0)),
+    ],
+)
+def test_clocks_of_several_writers_make_one_without_a_jump(lines: Lines, end_s: float, startup_s: Any) -> None:
+    evidence = gather([LAUNCHED, *lines])
+    times = [moment.at_s for moment in evidence.moments]
+    assert evidence.jumps == () and times == sorted(times) and times[-1] <= end_s + 0.01
+    found = measure(evidence, []).startup_s
+    assert found is not None and (0 <= found <= 3 if startup_s is None else found == pytest.approx(startup_s))
+    assert evidence.exited is not None and evidence.exited.number("exit_code") == 0
+
+
+def test_clock_that_was_set_in_the_middle_is_one_jump() -> None:
+    set_back = [{**event, "t": event["t"] - 50.0} if at > 5 else event for at, event in enumerate(pod(1.0))]
+    [jump] = gather([LAUNCHED, *set_back]).jumps
+    assert "back by 49 s" in jump
+
+
+_LINES = st.lists(
+    st.tuples(
+        st.sampled_from(["agent", "host", "target", "", "Agent"]),
+        st.sampled_from(["agent.started", "host.pod", "host.launched", "sample", "step"]),
+        st.none() | st.floats() | st.text() | st.integers(),
+        st.none() | st.integers(-1, 2) | st.text(max_size=2) | st.floats(),
+    ),
+    max_size=12,
+)
+
+
+@given(_LINES)
+def test_no_line_is_lost(lines: list[tuple[object, ...]]) -> None:
+    events = [dict(zip(("source", "type", "t", "node"), each, strict=True)) for each in lines]
+    ordered, elapsed, _ = on_one_clock(events)
+    assert sorted(map(id, ordered)) == sorted(map(id, events))
+    assert len(elapsed) == len(events) and all(at >= 0 for at in elapsed)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["agent", "host", "target"]), st.none() | st.floats())))
+def test_agent_and_host_never_run_backwards(lines: Any) -> None:
+    ordered, elapsed, _ = on_one_clock([{"source": source, "t": t} for source, t in lines])
+    for writer in ("agent", "host"):
+        own = [at for at, event in zip(elapsed, ordered, strict=True) if event["source"] == writer]
+        assert own == sorted(own) and all(at >= 0 for at in own)
+
+
+OWN, EPOCHS = {"loss": 1.0}, [{"by": "keras", "epoch": epoch, "loss": 3.0} for epoch in (1, 2)]
+VAL = [{**epoch, "phase": "val"} for epoch in EPOCHS]
+
+
+@pytest.mark.parametrize(
+    ("lines", "axis", "series"),
+    [
+        (
+            [{"step": 1, "phase": "train", "loss": 2}, {"step": 1, "phase": "test", "loss": 3, "test_top5": 0.9}],
+            "step", {"train_loss": [(1, 2)], "test_loss": [(1, 3)], "test_top5": [(1, 0.9)]},
+        ),
+        ([{"step": n, "loss": 1} for n in (1, 2, 3, 1)], "step", {"loss": [(1, 1), (2, 1), (3, 1), (4, 1)]}),  # anew
+        (
+            [OWN, OWN, VAL[0], OWN, OWN, VAL[1]], "line",
+            {"loss": [(1, 1), (2, 1), (3, 1), (4, 1)], "val_loss": [(2, 3), (4, 3)]},
+        ),
+        ([*EPOCHS, {"accuracy": 0.5}], "epoch", {"loss": [(1, 3), (2, 3)], "accuracy": [(2, 0.5)]}),
+        ([{"step": 10, "loss": 1}, {"accuracy": 0.5}], "step", {"loss": [(10, 1)], "accuracy": [(10, 0.5)]}),
+        ([{"epoch": 1, "loss": 3}, {"epoch": 2, "loss": 2}], "epoch", {"loss": [(1, 3), (2, 2)]}),
+        ([{"loss": 3}, {"loss": 2}], "line", {"loss": [(1, 3), (2, 2)]}),
+        ([{"loss": "2", "best": True, "inf": float("inf"), "big": 10**400, "nan": float("nan")}], "line", {}),
+        ([{"step": 1, "rank": rank, "loss": 1} for rank in (0, 1)], "step", {"loss": [(1, 1)]}),
+    ],
+)  # fmt: skip
+def test_series_and_their_axis(lines: Lines, axis: str, series: Any) -> None:
+    steps = read_steps((float(number), event) for number, event in enumerate(lines))
+    assert (steps.axis, steps.series) == (axis, series)
+
+
+@pytest.mark.parametrize(
+    ("lines", "per_s"),
+    [
+        ([(10.0, {"images": 999}), (12.0, {"images": 100}), (14.0, {"images": 100})], 50),  # not those before
+        ([(0.0, {"images": 9}), (1.0, {"images": 64, "rank": 0}), (1.0, {"images": 64, "rank": 1})], 128),
+        ([(0.0, {"images": 100}), (1.0, {"images": 100}), (1.0, {"images": 5000, "phase": "test"})], 100),
+        ([(0.0, {"images_per_s": 90}), (1.0, {"images_per_s": 110})], 100),
+    ],
+)
+def test_throughput(lines: Any, per_s: float) -> None:
+    assert read_steps(lines).images_per_s == pytest.approx(per_s)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), max_size=3000))
+def test_thinned_points_are_ordered_and_keep_the_extremes(ys: list[float]) -> None:
+    points = [(float(i), y) for i, y in enumerate(ys)]
+    kept = thin(points)
+    assert len(kept) <= MAX_POINTS and kept == sorted(kept) and set(kept) <= set(points)
+    if points:
+        assert (kept[0], kept[-1]) == (points[0], points[-1])
+        assert {min(ys), max(ys)} <= {y for _, y in kept}
+
+
+REPORT = (
+    "Traceback (most recent call last):\n"
+    '  File "torch/distributed/run.py", line 1032, in <module>\n'
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+    "============================================================\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("stderr", "last"),
+    [
+        (f"error: rank 3 makes no step since step 19\nrank 3 is here:\n{REPORT}", "error: rank 3"),
+        ("error: not so bad\ngoing on\nlast words\n  and more\n", "last words"),
+        (f"last words\n{REPORT}", "====="),
+        ("╭─ Error ───────────╮\n│ Missing command.  │\n╰───────────────────╯\n", "Missing command."),
+    ],
+)
+def test_last_line_of_stderr(tmp_path: Path, stderr: str, last: str) -> None:
+    (tmp_path / "stderr.log").write_text(stderr)
+    assert (read_output(tmp_path).last_line or "").startswith(last)
+
+
+def test_function_that_raised(tmp_path: Path) -> None:
+    code = "import subprocess\nsubprocess.run(['no-such-program'])\n"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    (tmp_path / "stderr.log").write_text(ended.stderr)
+    output = read_output(tmp_path)
+    assert output.raised_in == "_execute_child" and (output.exception or "").startswith("FileNotFoundError: ")

@@ -1,0 +1,203 @@
+"""Findings of one run: missing files, modules and arguments as its plan explains them, and the command to run next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes import a_plan
+from seatrial.findings.finding import Finding
+from seatrial.findings.match import match_text
+from seatrial.job.gpu_request import GpuRequest
+from seatrial.job.model import Job, Target
+from seatrial.job.plan import Plan
+from seatrial.job.tables import Serving, Tuning
+from seatrial.receipt.evidence import RunEvidence, gather
+from seatrial.receipt.logs import Output
+from seatrial.receipt.outcome import ExitCause
+from seatrial.receipt.sections.findings import FindingsSection, pasteable
+from seatrial.receipt.sections.measured import measure
+
+REQUIRED = "t.py: error: the following arguments are required: "
+NO_CUDA = "AssertionError: Torch not compiled with CUDA enabled"
+SAVED_ON_A_GPU = (
+    "RuntimeError: Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False. If you"
+)
+
+
+def found(plan: Plan, printed: str, *, code: int = 1, **output: Any) -> list[Finding]:
+    """Return the findings of a run that ended after it had printed this."""
+    evidence = gather([], 0)
+    run = RunEvidence(
+        plan=plan,
+        evidence=evidence,
+        output=Output(findings=tuple(match_text(printed)), **output),
+        measurements=measure(evidence, [], None),
+        state=None,
+        engine_findings=(),
+        run_dir=plan.job.project,
+        image=None,
+        cause=ExitCause(id="script-error", words="x", target_exit_code=code),
+    )
+    return FindingsSection().findings(run)
+
+
+def missing_file(plan: Plan, path: str, **output: Any) -> Finding:
+    printed = f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'"
+    return found(plan, printed, exception=printed, **output)[-1]
+
+
+def script_plan(project: Path, value: str = "a b.py", *args: str, gpu_mode: str = "none", **job: Any) -> Plan:
+    plan = a_plan(job=Job(project=project, target=Target(kind="script", value=value, args=args), **job))
+    return plan.model_copy(update={"agent": plan.agent._replace(gpu_mode=gpu_mode)})
+
+
+def lab(project: Path, *, backend: str = "docker", module: str = "") -> Plan:
+    """``lab/`` with code, and data inside and outside."""
+    for name in ("lab/code/fit.py", "lab/code/words.txt", "lab/sets/a/points.csv", "outside/more.csv"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).touch()
+    target = Target(kind="module", value=module) if module else Target(kind="script", value="code/fit.py")
+    plan = a_plan(job=Job(project=project / "lab", target=target), backend=backend)
+    return plan if backend == "docker" else plan.model_copy(update={"image": None})
+
+
+@pytest.mark.parametrize(
+    ("path", "place", "fix"),
+    [
+        ("words.txt", {}, "seatrial run … --workdir /workspace/code"),
+        ("../sets/a/points.csv", {}, "seatrial run … --workdir /workspace/code"),
+        ("../../outside/more.csv", {}, "seatrial run … --mount FOLDER:/outside"),
+        ("../outside/more.csv", {}, "seatrial run … --mount ../outside:/outside"),
+        ("/home/me/lab/sets/a/points.csv", {}, "seatrial run … --mount ./sets:/home/me/lab/sets"),
+        ("/mnt/none.csv", {}, "seatrial run … --mount FOLDER:/mnt"),
+        ("/workspace/sets/none.csv", {}, "put it into sets/ of the project, or pass the script its path"),
+        ("sets/none.csv", {}, "put it into sets/ of the project, or pass the script its path"),
+        ("../sets/a/points.csv", {"module": "code.fit"}, "seatrial run … --mount ./sets:/sets"),
+        ("words.txt", {"module": "code.fit"}, "put it into ./ of the project, or pass the script its path"),
+        ("/nowhere/x.csv", {"backend": "local"}, "put it into /nowhere/, or pass the script its path"),
+        ("words.txt", {"backend": "local"}, "seatrial run … --workdir code"),
+    ],
+)
+def test_missing_file_names_the_option_that_brings_it(tmp_path: Path, path: str, place: Any, fix: str) -> None:
+    finding = missing_file(lab(tmp_path, **place), path)
+    assert (finding.id, finding.fix, finding.message) == ("file-missing", fix, f"The script found no file {path}")
+
+
+@pytest.mark.parametrize(
+    ("backend", "fix"), [("local", "sudo apt-get install"), ("docker", "in seatrial.toml: [image]")]
+)
+def test_missing_program_is_no_file_of_the_project(tmp_path: Path, backend: str, fix: str) -> None:
+    finding = missing_file(lab(tmp_path, backend=backend), "blender", raised_in="_execute_child")
+    assert finding.id == "program-missing" and "blender" in finding.message and finding.fix.startswith(fix)
+    script = missing_file(lab(tmp_path, backend=backend), "./tools/fetch.sh", raised_in="_execute_child")
+    assert script.id == "file-missing"
+
+
+@pytest.mark.parametrize(
+    ("exception", "code"),
+    [("FileNotFoundError: [Errno 2] No such file or directory: 'x.csv'", 0), ("ValueError: x", 1), (None, 1)],
+)
+def test_other_ends_have_no_missing_file(tmp_path: Path, exception: str | None, code: int) -> None:
+    assert not found(lab(tmp_path), "", code=code, exception=exception)
+
+
+@pytest.mark.parametrize(
+    ("printed", "gpu_mode", "id", "fix"),
+    [
+        (NO_CUDA, "none", "gpu-taken-for-granted", "torch.cuda.is_available()"),
+        (NO_CUDA, "auto-cpu", "gpu-taken-for-granted", "torch.cuda.is_available()"),
+        (NO_CUDA, "required", "torch-cpu-only", "pip install"),
+        (SAVED_ON_A_GPU, "none", "checkpoint-of-a-gpu", 'map_location="cpu"'),
+        ("ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "none", "", "--launcher none"),
+    ],
+)
+def test_cpu_run_does_not_blame_its_torch(tmp_path: Path, printed: str, gpu_mode: str, id: str, fix: str) -> None:
+    [finding] = found(script_plan(tmp_path, gpu_mode=gpu_mode), printed)
+    assert finding.id == (id or finding.id) and fix in (finding.fix or "")
+
+
+@pytest.mark.parametrize(
+    ("printed", "given", "fix"),
+    [
+        (f"{REQUIRED}--lr, --name", (), "-- --lr VALUE --name VALUE "),
+        (f"{REQUIRED}data, -l/--lr", ("-v",), "-- -v DATA --lr VALUE "),
+        ("Error: Missing option '--lr' / '-l'.", (), "-- --lr VALUE "),
+        (f"{REQUIRED}--lr, {{train,eval}}, mode", (), "-- --lr VALUE train MODE "),
+    ],
+)
+def test_each_missing_argument_has_a_value(tmp_path: Path, printed: str, given: tuple[str, ...], fix: str) -> None:
+    [finding] = found(script_plan(tmp_path, "a b.py", *given), printed)
+    assert (finding.fix or "").startswith(f"seatrial run 'a b.py' {fix}")
+
+
+def test_arguments_of_a_server_are_not_guessed(tmp_path: Path) -> None:
+    serve = Serving(kind="recipe", model="digits", name="digits", typed="digits")
+    printed = f"{REQUIRED}--lr"
+    [finding] = found(script_plan(tmp_path, serve=serve), printed)
+    assert finding.fix == match_text(printed)[0].fix
+
+
+@pytest.mark.parametrize(
+    ("file", "module", "fix"),
+    [
+        ("mingpt/__init__.py", "mingpt", '[env] PYTHONPATH = "/workspace"'),
+        ("code/model/net.py", "net", '[env] PYTHONPATH = "/workspace/code/model"'),
+        ("code/lib/__init__.py", "lib.data", '[env] PYTHONPATH = "/workspace/code"'),
+        ("other.py", "einops", "add it to requirements.txt"),
+        ("a/b/c/d/e/deep.py", "deep", "add it to requirements.txt"),
+        ("torch/_six.py", "torch._six", "pin torch<1.13"),
+    ],
+)
+@pytest.mark.parametrize("variable", [None, "/workspace/other"])
+def test_module_of_the_project_is_put_on_the_path(
+    tmp_path: Path, file: str, module: str, fix: str, variable: str | None
+) -> None:
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).touch()
+    plan = script_plan(tmp_path, "train.py", env={"PYTHONPATH": variable} if variable else {})
+    [finding] = found(plan, f"ModuleNotFoundError: No module named '{module}'")
+    assert (fix.replace('= "', f'= "{variable}:') if variable else fix) in (finding.fix or "")
+
+
+def fixed(plan: Plan, fix: str) -> str | None:
+    return pasteable(Finding("some", "error", "m", fix=fix), plan).fix
+
+
+@pytest.mark.parametrize(
+    ("typed", "fix", "command"),
+    [
+        ("tune net.py", "…; seatrial run --gpus 1 …", "seatrial tune --gpus 1 net.py"),
+        ("tune net.py -- --epochs 2", "seatrial run --gpus 1 --shm 8GB …", "seatrial tune --gpus 1 --shm 8GB net.py"),
+        ("export last --to onnx", "seatrial run …", "seatrial export last --to onnx"),
+        ("export last --on local", "seatrial run …", "seatrial export last --on local"),
+        ("", "seatrial run --gpus 1 …", "seatrial run --gpus 1 net.py"),
+    ],
+)
+def test_fix_repeats_the_typed_verb(tmp_path: Path, typed: str, fix: str, command: str) -> None:
+    plan = a_plan(job=Job(project=tmp_path, target=Target(kind="script", value="net.py", typed=typed)))
+    made = fixed(plan, fix) or ""
+    assert command in made and "run tune" not in made and made.count("--on") == typed.count("--on")
+
+
+@pytest.mark.parametrize(
+    ("fix", "command"),
+    [
+        ("seatrial run --memory 8GB …", "seatrial run --memory 8GB net.py --on podman --gpus device=1 -- --lr 1"),
+        ("seatrial run --gpus none …", "seatrial run --gpus none net.py --on podman -- --lr 1"),
+        ("seatrial run … --on docker   # or", "seatrial run net.py --gpus device=1 --on docker -- --lr 1   # or"),
+        ("seatrial plan … --gpus 2", "seatrial plan net.py --on podman --gpus 2 -- --lr 1"),
+        ("seatrial run … -- --help", "seatrial run net.py --on podman --gpus device=1 -- --help"),
+        ("seatrial runs logs RUN", "seatrial runs logs 20261120-000000-test"),
+    ],
+)
+def test_fix_repeats_place_and_gpus_but_no_variables(tmp_path: Path, fix: str, command: str) -> None:
+    options = {"backend": "podman", "gpus": GpuRequest.parse("device=1"), "env": {"TOKEN": "private"}}
+    assert fixed(script_plan(tmp_path, "net.py", "--lr", "1", **options), fix) == command
+
+
+def test_missing_argument_of_a_tune_is_added_to_the_tune(tmp_path: Path) -> None:
+    [finding] = found(script_plan(tmp_path, "net.py", backend="local", tuning=Tuning()), f"{REQUIRED}--lr")
+    assert (finding.fix or "").startswith("seatrial tune net.py --on local -- --lr VALUE")
