@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from seatrial.models.formats import DATATYPES
 from seatrial.serve.errors import BadInputError, HeavyError, MediaTypeError
 from seatrial.serve.http import bodies
 from seatrial.serve.readers.others import checked_array
-from seatrial.serve.served_model import Answer, Description, Reader, Row, TensorSpec
+from seatrial.serve.served_model import Answer, Description, Reader, Row
+from seatrial.train.saving.model_card import DATATYPES, TensorSpec
 
 #: Media types of a body that is, or may be, JSON.
 JSON_TYPES = frozenset((b"application/json", b"", b"application/x-www-form-urlencoded"))

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from seatrial.models.formats import DATATYPES
 from seatrial.serve.errors import BadInputError, MediaTypeError, ServeError, TooMuchError
-from seatrial.serve.served_model import Answer, Description, Row, TensorSpec
+from seatrial.serve.served_model import Answer, Description, Row
+from seatrial.train.saving.model_card import DATATYPES, TensorSpec
 
 #: Inputs in one request at most.
 MOST_INPUTS = 256

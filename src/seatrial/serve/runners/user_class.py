@@ -30,8 +30,9 @@ import torch
 from seatrial.serve.errors import DeviceLostError, ServeError
 from seatrial.serve.readers.others import UserReader, input_of
 from seatrial.serve.runners.graphs import watched
-from seatrial.serve.served_model import Answer, Description, Reader, Row, TensorSpec, WarmUp
+from seatrial.serve.served_model import Answer, Description, Reader, Row, WarmUp
 from seatrial.train.errors import type_and_line
+from seatrial.train.saving.model_card import TensorSpec
 
 _BYTES = (TensorSpec("input", "BYTES", (-1,)),)
 
