@@ -82,9 +82,7 @@ def read_saved(models_folder: Path, recipe: str) -> Saved:
     if not path.is_file():
         pickled = path.with_suffix(".pth")
         also = f"; {pickled.name} is a pickle, which is not read" if pickled.is_file() else ""
-        raise ModelFileError(
-            f"there is no model of {recipe}: {path} does not exist{also}", fix=f"seatrial run {recipe}"
-        )
+        raise ModelFileError(f"no model of {recipe}: {path} does not exist{also}", fix=f"seatrial run {recipe}")
     return read_file(path, recipe)
 
 

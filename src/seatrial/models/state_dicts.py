@@ -120,7 +120,7 @@ def read_states(path: Path) -> dict[str, dict[str, Tensor]]:
         found = dict(_states(loaded, ""))
     except _CallsError as error:
         raise ModelFileError(
-            f"{path} calls {error} as it is loaded: unpickling runs code of whoever wrote the file, so it is refused",
+            f"{path} calls {error} as it is loaded: unpickling runs code of its author, so it is refused",
             fix=SAVE_AGAIN,
         ) from error
     except Exception as error:  # torch's reader raises what the bytes lead it to: IndexError, struct.error …
@@ -128,7 +128,7 @@ def read_states(path: Path) -> dict[str, dict[str, Tensor]]:
             f"{path} is truncated or damaged, or torch.save did not write it", fix="copy or save the file anew"
         ) from error
     if not found:
-        raise ModelFileError(f"{path} holds a {type(loaded).__name__}, which is no state dict", fix=SAVE_AGAIN)
+        raise ModelFileError(f"{path} holds a {type(loaded).__name__}, which is not a state dict", fix=SAVE_AGAIN)
     return found
 
 

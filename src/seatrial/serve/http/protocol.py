@@ -152,7 +152,7 @@ def _texts(tensor: dict[str, Any]) -> list[str]:
         raise BadInputError(f'The input {name} is text: its "datatype" has to be BYTES.')
     shape = _shape(tensor)
     if not isinstance(data, list) or len(data) != math.prod(shape) or not all(isinstance(text, str) for text in data):
-        raise BadInputError(f"The input {name} has to have as many strings in its data as its shape says.")
+        raise BadInputError(f"The input {name} has to have as many strings in its data as its shape requires.")
     return data
 
 
@@ -169,7 +169,7 @@ def _tensor(spec: TensorSpec, tensor: dict[str, Any]) -> list[np.ndarray]:
     try:
         plain = np.array(tensor.get("data"))
     except (ValueError, OverflowError) as problem:
-        raise BadInputError(f"The data of the input {name} is no array of numbers.") from problem
+        raise BadInputError(f"The data of the input {name} is not an array of numbers.") from problem
     if plain.dtype.kind not in _TAKES[np.dtype(dtype).kind]:
         raise BadInputError(f"The data of the input {name} is not all {spec.datatype}.")
     if plain.size != math.prod(shape):

@@ -153,7 +153,7 @@ def _specs(path: Path, given: Sequence[tuple[str, Any, Sequence[Any]]]) -> tuple
     """Return the inputs of a row, and the only batch that the program takes.
 
     Args:
-        given: (name, type, shape) of each input, the batch in front; a side that varies is no positive integer.
+        given: (name, type, shape) of each input, the batch in front; a side that varies is not a positive integer.
     """
     specs, batches = [], set()
     for name, dtype, shape in given:

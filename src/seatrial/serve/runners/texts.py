@@ -165,7 +165,7 @@ class Bert:
                 )
             self._pooler, self._classifier = pair("bert.pooler.dense"), pair("classifier")
         except (KeyError, TypeError, ValueError) as error:
-            raise ServeError(f"the model is no BERT classifier: {error} is missing or wrong") from error
+            raise ServeError(f"the model is not a BERT classifier: {error} is missing or wrong") from error
 
     @property
     def vocabulary(self) -> int:

@@ -32,7 +32,7 @@ class TextSet:
     def of(cls, tokens: list[list[int]], labels_N: Tensor) -> TextSet:
         """Make a set from lists of token numbers. Raises DataError if there is none, or one is too long for LENGTHS."""
         if not tokens:
-            raise DataError("there are no texts")
+            raise DataError("the set has no texts")
         lengths_N = torch.tensor([len(row) for row in tokens])
         longest = int(lengths_N.max())
         if longest > LENGTHS[-1]:

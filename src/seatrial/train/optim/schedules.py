@@ -53,7 +53,7 @@ def by_group(given: Any, groups: int, steps: int, every: int) -> list[Schedule]:
     """Return a schedule of the step for each parameter group; ``given`` counts units of ``every`` steps.
 
     Raises:
-        InputError: another number than that of the groups, or a value that is not a factor.
+        InputError: another number than the groups have, or a value that is not a factor.
     """
     listed = given if isinstance(given, (list, tuple)) else [given] * groups
     if len(listed) != groups:

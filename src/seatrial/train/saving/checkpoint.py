@@ -88,7 +88,7 @@ class CheckpointWriter:
         state = {**state, "training": self.training}
         large = arena.size_of(state) >= self._process_bytes
         with self._changed:
-            while large and self._waiting and not has_room(state):
+            while large and self._waiting and not fits_once_more(state):
                 self._changed.wait()
         copied = snapshot(state)
         ready = None
@@ -324,6 +324,6 @@ def snapshot(value: Any) -> Any:
     return arena.map_tensors(value, lambda tensor: tensor.detach().clone())
 
 
-def has_room(state: Mapping[str, Any]) -> bool:
+def fits_once_more(state: Mapping[str, Any]) -> bool:
     """Return True if one more copy of a state may wait where its tensors are, beyond what the training needs."""
     return all(size <= free_bytes(device) * WAITING_SHARE for device, size in arena.sizes_of(state).items())

@@ -37,7 +37,7 @@ def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
         # A safetensors file begins with the length of its header, 8 bytes that can be any, and the header's "{".
         if start.startswith((_PICKLE, _ZIP)) and not start.endswith(b"{"):
             raise ModelFileError(
-                f"{path} is a pickle: loading one can run any code of whoever wrote it, so only safetensors is read",
+                f"{path} is a pickle: loading one can run any code of its author, so only safetensors is read",
                 fix="save it again with safetensors.torch.save_file(model.state_dict(), PATH)",
             )
         with safe_open(path, framework="pt") as opened:
