@@ -16,6 +16,7 @@ ROOMS = ("plans", "corpus", "refusals", "receipts", "explain")
 PROSE = ("plan", "receipt", "refusals", "help")
 
 pytestmark = [
+    pytest.mark.timeout(1200),  # all of them wait for one capture
     pytest.mark.slow,  # 290 command lines take three minutes of CPU; .ci/run starts them by themselves
     pytest.mark.skipif(os.getuid() != 0, reason="recorded as root: plans name the user"),
 ]
