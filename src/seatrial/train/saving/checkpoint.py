@@ -27,7 +27,6 @@ from seatrial.train.errors import CheckpointError, DiskFullError
 from seatrial.train.memory import free_bytes
 from seatrial.train.saving import arena
 from seatrial.train.saving.atomic import link_file, remove_abandoned, write_file, write_text
-from seatrial.train.saving.staging import HostCopies
 from seatrial.train.saving.writer_process import WriterProcess
 
 BEST = "best.pt"
@@ -69,7 +68,7 @@ class CheckpointWriter:
         self._own = [path for path in numbered(folder) if training_of(path) == self.training]
         self.others = [path for path in sorted(folder.glob("checkpoint-*.pt")) if path not in self._own]
         self._process_bytes = process_bytes
-        self._host = HostCopies()
+        self._host = arena.HostCopies()
         self._failure: BaseException | None = None
         self._waiting: deque[tuple[int, dict[str, Any], bool, torch.cuda.Event | None]] = deque()
         self._closed, self._changed = False, threading.Condition()
