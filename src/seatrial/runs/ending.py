@@ -20,7 +20,7 @@ from seatrial.receipt.reported import headline_metrics
 from seatrial.receipt.sections.what_ran import TrackerPage
 from seatrial.receipt.store import JSON_NAME, write_receipt
 from seatrial.runs import notify
-from seatrial.runs.finish import handle_of, record_target_end
+from seatrial.runs.adopt import handle_of, record_target_end
 from seatrial.runs.leases import backend_of, leases, state_of
 from seatrial.runs.mlflow import URI
 from seatrial.runs.run import Run, run_name

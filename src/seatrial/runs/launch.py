@@ -26,7 +26,7 @@ from seatrial.planning import secrets
 from seatrial.planning.host import AnotherMachine, HostFacts, another_machine, read_host, refuse_without_gpu
 from seatrial.planning.plan import Notes, make_plan, select_gpus, with_defaults
 from seatrial.planning.site import ClusterSite, Site
-from seatrial.runs.finish import record_start, record_target_start
+from seatrial.runs.adopt import record_start, record_target_start
 from seatrial.runs.leases import leases
 from seatrial.runs.mlflow import Tracked, tracked
 from seatrial.runs.model_jobs import refuse_taken_port, warnings_of
