@@ -129,7 +129,7 @@ def require_consent(job: Job, screen: Screen, *, trust: bool, building: bool = F
     if store.allows(job.project, lines):
         return
     if store.problem:
-        screen.say(f"warning: {store.problem}")
+        screen.note(f"warning: {store.problem}")
     if not trust and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise TrustError(
             "This project needs permissions that were not granted yet, and there is no terminal to ask on",
@@ -143,4 +143,4 @@ def require_consent(job: Job, screen: Screen, *, trust: bool, building: bool = F
     try:
         store.allow(job.project, lines)
     except DiskError as error:  # allowed all the same; the next run asks again
-        screen.say(f"warning: your answer was not saved: {error.message}")
+        screen.note(f"warning: your answer was not saved: {error.message}")

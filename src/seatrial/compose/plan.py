@@ -24,8 +24,8 @@ from seatrial.job.units import parse_seconds
 from seatrial.planning.host import HostFacts
 from seatrial.planning.plan import make_plan, select_gpus
 from seatrial.planning.site import ServiceSite
+from seatrial.runs.launch import run_site
 from seatrial.runs.run import Run
-from seatrial.runs.run_site import run_site
 
 _PYTHON = re.compile(r"(.*/)?python[\d.]*")
 
@@ -138,7 +138,7 @@ def _in_words(request: GpuRequest) -> str:
 def becomes_run(service: Service, ask: GpuAsk | None, python: str | None) -> bool:
     """Return whether it is measured: every service that requests GPUs, and tasks that an agent can accompany.
 
-    One on another maker's accelerator is neither: its receipt would say that it ran on the CPU.
+    One on another maker's accelerator is neither: its receipt would show a run on the CPU.
     """
     if service.replicas != 1 or foreign_ask(service) is not None:
         return False

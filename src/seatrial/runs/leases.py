@@ -113,11 +113,11 @@ class Leases:
         finally:
             os.close(descriptor)
 
-    def current(self, beside: float = 1.0) -> dict[str, str]:
+    def current(self, share: float = 1.0) -> dict[str, str]:
         """Return GPU UUID → ID of a run that holds it, for the leases that are not void.
 
         Args:
-            beside: leave out GPUs that have so much left, with all shares summed up.
+            share: leave out GPUs that have so much left, with all shares summed up.
         """
         held: dict[str, str] = {}
         sums: dict[str, float] = {}
@@ -125,7 +125,7 @@ class Leases:
             if self._holds(lease):
                 held[lease.gpu_uuid] = lease.run_id
                 sums[lease.gpu_uuid] = sums.get(lease.gpu_uuid, 0.0) + lease.share
-        return {uuid: run_id for uuid, run_id in held.items() if sums[uuid] + beside > 1 + _ROUNDING}
+        return {uuid: run_id for uuid, run_id in held.items() if sums[uuid] + share > 1 + _ROUNDING}
 
     def take(
         self,

@@ -117,8 +117,7 @@ class Run:
             return Plan.model_validate_json(self.records.load("plan.json", max_bytes=_MOST_PLAN_BYTES), strict=False)
         except FileNotFoundError:
             raise SeatrialError(
-                f"Run {self.id} has no plan.json: it was never started",
-                run=f"seatrial runs rm {self.id}",
+                f"Run {self.id} has no plan.json: it was never started", run=f"seatrial runs rm {self.id}"
             ) from None
         except ValidationError as error:
             first = error.errors()[0]["loc"]

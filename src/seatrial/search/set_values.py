@@ -47,7 +47,7 @@ def way_in(job: Job, name: str) -> str:
     """Return the way in which the target takes a setting.
 
     ``--flag``; ``--flag=`` or ``name=``, the value in the same word; ``--flag?`` or ``--flag?--no-flag``, of a switch
-    what is said for true, and for false; or the name of a variable.
+    the words for true, and for false; or the name of a variable.
 
     Raises UsageError when its source shows none.
     """

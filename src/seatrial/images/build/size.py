@@ -161,30 +161,12 @@ _MEASURED = {
     ),
     "tensorflow": _Unpacked(
         *(6490, 450, 411, 0),
-        {
-            "linalg": 495,
-            "nccl": 490,
-            "sparse": 486,
-            "fft": 294,
-            "rnn": 233,
-            "random": 167,
-            "libclang": 64,
-            "nvcc": 63,
-        },
+        {"linalg": 495, "nccl": 490, "sparse": 486, "fft": 294, "rnn": 233, "random": 167, "libclang": 64, "nvcc": 63},
         linker=96,
     ),
     "jax": _Unpacked(
         *(4600, 380, 50, 400),
-        {
-            "fft": 286,
-            "linalg": 245,
-            "rnn": 233,
-            "nccl": 195,
-            "sparse": 163,
-            "random": 133,
-            "nvcc": 110,
-            "nvshmem": 74,
-        },
+        {"fft": 286, "linalg": 245, "rnn": 233, "nccl": 195, "sparse": 163, "random": 133, "nvcc": 110, "nvshmem": 74},
     ),
 }
 

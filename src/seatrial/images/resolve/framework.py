@@ -187,12 +187,7 @@ def _left_to_pip(resolved: Resolved, found: Requirements, line: str, framework: 
 
 
 def _constraints(
-    framework: Framework,
-    line: str,
-    found: Requirements,
-    needs: Needs,
-    machine: Machine | None,
-    python: str | None,
+    framework: Framework, line: str, found: Requirements, needs: Needs, machine: Machine | None, python: str | None
 ) -> Constraints:
     requirement = parsed(line)
     specifier, variant = public(requirement)
@@ -259,11 +254,7 @@ def _or_raise(found: Stack | Conflict, constraints: Constraints) -> Stack:
         return found
     works = "; ".join(f"{stack.name} ({way})" for way, stack in found.nearest)
     kind = StackError if found.broken[0].rule in _GPU_RULES else ConfigError
-    raise kind(
-        found.sentence,
-        cause=f"what works: {works}" if works else None,
-        run=_command(found, constraints),
-    )
+    raise kind(found.sentence, cause=f"what works: {works}" if works else None, run=_command(found, constraints))
 
 
 def _command(found: Conflict, constraints: Constraints) -> str:
@@ -333,7 +324,7 @@ def _with_numpy(found: Requirements, stack: Stack) -> Requirements:
     """With a NumPy that torch can use.
 
     Without any, `import torch` prints "Failed to initialize NumPy" (seen with 2.13.0+cpu). Before 2.3, torch is built
-    for NumPy 1 and says the same of NumPy 2: https://github.com/pytorch/pytorch/issues/107302.
+    for NumPy 1 and prints the same with NumPy 2: https://github.com/pytorch/pytorch/issues/107302.
     """
     if not _needs_numpy(stack) or stack.wheel is None:
         return found
