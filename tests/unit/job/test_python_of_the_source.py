@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.errors import ConfigError, TargetError
+from seatrial.errors import TargetError
 from seatrial.images.plan import plan_image
 from seatrial.job.model import Job, Target
 from seatrial.job.script import ScriptFacts, script_facts
