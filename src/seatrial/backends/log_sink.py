@@ -45,7 +45,7 @@ class Sink:
         self._printed: list[tuple[int, bytes]] = []
         self._events: list[dict[str, Any]] = []
 
-    def take(self, decoder: frames.Decoder, line: bytes, node: int = 0) -> None:
+    def take(self, decoder: frames.FrameDecoder, line: bytes, node: int = 0) -> None:
         """One line of an agent's log."""
         kind, data = decoder.feed(line)
         if kind == frames.EVIDENCE:

@@ -32,7 +32,7 @@ from seatrial.errors import UsageError
 @option("--out", metavar="TEXT", help="Default: exports/NAME.onnx and so on.")
 @option("factory", "--model", metavar="MODULE:FACTORY", help="Makes the network that a file of weights belongs to.")
 @option("--tolerance", metavar="N", type=float, help="Largest difference allowed; default 1e-4 for fp32.")
-@option("input_shape", "--input-shape", metavar="N,N", multiple=True, help="Of one row, where nothing tells it.")
+@option("input_shape", "--input-shape", metavar="N,N", multiple=True, help="Of one row, where it is not recorded.")
 @VERBOSE
 def export(
     reference: str,
@@ -68,7 +68,7 @@ def export(
     model = find_model(reference, job.project, models, RunStore(job.project, host), EXPORT)
     check_model_file(model, EXPORT, with_network=factory is not None)
     for warning in model.warnings:
-        screen.say(f"warning: {warning}")
+        screen.note(f"warning: {warning}")
     shapes = [word for shape in input_shape for word in ("--input-shape", shape)]
     program = [*_given({"--model-factory": factory, "--tolerance": repr(tolerance) if tolerance else None}), *shapes]
     named = {"--to": to, "--out": out, "--model": factory, "--tolerance": tolerance and f"{tolerance:g}"}
@@ -160,7 +160,7 @@ def serve(
     )
     served = serving_job(job, found, options, given)
     if token == "" and TOKEN not in this.env:
-        screen.say(f'token: {this.secrets[TOKEN]}   # curl -H "Authorization: Bearer …"; it is shown here alone')
+        screen.note(f'token: {this.secrets[TOKEN]}   # curl -H "Authorization: Bearer …"; it is shown here alone')
     for warning in found.warnings:
-        screen.say(f"warning: {warning}")
+        screen.note(f"warning: {warning}")
     return run_to_receipt(served, this, screen, detach=detach, notifies=True)

@@ -157,9 +157,9 @@ def _detach(prepared: Prepared, host: Host, screen: Screen) -> int:
     if serving is not None:
         seconds = wait_until_ready(serving, lambda: not is_live(prepared.run, host))
         if seconds is None:  # it ended first
-            follow(prepared.run, screen.write, host, say=screen.say)
+            follow(prepared.run, screen.write, host, say=screen.note)
             return _receipt(prepared, host, screen)
-        screen.say(ready_words(serving, seconds))
+        screen.note(ready_words(serving, seconds))
     screen.detached(prepared.plan)
     return EXIT_DONE
 
@@ -172,19 +172,19 @@ def _follow(prepared: Prepared, host: Host, screen: Screen) -> int:
 
     run, plan = prepared.run, prepared.plan
     looks_s = LOG_INTERVAL_S if plan.agent.input is None else TYPING_INTERVAL_S
-    with interrupt_stops(run, host, screen.say):  # at once: the target may be at work already
+    with interrupt_stops(run, host, screen.note):  # at once: the target may be at work already
         with importing():  # while the container starts: its end need not wait for it
             importlib.import_module("seatrial.runs.ending")
             from seatrial.receipt.render.pages import PACKAGE, compile_pages
         compile_pages(PACKAGE)
-        ready, typing = report_when_ready(plan.job.serve, screen.say), passing_on(run, plan)
+        ready, typing = report_when_ready(plan.job.serve, screen.note), passing_on(run, plan)
         with ready, typing, screen.showing_progress(run) as show:
-            ended = follow(run, screen.write, host, say=screen.say, between_looks=show, log_interval_s=looks_s)
+            ended = follow(run, screen.write, host, say=screen.note, between_looks=show, log_interval_s=looks_s)
     exit_code = _receipt(prepared, host, screen, ended=ended)
     if exit_code == EXIT_GPU_CONTRACT and plan.on_this_host:  # its GPUs are not of this host
         from seatrial.doctor.examine import second_opinion
 
-        screen.say(second_opinion(host, in_container=plan.container is not None))
+        screen.note(second_opinion(host, in_container=plan.container is not None))
     return exit_code
 
 

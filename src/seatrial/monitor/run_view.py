@@ -151,7 +151,7 @@ def provisional(run: Run) -> Receipt:
         output=Output(),
     )
     judged = tuple(criterion for criterion in receipt.criteria if criterion.id != "clean-output")
-    return receipt.model_copy(update={"criteria": judged})
+    return receipt.changed(criteria=judged)
 
 
 def read_log(run: Run, stream: Stream, start: int | None, end: int | None) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def end(
     )
     if plan.job.env.get(URI, "").startswith(("http://", "https://")):
         page = TrackerPage(name="MLflow", url=without_login(plan.job.env[URI]))
-        receipt = receipt.model_copy(update={"pages": (page,)})
+        receipt = receipt.changed(pages=(page,))
     try:
         write_receipt(run.folder, receipt)
         leases(host).release(run.id)
@@ -150,4 +150,4 @@ def with_discovered_gpus(plan: Plan, evidence: list[dict[str, Any]]) -> Plan:
                 )
                 found.setdefault(gpu.uuid, gpu)
     gpus = tuple(found.values())
-    return plan.model_copy(update={"gpus": gpus, "agent": plan.agent._replace(gpus=gpus)})
+    return plan.changed(gpus=gpus, agent=plan.agent._replace(gpus=gpus))

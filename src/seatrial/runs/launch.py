@@ -164,7 +164,7 @@ def prepare(
         _refuse_cut_down_image(plan)
         if namesake is not None:
             moved = f'The name "{job.name}" now refers to this run; find the earlier one by its ID, {namesake.id}'
-            plan = plan.model_copy(update={"warnings": (*plan.warnings, moved)})
+            plan = plan.changed(warnings=(*plan.warnings, moved))
         run.save_plan(plan)
         if notifies and job.notify.asked:
             from seatrial.runs.notify import keep_request  # a plan need not wait for it
@@ -255,7 +255,7 @@ def _select_and_lease(ground: _Ground, run: Run, host: Host) -> Selection | None
 def _survey(job: Job, host: Host) -> _Ground:
     job, host = secrets.hide_webhook(secrets.hide_notify(job), host)
     hidden = tuple(name for name in proxies_with_login(host) if name not in job.secrets)
-    job = job.model_copy(update={"secrets": (*job.secrets, *hidden)})
+    job = job.changed(secrets=(*job.secrets, *hidden))
     script = source_facts(job)  # first: a script that does not parse needs no engine
     facts = read_host(host)
     backend, engine, why = table.choose(job.backend, host, gpus_wanted=bool(facts.gpus) and job.gpus.kind != "none")
@@ -307,7 +307,7 @@ def _plan(
     job, on_a_cluster = ground.tracked.for_run(run.id), not ground.backend.traits.on_this_host
     earlier = RunStore(job.project, host).find(job.resume) if job.resume else None
     if earlier is not None and on_a_cluster:  # by its full ID, which names its folder on the volume
-        job = job.model_copy(update={"resume": earlier.id})
+        job = job.changed(resume=earlier.id)
     site = replace(
         run_site(run, job.project, ground.backend, ground.engine, ground.host),
         secrets_folder=secrets.secrets_folder(run.id, host) if job.secrets else None,

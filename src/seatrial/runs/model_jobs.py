@@ -105,17 +105,15 @@ def export_job(job: Job, model: TrainedModel, wanted: Export) -> Job:
     word = model.name if model.kind == "recipe" else as_typed((model.folder or job.project) / model.model)
     typed = wanted.typed or f"export {word} --to {wanted.to}"
     args = ("--model", model.model, "--to", wanted.to, "--out", out, *wanted.options)
-    return job.model_copy(
-        update={
-            "target": Target(kind="recipe", value="export", args=args, typed=typed),
-            "models": None if model.folder is None else DataMount(source=model.folder, read_only=True),
-            "data": None,
-            "gpus": GpuRequest("none"),
-            **_ALONE,
-            "restarts": None,
-            "workdir": None,
-            "criteria": job.criteria.only("max_image_bytes", model=(out,)),
-        }
+    return job.changed(
+        target=Target(kind="recipe", value="export", args=args, typed=typed),
+        models=None if model.folder is None else DataMount(source=model.folder, read_only=True),
+        data=None,
+        gpus=GpuRequest("none"),
+        **_ALONE,
+        restarts=None,
+        workdir=None,
+        criteria=job.criteria.only("max_image_bytes", model=(out,)),
     )
 
 
@@ -186,18 +184,16 @@ def serving_job(job: Job, found: TrainedModel, options: Options, given: Collecti
         field: Job.model_fields[field].default for field, key in _OF_TRAINING.items() if key not in given
     }
     models = None if found.folder is None else DataMount(source=found.folder, read_only=True)
-    return job.model_copy(
-        update={
-            **reset,
-            "target": Target(kind="recipe", value="serve"),
-            "serve": serving,
-            "models": models or (job.models and job.models.model_copy(update={"read_only": True})),
-            "secrets": (*job.secrets, *([TOKEN] if options.token and TOKEN not in job.secrets else [])),
-            "criteria": job.criteria.only("max_image_bytes"),
-            "watch": job.watch.model_copy(update={"hang_after_s": None}),  # no requests are no hang
-            "gpus": gpus,
-            **_ALONE,
-        }
+    return job.changed(
+        **reset,
+        target=Target(kind="recipe", value="serve"),
+        serve=serving,
+        models=models or (job.models and job.models.changed(read_only=True)),
+        secrets=(*job.secrets, *([TOKEN] if options.token and TOKEN not in job.secrets else [])),
+        criteria=job.criteria.only("max_image_bytes"),
+        watch=job.watch.changed(hang_after_s=None),
+        gpus=gpus,
+        **_ALONE,
     )
 
 

@@ -39,14 +39,8 @@ def tuning_job(job: Job, tuning: Tuning) -> Job:
             f"--budget {tuning.budget_s:g}: a baseline and one change need at least {_LEAST_BUDGET_S:g} s",
             run="seatrial tune … --budget 180",
         )
-    return job.model_copy(
-        update={
-            "tuning": tuning,
-            "tune": Changes(),
-            "criteria": job.criteria.only("max_image_bytes"),
-            "restarts": 0,
-            "resume": None,
-        }
+    return job.changed(
+        tuning=tuning, tune=Changes(), criteria=job.criteria.only("max_image_bytes"), restarts=0, resume=None
     )
 
 

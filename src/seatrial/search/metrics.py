@@ -158,7 +158,7 @@ def ending_of(
 
     Args:
         printed: with a pattern, the last value that its output had.
-        diverged: its last value is no finite number, so that the value before is none to choose it by.
+        diverged: its last value is not a finite number, so that it cannot be chosen by the one before.
         series: as in Ending.
     """
     measured = receipt.measurements

@@ -26,7 +26,7 @@ def reported(seq: int, line: bytes) -> bytes:
 def take(folder: Path, log: bytes, **options: Any) -> list[dict[str, Any]]:
     """The record's events after a sink has taken this log."""
     sink = Sink(folder, **options)
-    decoder = frames.Decoder()
+    decoder = frames.FrameDecoder()
     for line in log.split(b"\n")[:-1]:
         sink.take(decoder, line)
     sink.close()
@@ -112,7 +112,7 @@ def test_no_log_stops_the_collector(
 
 def test_back_to_where_the_last_one_was_sure(tmp_path: Path) -> None:
     sink = Sink(tmp_path, again=True)
-    decoder = frames.Decoder()
+    decoder = frames.FrameDecoder()
     sink.take(decoder, b"kept")
     sink.flush()
     sizes = sink.sizes()
@@ -127,7 +127,7 @@ def test_back_to_where_the_last_one_was_sure(tmp_path: Path) -> None:
 
 def test_several_nodes_tell_theirs(tmp_path: Path) -> None:
     sink = Sink(tmp_path, nodes=2)
-    decoders = [frames.Decoder(), frames.Decoder()]
+    decoders = [frames.FrameDecoder(), frames.FrameDecoder()]
     half = frames.encode(frames.STDOUT, b"half a ", whole=False)
     sink.take(decoders[0], half.rstrip(b"\n"), 0)
     sink.take(decoders[1], b"of the other", 1)

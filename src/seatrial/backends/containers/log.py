@@ -206,7 +206,7 @@ class _Collector:
         sink = Sink(self._folder, again=True)
         try:
             sink.cut(cursor.sizes)
-            decoder, skip, done, held = frames.Decoder(), cursor.bytes, cursor.bytes, b""
+            decoder, skip, done, held = frames.FrameDecoder(), cursor.bytes, cursor.bytes, b""
             read = log.read if isinstance(log, K8sFile) else partial(os.read, log.stdout, _CHUNK_BYTES)
             while data := read():
                 if skip:

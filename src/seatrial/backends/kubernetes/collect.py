@@ -63,7 +63,7 @@ class PodLog:
     async def read(self, *, follow: bool) -> None:
         """Everything from the cursor on; with ``follow`` until the container ends."""
         cursor = Cursor.of(self._sink.folder, self._pod)
-        decoder = frames.Decoder()
+        decoder = frames.FrameDecoder()
         params = {"timestamps": "true", **({"follow": "true"} if follow else {})}
         if self._pod.container:  # must be named where the cluster has added a sidecar
             params["container"] = self._pod.container
