@@ -20,21 +20,21 @@ from seatrial.receipt.reported import headline_metrics
 from seatrial.receipt.sections.what_ran import TrackerPage
 from seatrial.receipt.store import JSON_NAME, write_receipt
 from seatrial.runs import notify
+from seatrial.runs.adopt import handle_of, record_target_end
 from seatrial.runs.leases import backend_of, leases, state_of
 from seatrial.runs.mlflow import URI
-from seatrial.runs.run import Run, record_target_end, run_name
+from seatrial.runs.run import Run, run_name
 from seatrial.system.host import Host
 from seatrial.system.text import without_login
 from seatrial.system.typed_path import as_typed
 
 
-def end(
-    run: Run, handle: Handle | None, host: Host, *, ended: State | None, judged: Callable[[Receipt], None]
-) -> Receipt | None:
+def end(run: Run, host: Host, *, ended: State | None, judged: Callable[[Receipt], None]) -> Receipt | None:
     """Make the receipt of a run that has none; None while the run lives. The caller has the run's lock.
 
     Args and raises: as finalise.
     """
+    handle = handle_of(run, host)
     if ended is not None and (ended.is_live or ended.status == "gone" or not run.has(AgentFinished)):
         ended = None  # the agent's last line is missing: there may be more to collect
     state = ended or (state_of(handle, host) if handle else None)

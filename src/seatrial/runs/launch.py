@@ -26,13 +26,13 @@ from seatrial.planning import secrets
 from seatrial.planning.host import AnotherMachine, HostFacts, another_machine, read_host, refuse_without_gpu
 from seatrial.planning.plan import Notes, make_plan, select_gpus, with_defaults
 from seatrial.planning.site import ClusterSite, Site
-from seatrial.runs.finish import record_start
+from seatrial.runs.adopt import record_start, record_target_start
 from seatrial.runs.leases import leases
 from seatrial.runs.mlflow import Tracked, tracked
 from seatrial.runs.model_jobs import refuse_taken_port, warnings_of
 from seatrial.runs.models import WEIGHTS, of_recipe
 from seatrial.runs.resume import has_checkpoint, resumed
-from seatrial.runs.run import Run, record_target_start
+from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore, new_run_id, project_key
 from seatrial.system import agent_archive
 from seatrial.system.caller import Caller

@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING, Any
 
 from seatrial import events
 from seatrial.errors import SeatrialError, UntrustedPathError, UsageError
-from seatrial.events import Event, EvidenceLog, TargetExited, TargetStarted
+from seatrial.events import Event, EvidenceLog
 from seatrial.input_frames import PIPE
 from seatrial.system import nofollow
 from seatrial.system.records import Folder, Process
 from seatrial.system.text import without_login
 
 if TYPE_CHECKING:
-    from seatrial.backends.base import Backend, Handle, State
+    from seatrial.backends.base import Handle
     from seatrial.job.plan import Plan
 
 #: In a project: the folder of what its containers write, and of what people look at.
@@ -222,37 +222,3 @@ def run_name(run: Run) -> str | None:
     except (FileNotFoundError, UntrustedPathError):
         return None
     return "".join(character for character in text if character.isprintable()).strip() or None
-
-
-#: Lines of output requested from the engine: all.
-_ALL = 2**31 - 1
-
-
-# ------------------------------------------------- an image without Python: no agent writes what the target does
-
-
-def record_target_start(run: Run, plan: Plan) -> None:
-    """Record that the target has started: it is the container's own command."""
-    run.record(TargetStarted(pid=None, argv=list(plan.agent.argv), launcher="none", framework=None))
-
-
-def record_target_end(run: Run, backend: Backend, handle: Handle, state: State) -> None:
-    """Record the target's output and its end as the engine has them, once.
-
-    The engine does not distinguish a signal from an exit code above 128, which shells and engines both use for one.
-    """
-    if state.status != "exited" or run.has(TargetExited):
-        return
-    (run.folder / "stdout.log").write_text(backend.logs_tail(handle, _ALL))
-    code = state.exit_code or 0
-    number = code - 128 if code > 128 else None
-    run.record(
-        TargetExited(
-            exit_code=None if number else code,
-            signal=number,
-            cause="signal" if number else "exited",
-            seconds=state.seconds,
-            max_rss_bytes=None,
-            oom_kills=None,
-        )
-    )

@@ -13,7 +13,7 @@ from seatrial.backends.base import Backend, Freed, Handle
 from seatrial.errors import EngineUnavailableError, SeatrialError, UsageError
 from seatrial.events import follow_chain
 from seatrial.images.plan import slug
-from seatrial.runs.finish import handle_of
+from seatrial.runs.adopt import handle_of
 from seatrial.runs.following.watch import request_stop
 from seatrial.runs.leases import backend_of, leases, state_of
 from seatrial.runs.run import Run

@@ -23,10 +23,10 @@ from seatrial.probe.machine import owner
 from seatrial.probe.nvml import ComputeProcess
 from seatrial.probe.sampler import Sampler
 from seatrial.receipt.fields import clean
-from seatrial.runs.finish import handle_of
+from seatrial.runs.adopt import handle_of, record_target_end
 from seatrial.runs.following.streams import OfRank, OutputReader, Stream
 from seatrial.runs.leases import backend_of
-from seatrial.runs.run import Run, record_target_end
+from seatrial.runs.run import Run
 from seatrial.system.command import spawn_detached
 from seatrial.system.host import Host
 
