@@ -87,7 +87,7 @@ def start(context: ComposeContext, request: UpRequest, store: GroupStore, consol
         for name, plan in planned.plans.items():
             if plan.companion is not None:
                 console.note(f"{name}: checking its GPUs from a second container, as its image has no Python")
-                context.backend.check_beside(plan, made[name].folder)
+                context.backend.check_first(plan, made[name].folder)
         group = _with_runs(store, group, planned, made)
         process = launch(context.file.compose.with_override(path), store.folder(group.id), *request.names)
         return hand_over(store, group, made.values(), process, context.host)

@@ -20,7 +20,8 @@ from seatrial.compose.up import LOG, hand_over, launch
 from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, EngineUnavailableError, SeatrialError
 from seatrial.events import AgentFinished, AgentStarted, Signal
 from seatrial.findings.finding import Finding
-from seatrial.runs.finish import finalise, record_start, record_target_start
+from seatrial.runs.adopt import record_start, record_target_start
+from seatrial.runs.finish import finalise
 from seatrial.runs.following.watch import follow, handled, request_stop
 from seatrial.runs.run import Run
 from seatrial.system import command

@@ -97,9 +97,9 @@ def plan_image(
     warnings = (*needs.warnings, *resolved.warnings, *checked.warnings, *system_warnings)
     built = {each.what.removesuffix(" build"): each.value for each in resolved.choices if each.what.endswith(" build")}
     also = {name: build for name, build in built.items() if name not in plan.stack}
-    plan = plan.model_copy(update={"packages_bytes": checked.packages_bytes, "also": also})
+    plan = plan.changed(packages_bytes=checked.packages_bytes, also=also)
     size, too_large = size_choice(plan, job.image.slim, slimming.left_out, job.criteria.max_image_bytes)
-    plan = plan.model_copy(update={"warnings": (*warnings, *too_large)})
+    plan = plan.changed(warnings=(*warnings, *too_large))
     takes_space = bool(resolved.requirements.lines or with_system.image.system_packages or own or wheels or compiles)
     return plan, (*choices, *((size, disk_choice(plan)) if takes_space else ()))
 
@@ -136,8 +136,8 @@ def _with_system_packages(job: Job, resolved: Resolved) -> tuple[Job, tuple[Choi
         return job, (), (f"{', '.join(needed)} needs {', '.join(packages)}; {fix}",)
     reason = f"{', '.join(needed)}: the wheels do not bring them"
     choice = Choice(what="system packages", value=", ".join(packages), reason=reason)
-    image = job.image.model_copy(update={"system_packages": (*job.image.system_packages, *packages)})
-    return job.model_copy(update={"image": image}), (choice,), ()
+    image = job.image.changed(system_packages=(*job.image.system_packages, *packages))
+    return job.changed(image=image), (choice,), ()
 
 
 def _to_build(

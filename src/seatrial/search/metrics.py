@@ -12,7 +12,7 @@ from seatrial.events import Step
 from seatrial.receipt.fields import number, text
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.reported import PHASES
-from seatrial.runs.following.output import Stream
+from seatrial.runs.following.streams import Stream
 from seatrial.runs.run import Run
 from seatrial.search.request import Objective
 from seatrial.search.trial import Ending, State, Trial

@@ -77,7 +77,7 @@ class NodeSearch(Search):
     def job_of(self, trial: Trial) -> Job:
         """Raises GpusHeldError: a run that Ray does not know holds a GPU that Ray gave to this trial."""
         request = self.job.gpus
-        held = leases(self.host).current(beside=request.share or 1.0) if request.devices else {}
+        held = leases(self.host).current(share=request.share or 1.0) if request.devices else {}
         for uuid in held.keys() & set(request.devices):
             raise GpusHeldError(f"Run {held[uuid]} holds {uuid}, which Ray gave to this trial", run="seatrial runs ls")
         return self.job
@@ -131,8 +131,8 @@ def job_on_node(order: Mapping[str, Any], host: Host) -> Job:
         update["models"] = DataMount(source=models, read_only=False)
         if job.data is not None and job.data.source.is_relative_to(job.project):
             inside = project / job.data.source.relative_to(job.project)
-            update["data"] = job.data.model_copy(update={"source": inside})
-    return job.model_copy(update=update)
+            update["data"] = job.data.changed(source=inside)
+    return job.changed(**update)
 
 
 def run_trial(order: Mapping[str, Any], study: RemoteStudy, commands: IO[str], host: Host) -> None:

@@ -19,8 +19,9 @@ from seatrial.job.units import format_bytes
 from seatrial.probe.nvml import ComputeProcess, NvmlError, compute_processes
 from seatrial.receipt.model import Receipt
 from seatrial.runs import launch
-from seatrial.runs.finish import finalise, handle_of
-from seatrial.runs.following.output import Stream
+from seatrial.runs.adopt import handle_of
+from seatrial.runs.finish import finalise
+from seatrial.runs.following.streams import Stream
 from seatrial.runs.following.watch import follow, request_stop
 from seatrial.runs.launch import Prepared
 from seatrial.runs.leases import backend_of

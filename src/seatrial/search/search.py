@@ -354,7 +354,7 @@ def with_share(job: Job, host: Host) -> Job:
     if not gpus or job.gpu_memory_bytes is None:
         return job
     share = math.ceil(100 * job.gpu_memory_bytes / min(gpu.memory_bytes for gpu in gpus)) / 100
-    return job if share >= 1 else job.model_copy(update={"gpus": GpuRequest("count", count=1, share=share)})
+    return job if share >= 1 else job.changed(gpus=GpuRequest("count", count=1, share=share))
 
 
 def how_many(job: Job, host: Host) -> int:

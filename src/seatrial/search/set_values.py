@@ -162,6 +162,4 @@ def varied(job: Job, chosen: Mapping[str, str], ways: Mapping[str, str]) -> Job:
             env[ways[name]] = value
     suffix = re.sub(r"[^A-Za-z0-9_.-]+", "-", "-".join(f"{name}-{value}" for name, value in chosen.items()))
     run_name = f"{job.name}-{suffix}"[:63].rstrip("-.") if job.name else None
-    return job.model_copy(
-        update={"name": run_name, "env": env, "target": job.target.model_copy(update={"args": tuple(args)})}
-    )
+    return job.changed(name=run_name, env=env, target=job.target.changed(args=tuple(args)))

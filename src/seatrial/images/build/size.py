@@ -226,7 +226,7 @@ def size_choice(
     if limit_bytes is None:
         return choice, ()
     if size <= limit_bytes:
-        return choice.model_copy(update={"reason": f"within max_image_size, {_gb(limit_bytes)}; {reason}"}), ()
+        return choice.changed(reason=f"within max_image_size, {_gb(limit_bytes)}; {reason}"), ()
     smaller = [each for each in ("auto", "unused", "arch") if each in sizes and sizes[each] <= limit_bytes]
     way = f"--slim {smaller[0]}" if smaller else "[criteria] max_image_size in seatrial.toml"
     return choice, (f"the image will be over max_image_size, {_gb(limit_bytes)}: about {_gb(size)}{base}; see {way}",)

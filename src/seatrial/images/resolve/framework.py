@@ -94,7 +94,7 @@ def resolve_frameworks(
         fixed = python or resolved.stack.python or None
         resolved = _resolve_one(resolved, needs, feeder, None, own_sources, fixed, barred or {})
         why = f"the list names the CPU build, and {computes} computes"
-        known = [c.model_copy(update={"reason": why}) if c.what == f"{feeder} build" else c for c in resolved.choices]
+        known = [c.changed(reason=why) if c.what == f"{feeder} build" else c for c in resolved.choices]
         resolved = replace(resolved, choices=tuple(known))
     if resolved.stack.wheel is None and not resolved.stack.python:
         constraints = Constraints(
@@ -162,11 +162,11 @@ def _resolve_one(
     found = found.replaced(place, chosen)
     found = _with_numpy(found, stack)
     choices = [each for each in stack.choices if each.what != "python" or resolved.stack.wheel is None]
-    choices[0] = choices[0].model_copy(update={"value": chosen, "reason": f"{reason}; {choices[0].reason}"})
+    choices[0] = choices[0].changed(value=chosen, reason=f"{reason}; {choices[0].reason}")
     if own_sources and stack.index:
         choices[1] = Choice(what=choices[1].what, value="as your index provides it", reason="you set the package index")
     elif index:
-        choices[1] = choices[1].model_copy(update={"value": f"{choices[1].value}, from {index}"})
+        choices[1] = choices[1].changed(value=f"{choices[1].value}, from {index}")
     return Resolved(
         found,
         resolved.stack if resolved.stack.wheel is not None else stack,
