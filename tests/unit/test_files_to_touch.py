@@ -99,8 +99,8 @@ def test_a_criterion_is_its_option_and_a_row(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     tree.put("job/model.py", '    lucky_digit: str = "2"\n', after="    metrics:")
     tree.put("receipt/sections/criteria.py", CRITERION, before="def as_criterion")
-    row = '            as_criterion(run, "lucky", "A lucky run", _lucky),\n'
-    tree.put("receipt/sections/criteria.py", row, after="        criteria = [")
+    row = '            ("lucky", "A lucky run", _lucky),\n'
+    tree.put("receipt/sections/criteria.py", row, after="        judges: list")
     project = tree.project()
     project.write("train.py", "print('ready')\n")
     project.run("train.py", "--gpus", "none")

@@ -14,7 +14,7 @@ import tty
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -149,21 +149,13 @@ COLUMNS = (
 )  # fmt: skip
 
 
-class Sink(Protocol):
-    """A place for readings. ``write`` and ``close`` raise DiskError."""
-
-    def write(self, reading: Mapping[str, Any]) -> None: ...
-
-    def close(self) -> None: ...
-
-
 def open_sink(path: Path) -> Sink:
     """Open a file by its suffix: .csv or .jsonl. An existing one is continued.
 
     Raises:
         UsageError: another suffix. DiskError: the file cannot be written.
     """
-    kinds: dict[str, Callable[[Path], Sink]] = {".csv": _Csv, ".jsonl": _JsonLines}
+    kinds = {".csv": CsvSink, ".jsonl": Sink}
     if path.suffix not in kinds:
         raise UsageError(
             f"{path.name}: a log file must end in .csv or .jsonl",
@@ -189,7 +181,9 @@ def rows(reading: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
         yield row
 
 
-class _JsonLines:
+class Sink:
+    """A file of readings as JSON lines. ``write`` raises DiskError."""
+
     def __init__(self, path: Path) -> None:
         self._path, self._file = path, path.open("a", newline="", encoding="utf-8")
 
@@ -208,7 +202,9 @@ class _JsonLines:
             self._file.close()
 
 
-class _Csv(_JsonLines):
+class CsvSink(Sink):
+    """The same as CSV, a row for each GPU."""
+
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._writer = csv.DictWriter(self._file, COLUMNS)

@@ -1,10 +1,10 @@
 """Straight time: events.jsonl holds wall-clock times of several writers, and clocks are set, slept through and made up.
 
-Each writer, an origin, has a clock of its own: the host, and every start of an agent (a pod that takes another's
-place may be on another machine). The order of one origin's lines is the truth, since it appends; its times fill it
-in. They are compared with each other, and never with another origin's: that a host collected a pod's lines a minute
-late, or that two nodes' clocks differ, does not count as a jump. Between origins, what must have been first sets a
-clock right: a run is launched before its agents start, and an agent has started when the host sees its pod run.
+Each writer, an origin, has a clock of its own: the host, and every start of an agent (a pod that takes another's place
+may be on another machine). The order of one origin's lines is the truth, since it appends; its times fill it in. They
+are compared with each other, and never with another origin's: that a host collected a pod's lines a minute late, or
+that two nodes' clocks differ, does not count as a jump. Between origins, the order of causes sets a clock right: a run
+is launched before its agents start, and an agent has started when the host sees its pod run.
 """
 
 from __future__ import annotations

@@ -118,17 +118,16 @@ class Evidence:
     @cached_property
     def contexts(self) -> dict[str, Moment]:
         """UUID → the first CUDA context of the target on it."""
-        found: dict[str, Moment] = {}
-        for moment in self.all(events.GpuContext):
-            if uuid := moment.text("uuid"):
-                found.setdefault(uuid, moment)
-        return found
+        return {uuid: moments[0] for uuid, moments in self._by_uuid(events.GpuContext).items()}
 
     @cached_property
     def kernels(self) -> dict[str, list[Moment]]:
         """UUID → the kernels run on it to test it."""
+        return self._by_uuid(events.GpuKernel)
+
+    def _by_uuid(self, kind: type[events.Event]) -> dict[str, list[Moment]]:
         found: dict[str, list[Moment]] = {}
-        for moment in self.all(events.GpuKernel):
+        for moment in self.all(kind):
             if uuid := moment.text("uuid"):
                 found.setdefault(uuid, []).append(moment)
         return found
@@ -339,8 +338,7 @@ class RunEvidence:
     def image_bytes(self) -> int | None:
         """Bytes of the image's files as counted before the run, or None."""
         launched = self.evidence.first(events.HostLaunched)
-        size = launched.number("image_bytes") if launched else None
-        return int(size) if size else None
+        return int(launched.number("image_bytes") or 0) or None if launched else None
 
     @property
     def files_since(self) -> float | None:

@@ -6,9 +6,13 @@ import re
 import signal
 from collections import Counter
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from seatrial.job.units import format_bytes
+
+if TYPE_CHECKING:
+    from seatrial.job.plan import Gpu
+    from seatrial.receipt.sections.what_ran import ReceiptGpu
 
 #: Characters of a quoted sentence: two lines of a terminal.
 MAX_QUOTE = 150
@@ -69,21 +73,12 @@ def short_uuid(uuid: str) -> str:
     return f"{kind}-{rest[:8]}"
 
 
-class NamedGpu(Protocol):
-    """A plan's GPU or a receipt's."""
-
-    @property
-    def index(self) -> int: ...
-    @property
-    def uuid(self) -> str: ...
-
-
-def gpu_names(gpus: Sequence[NamedGpu]) -> dict[str, str]:
+def gpu_names(gpus: Sequence[Gpu | ReceiptGpu]) -> dict[str, str]:
     """Return UUID → ``GPU 0``, or ``GPU 0 (GPU-de421f49)`` if several have that index, such as slices."""
     indices = Counter(gpu.index for gpu in gpus)
     shorts = Counter(short_uuid(gpu.uuid) for gpu in gpus)
 
-    def name(gpu: NamedGpu) -> str:
+    def name(gpu: Gpu | ReceiptGpu) -> str:
         short = short_uuid(gpu.uuid)
         long = gpu.uuid if shorts[short] > 1 else short
         return f"GPU {gpu.index}" if indices[gpu.index] == 1 else f"GPU {gpu.index} ({long})"

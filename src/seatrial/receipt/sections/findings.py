@@ -43,8 +43,7 @@ class FindingsSection(Section):
         """Return the findings of the agent, the engine, the output and the logs."""
         found = [*run.evidence.findings, *run.engine_findings]
         found += [_of_this_run(finding, run) for finding in run.output.findings]
-        memory = run.measurements.gpu_memory
-        if memory is not None and memory.failed is not None:
+        if (memory := run.measurements.gpu_memory) and memory.failed is not None:
             found.append(by_id("gpu-memory-not-held").finding([memory.failed]))
         looks = (_missing_file, _lost_files, _out_of_memory, _did_nothing, _failed_quietly, _went_to_background)
         return [*found, *(finding for look in looks if (finding := look(run)))]
@@ -54,8 +53,6 @@ class FindingsSection(Section):
 
 
 class Ending(Section):
-    """The end of the logs, on a page of its own."""
-
     title = "Why it failed"
     embedded = False
 
@@ -78,9 +75,6 @@ def without_expected(found: list[Finding], run: RunEvidence) -> list[Finding]:
     return [finding for finding in found if finding.id not in expected]
 
 
-#: torch reports these if the script takes a GPU for granted.
-_NEEDS_A_GPU = ("torch-cpu-only", "no-cuda-device")
-
 #: One of the arguments that argparse or Click names. argparse lists the choices: ``{train,eval}``.
 _ARGUMENT = re.compile(r"(?:\{[^}]*\}|[^,])+")
 _CHOICES = re.compile(r"\{([^,{}]+)[^{}]*\}")
@@ -90,7 +84,7 @@ _MODULE = re.compile(r"No module named '([\w.]+)'")
 
 def _of_this_run(finding: Finding, run: RunEvidence) -> Finding:
     """Return a more specific finding if the plan explains it, else the finding itself."""
-    if finding.id in _NEEDS_A_GPU and run.plan.agent.gpu_mode != "required":
+    if finding.id in ("torch-cpu-only", "no-cuda-device") and run.plan.agent.gpu_mode != "required":
         return by_id("gpu-taken-for-granted").finding(finding.evidence)
     if finding.id == "arguments-missing" and run.plan.job.serve is None:
         return _with_each_argument(finding, run.plan)
@@ -103,13 +97,10 @@ def _with_each_argument(finding: Finding, plan: Plan) -> Finding:
     """Add a value for each missing argument to the command: ``a, -l/--lr`` are two; of several choices, the first."""
     given: list[str] = []
     for named in _ARGUMENT.findall(finding.message.partition("not given ")[2]):
-        if choices := _CHOICES.fullmatch(named.strip()):
-            given.append(choices[1])
-            continue
-        name = named.strip("'[] ").split("/")[-1].strip("' ")
-        if not name or re.search(r"[\s{}]", name):
+        choices, name = _CHOICES.fullmatch(named.strip()), named.strip("'[] ").split("/")[-1].strip("' ")
+        if choices is None and (not name or re.search(r"[\s{}]", name)):
             return finding
-        given += [name, "VALUE"] if name.startswith("-") else [name.upper()]
+        given += [choices[1]] if choices else [name, "VALUE"] if name.startswith("-") else [name.upper()]
     if not given:
         return finding
     words, arguments = _run_again(plan)
@@ -269,8 +260,7 @@ def files_outside(run: RunEvidence) -> list[str]:
 def _lost_files(run: RunEvidence) -> Finding | None:
     """Return the finding of results that ended with the container, too many or too large to be copied out of it."""
     for event in reversed(run.evidence.all(FilesOutside)):
-        number = whole(event.keys.get("lost_files")) or 0
-        if number:
+        if number := whole(event.keys.get("lost_files")) or 0:
             names = _named(items(event.keys.get("lost")), number)
             return by_id("files-lost").finding([f"{count(number, 'file')}: {names}"])
     return None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import re
+from pathlib import Path
 
 import pytest
 
 from seatrial.diagnosis import advice
 from seatrial.diagnosis.advice import ADVICE, elsewhere, in_framework
-from seatrial.diagnosis.diagnosis import Advice
+from seatrial.diagnosis.diagnosis import MEANING, Advice
 from seatrial.diagnosis.signals import Signals, signals
 
 PYTORCHS = re.compile(
@@ -55,3 +56,9 @@ def test_advice_for_pytorch_stays_and_repeated_advice_is_given_once() -> None:
     assert in_framework(advice, "torch") == advice
     assert [(each.change[:3], each.gain) for each in in_framework(advice, "tensorflow")] == [("XLA", "at most 2×")]
     assert [each.change[:7] for each in in_framework(advice, "jax")] == ["jax.jit", "the opt"]
+
+
+@pytest.mark.parametrize("cause", MEANING)
+def test_page_explains_each_cause(cause: str) -> None:
+    page = Path(__file__).parents[3] / "docs" / "diagnosis.md"
+    assert f"| `{cause}` |" in page.read_text(encoding="utf-8")
