@@ -100,7 +100,7 @@ def judge(
     found = {key: value for section in SECTIONS for key, value in section.read(run).items()}
     cause = run.cause
     if doubts := [DOUBTFUL[finding.id] for finding in findings if finding.id in DOUBTFUL]:
-        cause = cause.model_copy(update={"words": f"{cause.words}, but {doubts[0]}"})
+        cause = cause.reworded(f"{cause.words}, but {doubts[0]}")
     receipt = Receipt(
         exit_cause=with_result(cause, found["tune"]),
         exit_code=_exit_code(run, criteria),
