@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tiers import is_nightly, nightly
+
 #: The real engines, the cluster and a driver without a GPU, for tests/integration and tests/attacks.
-pytest_plugins = ["engines", "fake_driver"]
+pytest_plugins = ["engines", "fake_driver", "tiers"]
 
 #: Scripts as people write them, one of which is called test_….py; tests/unit/diagnosis judges what they recorded.
 collect_ignore = ["bound"]
@@ -49,7 +51,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Tests of one file run on one worker, in their order, so that a module's fixtures are made once.
     """
+    names = nightly()
     for item in items:
+        if is_nightly(item.nodeid.removeprefix("tests/"), names):
+            item.add_marker(pytest.mark.nightly)
         if item.get_closest_marker("podman") and _repeats_docker(item) and not item.get_closest_marker("both_engines"):
             item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("docker_is_enough") and "local" in _parameters(item):

@@ -22,7 +22,8 @@ import numpy as np
 
 from seatrial.serve.errors import BadInputError, DeviceLostError, ServeError
 from seatrial.serve.readers.images import ImageReader
-from seatrial.serve.served_model import Answer, Description, Row, TensorSpec, WarmUp
+from seatrial.serve.served_model import Answer, Description, Row, WarmUp
+from seatrial.train.saving.model_card import TensorSpec
 
 
 @dataclass

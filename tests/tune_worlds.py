@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from seatrial.agent.tune.trial import Trial
+from seatrial.agent.tune.trial import TuneTrial
 
 SHARES = {"data": 0.02, "copy": 0.01, "other": 0.4, "backward": 0.4, "optimizer": 0.15, "sync": 0.02}
 
@@ -64,7 +64,7 @@ class World:
     def _trial(self, number, changes, seed_offset, report, code, output):
         applied = {key: value for key, value in changes.items() if key not in self.refused}
         window = {"window": {"caught_up": [round(100 * self.waits), 100]}} if self.waits is not None else {}
-        return Trial(
+        return TuneTrial(
             number=number, report=report, ranks=[report] if report else [],
             applied=applied, refused={key: self.refused[key] for key in changes if key in self.refused}, places={},
             anatomy=window, facts=self.facts, exit_code=code, output=output, lines=[], restored={},

@@ -31,7 +31,7 @@ from seatrial.planning import secrets
 from seatrial.receipt.model import Receipt
 from seatrial.runs import launch, listing, run_actions
 from seatrial.runs.finish import finalise
-from seatrial.runs.following.output import Stream
+from seatrial.runs.following.streams import Stream
 from seatrial.runs.following.watch import ensure_recorder, follow
 from seatrial.runs.run import Run as RecordedRun
 from seatrial.runs.run import run_name

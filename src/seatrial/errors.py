@@ -10,9 +10,9 @@
     │   ├── TrustError                     the project's file asks for what its user has not allowed
     │   ├── NameInUseError                 two live runs cannot share a name
     │   └── RunNotFoundError               no run of that ID or name in the store
-    ├── GpuContractError          exit 3   GPUs asked for are missing, unusable or unused
+    ├── GpuContractError          exit 3   requested GPUs are missing, unusable or unused
     │   ├── StackError                     no build of the framework does on these GPUs; the message has both sides
-    │   └── CapacityError                  the cluster has too few GPUs; nothing on this machine tells why
+    │   └── CapacityError                  the cluster has too few GPUs; this machine is not the reason
     ├── TrialsFailError           exit 1   every trial of a search fails by itself
     └── EngineError               exit 5   Docker, Podman or this machine would not do it
         ├── EngineUnavailableError         no engine, or one that does not answer
@@ -22,8 +22,8 @@
         ├── DiskError                      no space, or no permission to write
         └── UntrustedPathError             a link, pipe or device where a container could have put one
 
-A target that fails by itself is no error of ours: the run ends with exit 1 and the receipt tells its own code.
-Criteria unmet under --strict are no error either: exit 4.
+A target that fails by itself is not an error of ours: the run ends with exit 1 and the receipt has its own code.
+Criteria unmet under --strict are not an error either: exit 4.
 `cli.main` alone prints these and exits; everything below raises.
 """
 
@@ -49,7 +49,7 @@ EXIT_INTERRUPTED = 130
 
 
 class SeatrialError(Exception):
-    """What failed, in one sentence, with the likely cause and the next command to run.
+    """A failure in one sentence, with the likely cause and the next command to run.
 
     Args:
         message: one clear sentence, no trailing period needed.
@@ -67,7 +67,7 @@ class SeatrialError(Exception):
 
 
 def printable(text: str) -> str:
-    """``text`` with control characters as their escapes, and cut: parts of it may be a stranger's."""
+    """Return text with control characters as escapes, and cut: parts of it may be a stranger's."""
     if len(text) > MAX_TEXT:
         text = f"{text[: MAX_TEXT // 2]} … {text[-MAX_TEXT // 4 :]}"
     return _UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], text)
@@ -87,8 +87,8 @@ class TargetError(UsageError):
     """The script, module, recipe or image to run is not there.
 
     Args:
-        instead: (what was typed, what stands in its place): the command line has the same options in its advice then.
-        first: a command without which what stands in its place is not there: it makes it, or goes to its folder.
+        instead: (typed word, words in its place): the command line has the same options in its advice then.
+        first: a command that makes the target in its place, or goes to its folder.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class RunNotFoundError(UsageError):
     """No run of this ID or name in the store.
 
     Args:
-        instead: (what was typed, the name that was probably meant): the command line has it in its advice then.
+        instead: (typed word, probable name): the command line has it in its advice then.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class RunNotFoundError(UsageError):
 
 
 class GpuContractError(SeatrialError):
-    """GPUs that were asked for are missing, unusable or unused."""
+    """Requested GPUs are missing, unusable or unused."""
 
     exit_code = EXIT_GPU_CONTRACT
 
@@ -164,7 +164,7 @@ class EngineError(SeatrialError):
 
 
 class EngineUnavailableError(EngineError):
-    """The engine asked for is not installed or does not answer.
+    """The requested engine is not installed or does not answer.
 
     Args:
         finding: the catalogue's entry for why.

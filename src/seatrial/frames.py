@@ -29,7 +29,7 @@ PIECE_BYTES = 8 * 1024 - 8
 
 
 def encode(kind: bytes, data: bytes, whole: bool = True) -> bytes:
-    """One line of a stream, without its line end, as lines of the log.
+    """Encode a line of a stream, without its line end, as lines of the log.
 
     Args:
         kind: EVIDENCE, REPORT, STDERR or STDOUT.
@@ -47,21 +47,21 @@ def encode(kind: bytes, data: bytes, whole: bool = True) -> bytes:
     return b"".join(lines)
 
 
-class Decoder:
-    """Lines of a log back into streams."""
+class FrameDecoder:
+    """Decodes lines of a log into streams."""
 
     def __init__(self) -> None:
         self._unfinished: Dict[bytes, List[bytes]] = {EVIDENCE: [], REPORT: []}
 
     @property
     def waiting(self) -> bool:
-        """Return whether a line of evidence, or a report, has come in part."""
+        """True if a line of evidence, or a report, has come in part."""
         return any(self._unfinished.values())
 
     def feed(self, line: bytes) -> Tuple[bytes, bytes]:
-        """(kind, bytes of that stream) of one line of the log, its line end included.
+        """Return (kind, bytes of that stream) of a line of the log, its line end included.
 
-        Output comes as it is, with its line end where it has one. Evidence and reports come as whole lines; an
+        Output comes unchanged, with its line end if it has one. Evidence and reports come as whole lines; an
         unfinished one is ``b""``.
         """
         line = line[:-1] if line.endswith(b"\n") else line
@@ -97,11 +97,11 @@ class LineSplitter:
 
     @property
     def holds(self) -> bool:
-        """Return whether a line has begun that is neither finished nor sent."""
+        """True if a line has begun that is neither finished nor sent."""
         return bool(self._held)
 
     def feed(self, data: bytes) -> bytes:
-        """Frames of the lines that are complete now; a held line that grows too long goes out in part."""
+        """Return frames of the lines that are complete now, and of a part of a held line that grows too long."""
         *lines, self._held = (self._held + data).split(b"\n")
         framed = b"".join(encode(self.kind, line) for line in lines)
         if len(self._held) > PIECE_BYTES:
@@ -109,6 +109,6 @@ class LineSplitter:
         return framed
 
     def flush(self) -> bytes:
-        """A frame of what is held."""
+        """Return a frame of the held part of a line."""
         held, self._held = self._held, b""
         return encode(self.kind, held, whole=False) if held else b""

@@ -1,7 +1,7 @@
-"""What a person types, or pipes in, on its way from the command line to the agent through a named pipe.
+"""Messages with a person's input, typed or piped, from the command line to the agent through a named pipe.
 
 A message is its kind (one byte), the length of its data (four, big-endian) and the data: input as it is, or the size of
-the caller's window in two numbers, lines and columns. That the pipe has no writer any more is the end of the input.
+the caller's window in two numbers, lines and columns. The input ends when the pipe has no writer any more.
 
 Standard library only, Python >= 3.8: the agent carries this file into containers.
 """
@@ -9,7 +9,7 @@ Standard library only, Python >= 3.8: the agent carries this file into container
 import struct
 from typing import List, NamedTuple, Optional, Tuple
 
-#: The named pipe, in the record of a run that somebody types to.
+#: The named pipe, in the record of a run that gets input.
 PIPE = "input"
 
 _INPUT, _SIZE = b"i", b"s"
@@ -35,23 +35,23 @@ class NotOursError(ValueError):
 
 
 def encode_input(data: bytes) -> bytes:
-    """``data``, at most MOST_BYTES of it, as a message."""
+    """Encode input, at most MOST_BYTES of it, as a message."""
     return _HEAD.pack(_INPUT, len(data)) + data
 
 
 def encode_size(lines: int, columns: int) -> bytes:
-    """The size of a window as a message."""
+    """Encode the size of a window as a message."""
     return _HEAD.pack(_SIZE, _LINES_COLUMNS.size) + _LINES_COLUMNS.pack(min(lines, _LARGEST), min(columns, _LARGEST))
 
 
-class Decoder:
-    """Bytes back into messages, however they are cut."""
+class InputDecoder:
+    """Decodes bytes into messages, however they are cut."""
 
     def __init__(self) -> None:
         self._held = b""
 
     def feed(self, data: bytes) -> List[Message]:
-        """The messages that are complete now. Raises NotOursError."""
+        """Return the messages that are complete now. Raises NotOursError."""
         held, messages = self._held + data, []
         while len(held) >= _HEAD.size:
             kind, length = _HEAD.unpack_from(held)

@@ -309,7 +309,7 @@ class Framed(Agent):
     def run(self, **options):
         """As a container's log is taken apart by the host."""
         done = super().run(**options)
-        sink, decoder = Sink(self.record), frames.Decoder()
+        sink, decoder = Sink(self.record), frames.FrameDecoder()
         for line in done.stdout.splitlines(keepends=True):
             sink.take(decoder, line)
         sink.close()
@@ -350,7 +350,7 @@ def test_in_a_container_a_reader_that_stalls_loses_output_and_no_evidence(tmp_pa
     time.sleep(8)
     log += process.communicate(timeout=60)[0]
     assert process.returncode == 0
-    sink, decoder = Sink(agent.record), frames.Decoder()
+    sink, decoder = Sink(agent.record), frames.FrameDecoder()
     for line in log.splitlines(keepends=True):
         sink.take(decoder, line)
     sink.close()

@@ -183,7 +183,7 @@ print("\\n%f" % (time.monotonic() - began))
 """
     agent = Agent(tmp_path, script, evidence_dir=None, terminal={**TERMINAL, "streams": [1, 2]})
     ended = agent.run()
-    decoder, pieces = frames.Decoder(), []
+    decoder, pieces = frames.FrameDecoder(), []
     for line in ended.stdout.split(b"\n")[:-1]:
         kind, data = decoder.feed(line)
         if kind == frames.STDOUT:

@@ -15,7 +15,7 @@ _KIND = st.sampled_from([frames.STDOUT, frames.STDERR, frames.EVIDENCE, frames.R
 @given(st.lists(st.tuples(_KIND, st.one_of(_LINE, _LONG)), max_size=20))
 def test_lines_come_back(written: list[tuple[bytes, bytes]]) -> None:
     log = b"".join(frames.encode(kind, line) for kind, line in written)
-    decoder = frames.Decoder()
+    decoder = frames.FrameDecoder()
     streams = {frames.EVIDENCE: b"", frames.REPORT: b"", frames.STDERR: b"", frames.STDOUT: b""}
     for line in log.split(b"\n")[:-1]:
         assert len(line) < 16 * 1024
@@ -35,7 +35,7 @@ def test_stdout_is_as_it_was() -> None:
 def test_chunks_of_a_stream_come_back(chunks: list[bytes]) -> None:
     splitter = frames.LineSplitter(frames.STDERR)
     log = b"".join(splitter.feed(chunk) for chunk in chunks) + splitter.flush()
-    decoder = frames.Decoder()
+    decoder = frames.FrameDecoder()
     read = b"".join(decoder.feed(line + b"\n")[1] for line in log.split(b"\n")[:-1])
     assert read == b"".join(chunks)
 
@@ -53,7 +53,7 @@ def test_no_output_is_ever_evidence(printed: bytes, chunk: int, kind: bytes) -> 
     chunk = max(chunk, len(printed) // 50)
     chunks = [printed[at : at + chunk] for at in range(0, len(printed), chunk)]
     log = b"".join(map(splitter.feed, chunks)) + splitter.flush()
-    decoder = frames.Decoder()
+    decoder = frames.FrameDecoder()
     decoded = [decoder.feed(line) for line in log.split(b"\n")[:-1]]
     assert {of for of, _ in decoded} <= {kind}
     assert b"".join(data for _, data in decoded) == printed
@@ -65,14 +65,14 @@ def test_no_output_is_ever_evidence(printed: bytes, chunk: int, kind: bytes) -> 
 def test_a_reader_that_begins_anywhere_takes_no_output_for_evidence(printed: bytes, start: int, kind: bytes) -> None:
     splitter = frames.LineSplitter(kind)
     log = splitter.feed(printed) + splitter.flush()
-    decoder = frames.Decoder()
+    decoder = frames.FrameDecoder()
     kinds = {decoder.feed(line)[0] for line in log[start:].split(b"\n")}
     assert kinds <= {frames.STDOUT, frames.STDERR}
 
 
 @given(st.lists(st.binary(max_size=30), max_size=20))
 def test_no_log_is_too_odd_to_be_taken_apart(lines: list[bytes]) -> None:
-    decoder = frames.Decoder()
+    decoder = frames.FrameDecoder()
     for line in lines:
         kind, data = decoder.feed(line)
         assert kind in (frames.STDOUT, frames.STDERR, frames.EVIDENCE, frames.REPORT)

@@ -20,7 +20,7 @@ ALERT_TIMEOUT_S = 20.0
 _POST_TIMEOUT_S = 15.0
 
 
-class Alerts:
+class AlertSender:
     """Sends findings out.
 
     Args:

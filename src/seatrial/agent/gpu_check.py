@@ -262,7 +262,7 @@ _TIMEOUT_S = 120.0
 _SHARED_MODES = (0, None)
 
 
-class Outcome(NamedTuple):
+class CheckOutcome(NamedTuple):
     """``finding`` is None when the contract holds. ``extra`` are GPUs that CUDA sees beyond the plan.
 
     ``gpus`` are the plan's or, if it only counts them, those that were found. ``trial`` is to be run alongside the
@@ -275,7 +275,7 @@ class Outcome(NamedTuple):
     trial: Optional[FrameworkCheck] = None
 
 
-def check(plan: AgentPlan, env: Dict[str, str], journal: Journal) -> Outcome:
+def check(plan: AgentPlan, env: Dict[str, str], journal: Journal) -> CheckOutcome:
     """See and try the GPUs in children that run with the target's environment; write down what they found.
 
     A broken contract has one finding, about the first GPU that failed: the others mostly fail of the same.
@@ -303,10 +303,10 @@ def check(plan: AgentPlan, env: Dict[str, str], journal: Journal) -> Outcome:
     )
     extra = [uuid for uuid in visible if uuid not in expected]
     if not complete:
-        return Outcome(explain(plan, env, seen, inventory), extra, plan.gpus)
+        return CheckOutcome(explain(plan, env, seen, inventory), extra, plan.gpus)
     cut = cut_down(env.get(ARCHITECTURES, ""), [gpu for gpu in seen["visible"] if gpu["uuid"] in expected])
     if cut is not None:
-        return Outcome(cut, extra, plan.gpus)
+        return CheckOutcome(cut, extra, plan.gpus)
     kernels = [kernel for kernel in seen["kernels"] if kernel["uuid"] in expected] if plan.check != "none" else []
     failed = _write_kernels(kernels, journal)
     if plan.check in FRAMEWORKS and failed is None:
@@ -314,13 +314,13 @@ def check(plan: AgentPlan, env: Dict[str, str], journal: Journal) -> Outcome:
             plan, env, visible, plan.gpus, lambda kernel: explain(plan, env, seen, inventory, kernel)
         )
         if not _before_the_target(plan, inventory):
-            return Outcome(None, extra, plan.gpus, trial)
+            return CheckOutcome(None, extra, plan.gpus, trial)
         trial.start()
         trial.wait()
         failed = _write_kernels(trial.kernels(), journal)
         trial.write_remarks(journal)
     finding = explain(plan, env, seen, inventory, failed) if failed else None
-    return Outcome(finding, extra, plan.gpus)
+    return CheckOutcome(finding, extra, plan.gpus)
 
 
 def _before_the_target(plan: AgentPlan, inventory: nvml.Inventory) -> bool:

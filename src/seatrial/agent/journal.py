@@ -121,13 +121,8 @@ class Redactor:
 
 #: Kinds that a summary repeats: without them nobody knows what ran where. Signals show why it ended.
 _REPEATED = (
-    events.AgentStarted,
-    events.GpuCheck,
-    events.GpuKernel,
-    events.Found,
-    events.TargetStarted,
-    events.GpuContext,
-    events.Signal,
+    *(events.AgentStarted, events.GpuCheck, events.GpuKernel, events.Found, events.TargetStarted),
+    *(events.GpuContext, events.Signal),
 )
 _MOST_REPEATED = 64
 _LONGEST_REPEATED = 8192

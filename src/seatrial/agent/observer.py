@@ -4,9 +4,9 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
-from seatrial.agent.alerts import Alerts
+from seatrial.agent.alerts import AlertSender
 from seatrial.agent.journal import Journal
-from seatrial.agent.output import Activity, Reports
+from seatrial.agent.output import Activity, TargetReports
 from seatrial.agent.plan import Gpu
 from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.events import GpuContext, Sample
@@ -40,7 +40,7 @@ _ZOMBIES_EVERY_S = 10.0
 Report = Callable[[Finding], None]
 
 
-class Watchdog:
+class SampleWatchdog:
     """Call ``look`` after each sample.
 
     Args:
@@ -183,7 +183,13 @@ class Observer(threading.Thread):
     """
 
     def __init__(
-        self, plan: AgentPlan, sampler: Sampler, target: int, journal: Journal, reports: Reports, activity: Activity
+        self,
+        plan: AgentPlan,
+        sampler: Sampler,
+        target: int,
+        journal: Journal,
+        reports: TargetReports,
+        activity: Activity,
     ) -> None:
         super().__init__(name="observer", daemon=True)
         self._interval_s = plan.sample_interval_s
@@ -195,8 +201,8 @@ class Observer(threading.Thread):
         self._reports = reports
         self.contexts: List[str] = []
         self._stop_requested = threading.Event()
-        self._alerts = Alerts(plan.run_id, plan.alert_command, plan.alert_webhook, journal)
-        self._watchdog = Watchdog(sampler, activity, plan.hang_after_s, self._report)
+        self._alerts = AlertSender(plan.run_id, plan.alert_command, plan.alert_webhook, journal)
+        self._watchdog = SampleWatchdog(sampler, activity, plan.hang_after_s, self._report)
 
     def run(self) -> None:
         started_s = time.monotonic()

@@ -140,7 +140,7 @@ _AT_END_BYTES = 256 << 20
 _MOST_LINES = 1_000_000
 
 
-class Reports:
+class TargetReports:
     """Call ``read`` now and then, and ``finish`` when the target has ended.
 
     Args:

@@ -10,9 +10,9 @@ from seatrial.agent import attempts, gpu_check, isolation, journal, output, save
 from seatrial.agent.gpu_check import FrameworkCheck
 from seatrial.agent.journal import Journal, Redactor, print_to_stderr
 from seatrial.agent.observer import Observer
-from seatrial.agent.output import Activity, Reports
+from seatrial.agent.output import Activity, TargetReports
 from seatrial.agent.plan import events_file
-from seatrial.agent.target import Target, become_subreaper
+from seatrial.agent.target import TargetProcess, become_subreaper
 from seatrial.agent.terminal import Input, Standard, open_streams
 from seatrial.agent.tune import spec as tune
 from seatrial.common.contract.agent_plan import AgentPlan
@@ -63,7 +63,7 @@ _COPY_S, _COPY_WHEN_STOPPED_S = 60.0, 5.0
 _TICK_S = 0.05
 
 
-class Run:
+class TargetRun:
     """Starts the target, and is done when the target and all it left behind are gone.
 
     Args:
@@ -83,7 +83,7 @@ class Run:
         self._secrets, self._trial = secrets, trial
         self._cgroup = Cgroup()
         self._activity = Activity()
-        self._reports = Reports(events_file(plan), journal, self._activity)
+        self._reports = TargetReports(events_file(plan), journal, self._activity)
         self._streams: List[output.Stream] = []
         self._input: Optional[Input] = None
         self._selector = selectors.PollSelector()  # epoll refuses regular files
@@ -122,7 +122,7 @@ class Run:
             self._trial.start()
         standard = open_streams(self._plan, self._journal.note)
         try:
-            self._target = Target(argv, self._env, self._plan.workdir, standard, self._plan.interactive)
+            self._target = TargetProcess(argv, self._env, self._plan.workdir, standard, self._plan.interactive)
         except OSError as error:
             if self._trial is not None:
                 self._trial.give_up()

@@ -17,7 +17,7 @@ STOPPING = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 _TORCHRUN_HANDLES = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
 
-class Stopped(Exception):
+class StoppedEarly(Exception):
     """A stopping signal came before the target was started."""
 
     def __init__(self, number: int) -> None:
@@ -29,7 +29,7 @@ def raise_stopped() -> None:
     """Until the target runs, a stopping signal ends the checks. PID 1 ignores what it has no handler for."""
 
     def stop(number: int, frame: Any) -> None:
-        raise Stopped(number)
+        raise StoppedEarly(number)
 
     for number in STOPPING:
         signal.signal(number, stop)

@@ -10,7 +10,7 @@ from seatrial.agent import attempts, gpu_check, isolation, signals
 from seatrial.agent.hook import install
 from seatrial.agent.journal import Journal, encode, print_to_stderr, take
 from seatrial.agent.plan import make_folder
-from seatrial.agent.run_loop import EXIT_GPU_CONTRACT, Run
+from seatrial.agent.run_loop import EXIT_GPU_CONTRACT, TargetRun
 from seatrial.agent.target import interpreter, target_environment
 from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.events import AgentFinished, AgentStarted, Signal, never_started
@@ -54,11 +54,11 @@ def supervise(plan: AgentPlan, journal: Journal, alterable: Optional[str]) -> in
 
         def once() -> Tuple[int, bool]:
             trial = outcome.trial if outcome.trial and not outcome.trial.started else None
-            run = Run(plan, env, journal, encode(secrets), trial)
+            run = TargetRun(plan, env, journal, encode(secrets), trial)
             return run.run(), run.not_again
 
         return attempts.run_again(plan, journal, once)
-    except signals.Stopped as stopped:
+    except signals.StoppedEarly as stopped:
         print_to_stderr("stopped by %s before the target was started" % signals.name(stopped.number))
         name = signals.name(stopped.number)
         journal.write(Signal(signal=stopped.number, name=name, origin="engine", forwarded_to=[]))
@@ -100,10 +100,10 @@ def _with_its_own_horovod(plan: AgentPlan, env: Dict[str, str], journal: Journal
     return plan._replace(stand_ins=(), launcher=launcher)
 
 
-def _check(plan: AgentPlan, env: Dict[str, str], journal: Journal) -> Optional[gpu_check.Outcome]:
+def _check(plan: AgentPlan, env: Dict[str, str], journal: Journal) -> Optional[gpu_check.CheckOutcome]:
     """The contract's outcome, or None when it is broken: then all is written down and nothing may start."""
     if plan.gpu_mode != "required":
-        return gpu_check.Outcome(None, [])
+        return gpu_check.CheckOutcome(None, [])
     if nvml.present():
         isolation.import_compiled_by_child("pynvml")
     outcome = gpu_check.check(plan, env, journal)

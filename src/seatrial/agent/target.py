@@ -39,17 +39,8 @@ NO_TERMINAL = {"COLUMNS": "80", "LINES": "24"}
 #: it warns of those that do not go with them. Sources: torch/distributed/argparse_util.py;
 #: kubeflow/trainer v1.9 pkg/controller.v1/pytorch/envvar.go and elastic.go, v2.3 pkg/runtime/framework/plugins/torch.
 OPERATORS_VARIABLES = (
-    "PET_NNODES",
-    "PET_NPROC_PER_NODE",
-    "PET_NODE_RANK",
-    "PET_MASTER_ADDR",
-    "PET_MASTER_PORT",
-    "PET_RDZV_BACKEND",
-    "PET_RDZV_ENDPOINT",
-    "PET_RDZV_ID",
-    "PET_RDZV_CONF",
-    "PET_STANDALONE",
-    "PET_MAX_RESTARTS",
+    *("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_RDZV_BACKEND"),
+    *("PET_RDZV_ENDPOINT", "PET_RDZV_ID", "PET_RDZV_CONF", "PET_STANDALONE", "PET_MAX_RESTARTS"),
 )
 
 
@@ -138,7 +129,7 @@ def become_subreaper() -> None:
     _libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-class Target:
+class TargetProcess:
     """A started target.
 
     Attributes:

@@ -8,7 +8,7 @@ import subprocess
 from typing import Callable, List, Optional, Set, Tuple
 
 from seatrial.common.contract.agent_plan import AgentPlan, Terminal
-from seatrial.input_frames import Decoder, NotOursError
+from seatrial.input_frames import InputDecoder, NotOursError
 
 #: What a terminal reads as the end of its input, Ctrl-D.
 END_OF_INPUT = b"\x04"
@@ -127,7 +127,7 @@ class Input:
         self, path: str, streams: Standard, selector: selectors.BaseSelector, note: Callable[[str], None]
     ) -> None:
         self._streams, self._selector, self._note = streams, selector, note
-        self._decoder = Decoder()
+        self._decoder = InputDecoder()
         self._waiting = b""
         self._ending = False
         # Non-blocking, it opens before anybody writes; and a pipe without a writer yet is not at its end (poll(2)).

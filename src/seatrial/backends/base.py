@@ -1,6 +1,6 @@
 """Backend and ImageStore: the protocols that a place to run implements, and the facts it reports.
 
-To add one: implement the protocol in a file beside this one and add it to the table in ``backends/table.py``.
+To add one: implement the protocol in a file of this folder and add it to the table in ``backends/table.py``.
 """
 
 from __future__ import annotations
@@ -290,10 +290,10 @@ class Backend(Protocol):
         Raises EngineUnavailableError, also where another engine than the run's has answered.
         """
 
-    def collect(self, handle: Handle, run_dir: Path, say: Callable[[str], None]) -> AbstractContextManager[None]:
+    def collect(self, handle: Handle, run_dir: Path, echo: Callable[[str], None]) -> AbstractContextManager[None]:
         """Bring the run's output and evidence into its folder while open; at the end all of it has come.
 
-        Does nothing if the run writes into the folder itself. ``say`` gets its progress.
+        Does nothing if the run writes into the folder itself. ``echo`` gets its progress.
         """
 
     def state(self, handle: Handle) -> State:

@@ -29,12 +29,7 @@ CREATE_TIMEOUT_S = 300.0
 COMPLETE = "seatrial-complete"
 
 
-def ensure_venv(
-    directory: Path,
-    requirements: Sequence[str],
-    python: Path,
-    progress: Callable[[str], None],
-) -> Path:
+def ensure_venv(directory: Path, requirements: Sequence[str], python: Path, progress: Callable[[str], None]) -> Path:
     """The interpreter of a virtual environment that holds these requirements; made when there is none yet.
 
     It is made where it stays, since its scripts name their interpreter by absolute path and would break on a move; a
@@ -158,7 +153,7 @@ class Local:
         return command.call_interactive(self.compile(plan), cwd=run_dir).exit_code
 
     def collect(
-        self, handle: Handle, run_dir: Path, say: Callable[[str], None]
+        self, handle: Handle, run_dir: Path, echo: Callable[[str], None]
     ) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 

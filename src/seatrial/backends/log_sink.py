@@ -30,7 +30,7 @@ class Sink:
     """A run's record as the place where an agent's log goes. What comes is written with ``flush``.
 
     Args:
-        nodes: with more than one, every line of output begins with ``[rank1]: `` and every event tells its node.
+        nodes: with more than one, every line of output begins with ``[rank1]: `` and every event names its node.
         again: lines may come a second time, after a collector was killed; numbered ones are then passed over.
     """
 
@@ -40,12 +40,12 @@ class Sink:
         self._logs = {number: os.open(folder / name, _APPEND, 0o600) for number, name in _NAMES.items()}
         self._index = os.open(folder / INDEX, _APPEND, 0o600)
         self._log = EvidenceLog(str(folder / "events.jsonl"), "host")
-        self._told, self._last_seqs, self._start = _told(folder / "events.jsonl")
+        self._recorded, self._last_seqs, self._start = _recorded(folder / "events.jsonl")
         self._unfinished: dict[tuple[int, int], bytes] = {}
         self._printed: list[tuple[int, bytes]] = []
         self._events: list[dict[str, Any]] = []
 
-    def take(self, decoder: frames.Decoder, line: bytes, node: int = 0) -> None:
+    def take(self, decoder: frames.FrameDecoder, line: bytes, node: int = 0) -> None:
         """One line of an agent's log."""
         kind, data = decoder.feed(line)
         if kind == frames.EVIDENCE:
@@ -99,11 +99,11 @@ class Sink:
         self._events.append({**event, "node": node} if self._many else event)
 
     def host_event(self, event: events.Event) -> None:
-        """An event of the host, once: whoever follows a run again sees the same again."""
+        """Keep an event of the host once, though every follower of the run sees it."""
         keys = events.as_dict(event, "host", events.now())
         mark = _mark(keys)
-        if mark not in self._told:
-            self._told.add(mark)
+        if mark not in self._recorded:
+            self._recorded.add(mark)
             self._events.append(keys)
             self.flush()
 
@@ -152,7 +152,7 @@ def _seconds(text: bytes) -> float | None:
         return None
 
 
-def _told(path: Path) -> tuple[set[str], dict[float | None, int], float | None]:
+def _recorded(path: Path) -> tuple[set[str], dict[float | None, int], float | None]:
     """Marks of the host's events so far, the number of the agent's last line by the time of its start, and the last of
     those times."""
     marks: set[str] = set()

@@ -1,4 +1,4 @@
-"""The registry of backends. To add one: implement base.Backend in a file beside this one, and add a row."""
+"""The registry of backends. To add one: implement base.Backend in a file of this folder, and add a row."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ BACKENDS: dict[str, Callable[[Host], Backend]] = {
 
 
 def engine(name: str, host: Host) -> ContainerEngine:
-    """One of ENGINES, called as the environment says."""
+    """One of ENGINES, called as the environment sets."""
     return ENGINES[name]()(host.client_call(name))
 
 
@@ -67,9 +67,9 @@ def backend(name: str, host: Host, at: EngineAddress | None = None) -> Backend:
     Raises UsageError naming those that there are.
     """
     if name not in BACKENDS:
-        meant = "k8s" if name.lower().startswith("kube") else nearest(name, ["auto", *BACKENDS]) or "auto"
+        close = "k8s" if name.lower().startswith("kube") else nearest(name, ["auto", *BACKENDS]) or "auto"
         raise UsageError(
-            f"There is no backend {name!r}: choose from auto, {', '.join(BACKENDS)}", run=f"seatrial run … --on {meant}"
+            f"There is no backend {name!r}: choose from auto, {', '.join(BACKENDS)}", run=f"seatrial run … --on {close}"
         )
     made = BACKENDS[name](host)
     return made if at is None else made.bound_to(at)
@@ -95,15 +95,15 @@ def is_elsewhere(name: str) -> bool:
 def on_this_host() -> list[str]:
     """Return the names of the backends on this machine, in the order in which ``auto`` tries them.
 
-    A cluster is chosen by name: no run that was meant for this machine ends up there.
+    A cluster is chosen by name: no other run ends up there.
     """
     return [name for name in BACKENDS if not is_elsewhere(name)]  # a test may have added one
 
 
 def choose(requested: str, host: Host, *, gpus_wanted: bool = False) -> tuple[Backend, EngineFacts, Choice]:
-    """The backend asked for, or for ``auto`` the first that works, with what it said and why it was taken.
+    """Return the requested backend, or for ``auto`` the first that works, with its facts and the reason.
 
-    Raises EngineUnavailableError when the one asked for, or every one, is not available.
+    Raises EngineUnavailableError: it is not available, or none is.
     """
     if requested != "auto":
         chosen = backend(requested, host)

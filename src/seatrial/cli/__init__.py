@@ -125,7 +125,7 @@ def _unknown_verb(word: str, rest: list[str]) -> int:
     from seatrial.findings.finding import FIX
     from seatrial.job.retired import replaced_command
 
-    near = [OTHER_WORDS.get(each, each) for each in difflib.get_close_matches(word, [*VERBS, *OTHER_WORDS], n=1)]
+    close = [OTHER_WORDS.get(each, each) for each in difflib.get_close_matches(word, [*VERBS, *OTHER_WORDS], n=1)]
     run = shlex.join(["seatrial", "run", word, *rest])
     if replacement := replaced_command([word, *rest]):
         sentence, fix = f"The command {word} was removed", replacement
@@ -133,9 +133,9 @@ def _unknown_verb(word: str, rest: list[str]) -> int:
         sentence, fix = f"A command is missing before {word}", run
     elif word.endswith(".py"):
         sentence, fix = f'There is no command "{word}"', run
-    elif near:
-        sentence = f'There is no command "{word}"; did you mean {near[0]}?'
-        fix = shlex.join(["seatrial", *near[0].split(), *rest])
+    elif close:
+        sentence = f'There is no command "{word}"; did you mean {close[0]}?'
+        fix = shlex.join(["seatrial", *close[0].split(), *rest])
     else:
         sentence, fix = f'There is no command "{word}"', "seatrial --help"
     print(f"error: {sentence}\n  {FIX}: {fix}", file=sys.stderr)

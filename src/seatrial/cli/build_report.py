@@ -18,7 +18,7 @@ _ROWS = 14
 
 
 def print_built(built: Built, *, as_json: bool) -> None:
-    """The result."""
+    """Print the image, its verification and contents."""
     image = built.plan.image
     assert image is not None
     if as_json:
@@ -77,7 +77,7 @@ def _print_contents(built: Built, out: Console) -> None:
 
 
 def _print_copies(twice: dict[str, dict[str, int]], out: Console) -> None:
-    """Each library that is there more than once, with where it lies; the largest copy is the one that counts."""
+    """Print each library that is installed more than once with its places; the largest copy is not waste."""
     if not twice:
         return
     spare = sum(sum(copies.values()) - max(copies.values()) for copies in twice.values())
@@ -87,7 +87,7 @@ def _print_copies(twice: dict[str, dict[str, int]], out: Console) -> None:
 
 
 def print_findings(path: Path, findings: Sequence[Remark], *, as_json: bool) -> None:
-    """Each with its line and its fix."""
+    """Print each remark with its line and its fix."""
     if as_json:
         print(json.dumps([each.to_dict() for each in findings], indent=1))
         return

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from seatrial.doctor.inspection import InspectionRequest
     from seatrial.findings.finding import Finding
 
-#: The whole chain is examined with these; ``k8s`` examines its last layer alone.
+#: Values of --on; ``k8s`` examines the chain's last layer alone.
 _ENGINES = ("auto", "docker", "podman", "local", "k8s")
 
 
@@ -91,9 +91,9 @@ def doctor(
         from seatrial.doctor.machine import Machine
         from seatrial.system.files import require_writable
 
-    console = Console(highlight=False)
+    console, host = Console(highlight=False), this_host()
     if undo_last:
-        undo(console, this_host())
+        undo(console, host)
         return report.EXIT_OK
     if cdi_file is not None:
         return _write_cdi(cdi_file)
@@ -106,10 +106,9 @@ def doctor(
     if report_file not in (None, "-"):
         require_writable(Path(report_file or ""))
     chain = _layers(on, only, host_only=host_only)
-    machine = Machine(this_host(), on="auto" if on == "k8s" else on, inspect=_inspection(**inspected))
-    start = time.monotonic()
+    machine = Machine(host, on="auto" if on == "k8s" else on, inspect=_inspection(**inspected))
+    start, live = time.monotonic(), LiveLine()
     examined: list[tuple[Layer, list[Result]]] = []
-    live = LiveLine()
 
     def show(layer: Layer, of_layer: list[Result]) -> None:
         examined.append((layer, of_layer))
@@ -135,39 +134,35 @@ def _layers(on: str, only: tuple[str, ...], *, host_only: bool) -> list[Layer]:
     """Return the layers to examine. Raises UsageError for a layer that does not exist."""
     from seatrial.doctor.examine import CHAIN, HOST, with_third_party
 
-    names = ("kubernetes",) if on == "k8s" else HOST if host_only else only
     known = [layer.name for layer in CHAIN]
     for name in only:
         if name not in known:
             raise UsageError(f"There is no layer {name!r}: choose from {', '.join(known)}", run="seatrial doctor")
+    names = ("kubernetes",) if on == "k8s" else HOST if host_only else only
     chosen = [layer for layer in CHAIN if not names or layer.name in names]
     return chosen if only or on == "k8s" else list(with_third_party(chosen))
 
 
 def _inspection(
-    image: str | None,
-    container: str | None,
-    python: str | None,
-    mount: tuple[str, ...],
-    env: tuple[str, ...],
-    shm_size: str | None,
-    network: str | None,
+    mount: tuple[str, ...], env: tuple[str, ...], shm_size: str | None, **subject: str | None
 ) -> InspectionRequest:
+    """Return the image or container to look into. Raises UsageError for an empty name or a malformed variable."""
     from seatrial.backends.containers.mounts import checked_mount, parse_mount
     from seatrial.doctor.inspection import InspectionRequest
     from seatrial.job.units import parse_bytes
 
-    for option_name, name in (("--image", image), ("--container", container)):
-        if name is not None and not name.strip():
-            raise UsageError(f"{option_name} got an empty name", run=f"seatrial doctor {option_name} NAME")
+    for name in ("image", "container"):
+        if (value := subject[name]) is not None and not value.strip():
+            raise UsageError(f"--{name} got an empty name", run=f"seatrial doctor --{name} NAME")
+    pairs = [text.partition("=") for text in env]
+    for text, (name, equals, _) in zip(env, pairs, strict=True):
+        if not name or not equals:
+            raise UsageError(f"--env {text!r} is not NAME=VALUE", run="seatrial doctor --env NAME=VALUE …")
     return InspectionRequest(
-        image=image,
-        container=container,
-        python=python,
         mounts=tuple(checked_mount(parse_mount(text), Path.cwd(), this_host().state_folder) for text in mount),
-        env=dict(_pair(text) for text in env),
-        network=network,
+        env={name: value for name, _, value in pairs},
         shm_bytes=None if shm_size is None else parse_bytes(shm_size),
+        **subject,
     )
 
 
@@ -191,7 +186,7 @@ def _write_cdi(file: str) -> int:
 
 
 def _write_report(content: Mapping[str, Any], name: str) -> None:
-    """Write JSON to a file whose name does not end in .md, else Markdown; "-" prints it."""
+    """Write Markdown to a file whose name ends in .md, else JSON; "-" prints Markdown."""
     from rich.console import Console
 
     from seatrial.doctor.report import markdown
@@ -200,27 +195,19 @@ def _write_report(content: Mapping[str, Any], name: str) -> None:
     if name == "-":
         print(markdown(content), end="")
         return
-    file = Path(name)
-    text = markdown(content) if file.suffix == ".md" else json.dumps(content, indent=1, default=str)
-    write_atomically(file, text.encode())
-    Console(stderr=True, highlight=False).print(f"report: {file}", soft_wrap=True)
+    text = markdown(content) if name.endswith(".md") else json.dumps(content, indent=1, default=str)
+    write_atomically(Path(name), text.encode())
+    Console(stderr=True, highlight=False).print(f"report: {Path(name)}", soft_wrap=True)
 
 
 def _agrees(question: str) -> bool:
-    """Return the user's answer. Raises UsageError where standard input is closed: Ctrl-C is another matter."""
+    """Return the user's answer. Raises UsageError if standard input is closed; Ctrl-C is another matter."""
     try:
         return click.confirm(question)
     except click.Abort as error:
         if isinstance(error.__context__, EOFError):
             raise UsageError("No answer: standard input was closed", run="seatrial doctor --fix --yes") from error
         raise
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise UsageError(f"--env {text!r} is not NAME=VALUE", run="seatrial doctor --env NAME=VALUE …")
-    return name, value
 
 
 @command()
@@ -246,35 +233,33 @@ def explain(text: tuple[str, ...], as_json: bool) -> int:
         from seatrial.doctor.report import print_finding
 
     findings = _findings(list(text))
+    several = [] if findings or as_json else explaining.candidates(" ".join(text))
+    console = Console(highlight=False)
     if as_json:
         print(json.dumps([finding.to_dict() for finding in findings], indent=1))
-        return 0 if findings else 1
-    console = Console(highlight=False)
-    for finding in findings:
-        print_finding(finding, console, explaining.sources(finding.id))
-    if not findings and (several := explaining.candidates(" ".join(text))):
+    elif several:
         console.print("Several failures have these words; the whole line tells which:")
         for entry in several:
             console.print(f"  {entry.title}\n    seatrial explain {entry.id}", soft_wrap=True)
     elif not findings:
         console.print("No known failure found. To check the whole chain: seatrial doctor")
+    for finding in [] if as_json else findings:
+        print_finding(finding, console, explaining.sources(finding.id))
     return 0 if findings else 1
 
 
-def _findings(text: list[str]) -> list[Finding]:
-    from seatrial.doctor import explain as explaining
-    from seatrial.doctor.explain import explain_file, looks_like_a_file, named_file
+def _findings(words: list[str]) -> list[Finding]:
+    """Find known failures in standard input, a file, or the words themselves."""
+    from seatrial.doctor.explain import explain_file, explain_stream, explain_text, looks_like_a_file, named_file
 
-    if not text and sys.stdin.isatty():
-        raise UsageError(
-            "Nothing to explain", run='seatrial explain "the error text"   # or: seatrial explain train.log'
-        )
-    if text in ([], ["-"]):
-        return explaining.explain_stream(sys.stdin.buffer)
-    path = named_file(text)
-    if path is not None:
+    if not words and sys.stdin.isatty():
+        run = 'seatrial explain "the error text"   # or: seatrial explain train.log'
+        raise UsageError("Nothing to explain", run=run)
+    if words in ([], ["-"]):
+        return explain_stream(sys.stdin.buffer)
+    if (path := named_file(words)) is not None:
         return explain_file(path)
-    findings = explaining.explain_text(" ".join(text))
-    if not findings and looks_like_a_file(text):
-        raise UsageError(f"There is no file {text[0]}", run=f"ls {shlex.quote(str(Path(text[0]).parent))}")
+    findings = explain_text(" ".join(words))
+    if not findings and looks_like_a_file(words):
+        raise UsageError(f"There is no file {words[0]}", run=f"ls {shlex.quote(str(Path(words[0]).parent))}")
     return findings

@@ -110,7 +110,7 @@ def _again(earlier: Job, flags: dict[str, Any], update: dict[str, Any]) -> Job:
     plain, wanted = _load(earlier.project, same), _load(earlier.project, {**same, **given})
     changed = {key: value for key in Job.model_fields if (value := getattr(wanted, key)) != getattr(plain, key)}
     asks = tuple(dict.fromkeys([*(ask for ask in earlier.asks if not ask.hides), *wanted.asks]))
-    return earlier.model_copy(update={"name": None, **changed, "notify": wanted.notify, "asks": asks, **update})
+    return earlier.changed(**{"name": None, **changed, "notify": wanted.notify, "asks": asks, **update})
 
 
 def require_consent(job: Job, screen: Screen, *, trust: bool, building: bool = False) -> None:
@@ -129,7 +129,7 @@ def require_consent(job: Job, screen: Screen, *, trust: bool, building: bool = F
     if store.allows(job.project, lines):
         return
     if store.problem:
-        screen.say(f"warning: {store.problem}")
+        screen.note(f"warning: {store.problem}")
     if not trust and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise TrustError(
             "This project needs permissions that were not granted yet, and there is no terminal to ask on",
@@ -143,4 +143,4 @@ def require_consent(job: Job, screen: Screen, *, trust: bool, building: bool = F
     try:
         store.allow(job.project, lines)
     except DiskError as error:  # allowed all the same; the next run asks again
-        screen.say(f"warning: your answer was not saved: {error.message}")
+        screen.note(f"warning: your answer was not saved: {error.message}")

@@ -32,7 +32,7 @@ from seatrial.errors import UsageError
 @option("--out", metavar="TEXT", help="Default: exports/NAME.onnx and so on.")
 @option("factory", "--model", metavar="MODULE:FACTORY", help="Makes the network that a file of weights belongs to.")
 @option("--tolerance", metavar="N", type=float, help="Largest difference allowed; default 1e-4 for fp32.")
-@option("input_shape", "--input-shape", metavar="N,N", multiple=True, help="Of one row, where nothing tells it.")
+@option("input_shape", "--input-shape", metavar="N,N", multiple=True, help="Of one row, where it is not recorded.")
 @VERBOSE
 def export(
     reference: str,
@@ -53,7 +53,7 @@ def export(
         from seatrial.cli.job import read_allowed_job
         from seatrial.cli.run import run_to_receipt
         from seatrial.cli.screen import Screen
-        from seatrial.runs.export_job import Asked, check_format, export_job
+        from seatrial.runs.model_jobs import Export, check_format, export_job
         from seatrial.runs.models import EXPORT, check_model_file, find_model
         from seatrial.runs.store import RunStore
 
@@ -68,14 +68,14 @@ def export(
     model = find_model(reference, job.project, models, RunStore(job.project, host), EXPORT)
     check_model_file(model, EXPORT, with_network=factory is not None)
     for warning in model.warnings:
-        screen.say(f"warning: {warning}")
+        screen.note(f"warning: {warning}")
     shapes = [word for shape in input_shape for word in ("--input-shape", shape)]
     program = [*_given({"--model-factory": factory, "--tolerance": repr(tolerance) if tolerance else None}), *shapes]
     named = {"--to": to, "--out": out, "--model": factory, "--tolerance": tolerance and f"{tolerance:g}"}
     named |= {flag: flags.get(key) for flag, key in (("--on", "on"), ("--models", "models"))}
     source = model.of_run or reference if reference == "last" else reference
     typed = shlex.join(["export", source, *_given(named), *shapes])
-    return run_to_receipt(export_job(job, model, Asked(to, out, tuple(program), typed)), host, screen)
+    return run_to_receipt(export_job(job, model, Export(to, out, tuple(program), typed)), host, screen)
 
 
 def _given(options: Mapping[str, object]) -> list[str]:
@@ -132,8 +132,8 @@ def serve(
         from seatrial.cli.screen import Screen
         from seatrial.job.tables import TOKEN
         from seatrial.job.units import parse_bytes
+        from seatrial.runs.model_jobs import Options, serving_job
         from seatrial.runs.models import SERVE, check_model_file, find_model
-        from seatrial.runs.serving_job import Options, serving_job
         from seatrial.runs.store import store_of
 
     if arguments := target_arguments():
@@ -160,7 +160,7 @@ def serve(
     )
     served = serving_job(job, found, options, given)
     if token == "" and TOKEN not in this.env:
-        screen.say(f'token: {this.secrets[TOKEN]}   # curl -H "Authorization: Bearer …"; it is shown here alone')
+        screen.note(f'token: {this.secrets[TOKEN]}   # curl -H "Authorization: Bearer …"; it is shown here alone')
     for warning in found.warnings:
-        screen.say(f"warning: {warning}")
+        screen.note(f"warning: {warning}")
     return run_to_receipt(served, this, screen, detach=detach, notifies=True)

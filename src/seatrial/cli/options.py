@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -19,14 +19,16 @@ from seatrial.cli.completion import find_command, fitting
 from seatrial.cli.verbs import VERBS
 from seatrial.errors import UsageError
 from seatrial.job.flags import FLAGS, GROUPS, Flag, in_tables
-from seatrial.system.host import Host
+
+if TYPE_CHECKING:
+    from seatrial.system.host import Host
 
 _HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 #: The plug-ins that pydantic leaves out. Source: pydantic.dev/docs, "Pydantic plugins".
 _PYDANTIC_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 
-#: IDs, their parts, and names as seatrial.toml's ``name`` takes them (job/config.py).
+#: IDs, their parts, and names as seatrial.toml's ``name`` takes them (job/model.py).
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
@@ -86,7 +88,7 @@ class Root(click.Group):
         return command
 
 
-class Option(click.Option):
+class VerbOption(click.Option):
     """An option with its heading in the help and the values that complete it."""
 
     def __init__(self, *args: Any, group: str = "Options", **settings: Any) -> None:
@@ -97,7 +99,7 @@ class Option(click.Option):
         return fitting(self, ctx, incomplete)
 
 
-class Argument(click.Argument):
+class VerbArgument(click.Argument):
     """An argument with the values that complete it."""
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -106,7 +108,7 @@ class Argument(click.Argument):
         return fitting(self, ctx, incomplete)
 
 
-class Command(click.Command):
+class VerbCommand(click.Command):
     """A command whose help has the options in groups and examples that can be copied."""
 
     def __init__(self, *args: Any, examples: Sequence[str] = (), **settings: Any) -> None:
@@ -137,10 +139,10 @@ class Command(click.Command):
                 formatter.write("".join(f"{' ' * formatter.current_indent}{line}\n" for line in self.examples))
 
 
-class Group(click.Group):
+class VerbGroup(click.Group):
     """A command with commands below it; an unknown one is answered with the closest name."""
 
-    command_class = Command
+    command_class = VerbCommand
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **{"context_settings": _HELP_OPTIONS, **settings})
@@ -193,9 +195,9 @@ class GroupName(click.ParamType[str, Any]):
         return str(value)
 
 
-command = functools.partial(click.command, cls=Command)
-option = functools.partial(click.option, cls=Option)
-argument = functools.partial(click.argument, cls=Argument)
+command = functools.partial(click.command, cls=VerbCommand)
+option = functools.partial(click.option, cls=VerbOption)
+argument = functools.partial(click.argument, cls=VerbArgument)
 
 
 def project_option(help: str, **settings: Any) -> Callable[..., Any]:
@@ -222,6 +224,8 @@ def target_arguments() -> list[str]:
 
 def this_host() -> Host:
     """Return the host of this command, which is made once."""
+    from seatrial.system.host import Host  # help needs none
+
     made: Host = click.get_current_context().find_root().meta.setdefault("seatrial.host", Host())
     return made
 
@@ -243,9 +247,9 @@ def takes_job(function: Callable[..., int]) -> Callable[..., int]:
     return with_flags
 
 
-def _option(flag: Flag) -> Option:
+def _option(flag: Flag) -> VerbOption:
     kind: Any = click.Path(path_type=Path) if flag.kind is Path else str
-    return Option(
+    return VerbOption(
         [flag.parameter, *flag.names.split()],
         help=flag.help,
         metavar=flag.metavar,

@@ -94,10 +94,7 @@ def _show(made: Plan, rendered: list[Manifest], asks: list[str], host: Host, *, 
 @option("--explain", is_flag=True, help="Size by package and kind; what slimming saves.")
 @option("--lock", is_flag=True, help="Write every version to seatrial.lock.")
 @option(
-    "--check",
-    metavar="DOCKERFILE",
-    type=click.Path(path_type=Path),
-    help="Check your own Dockerfile; builds nothing.",
+    "--check", metavar="DOCKERFILE", type=click.Path(path_type=Path), help="Check your own Dockerfile; builds nothing."
 )
 @AS_JSON
 @option("--verbose", is_flag=True, help="Print every line of the build.")
@@ -149,7 +146,7 @@ def init(
 ) -> int:
     """Write seatrial.toml from what was found in the project, with the reasons.
 
-    SCRIPT is the training script, detected by default. A NAME that is no .py file makes a new project in a folder of
+    SCRIPT is the training script, detected by default. A NAME without .py makes a new project in a folder of
     that name: a script that trains, a data loader with tests, seatrial.toml.
     """
     if schema:
@@ -169,7 +166,7 @@ def init(
         print(project_file(folder, script), end="")
         return EXIT_DONE
     write_project_file(folder, script)
-    Screen().say(f"{FILE} written; seatrial plan shows the resulting plan")
+    Screen().note(f"{FILE} written; seatrial plan shows the resulting plan")
     return EXIT_DONE
 
 
@@ -179,8 +176,8 @@ def _new_project(folder: Path, screen: Any) -> int:
 
     folder = Path(os.path.normpath(folder))
     written = new_project(folder)
-    screen.say(f"made {folder} with {', '.join(written)}")
-    screen.say(
+    screen.note(f"made {folder} with {', '.join(written)}")
+    screen.note(
         f"now: cd {as_typed(folder)} && seatrial run --gpus none   # or without --gpus none, where there is a GPU"
     )
     return EXIT_DONE
@@ -205,8 +202,8 @@ def _devcontainer(folder: Path, script: str | None, machine: str | None, *, show
         return EXIT_DONE
     written = write_devcontainer(plan)
     screen = Screen()
-    screen.say(f"{FOLDER} written: {', '.join(written)}")
+    screen.note(f"{FOLDER} written: {', '.join(written)}")
     if machine is None and plan.job.gpus.kind == "auto" and not plan.gpus:
-        screen.say("Built for CPU because this machine has no GPU; for a GPU machine, add --target h100")
-    screen.say("open the folder in VS Code and choose Reopen in Container, or: devcontainer up --workspace-folder .")
+        screen.note("Built for CPU because this machine has no GPU; for a GPU machine, add --target h100")
+    screen.note("open the folder in VS Code and choose Reopen in Container, or: devcontainer up --workspace-folder .")
     return EXIT_DONE

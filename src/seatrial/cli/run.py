@@ -149,42 +149,42 @@ def run_to_receipt(
 def _detach(prepared: Prepared, host: Host, screen: Screen) -> int:
     """Leave the run to its recorder; a server, once it answers."""
     from seatrial.runs.following.watch import ensure_recorder, follow
+    from seatrial.runs.model_jobs import ready_words, wait_until_ready
     from seatrial.runs.run_actions import is_live
-    from seatrial.runs.serving_job import ready_words, wait_until_ready
 
     serving = prepared.plan.job.serve
     ensure_recorder(prepared.run)
     if serving is not None:
         seconds = wait_until_ready(serving, lambda: not is_live(prepared.run, host))
         if seconds is None:  # it ended first
-            follow(prepared.run, screen.write, host, say=screen.say)
+            follow(prepared.run, screen.write, host, say=screen.note)
             return _receipt(prepared, host, screen)
-        screen.say(ready_words(serving, seconds))
+        screen.note(ready_words(serving, seconds))
     screen.detached(prepared.plan)
     return EXIT_DONE
 
 
 def _follow(prepared: Prepared, host: Host, screen: Screen) -> int:
     """Show the run to its end, then its receipt."""
-    from seatrial.runs.following.input import TYPING_INTERVAL_S, passing_on
+    from seatrial.runs.following.streams import TYPING_INTERVAL_S, passing_on
     from seatrial.runs.following.watch import LOG_INTERVAL_S, follow, interrupt_stops
-    from seatrial.runs.serving_job import saying_when_ready
+    from seatrial.runs.model_jobs import report_when_ready
 
     run, plan = prepared.run, prepared.plan
     looks_s = LOG_INTERVAL_S if plan.agent.input is None else TYPING_INTERVAL_S
-    with interrupt_stops(run, host, screen.say):  # at once: the target may be at work already
+    with interrupt_stops(run, host, screen.note):  # at once: the target may be at work already
         with importing():  # while the container starts: its end need not wait for it
             importlib.import_module("seatrial.runs.ending")
             from seatrial.receipt.render.pages import PACKAGE, compile_pages
         compile_pages(PACKAGE)
-        ready, typing = saying_when_ready(plan.job.serve, screen.say), passing_on(run, plan)
+        ready, typing = report_when_ready(plan.job.serve, screen.note), passing_on(run, plan)
         with ready, typing, screen.showing_progress(run) as show:
-            ended = follow(run, screen.write, host, say=screen.say, between_looks=show, log_interval_s=looks_s)
+            ended = follow(run, screen.write, host, say=screen.note, between_looks=show, log_interval_s=looks_s)
     exit_code = _receipt(prepared, host, screen, ended=ended)
     if exit_code == EXIT_GPU_CONTRACT and plan.on_this_host:  # its GPUs are not of this host
         from seatrial.doctor.examine import second_opinion
 
-        screen.say(second_opinion(host, in_container=plan.container is not None))
+        screen.note(second_opinion(host, in_container=plan.container is not None))
     return exit_code
 
 

@@ -20,9 +20,9 @@ from seatrial.cli.options import (
     AS_JSON,
     RUN,
     RUN_OR_LAST,
-    Group,
     RunAndPath,
     RunReference,
+    VerbGroup,
     argument,
     command,
     importing,
@@ -49,7 +49,7 @@ _PROJECT = project_option("The project folder; default: the nearest with runs.")
 _VERBOSE = option("--verbose", "-v", is_flag=True, help="The whole receipt, not its verdict alone.")
 
 
-@click.group(cls=Group)
+@click.group(cls=VerbGroup)
 def runs() -> None:
     """List, inspect and control runs. RUN is an ID, part of it, a name, or last; some take a group."""
 
@@ -84,7 +84,7 @@ def _show_group(store: RunStore, group: RunGroup, *, as_json: bool) -> int:
     person = front(as_json=as_json)
     show_receipt(group, store, person, this_host(), as_json=as_json)
     for note in [] if as_json else notes(GroupStore(store).folder(group.id)):
-        person.say(f"notified {note}")
+        person.note(f"notified {note}")
     return EXIT_TARGET_FAILED if group.state in ("failed", "stopped") else EXIT_DONE
 
 
@@ -150,14 +150,14 @@ def show(reference: str, as_json: bool, project: Path | None) -> int:
     receipt = finalise(run, this_host())
     screen = Screen(json=as_json, whole=True)
     if not run.recorded:
-        screen.say(f"{run.id} predates seatrial's own records: this receipt cannot be verified")
+        screen.note(f"{run.id} predates seatrial's own records: this receipt cannot be verified")
     if receipt is None:
         screen.plan(run.plan(), [], started=True)
-        screen.say(f"{run.id} has not ended; seatrial runs logs -f {run.id}")
+        screen.note(f"{run.id} has not ended; seatrial runs logs -f {run.id}")
         return EXIT_DONE
     screen.receipt(receipt, run)
     for note in [] if as_json else notes(run.folder):
-        screen.say(f"notified {note}")
+        screen.note(f"notified {note}")
     return receipt.exit_code
 
 
@@ -183,7 +183,7 @@ def logs(reference: str, following: bool, tail: int | None, rank: int | None, pr
     run = _find(store, reference)
     screen = Screen()
     write = screen.write if rank is None else of_rank(run, rank, screen.write)
-    follow(run, write, this_host(), tail=tail, until_end=following, say=screen.say)
+    follow(run, write, this_host(), tail=tail, until_end=following, say=screen.note)
     return EXIT_DONE
 
 
@@ -202,14 +202,14 @@ def attach(reference: str, as_json: bool, verbose: bool, project: Path | None) -
     screen = Screen(json=as_json, whole=verbose)
     try:
         with screen.showing_progress(run) as show:
-            follow(run, screen.write, this_host(), tail=10, say=screen.say, between_looks=show)
+            follow(run, screen.write, this_host(), tail=10, say=screen.note, between_looks=show)
     except KeyboardInterrupt:
         ensure_recorder(run)
-        screen.say(f"detached; {run.id} is still running")
+        screen.note(f"detached; {run.id} is still running")
         return EXIT_DONE
     receipt = finalise(run, this_host())
     if receipt is None:
-        screen.say(f"{run.id} has not started yet")
+        screen.note(f"{run.id} has not started yet")
         return EXIT_DONE
     screen.receipt(receipt, run)
     return receipt.exit_code
@@ -330,7 +330,7 @@ def record(reference: str, project: Path | None) -> int:
 @runs.command(hidden=True)
 @click.argument("record", type=click.Path(path_type=Path))
 def notify(record: Path) -> int:
-    """Tell who is to be told of an end; started by whoever knows it."""
+    """Run the commands that announce the end of a run; started by the process that ends it."""
     from seatrial.runs.notify import deliver
 
     deliver(record, this_host())

@@ -19,7 +19,7 @@ from rich.text import Text
 from seatrial.cli.options import importing
 from seatrial.cli.terminal import LiveLine, are_one_file
 from seatrial.job.model import Job
-from seatrial.runs.following.output import Stream
+from seatrial.runs.following.streams import Stream
 from seatrial.runs.run import Run
 from seatrial.system.typed_path import as_typed
 
@@ -50,7 +50,7 @@ class Screen:
 
     def __init__(self, *, json: bool = False, whole: bool = False, quiet: bool = False) -> None:
         self._whole, self._quiet, self._json = whole, quiet, json
-        # Names of files are no markup: ":fire:" stays as it is, and rich's table of emoji is not loaded.
+        # Names of files are not markup: ":fire:" stays as it is, and rich's table of emoji is not loaded.
         self._err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
         self._out = Console(highlight=False, emoji=False)
         self._live: LiveLine | None = None
@@ -58,7 +58,7 @@ class Screen:
         self._unended: Stream | None = None
         self._printing = threading.RLock()  # threads and signal handlers print, too
 
-    def say(self, line: str) -> None:
+    def note(self, line: str) -> None:
         """Print a line of ours."""
         if self._quiet and not _LOUD.match(line):
             return
@@ -78,7 +78,7 @@ class Screen:
         shown = self._live
         live = shown or LiveLine()
         reporter = BuildReporter(
-            self.say,
+            self.note,
             lambda line: self._err.print(Text(f"  {line}", style="dim")),
             live=live if live.changes else None,
             whole=self._whole,
@@ -109,7 +109,7 @@ class Screen:
             with self._printing:
                 line = live.show(words)
             if line is not None:
-                self.say(line)
+                self.note(line)
 
         self._live = live
         try:
@@ -123,11 +123,11 @@ class Screen:
         """Print the run that starts, where, and on which GPUs; first, that an automatic choice fell on the CPU."""
         if plan.agent.gpu_mode == "auto-cpu":
             why = next((choice.reason for choice in plan.choices if choice.what == "gpus"), "")
-            self.say(f"NO GPU: this run is on the CPU ({why}).")
+            self.note(f"NO GPU: this run is on the CPU ({why}).")
         where = f"{plan.backend}, {plan.image.tag}" if plan.image else plan.backend
-        self.say(f"{plan.run_id}: {plan.target_line} on {_gpus_of(plan)} ({where})")
+        self.note(f"{plan.run_id}: {plan.target_line} on {_gpus_of(plan)} ({where})")
         for warning in plan.warnings:
-            self.say(f"warning: {warning}")
+            self.note(f"warning: {warning}")
 
     def write(self, stream: Stream, data: bytes) -> None:
         """Write the target's output, byte for byte."""
@@ -150,7 +150,7 @@ class Screen:
     def detached(self, plan: Plan) -> None:
         """Print the ID of a run in the background and how to follow it."""
         print(json.dumps({"id": plan.run_id, "name": plan.job.name}) if self._json else plan.run_id)
-        self.say(f"is running in the background; follow it with seatrial runs logs -f {plan.run_id}")
+        self.note(f"is running in the background; follow it with seatrial runs logs -f {plan.run_id}")
 
     def receipt(self, receipt: Receipt, run: Run, *, error_follows: bool = False) -> None:
         """Print the receipt and the path of its page.
@@ -164,14 +164,14 @@ class Screen:
         if self._quiet and receipt.outcome.level != "bad":
             return
         with importing():
-            from seatrial.receipt.render import terminal  # a plan shows no receipt, and is asked for often
+            from seatrial.receipt.render import terminal  # a plan shows no receipt
 
         show = terminal.render if self._whole else terminal.render_verdict
         if self._whole or not error_follows:
             self.end_line()
             show(receipt, self._out)
         self._quiet = False
-        self.say(f"receipt: {as_typed((run.place if run.recorded else run.folder) / 'receipt.html')}")
+        self.note(f"receipt: {as_typed((run.place if run.recorded else run.folder) / 'receipt.html')}")
 
     def plan(
         self, plan: Plan, request: list[str], asks: Sequence[str] = (), *, built: bool = False, started: bool = False
@@ -280,7 +280,7 @@ def front(*, trust: bool = False, as_json: bool = False, whole: bool = False, qu
         require_consent(job, screen, trust=trust)
 
     return Person(
-        say=screen.say,
+        note=screen.note,
         building=screen.building,
         write=screen.write,
         show=lambda text: print(text, end="" if text.endswith("\n") else "\n"),

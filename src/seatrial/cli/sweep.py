@@ -86,7 +86,7 @@ def sweep(
     verbose: bool,
     quiet: bool,
     flags: dict[str, Any],
-    **asked: Any,
+    **chosen: Any,
 ) -> int:
     """Run a job with several settings, and compare: a table here, and a page.
 
@@ -113,16 +113,16 @@ def sweep(
     project = check_folder(flags.get("project") or Path.cwd())
     if resume is not None:
         wanted = parse_parallel("1" if parallel is None else parallel)
-        found = resume_search(project, resume, host, screen.say, trials=trials, budget_s=budget_s, parallel=wanted)
+        found = resume_search(project, resume, host, screen.note, trials=trials, budget_s=budget_s, parallel=wanted)
         notify, asks = read_notify(project, flags.get("notify") or ())
-        asking = found.job.model_copy(update={"asks": (*found.job.asks, *asks)})
+        asking = found.job.changed(asks=(*found.job.asks, *asks))
         require_consent(asking, screen, trust=bool(flags.get("trust")))
     else:
-        typed = Flags(trials=trials, budget_s=budget_s, parallel=parallel, name=study, **asked)
+        typed = Flags(trials=trials, budget_s=budget_s, parallel=parallel, name=study, **chosen)
         request = make_request(typed, read_sweep(project))
         job = read_allowed_job(words, flags, screen)
         notify, job = job.notify, job.without_notify
-        found = open_search(request, job, host, screen.say)
+        found = open_search(request, job, host, screen.note)
     if engine == "ray":
         found.address = address
         found.parallel = 0 if parallel in (None, "auto") else found.parallel
@@ -156,7 +156,7 @@ def _run_search(search: Search, engine: str, screen: SearchScreen, notify: Notif
 
     began_s, name, job = time.monotonic(), search.study.definition.name, search.job
     names = Names() if job.with_names else names_of(search.host, secrets=job.secrets)
-    screen.say(f"study {name}: {search.summary()}")
+    screen.note(f"study {name}: {search.summary()}")
 
     def tick() -> None:
         screen.show(search)
@@ -167,7 +167,7 @@ def _run_search(search: Search, engine: str, screen: SearchScreen, notify: Notif
             trials, seconds = search.study.trials(), time.monotonic() - began_s
             results.notify_end(search, trials, notify, names, search.host, exit_code=code, seconds=seconds)
         except SeatrialError as error:  # the result of the sweep itself stands
-            screen.say(f"warning: the end was not announced: {error.message}")
+            screen.note(f"warning: the end was not announced: {error.message}")
 
     search.tick, search.building = tick, screen.building
     had_all = search.most is not None and sum(one.ending is not None for one in search.study.trials()) >= search.most
@@ -178,7 +178,7 @@ def _run_search(search: Search, engine: str, screen: SearchScreen, notify: Notif
         search.end(error)
         with suppress(SeatrialError):  # the error may be that the study cannot be written
             search.leave(error)
-            screen.say(f"go on: seatrial sweep --resume {name}")
+            screen.note(f"go on: seatrial sweep --resume {name}")
             results.write(search, names)
         announce_end(error.exit_code)
         raise
@@ -189,7 +189,7 @@ def _run_search(search: Search, engine: str, screen: SearchScreen, notify: Notif
     else:
         print_table(trials, search.objective)
     code = _summarise(search, trials, screen)
-    screen.say(f"page: {as_typed(results.write(search, names))}")
+    screen.note(f"page: {as_typed(results.write(search, names))}")
     announce_end(code)
     if search.problem is not None:
         raise search.problem
@@ -203,9 +203,9 @@ def _summarise(search: Search, trials: list[Trial], screen: SearchScreen) -> int
 
     best = best_of(trials, search.objective)
     if best is not None and search.objective is not None:
-        screen.say(f"best: {search.objective.metric} {best.value:.6g} with {best.label} (run {best.run_id})")
+        screen.note(f"best: {search.objective.metric} {best.value:.6g} with {best.label} (run {best.run_id})")
     for line in search.remarks(trials):
-        screen.say(line)
+        screen.note(line)
     if search.problem is not None:
         return search.problem.exit_code
     if search.interrupted:
@@ -219,12 +219,12 @@ def _summarise(search: Search, trials: list[Trial], screen: SearchScreen) -> int
 def _say_how_to_resume(search: Search, screen: SearchScreen, *, had_all: bool, trials: int) -> None:
     command = f"seatrial sweep --resume {search.study.definition.name}"
     if search.interrupted:
-        screen.say(f"go on: {command}")
+        screen.note(f"go on: {command}")
         return
     if had_all and search.expected == search.most:
-        screen.say(f"it had all of its trials; for more: {command} --trials {2 * trials}")
+        screen.note(f"it had all of its trials; for more: {command} --trials {2 * trials}")
     if search.study.get("ended") is None and search.time_is_over():
-        screen.say(f"the time was over; go on: {command} --budget 30m")
+        screen.note(f"the time was over; go on: {command} --budget 30m")
 
 
 def _seconds(text: str) -> float:
@@ -249,7 +249,7 @@ def _interrupt_ends(search: Search, screen: SearchScreen) -> Iterator[None]:
         search.over.set()
         grace = f"{search.job.grace_s:g} s"
         effect = "the build ends" if screen.builds else f"running trials got SIGTERM and have {grace}"
-        screen.say(f"Stopping: {effect}. Press Ctrl-C again to kill them.")
+        screen.note(f"Stopping: {effect}. Press Ctrl-C again to kill them.")
 
     with handled((signal.SIGINT, signal.SIGTERM), on_interrupt):
         yield

@@ -1,4 +1,4 @@
-"""The standard streams and the one line that changes: what stands on a terminal besides the target's output."""
+"""The standard streams, and the one line that changes below the target's output on a terminal."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING
 from seatrial.errors import SeatrialError
 
 if TYPE_CHECKING:
-    from seatrial.runs.following.output import Stream
+    from seatrial.runs.following.streams import Stream
 
 _NAMES = ("stdin", "stdout", "stderr")
 
-#: A terminal's size as its shell tells it. rich prints nothing at all on 0 columns, and fills a line of 10^10.
+#: A terminal's size as its shell reports it. rich prints nothing at all on 0 columns, and fills a line of 10^10.
 _SIZES = ("COLUMNS", "LINES")
 _LARGEST = 10_000
 
 
 def prepare() -> None:
-    """Open what is closed on /dev/null, replace characters that a stream's encoding lacks, forget impossible sizes.
+    """Open closed streams on /dev/null, replace characters that an encoding lacks, remove impossible sizes.
 
-    A closed descriptor does not stay closed: the next file opened would get its number, and what a target prints would
-    be written into a plan or a log.
+    A closed descriptor does not stay closed: the next file opened would get its number, and a target's output would be
+    written into a plan or a log.
     """
     for number, name in enumerate(_NAMES):
         if not _is_open(number):
@@ -37,7 +37,7 @@ def prepare() -> None:
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w" if number else "r", encoding="utf-8"))  # noqa: SIM115, PTH123
     for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)  # whatever a test has put in its place may have none
+        reconfigure = getattr(stream, "reconfigure", None)  # a test's replacement may have none
         if reconfigure is not None:
             # UTF-8 lacks only halves of characters, which stand for bytes of a name that are not UTF-8.
             reconfigure(errors="backslashreplace" if stream.encoding.lower().startswith("utf") else "replace")
@@ -47,9 +47,9 @@ def prepare() -> None:
 
 
 def finish() -> None:
-    """Write what is still in memory, so that a failure is ours to tell and not the interpreter's at its end.
+    """Write what is still in memory, so that we report a failure and not the interpreter at its end.
 
-    Raises BrokenPipeError when the reader has gone, SeatrialError when standard output cannot be written.
+    Raises BrokenPipeError if the reader has gone, SeatrialError if standard output cannot be written.
     """
     try:
         sys.stdout.flush()
@@ -61,7 +61,7 @@ def finish() -> None:
 
 
 def cannot_write(error: OSError) -> SeatrialError:
-    """The sentence for an output that is a full disk or a broken device."""
+    """Make the error for an output that is a full disk or a broken device."""
     return SeatrialError(
         f"The output cannot be written: {error.strerror}",
         cause="standard output goes to a full disk or to a device that accepts no data",
@@ -70,7 +70,7 @@ def cannot_write(error: OSError) -> SeatrialError:
 
 
 def are_writable() -> bool:
-    """Whether both output streams still take what is in memory for them."""
+    """Return True if both output streams still take their buffered output."""
     try:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -80,7 +80,7 @@ def are_writable() -> bool:
 
 
 def abandon() -> None:
-    """What is still in memory goes nowhere: at its end the interpreter flushes once more, and would complain."""
+    """Discard buffered output that cannot be written: the interpreter would report it when it flushes at its end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         try:
@@ -117,12 +117,12 @@ _TAKES = re.compile(rb"\x1b\[\?(?:1049|47|25)([hl])")
 class LiveLine:
     """Shows one line on standard error, and steps aside for what else is printed there.
 
-    The caller says what is printed (``before_output``) and calls ``show`` several times a second.
+    The caller announces other output (``before_output``) and calls ``show`` several times a second.
     """
 
     def __init__(self) -> None:
         self._terminal = _is_terminal(2) and os.environ.get("TERM", "dumb") != "dumb"
-        self._possible = self._terminal and not _is_pipe(1)  # whoever reads the pipe may print here, too: ``| tee``
+        self._possible = self._terminal and not _is_pipe(1)  # the pipe's reader may print here, too: ``| tee``
         self._own: list[Stream] = ["stderr"]  # what is printed there stands where the line would
         if _is_terminal(1) if self._terminal else are_one_file(1, 2):
             self._own.append("stdout")
@@ -135,11 +135,11 @@ class LiveLine:
 
     @property
     def changes(self) -> bool:
-        """Whether a line can be drawn over: on a terminal that nobody else prints on."""
+        """True if a line can be drawn over: on a terminal that nobody else prints on."""
         return self._possible
 
     def before_output(self, stream: Stream, data: bytes) -> None:
-        """Called with the target's output before it is printed."""
+        """Take the line away before the target's output is printed, and remember where that ends."""
         self.clear()
         if stream not in self._own or not data:
             return
@@ -153,7 +153,7 @@ class LiveLine:
                 self._taken = (taken[1] == b"l") is showing_cursor
 
     def show(self, text: str) -> str | None:
-        """Show ``text`` ("": nothing) if there is room now. Without a terminal: now and then a line for the log."""
+        """Show ``text`` ("": nothing) if there is space. Without a terminal, return now and then a line for the log."""
         now_s = time.monotonic()
         if not self._terminal:
             return self._for_a_log(text, now_s)
@@ -167,7 +167,7 @@ class LiveLine:
         return None
 
     def clear(self) -> None:
-        """Take it away; the cursor is where it was."""
+        """Take the line away; the cursor is where it was."""
         if self._shown:
             self._shown = ""
             _print("\r\x1b[K")
@@ -187,7 +187,7 @@ class LiveLine:
 
 
 def _print(text: str) -> None:
-    """A terminal that was closed is no reason to stop following the run."""
+    """Print to the terminal, if it is still there: a closed one does not end the run."""
     with contextlib.suppress(OSError):
         sys.stderr.write(text)
         sys.stderr.flush()
@@ -201,7 +201,7 @@ def _is_terminal(number: int) -> bool:
 
 
 def are_one_file(*numbers: int) -> bool:
-    """``2>&1``, and everything that starts a program with one pipe for both."""
+    """Return True for one file behind these descriptors: ``2>&1``, or one pipe for both."""
     try:
         return len({(os.fstat(number).st_dev, os.fstat(number).st_ino) for number in numbers}) == 1
     except OSError:

@@ -1,4 +1,4 @@
-"""The screen of a search: a line for each trial that ends, one with the progress, and the table at the end."""
+"""The screen of a search: a line for each trial that ends, a line with the progress, and the table at the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOOK_EVERY_S = 0.5
 
 
 class SearchScreen(Screen):
-    """Prints for one search, on standard error. Each trial has a thread, and prints, too."""
+    """Prints for one search, on standard error. Each trial has a thread and prints, too."""
 
     def __init__(self, *, json: bool = False, whole: bool = False, quiet: bool = False) -> None:
         super().__init__(json=json, whole=whole, quiet=quiet)
@@ -30,7 +30,7 @@ class SearchScreen(Screen):
         self._looked_s, self._began_s = 0.0, time.monotonic()
 
     def show(self, search: Search) -> None:
-        """How it stands, where there is room; called several times a second."""
+        """Show the progress where there is space; called several times a second."""
         now_s = time.monotonic()
         if now_s - self._looked_s < _LOOK_EVERY_S or self.builds or self._quiet:
             return
@@ -42,12 +42,12 @@ class SearchScreen(Screen):
             seconds = round(now_s - self._began_s)
             if self._standing.changes and seconds >= ELAPSED_FROM_S:
                 words = f"{format_seconds(seconds)}: {words}"
-            told = self._standing.show(words)
-            if told is not None:
-                self.say(told)
+            line = self._standing.show(words)
+            if line is not None:
+                self.note(line)
 
     def close(self) -> None:
-        """Nothing of it stays on the terminal but what was said."""
+        """Take the progress away."""
         with self._printing:
             self._standing.clear()
 
@@ -70,7 +70,7 @@ class _Column:
 
 
 def print_table(trials: Sequence[Trial], objective: Objective | None, console: Console | None = None) -> None:
-    """Settings, numbers (the best bold) and how each trial ended. Without a terminal nothing is left out."""
+    """Print settings, numbers (the best bold) and each trial's end. Without a terminal nothing is left out."""
     if not trials:
         return
     console = console or Console(highlight=False)
@@ -83,16 +83,16 @@ def print_table(trials: Sequence[Trial], objective: Objective | None, console: C
     if not console.is_terminal:
         console.width = _width(every)
     shown = numbers[:1]
-    room = console.width - _width([trial, *shown]) - min(outcome.width, _LEAST_OUTCOME) - 2 * _GAP
-    if _width(settings) <= room:
-        room -= _width(settings)
+    space = console.width - _width([trial, *shown]) - min(outcome.width, _LEAST_OUTCOME) - 2 * _GAP
+    if _width(settings) <= space:
+        space -= _width(settings)
     else:
         settings = [_Column("settings", [Text(each.label) for each in trials])]
         longest = max(len(f"{name}={value}") for each in trials for name, value in each.settings.items())
-        room -= max(longest, room // 2)
+        space -= max(longest, space // 2)
     for number in numbers[1:]:
-        room -= number.width + _GAP
-        if room < 0:
+        space -= number.width + _GAP
+        if space < 0:
             break
         shown.append(number)
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -106,7 +106,7 @@ def print_table(trials: Sequence[Trial], objective: Objective | None, console: C
 
 
 def _numbers(trials: Sequence[Trial], objective: Objective | None) -> list[_Column]:
-    """The best of each bold."""
+    """Return a column for each number, its best bold."""
     found = []
     for column in columns(trials, objective):
         best, values = best_in(trials, column), [column.number(each) for each in trials]
@@ -117,5 +117,5 @@ def _numbers(trials: Sequence[Trial], objective: Objective | None) -> list[_Colu
 
 
 def _width(listed: Sequence[_Column]) -> int:
-    """With the gaps between them."""
+    """Return the width of columns and the gaps between them."""
     return sum(column.width for column in listed) + _GAP * max(0, len(listed) - 1)

@@ -6,16 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from seatrial.cli.options import (
-    RECEIPT_AS_JSON,
-    VERBOSE,
-    WORDS,
-    command,
-    importing,
-    option,
-    takes_job,
-    this_host,
-)
+from seatrial.cli.options import RECEIPT_AS_JSON, VERBOSE, WORDS, command, importing, option, takes_job, this_host
 from seatrial.errors import EXIT_DONE, UsageError
 
 if TYPE_CHECKING:
@@ -66,13 +57,13 @@ def tune(
         return code
     script = begun[0].plan.job.target.value
     if not found.kept:
-        screen.say("nothing is kept, so the script stays as it is")
+        screen.note("nothing is kept, so the script stays as it is")
     elif save:
         comment = f"measured by seatrial tune, run {begun[0].run.id}; --no-tune: without"
         path = save_changes(job.project, {"script": script, **found.kept}, comment)
-        screen.say(f"[tune] of {path.name} has it: later runs of {script} apply it, and --no-tune leaves it out")
+        screen.note(f"[tune] of {path.name} has it: later runs of {script} apply it, and --no-tune leaves it out")
     else:
-        screen.say("keep it: the same command with --save applies it to later runs")
+        screen.note("keep it: the same command with --save applies it to later runs")
     return code
 
 

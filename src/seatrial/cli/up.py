@@ -34,13 +34,7 @@ from seatrial.cli.options import (
 @option("--trust", is_flag=True, help="Allow what the project's file requests without asking.")
 @project_option("The project folder; default: here.")
 def up(
-    files: tuple[str, ...],
-    as_json: bool,
-    verbose: bool,
-    quiet: bool,
-    trust: bool,
-    project: Path | None,
-    **request: Any,
+    files: tuple[str, ...], as_json: bool, verbose: bool, quiet: bool, trust: bool, project: Path | None, **request: Any
 ) -> int:
     """Run a Compose file as it is; ends with one receipt for all.
 
@@ -56,6 +50,6 @@ def up(
         from seatrial.compose.request import UpRequest
 
     folder = check_folder(project or Path.cwd()).absolute()
-    asked = UpRequest(project=folder, files=tuple(Path(file) for file in files), as_json=as_json, **request)
+    wanted = UpRequest(project=folder, files=tuple(Path(file) for file in files), as_json=as_json, **request)
     person = front(trust=trust, as_json=as_json, whole=verbose, quiet=quiet and not verbose)
-    return commands.up(asked, person, this_host())
+    return commands.up(wanted, person, this_host())

@@ -49,10 +49,10 @@ def up(request: UpRequest, console: Console, host: Host) -> int:
     if group is None:
         _refuse(context, warnings)
         for warning in warnings:
-            console.say(str(warning))
+            console.note(str(warning))
         group = starting.start(context, request, store, console)
     else:
-        console.say(f"{group.name} is up already ({group.id}): going on with it")
+        console.note(f"{group.name} is up already ({group.id}): going on with it")
     if request.notify or not again:
         request_notify(request, store.folder(group.id), console, host)
     if request.detach:
@@ -81,10 +81,10 @@ def down(runs: RunStore, reference: str | None, console: Console, host: Host) ->
         watch = Watch(store, now, _compose(store, now, host), _engine_of(now, host), quiet, host)
         watch.stop_now()
         watch.to_the_end()
-        console.say(f"{now.name or now.id} is down")
+        console.note(f"{now.name or now.id} is down")
         stopped += 1
     if not stopped:
-        console.say("nothing of this project is up")
+        console.note("nothing of this project is up")
 
 
 def refresh(store: GroupStore, group: Group, host: Host) -> Group:
@@ -187,7 +187,7 @@ def _refuse(context: ComposeContext, warnings: list[ComposeWarning]) -> None:
 
 
 def _living(store: GroupStore, file: ComposeFile) -> Group | None:
-    """Return the group of this file that has not ended, whoever followed it; dead ones are closed on the way."""
+    """Return the group of this file that has not ended; dead ones are closed on the way."""
     for group in reversed(store.all()):
         if group.details.get("project") != file.name:
             continue
@@ -216,5 +216,5 @@ def _detach(request: UpRequest, store: GroupStore, group: Group, console: Consol
     argv += [word for name in request.profiles for word in ("--profile", name)]
     spawn_detached([*argv, *request.names], output=store.folder(group.id) / "watch.log")
     console.show(group.id)
-    console.say(f"{group.name} is up in the background; seatrial runs ls shows it, seatrial runs stop ends it")
+    console.note(f"{group.name} is up in the background; seatrial runs ls shows it, seatrial runs stop ends it")
     return EXIT_DONE

@@ -25,7 +25,7 @@ class Listed:
     """One line of ``runs ls``.
 
     Attributes:
-        group: ID of the group that it is, or belongs to. member: its name in the group; None if it is no member.
+        group: ID of the group that it is, or belongs to. member: its name in the group; None if it is not a member.
     """
 
     line: Line

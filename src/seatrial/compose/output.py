@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from seatrial.compose.group import Group, GroupStore, Member
 from seatrial.errors import RunNotFoundError, SeatrialError
-from seatrial.runs.following.output import Stream
+from seatrial.runs.following.streams import Stream
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore
 from seatrial.system.host import Host

@@ -24,8 +24,8 @@ from seatrial.job.units import parse_seconds
 from seatrial.planning.host import HostFacts
 from seatrial.planning.plan import make_plan, select_gpus
 from seatrial.planning.site import ServiceSite
+from seatrial.runs.launch import run_site
 from seatrial.runs.run import Run
-from seatrial.runs.run_site import run_site
 
 _PYTHON = re.compile(r"(.*/)?python[\d.]*")
 
@@ -113,7 +113,7 @@ def select(context: ComposeContext, leased: Mapping[str, str]) -> dict[str, Sele
         for other, selection in chosen.items():
             if not context.file.never_together(name, other):
                 taken |= {gpu.uuid: f"the service {other}" for gpu in selection.gpus}
-        job = context.job.model_copy(update={"gpus": ask.request})
+        job = context.job.changed(gpus=ask.request)
         try:
             chosen[name] = select_gpus(job, ScriptFacts(), context.host, taken)
         except (GpuContractError, GpuRequestError) as error:
@@ -138,7 +138,7 @@ def _in_words(request: GpuRequest) -> str:
 def becomes_run(service: Service, ask: GpuAsk | None, python: str | None) -> bool:
     """Return whether it is measured: every service that requests GPUs, and tasks that an agent can accompany.
 
-    One on another maker's accelerator is neither: its receipt would say that it ran on the CPU.
+    One on another maker's accelerator is neither: its receipt would show a run on the CPU.
     """
     if service.replicas != 1 or foreign_ask(service) is not None:
         return False
@@ -164,17 +164,14 @@ def plan_service(
         grace_s = parse_seconds(str(service.config["stop_grace_period"]))
     python = image.python if image else None
     watch = context.job.watch
-    job = context.job.without_notify.model_copy(
-        update={
-            "name": service.name,
-            "target": Target(kind="image", value=""),
-            "gpus": ask.request if ask else GpuRequest("none"),
-            "grace_s": grace_s,
-            "image": context.job.image.model_copy(update={"ready": service.image, "python": python}),
-            "mounts": _binds(service),
-            # A server without requests does not hang.
-            "watch": watch if service.is_task else watch.model_copy(update={"hang_after_s": None}),
-        }
+    job = context.job.without_notify.changed(
+        name=service.name,
+        target=Target(kind="image", value=""),
+        gpus=ask.request if ask else GpuRequest("none"),
+        grace_s=grace_s,
+        image=context.job.image.changed(ready=service.image, python=python),
+        mounts=_binds(service),
+        watch=watch if service.is_task else watch.changed(hang_after_s=None),
     )
     argv = service_argv(service, image)
     site = replace(

@@ -192,13 +192,7 @@ def _verdict(member: Member, run: Run | None) -> tuple[str, str | None, tuple[st
 
 
 def show_receipt(
-    group: Group,
-    store: RunStore,
-    console: Console,
-    host: Host,
-    *,
-    as_json: bool = False,
-    exit_code: int | None = None,
+    group: Group, store: RunStore, console: Console, host: Host, *, as_json: bool = False, exit_code: int | None = None
 ) -> None:
     """Write receipt.html, .md and .json of a group, print it as text or JSON, and notify of its end.
 
@@ -211,7 +205,7 @@ def show_receipt(
     clean = chain.without_names(names)
     console.show(json.dumps(clean.as_dict(), indent=1) if as_json else "\n".join(terminal(chain)))
     page = write(clean, store.project)
-    console.say(f"receipt: {as_typed(page)}")
+    console.note(f"receipt: {as_typed(page)}")
     if group.state != "running":
         folder = GroupStore(store).folder(group.id)
         notify.begin(folder, ended_group(clean, exit_code, page.with_name("receipt.json")), host)

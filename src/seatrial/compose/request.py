@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.job.model import Job
-from seatrial.runs.following.output import Stream
+from seatrial.runs.following.streams import Stream
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ class Console:
     """The person in console of the command line.
 
     Attributes:
-        say: prints a line of ours. write: prints a target's output.
+        note: prints a line of ours. write: prints a target's output.
         building: while what it gives holds, what that gives takes the lines of a build or download.
         show: a whole answer (a plan, a receipt), on standard output.
         allow: returns when the user has allowed what a job asks for beyond a container; raises TrustError.
     """
 
-    say: Callable[[str], None]
+    note: Callable[[str], None]
     building: Callable[[], AbstractContextManager[Callable[[str], None]]]
     write: Callable[[Stream, bytes], None]
     show: Callable[[str], None]

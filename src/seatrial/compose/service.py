@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-#: Commands that serve until they are stopped. A guess counts only where the file itself says nothing.
+#: Commands that serve until they are stopped. A guess counts only where the file itself has no sign.
 _SERVERS = re.compile(
     r"(?<![\w-])(uvicorn|gunicorn|hypercorn|daphne|flask|streamlit|gradio|tensorboard|jupyter|jupyter-lab|nginx|"
     r"redis(-server)?|postgres|mysqld?|mariadb|mongod?|rabbitmq|minio|elasticsearch|kafka|zookeeper|memcached|qdrant|"

@@ -80,14 +80,14 @@ def start(context: ComposeContext, request: UpRequest, store: GroupStore, consol
 
             planned = _planned(context, selections, make=make)
         _save(planned, made, store.runs)
-        _say(planned, console)
+        _print_runs(planned, console)
         path = store.folder(group.id) / OVERRIDE
         write_atomically(path, planned.text.encode(), mode=0o600)
         _check_override(context, path, planned)
         for name, plan in planned.plans.items():
             if plan.companion is not None:
-                console.say(f"{name}: checking its GPUs from a second container, as its image has no Python")
-                context.backend.check_beside(plan, made[name].folder)
+                console.note(f"{name}: checking its GPUs from a second container, as its image has no Python")
+                context.backend.check_first(plan, made[name].folder)
         group = _with_runs(store, group, planned, made)
         process = launch(context.file.compose.with_override(path), store.folder(group.id), *request.names)
         return hand_over(store, group, made.values(), process, context.host)
@@ -111,12 +111,7 @@ def _selected(context: ComposeContext) -> dict[str, Selection]:
     return select(context, leases(context.host).current())
 
 
-def _planned(
-    context: ComposeContext,
-    selections: Mapping[str, Selection],
-    *,
-    make: Callable[[str], Run],
-) -> Planned:
+def _planned(context: ComposeContext, selections: Mapping[str, Selection], *, make: Callable[[str], Run]) -> Planned:
     file, asks, plans = context.file, context.asks(), dict[str, Plan]()
     none = Selection((), ())
     for name, service in file.services.items():
@@ -124,12 +119,7 @@ def _planned(
         python = image.python if image else "python3"
         if becomes_run(service, ask, python):
             plans[name] = plan_service(
-                context,
-                service,
-                make(name),
-                selection=selections.get(name, none),
-                image=image,
-                ask=ask,
+                context, service, make(name), selection=selections.get(name, none), image=image, ask=ask
             )
     network = context.job.image.build_network
     return Planned(file, plans, override(file.services, plans, file.short_waits, build_network=network))
@@ -173,25 +163,25 @@ def _make_images(context: ComposeContext, folder: Path, console: Console) -> Non
     for name, service in file.services.items():
         looked_into = service.build is None and (service.is_task or name in context.asks())
         if looked_into and context.backend.images.image(service.image) is None:
-            with console.building() as tell:
-                pull(context.backend.images, service.image, tell)
+            with console.building() as progress:
+                pull(context.backend.images, service.image, progress)
 
 
 def _build(compose: Compose, file: ComposeFile, built: list[str], console: Console) -> None:
     """Raises EngineError."""
-    console.say(f"building {', '.join(built)}")
+    console.note(f"building {', '.join(built)}")
     argv = compose.argv("--progress", "plain", "build", *built)
     began_s = time.monotonic()
-    with console.building() as tell:
+    with console.building() as progress:
 
-        def progress(line: str) -> None:
+        def show(line: str) -> None:
             if text := readable(line):
-                tell(text)
+                progress(text)
 
-        ended = command.stream(argv, progress, env=compose.host.env, cwd=compose.files[0].parent)
+        ended = command.stream(argv, show, env=compose.host.env, cwd=compose.files[0].parent)
         if ended.exit_code != 0:
             raise build_error(ended, file, built)
-        tell(f"{READY}: {', '.join(built)}, built in {format_seconds(time.monotonic() - began_s)}")
+        progress(f"{READY}: {', '.join(built)}, built in {format_seconds(time.monotonic() - began_s)}")
 
 
 def build_error(ended: command.Completed, file: ComposeFile, built: list[str]) -> SeatrialError:
@@ -205,8 +195,7 @@ def build_error(ended: command.Completed, file: ComposeFile, built: list[str]) -
         return EngineError(f"{place}: {found[0].message}", cause=found[0].cause, run=found[0].fix)
     reason = last_meaningful(failing_step(ended.stdout.splitlines()))
     return EngineError(
-        f"{place}: {', '.join(built)} cannot be built: {reason}",
-        run=f"docker compose -f {from_here(file.path)} build",
+        f"{place}: {', '.join(built)} cannot be built: {reason}", run=f"docker compose -f {from_here(file.path)} build"
     )
 
 
@@ -222,14 +211,14 @@ def _save(planned: Planned, made: Mapping[str, Run], store: RunStore) -> None:
             make_folder(run.folder / COMPANION_FOLDER)
 
 
-def _say(planned: Planned, console: Console) -> None:
+def _print_runs(planned: Planned, console: Console) -> None:
     for name, plan in planned.plans.items():
         gpus = ", ".join(f"GPU {gpu.mig or gpu.index} ({gpu.name})" for gpu in plan.gpus) or "the CPU"
-        console.say(f"{name}: run {plan.run_id} on {gpus}")
+        console.note(f"{name}: run {plan.run_id} on {gpus}")
         for warning in plan.warnings:
-            console.say(f"{name}: warning: {warning}")
+            console.note(f"{name}: warning: {warning}")
     if (short := short_form(planned.file)) is not None:
-        console.say(str(short))
+        console.note(str(short))
 
 
 def _check_override(context: ComposeContext, path: Path, planned: Planned) -> None:

@@ -156,8 +156,8 @@ class Watch:
 
     def _follow(self, name: str, run: Run) -> None:
         try:
-            say = self._console.say
-            follow(run, self._lines.writer(name), self._host, say=lambda line: say(f"{name}: {line}"))
+            note = self._console.note
+            follow(run, self._lines.writer(name), self._host, say=lambda line: note(f"{name}: {line}"))
             self._lines.end(name)
             finalise(run, self._host)
             summary = run.summary() or {"exit_code": EXIT_TARGET_FAILED, "outcome": "it has no receipt"}
@@ -191,7 +191,7 @@ class Watch:
             names = ", ".join(each.name for each in left)
             tasks = any(member.role == "task" for member in self._group.members)
             before = "every task has ended; " if tasks else ""
-            self._console.say(f"{before}{names} still serve{'s' * (len(left) == 1)}: Ctrl-C stops what is left")
+            self._console.note(f"{before}{names} still serve{'s' * (len(left) == 1)}: Ctrl-C stops what is left")
 
     def _without_compose(self, waiting: list[Member], found: Mapping[str, Container]) -> None:
         """Compose has ended, and has not started these."""
@@ -213,9 +213,9 @@ class Watch:
         self._again = False
         cut_off = [member.name for member in members if self._cut_off.get(member.name)]
         if cut_off:
-            self._console.say(f"{', '.join(cut_off)} ended from outside, as when the engine is killed: starting again")
+            self._console.note(f"{', '.join(cut_off)} ended from outside, as when the engine is killed: starting again")
         if missing := ", ".join(each.name for each in members if each.state == "waiting" and each.name not in cut_off):
-            self._console.say(f"Compose was killed too: starting {missing}")
+            self._console.note(f"Compose was killed too: starting {missing}")
         folder = self._store.folder(self._group.id)
         names = [member.name for member in members]
         process = launch(self._compose, folder, "--no-deps", "--no-recreate", *names)
@@ -247,12 +247,12 @@ class Watch:
             finalise(run, self._host)
         code = None if self._stopping else EXIT_TARGET_FAILED
         self._change(member.name, state=state, why=why, exit_code=code, ended_at=time.time())
-        self._console.say(f"{member.name} was not started: {why}")
+        self._console.note(f"{member.name} was not started: {why}")
 
     def _on_interrupt(self, _signal: int, _frame: FrameType | None) -> None:
         self._presses += 1
         if self._presses == 2:
-            self._console.say("Killing what is left.")
+            self._console.note("Killing what is left.")
             threading.Thread(target=self._kill, daemon=True).start()
 
     def _stop(self) -> None:
@@ -260,7 +260,7 @@ class Watch:
         self._group = self._store.change_group(self._group, details=details)
         live = [member.name for member in self._group.members if member.state == "running"]
         if live:
-            self._console.say(f"Stopping {', '.join(live)}. Press Ctrl-C again to kill.")
+            self._console.note(f"Stopping {', '.join(live)}. Press Ctrl-C again to kill.")
         if self.is_starting():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._group.details["compose"][0], signal.SIGTERM)
@@ -335,7 +335,7 @@ def last_compose_line(folder: Path) -> str | None:
 
 
 def exit_code(group: Group) -> int:
-    """3 where a GPU contract broke; else that of the first member that failed; 130 for a task that was stopped."""
+    """Return 3 if a GPU contract broke; else that of the first member that failed; 130 for a task that was stopped."""
     failed = sorted((m for m in group.members if m.state == "failed"), key=lambda m: m.ended_at or 0.0)
     codes = [member.exit_code or EXIT_TARGET_FAILED for member in failed]
     if codes:

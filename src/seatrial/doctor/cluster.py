@@ -33,7 +33,7 @@ class ClusterError(Exception):
 
 
 @dataclass(frozen=True)
-class Cluster:
+class ClusterObjects:
     """Holds the API's objects that concern GPUs."""
 
     server: str
@@ -77,11 +77,11 @@ def kubeconfig(host: Host, root: str = "") -> str | None:
     return next((path for path in [*named, usual] if Path(root + path).is_file()), None)
 
 
-def read(path: str) -> Cluster:
+def read(path: str) -> ClusterObjects:
     """Ask the cluster of a kubeconfig. Raises ClusterError."""
     door = client.Cluster(Host({"KUBECONFIG": path}))
     deadline = time.monotonic() + ANSWER_S
-    return Cluster(
+    return ClusterObjects(
         server=_server(path),
         nodes=_items(door, "/api/v1/nodes", deadline),
         pods=_items(door, "/api/v1/pods", deadline),

@@ -119,7 +119,7 @@ def _link(path: Path, target: str) -> None:
         raise DiskError(f"Cannot create the link {path}: {error.strerror}", run="sudo seatrial doctor --fix") from error
 
 
-class Journal:
+class ChangeJournal:
     """The changes of --fix, a file a session, in the caller's state folder; --undo takes the newest back."""
 
     def __init__(self, host: Host) -> None:
@@ -297,7 +297,7 @@ def apply_fixes(results: Sequence[Result], machine: Machine, console: Console, a
     if not agreed:
         console.print("\nNothing was changed." + _by_hand(results))
         return 0
-    journal = Journal(machine.host)
+    journal = ChangeJournal(machine.host)
     path = journal.write(agreed)
     made: list[Change] = []
     try:
@@ -341,7 +341,7 @@ def _restart(machine: Machine, console: Console, ask: Ask) -> None:
 
 def undo(console: Console, host: Host) -> None:
     """Undo the newest session. Raises UsageError, DiskError."""
-    journal = Journal(host)
+    journal = ChangeJournal(host)
     path, changes = journal.newest()
     for change in reversed(changes):
         change.take_back()

@@ -289,7 +289,7 @@ class Machine:
         return next((one for one in facts if one is not None and one.available), None)
 
     @cached_property
-    def cluster(self) -> cluster.Cluster | cluster.ClusterError | None:
+    def cluster(self) -> cluster.ClusterObjects | cluster.ClusterError | None:
         """The cluster of the kubeconfig; the error when it does not answer; None without a kubeconfig."""
         path = cluster.kubeconfig(self.host, self.root)
         try:

@@ -19,17 +19,16 @@ import torch
 from seatrial.events import EVENTS_VARIABLE, StepLog
 from seatrial.export.compare import TOLERANCES, Difference, DisagreesError, compare
 from seatrial.export.formats import FORMATS, OPSET, PROGRAM_OPSET, run_original
-from seatrial.models.formats import datatype
 from seatrial.models.model import Original
 from seatrial.models.open import open_model
 from seatrial.train import options
 from seatrial.train.errors import DiskFullError, InputError, TrainError, first_line
 from seatrial.train.saving.examples import Examples, examples_path, save_examples
-from seatrial.train.saving.model_card import ModelCard, TensorCard, card_path, save_card
+from seatrial.train.saving.model_card import ModelCard, TensorSpec, card_path, datatype, save_card
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line; returns the exit code."""
+    """Export a model; return the exit code."""
     arguments = parse(argv)
     torch.manual_seed(0)
     original = open_model(arguments.model, arguments.model_factory, arguments.input_shape)
@@ -51,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The options."""
+    """Read the options."""
     parser = argparse.ArgumentParser(prog="seatrial.export", description="Write a trained model in another format.")
     parser.add_argument("--model", required=True, metavar="SPEC", help="a recipe's name or a file")
     parser.add_argument("--to", required=True, choices=tuple(FORMATS))
@@ -143,12 +142,12 @@ def _card(original: Original, to: str, written: Path, found: Difference, toleran
     opset = {"onnx": OPSET if original.program is None else PROGRAM_OPSET}.get(to, 0)
     digest = hashlib.sha256(written.read_bytes()).hexdigest()
     inputs = tuple(
-        TensorCard(name, str(datatype(each.dtype)), _varying(each.shape, [*original.dynamic[name]]))
+        TensorSpec(name, str(datatype(each.dtype)), _varying(each.shape, [*original.dynamic[name]]))
         for name, each in original.inputs.items()
     )
     free = [] if original.fixed_batch else [0]
     outputs = tuple(
-        TensorCard(name, str(datatype(each.dtype)), _varying(each.shape, free))
+        TensorSpec(name, str(datatype(each.dtype)), _varying(each.shape, free))
         for name, each in examples.outputs.items()
     )
     normalise = original.normalise
@@ -180,7 +179,7 @@ def _varying(shape: Sequence[int], free: Sequence[int]) -> tuple[int, ...]:
 
 
 def _report(**numbers: float) -> None:
-    """To the run's receipt, where there is one."""
+    """Report numbers to the run's receipt, if there is one."""
     if path := os.environ.get(EVENTS_VARIABLE):
         log = StepLog(path)
         log.write({"step": 1, **numbers})

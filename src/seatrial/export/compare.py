@@ -66,7 +66,7 @@ def compare(original: Original, before: Run, after: Run) -> Difference:
 def _pairs(
     original: Original, got: tuple[Tensor, ...], wanted: tuple[Tensor, ...], rows: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Each output of both in double precision, with what is not finite at the same places left out."""
+    """Yield each output of both in double precision, without numbers that are not finite at the same places."""
     if len(got) != len(wanted):
         raise DisagreesError(f"the exported model gives {len(got)} outputs, the original {len(wanted)}")
     for name, mine, theirs in zip(original.outputs, got, wanted, strict=False):

@@ -42,7 +42,7 @@ class Format:
 
 
 def write_onnx(original: Original, path: Path) -> None:
-    """By the exporter that traces; a .pt2 file's program by the other one, which reads such programs alone.
+    """Write with the exporter that traces; a .pt2 file's program with the other one, which reads only programs.
 
     Tracing was chosen for networks: 0.4 s for digits and 1 s for a small BERT, where the other takes 11 and 27 s (torch
     2.13, two cores), needs onnxscript besides, and gives the same outputs.
@@ -116,7 +116,7 @@ def write_safetensors(original: Original, path: Path) -> None:
 
 
 def load_safetensors(path: Path, original: Original) -> Run:
-    """The weights in a copy of the network, in place of its own."""
+    """Put the weights into a copy of the network."""
     tensors, _ = read_tensors(path)
     module: Any = copy.deepcopy(original.module)
     own = module.state_dict()
@@ -134,7 +134,7 @@ FORMATS: dict[str, Format] = {
 
 
 def run_original(original: Original) -> Run:
-    """The original in the form that loaded files have."""
+    """Return the original in the form that loaded files have."""
     return lambda inputs: _tuple(original.module(*inputs))
 
 
@@ -153,6 +153,6 @@ def _takes_any_number(original: Original) -> bool:
 
 
 def _quiet() -> None:
-    """Exporters warn of themselves; what they wrote is compared."""
+    """Silence the exporters' warnings; their files are compared."""
     warnings.simplefilter("ignore")
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)

@@ -31,22 +31,8 @@ AT_BUILD = ("disk", "build", "start", "registry", "script")
 #: Every layer, named as its file is. A text shows the first entry that has one of its symptoms:
 #: what names its place ("Failed to pull image …: no space left on device") stands before what any program prints.
 LAYERS = (
-    "host",
-    "engine",
-    "kubernetes",
-    "build",
-    "start",
-    "registry",
-    "container",
-    "disk",
-    "xla",
-    "training",
-    "framework",
-    "script",
-    "pasted",
-    "cluster",
-    "running",
-    "doctor",
+    *("host", "engine", "kubernetes", "build", "start", "registry", "container", "disk", "xla", "training"),
+    *("framework", "script", "pasted", "cluster", "running", "doctor"),
 )
 
 #: Entries of a build of a failure without its reason, the most specific first: all else that a build

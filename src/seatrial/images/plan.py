@@ -25,14 +25,7 @@ from seatrial.images.build.build import ready_image
 from seatrial.images.build.size import disk_choice, size_choice
 from seatrial.images.dockerfile.context import WHEEL_NAME, wheel_bytes
 from seatrial.images.dockerfile.layers import CONSTRAINTS, TOOLS, digest_of, program, split
-from seatrial.images.dockerfile.render import (
-    CA_SECRET,
-    VENV_PYTHON,
-    WHEELS,
-    ImageContents,
-    render,
-    render_plain,
-)
+from seatrial.images.dockerfile.render import CA_SECRET, VENV_PYTHON, WHEELS, ImageContents, render, render_plain
 from seatrial.images.recipes import recipe_requirements, serving_requirements
 from seatrial.images.requirements.adjust import system_packages
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, checked_requirement
@@ -87,12 +80,7 @@ def plan_image(
     base, resolved, checked = _with_packages(job, script, needs, machine, resolver)
     check_code(script, needs, resolved)
     slimming = slimming_for(
-        job,
-        resolved.stack,
-        machine,
-        compiles=compiles,
-        multi_gpu=multi_gpu,
-        requirements=resolved.requirements.lines,
+        job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu, requirements=resolved.requirements.lines
     )
     own = WHEEL_NAME if job.target.kind == "recipe" or script.uses_seatrial else None
     with_system, system_choices, system_warnings = _with_system_packages(job, resolved)
@@ -109,11 +97,11 @@ def plan_image(
     warnings = (*needs.warnings, *resolved.warnings, *checked.warnings, *system_warnings)
     built = {each.what.removesuffix(" build"): each.value for each in resolved.choices if each.what.endswith(" build")}
     also = {name: build for name, build in built.items() if name not in plan.stack}
-    plan = plan.model_copy(update={"packages_bytes": checked.packages_bytes, "also": also})
+    plan = plan.changed(packages_bytes=checked.packages_bytes, also=also)
     size, too_large = size_choice(plan, job.image.slim, slimming.left_out, job.criteria.max_image_bytes)
-    plan = plan.model_copy(update={"warnings": (*warnings, *too_large)})
-    takes_room = bool(resolved.requirements.lines or with_system.image.system_packages or own or wheels or compiles)
-    return plan, (*choices, *((size, disk_choice(plan)) if takes_room else ()))
+    plan = plan.changed(warnings=(*warnings, *too_large))
+    takes_space = bool(resolved.requirements.lines or with_system.image.system_packages or own or wheels or compiles)
+    return plan, (*choices, *((size, disk_choice(plan)) if takes_space else ()))
 
 
 def _with_packages(
@@ -148,8 +136,8 @@ def _with_system_packages(job: Job, resolved: Resolved) -> tuple[Job, tuple[Choi
         return job, (), (f"{', '.join(needed)} needs {', '.join(packages)}; {fix}",)
     reason = f"{', '.join(needed)}: the wheels do not bring them"
     choice = Choice(what="system packages", value=", ".join(packages), reason=reason)
-    image = job.image.model_copy(update={"system_packages": (*job.image.system_packages, *packages)})
-    return job.model_copy(update={"image": image}), (choice,), ()
+    image = job.image.changed(system_packages=(*job.image.system_packages, *packages))
+    return job.changed(image=image), (choice,), ()
 
 
 def _to_build(

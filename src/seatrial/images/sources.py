@@ -10,7 +10,7 @@ from seatrial.job.model import ImageOptions, Job
 from seatrial.system.project_files import read_bytes
 from seatrial.system.text import without_login
 
-#: Three times what torch 2.13 for CUDA 13.0 and its packages are as wheels (2.76 GB), and room.
+#: Three times what torch 2.13 for CUDA 13.0 and its packages are as wheels (2.76 GB), and some more.
 _MOST_WHEEL_BYTES = 10_000_000_000
 
 #: All authorities that Debian trusts are 220,000 bytes.

@@ -19,11 +19,11 @@ from seatrial.job.value import Value
 #: Networks of a container that reach neither the host's own ports nor other containers by name.
 _OWN_NETWORKS = ("none", "bridge", "default", "private", "slirp4netns", "pasta")
 
-#: Where engines listen, links resolved. Whoever may talk to one is root on the machine.
+#: Where engines listen, links resolved. A program that may connect to one is root on the machine.
 _ENGINE_SOCKETS = ("docker.sock", "podman.sock", "containerd.sock", "crio.sock")
 _SOCKET_FOLDERS = ("/run", "/run/podman", "/run/containerd", "/run/crio")
 
-#: An env file is a page; a larger one is said to be unread.
+#: An env file is a page; a larger one is reported as unreadable.
 _MAX_ENV_FILE_BYTES = 1 << 20
 
 
@@ -34,7 +34,7 @@ class Ask(Value):
         words: what, and what it means; links resolved, nothing in it that steers a terminal.
         apart: digest of what the words leave out because it is secret (a webhook's path), so that a change is seen.
         builds: already the build of the image acts on it.
-        hides: the words may hold a secret: they are asked, and are in no plan.
+        hides: the words may hold a secret: they are shown in the question and kept out of plans.
     """
 
     words: str
@@ -44,7 +44,7 @@ class Ask(Value):
 
     @property
     def remembered(self) -> str:
-        """What an answer is remembered for: another one is asked about again."""
+        """The text that an answer is stored under; another text needs another answer."""
         return f"{self.words}\n{self.apart}"
 
 
@@ -129,7 +129,7 @@ def notify_asks(notify: Notify) -> Iterator[Ask]:
 
 
 def hidden(ask: Ask) -> Ask:
-    """As a plan has it, which is a file that people share."""
+    """Return it as a plan has it, which is a file that people share."""
     if not ask.hides:
         return ask
     what, _, command = ask.words.partition(": ")
@@ -168,7 +168,7 @@ def _shown(path: Path, real: Path, root: Path) -> str:
 
 
 def _meaning(real: Path) -> str:
-    """What a path gives away, where its name does not say it."""
+    """Return what a path gives away, if its name does not show it."""
     home = Path(os.path.realpath(os.path.expanduser("~")))  # noqa: PTH111  Path.home() raises where there is none
     if _is_engine_socket(real):
         return ": the engine's socket, which gives root on this machine"

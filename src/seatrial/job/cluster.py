@@ -1,4 +1,4 @@
-"""What a Job asks of a cluster, and the pods of a Plan. Pure data."""
+"""Types for a Job's demands on a cluster, and the pods of a Plan. Pure data."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Volume(Value):
 
 
 class Toleration(Value):
-    """A taint that a pod puts up with; ``value`` None: whatever its value; ``effect`` None: every effect."""
+    """A taint that a pod puts up with; ``value`` None: any value; ``effect`` None: every effect."""
 
     key: str
     value: str | None = None
@@ -58,7 +58,7 @@ class PodMount(Value):
 
 
 class GpuClaim(Value):
-    """How each pod claims its GPUs, by Dynamic Resource Allocation.
+    """Claim of each pod on GPUs, by Dynamic Resource Allocation.
 
     Attributes:
         device_class: NVIDIA's for whole GPUs or for MIG slices.
@@ -75,11 +75,11 @@ class ClusterPlan(Value):
     """The workload, as every kind renders it. Of plans of earlier versions, keys that are gone are ignored.
 
     Attributes:
-        name: of the workload and everything beside it: a DNS label.
+        name: of the workload and its other objects: a DNS label.
         gpus, cpus, memory_bytes: of each pod; requests equal limits. None: a small request and no limit.
         gpu_resource: the device plugin's name of them; claim: instead of it, a claim of as many devices.
         shm_bytes: of /dev/shm, which lies in the pod's memory; shm_requested: on top of the least memory requested.
-        recipes: our wheel comes beside the agent, for recipes in a ready image.
+        recipes: our wheel is mounted with the agent, for recipes in a ready image.
         code: how the project's code gets in. files: target path → text of a ConfigMap's file.
         uid: user, group and fsGroup.
         run_mount: where the run's folder lies when a volume keeps it, else None (an emptyDir).

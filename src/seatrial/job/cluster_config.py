@@ -190,7 +190,7 @@ class ClusterOptions(Table):
 
 
 def volumes_apart(table: Mapping[str, Any]) -> dict[str, Any]:
-    """``data = "pvc:mnist"`` as ``kubernetes.data``: a cluster's volume is no folder of this machine."""
+    """``data = "pvc:mnist"`` as ``kubernetes.data``: a cluster's volume, not a folder of this machine."""
     moved = {
         key: table[key] for key in ("data", "models") if isinstance(table.get(key), str) and _VOLUME.match(table[key])
     }

@@ -14,7 +14,7 @@ class Flag(NamedTuple):
     """An option of every command that takes a job.
 
     Attributes:
-        key: where its value belongs in seatrial.toml; OWN are no keys of the file.
+        key: where its value belongs in seatrial.toml; OWN are not keys of the file.
         names: as typed, the long one first.
         kind: str, list[str], bool or Path; parsed by job.loading, as the file is.
         group: the heading in the help, from the table below.
@@ -42,7 +42,7 @@ class Flag(NamedTuple):
         return self.key.replace(".", "_")
 
 
-#: Heading of the help → its options; "" for those beside the command's own.
+#: Heading of the help → its options; "" for those listed with the command's own.
 _OPTIONS: dict[str, tuple[Flag, ...]] = {
     "": (
         Flag("name", "--name", "A name for the run.", metavar="NAME", without="build"),
@@ -168,7 +168,7 @@ _OPTIONS: dict[str, tuple[Flag, ...]] = {
 FLAGS = tuple(flag._replace(group=group) for group, flags in _OPTIONS.items() for flag in flags)
 GROUPS = tuple(group for group in _OPTIONS if group)
 
-#: Options that are no keys of the file.
+#: Options that are not keys of the file.
 OWN = ("no_criteria", "trust", "project")
 
 

@@ -45,8 +45,8 @@ class GpuRequest:
     Attributes:
         count: for kind ``count``, at least 1; else None.
         devices: for kind ``devices``: indices ``"0"``, UUIDs or beginnings of one, MIG slices ``"0:1"``.
-        capabilities: NVIDIA_DRIVER_CAPABILITIES asked for; () leaves the default, ``compute,utility``.
-        share: of a count, which is 1 then: the part of the GPU that is asked for, below 1; None for whole GPUs.
+        capabilities: NVIDIA_DRIVER_CAPABILITIES of the request; () leaves the default, ``compute,utility``.
+        share: of a count, which is 1 then: the requested part of the GPU, below 1; None for whole GPUs.
         profile: of a count, which is 1 then: the size of a MIG slice, such as ``1g.10gb``; None for whole GPUs.
     """
 
@@ -59,7 +59,7 @@ class GpuRequest:
 
     @property
     def noun(self) -> str:
-        """What one of what is asked for is called."""
+        """The name of one of the requested devices."""
         return f"{self.profile} MIG slice" if self.profile else "GPU"
 
     @classmethod

@@ -32,18 +32,18 @@ def select(
 ) -> Selection:
     """The GPUs that answer ``request``, and why.
 
-    - ``all``: every GPU; of a GPU in MIG mode its slice instead. GPUs that other runs hold are shared, and said.
+    - ``all``: every GPU; of a GPU in MIG mode its slice instead. GPUs that other runs hold are shared, and reported.
     - a count: the idlest GPUs that no run holds; slices only on machines where every GPU is in MIG mode.
     - a share: the idlest GPU of which runs hold so little that the share is free.
     - a profile: the idlest slice of this size that no run holds.
-    - devices: exactly those, shared if another run holds them, and said.
+    - devices: exactly those, shared if another run holds them, and reported.
     - ``auto``: one GPU, the idlest that no run holds; with ``multi_gpu_evidence`` every idle one. The CPU only on a
       machine without GPUs: if all are held it refuses, since a run that silently takes a hundred times longer is
       nobody's wish (docs/decisions.md, 0003).
 
     One process can use one MIG slice at most (docs.nvidia.com/datacenter/tesla/mig-user-guide, "CUDA Device
-    Enumeration"), so a request that comes out as more, or as a slice beside a whole GPU, is refused here instead of
-    failing in the container.
+    Enumeration"), so a request for more, or for a slice and a whole GPU, is refused here instead of failing
+    in the container.
 
     Args:
         available: GPUs and MIG slices of this machine, as NVML lists them.
@@ -52,7 +52,7 @@ def select(
         multi_gpu_evidence: where the script shows that it uses several GPUs, e.g. ``train.py:31 init_process_group``.
 
     Raises:
-        GpuContractError: GPUs were asked for that this machine does not have (exit 3).
+        GpuContractError: GPUs were requested that this machine does not have (exit 3).
         GpuRequestError: one is named twice, or too few are free.
     """
     gpus = sorted(available, key=_pci_order)
@@ -122,7 +122,7 @@ def _by_name(devices: Sequence[str], gpus: Sequence[Gpu]) -> list[Gpu]:
 
 
 def _of_profile(profile: str | None, gpus: Sequence[Gpu]) -> list[Gpu]:
-    """Slices of this size; every GPU where none is asked for. NVML ends a slice's name with its profile."""
+    """Slices of this size; every GPU if none is requested. NVML ends a slice's name with its profile."""
     if profile is None:
         return list(gpus)
     found = [gpu for gpu in gpus if gpu.mig and gpu.name.split()[-1] == profile]

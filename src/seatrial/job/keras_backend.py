@@ -32,9 +32,9 @@ def with_keras_backend(
     Args:
         env: what the target's environment will have of these variables.
         home: the target's, where it is this machine's.
-        gpus: the run is asked for GPUs.
+        gpus: the run requests GPUs.
 
-    Raises UsageError for a backend that Keras does not have, and for one that uses no GPU where one is asked for.
+    Raises UsageError for a backend that Keras does not have, and for one that uses no GPU where one is requested.
     """
     if not _KERAS & set(script.imports):
         return script
@@ -51,17 +51,17 @@ def with_keras_backend(
         return replace(script, framework=None, imports=tuple(sorted({*script.imports, *_WITHOUT_GPU[backend]})))
     if backend not in FRAMEWORKS:
         known = sorted((*FRAMEWORKS, *_WITHOUT_GPU))
-        near = next(iter(difflib.get_close_matches(backend.lower(), known, n=1)), "jax")
+        closest = next(iter(difflib.get_close_matches(backend.lower(), known, n=1)), "jax")
         raise UsageError(
             f"{VARIABLE}={backend}: Keras has no such backend",
             cause=f"it has {', '.join(known)}",
-            run=_set_to(near, script) if assigned else f"seatrial run … --env {VARIABLE}={near}",
+            run=_set_to(closest, script) if assigned else f"seatrial run … --env {VARIABLE}={closest}",
         )
     return replace(script, framework=backend, imports=tuple(sorted({*script.imports, backend})))
 
 
 def _set_to(backend: str, script: ScriptFacts) -> str:
-    """What sets it: a script's own assignment comes before any variable."""
+    """Return how to set it: a script's own assignment comes before any variable."""
     if script.keras_backend is None:
         return f"--env {VARIABLE}={backend}"
     return f'write os.environ["{VARIABLE}"] = "{backend}" in {script.keras_backend.partition(" ")[0]}'

@@ -1,4 +1,4 @@
-"""What a key of seatrial.toml, or a flag, may hold: each kind of value is read once from what people type.
+"""Kinds of values of seatrial.toml and of flags: each is read once from what people type.
 
 The readers work at the edge alone, where a validation context names the folder that relative paths count from.
 Elsewhere, in plan.json and in code, a value is what a reader made of it, and passes.
@@ -78,7 +78,7 @@ class Mount(Value):
 
     @classmethod
     def parse(cls, text: str) -> Mount | None:
-        """``SOURCE:TARGET[:ro|rw]``, read-write unless it says otherwise; None for what is not of that form.
+        """``SOURCE:TARGET[:ro|rw]``, read-write by default; None for other text.
 
         A path with a colon in it cannot be mounted this way. Whether the paths are absolute is for the caller.
         """
@@ -93,7 +93,7 @@ class Mount(Value):
 
 
 def changeable(mount: Mount, mounts: Iterable[Mount]) -> bool:
-    """Whether a container can change what a mount shows it: through the mount itself, or through another."""
+    """Return True if a container can change what a mount shows it: through the mount itself, or through another."""
     writable = [other.source for other in mounts if not other.read_only]
     return not mount.read_only or any(
         mount.source.is_relative_to(folder) or folder.is_relative_to(mount.source) for folder in writable
@@ -114,7 +114,7 @@ PATTERN = rf"({'|'.join(_OPERATORS)})\s*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE
 
 
 def holds(condition: str, value: float) -> bool | None:
-    """Whether a value fulfils it; None where it cannot be read."""
+    """Return True if a value fulfils it; None if it cannot be read."""
     match = re.fullmatch(PATTERN, condition.strip())
     return None if match is None else _OPERATORS[match[1]](value, float(match[2]))
 
@@ -125,17 +125,17 @@ def typed(read: Callable[[Any], Any]) -> BeforeValidator:
 
 
 def _checked(check: Callable[[Any], Any]) -> AfterValidator:
-    """As ``typed``, for text that pydantic has found to be text."""
+    """Do as ``typed``, for text that pydantic has found to be text."""
     return AfterValidator(lambda value, info: value if info.context is None else check(value))
 
 
 def _located(read: Callable[[Any, Path], Any]) -> BeforeValidator:
-    """As ``typed``, with the folder that relative paths count from."""
+    """Do as ``typed``, with the folder that relative paths count from."""
     return BeforeValidator(lambda value, info: value if info.context is None else read(value, info.context["base"]))
 
 
 class UnreadableError(ValueError):
-    """What pydantic makes its own error of; it keeps this one, with the command to run, as the context ``error``."""
+    """Becomes pydantic's own error, which keeps this one, with the command to run, as the context ``error``."""
 
     def __init__(self, message: str, run: str | None) -> None:
         super().__init__(message)
@@ -177,7 +177,7 @@ def _number(value: Any) -> float:
 def _port(value: Any) -> Any:
     """``[[ADDRESS:][HOST]:]CONTAINER[/PROTOCOL]`` with ports or ranges of them, as Docker reads it."""
     if not isinstance(value, str):
-        return value  # not text: pydantic says so
+        return value  # not text: pydantic reports it
     match = _PORTS.fullmatch(value)
     if match is None or not all(0 < int(number) <= 65535 for number in re.findall("[0-9]+", match["ports"])):
         raise ValueError(f"expected HOST:CONTAINER ports from 1 to 65535, such as 8080:80, got {value[:80]!r}")

@@ -50,7 +50,7 @@ _EXPECTED = {
     "string_type": "expected text",
 }
 
-#: Mistakes of one file that are told at once.
+#: Mistakes of one file that are reported at once.
 _MOST_PROBLEMS = 8
 
 #: Keys of the file that are options, as they are typed.
@@ -66,7 +66,7 @@ def load_job(
     cwd: Path | None = None,
     leave_out: Collection[str] = (),
 ) -> Job:
-    """What the user asks for.
+    """Return what the user requests.
 
     Args:
         project: the folder that becomes the working directory; the file is looked for in it.
@@ -104,7 +104,7 @@ def read_sweep(project: Path) -> SweepTable:
 
 
 def read_notify(project: Path, words: Collection[str]) -> tuple[Notify, tuple[Ask, ...]]:
-    """(who is told of an end: by ``--notify``, or else by the file; what of the file must be allowed first).
+    """Return the commands for the end, of ``--notify`` or else of the file, and the file's wishes to allow first.
 
     Raises ConfigError, UsageError.
     """
@@ -112,8 +112,8 @@ def read_notify(project: Path, words: Collection[str]) -> tuple[Notify, tuple[As
         return Notify(
             **_Source("", "seatrial up --help", project, _given({"notify": tuple(words)})).read()["notify"]
         ), ()
-    asked = Notify(**_file_source(project).read().get("notify", {}))
-    return asked, tuple(notify_asks(asked))
+    notify = Notify(**_file_source(project).read().get("notify", {}))
+    return notify, tuple(notify_asks(notify))
 
 
 def make_job(
@@ -145,7 +145,7 @@ class _Source:
     table: Any
 
     def read(self) -> dict[str, Any]:
-        """What is set, validated, under the names that a Job has for it: values as in a Job, tables as dicts."""
+        """Return what is set, validated, under the names that a Job has for it: values as in a Job, tables as dicts."""
         if not isinstance(self.table, dict):
             raise ConfigError(f"{self.where.rstrip('.')}: expected a table, got {shown(self.table)}", run=self.run)
         try:
@@ -173,12 +173,12 @@ class _Source:
     def _message(self, detail: ErrorDetails) -> str:
         """``seatrial.toml: criteria.mean_utilization: expected …, got …``."""
         location = [str(part) for part in detail["loc"] if part != "[key]" and not isinstance(part, int)]
-        if location[:2] == ["criteria", "metrics"]:  # in the file they stand beside the other criteria
+        if location[:2] == ["criteria", "metrics"]:  # in the file they are among the other criteria
             del location[1]
         key, table = ".".join(location), ".".join(location[:-1])
         known = _known(table)
-        near = [] if location[-1] in known else difflib.get_close_matches(location[-1], known, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        similar = [] if location[-1] in known else difflib.get_close_matches(location[-1], known, n=1)
+        hint = f"; did you mean {similar[0]}?" if similar else ""
         if detail["type"] == "extra_forbidden":
             if sentence := replaced_key(key):
                 return f"{self._key(key)} was removed: {sentence}"
@@ -224,7 +224,7 @@ def _file_source(project: Path) -> _Source:
 
 
 def project_table(project: Path) -> dict[str, Any]:
-    """What the project's file says, as it is written and unchecked; {} where there is none. Raises ConfigError."""
+    """Return the project's file as it is written, unchecked; {} without one. Raises ConfigError."""
     table = _file_source(project).table
     return table if isinstance(table, dict) else {}
 
@@ -249,7 +249,7 @@ def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
 def _environment(items: Collection[str]) -> dict[str, str]:
     """``NAME=value`` and ``NAME``; a NAME that is not set here is left out, as Docker does.
 
-    What is no name stays, for the model to refuse.
+    Text that is not a name stays, for the model to refuse.
     """
     pairs = (item.partition("=") for item in items)
     values = {name: value if equals else os.environ.get(name) for name, equals, value in pairs}
@@ -273,7 +273,7 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _not_replaced(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """What of the file stands in the merged job."""
+    """Return the part of the file that is in the merged job."""
     kept = {key: value for key, value in below.items() if key not in above or isinstance(value, tuple)}
     both = (key for key in _MERGED if isinstance(below.get(key), dict) and key in above)
     return {**kept, **{key: _not_replaced(below[key], above[key]) for key in both}}
@@ -300,7 +300,7 @@ def _target(
 
 
 def _check_paths(config: Mapping[str, Any], project: Path) -> None:
-    """What is mounted or read must be there: an engine would create a missing folder, owned by root."""
+    """Require what is mounted or read: an engine would create a missing folder, owned by root."""
     if "data" in config:
         _check_data(config["data"].source)
     models = config["models"].source if "models" in config else None
@@ -322,9 +322,9 @@ def _check_paths(config: Mapping[str, Any], project: Path) -> None:
 def _check_data(folder: Path) -> None:
     shown = as_typed(folder)
     if not folder.exists():
-        beside = [path.name for path in folder.parent.iterdir() if path.is_dir()] if folder.parent.is_dir() else []
-        near = difflib.get_close_matches(folder.name, beside, n=1)
-        hint = f"; did you mean {from_here(folder.parent / near[0])}?" if near else ""
+        others = [path.name for path in folder.parent.iterdir() if path.is_dir()] if folder.parent.is_dir() else []
+        similar = difflib.get_close_matches(folder.name, others, n=1)
+        hint = f"; did you mean {from_here(folder.parent / similar[0])}?" if similar else ""
         there = next(parent for parent in folder.parents if parent.is_dir())
         raise DataError(f"data folder {from_here(folder)} does not exist{hint}", run=f"ls {as_typed(there)}")
     if not folder.is_dir():

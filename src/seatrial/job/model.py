@@ -36,7 +36,7 @@ TargetKind = Literal["script", "module", "recipe", "image"]
 
 
 class Target(Table):
-    """What to run.
+    """Target of a run.
 
     Attributes:
         kind: ``script`` (a path), ``module`` (``-m name``), ``recipe`` (built in) or ``image`` (its own CMD).
@@ -56,7 +56,7 @@ class Target(Table):
 
 
 class ImageOptions(Table):
-    """How the image is made."""
+    """Options for making the image."""
 
     base: keys.Image = Field(default="python:3.11-slim-bookworm", description="Image that the build starts from.")
     ready: keys.Image | None = Field(default=None, description="An existing image to run as is; nothing is built.")
@@ -87,18 +87,18 @@ class ImageOptions(Table):
     )
 
 
-def _metrics_beside(schema: dict[str, Any]) -> None:
-    """In the file's schema: any key that is no criterion of ours is a metric's."""
+def _metrics_in_table(schema: dict[str, Any]) -> None:
+    """In the file's schema: any key that is not a criterion of ours is a metric's."""
     schema["additionalProperties"] = schema["properties"].pop("metrics")["additionalProperties"]
 
 
 class Criteria(Table):
     """Criteria for a good run. Any other key is a metric that the script reports, its value a condition.
 
-    Those that were set (``model_fields_set``) were asked for; what is missed of the others is a warning in the receipt.
+    Those that were set (``model_fields_set``) were requested; a miss of the others is a warning in the receipt.
     """
 
-    model_config = ConfigDict(json_schema_extra=_metrics_beside)
+    model_config = ConfigDict(json_schema_extra=_metrics_in_table)
 
     mean_utilization_pct: keys.Percent = Field(
         default=70.0,
@@ -126,13 +126,13 @@ class Criteria(Table):
 
     @model_serializer(mode="wrap")
     def _only_what_was_set(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """So that whoever reads a plan still knows what was asked for."""
+        """Keep in a plan which criteria were requested."""
         return {key: value for key, value in handler(self).items() if key in self.model_fields_set}
 
     @model_validator(mode="before")
     @classmethod
     def _metrics(cls, table: Any, info: ValidationInfo) -> Any:
-        """The file has metrics beside the other criteria."""
+        """Collect the metrics, which a file has among the other criteria."""
         if info.context is None or not isinstance(table, dict):
             return table
         own_keys = typed_keys(cls).keys() - {"metrics"}
@@ -142,7 +142,7 @@ class Criteria(Table):
 
 
 class WatchOptions(Table):
-    """What the watchdog looks for while the run goes on, and whom it tells."""
+    """Options of the watchdog: what it looks for during a run, and where it reports."""
 
     hang_after_s: Annotated[
         float | None,
@@ -158,7 +158,7 @@ class WatchOptions(Table):
 
 
 class Requests(Table):
-    """What a file and a Job say in the same words."""
+    """Options that a file and a Job have in common."""
 
     model_config = ConfigDict(defer_build=True)  # nothing is read as Requests alone
 
@@ -223,7 +223,7 @@ class Requests(Table):
     image: ImageOptions = Field(default_factory=ImageOptions, description="How the image is made.")
     criteria: Criteria = Field(default_factory=Criteria, description="Criteria for a good run.")
     watch: WatchOptions = Field(default_factory=WatchOptions, description="What the watchdog checks during the run.")
-    notify: Notify = Field(default_factory=Notify, description="Who is told when the run has ended.")
+    notify: Notify = Field(default_factory=Notify, description="Commands to run when the run has ended.")
     kubernetes: ClusterOptions = Field(default_factory=ClusterOptions, description="Kubernetes settings.")
     tune: Changes = Field(
         default_factory=Changes, description="Changes to a torch script, as seatrial tune found them."
@@ -231,19 +231,19 @@ class Requests(Table):
 
 
 class Job(Requests):
-    """Everything the user asked for.
+    """Everything the user requested.
 
     Attributes:
         project: the folder that becomes the working directory; absolute.
         gpus: on several nodes those of each.
-        nodes: machines, or pods. hosts: their names, where there is no cluster to find them.
+        nodes: machines, or pods. hosts: their names, without a cluster that finds them.
         node_rank: which of the hosts this is; None: not joining, or no hosts.
         env_files: read on the host; they lose against ``env``.
         memory_bytes, cpus: None: no limit. shm_bytes: None: the default.
         timeout_s: after this many seconds the target gets SIGTERM, then SIGKILL after ``grace_s``.
         serve: what it serves, of a run whose target is the server; else None.
-        tuning: what it is asked for, of a run that tries changes on its script; else None.
-        asks: what the project's file wants beyond its folder and a container; the user is asked for it.
+        tuning: the request, of a run that tries changes on its script; else None.
+        asks: what the project's file wants beyond its folder and a container; it needs the user's permission.
     """
 
     model_config = ConfigDict(defer_build=False)
@@ -259,9 +259,9 @@ class Job(Requests):
 
     @property
     def without_notify(self) -> Job:
-        """As a part of something greater (a sweep, an up), whose own end is told."""
-        told = set(notify_asks(self.notify))
-        asks = tuple(ask for ask in self.asks if ask not in told)
+        """The job as a part of a sweep or of ``up``, whose own end is reported."""
+        reported = set(notify_asks(self.notify))
+        asks = tuple(ask for ask in self.asks if ask not in reported)
         return self.changed(notify=Notify(), asks=asks)
 
     @property

@@ -50,7 +50,7 @@ class Notify(keys.Table):
 
 
 def from_flags(words: Collection[str]) -> dict[str, Any]:
-    """Return ``--notify`` as a table of the file. Raises UsageError for a word that is no command."""
+    """Return ``--notify`` as a table of the file. Raises UsageError for a word that is not a command."""
     for word in words:
         if not isinstance(word, str):  # from Python
             raise UsageError(f"notify: {word!r} is no text", run='notify=["notify-send done"]')
@@ -79,7 +79,7 @@ def program_of(command: str) -> str:
 
 
 def host_of(url: str) -> str:
-    """Return ``https://chat.example.org/…``: whoever has the rest may post there."""
+    """Return ``https://chat.example.org/…``: the rest allows anyone to post there."""
     try:
         parts = urlsplit(url)
         return f"{parts.scheme}://{parts.hostname}/…"

@@ -36,7 +36,7 @@ CONTAINER_INPUT = "/seatrial/input"
 #: How the agent's Python is started: PYTHONPATH, the user's site packages and a json.py of the project stay out of it.
 AGENT_PYTHON_FLAGS = ("-I", "-S")
 
-#: Labels of a container of ours: the run's ID and name; what it is for, the target or the checks beside it; and whether
+#: Labels of a container of ours: the run's ID and name; its purpose, the target or the checks; and whether
 #: its log is the agent's, in frames, or what the target prints. All are always set: an image may bring labels, too.
 RUN_LABEL = "seatrial.run"
 NAME_LABEL = "seatrial.name"
@@ -54,12 +54,12 @@ CONTAINER_RESUMED_CHECKPOINTS = f"{CONTAINER_RESUME}/checkpoints"
 #: Where the companion's agent writes, in the run's record.
 COMPANION_FOLDER = "companion"
 
-#: What a plan says, and of what, while its ready image is not here.
+#: Choice and value of a plan whose ready image is not here yet.
 IMAGE_UNKNOWN = ("image contents", "unknown")
 
 #: On top of the grace that the agent gives the target, for the agent itself to finish the evidence, in seconds.
 AGENT_GRACE_S = 10
-#: The agent's exit code in a pod that was asked to end from outside, so that another goes on.
+#: The agent's exit code in a pod that was stopped from outside, so that another goes on.
 EXIT_POD_STOPPED = 143
 
 GpuMode = Literal["required", "none", "auto-cpu"]
@@ -111,7 +111,7 @@ class ImagePlan(Value):
 
     Attributes:
         tag: what is run. For a built image its digits are the hash of everything that goes in.
-        python: interpreter inside the image, or None when there is no Python >= 3.8 (then a companion checks).
+        python: interpreter inside the image, or None without a Python >= 3.8 (then a companion checks).
         entrypoint, cmd: of a ready image; run through the agent as they are.
         plain_dockerfile: one that needs no build context, for other people's tools; None where there can be none.
         context_files: path in the build context → absolute host path.
@@ -120,8 +120,8 @@ class ImagePlan(Value):
         secrets: build secret id → absolute host path.
         stack: what was resolved, e.g. ``{"torch": "2.13.0", "build": "cu126", "python": "3.11"}``; also labels.
         index_decides: the user names package indexes, and which build of the framework they have is theirs.
-        packages_bytes: of packages beside the framework, unpacked, as far as it is known.
-        also: further frameworks beside that of ``stack``, and their builds: ``{"jax": "cuda13"}``.
+        packages_bytes: of packages other than the framework, unpacked, as far as it is known.
+        also: frameworks other than that of ``stack``, and their builds: ``{"jax": "cuda13"}``.
         slimmed: the build leaves things out (image.slim). architectures: compute capabilities that are left in it;
             () for all that the packages have.
         warnings: what the user should know of it before it is built.
@@ -240,11 +240,11 @@ class EngineAddress(Value):
 
 
 class Plan(Value):
-    """What will happen, completely.
+    """All that will happen.
 
     Attributes:
         run_id: ID of the run this plan makes; also its folder's name.
-        engine: where it will run; None where the backend cannot tell.
+        engine: where it will run; None if the backend cannot determine it.
         image: None on the local backend.
         container: None on the local backend and on a cluster. cluster: the pods, on Kubernetes.
         companion: a second container for the GPU checks when ``image.python`` is None.
@@ -312,7 +312,7 @@ class Plan(Value):
 
     @property
     def image_is_unknown(self) -> bool:
-        """Its ready image was not here when it was made: what it says of the inside is a guess."""
+        """True if its ready image was not here when it was made: facts of the inside are guesses."""
         return any((choice.what, choice.value) == IMAGE_UNKNOWN for choice in self.choices)
 
     @property

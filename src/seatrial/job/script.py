@@ -13,7 +13,7 @@ from seatrial.job.model import Job, Target
 from seatrial.job.plan import CONTAINER_PROJECT
 from seatrial.job.reading.modules import STANDARD_MODULES, find_module, folder_of, is_folder
 from seatrial.job.reading.parsed_modules import notebook_error
-from seatrial.job.reading.project_reader import Reading, read_project
+from seatrial.job.reading.project_reader import ProjectReading, read_project
 from seatrial.job.reading.writes import Write
 from seatrial.job.startable import module_name
 from seatrial.recipe_names import source_of
@@ -55,7 +55,7 @@ _LONGEST_NAME = 80
 
 @dataclass(frozen=True)
 class ScriptFacts:
-    """What reading a script and the project's modules it imports showed. Evidence is ``file.py:line name``.
+    """Facts from reading a script and the project's modules that it imports. Evidence is ``file.py:line name``.
 
     Attributes:
         imports: top-level names of modules that are neither the project's nor the standard library's, and without
@@ -75,11 +75,11 @@ class ScriptFacts:
         horovod: dotted name of each part of Horovod that it imports → ``file.py:line``; it is in no other list, since
             nothing is installed for it. needs_horovod: those without which it cannot start.
         horovod_elastic: where it cannot do without Horovod's elastic ranks, or None.
-        beside_horovod: what torchrun_evidence and one_process_evidence are without Horovod.
+        without_horovod_evidence: what torchrun_evidence and one_process_evidence are without Horovod.
         torchrun_evidence: where it can use one process per GPU, or None.
         launcher_evidence: where it cannot run without what torchrun sets, even as one process, or None.
         one_process_evidence: where it drives several GPUs from one process, or starts ranks itself, or None.
-        rank_option: the option by which each rank is told its GPU, ``--local_rank``, or None.
+        rank_option: the option by which each rank gets its GPU, ``--local_rank``, or None.
         workers_evidence: where it joins one process a node, TensorFlow's by TF_CONFIG or JAX's coordinator, or None.
         keras_backend: where it sets KERAS_BACKEND and to what, ``train.py:2 jax``, or None. keras_default: likewise
             unless it is set.
@@ -108,7 +108,7 @@ class ScriptFacts:
     horovod: dict[str, str] = field(default_factory=dict)
     needs_horovod: tuple[str, ...] = ()
     horovod_elastic: str | None = None
-    beside_horovod: tuple[str | None, str | None] = (None, None)
+    without_horovod_evidence: tuple[str | None, str | None] = (None, None)
     torchrun_evidence: str | None = None
     launcher_evidence: str | None = None
     one_process_evidence: str | None = None
@@ -141,13 +141,13 @@ class ScriptFacts:
 
     @property
     def horovod_part(self) -> str:
-        """The part of Horovod that tells most of what the script wants; there is one."""
+        """The part of Horovod that shows best what the script wants."""
         return _telling_part(self.horovod)
 
     @property
     def without_horovod(self) -> ScriptFacts:
         """The same, started as if it did not import Horovod."""
-        torchrun, one_process = self.beside_horovod
+        torchrun, one_process = self.without_horovod_evidence
         return replace(self, torchrun_evidence=torchrun, one_process_evidence=one_process)
 
     @property
@@ -157,7 +157,7 @@ class ScriptFacts:
 
 
 def source_facts(job: Job) -> ScriptFacts:
-    """Of what a job runs; of a class that is served also what the server calls of it. Raises TargetError, as below."""
+    """Return the facts of a job's source; of a served class also of what the server calls. Raises TargetError."""
     calls = () if job.serve is None else job.serve.calls
     path = python_path(job)
     return script_facts(job.source, job.project, calls=calls, any_python=job.image.ready is not None, path=path)
@@ -190,7 +190,7 @@ def script_facts(
     read and the training library under it is not: that offers much which the recipe does not ask for.
 
     Args:
-        calls: names in it that whoever imports it calls: functions, classes, ``Class.method``.
+        calls: names in it that its importer calls: functions, classes, ``Class.method``.
         any_python: it runs in an image of the user's, whose Python may be another: what does not parse shows nothing.
         path: folders of the project, relative to it, that Python looks in besides: the job's PYTHONPATH.
 
@@ -214,7 +214,7 @@ def script_facts(
     return facts
 
 
-def _refuse_a_notebook(reading: Reading, project: Path) -> None:
+def _refuse_a_notebook(reading: ProjectReading, project: Path) -> None:
     """IPython puts ``get_ipython`` into a notebook's names; a script that Python starts has none."""
     where = reading.certain_signs.get("notebook")
     if where is None or "IPython.get_ipython" in {**reading.needed, **reading.optional}:
@@ -227,7 +227,7 @@ def _refuse_a_notebook(reading: Reading, project: Path) -> None:
     )
 
 
-def _refuse_a_part_of_a_package(reading: Reading, target: Target, project: Path) -> None:
+def _refuse_a_part_of_a_package(reading: ProjectReading, target: Target, project: Path) -> None:
     """Python knows of no package around a file that it starts by its path, unless the file sets ``__package__``."""
     if reading.relative is None or b"__package__" in read_bytes(project / target.value, inside=project):
         return
@@ -248,7 +248,7 @@ def _refuse_a_part_of_a_package(reading: Reading, target: Target, project: Path)
 
 
 def _elsewhere(target: Target, project: Path, path: tuple[str, ...]) -> ScriptFacts:
-    """Of a module that Python does not find as things are: nothing, unless a folder of the project has it."""
+    """Return the facts of a module that Python does not find: none, unless a folder of the project has it."""
     top = target.value.partition(".")[0]
     if target.kind != "module" or top in STANDARD_MODULES or folder_of(target.value, project) is None:
         return ScriptFacts(python_path=path)
@@ -267,13 +267,13 @@ def _source(target: Target, project: Path, roots: list[Path]) -> Path | None:
     return None
 
 
-def _facts(reading: Reading) -> ScriptFacts:
+def _facts(reading: ProjectReading) -> ScriptFacts:
     seen, certain = reading.signs, reading.certain_signs
     horovod = _taken_out(reading.optional, HOROVOD)
     needs_horovod = _taken_out(reading.needed, HOROVOD)
     horovod |= needs_horovod
     imports, optional = _foreign(reading.needed), _foreign(reading.optional)
-    beside = torchrun, one_process = _how_it_starts(reading, imports)
+    alone = torchrun, one_process = _how_it_starts(reading, imports)
     if horovod:  # in any of its forms it is one process per GPU
         part = _telling_part(horovod)
         torchrun, one_process = f"{horovod[part]} {part}", None
@@ -294,7 +294,7 @@ def _facts(reading: Reading) -> ScriptFacts:
         horovod=horovod,
         needs_horovod=tuple(needs_horovod),
         horovod_elastic=certain.get("horovod-elastic") if horovod else None,
-        beside_horovod=beside,
+        without_horovod_evidence=alone,
         torchrun_evidence=torchrun,
         launcher_evidence=needs_launcher,
         one_process_evidence=one_process,
@@ -310,7 +310,7 @@ def _facts(reading: Reading) -> ScriptFacts:
     )
 
 
-def _how_it_starts(reading: Reading, imports: dict[str, str]) -> tuple[str | None, str | None]:
+def _how_it_starts(reading: ProjectReading, imports: dict[str, str]) -> tuple[str | None, str | None]:
     """Evidence of one process per GPU, and of one process for all, of which there is one at most."""
     seen = reading.signs
     if "torchrun" in seen and "spawn" in seen:
@@ -334,7 +334,7 @@ def _rank_option(seen: dict[str, str]) -> str | None:
 
 
 def _taken_out(modules: dict[str, str], package: str) -> dict[str, str]:
-    """A package's modules, which are no longer in ``modules``."""
+    """Remove a package's modules from ``modules``, and return them."""
     names = [name for name in modules if name.partition(".")[0] == package]
     return {name: modules.pop(name) for name in names}
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from seatrial.job.reading.modules import find_module, is_file
-from seatrial.system.toml_file import read_toml
 
 #: Programs that start Python on a script themselves.
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "horovodrun")
@@ -73,7 +72,7 @@ def is_python(word: str) -> bool:
 
 _NAMES = {"node_modules", "site-packages", "venv", "env", "build", "dist"}
 
-#: What tells an environment whatever its name is: Python's own, and conda's.
+#: Files that mark an environment of any name: Python's own, and conda's.
 _MARKS = ("pyvenv.cfg", "conda-meta/history")
 
 
@@ -93,6 +92,8 @@ def module_name(script: str, project: Path) -> str:
 
 def console_script(word: str, project: Path) -> str | None:
     """The project's own module that a command of ``[project.scripts]`` calls, or None."""
+    from seatrial.system.toml_file import read_toml  # few targets are commands
+
     file = project / "pyproject.toml"
     if not is_file(file):
         return None

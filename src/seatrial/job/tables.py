@@ -11,10 +11,10 @@ from seatrial.common.contract.tunables import TUNABLES, Tunable, in_words
 from seatrial.job.keys import Duration, Table, text, typed
 from seatrial.system.text import shown
 
-#: Where the server listens in a container of its own network; published under the port that was asked for.
+#: Where the server listens in a container of its own network; published under the requested port.
 CONTAINER_PORT = 8000
 
-#: The variable with the token that requests must carry, where one is asked for; handed over as a secret.
+#: The variable with the token that requests must carry, if one is required; handed over as a secret.
 TOKEN = "SEATRIAL_SERVE_TOKEN"
 
 #: Methods of a class of the user's. Source: serve/runners/user_class.py; a test compares.
@@ -59,18 +59,18 @@ class Serving(Table):
 
     @property
     def file(self) -> str:
-        """Of a class of the user's: the file that it is in."""
+        """The file of a class of the user's."""
         return self.model.rpartition(":")[0]
 
     @property
     def calls(self) -> tuple[str, ...]:
-        """Of a class of the user's: the class, which is made, and its methods that the server calls."""
+        """A class of the user's, which is made, and its methods that the server calls."""
         name = self.model.rpartition(":")[2]
         return (name, *(f"{name}.{method}" for method in CALLED)) if self.kind == "code" else ()
 
     @property
     def suffix(self) -> str:
-        """Of a file: ``.onnx``."""
+        """The suffix of a file: ``.onnx``."""
         return "." + self.model.rpartition(".")[2].lower() if self.kind == "file" else ""
 
     @property
@@ -121,7 +121,7 @@ else:
 
 
 class Tuning(Table):
-    """What a tune is asked for.
+    """The request of a tune.
 
     Attributes:
         steps, seconds: measured in each trial, at most. budget_s: for all trials.
@@ -149,7 +149,7 @@ def _settings(value: Any) -> Any:
 
 
 class SweepTable(Table):
-    """What to search."""
+    """The space and method of a search."""
 
     search: str | None = Field(default=None, description="Engine: grid, random or tpe.")
     metric: str | None = Field(default=None, description="Objective: NAME:max or NAME:min.")

@@ -1,4 +1,4 @@
-"""resolve_target: the words on the command line → the Target they mean, or a sentence that says what is there."""
+"""resolve_target: the words on the command line → their Target, or an error that lists what is there."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _MAX_NAME = 255
 def resolve_target(
     words: Sequence[str], module: str | None, image: str | None, project: Path, recipes: Collection[str]
 ) -> Target:
-    """What to run.
+    """Return the target of a run.
 
     - ``-m name``: that module; every word is its argument.
     - the first word is a file: that script (a path relative to the project, or absolute inside it).
@@ -51,7 +51,7 @@ def resolve_target(
     - an image and anything else: the image's own command, or ``words`` in its place.
 
     Raises:
-        TargetError: nothing to run, not there (with near names), outside the project, or no Python.
+        TargetError: nothing to run, not there (with similar names), outside the project, or not Python.
     """
     if module is not None:
         return _module_target(module, words, project)
@@ -96,12 +96,12 @@ def launcher_refused(words: Sequence[str]) -> TargetError:
 
 
 def _is_path_like(word: str, project: Path) -> bool:
-    """``train.py`` beside ``--image``: a script that is missing here, unless it is absolute (inside the image)."""
+    """``train.py`` together with ``--image``: a script that is missing here, unless absolute (in the image)."""
     return not word.startswith("/") or Path(word).is_relative_to(project)
 
 
 def _module_target(module: str, words: Sequence[str], project: Path) -> Target:
-    """Modules of the project must exist; others may be installed in the image, which only the run can tell."""
+    """Modules of the project must exist; others may be installed in the image, which only the run can find out."""
     if not _MODULE.fullmatch(module) or len(module) > _MAX_NAME:
         dotted = module_name(module, project) if is_file(project / module) else ""
         dotted = dotted if _MODULE.fullmatch(dotted) else "package.module"
@@ -111,10 +111,10 @@ def _module_target(module: str, words: Sequence[str], project: Path) -> Target:
     ours = any(is_folder(root / top) or is_file(root / f"{top}.py") for root in roots)
     if ours and find_module(module, roots, main=True) is None and folder_of(module, project) is None:
         names = [path[:-3].removeprefix("src/").replace("/", ".") for path in scripts(project)]
-        near = difflib.get_close_matches(module, names, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        similar = difflib.get_close_matches(module, names, n=1)
+        hint = f"; did you mean {similar[0]}?" if similar else ""
         raise TargetError(
-            f"module {module} is not in {project}{hint}", run=f"seatrial run -m {near[0] if near else top} …"
+            f"module {module} is not in {project}{hint}", run=f"seatrial run -m {similar[0] if similar else top} …"
         )
     return Target(kind="module", value=module, args=tuple(words))
 
@@ -166,7 +166,7 @@ def _notebook(word: str) -> TargetError:
 
 
 def _of_another_file(path: Path) -> tuple[str, str | None] | None:
-    """What a file is that is no script, by its name and its keys, and the command that takes such a file."""
+    """Return the kind of a file that is not a script, by its name and keys, and the command for such a file."""
     if re.match(r"(?i)(docker|container)file(\.|$)|.*\.dockerfile$", path.name) and path.suffix != ".py":
         return "a Dockerfile", "seatrial build --check"
     if path.suffix not in (".yaml", ".yml") or not is_file(path):
@@ -235,8 +235,10 @@ def _started_by_main(folder: str, project: Path) -> TargetError:
 
 def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetError:
     if not word.strip():
-        near = sorted(scripts(project))[:1]
-        return TargetError("the target is empty", run=f"seatrial run {shlex.quote(near[0]) if near else 'digits'}")
+        similar = sorted(scripts(project))[:1]
+        return TargetError(
+            "the target is empty", run=f"seatrial run {shlex.quote(similar[0]) if similar else 'digits'}"
+        )
     if is_folder(project / word):
         if is_file(project / word / "__main__.py"):
             return _started_by_main(word, project)
@@ -261,17 +263,17 @@ def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetErro
         )
     if re.match(r"(https?|ssh|git)://|git@", word):
         return TargetError(f"{word} is an address, not a script of this project", run=f"git clone {shlex.quote(word)}")
-    near = _near(word, [*scripts(project), *recipes])
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    similar = _similar(word, [*scripts(project), *recipes])
+    hint = f"; did you mean {' or '.join(similar)}?" if similar else ""
     kind = "script" if word.endswith(".py") or "/" in word else "script or recipe"
     return TargetError(
         f"there is no {kind} {word} in {project}{hint}",
-        run=f"seatrial run {shlex.quote(near[0])}" if near else f"ls {as_typed(project)}",
-        instead=(word, near[:1]) if near else None,
+        run=f"seatrial run {shlex.quote(similar[0])}" if similar else f"ls {as_typed(project)}",
+        instead=(word, similar[:1]) if similar else None,
     )
 
 
-def _near(word: str, names: Sequence[str]) -> list[str]:
+def _similar(word: str, names: Sequence[str]) -> list[str]:
     """Names like the word: the same file elsewhere first, then similar spelling."""
     same_file = [name for name in names if Path(name).name in (Path(word).name, f"{Path(word).name}.py")]
     return list(dict.fromkeys([*same_file, *difflib.get_close_matches(word, names, n=2, cutoff=0.6)]))[:2]

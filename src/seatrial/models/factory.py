@@ -15,7 +15,7 @@ from seatrial.train.errors import InputError, type_and_line
 
 
 def make_network(factory: str) -> tuple[nn.Module, dict[str, Tensor]]:
-    """(the network, inputs to compare on, {} where the factory gave none).
+    """Return the network and inputs to compare on, {} if the factory gave none.
 
     The factory takes nothing and returns a network, or a network and its inputs: a tensor, several, or a mapping.
 

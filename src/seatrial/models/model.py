@@ -49,7 +49,7 @@ class Original:
     program: Any = None
 
     def rows(self, count: int) -> tuple[Tensor, ...]:
-        """So many rows of the inputs, from the first on and over again. A single text loses its padding."""
+        """Return so many rows of the inputs, from the first on and repeated. A single text loses its padding."""
         have = len(next(iter(self.inputs.values())))
         taken = torch.arange(count) % have
         rows = {name: each[taken] for name, each in self.inputs.items()}
@@ -60,7 +60,7 @@ class Original:
 
     @property
     def fixed_batch(self) -> int | None:
-        """The only batch that it takes, or None."""
+        """Return the only batch that it takes, or None."""
         free = all(0 in dimensions for dimensions in self.dynamic.values())
         return None if free else len(next(iter(self.inputs.values())))
 
@@ -95,7 +95,7 @@ class Flat(nn.Module):
 
 
 def keywords_of(network: nn.Module, names: Sequence[str]) -> tuple[str, ...]:
-    """The names, where the network takes inputs under them and in another order; else nothing: they go by place.
+    """Return the names if the network takes them in another order; else nothing: inputs are passed by place.
 
     Raises InputError: some are names of the network's own inputs, at another place, and others are not.
     """
@@ -129,7 +129,7 @@ def outputs_of(result: Any) -> dict[str, Tensor]:
 def drawn(
     shapes: Mapping[str, Sequence[int]], dtypes: Mapping[str, torch.dtype], rows: int = DRAWN
 ) -> dict[str, Tensor]:
-    """Inputs of the right shape from a fixed seed: normal numbers; small whole ones, 0 and 1, for other types."""
+    """Draw inputs of these shapes from a fixed seed: normal numbers; for other types 0 and 1."""
     generator = torch.Generator().manual_seed(0)
     inputs = {}
     for name, shape in shapes.items():

@@ -40,7 +40,7 @@ def open_model(spec: str, factory: str | None = None, shapes: Shapes = ()) -> Or
         return _of_recipe(read_saved(options.default_folder("models"), spec))
     path = next((each for each in (options.default_folder("models") / spec, Path(spec)) if each.is_file()), Path(spec))
     if not path.is_file():
-        raise ModelFileError(f"there is no file {path}", fix=f"a recipe's name ({', '.join(WEIGHTS)}) or a file")
+        raise ModelFileError(f"{path} does not exist", fix=f"a recipe's name ({', '.join(WEIGHTS)}) or a file")
     if path.suffix == ".onnx":
         raise InputError(f"{path} is an ONNX file already: nothing to export from", fix="export the trained weights")
     if path.suffix == ".safetensors":
@@ -107,7 +107,7 @@ def refuse_pickle(path: Path) -> None:
     names = [name.partition("/")[2] for name in _entries(path)] if start == b"PK\x03\x04" else []
     if start[:1] == b"\x80" or path.suffix in _PICKLES or "data.pkl" in names:
         raise ModelFileError(
-            f"{path.name} is a pickle: loading one can run any code of whoever wrote it, so it is not opened",
+            f"{path.name} is a pickle: loading one can run any code of its author, so it is not opened",
             fix=f"seatrial export {path.name} --to pt2 --model module:factory makes a file to serve",
         )
 
@@ -205,7 +205,7 @@ def _dimension(place: int) -> str:
 def _of_user(
     path: Path, network: Any, inputs: Mapping[str, Tensor], *, given: bool, state: Mapping[str, Tensor] | None = None
 ) -> Original:
-    """A network with inputs: run once, so that its outputs have names."""
+    """Run a network with inputs once, so that its outputs have names."""
     examples = _examples(path)
     keywords = () if state is not None else keywords_of(network, [*inputs])
     try:

@@ -73,7 +73,7 @@ def _opened(model: str, folder: Path) -> tuple[Any, Reader, Sequence[str]]:
         shape = tuple(next(iter(opened.inputs.values())).shape[1:])
     if normalise is None:
         raise ModelFileError(
-            f"no examples beside {model} hold how its images are normalised",
+            f"no examples saved with {model} hold how its images are normalised",
             fix="train it again: seatrial run RECIPE; or export it again: seatrial export RECIPE --to pt2",
         )
     return network, _image_reader(normalise, shape, device), labels

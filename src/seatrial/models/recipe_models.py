@@ -70,7 +70,7 @@ class TextClassifier(nn.Module):
 
 
 def read_saved(models_folder: Path, recipe: str) -> Saved:
-    """The model that a recipe saved in this folder.
+    """Read the model that a recipe saved in this folder.
 
     Raises:
         ModelFileError: there is none, it is truncated, a pickle, or of another recipe.
@@ -82,14 +82,12 @@ def read_saved(models_folder: Path, recipe: str) -> Saved:
     if not path.is_file():
         pickled = path.with_suffix(".pth")
         also = f"; {pickled.name} is a pickle, which is not read" if pickled.is_file() else ""
-        raise ModelFileError(
-            f"there is no model of {recipe}: {path} does not exist{also}", fix=f"seatrial run {recipe}"
-        )
+        raise ModelFileError(f"no model of {recipe}: {path} does not exist{also}", fix=f"seatrial run {recipe}")
     return read_file(path, recipe)
 
 
 def read_file(path: Path, recipe: str) -> Saved:
-    """The recipe's model in this file, wherever it lies. Raises ModelFileError."""
+    """Read the recipe's model from this file, in any folder. Raises ModelFileError."""
     read = _read_text if recipe == "spam" else _read_images
     saved = read(recipe, path)
     if (examples := _examples(saved)) is None:
@@ -154,7 +152,7 @@ def _cifar10(tensors: Mapping[str, Tensor]) -> tuple[nn.Module, tuple[int, ...]]
 
 
 def _read_text(recipe: str, path: Path) -> Saved:
-    """From the folder that transformers has written. Its weights are compared by name before they are loaded."""
+    """Read the folder that transformers has written. Weights are compared by name before they are loaded."""
     folder = path.parent
     tensors, _ = read_tensors(path)
     transformers = spam.import_transformers()
@@ -182,7 +180,7 @@ def _read_text(recipe: str, path: Path) -> Saved:
 
 
 def _examples(saved: Saved) -> Examples | None:
-    """Those of these very weights. Raises ModelFileError for others: one of the two files is of another training."""
+    """Read the examples of these weights. Raises ModelFileError for others: one file is of another training."""
     path = examples_path(saved.path)
     if not path.is_file():
         return None

@@ -37,7 +37,7 @@ _REBUILD = (
 
 
 def _plain(make: Callable[..., Tensor], kind: Any, args: tuple[Any, ...], state: Any) -> Tensor:
-    """A tensor that has attributes, or is of a class of its own, without these."""
+    """Make a plain tensor of one that has attributes, or is of a class of its own."""
     return make(*args)
 
 
@@ -120,7 +120,7 @@ def read_states(path: Path) -> dict[str, dict[str, Tensor]]:
         found = dict(_states(loaded, ""))
     except _CallsError as error:
         raise ModelFileError(
-            f"{path} calls {error} as it is loaded: unpickling runs code of whoever wrote the file, so it is refused",
+            f"{path} calls {error} as it is loaded: unpickling runs code of its author, so it is refused",
             fix=SAVE_AGAIN,
         ) from error
     except Exception as error:  # torch's reader raises what the bytes lead it to: IndexError, struct.error …
@@ -128,7 +128,7 @@ def read_states(path: Path) -> dict[str, dict[str, Tensor]]:
             f"{path} is truncated or damaged, or torch.save did not write it", fix="copy or save the file anew"
         ) from error
     if not found:
-        raise ModelFileError(f"{path} holds a {type(loaded).__name__}, which is no state dict", fix=SAVE_AGAIN)
+        raise ModelFileError(f"{path} holds a {type(loaded).__name__}, which is not a state dict", fix=SAVE_AGAIN)
     return found
 
 
@@ -166,12 +166,12 @@ _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped
 
 
 def usual_first(states: Mapping[str, Mapping[str, Tensor]]) -> list[str]:
-    """The places, in the order in which they are tried."""
+    """Return the places, in the order in which they are tried."""
     return sorted(states, key=lambda place: _USUAL.index(place) if place in _USUAL else len(_USUAL))
 
 
 def fitted(tensors: Mapping[str, Tensor], network: nn.Module) -> dict[str, Tensor] | None:
-    """The tensors under the network's own names; None: they are another's.
+    """Return the tensors under the network's own names; None if they are another's.
 
     A wrapper's parts of the names are left out, so is what all names of this network begin with (of a Lightning module
     that holds it as ``model``), and a tensor that the network has twice may be saved once.
@@ -193,7 +193,7 @@ def _same_shapes(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> bo
 
 
 def _parts(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """All of them, and those below each prefix under which the network's first name stands."""
+    """Yield all of them, and those below each prefix that the network's first name has."""
     yield "", dict(tensors)
     first = next(iter(own), "")
     for name in tensors:
@@ -204,7 +204,7 @@ def _parts(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Iterator
 
 
 def _shared(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Missing names whose tensor the network has under another name, which is there."""
+    """Return missing names whose tensor the network shares with a name that is present."""
 
     def memory(tensor: Tensor) -> tuple[int, tuple[int, ...]]:
         return tensor.data_ptr(), tuple(tensor.shape)

@@ -191,7 +191,7 @@ def _overlay(plots: Sequence[tuple[int, Plot]], names: Sequence[str]) -> Overlay
                 lines.append(Line(name=name, points=line.points))
                 runs.append(run)
                 dashes.append(kinds.index(line.name) % _DASHES)
-    return Overlay(plots[0][1].model_copy(update={"lines": tuple(lines)}), tuple(runs), tuple(dashes))
+    return Overlay(plots[0][1].changed(lines=tuple(lines)), tuple(runs), tuple(dashes))
 
 
 def to_json(comparison: Comparison) -> dict[str, Any]:

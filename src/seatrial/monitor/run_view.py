@@ -24,7 +24,7 @@ from seatrial.receipt.sections.steps import stacked_plot
 from seatrial.receipt.store import load
 from seatrial.receipt.summary import headline, tiles
 from seatrial.runs.following.live import Live
-from seatrial.runs.following.output import Stream
+from seatrial.runs.following.streams import Stream
 from seatrial.runs.listing import started_at
 from seatrial.runs.run import Run, run_name
 from seatrial.system.nofollow import open_regular
@@ -151,7 +151,7 @@ def provisional(run: Run) -> Receipt:
         output=Output(),
     )
     judged = tuple(criterion for criterion in receipt.criteria if criterion.id != "clean-output")
-    return receipt.model_copy(update={"criteria": judged})
+    return receipt.changed(criteria=judged)
 
 
 def read_log(run: Run, stream: Stream, start: int | None, end: int | None) -> dict[str, Any]:

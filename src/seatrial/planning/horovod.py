@@ -67,7 +67,7 @@ def horovod_parts(job: Job, script: ScriptFacts, parts: Parts) -> HorovodParts:
         return HorovodParts(stand_ins=(HOROVOD,), choices=(choice,), warnings=(warning,))
     refuse_parts(job, script)
     if instead := _refused(name):
-        return _told_where_it_is_reached(f"{script.horovod[name]} may import {name}", instead)
+        return _where_it_is_reached(f"{script.horovod[name]} may import {name}", instead)
     reason = f"{imports}; Horovod is not installed: {_WHY_NOT}"
     choice = Choice(what="horovod", value="seatrial's stand-in on torch.distributed", reason=reason)
     warning = (
@@ -78,7 +78,7 @@ def horovod_parts(job: Job, script: ScriptFacts, parts: Parts) -> HorovodParts:
     return HorovodParts(stand_ins=(HOROVOD,), choices=(choice,), warnings=(warning,))
 
 
-def _told_where_it_is_reached(may_import: str, instead: str) -> HorovodParts:
+def _where_it_is_reached(may_import: str, instead: str) -> HorovodParts:
     """Describe a part without a stand-in that the script can do without."""
     reason = f"{may_import}, and nothing stands in for that part of Horovod, which cannot be installed: {_WHY_NOT}"
     warning = (
@@ -95,8 +95,7 @@ def _refused(needed: str) -> str | None:
 
 
 def refuse_first(job: Job, script: ScriptFacts, traits: Traits) -> None:
-    """As ``refuse_parts``, before anything is resolved, where the image will be ours: what the script's other imports
-    lack is then no news."""
+    """Do as ``refuse_parts``, before anything is resolved, if the image will be ours."""
     brought = job.image.ready or any(canonical_name(line) == HOROVOD for line in job.image.requirements)
     if script.horovod and traits.isolates and not brought:
         refuse_parts(job, script)

@@ -97,10 +97,10 @@ def another_machine(job: Job, host: HostFacts) -> AnotherMachine | None:
     target = parse_target(job.image.target)
     if same_machine(target, host.machine()):
         return None
-    return _asked_for(job, target)
+    return _request_of(job, target)
 
 
-def _asked_for(job: Job, target: Machine) -> AnotherMachine:
+def _request_of(job: Job, target: Machine) -> AnotherMachine:
     request = job.gpus
     count = request.count or max(1, len(request.devices))
     one = f"one GPU of {target.described}; name a count for more: --gpus 2"
@@ -116,7 +116,7 @@ def _asked_for(job: Job, target: Machine) -> AnotherMachine:
 
 
 def refuse_without_gpu(job: Job, host: HostFacts) -> None:
-    """A run whose image is for a GPU is no CPU run. Raises GpuContractError where this machine has none."""
+    """Raises GpuContractError: the image is for a GPU, and this machine has none."""
     if job.image.target is None or job.gpus.kind != "auto" or host.gpus:
         return
     raise GpuContractError(

@@ -82,8 +82,8 @@ def _chosen(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher, str]:
         return "torchrun", f"the script needs what torchrun sets: {script.launcher_evidence}"
     if script.workers_evidence and not script.torchrun_evidence:
         how = "JAX_COORDINATOR_ADDRESS" if script.framework == "jax" else "TF_CONFIG"
-        told = f", which are told of each other by {how}" if job.nodes > 1 else ""
-        return "none", f"one process on each node{told}: {script.workers_evidence}"
+        peers = f", which find each other by {how}" if job.nodes > 1 else ""
+        return "none", f"one process on each node{peers}: {script.workers_evidence}"
     several = max(1, gpus) * job.nodes > 1
     if several and script.torchrun_evidence and not script.one_process_evidence:
         return "torchrun", f"the script joins a process group: {script.torchrun_evidence}"
@@ -146,7 +146,7 @@ def join(job: Job, rank_of: int | None, host: Host) -> Job:
     """The job with its hosts' names and, where known, which of them this is.
 
     Args:
-        rank_of: ``--rank-of``, from 0; None where Slurm tells or instructions are wanted.
+        rank_of: ``--rank-of``, from 0; None if Slurm has it or instructions are wanted.
 
     Raises UsageError for a number beyond the hosts, or several nodes without names.
     """
@@ -181,9 +181,9 @@ def slurm_hosts(host: Host) -> tuple[str, ...]:
             run="srun --nodes 2 --ntasks-per-node 1 seatrial run … --nodes slurm",
         )
     if (program := shutil.which("scontrol", path=host.env.get("PATH", ""))) is not None:
-        told = command.run([program, "show", "hostnames", listed], timeout_s=SCONTROL_S)
-        if told.exit_code == 0 and told.stdout.strip():
-            return tuple(told.stdout.split())
+        shown = command.run([program, "show", "hostnames", listed], timeout_s=SCONTROL_S)
+        if shown.exit_code == 0 and shown.stdout.strip():
+            return tuple(shown.stdout.split())
     return tuple(expand(listed))  # a container of the job, as a rule, has no scontrol
 
 
@@ -203,7 +203,7 @@ def expand(nodelist: str) -> list[str]:
 
 
 def meeting(job: Job) -> Meeting:
-    """Where this node finds the others; nothing to say on one machine."""
+    """Return where this node finds the others; the defaults on one machine."""
     if job.node_rank is None:
         return Meeting()
     # A host that is named twice, to try it out, has a port for each.
@@ -228,7 +228,7 @@ def instructions(job: Job, words: Sequence[str], script: ScriptFacts | None = No
 
     Args:
         words: of this command line, behind ``seatrial``.
-        script: of one that is told of its workers by variables, these stand in torchrun's place.
+        script: if it finds its workers by variables, these are shown in place of torchrun's command.
     """
     before, _, behind = _split(words)
     lines = [f"{len(job.hosts)} hosts meet at {job.hosts[0]}:{PORT}. On each, in the project's folder:", ""]

@@ -97,22 +97,22 @@ def find_script(project: Path) -> str:
     if len(scripts + inner) == 1:
         return (scripts + inner)[0]
     if len(scripts) > 1:
-        told = f"There are {', '.join(scripts[:8])}"
+        found = f"There are {', '.join(scripts[:8])}"
         run = f"seatrial init {next((name for name in scripts if 'train' in name), scripts[0])}"
     elif inner:
-        told = f"There are {', '.join(inner[:8])}"
+        found = f"There are {', '.join(inner[:8])}"
         run = f"seatrial init {shlex.quote(inner[0])}"
     elif package := runnable_package(project):
-        told, run = f"Here is the package {package}", f"seatrial run -m {package}"
+        found, run = f"Here is the package {package}", f"seatrial run -m {package}"
     elif others := likely_scripts(project):
-        told = f"{'Here are' if len(others) > 1 else 'Here is'} {', '.join(others[:8])}"
+        found = f"{'Here are' if len(others) > 1 else 'Here is'} {', '.join(others[:8])}"
         run = f"seatrial init {shlex.quote(others[0])}"
     elif notebook := first_notebook(project):
         convert, script = converted(notebook)
-        told, run = f"Here is the notebook {notebook}", f"{convert} && seatrial init {shlex.quote(script)}"
+        found, run = f"Here is the notebook {notebook}", f"{convert} && seatrial init {shlex.quote(script)}"
     else:
-        told, run = "There is no .py file here that is named after it", "find . -name '*.py' -not -path '*/.*'"
-    raise UsageError(f"Which script trains? {told}", run=run)
+        found, run = "There is no .py file here that is named after it", "find . -name '*.py' -not -path '*/.*'"
+    raise UsageError(f"Which script trains? {found}", run=run)
 
 
 def _inner_scripts(project: Path) -> list[str]:

@@ -122,7 +122,7 @@ def server_changes(job: Job, traits: Traits) -> dict[str, Any]:
         raise UsageError(
             "A server on the network none is reached by nobody", run=f"seatrial serve {serving.typed}   # no --network"
         )
-    # Behind the network of this machine or of another container nothing is published: it listens where it is told.
+    # Behind the network of this machine or of another container nothing is published: it listens at the given address.
     shared = not traits.isolates or (job.network or "").startswith(("host", "container:", "ns:"))
     listens = (serving.address, serving.port) if shared else ("0.0.0.0", CONTAINER_PORT)
     args = ["--model", _spec(serving, job, traits), "--name", serving.name]

@@ -197,7 +197,7 @@ def _agent(
         gpu_count=None if gpus.gpus else gpus.count or None,
         check=_check(job, script, gpus.count),
         gpu_memory_bytes=gpu_memory_limit(job, script, gpus.gpus),
-        measure_steps=not (job.no_hook or interactive or job.target.kind == "recipe"),  # recipes tell themselves
+        measure_steps=not (job.no_hook or interactive or job.target.kind == "recipe"),  # recipes report their own
         tune=None if job.tuning is None else job.tuning.model_dump(mode="json"),
         changes=_changes(job, interactive=interactive),
         grace_s=job.grace_s,
@@ -225,8 +225,8 @@ def _of_another_script(job: Job) -> bool:
 
 
 def _tuning_choices(job: Job, *, interactive: bool) -> tuple[Choice, ...]:
-    if (asked := job.tuning) is not None:
-        value = f"at most {asked.budget_s:g} s of trials, {asked.steps} steps or {asked.seconds:g} s each"
+    if (tuning := job.tuning) is not None:
+        value = f"at most {tuning.budget_s:g} s of trials, {tuning.steps} steps or {tuning.seconds:g} s each"
         return (Choice(what="tune", value=value, reason="seatrial tune: changes are tried one after the other"),)
     if _of_another_script(job) and job.target.kind in ("script", "module") and not (job.no_tune or interactive):
         typed = shlex.join(["-m", job.target.value] if job.target.kind == "module" else [job.target.value])

@@ -45,7 +45,7 @@ GO_ON_VARIABLE = "SEATRIAL_GO_ON"
 
 
 def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
-    """Raises SeatrialError: something asked for cannot be done on this cluster."""
+    """Raises SeatrialError: a request cannot be met on this cluster."""
     assert site.cluster is not None, "a place on a cluster is given what the cluster has"
     _refuse_folders(job)
     facts = site.cluster.facts
@@ -244,7 +244,7 @@ def _refuse_folders(job: Job) -> None:
 
 
 def _env(job: Job, places: Places, host: Host) -> dict[str, str]:
-    """Variables of the container. NCCL and Gloo tell what is wrong, and nothing while all is well."""
+    """Variables of the container. NCCL and Gloo report errors alone."""
     ours = {"NCCL_DEBUG": "WARN"} if job.nodes > 1 else {}
     from_files = {name: value for path in job.env_files for name, value in read_env_file(path, host).items()}
     return without_secrets({**ours, **places.env(), **from_files, **job.env}, job)

@@ -237,17 +237,17 @@ def _container(plan: Plan) -> ContainerPlan:
 
 
 def _image(plan: Plan) -> ImagePlan:
-    _container(plan)  # a plan without one is refused, whichever of the two is asked for first
+    _container(plan)  # a plan without one is refused for either format
     assert plan.image is not None, "a container has an image"
     return plan.image
 
 
 FOLDER = ".devcontainer"
 
-#: Editors put their server into the HOME of a user that has one; its number becomes that of whoever opens it.
+#: Editors put their server into the HOME of a user that has one; its number becomes that of the user who opens it.
 _USER = "dev"
 _USER_LINES = f"""
-# A user with a home, for the editor's server. The editor gives it the number of whoever opens the project.
+# A user with a home, for the editor's server. The editor gives it the number of the user who opens the project.
 USER root
 RUN useradd --create-home --non-unique --uid 1000 --shell /bin/bash {_USER}
 USER {_USER}
@@ -261,7 +261,7 @@ def devcontainer(plan: Plan) -> dict[str, Any]:
     build: dict[str, Any] = {"dockerfile": "Dockerfile", "context": "."}
     if job.image.build_network != "default":
         build["options"] = [f"--network={job.image.build_network}"]
-    told: dict[str, Any] = {
+    content: dict[str, Any] = {
         "name": job.project.name,
         "build": build,
         "workspaceMount": f"source=${{localWorkspaceFolder}},target={CONTAINER_PROJECT},type=bind",
@@ -283,7 +283,7 @@ def devcontainer(plan: Plan) -> dict[str, Any]:
             }
         },
     }
-    return {key: value for key, value in told.items() if value not in ([], {})}
+    return {key: value for key, value in content.items() if value not in ([], {})}
 
 
 def write_devcontainer(plan: Plan) -> list[str]:

@@ -40,7 +40,7 @@ def gpu_count(site: Site) -> int:
 
 
 def gpu_plan(job: Job, site: Site, injection: Injection) -> GpuPlan:
-    """No GPUs were asked for, or ``auto`` has found none, or these are required."""
+    """Plan the GPUs: none requested, or ``auto`` has found none, or these are required."""
     gpus = selected(site)
     if site.another:
         return GpuPlan("required", site.another.count, injection)
@@ -138,7 +138,7 @@ def missing_in(python: Path, needed: tuple[str, ...]) -> list[str]:
 
 
 def _names_a_source(python: Path) -> bool:
-    """pip's own configuration says where packages come from; then no index of ours is added."""
+    """Return True if pip's own configuration names a source of packages; no index of ours is added then."""
     try:
         configured = command.check([str(python), "-I", "-m", "pip", "config", "list"], timeout_s=30).stdout
     except CommandError:  # a Python without pip: the venv brings its own

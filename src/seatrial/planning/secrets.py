@@ -17,7 +17,7 @@ from seatrial.job.asks import hidden
 from seatrial.job.model import Job
 from seatrial.system.host import Host
 
-#: The secret under whose name the webhook of ``[watch]`` travels: whoever has its URL may post there.
+#: The secret under whose name the webhook of ``[watch]`` travels: its URL allows anyone to post there.
 WEBHOOK_SECRET = "SEATRIAL_WEBHOOK"
 
 #: A shorter value stands in many words by chance.
@@ -25,7 +25,7 @@ _TELLING_LENGTH = 8
 
 
 def check_secrets(job: Job, host: Host) -> None:
-    """Raises UsageError when a named secret is not set on this host, or stands where plan.json would tell it."""
+    """Raises UsageError when a named secret is not set on this host, or stands where plan.json would show it."""
     missing = [name for name in job.secrets if not host.secret(name)]
     if missing:
         raise UsageError(
@@ -60,7 +60,7 @@ def hide_webhook(job: Job, host: Host) -> tuple[Job, Host]:
 
 
 def hide_notify(job: Job) -> Job:
-    """The job as its plan has it: who is told of the end, without what a command or an address keeps secret."""
+    """Return the job as its plan has it: the commands for the end without their arguments."""
     if not job.notify.asked:
         return job
     asks = tuple(hidden(ask) for ask in job.asks)

@@ -55,7 +55,7 @@ class ServiceSite:
     """A container that somebody else makes (a service of a Compose file), to which only what is ours is added.
 
     Attributes:
-        argv: what it would run: its entrypoint and command, the image's where it says nothing.
+        argv: what it would run: its entrypoint and command, the image's by default.
         workdir: of its processes. environment: what the file sets, on top of the image's.
         mounts: its own bind mounts; ``filled``: targets of every mount that something may have been put into.
         read_only_root: as the file has it.
@@ -72,7 +72,7 @@ class ServiceSite:
 
 @dataclass(frozen=True)
 class ClusterSite:
-    """A cluster as it was seen, and a line that says when."""
+    """A cluster as it was seen, and a line on when."""
 
     facts: ClusterFacts
     seen: Choice
@@ -80,7 +80,7 @@ class ClusterSite:
 
 @dataclass(frozen=True)
 class Site:
-    """Where a plan will happen: the backend, what it said of itself, this host, and the run.
+    """Where a plan will happen: the backend, its facts, this host, and the run.
 
     Attributes:
         record, place: the run's two folders (runs/run.py). outputs: the one in ``place`` that the target writes.
@@ -218,7 +218,7 @@ def container_places(job: Job, *, resumes: bool) -> Places:
 
 
 def local_places(job: Job, outputs: Path, resume_from: Path | None) -> Places:
-    """Raises UsageError when the working directory asked for is not there."""
+    """Raises UsageError if the requested working directory does not exist."""
     project = job.project / (job.workdir or "")
     if not project.is_dir():
         raise UsageError(f"--workdir {job.workdir}: there is no folder {project}", run=f"ls {as_typed(job.project)}")

@@ -57,8 +57,8 @@ def choose_streams(site: Site, script: ScriptFacts, parts: Parts, launcher: Laun
 def _wants_input(caller: Caller, script: ScriptFacts) -> tuple[bool, tuple[str, ...]]:
     """Return whether the caller's input is for the target, and warnings if that may surprise.
 
-    A pipe is, where the script reads one or nobody can tell; a file, which a shell's loop may be reading, only when
-    asked for. Keys are, where their echo has a screen to go to.
+    A pipe is, if the script reads one or was not read; a file, which a shell's loop may be reading, only on
+    request. Keys are, where their echo has a screen to go to.
     """
     if caller.input == "nothing":
         return False, ()

@@ -159,7 +159,7 @@ INTERVAL_S = 0.9
 LIMITS_INTERVAL_S = 30.0
 
 
-class Container:
+class ContainerUsage:
     """The one of a process, or that process and its descendants where it has no cgroup of its own.
 
     Args:

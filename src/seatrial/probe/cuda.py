@@ -50,7 +50,7 @@ class CudaError(Exception):
         self.status = status
 
 
-class Driver:
+class CudaDriver:
     """libcuda.so.1, not yet initialised. Raises CudaError when it cannot be loaded."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ def check() -> Dict[str, Any]:
     """
     result = nothing_seen()
     try:
-        driver = Driver()
+        driver = CudaDriver()
         result["libcuda"] = LIBRARY
         driver.call("cuInit", 0)
         result["cu_init"] = 0
@@ -107,7 +107,7 @@ def nothing_seen() -> Dict[str, Any]:
     return {"visible": [], "kernels": [], "cuda_driver": None, "libcuda": None, "cu_init": None, "error": None}
 
 
-def _describe(driver: Driver, device: int, index: int) -> Dict[str, Any]:
+def _describe(driver: CudaDriver, device: int, index: int) -> Dict[str, Any]:
     raw, name, memory = (ctypes.c_ubyte * 16)(), ctypes.create_string_buffer(256), ctypes.c_size_t()
     driver.call("cuDeviceGetName", name, len(name), device)
     driver.call("cuDeviceGetUuid_v2", ctypes.byref(raw), device)
@@ -126,7 +126,7 @@ def _describe(driver: Driver, device: int, index: int) -> Dict[str, Any]:
     }
 
 
-def _try_kernel(driver: Driver, device: int, gpu: str) -> Dict[str, Any]:
+def _try_kernel(driver: CudaDriver, device: int, gpu: str) -> Dict[str, Any]:
     start_s = time.monotonic()
     error: Optional[str] = None
     try:
@@ -143,7 +143,7 @@ def _try_kernel(driver: Driver, device: int, gpu: str) -> Dict[str, Any]:
     return {"uuid": gpu, "kind": "driver", "ok": error is None, "ms": milliseconds, "error": error, "torch": None}
 
 
-def _run_kernel(driver: Driver) -> None:
+def _run_kernel(driver: CudaDriver) -> None:
     """Load, launch, read back and compare, in the current context. Raises CudaError."""
     module, function, pointer = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64()
     words = (ctypes.c_uint32 * _THREADS)()

@@ -52,16 +52,8 @@ def _string(data: bytes, offset: int) -> str:
 #: compute_libs and video_libs.
 LIBRARIES = {
     "compute": (
-        "libcuda",
-        "libcudadebugger",
-        "libnvidia-gpucomp",
-        "libnvidia-nvvm",
-        "libnvidia-nvvm70",
-        "libnvidia-opencl",
-        "libnvidia-pkcs11",
-        "libnvidia-pkcs11-openssl3",
-        "libnvidia-ptxjitcompiler",
-        "libnvidia-allocator",
+        *("libcuda", "libcudadebugger", "libnvidia-gpucomp", "libnvidia-nvvm", "libnvidia-nvvm70", "libnvidia-opencl"),
+        *("libnvidia-pkcs11", "libnvidia-pkcs11-openssl3", "libnvidia-ptxjitcompiler", "libnvidia-allocator"),
     ),
     "utility": ("libnvidia-ml", "libnvidia-cfg"),
     "video": ("libnvcuvid", "libnvidia-encode", "libnvidia-opticalflow"),

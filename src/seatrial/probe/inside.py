@@ -15,14 +15,8 @@ from seatrial.probe.container import Cgroup
 
 #: Variables that decide what CUDA and the engines do; nothing else of the environment leaves the container.
 VARIABLES = (
-    "CUDA_DEVICE_ORDER",
-    "CUDA_VERSION",
-    "CUDA_VISIBLE_DEVICES",
-    "LD_LIBRARY_PATH",
-    "NCCL_P2P_DISABLE",
-    "NVIDIA_DRIVER_CAPABILITIES",
-    "NVIDIA_REQUIRE_CUDA",
-    "NVIDIA_VISIBLE_DEVICES",
+    *("CUDA_DEVICE_ORDER", "CUDA_VERSION", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "NCCL_P2P_DISABLE"),
+    *("NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_REQUIRE_CUDA", "NVIDIA_VISIBLE_DEVICES"),
 )
 
 #: Where an image keeps libraries, besides LD_LIBRARY_PATH.
@@ -140,7 +134,7 @@ def _peers(count: int) -> List[List[int]]:
     if count < 2:
         return pairs
     try:
-        driver = cuda.Driver()
+        driver = cuda.CudaDriver()
         driver.call("cuInit", 0)
         devices = [driver.number("cuDeviceGet", index) for index in range(count)]
         for i in range(count):

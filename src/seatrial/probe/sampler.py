@@ -5,7 +5,7 @@ from typing import Any, Dict, List, Optional, Sequence, Set
 
 from seatrial.events import GPU_SAMPLE_KEYS
 from seatrial.probe import nvml
-from seatrial.probe.container import Container
+from seatrial.probe.container import ContainerUsage
 from seatrial.probe.gpu import Gpu, GpuProcess, XidWatch
 
 #: Reading energy and ECC takes 5.8 ms of CPU (measured on an H200, driver 580.159.04: benchmarks/sample_cost.py).
@@ -45,7 +45,7 @@ class Sampler:
         self.lost: Set[str] = set()
         self.failing: Set[str] = set()
         self._answered: Set[str] = set()
-        self._container = Container(pid)
+        self._container = ContainerUsage(pid)
         self._xids: Optional[XidWatch] = None
         self._gpus = self._open(pynvml) if uuids else {}
         self._counters_due_s = 0.0

@@ -100,7 +100,7 @@ def judge(
     found = {key: value for section in SECTIONS for key, value in section.read(run).items()}
     cause = run.cause
     if doubts := [DOUBTFUL[finding.id] for finding in findings if finding.id in DOUBTFUL]:
-        cause = cause.reworded(f"{cause.words}, but {doubts[0]}")
+        cause = cause.changed(words=f"{cause.words}, but {doubts[0]}")
     receipt = Receipt(
         exit_cause=with_result(cause, found["tune"]),
         exit_code=_exit_code(run, criteria),
@@ -110,7 +110,7 @@ def judge(
         **found,
     )
     if receipt.outcome.id == "failed":
-        receipt = receipt.model_copy(update={"ending": read_log_end(run_dir)})
+        receipt = receipt.changed(ending=read_log_end(run_dir))
     return receipt if plan.job.with_names else without_names(receipt, plan.job)
 
 

@@ -26,9 +26,6 @@ class ExitCause(Record):
     target_exit_code: int | None = None
     target_signal: int | None = None
 
-    def reworded(self, words: str) -> ExitCause:
-        return self.model_copy(update={"words": words})
-
 
 class LogEnd(Record):
     """The end of a failed run's output: its last traceback, and the last lines of both streams."""

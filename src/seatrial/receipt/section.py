@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, overload
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic import ConfigDict, GetCoreSchemaHandler
 from pydantic_core import core_schema
+
+from seatrial.job.value import Value
 
 if TYPE_CHECKING:
     from seatrial.findings.finding import Finding
@@ -22,10 +24,10 @@ Weight = Literal["pass", "fail", "warning", "not judged"]
 STEPS_PLOT = "steps"
 
 
-class Record(BaseModel):
+class Record(Value):
     """A frozen part of receipt.json; an older version ignores the keys of a newer one."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore")
 
 
 class Criterion(Record):

@@ -39,8 +39,8 @@ class Built:
     Attributes:
         size_bytes: of the image's files; None if they could not be counted.
         base_bytes: of the base image, or None when the engine does not have it by that name, or it has no Python.
-        contents: what measure_contents says; {} unless asked.
-        compressed_bytes: of the layers, as a registry would hold them; None unless asked.
+        contents: of measure_contents; {} unless requested.
+        compressed_bytes: of the layers, as a registry would hold them; None unless requested.
     """
 
     plan: Plan
@@ -52,8 +52,8 @@ class Built:
     compressed_bytes: int | None = None
 
 
-def build_image(job: Job, host: Host, say: Say, *, explain: bool = False, lock: bool = False) -> Built:
-    """Plan, build, verify; with ``explain`` take it apart; with ``lock`` write the versions beside the project.
+def build_image(job: Job, host: Host, echo: Say, *, explain: bool = False, lock: bool = False) -> Built:
+    """Plan, build, verify; with ``explain`` take it apart; with ``lock`` write the versions into the project.
 
     Raises:
         DiskError: it would not fit on the engine's disk.
@@ -66,13 +66,7 @@ def build_image(job: Job, host: Host, say: Say, *, explain: bool = False, lock: 
     if image is None or store is None or not image.build or plan.container is None:
         what = f"the backend {plan.backend} has no image" if image is None else f"{image.tag} is used as is"
         raise UsageError(f"Nothing to build: {what}", run="seatrial build … --on docker")
-    result = build(
-        image,
-        store=store,
-        progress=say,
-        pip_conf=pip_conf(job.image),
-        labels=origin_labels(job),
-    )
+    result = build(image, store=store, progress=echo, pip_conf=pip_conf(job.image), labels=origin_labels(job))
     machine = _machine(plan, host)
     here = plan.container if plan.gpus else None  # this machine has the GPUs that the image is for
     imports = script_facts(job.target, job.project, path=python_path(job)).imports
@@ -101,7 +95,7 @@ def build_image(job: Job, host: Host, say: Say, *, explain: bool = False, lock: 
 
 
 def _machine(plan: Plan, host: Host) -> Machine | None:
-    """What the image is for."""
+    """Return the machine that the image is for."""
     if plan.job.image.target is not None:
         return parse_target(plan.job.image.target)
     return read_host(host).machine(plan.gpus) if plan.gpus else None

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from seatrial import events
@@ -25,14 +24,13 @@ from seatrial.runs.finish import handle_of, record_target_end
 from seatrial.runs.leases import backend_of, leases, state_of
 from seatrial.runs.mlflow import URI
 from seatrial.runs.run import Run, run_name
-from seatrial.system.files import write_atomically
 from seatrial.system.host import Host
 from seatrial.system.text import without_login
 from seatrial.system.typed_path import as_typed
 
 
 def end(run: Run, host: Host, *, ended: State | None, judged: Callable[[Receipt], None]) -> Receipt | None:
-    """The receipt of a run that has none, made now; None while the run lives. The caller has the run's lock.
+    """Make the receipt of a run that has none; None while the run lives. The caller has the run's lock.
 
     Args and raises: as finalise.
     """
@@ -40,32 +38,19 @@ def end(run: Run, host: Host, *, ended: State | None, judged: Callable[[Receipt]
     if ended is not None and (ended.is_live or ended.status == "gone" or not run.has(AgentFinished)):
         ended = None  # the agent's last line is missing: there may be more to collect
     state = ended or (state_of(handle, host) if handle else None)
-    if state is not None and state.is_live:
+    if (state is not None and state.is_live) or run.is_starting():
         return None
-    if run.is_starting():
-        return None
-    return _end(run, handle, state, host, collected=ended is not None, judged=judged)
-
-
-def _end(
-    run: Run,
-    handle: Handle | None,
-    state: State | None,
-    host: Host,
-    *,
-    collected: bool,
-    judged: Callable[[Receipt], None],
-) -> Receipt:
+    collected = ended is not None
     plan = run.plan()
     if handle is not None and state is not None and plan.companion is not None:
         record_target_end(run, backend_of(handle, host), handle, state)
-    if (told := _told_state(run)) is not None:
-        state = told  # what the engine said then; by now it may have been told to forget the container
+    if (recorded := _recorded_state(run)) is not None:
+        state = recorded  # by now the engine may have forgotten the container
     elif collected and state is not None:
         run.record(_host_state(state))
     elif handle is not None:
         with backend_of(handle, host).collect(handle, run.folder, lambda line: None):
-            pass  # what is left of it comes before it is judged
+            pass  # the rest of it comes before it is judged
         if state is not None:
             run.record(_host_state(state))
     evidence, skipped = run.events()
@@ -84,14 +69,14 @@ def _end(
     )
     if plan.job.env.get(URI, "").startswith(("http://", "https://")):
         page = TrackerPage(name="MLflow", url=without_login(plan.job.env[URI]))
-        receipt = receipt.model_copy(update={"pages": (page,)})
+        receipt = receipt.changed(pages=(page,))
     try:
         write_receipt(run.folder, receipt)
         leases(host).release(run.id)
         judged(receipt)
         _give_back(run, handle, host)
         # Last: a run with a summary has ended, and nobody looks for its container, secrets or GPUs any more.
-        write_atomically(run.folder / "summary.json", json.dumps(_summary(run, plan, receipt)).encode(), mode=0o600)
+        run.records.write("summary.json", _summary(run, plan, receipt))
     except DiskError as error:
         how = receipt.exit_cause.words
         raise DiskError(
@@ -112,22 +97,21 @@ def _give_back(run: Run, handle: Handle | None, host: Host) -> None:
 
 
 def _host_state(state: State) -> HostState:
-    told = {"error": state.error, "seconds": state.seconds}
-    more: dict[str, Any] = {key: value for key, value in told.items() if value is not None}
+    more: dict[str, Any] = {key: value for key in ("error", "seconds") if (value := getattr(state, key)) is not None}
     return HostState(status=state.status, exit_code=state.exit_code, oom_killed=state.oom_killed, **more)
 
 
-def _told_state(run: Run) -> State | None:
-    """The run's last state, if it was collected whole by a process that came no further than that."""
-    told = next((event for event in of_type(run.events()[0], HostState) if event["source"] == "host"), None)
-    if told is None or "status" not in told:
+def _recorded_state(run: Run) -> State | None:
+    """Return the run's last state, if a process collected it whole and got no further."""
+    event = next((event for event in of_type(run.events()[0], HostState) if event["source"] == "host"), None)
+    if event is None or "status" not in event:
         return None
     keys = ("exit_code", "oom_killed", "error", "seconds")
-    return State(told["status"], **{key: told[key] for key in keys if key in told})
+    return State(event["status"], **{key: event[key] for key in keys if key in event})
 
 
 def _summary(run: Run, plan: Plan, receipt: Receipt) -> dict[str, Any]:
-    """What listings show, so that thousands of receipts need not be parsed."""
+    """Return the keys of listings, so that thousands of receipts need not be parsed."""
     last = {metric.name: metric.last for metric in receipt.measurements.metrics}
     loss, accuracy = headline_metrics(last)
     return {
@@ -150,27 +134,20 @@ def _summary(run: Run, plan: Plan, receipt: Receipt) -> dict[str, Any]:
 
 
 def with_discovered_gpus(plan: Plan, evidence: list[dict[str, Any]]) -> Plan:
-    """The plan with the GPUs that its agents took; unchanged where it named them itself."""
+    """Add the GPUs that the agents took to a plan that names none: the first of each node, as agents hide more."""
     if plan.agent.gpu_count is None:
         return plan
     found: dict[str, Gpu] = {}
     for check in events.of_type(evidence, events.GpuCheck):
-        for gpu in _taken(check, plan.agent.gpu_count):
-            found.setdefault(gpu.uuid, gpu)
+        for entry in (check.get("visible") or [])[: plan.agent.gpu_count]:
+            if isinstance(entry, dict) and entry.get("uuid"):
+                gpu = Gpu(
+                    index=int(entry.get("index") or 0),
+                    uuid=str(entry["uuid"]),
+                    name=str(entry.get("name") or "GPU"),
+                    memory_bytes=int(entry.get("memory_bytes") or 0),
+                    compute_capability=entry.get("compute_capability"),
+                )
+                found.setdefault(gpu.uuid, gpu)
     gpus = tuple(found.values())
-    return plan.model_copy(update={"gpus": gpus, "agent": plan.agent._replace(gpus=gpus)})
-
-
-def _taken(check: dict[str, Any], count: int) -> Sequence[Gpu]:
-    """Of one node's check, the first ``count``: the agent hides any others."""
-    return [
-        Gpu(
-            index=int(entry.get("index") or 0),
-            uuid=str(entry["uuid"]),
-            name=str(entry.get("name") or "GPU"),
-            memory_bytes=int(entry.get("memory_bytes") or 0),
-            compute_capability=entry.get("compute_capability"),
-        )
-        for entry in (check.get("visible") or [])[:count]
-        if isinstance(entry, dict) and entry.get("uuid")
-    ]
+    return plan.changed(gpus=gpus, agent=plan.agent._replace(gpus=gpus))

@@ -24,11 +24,7 @@ _ALL = 2**31 - 1
 
 
 def finalise(
-    run: Run,
-    host: Host,
-    *,
-    ended: State | None = None,
-    judged: Callable[[Receipt], None] = lambda receipt: None,
+    run: Run, host: Host, *, ended: State | None = None, judged: Callable[[Receipt], None] = lambda receipt: None
 ) -> Receipt | None:
     """Return the receipt of an ended run, made now unless it exists; None while the run lives.
 

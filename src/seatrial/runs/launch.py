@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -17,31 +16,26 @@ from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
 from seatrial.findings.gpu_missing import ARCHITECTURES, keeps_code_for
 from seatrial.images.build.progress import CACHED
-from seatrial.images.build.size import image_bytes_of
-from seatrial.images.dockerfile.context import origin_labels
 from seatrial.images.recipes import require_data
-from seatrial.images.sources import pip_conf
 from seatrial.job.gpus import Selection
 from seatrial.job.keras_backend import with_keras_backend
 from seatrial.job.model import Job
-from seatrial.job.plan import COMPANION_FOLDER, Choice, Plan
+from seatrial.job.plan import Choice, Plan
 from seatrial.job.script import ScriptFacts, source_facts
 from seatrial.planning import secrets
 from seatrial.planning.host import AnotherMachine, HostFacts, another_machine, read_host, refuse_without_gpu
 from seatrial.planning.plan import Notes, make_plan, select_gpus, with_defaults
-from seatrial.planning.site import ClusterSite
+from seatrial.planning.site import ClusterSite, Site
 from seatrial.runs.finish import record_start, record_target_start
 from seatrial.runs.leases import leases
 from seatrial.runs.mlflow import Tracked, tracked
+from seatrial.runs.model_jobs import refuse_taken_port, warnings_of
 from seatrial.runs.models import WEIGHTS, of_recipe
 from seatrial.runs.resume import has_checkpoint, resumed
 from seatrial.runs.run import Run
-from seatrial.runs.run_site import AGENT, run_site
-from seatrial.runs.serving_job import refuse_taken_port, warnings_of
-from seatrial.runs.store import RunStore, new_run_id
+from seatrial.runs.store import RunStore, new_run_id, project_key
 from seatrial.system import agent_archive
 from seatrial.system.caller import Caller
-from seatrial.system.files import make_folder
 from seatrial.system.host import Host
 
 if TYPE_CHECKING:
@@ -49,7 +43,10 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 
-#: While what it gives holds, what that gives takes the lines of a build or a pull.
+#: In the user's state folder: archives of the agent, one for each version of it.
+AGENT = "agent"
+
+#: Makes a context manager that yields a callback for the lines of a build or a pull.
 Building = Callable[[], AbstractContextManager[Say]]
 
 
@@ -69,7 +66,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class _Ground:
-    """What planning stands on, read once."""
+    """Holds the facts that planning needs, read once."""
 
     job: Job
     script: ScriptFacts
@@ -81,10 +78,7 @@ class _Ground:
 
 
 def plan_only(job: Job, host: Host) -> Plan:
-    """What ``prepare`` and ``start`` would do, here or on the machine that ``image.target`` describes.
-
-    Makes no folder, takes no lease, pulls and builds nothing.
-    """
+    """Plan a run, here or on the machine that ``image.target`` describes: no folder, no lease, no pull, no build."""
     ground = _survey(job, host)
     run = RunStore(job.project, host).run(new_run_id())
     selection, another = None, None
@@ -94,7 +88,7 @@ def plan_only(job: Job, host: Host) -> Plan:
             another.selection()
             if another
             else select_gpus(
-                ground.job, ground.script, ground.host, leases(host).current(beside=ground.job.gpus.share or 1.0)
+                ground.job, ground.script, ground.host, leases(host).current(share=ground.job.gpus.share or 1.0)
             )
         )
     plan = _plan(ground, run, selection, host, another=another, offline=True)
@@ -102,8 +96,23 @@ def plan_only(job: Job, host: Host) -> Plan:
     return plan
 
 
+def run_site(run: Run, project: Path, backend: Backend, engine: EngineFacts, host: HostFacts) -> Site:
+    """Return the facts that every plan for ``run`` needs; ``dataclasses.replace`` adds those of one."""
+    return Site(
+        run_id=run.id,
+        record=run.folder,
+        place=run.place,
+        outputs=run.outputs,
+        project_cache=host.cache_folder / "projects" / project_key(project),
+        backend=backend,
+        engine=engine,
+        host=host,
+        agent_archive=agent_archive.build(host.state_folder / AGENT, compiled=backend.images is not None),
+    )
+
+
 def manifests(plan: Plan, host: Host) -> list[Manifest]:
-    """What a cluster is given. Raises UsageError for what it would not take."""
+    """Render the objects of a cluster run. Raises UsageError."""
     from seatrial.backends.kubernetes.manifests import cluster_manifests
 
     return cluster_manifests(plan, agent_archive.build(host.state_folder / AGENT))
@@ -121,9 +130,9 @@ def prepare(
     """Make the run's folder and its plan, and lease its GPUs. A ready image that is not here is pulled.
 
     Args:
-        building: how that is told.
-        caller: who looks on while it runs; None: nobody, or it is a shell, which has the terminal itself.
-        notifies: its end is told as ``[notify]`` says; not that of a search's trial or of a benchmark's variant.
+        building: shows the pull.
+        caller: follows it while it runs; None: nobody, or it is a shell, which has the terminal itself.
+        notifies: run the commands of ``[notify]`` at its end; not for a search's trials.
 
     Raises:
         SeatrialError: nothing is left behind then.
@@ -155,7 +164,7 @@ def prepare(
         _refuse_cut_down_image(plan)
         if namesake is not None:
             moved = f'The name "{job.name}" now refers to this run; find the earlier one by its ID, {namesake.id}'
-            plan = plan.model_copy(update={"warnings": (*plan.warnings, moved)})
+            plan = plan.changed(warnings=(*plan.warnings, moved))
         run.save_plan(plan)
         if notifies and job.notify.asked:
             from seatrial.runs.notify import keep_request  # a plan need not wait for it
@@ -169,19 +178,19 @@ def prepare(
 
 
 def _make_present(plan: Plan, backend: Backend, building: Building) -> None:
-    """Pull the ready image, unless another process has meanwhile: what else is against the run has been told by now."""
+    """Pull the ready image, unless another process has: every other refusal comes before."""
     image, store = plan.image, backend.images
     assert image is not None and store is not None, "only a ready image of a store can be unknown"
     if store.image(image.tag) is not None:
         return
     from seatrial.images.build.build import pull  # most images are here
 
-    with building() as tell:
-        pull(store, image.tag, tell)
+    with building() as echo:
+        pull(store, image.tag, echo)
 
 
 def _refuse_cut_down_image(plan: Plan) -> None:
-    """An image that keeps code for some GPUs only does not run on others."""
+    """Raises GpuContractError: the image has device code for other GPUs only."""
     image = plan.image
     kept = image.architectures or tuple(image.env.get(ARCHITECTURES, "").split()) if image else ()
     for gpu in plan.gpus if kept else ():
@@ -194,26 +203,28 @@ def _refuse_cut_down_image(plan: Plan) -> None:
             )
 
 
-def without_cached(say: Say) -> Say:
-    """``say`` for whoever starts many runs on one image: that it is there still is no news."""
-    return lambda line: None if line == CACHED else say(line)
+def without_cached(echo: Say) -> Say:
+    """Return ``echo`` without the line of an image that exists, for many runs on one image."""
+    return lambda line: None if line == CACHED else echo(line)
 
 
-def start(prepared: Prepared, host: Host, say: Say) -> None:
+def start(prepared: Prepared, host: Host, echo: Say) -> None:
     """Build the image if it is not there, hand the secrets over, start the run detached.
 
     Raises:
         SeatrialError, KeyboardInterrupt: it did not start, or was ended at once. The reason is among the run's
-            events, so that a receipt can tell it; its leases and secrets are taken back.
+            events, for its receipt; its leases and secrets are taken back.
     """
+    from seatrial.runs.ready import make_ready  # what builds, which a plan does not need
+
     run, plan, backend = prepared.run, prepared.plan, prepared.backend
     handle = None
     try:
-        make_ready(prepared, host, say)
+        make_ready(plan, backend, run, prepared.host, echo)
         handle = backend.start(plan, run.folder)
         record_start(run, plan, backend, handle, host)
     except BaseException as error:
-        if handle is not None:  # nobody could find it again, or its user has just said that it shall not run
+        if handle is not None:  # nobody could find it again, or its user has stopped it
             backend.stop(handle, 0)
         leases(host).release(run.id)
         secrets.remove_secrets(run.id, host)
@@ -225,48 +236,8 @@ def start(prepared: Prepared, host: Host, say: Say) -> None:
         record_target_start(run, plan)
 
 
-def make_ready(prepared: Prepared, host: Host, say: Say) -> None:
-    """Everything that must be there before the start: image or venv, output folders, secrets."""
-    plan = prepared.plan
-    if not plan.on_this_host:
-        from seatrial.runs.cluster_ready import make_image_ready
-
-        make_image_ready(plan, prepared.run.folder, host, say)
-        return
-    store = prepared.backend.images
-    if plan.image is not None and plan.image.build:
-        from seatrial.images.build.build import build  # 10 ms that a plan need not wait for
-
-        assert store is not None, "a plan with an image to build is for a backend with a store"
-        pip = pip_conf(plan.job.image)
-        built = build(plan.image, store=store, progress=say, pip_conf=pip, labels=origin_labels(plan.job))
-        say(built.words(image_bytes_of(plan, store, host)))
-    elif plan.image is not None:
-        image_bytes_of(plan, store, host)  # counted before the run, not beside it
-    if plan.companion_image is not None and store is not None and store.image(plan.companion_image) is None:
-        from seatrial.images.build.build import pull  # as the build's
-
-        pull(store, plan.companion_image, say)
-    if plan.venv is not None:
-        from seatrial.runs.venv import make_venv  # pip is needed by few runs
-
-        make_venv(plan, say)
-    if plan.companion is not None:
-        make_folder(prepared.run.folder / COMPANION_FOLDER)
-    if plan.agent.input is not None:
-        os.mkfifo(prepared.run.input, mode=0o600)
-    if plan.container is not None:
-        from seatrial.backends.containers.mounts import check_sources, host_files
-
-        host_files(plan.container).write(plan.job.project)
-        check_sources(plan.container.mounts, plan.job.project)
-    elif plan.job.models is not None:
-        make_folder(plan.job.models.source)
-    secrets.write_secrets(plan.job, plan.run_id, prepared.host)
-
-
 def _select_and_lease(ground: _Ground, run: Run, host: Host) -> Selection | None:
-    """Choose and take under one lock: two runs started together get different GPUs. A cluster chooses itself."""
+    """Choose and lease under one lock: two runs started together get different GPUs. A cluster chooses itself."""
     if not ground.backend.traits.on_this_host:
         return None
     if not ground.host.gpus:
@@ -274,7 +245,7 @@ def _select_and_lease(ground: _Ground, run: Run, host: Host) -> Selection | None
         return select_gpus(ground.job, ground.script, ground.host, leased={})
     with leases(host).locked():
         share = ground.job.gpus.share
-        held = leases(host).current(beside=share or 1.0)
+        held = leases(host).current(share=share or 1.0)
         selection = select_gpus(ground.job, ground.script, ground.host, held)
         uuids = [gpu.uuid for gpu in selection.gpus]
         leases(host).take(uuids, run.id, ground.backend.name, run.folder, ground.engine.address, share=share)
@@ -284,7 +255,7 @@ def _select_and_lease(ground: _Ground, run: Run, host: Host) -> Selection | None
 def _survey(job: Job, host: Host) -> _Ground:
     job, host = secrets.hide_webhook(secrets.hide_notify(job), host)
     hidden = tuple(name for name in proxies_with_login(host) if name not in job.secrets)
-    job = job.model_copy(update={"secrets": (*job.secrets, *hidden)})
+    job = job.changed(secrets=(*job.secrets, *hidden))
     script = source_facts(job)  # first: a script that does not parse needs no engine
     facts = read_host(host)
     backend, engine, why = table.choose(job.backend, host, gpus_wanted=bool(facts.gpus) and job.gpus.kind != "none")
@@ -312,14 +283,14 @@ def _require_model(job: Job) -> None:
 
 
 def _with_keras(job: Job, script: ScriptFacts, host: Host, *, inherits: bool) -> ScriptFacts:
-    """Which framework a Keras script needs and is checked with."""
+    """Add the framework that a Keras script needs and is checked with."""
     env: dict[str, str] = dict(host.env) if inherits else {}
     for path in job.env_files:
         env.update(read_env_file(path, host))
     env.update(job.env)
     home = Path(host.env["HOME"]) if inherits and host.env.get("HOME") else None
-    asked = job.gpus.kind not in ("none", "auto") or (job.gpus.kind == "auto" and job.image.target is not None)
-    return with_keras_backend(script, env, job.project, home, gpus=asked)
+    wants_gpus = job.gpus.kind not in ("none", "auto") or (job.gpus.kind == "auto" and job.image.target is not None)
+    return with_keras_backend(script, env, job.project, home, gpus=wants_gpus)
 
 
 def _plan(
@@ -336,7 +307,7 @@ def _plan(
     job, on_a_cluster = ground.tracked.for_run(run.id), not ground.backend.traits.on_this_host
     earlier = RunStore(job.project, host).find(job.resume) if job.resume else None
     if earlier is not None and on_a_cluster:  # by its full ID, which names its folder on the volume
-        job = job.model_copy(update={"resume": earlier.id})
+        job = job.changed(resume=earlier.id)
     site = replace(
         run_site(run, job.project, ground.backend, ground.engine, ground.host),
         secrets_folder=secrets.secrets_folder(run.id, host) if job.secrets else None,
@@ -346,9 +317,13 @@ def _plan(
         cluster=_survey_cluster(job, ground.host, offline=offline) if on_a_cluster else None,
         caller=caller,
     )
+    notify = []
+    if job.notify.asked:
+        reason = "told when the run has ended; the run does not wait"
+        notify = [Choice(what="notify", value=job.notify.words, reason=reason)]
     notes = Notes(
         first=(ground.why_backend,),
-        last=(*ground.tracked.choices, *_told_at_the_end(job)),
+        last=(*ground.tracked.choices, *notify),
         warnings=(
             *(() if on_a_cluster else _nothing_to_resume(job.resume, earlier)),
             *ground.tracked.warnings,
@@ -356,12 +331,6 @@ def _plan(
         ),
     )
     return make_plan(job, site, ground.script, interactive=interactive, notes=notes)
-
-
-def _told_at_the_end(job: Job) -> list[Choice]:
-    if not job.notify.asked:
-        return []
-    return [Choice(what="notify", value=job.notify.words, reason="told when the run has ended; the run does not wait")]
 
 
 def _nothing_to_resume(reference: str | None, earlier: Run | None) -> list[str]:
@@ -382,9 +351,11 @@ def _as_finding(error: SeatrialError | KeyboardInterrupt) -> Finding:
 
 def shell(prepared: Prepared, host: Host, building: Building) -> int:
     """Run the plan on the caller's terminal; the shell's exit code. Leaves no run behind."""
+    from seatrial.runs.ready import make_ready
+
     try:
-        with building() as say:
-            make_ready(prepared, host, say)
+        with building() as echo:
+            make_ready(prepared.plan, prepared.backend, prepared.run, prepared.host, echo)
         return prepared.backend.shell(prepared.plan, prepared.run.folder)
     finally:
         leases(host).release(prepared.run.id)

@@ -15,12 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from seatrial.backends import table
 from seatrial.backends.base import Backend, Handle, State
 from seatrial.errors import DiskError, EngineUnavailableError, SeatrialError, UntrustedPathError
 from seatrial.job.plan import EngineAddress
+from seatrial.job.value import Value
 from seatrial.system.host import Host
 from seatrial.system.records import Folder, Process
 from seatrial.system.typed_path import as_typed
@@ -36,7 +37,7 @@ _CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 _ROUNDING = 1e-6
 
 
-class Lease(BaseModel):
+class Lease(Value):
     """One GPU held by one run.
 
     Attributes:
@@ -45,7 +46,7 @@ class Lease(BaseModel):
         backend, engine, record: where to look for a run whose launcher died before it wrote the handle.
     """
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore")
 
     gpu_uuid: str = Field(pattern=_NAME)
     run_id: str = Field(pattern=_NAME)
@@ -112,11 +113,11 @@ class Leases:
         finally:
             os.close(descriptor)
 
-    def current(self, beside: float = 1.0) -> dict[str, str]:
+    def current(self, share: float = 1.0) -> dict[str, str]:
         """Return GPU UUID → ID of a run that holds it, for the leases that are not void.
 
         Args:
-            beside: leave out GPUs that have so much left, with all shares summed up.
+            share: leave out GPUs that have so much left, with all shares summed up.
         """
         held: dict[str, str] = {}
         sums: dict[str, float] = {}
@@ -124,7 +125,7 @@ class Leases:
             if self._holds(lease):
                 held[lease.gpu_uuid] = lease.run_id
                 sums[lease.gpu_uuid] = sums.get(lease.gpu_uuid, 0.0) + lease.share
-        return {uuid: run_id for uuid, run_id in held.items() if sums[uuid] + beside > 1 + _ROUNDING}
+        return {uuid: run_id for uuid, run_id in held.items() if sums[uuid] + share > 1 + _ROUNDING}
 
     def take(
         self,
@@ -164,7 +165,7 @@ class Leases:
 
     def _change(self, run_id: str, **changes: Any) -> None:
         for lease in self._of(run_id):
-            self._records.write(lease.name, lease.model_copy(update=changes))
+            self._records.write(lease.name, lease.changed(**changes))
 
     def _of(self, run_id: str) -> list[Lease]:
         return [lease for lease in self._read(f"*--{run_id}.json") if lease.run_id == run_id]

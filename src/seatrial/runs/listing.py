@@ -1,4 +1,4 @@
-"""What ``runs ls`` shows: a line a run, from summary.json where the run has ended, from its backend where not."""
+"""The lines of ``runs ls``, from summary.json of a run that has ended, else from its backend."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ class Line:
     """One run in a listing.
 
     Attributes:
-        outcome: the exit cause in words, what it waits for, or why the status is unknown.
-        headline: of its receipt, in a few words; None while it lives, and of runs of before.
-        engine: where it is, as its client reaches it; None where that was not recorded.
-        address: where it serves, while it lives.
-        gpus: how many; None where the plan cannot be read.
+        outcome: the exit cause in words, the reason why it waits, or why the status is unknown.
+        headline: of its receipt, in a few words; None while it lives, and of runs of earlier versions.
+        engine: its address, as its client reaches it. address: of a live server.
+        gpus: their number; None if the plan cannot be read.
         seconds: of the target; while it lives, since it was started.
     """
 
@@ -50,7 +49,7 @@ class Line:
 
 
 def started_at(run_id: str) -> float | None:
-    """When the ID was made, as Unix time; None for what is no ID. IDs begin with the local time."""
+    """Return when the ID was made, as Unix time; None if it is not an ID. IDs begin with the local time."""
     try:
         return time.mktime(time.strptime(run_id[:15], "%Y%m%d-%H%M%S"))
     except (ValueError, OverflowError):
@@ -58,7 +57,7 @@ def started_at(run_id: str) -> float | None:
 
 
 def line_of(run: Run, host: Host) -> Line:
-    """One run's line; it is finalised if it has ended meanwhile."""
+    """Return one run's line; finalise it if it has ended meanwhile."""
     if not run.recorded:
         return _unrecorded(run)
     try:
@@ -81,40 +80,35 @@ def line_of(run: Run, host: Host) -> Line:
                 headline=text(summary.get("headline")),
                 engine=text(summary.get("engine")),
             )
-        plan = run.plan()
         handle = run.handle()
         waiting = _waiting(handle, host) if handle else None
         status: Status = "starting" if handle is None else "waiting" if waiting else "running"
-        return Line(
-            run.id,
-            run_name(run),
-            plan.target_line,
-            plan.backend,
-            plan.gpus_asked,
-            status,
-            waiting or "",
-            seconds=_seconds_so_far(run),
-            address=plan.job.serve.url if plan.job.serve is not None and status == "running" else None,
-            engine=plan.engine_endpoint,
-        )
+        return _live(run, status, waiting or "")
     except EngineUnavailableError as error:
-        plan = run.plan()
-        return Line(
-            run.id,
-            run_name(run),
-            plan.target_line,
-            plan.backend,
-            plan.gpus_asked,
-            "unknown",
-            error.message,
-            engine=plan.engine_endpoint,
-        )
+        return _live(run, "unknown", error.message)
     except (SeatrialError, KeyError) as error:
         return Line(run.id, run_name(run), "?", "?", None, "unknown", str(error))
 
 
+def _live(run: Run, status: Status, outcome: str) -> Line:
+    """Return the line of a run without a summary, from its plan."""
+    plan = run.plan()
+    return Line(
+        run.id,
+        run_name(run),
+        plan.target_line,
+        plan.backend,
+        plan.gpus_asked,
+        status,
+        outcome,
+        seconds=None if status == "unknown" else _seconds_so_far(run),
+        address=plan.job.serve.url if plan.job.serve is not None and status == "running" else None,
+        engine=plan.engine_endpoint,
+    )
+
+
 def _waiting(handle: Handle, host: Host) -> str | None:
-    """What a cluster lets a run wait for. Elsewhere nothing waits."""
+    """Return why a run on a cluster waits. Elsewhere nothing waits."""
     from seatrial.backends import table  # with the plan's models, which a list of ended runs needs not
     from seatrial.runs.leases import state_of
 
@@ -124,7 +118,7 @@ def _waiting(handle: Handle, host: Host) -> str | None:
 
 
 def _seconds_so_far(run: Run) -> float | None:
-    """Since the target was started, as its agent says; None while it has not been."""
+    """Return the seconds since the target was started by its agent's clock; None before."""
     started = events.mark(events.TargetStarted)
     for line in events.Lines(str(run.events_path)).new(_FIRST_BYTES):
         if started in line and (event := events.parse(line)) is not None:
@@ -134,22 +128,22 @@ def _seconds_so_far(run: Run) -> float | None:
 
 
 def _status(summary: Mapping[str, Any]) -> Status:
-    """A run that was stopped is neither done nor failed, whatever its target made of the signal."""
+    """A stopped run is neither done nor failed, however its target handled the signal."""
     if summary.get("cause") == "stopped":
         return "stopped"
     return "done" if summary["exit_code"] == 0 else "failed"
 
 
 def _unrecorded(run: Run) -> Line:
-    """A run that lies in the project alone: what it says of itself, of whatever type that is."""
-    said = run.summary() or {}
+    """Return the line of a run without a record, from its own summary, whose values may have any type."""
+    claim = run.summary() or {}
     return Line(
         run.id,
         run_name(run),
-        text(said.get("target")) or "?",
-        text(said.get("backend")) or "?",
-        whole(said.get("gpus")),
+        text(claim.get("target")) or "?",
+        text(claim.get("backend")) or "?",
+        whole(claim.get("gpus")),
         "unknown",
-        f"no record on this machine; it claims: {text(said.get('outcome')) or 'nothing'}",
-        seconds=number(said.get("seconds")),
+        f"no record on this machine; it claims: {text(claim.get('outcome')) or 'nothing'}",
+        seconds=number(claim.get("seconds")),
     )

@@ -39,7 +39,7 @@ class Tracked:
         """Return the job with the tag that marks this run in MLflow."""
         if not self.passed or CONTEXT in self.job.env:
             return self.job
-        return self.job.model_copy(update={"env": {**self.job.env, CONTEXT: json.dumps({RUN_TAG: run_id})}})
+        return self.job.changed(env={**self.job.env, CONTEXT: json.dumps({RUN_TAG: run_id})})
 
 
 def tracked(job: Job, backend: Backend, host: Host) -> Tracked:
@@ -56,7 +56,7 @@ def tracked(job: Job, backend: Backend, host: Host) -> Tracked:
     names = tuple(name for name in _LOGIN if host.env.get(name) and name not in job.secrets)
     changes = {"env": {**job.env, URI: url}, "secrets": (*job.secrets, *names)}
     chosen = Choice(what="MLflow", value=url, reason=f"{URI} of your environment; scripts read the same variable")
-    return Tracked(job.model_copy(update=changes), passed=True, choices=(chosen,))
+    return Tracked(job.changed(**changes), passed=True, choices=(chosen,))
 
 
 def _unreachable(job: Job, host: str, backend: Backend) -> str | None:

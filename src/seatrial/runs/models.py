@@ -37,7 +37,7 @@ WEIGHTS = {name: recipe.weights for name, recipe in RECIPES.items() if recipe.we
 #: Files that hold their network.
 PROGRAMS = (".pt2", ".onnx")
 
-#: Inputs and outputs that recipes keep beside a model's weights. Source: train/saving/examples.py.
+#: Inputs and outputs that recipes keep next to a model's weights. Source: train/saving/examples.py.
 _BESIDE = ".examples.safetensors"
 _PICKLES = (".pkl", ".pickle", ".joblib")
 _TORCHSCRIPT = (".torchscript", ".ts")
@@ -78,12 +78,7 @@ EXPORT = Verb(
     ((".pt2",), (".safetensors",)),
 )
 SERVE = Verb(
-    "serve",
-    "seatrial serve last",
-    "served",
-    (".pt2", ".onnx", ".safetensors"),
-    (),
-    (PROGRAMS, (".safetensors",)),
+    "serve", "seatrial serve last", "served", (".pt2", ".onnx", ".safetensors"), (), (PROGRAMS, (".safetensors",))
 )
 
 #: Ends of the names of models' files, whether or not a command reads them; other words name runs.
@@ -142,10 +137,10 @@ def of_file(path: Path, verb: Verb) -> TrainedModel:
         raise DataError(f"There is no file {from_here(path)}", run=f"ls {as_typed(path.absolute().parent)}")
     _check_suffix(path, verb)
     path = path.absolute()
-    if path.parts[-2:] == ("spam", "model.safetensors"):  # its network is described by the files beside it
+    if path.parts[-2:] == ("spam", "model.safetensors"):  # its network is described by the files next to it
         return TrainedModel("recipe", "spam", "spam", path.parent.parent, (path,))
-    beside = path.with_name(f"{path.name}.data")  # ONNX keeps weights above 2 GB there
-    files = (path, beside) if path.suffix == ".onnx" and beside.is_file() else (path,)
+    external = path.with_name(f"{path.name}.data")  # ONNX keeps weights above 2 GB there
+    files = (path, external) if path.suffix == ".onnx" and external.is_file() else (path,)
     stem = path.stem.removesuffix(".pth").removesuffix(".pt")  # of model_best.pth.tar
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", stem).strip(".-") or "model"
     return TrainedModel("file", path.name, name[:63], path.parent, files)
@@ -269,7 +264,7 @@ def _is_pickle(path: Path) -> bool:
     return "data.pkl" in names
 
 
-# ------------------------------------------------------------------------------------------- which model is meant
+# -- which model a reference names
 
 
 def find_model(word: str, project: Path, models: Path, store: RunStore, verb: Verb) -> TrainedModel:

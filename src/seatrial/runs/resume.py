@@ -74,7 +74,7 @@ def resume_mount(run: Run) -> Mount:
 
 
 def has_checkpoint(run: Run) -> bool:
-    """Whether that run saved anything to go on from."""
+    """Return whether that run saved any checkpoint."""
     try:
         with nofollow.folder(_project(run), *_below(run)) as descriptor:
             return bool(os.listdir(descriptor))  # noqa: PTH208  a descriptor is no path

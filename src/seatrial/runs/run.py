@@ -117,8 +117,7 @@ class Run:
             return Plan.model_validate_json(self.records.load("plan.json", max_bytes=_MOST_PLAN_BYTES), strict=False)
         except FileNotFoundError:
             raise SeatrialError(
-                f"Run {self.id} has no plan.json: it was never started",
-                run=f"seatrial runs rm {self.id}",
+                f"Run {self.id} has no plan.json: it was never started", run=f"seatrial runs rm {self.id}"
             ) from None
         except ValidationError as error:
             first = error.errors()[0]["loc"]
@@ -173,8 +172,8 @@ class Run:
         urls = {key: getattr(image, key) for key in ("index_url", "find_links")}
         public = {key: without_login(url) for key, url in urls.items() if url and "://" in url}
         if public:
-            image = image.model_copy(update=public)
-            plan = plan.model_copy(update={"job": plan.job.model_copy(update={"image": image})})
+            image = image.changed(**public)
+            plan = plan.changed(job=plan.job.changed(image=image))
         self.records.write("plan.json", plan.model_dump_json(indent=1))
         self.records.write("agent.json", plan.model_dump_json(include={"agent", "injection"}))
 

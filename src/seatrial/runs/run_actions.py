@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,22 @@ if TYPE_CHECKING:
     from seatrial.receipt.model import Receipt
 
 
+@dataclass(frozen=True)
+class Pruned:
+    """Counts the removed runs and their bytes."""
+
+    runs: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result of ``verify``: whether all is as it was written, and sentences about it."""
+
+    intact: bool
+    sentences: tuple[str, ...]
+
+
 def stop(run: Run, host: Host, *, kill: bool = False) -> Receipt:
     """End a live run, cleanly or at once, and make its receipt. Raises UsageError when it has already ended."""
     from seatrial.runs.finish import finalise  # all that judges a run, of no use before it has started
@@ -40,13 +57,13 @@ def stop(run: Run, host: Host, *, kill: bool = False) -> Receipt:
 
 
 def execute(run: Run, argv: list[str], host: Host, *, interactive: bool) -> int:
-    """Run a command inside a live run; its exit code."""
+    """Run a command inside a live run; return its exit code."""
     backend, handle = _live(run, host)
     return backend.exec(handle, argv, interactive=interactive)
 
 
 def copy_models(run: Run, path: str, destination: Path, host: Host) -> list[str]:
-    """Fetch what a run on a cluster saved under /models; names of the files. Raises UsageError for other runs."""
+    """Fetch a cluster run's files under /models; return their names. Raises UsageError for other runs."""
     plan = run.plan()
     if plan.cluster is None:
         folder = plan.job.models.source if plan.job.models else plan.job.project
@@ -61,7 +78,7 @@ def copy_models(run: Run, path: str, destination: Path, host: Host) -> list[str]
 def remove(store: RunStore, run: Run, host: Host, *, force: bool = False) -> None:
     """Delete an ended run, its logs and receipt; with ``force`` a live one is killed first.
 
-    Forced, a run whose engine is not reachable is forgotten: its container, if it has one, stays there.
+    Forced, a run whose engine is not reachable is forgotten: its container, if any, remains.
     """
     try:
         live = is_live(run, host)
@@ -84,7 +101,7 @@ def remove(store: RunStore, run: Run, host: Host, *, force: bool = False) -> Non
 
 
 def is_live(run: Run, host: Host) -> bool:
-    """It is being started or runs. One that has been finalised is asked for no more."""
+    """Return whether it is being started or runs. The engine of a finalised one is not queried."""
     if run.ended:
         return False
     handle = handle_of(run, host)
@@ -93,30 +110,19 @@ def is_live(run: Run, host: Host) -> bool:
     return state_of(handle, host).is_live
 
 
-@dataclass(frozen=True)
-class Pruned:
-    """What prune removed."""
-
-    runs: int
-    bytes: int
-
-
 def prune(store: RunStore, host: Host, *, keep: int, dry_run: bool) -> Pruned:
-    """Remove all ended runs but the newest ``keep``; what runs, or whose engine does not answer, stays."""
-    ended = [run for run in store.all() if run.recorded and _has_ended(run, host)]
+    """Remove all ended runs but the newest ``keep``; keep those that run or whose engine does not answer."""
+    ended = []
+    for run in store.all():
+        with contextlib.suppress(SeatrialError):
+            if run.recorded and not is_live(run, host):
+                ended.append(run)
     doomed = ended[: max(0, len(ended) - keep)]
     size_bytes = sum(tree_bytes(folder) for run in doomed for folder in (run.folder, run.place))
     if not dry_run:
         for run in doomed:
             remove(store, run, host)
     return Pruned(len(doomed), size_bytes)
-
-
-def _has_ended(run: Run, host: Host) -> bool:
-    try:
-        return not is_live(run, host)
-    except SeatrialError:
-        return False
 
 
 def _live(run: Run, host: Host) -> tuple[Backend, Handle]:
@@ -132,21 +138,8 @@ def _live(run: Run, host: Host) -> tuple[Backend, Handle]:
     return backend_of(handle, host), handle
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What was found.
-
-    Attributes:
-        intact: everything is as it was written.
-        sentences: what holds, or where it breaks.
-    """
-
-    intact: bool
-    sentences: tuple[str, ...]
-
-
 def verify(run: Run) -> Verdict:
-    """Follow the chain, compare it with what the receipt was made on, and the receipt with what was closed.
+    """Follow the chain, compare its end with the receipt's seal, and the receipt with the summary's digest.
 
     Raises UsageError: the run has no record, or its evidence is not chained.
     """
@@ -154,8 +147,7 @@ def verify(run: Run) -> Verdict:
 
     if not run.recorded:
         raise UsageError(
-            f"Run {run.id} predates seatrial's own records: it cannot be verified",
-            run=f"seatrial runs show {run.id}",
+            f"Run {run.id} predates seatrial's own records: it cannot be verified", run=f"seatrial runs show {run.id}"
         )
     summary = run.summary()
     receipt = run.folder / JSON_NAME
@@ -191,12 +183,12 @@ def _broken(sentence: str) -> Verdict:
     return Verdict(False, (f"broken: {sentence}",))
 
 
-#: A cached step that no build has used for so long is of an older state of some project.
+#: A cached step that no build has used for so long belongs to an older state of some project.
 IDLE_S = 24 * 3600.0
 
 
 def free_images(project: Path | None, host: Host, *, dry_run: bool) -> dict[str, Freed]:
-    """Engine → what came free. An engine that is not there, or does not answer, is left out.
+    """Free images; return engine → the freed. An engine that does not answer is left out.
 
     Args:
         project: its own images but the newest, and cached steps that were not used for a day; None: all of ours.

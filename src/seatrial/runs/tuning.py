@@ -20,7 +20,7 @@ from seatrial.system.typed_path import as_typed
 _LEAST_BUDGET_S = 20.0
 
 
-def tuning_job(job: Job, asked: Tuning) -> Job:
+def tuning_job(job: Job, tuning: Tuning) -> Job:
     """The job with its script tuned in place of run: what ``[tune]`` of the file has is left out, and no criteria hold.
 
     Raises UsageError: a recipe, several nodes, a budget that is too small, or no hook.
@@ -34,19 +34,13 @@ def tuning_job(job: Job, asked: Tuning) -> Job:
         raise UsageError("seatrial tune runs on one machine", run="seatrial tune …   # without --nodes")
     if job.no_hook:
         raise UsageError("seatrial tune measures with the hook that --no-hook leaves out", run="seatrial tune …")
-    if asked.budget_s < _LEAST_BUDGET_S:
+    if tuning.budget_s < _LEAST_BUDGET_S:
         raise UsageError(
-            f"--budget {asked.budget_s:g}: a baseline and one change need at least {_LEAST_BUDGET_S:g} s",
+            f"--budget {tuning.budget_s:g}: a baseline and one change need at least {_LEAST_BUDGET_S:g} s",
             run="seatrial tune … --budget 180",
         )
-    return job.model_copy(
-        update={
-            "tuning": asked,
-            "tune": Changes(),
-            "criteria": job.criteria.only("max_image_bytes"),
-            "restarts": 0,
-            "resume": None,
-        }
+    return job.changed(
+        tuning=tuning, tune=Changes(), criteria=job.criteria.only("max_image_bytes"), restarts=0, resume=None
     )
 
 

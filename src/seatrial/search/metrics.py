@@ -12,7 +12,7 @@ from seatrial.events import Step
 from seatrial.receipt.fields import number, text
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.reported import PHASES
-from seatrial.runs.following.output import Stream
+from seatrial.runs.following.streams import Stream
 from seatrial.runs.run import Run
 from seatrial.search.request import Objective
 from seatrial.search.trial import Ending, State, Trial
@@ -158,7 +158,7 @@ def ending_of(
 
     Args:
         printed: with a pattern, the last value that its output had.
-        diverged: its last value is no finite number, so that the value before is none to choose it by.
+        diverged: its last value is not a finite number, so that it cannot be chosen by the one before.
         series: as in Ending.
     """
     measured = receipt.measurements

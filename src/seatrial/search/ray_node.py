@@ -1,7 +1,7 @@
 """One trial on a node of a Ray cluster: a process of its own, which exchanges lines of JSON with a Ray worker.
 
-It is no child of the worker: when Ray kills that, or its searcher ends, the pipe closes, and the run is stopped as by
-``seatrial runs stop``, with a receipt. So no GPU stays with a trial that nobody follows.
+It is not a child of the worker: when Ray kills that, or its searcher ends, the pipe closes, and the run is stopped as
+by ``seatrial runs stop``, with a receipt. So no GPU stays with a trial that nobody follows.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class NodeSearch(Search):
     def job_of(self, trial: Trial) -> Job:
         """Raises GpusHeldError: a run that Ray does not know holds a GPU that Ray gave to this trial."""
         request = self.job.gpus
-        held = leases(self.host).current(beside=request.share or 1.0) if request.devices else {}
+        held = leases(self.host).current(share=request.share or 1.0) if request.devices else {}
         for uuid in held.keys() & set(request.devices):
             raise GpusHeldError(f"Run {held[uuid]} holds {uuid}, which Ray gave to this trial", run="seatrial runs ls")
         return self.job
@@ -131,8 +131,8 @@ def job_on_node(order: Mapping[str, Any], host: Host) -> Job:
         update["models"] = DataMount(source=models, read_only=False)
         if job.data is not None and job.data.source.is_relative_to(job.project):
             inside = project / job.data.source.relative_to(job.project)
-            update["data"] = job.data.model_copy(update={"source": inside})
-    return job.model_copy(update=update)
+            update["data"] = job.data.changed(source=inside)
+    return job.changed(**update)
 
 
 def run_trial(order: Mapping[str, Any], study: RemoteStudy, commands: IO[str], host: Host) -> None:
@@ -145,7 +145,7 @@ def run_trial(order: Mapping[str, Any], study: RemoteStudy, commands: IO[str], h
             objective=None if order["objective"] is None else Objective(*order["objective"]),
             job=job_on_node(order, host),
             host=host,
-            say=lambda line: study.send("say", line=line),
+            note=lambda line: study.send("note", line=line),
         )
         threading.Thread(target=_listen, args=(commands, search), daemon=True).start()
         run = start_trial(search, trial)
@@ -156,7 +156,7 @@ def run_trial(order: Mapping[str, Any], study: RemoteStudy, commands: IO[str], h
         reading, state = follow_trial(search, trial, run, just_started=True)
         receipt = finalise(run, host, ended=state)
         if (left := leftover_processes(run, gpus, search.over)) is not None:
-            search.say(f"trial {trial.number}: {left}")
+            search.note(f"trial {trial.number}: {left}")
         if receipt is None:
             study.send("again")
             return

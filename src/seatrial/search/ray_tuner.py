@@ -330,7 +330,7 @@ def run_trials(search: Search) -> None:
         if not shared:  # Ray copies the project to its nodes
             ray.shutdown()
             connect(search.address, upload=store.project)
-        search.say(f"Ray: {len(able)} of {len(nodes)} nodes can take trials: {', '.join(node.name for node in able)}")
+        search.note(f"Ray: {len(able)} of {len(nodes)} nodes can take trials: {', '.join(node.name for node in able)}")
         _adopt_lost(search, store)
         parallel = search.parallel or sum(node.capacity(needs) for node in able)
         _Driver(search, store, {node.id: node.name for node in nodes}).fit(needs, parallel, shared=shared)
@@ -348,7 +348,7 @@ def _adopt_lost(search: Search, store: RunStore) -> None:
         if ending is not None and ending.state == "done" and (ending.value is not None or search.objective is None):
             search.end_trial(trial, ending)
         else:
-            search.say(f"trial {trial.number}: its searcher has gone; it runs again")
+            search.note(f"trial {trial.number}: its searcher has gone; it runs again")
             search.study.again(trial.number)
 
 
@@ -421,13 +421,13 @@ class _Driver(Searcher, Stopper):  # type: ignore[misc]
     def _take(self, number: int, message: Mapping[str, Any], node: str) -> bool:
         """Take a trial's message; return True if the trial is to be stopped."""
         search, kind = self.search, message["kind"]
-        if kind == "say":
-            search.say(message["line"])
+        if kind == "note":
+            search.note(message["line"])
         elif number in self._ended:
             return False
         elif kind == "begin":
             search.study.begin(number, message["run_id"])
-            search.say(f"trial {number}: run {message['run_id']} on {self._names.get(node, 'a node that came later')}")
+            search.note(f"trial {number}: run {message['run_id']} on {self._names.get(node, 'a node that came later')}")
         elif kind == "report":
             trial = search.study.trial(number)
             if (why := search.report(trial, message["step"], message["value"])) is not None:

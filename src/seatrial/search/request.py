@@ -1,4 +1,4 @@
-"""What was asked of ``seatrial sweep``: flags over ``[sweep]`` of the project's file, checked before anything runs."""
+"""Read the request of ``seatrial sweep``: flags over ``[sweep]`` of the project's file, checked first."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def parse_objective(text: str, pattern: str | None = None) -> Objective:
     if not name.strip() or direction not in ("max", "min"):
         bare = (name or text).strip(": ") or "accuracy"
         raise UsageError(
-            f"--metric {text!r} does not say whether more or less is better",
+            f"--metric {text!r} names no direction: max or min",
             run=f"seatrial sweep … --metric {bare}:max   # or {bare}:min",
         )
     if pattern is not None:
@@ -183,5 +183,6 @@ def _check_size(space: Space, search: str, trials: int | None, budget_s: float |
         )
     if search != "grid" and endless and trials is None and budget_s is None:
         raise UsageError(
-            f"--search {search} does not say when to end", run=f"seatrial sweep … --search {search} --trials 40"
+            f"--search {search} needs a limit: --trials or --budget",
+            run=f"seatrial sweep … --search {search} --trials 40",
         )

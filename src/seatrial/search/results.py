@@ -136,7 +136,7 @@ class Links:
     target: str = ""
 
 
-#: Of the page in the project: receipts beside it.
+#: Links of the page in the project to its receipts.
 BESIDE = Links()
 
 
@@ -302,14 +302,7 @@ def _cell(trial: Trial, trials: Sequence[Trial], column: Column) -> _Cell:
 
 
 def notify_end(
-    search: Search,
-    trials: Sequence[Trial],
-    wanted: Notify,
-    names: Names,
-    host: Host,
-    *,
-    exit_code: int,
-    seconds: float,
+    search: Search, trials: Sequence[Trial], wanted: Notify, names: Names, host: Host, *, exit_code: int, seconds: float
 ) -> None:
     """Notify of the search's end without waiting for it. Another terminal of the study notifies of its own.
 

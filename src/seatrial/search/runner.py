@@ -20,7 +20,7 @@ from seatrial.probe.nvml import ComputeProcess, NvmlError, compute_processes
 from seatrial.receipt.model import Receipt
 from seatrial.runs import launch
 from seatrial.runs.finish import finalise, handle_of
-from seatrial.runs.following.output import Stream
+from seatrial.runs.following.streams import Stream
 from seatrial.runs.following.watch import follow, request_stop
 from seatrial.runs.launch import Prepared
 from seatrial.runs.leases import backend_of
@@ -28,7 +28,7 @@ from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore
 from seatrial.search.metrics import Reading, ending_of
 from seatrial.search.request import Objective
-from seatrial.search.search import Say, Search
+from seatrial.search.search import Note, Search
 from seatrial.search.trial import Ending, Trial
 from seatrial.system.memo import remembering
 
@@ -120,7 +120,7 @@ def _run_one(search: Search, trial: Trial, free: Callable[[], None]) -> None:
 
     receipt = finalise(run, search.host, ended=state, judged=judged)
     if (left := leftover_processes(run, gpus, search.over)) is not None:
-        search.say(f"trial {trial.number}: {left}")
+        search.note(f"trial {trial.number}: {left}")
     if receipt is not None and not recorded.is_set():  # another process has made the receipt
         search.end_trial(trial, ending_as_read(receipt, search.objective, reading))
 
@@ -131,7 +131,7 @@ def _run_of_lost(search: Search, trial: Trial) -> Run | None:
         return None
     run = RunStore(search.job.project, search.host).run(trial.run_id)
     if run.folder.is_dir() and handle_of(run, search.host) is not None:
-        search.say(f"trial {trial.number}: its searcher has gone; following run {run.id}")
+        search.note(f"trial {trial.number}: its searcher has gone; following run {run.id}")
         return run
     return None
 
@@ -153,7 +153,7 @@ def start_trial(search: Search, trial: Trial) -> Run | None:
         except GpusHeldError as error:
             if not waits:
                 waits = True
-                search.say(f"trial {trial.number} waits for a GPU: {error.message}")
+                search.note(f"trial {trial.number} waits for a GPU: {error.message}")
             search.over.wait(_GPU_INTERVAL_S)
         except KeyboardInterrupt:
             break
@@ -178,9 +178,9 @@ def start_run(search: Search, prepared: Prepared) -> bool:
 
 
 @contextmanager
-def _building(search: Search) -> Iterator[Say]:
+def _building(search: Search) -> Iterator[Note]:
     """Receive the output of a build or a pull, and end it by KeyboardInterrupt once the search is over."""
-    with search.building() if search.building is not None else _reported(search.say) as write:
+    with search.building() if search.building is not None else _reported(search.note) as write:
 
         def progress(line: str) -> None:
             if search.over.is_set():
@@ -196,8 +196,8 @@ def _building(search: Search) -> Iterator[Say]:
 
 
 @contextmanager
-def _reported(say: Say) -> Iterator[Say]:
-    with BuildReporter(say, say) as reporter:
+def _reported(note: Note) -> Iterator[Note]:
+    with BuildReporter(note, note) as reporter:
         yield reporter.line
 
 

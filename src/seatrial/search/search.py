@@ -33,7 +33,7 @@ from seatrial.system.files import make_folder
 from seatrial.system.host import Host
 from seatrial.system.text import nearest
 
-Say = Callable[[str], None]
+Note = Callable[[str], None]
 
 #: Maximum number of threads that follow runs; more gain nothing.
 _MOST_AT_ONCE = 64
@@ -52,8 +52,8 @@ class Search:
         parallel: trials at once, of this process; 0: as many as its runner has capacity for.
         address: HOST:PORT of the Ray cluster, as typed.
         ends_at: ``time.monotonic()`` at which the budget is used up; None without a budget.
-        say: prints a line.
-        building: context manager whose value receives build and pull output; None sends it to ``say``.
+        note: prints a line.
+        building: context manager whose value receives build and pull output; None sends it to ``note``.
         page_s, page_trials: when the page was written last, and with how many ended trials.
         tick: called at each ``look``.
         over: once set, no trial begins and running ones are stopped.
@@ -66,7 +66,7 @@ class Search:
     objective: Objective | None
     job: Job
     host: Host
-    say: Say
+    note: Note
     most: int | None = None
     parallel: int = 1
     address: str | None = None
@@ -74,7 +74,7 @@ class Search:
     over: threading.Event = field(default_factory=threading.Event)
     interrupted: bool = False
     killed: threading.Event = field(default_factory=threading.Event)
-    building: Callable[[], AbstractContextManager[Say]] | None = None
+    building: Callable[[], AbstractContextManager[Note]] | None = None
     tick: Callable[[], None] = lambda: None
     page_s: float = field(default_factory=time.monotonic)
     page_trials: int = 0
@@ -155,7 +155,7 @@ class Search:
         trials = self.study.trials()
         now = self.study.trial(trial.number)
         value = f"{objective.metric} {now.value:.4g}, " if objective is not None and now.value is not None else ""
-        self.say(f"trial {now.number} ({now.label}): {value}{ending.outcome}")
+        self.note(f"trial {now.number} ({now.label}): {value}{ending.outcome}")
         if objective is None:
             return
         if ending.value is not None and objective.pattern is None and self.study.get("series") is None:
@@ -187,21 +187,21 @@ class Search:
         self.over.set()
 
 
-def open_search(request: Request, job: Job, host: Host, say: Say) -> Search:
+def open_search(request: Request, job: Job, host: Host, note: Note) -> Search:
     """Return the search of a command line. Raises UsageError if the target takes no such setting."""
     require_optuna()
     check_switches(ways_in(job, request.space.names), request.space.values())
     job = with_share(job, host)
     definition = _definition(request, job)
-    study = _joined(RunStore(job.project, host), definition, say, named=request.name is not None)
-    return _search(study, request.trials, request.budget_s, request.parallel, job, host, say)
+    study = _joined(RunStore(job.project, host), definition, note, named=request.name is not None)
+    return _search(study, request.trials, request.budget_s, request.parallel, job, host, note)
 
 
 def resume_search(
     project: Path,
     name: str,
     host: Host,
-    say: Say,
+    note: Note,
     *,
     trials: int | None = None,
     budget_s: float | None = None,
@@ -212,9 +212,9 @@ def resume_search(
     study.go_on()
     stopped = study.retry_stopped()
     if stopped:
-        say(f"{stopped} trials that were stopped run again")
+        note(f"{stopped} trials that were stopped run again")
     job = Job.model_validate_json(study.definition.job, strict=False)
-    return _search(study, trials or study.definition.trials, budget_s, parallel, job, host, say)
+    return _search(study, trials or study.definition.trials, budget_s, parallel, job, host, note)
 
 
 def find_study(store: RunStore, name: str) -> Study:
@@ -278,7 +278,7 @@ def _definition(request: Request, job: Job) -> Definition:
     return replace(made, name=f"{stem}-{digest[:6]}")
 
 
-def _joined(store: RunStore, definition: Definition, say: Say, *, named: bool) -> Study:
+def _joined(store: RunStore, definition: Definition, note: Note, *, named: bool) -> Study:
     """Return the study that this command has left unfinished or another terminal works on; else a new one."""
     name = definition.name
     for place in range(1, 1000):
@@ -303,7 +303,7 @@ def _joined(store: RunStore, definition: Definition, say: Say, *, named: bool) -
         if named or study.get("ended") is None:
             study.go_on()
             count = len(study.trials())
-            say(f"study {wanted.name}: going on with {count} trial{'s' * (count != 1)} so far")
+            note(f"study {wanted.name}: going on with {count} trial{'s' * (count != 1)} so far")
             return study
     raise UsageError(f"The study {name} exists a thousand times", run="seatrial sweep … --study another-name")
 
@@ -333,13 +333,7 @@ def _file(store: RunStore, name: str) -> Path:
 
 
 def _search(
-    study: Study,
-    most: int | None,
-    budget_s: float | None,
-    parallel: int | None,
-    job: Job,
-    host: Host,
-    say: Say,
+    study: Study, most: int | None, budget_s: float | None, parallel: int | None, job: Job, host: Host, note: Note
 ) -> Search:
     return Search(
         study=study,
@@ -347,7 +341,7 @@ def _search(
         objective=study.definition.parsed_objective(),
         job=job,
         host=host,
-        say=say,
+        note=note,
         most=most,
         parallel=how_many(job, host) if parallel is None else parallel,
         ends_at=None if budget_s is None else time.monotonic() + budget_s,
@@ -360,7 +354,7 @@ def with_share(job: Job, host: Host) -> Job:
     if not gpus or job.gpu_memory_bytes is None:
         return job
     share = math.ceil(100 * job.gpu_memory_bytes / min(gpu.memory_bytes for gpu in gpus)) / 100
-    return job if share >= 1 else job.model_copy(update={"gpus": GpuRequest("count", count=1, share=share)})
+    return job if share >= 1 else job.changed(gpus=GpuRequest("count", count=1, share=share))
 
 
 def how_many(job: Job, host: Host) -> int:

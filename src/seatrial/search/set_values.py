@@ -47,7 +47,7 @@ def way_in(job: Job, name: str) -> str:
     """Return the way in which the target takes a setting.
 
     ``--flag``; ``--flag=`` or ``name=``, the value in the same word; ``--flag?`` or ``--flag?--no-flag``, of a switch
-    what is said for true, and for false; or the name of a variable.
+    the words for true, and for false; or the name of a variable.
 
     Raises UsageError when its source shows none.
     """
@@ -162,6 +162,4 @@ def varied(job: Job, chosen: Mapping[str, str], ways: Mapping[str, str]) -> Job:
             env[ways[name]] = value
     suffix = re.sub(r"[^A-Za-z0-9_.-]+", "-", "-".join(f"{name}-{value}" for name, value in chosen.items()))
     run_name = f"{job.name}-{suffix}"[:63].rstrip("-.") if job.name else None
-    return job.model_copy(
-        update={"name": run_name, "env": env, "target": job.target.model_copy(update={"args": tuple(args)})}
-    )
+    return job.changed(name=run_name, env=env, target=job.target.changed(args=tuple(args)))

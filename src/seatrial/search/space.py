@@ -127,7 +127,7 @@ class Space:
 
 
 def parse_space(texts: Sequence[str]) -> Space:
-    """Raises UsageError for none, for what is no NAME=SPEC, and for a name that is given twice."""
+    """Raises UsageError for none, for text that is not NAME=SPEC, and for a name that is given twice."""
     if not texts:
         raise UsageError("Nothing to sweep over: --set names it", run="seatrial sweep … --set batch_size=64,128")
     dimensions = [parse_dimension(text) for text in texts]
@@ -151,7 +151,7 @@ def _toml_text(value: Any) -> str:
 
 
 def parse_dimension(text: str) -> Dimension:
-    """Raises UsageError for what is no NAME=SPEC, an empty range, and a logarithm of zero."""
+    """Raises UsageError for text that is not NAME=SPEC, an empty range, and a logarithm of zero."""
     name, equals, spec = text.partition("=")
     if not equals or not re.fullmatch(_NAME, name) or not spec.strip():
         raise UsageError(f"--set {text!r} is not NAME=VALUE,VALUE… or NAME=LOW..HIGH", run=_EXAMPLE)

@@ -133,7 +133,7 @@ class Limited(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(400, "This is no HTTP request that can be read.")
+        self._refuse(400, "This is not a valid HTTP request.")
 
     def _refuse(self, status: int, sentence: str) -> None:
         """Answer outside of the application, and end the connection."""

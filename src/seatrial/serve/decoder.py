@@ -115,7 +115,7 @@ class Decoder:
         self._streams[1].write(_SIZE.pack(len(setup)) + setup)
 
     def _ended(self) -> Refusal:
-        """The decoder has died of the request that it read."""
+        """Refuse the request that the decoder died of."""
         assert self._process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1)

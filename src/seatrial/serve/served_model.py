@@ -13,28 +13,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from seatrial.serve.errors import ServeError
+from seatrial.train.saving.model_card import TensorSpec
 
 Row = tuple[np.ndarray, ...]
 Answer = tuple[np.ndarray, ...]
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """An input or output of the model.
-
-    Attributes:
-        datatype: of the Open Inference Protocol: FP32, INT64, UINT8, BYTES …
-        shape: of one row; -1 where the length varies.
-    """
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-
-    def fits(self, shape: Sequence[int]) -> bool:
-        """Return True if a row's array of this shape can be the input."""
-        same = zip(self.shape, shape, strict=False)
-        return len(shape) == len(self.shape) and all(size in (-1, have) for size, have in same)
 
 
 @dataclass(frozen=True)

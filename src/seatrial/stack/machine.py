@@ -106,7 +106,7 @@ def _gpu(name: str) -> TargetGpu:
         similar = [known[key] for key in difflib.get_close_matches(_key(name), known, n=3, cutoff=0.5)]
         raise UsageError(
             f"--target: unknown GPU {name!r}",
-            cause=f"near it: {', '.join(similar)}" if similar else "name it by its compute capability",
+            cause=f"similar: {', '.join(similar)}" if similar else "name it by its compute capability",
             run=f"seatrial plan … --target {'-'.join(_words(similar[0])) if similar else 'sm_90'}",
         )
     return TargetGpu(model.gpu, model.cc, model.kind == "datacenter")

@@ -140,7 +140,7 @@ def _stack(chosen: Candidate, constraints: Constraints, machine: Machine) -> Sta
     if new and not chosen.cpu:
         warnings.append(
             f"{wheel.name} has no machine code for {new[0].name}: the driver compiles it at the start, and graphs "
-            "may fail there (tensorflow#112272); the run's check tells"
+            "may fail there (tensorflow#112272); the run's check shows it"
         )
     return Stack(
         python=chosen.python,

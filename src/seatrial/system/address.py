@@ -36,7 +36,7 @@ def _can_be_host(text: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it."""
+    """Return True if only this machine can reach it."""
     if host == "localhost":
         return True
     try:
@@ -46,7 +46,7 @@ def is_loopback(host: str) -> bool:
 
 
 def names_this_machine(host_header: str) -> bool:
-    """Whether a request's Host header is a loopback name: what a server on the loopback address has to ask for.
+    """Return True if a request's Host header is a loopback name, which a server on the loopback address requires.
 
     Else a page of another site that points its own name at 127.0.0.1 could read the answers in a visitor's browser.
     """
@@ -57,13 +57,13 @@ def names_this_machine(host_header: str) -> bool:
 
 
 def url(host: str, port: int) -> str:
-    """What to open in a browser: this machine's name where it listens on every address."""
+    """Return the URL to open in a browser: this machine's name where it listens on every address."""
     shown = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     return f"http://{shown}:{port}/"
 
 
 def cannot_listen(verb: str, host: str, port: int, error: OSError) -> UsageError:
-    """What to say of an address that cannot be had: another port where it is taken, else one that is this machine's."""
+    """Return the error for an address that cannot be had, with another port or address to use."""
     if error.errno == errno.EADDRINUSE:
         other = f"{host}:{port + 1 if port < 65535 else 1024}"
     elif error.errno == errno.EACCES:

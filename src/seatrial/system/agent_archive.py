@@ -29,7 +29,7 @@ def build(directory: Path, *, compiled: bool = False) -> Path:
     It is written aside and renamed, so that a reader never meets half of it. Raises OSError.
 
     Args:
-        compiled: beside each source what this Python makes of it, twice the size. A container's Python of the same
+        compiled: with each source what this Python makes of it, twice the size. A container's Python of the same
             version (3.11 and 3.11) then starts the agent with a quarter of the CPU; any other compiles the sources.
     """
     contents = _contents()
@@ -54,7 +54,7 @@ def build(directory: Path, *, compiled: bool = False) -> Path:
 
 
 def _with_bytecode(contents: Mapping[str, bytes]) -> Mapping[str, bytes]:
-    """``x.pyc`` beside each ``x.py``, where zipimport looks first; it passes over one of another Python's.
+    """Add ``x.pyc`` to each ``x.py``, where zipimport looks first; it passes over one of another Python's.
 
     Said to be unchecked, or it would ask for the time of the source. Source: PEP 552; CPython's Lib/zipimport.py.
     """
@@ -73,8 +73,8 @@ def _contents() -> Mapping[str, bytes]:
     """Path in the archive → content, sorted by path."""
     package = Path(seatrial.__file__).parent
     files = list(_FILES)
-    for room in _ROOMS:
-        for folder, _, names in os.walk(package / room):
+    for part in _ROOMS:
+        for folder, _, names in os.walk(package / part):
             inside = os.path.relpath(folder, package)
             if "__pycache__" not in inside:
                 files += [f"{inside}/{name}" for name in names if name.endswith((".py", ".json"))]

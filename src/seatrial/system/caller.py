@@ -13,7 +13,7 @@ from seatrial.system.host import Host
 #: ``nothing``: closed, /dev/null, another device, or a terminal of a job in the background.
 InputKind = Literal["terminal", "pipe", "file", "nothing"]
 
-#: Of a terminal that does not tell its size (a serial line, some CI's).
+#: For a terminal without a size (a serial line, some CI's).
 _COLUMNS, _LINES = 80, 24
 
 
@@ -21,7 +21,7 @@ _COLUMNS, _LINES = 80, 24
 class Caller:
     """Attributes:
 
-    input: what standard input is. asks: ``--interactive``: it is for the target, whatever it is.
+    input: what standard input is. asks: ``--interactive``: it is for the target in any case.
     screens: which of stdout (1) and stderr (2) are terminals that show the target's.
     columns, lines: of that terminal. term, colors: $TERM, $COLORTERM.
     """
@@ -76,7 +76,7 @@ def _input_kind() -> InputKind:
 
 
 def in_foreground(descriptor: int) -> bool:
-    """Whether this is a terminal whose keys are for this process: reading as a background job would stop it."""
+    """Return True if this is a terminal whose keys are for this process: reading as a background job would stop it."""
     try:
         return os.isatty(descriptor) and os.tcgetpgrp(descriptor) == os.getpgrp()
     except OSError:  # another session's terminal

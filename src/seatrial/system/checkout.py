@@ -1,8 +1,8 @@
-"""A project's git checkout, asked without running anything that the project names.
+"""A project's git checkout, examined without running anything that the project names.
 
 A repository's own settings name programs that git starts: core.fsmonitor, clean filters, hooks, those of submodules.
-Whoever may write the project may write them. So the question that would start them, what differs from the commit, is
-asked with a folder of settings of our own; git reads the project's objects, index and files, and none of its settings.
+Anyone who can write the project can write them. So the command that would start them, git diff, is
+run with a folder of settings of our own; git reads the project's objects, index and files, and none of its settings.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _SETTINGS = "[core]\n\trepositoryformatversion = 0\n\tbare = false\n"
 
 def commit(project: Path) -> str | None:
     """The full hash of the project's commit; None: no git, no checkout, somebody else's checkout, no commit yet."""
-    told = _git(project, "rev-parse", "HEAD")
-    return told if told and set(told) <= set("0123456789abcdef") else None
+    found = _git(project, "rev-parse", "HEAD")
+    return found if found and set(found) <= set("0123456789abcdef") else None
 
 
 def remote(project: Path) -> str | None:
@@ -35,7 +35,7 @@ def remote(project: Path) -> str | None:
 
 
 def differs(project: Path) -> bool:
-    """Whether files that git knows differ from the commit. False as well where git cannot tell."""
+    """Return True if files that git knows differ from the commit; False if git fails."""
     head = commit(project)
     top = _git(project, "rev-parse", "--show-toplevel")
     objects, index = (_git(project, "rev-parse", "--git-path", name) for name in ("objects", "index"))

@@ -32,7 +32,7 @@ class Completed:
     stderr: str = ""
 
     def last_line(self) -> str:
-        """The last line that says something: of stderr, else of stdout, else the exit code."""
+        """Return the last line with text: of stderr, else of stdout, else the exit code."""
         for text in (self.stderr, self.stdout):
             if lines := text.split("\n") if text.strip() else []:
                 return next(line.strip() for line in reversed(lines) if line.strip())
@@ -50,7 +50,7 @@ def run(
     """Run to the end and capture both streams; the caller judges the exit code.
 
     Raises:
-        EngineUnavailableError: there is no such program.
+        EngineUnavailableError: the program does not exist.
         CommandTimeoutError: it did not end in ``timeout_s`` seconds and was killed.
     """
     try:
@@ -80,7 +80,7 @@ def run(
 
 
 def check(argv: Sequence[str], *, timeout_s: float) -> Completed:
-    """As ``run``; raises CommandError as well when the exit code is not 0."""
+    """Do as ``run``; raises CommandError as well when the exit code is not 0."""
     ended = run(argv, timeout_s=timeout_s)
     if ended.exit_code != 0:
         raise failed(ended)
@@ -154,7 +154,7 @@ def call_interactive(
 
     Args:
         keep_stderr: pass stderr on and keep a copy in the result; the command then sees no terminal there.
-        withhold: what of that is not passed on, because the caller says it in other words.
+        withhold: parts that are not passed on, because the caller words them itself.
 
     Raises EngineUnavailableError.
     """
@@ -188,7 +188,7 @@ def spawn_detached(
     """
     with output.open("ab") as file:
         process = _start(argv, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, env=env, cwd=cwd)
-    process.returncode = 0  # nobody waits for it through this object, and that is no leak to warn of
+    process.returncode = 0  # nobody waits for it through this object, which is not a leak
     return process.pid
 
 

@@ -14,7 +14,7 @@ from seatrial.system.typed_path import as_typed
 def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Write aside in the same folder, flush to the disk, rename over ``path``.
 
-    Raises DiskError; whatever was at ``path`` is then untouched.
+    Raises DiskError; the file at ``path`` is then untouched.
     """
     try:
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -33,7 +33,7 @@ def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 
 def cannot_write(path: Path, error: OSError) -> DiskError:
-    """What is in the way of a file, and the command that shows or mends it."""
+    """Return the error for a file that cannot be written, and the command that shows or mends it."""
     folder = path.parent
     if path.is_dir():
         return DiskError(f"Cannot write {path}: it is a folder", run=f"ls -ld {as_typed(path)}")
@@ -43,7 +43,7 @@ def cannot_write(path: Path, error: OSError) -> DiskError:
 
 
 def in_the_way(folder: Path, error: OSError) -> str:
-    """The command that shows why nothing can be written into a folder: whose it is, or what room there is."""
+    """The command that shows why nothing can be written into a folder: its owner, or the free space."""
     look = "ls -ld" if isinstance(error, PermissionError | NotADirectoryError) else "df -h"
     return f"{look} {as_typed(folder)}"
 

@@ -1,4 +1,4 @@
-"""Names: what is meant to be shown to others holds no user, host, home folder or secret unless that is asked for.
+"""Names: text for others has no user, host, home folder or secret unless that is requested.
 
 A home folder becomes ``~``, a user ``USER``, a host ``HOST``, a secret's value ``<redacted>``. People are called Will
 and machines cuda: a name that is a word of the field or of our own messages, or has one or two letters, is taken out
@@ -26,7 +26,7 @@ SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|PRIVATE|(API|ACC
 SECRET_TEXT = re.compile(
     r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)|\b(?:hf_|ghp_|gho_|github_pat_|glpat-|sk-|xox[abp]-|AKIA)[A-Za-z0-9_-]{12,}"
 )
-#: Whoever that is on the other machine.
+#: A user of the other machine.
 _URL_USER = re.compile(r"(?<=ssh://)[^/\s:@]+(?=@)")
 
 REDACTED, USER, HOST = "<redacted>", "USER", "HOST"
@@ -76,7 +76,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Names:
-    """What to take out. Empty ones take nothing out but what looks like a secret.
+    """Names to take out. Without any, only text that looks like a secret is taken out.
 
     Attributes:
         secrets: values. homes: absolute paths.
@@ -96,7 +96,7 @@ class Names:
     def scrub(self, value: T, keep: Collection[str] = ()) -> T:
         """The same JSON without them, in the middle of texts too; what stands under a key of ``keep`` stays as it is.
 
-        The value of a key that names a secret goes whatever it is.
+        The value of a key that names a secret is always taken out.
         """
         scrubbed: Any = value
         if isinstance(value, dict):
@@ -161,7 +161,7 @@ def names_of(host: Host, *, secrets: Iterable[str] = (), hosts: Iterable[str] = 
 
 
 def is_telling(name: str) -> bool:
-    """Whether a name stands for somebody wherever it stands, and is no word of a receipt."""
+    """Return True if a name always stands for somebody, and is not a word of a receipt."""
     return len(name) >= _NAME_LENGTH and name.lower() not in _vocabulary() and not name.isdigit()
 
 
@@ -180,7 +180,7 @@ def _secret_values(host: Host, named: Collection[str]) -> Iterable[str]:
 
 
 def _is_home(path: str) -> bool:
-    """``/home/me`` and ``/root``; where HOME is ``/``, ``/tmp`` or ``/workspace``, it tells of nobody."""
+    """``/home/me`` and ``/root``; where HOME is ``/``, ``/tmp`` or ``/workspace``, it identifies nobody."""
     return path.startswith("/") and (path.rstrip("/").count("/") >= 2 or path.rstrip("/") == "/root")
 
 

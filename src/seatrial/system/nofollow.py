@@ -121,7 +121,7 @@ def _enter(parent: int, name: str, path: Path) -> int:
 
 
 def remove_tree(parent: int, name: str) -> None:
-    """Delete a folder and all below it, or whatever else has the name; a link is deleted, never what it points to.
+    """Delete a folder and all below it, or any other file of the name; a link is deleted, never what it points to.
 
     However deep it is nested: folders in it are moved up before they are emptied, so two descriptors are enough.
 
@@ -157,11 +157,11 @@ def remove_tree(parent: int, name: str) -> None:
 
 
 def _open_up(parent: int, name: str) -> int:
-    """A descriptor of a folder, which its owner may then read and write, whatever its mode was."""
+    """A descriptor of a folder, which its owner may then read and write, in any mode."""
     handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
         with contextlib.suppress(OSError):
-            os.chmod(f"/proc/self/fd/{handle}", 0o700)  # noqa: PTH101  that very folder, whatever has its name now
+            os.chmod(f"/proc/self/fd/{handle}", 0o700)  # noqa: PTH101  that very folder, even if renamed
         return os.open(".", _FOLDER, dir_fd=handle)
     finally:
         os.close(handle)

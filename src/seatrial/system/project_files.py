@@ -31,7 +31,7 @@ class _NotReadError(Exception):
 
 
 def is_there(path: Path) -> bool:
-    """Something has this name, be it a link that leads nowhere: reading it then says what is wrong with it."""
+    """Something has this name, be it a link that leads nowhere: reading it reports what is wrong with it."""
     try:
         path.lstat()
     except (OSError, ValueError):  # a name too long, a null byte: no file has it
@@ -45,7 +45,7 @@ def read_bytes(
     """The whole file.
 
     Args:
-        inside: the project, which the file must lie in whatever links lead there; None: a file that the user or the
+        inside: the project, which the file must lie in, links resolved; None: a file that the user or the
             machine names, anywhere.
         refusal: what to raise.
 
@@ -85,14 +85,14 @@ def read_sources(paths: Iterable[Path], inside: Path, most_bytes: int) -> Iterat
     for path in paths:
         try:
             data = read_bytes(path, inside=inside, limit_bytes=min(MAX_BYTES, most_bytes))
-        except ConfigError:  # no source then; whether the file matters, others say
+        except ConfigError:  # not a source then
             continue
         most_bytes -= len(data)
         yield data.decode("utf-8", "replace")
 
 
 def shown_path(path: Path, inside: Path | None) -> str:
-    """As it is called in a sentence: seen from the project."""
+    """Return its name for a sentence: seen from the project."""
     return str(path.relative_to(inside)) if inside is not None and path.is_relative_to(inside) else str(path)
 
 

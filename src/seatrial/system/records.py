@@ -28,7 +28,7 @@ T = TypeVar("T")
 #: Far above what any record but a plan has.
 MAX_BYTES = 1 << 20
 
-#: Raised for a record that is missing, planted, cut off or of another version: whoever looks on sees none.
+#: Raised for a record that is missing, planted, cut off or of another version: readers see none.
 NO_RECORD = (OSError, UntrustedPathError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
@@ -115,7 +115,7 @@ class Folder:
             return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | flags, self._mode), "rb")
         with contextlib.suppress(FileExistsError):
             made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._mode)
-            os.fchmod(made, self._mode)  # whatever the umask: others must be able to read it
+            os.fchmod(made, self._mode)  # in any umask: others must be able to read it
             os.close(made)
         return open_regular(path)
 

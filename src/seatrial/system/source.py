@@ -7,7 +7,7 @@ import re
 import string
 import warnings
 
-#: A tree takes about 10 µs and 300 bytes for each mark that is no part of a word, such as ``(`` or a line break (3.11).
+#: A tree takes about 10 µs and 300 bytes for each mark outside of words, such as ``(`` or a line break (3.11).
 #: Code has one in seven bytes, so this is 280,000 bytes of it; of base64 one byte in thirty counts.
 MOST_MARKS = 40_000
 MAX_BYTES = 1_000_000
@@ -28,7 +28,7 @@ _MOST_SHOWN = 60
 _MAGIC = re.compile(r"\s*(%%?[A-Za-z]|!\s*[\w./])")
 #: Of a line that is looked at for it.
 _MOST_CHARACTERS = 500
-#: What the parser says of 0777.
+#: The parser's message for 0777.
 _OCTAL = "leading zeros in decimal integer literals are not permitted"
 
 #: Python 3.14 reads ``except IOError, e:`` as a tuple of two (PEP 758). Nobody names a class by a small letter.
@@ -41,7 +41,7 @@ class UnreadableSourceError(Exception):
     """``file.py:line: why``.
 
     Attributes:
-        grammar: it is no Python, or none of the version that this is.
+        grammar: it is not Python, or not of this version.
         magic: a notebook's own line, ``%matplotlib inline`` or ``!pip install x``, as ``file.py:line`` and it show.
         python_2: it is Python 2, as ``file.py:line`` and what stands there show.
     """
@@ -56,13 +56,13 @@ class UnreadableSourceError(Exception):
 
 
 def marks(source: bytes) -> int:
-    """How much there is to parse, known before it is."""
+    """Return how much there is to parse."""
     return len(source.translate(None, _IN_WORDS))
 
 
-def _python_2(line: str, said: str) -> str | None:
-    """The line, if it is one of Python 2, as it is shown in a sentence. ``said``: what the parser says of it."""
-    if len(line) > _MOST_CHARACTERS or not (said.startswith(_OCTAL) or _PYTHON_2.search(line)):
+def _python_2(line: str, message: str) -> str | None:
+    """Return the line as a sentence shows it, if it is one of Python 2."""
+    if len(line) > _MOST_CHARACTERS or not (message.startswith(_OCTAL) or _PYTHON_2.search(line)):
         return None
     return _short(line)
 
@@ -96,9 +96,9 @@ def parse_source(source: bytes, name: str) -> ast.Module:
     except (RecursionError, MemoryError):  # MemoryError: the parser's own stack, not the machine's memory
         raise UnreadableSourceError(f"{name}: an expression is nested too deep") from None
     if _EXCEPT.search(source) and (number := _old_except(tree)):
-        place, said = f"{name}:{number}", "multiple exception types must be parenthesized"
+        place, message = f"{name}:{number}", "multiple exception types must be parenthesized"
         shown = _short(source.splitlines()[number - 1].decode("utf-8", "replace"))
-        raise UnreadableSourceError(f"{place}: {said}", grammar=True, python_2=f"{place} {shown}")
+        raise UnreadableSourceError(f"{place}: {message}", grammar=True, python_2=f"{place} {shown}")
     return tree
 
 

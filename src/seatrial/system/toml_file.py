@@ -1,4 +1,4 @@
-"""TOML files of a project, read in bounded time whatever they hold."""
+"""TOML files of a project, read in bounded time."""
 
 from __future__ import annotations
 

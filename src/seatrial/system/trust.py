@@ -1,7 +1,7 @@
-"""What the user has allowed projects: a digest for each project and list of wishes, in the user's state folder.
+"""Permissions that the user has granted projects: a digest for each project and list of wishes.
 
 The digest covers the project's real path and every line. A changed, added or removed line is another digest, so
-whoever rewrites a project's file, be it its own training script, needs permission again.
+a project's file that is rewritten, even by its own training script, needs permission again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class TrustStore:
     Attributes:
         problem: why the file counts as empty, in a sentence; None if it could be read or does not exist.
 
-    Raises DiskError: there is no state folder.
+    Raises DiskError: no state folder can be made.
     """
 
     def __init__(self, host: Host) -> None:

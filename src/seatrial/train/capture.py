@@ -41,7 +41,7 @@ class NotCapturable(RuntimeError):
 
 
 def host_state(step: Step) -> dict[str, Any]:
-    """All that a step could change without the device: name → value, or the identity of a tensor."""
+    """Return all that a step could change without the device: name → value, or the identity of a tensor."""
     state: dict[str, Any] = {}
     for path, module in step.model.named_modules():
         owner = f"{path or 'the model'} ({type(module).__name__})"
@@ -65,7 +65,7 @@ def host_state(step: Step) -> dict[str, Any]:
 
 
 def host_draws(device: torch.device) -> tuple[Any, ...]:
-    """State of the generators on the host, in what can be compared."""
+    """Return the state of the host's generators in types that can be compared."""
     _, keys, *rest = np.random.get_state(legacy=True)
     own = torch.get_rng_state().numpy().tobytes() if device.type == "cuda" else b""  # on a CPU it is the step's own
     return random.getstate(), np.asarray(keys).tobytes(), tuple(rest), own
@@ -83,7 +83,7 @@ def refuse(step: Step, before: dict[str, Any], draws: tuple[Any, ...]) -> None:
 
 
 def refuse_beforehand(step: Step) -> None:
-    """Raises NotCapturable for what is known without a step."""
+    """Raise NotCapturable for reasons that are known without a step."""
     if reason := getattr(step.source, "uncaptured", None):
         raise NotCapturable(reason)
     if others := sorted({name for options in step.host_options for name in options if name != "lr"}):
@@ -91,7 +91,7 @@ def refuse_beforehand(step: Step) -> None:
 
 
 def refuse_optimizer(step: Step) -> None:
-    """Raises NotCapturable when nobody knows what the optimizer's state is before the first step."""
+    """Raise NotCapturable if the optimizer's state before its first step is not known."""
     saved = step.optimizer.state_dict()
     groups = {key: group for group in saved["param_groups"] for key in group["params"]}
     for key, slots in saved["state"].items():
@@ -104,7 +104,7 @@ def refuse_optimizer(step: Step) -> None:
 
 
 def waiting_line(step: Step, shape: Any) -> str | None:
-    """The line of the user's that waits for the GPU, found by one more step; None where none does."""
+    """Return the user's line that waits for the GPU, found by one more step; None if there is none."""
     torch.cuda.set_sync_debug_mode("error")
     try:
         step.run_fixed(shape)
@@ -117,7 +117,7 @@ def waiting_line(step: Step, shape: Any) -> str | None:
 
 
 def place_of(error: BaseException) -> str | None:
-    """File and line of the innermost call in neither torch nor this library."""
+    """Return file and line of the innermost call in neither torch nor this library."""
     ours, theirs = Path(__file__).parent, Path(torch.__file__).parent
     frames = [
         frame
@@ -129,7 +129,7 @@ def place_of(error: BaseException) -> str | None:
 
 
 def forget_failed_capture(device: torch.device) -> None:
-    """A generator of a capture that failed believes that it goes on (torch 2.11): give it a new state."""
+    """Give the generator of a failed capture a new state: else it remains in capture mode (torch 2.11)."""
     generator = torch.cuda.default_generators[device.index or 0]
     if hasattr(generator, "graphsafe_set_state"):
         generator.graphsafe_set_state(torch.Generator(device).graphsafe_get_state())

@@ -55,7 +55,7 @@ Loss = Callable[..., Any]
 
 
 def trained_on(given: Any, parts: dict[str, Tensor], share: float) -> Tensor:
-    """The loss; other numbers of a dictionary are added to ``parts``, weighted with ``share``.
+    """Return the loss; add other numbers of a dictionary to ``parts``, weighted with ``share``.
 
     Raises InputError for a value without a gradient, before autograd raises its own error.
     """

@@ -67,13 +67,13 @@ class Ranks:
         return answers.bool().tolist()
 
     def sum(self, values: Tensor) -> Tensor:
-        """Elementwise sum over the ranks, in place, on the training device."""
+        """Sum elementwise over the ranks, in place, on the training device."""
         if self.world > 1:
             dist.all_reduce(values)
         return values
 
     def gather(self, value: Any) -> list[Any]:
-        """Every rank's value, on every rank. For small objects of checkpoints."""
+        """Return every rank's value, on every rank. For small objects of checkpoints."""
         if self.world == 1:
             return [value]
         values: list[Any] = [None] * self.world
@@ -89,7 +89,7 @@ class Ranks:
 
 @contextmanager
 def ranks(timeout_s: float = 600.0) -> Iterator[Ranks]:
-    """The ranks that torchrun started (RANK, WORLD_SIZE, LOCAL_RANK), or this process alone.
+    """Open the ranks that torchrun started (RANK, WORLD_SIZE, LOCAL_RANK), or this process alone.
 
     Raises:
         InputError: more ranks than GPUs on this machine.
@@ -131,7 +131,7 @@ def ranks(timeout_s: float = 600.0) -> Iterator[Ranks]:
 
 @cache
 def here() -> Ranks:
-    """The ranks of this process, opened at the first call and closed when it ends: for scripts without ``ranks()``."""
+    """Return this process's ranks, opened at the first call and closed at its end: for scripts without ``ranks()``."""
     opened = ExitStack()
     found = opened.enter_context(ranks())
     atexit.register(opened.close)
@@ -139,7 +139,7 @@ def here() -> Ranks:
 
 
 def open_store(rank: int, world: int) -> PrefixStore:
-    """A connection to torchrun's store (MASTER_ADDR, MASTER_PORT), with keys of this attempt alone.
+    """Connect to torchrun's store (MASTER_ADDR, MASTER_PORT), with keys of this attempt alone.
 
     torchrun keeps one store over restarts (torch 2.13, --standalone): without a prefix the restarted ranks would read
     the addresses of the dead ones and wait for them. Where the first rank makes the store, it is new each time, and
@@ -164,10 +164,10 @@ class Gradients(Protocol):
     second_stream: bool
 
     def clear(self) -> None:
-        """The next backward pass writes them."""
+        """Make the next backward pass write them instead of adding."""
 
     def agree(self, failed: bool) -> bool:
-        """Between backward pass and ``reduce``: whether the step has failed on any rank. Every rank must call it."""
+        """Return True if the step failed on any rank; every rank calls it between backward pass and ``reduce``."""
 
     def reduce(self) -> None:
         """Average them over the ranks."""
@@ -176,10 +176,10 @@ class Gradients(Protocol):
         """Limit their norm."""
 
     def refresh(self) -> None:
-        """Something other than a step has changed the parameters."""
+        """Note that something other than a step has changed the parameters."""
 
     def settle(self) -> None:
-        """Something other than a step is going to read them."""
+        """Bring them up to date, before something other than a step reads them."""
 
 
 class GradientReducer:
@@ -267,7 +267,7 @@ class GradientReducer:
         """Nothing is kept of the parameters."""
 
     def settle(self) -> None:
-        """They are always up to date."""
+        """Do nothing: they are always up to date."""
 
     def _filled(self, parameter: nn.Parameter) -> None:
         assert parameter not in self._left_out, "a captured step is one that was agreed on"
@@ -302,7 +302,7 @@ class GradientReducer:
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:
-    """A parameter's gradient as its memory lies (channels last stays so); zeros where this rank has none."""
+    """Return a parameter's gradient in its own memory order; zeros if this rank has none."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     if parameter.grad.layout is not torch.strided:
@@ -311,7 +311,7 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
 
 
 def _buckets(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Parameters of one type whose gradients are sent together, in the order that backward passes fill them."""
+    """Group parameters whose gradients are sent together, in the order that backward passes fill them."""
     groups: list[list[nn.Parameter]] = []
     left_bytes = 0
     for parameter in reversed(parameters):

@@ -41,7 +41,7 @@ def begin(read: tuple[Callable[[Path], Any], Path] | None = None) -> None:
 
 
 def imported() -> None:
-    """The imports are done: garbage is collected again, though never looked for in what was imported."""
+    """End the imports: collect garbage again, but never search the imported modules."""
     if not gc.isenabled():
         gc.freeze()
         gc.enable()
@@ -57,7 +57,7 @@ def read_ahead(reader: Callable[[Path], T], folder: Path) -> T:
 
 
 def torch_cuda() -> int | None:
-    """The major version of CUDA that the installed torch is built for, read from its files; None: for the CPU."""
+    """Read from its files the major CUDA version that the installed torch is built for; None: for the CPU."""
     found = importlib.util.find_spec("torch")
     if found is None or found.origin is None:
         return None

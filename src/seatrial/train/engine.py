@@ -151,7 +151,7 @@ Engine = Eager | Graphed
 
 
 def watched_steps(step: Step, shape: Shape, *, fresh: bool) -> None:
-    """Steps before a capture; the last is watched, for the first may fill caches. Raises NotCapturable.
+    """Run steps before a capture and watch the last, since the first may fill caches. Raises NotCapturable.
 
     Args:
         fresh: the optimizer had no state before them.
@@ -171,13 +171,13 @@ def watched_steps(step: Step, shape: Shape, *, fresh: bool) -> None:
 
 
 def epochs_of(step: Step, phase: int, epochs: int) -> list[list[Span]]:
-    """The steps of each epoch of a phase; of one epoch where all have the same shapes."""
+    """Return the steps of each epoch of a phase; of one epoch if all have the same shapes."""
     spans_in = getattr(step.source, "spans_in", None)
     return [spans_in(epoch) for epoch in step.epochs_of(phase, epochs)] if spans_in else [step.source.spans]
 
 
 def longest_runs(epochs: list[list[Span]]) -> dict[Shape, int]:
-    """Each shape and how many steps of it follow one another at most; the largest shapes first, for their memory."""
+    """Return each shape and its longest run of steps; the largest shapes first, for their memory."""
     longest: dict[Shape, int] = {}
     for spans in epochs:
         for shape, members in groupby(span.shape for span in spans):

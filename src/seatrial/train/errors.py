@@ -37,7 +37,7 @@ class TrainError(Exception):
         self.fix = fix
 
     def __str__(self) -> str:
-        """With the remedy: a script of the user's own shows its exceptions as Python does."""
+        """Add the remedy: a user's script shows its exceptions as Python does."""
         return f"{self.message}\n  {FIX_LABEL}: {self.fix}" if self.fix else self.message
 
 

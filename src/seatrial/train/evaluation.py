@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def modes_kept(model: nn.Module) -> Iterator[None]:
-    """Afterwards each module is in the mode that it was in: one that a fine-tuning keeps in evaluation stays there."""
+    """Restore each module's mode at the end: one that a fine-tuning keeps in evaluation stays there."""
     before = [(module, module.training) for module in model.modules()]
     try:
         yield
@@ -48,7 +48,7 @@ Predict = Callable[[nn.Module, Any], Tensor]
 
 
 def plain(model: nn.Module, inputs: Any) -> Tensor:
-    """Logits of a model that takes its inputs as they are."""
+    """Return logits of a model that takes its inputs as they are."""
     logits: Tensor = model(inputs)
     return logits
 
@@ -61,7 +61,7 @@ def evaluate(
     precision: Precision,
     predict: Predict = plain,
 ) -> dict[str, float]:
-    """``test_loss`` (mean over all examples of all ranks) and ``accuracy`` (0 to 1).
+    """Return ``test_loss`` (mean over all examples of all ranks) and ``accuracy`` (0 to 1).
 
     Args:
         batches: this rank's share of the set; shares may be of different sizes.
@@ -112,7 +112,7 @@ class Test:
 
     @torch.no_grad()
     def __call__(self, model: nn.Module, ranks: Ranks, precision: Precision) -> dict[str, float]:
-        """Each name of the score and its mean."""
+        """Return each name of the score and its mean."""
         sums: dict[str, Tensor] = {}
         rows = 0
         with evaluating(model):
@@ -129,7 +129,7 @@ class Test:
         return {name: total / examples for name, total in zip(names, means, strict=True)}
 
     def _batches(self, ranks: Ranks) -> Iterator[tuple[Any, int]]:
-        """This rank's share and how many examples are in each batch; together the ranks see every example once."""
+        """Yield this rank's batches and their sizes; together the ranks see every example once."""
         mine = range(ranks.rank, self._examples, ranks.world)
         if self._data is None and self._collate is None and mine:
             sample, _ = samples.inspect_samples(self._dataset)
@@ -155,7 +155,7 @@ class Test:
 
 
 def _totals(scores: Any, count: int, device: torch.device) -> dict[str, Tensor]:
-    """Each name's sum over the examples of a batch. Raises InputError for what is neither a number nor one of each."""
+    """Sum each name's numbers over a batch. Raises InputError for neither one number nor one for each example."""
     if not isinstance(scores, Mapping):
         raise InputError(
             f"the score gives a {type(scores).__name__}, not a dictionary of names and numbers",

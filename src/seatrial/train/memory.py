@@ -27,7 +27,7 @@ def cap(fraction: float, device: torch.device) -> None:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that this process may still take: of the GPU, within its cap; of the host, within its control groups."""
+    """Return the memory that is left: of the GPU, within its cap; of the host, within its control groups."""
     if device.type != "cuda":
         return _free_on_host()
     free, total = torch.cuda.mem_get_info(device)
@@ -37,12 +37,12 @@ def free_bytes(device: torch.device) -> int:
 
 
 def free_for_data(device: torch.device) -> int:
-    """Free memory where a data set would lie; the host's counts, too, for it is read there first."""
+    """Return the free memory for a data set; the host's counts, too, since it is read there first."""
     return min(free_bytes(device), _free_on_host())
 
 
 def _free_on_host(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """MemAvailable, or what the tightest control group leaves; page cache that can be dropped counts as free."""
+    """Return MemAvailable, or less if a control group leaves less; page cache that can be dropped counts as free."""
     fields = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines())
     free = int(fields["MemAvailable"].split()[0]) * 1024
     for folder in _control_groups(proc / "self" / "cgroup", cgroups):
@@ -65,7 +65,7 @@ _CGROUP_FILES = (
 
 
 def _control_groups(listing: Path, mount: Path) -> Iterator[Path]:
-    """This process's, and those around it up to the mount. In a container its own is often the mount itself."""
+    """Yield this process's group and those around it. In a container its own is often the mount itself."""
     try:
         lines = [line.split(":", 2) for line in listing.read_text().splitlines()]
     except OSError:
@@ -78,7 +78,7 @@ def _control_groups(listing: Path, mount: Path) -> Iterator[Path]:
 
 
 def peak(device: torch.device) -> dict[str, int]:
-    """Most memory allocated to tensors and reserved from the driver since the start; empty on the CPU."""
+    """Return the most memory allocated to tensors and reserved from the driver; empty on the CPU."""
     if device.type != "cuda":
         return {}
     return {
@@ -88,7 +88,7 @@ def peak(device: torch.device) -> dict[str, int]:
 
 
 def summary(device: torch.device) -> str:
-    """One line on the GPU's memory, or that there is none."""
+    """Describe the GPU's memory in one line, or that there is none."""
     used = peak(device)
     if not used:
         return "GPU memory: none, this run is on the CPU"

@@ -55,14 +55,14 @@ def default_checkpoints(models: Path) -> Path:
 
 
 def positive(text: str) -> int:
-    """argparse type: a whole number of at least 1."""
+    """Read a whole number of at least 1, as argparse's type."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text}")
     return int(text)
 
 
 def positive_float(text: str) -> float:
-    """argparse type: a number above 0."""
+    """Read a number above 0, as argparse's type."""
     try:
         number = float(text)
     except ValueError:
@@ -73,7 +73,7 @@ def positive_float(text: str) -> float:
 
 
 def not_negative(text: str) -> float:
-    """argparse type: a number of at least 0."""
+    """Read a number of at least 0, as argparse's type."""
     try:
         number = float(text)
     except ValueError:

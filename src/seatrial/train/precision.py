@@ -33,14 +33,14 @@ class Precision:
         return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.name, torch.float32)
 
     def autocast(self) -> AbstractContextManager[object]:
-        """The context for forward passes; backward passes follow the types that forward chose."""
+        """Return the context for forward passes; backward passes follow the types that forward chose."""
         if self.name in ("fp32", "tf32"):
             return nullcontext()
         # cache_enabled=False: a cast cached while a graph is captured would be reused outside of it.
         return torch.autocast(self.device.type, self.dtype, cache_enabled=False)
 
     def scaler(self) -> torch.amp.GradScaler:
-        """Scales the loss for fp16, whose smallest normal number is 6e-5; does nothing otherwise."""
+        """Return the scaler of the loss for fp16, whose smallest normal number is 6e-5; it does nothing otherwise."""
         return torch.amp.GradScaler(self.device.type, enabled=self.name == "fp16" and self.scaled)
 
     def apply(self) -> None:

@@ -1,4 +1,4 @@
-"""Recovery from out-of-memory errors: the micro-batch is halved, accumulation doubles, the batch stays what it was."""
+"""Run an optimizer step; after an out-of-memory error halve the micro-batch and keep the batch."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ class Source(Protocol):
         """Shuffle for an epoch that begins at ``first_step``."""
 
     def before_step(self) -> None:
-        """Host work before each step."""
+        """Do the host's work before each step."""
 
     def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[Any, ...]:
-        """Some rows of the batch of step ``position``, whose shape is ``shape``: what the loss takes.
+        """Return rows of the batch of step ``position``, whose shape is ``shape``, as the loss takes them.
 
         Device operations only.
         """
@@ -198,15 +198,15 @@ class Step:
             parameter.requires_grad_(self._ends.index(epochs) >= phase)
 
     def epochs_of(self, phase: int, epochs: int) -> range:
-        """The epochs of a training of so many, from 1 on, in which ``phase`` of these times are over."""
+        """Return the epochs of a training, from 1 on, in which ``phase`` of these times are over."""
         return range([0, *self._ends][phase] + 1, min([*self._ends, epochs][phase], epochs) + 1)
 
     def run_fixed(self, shape: Shape) -> None:
-        """One step with the micro-batch as it is; the last micro-batch overlaps with the reduction of gradients."""
+        """Run a step with the micro-batch as it is; the last one overlaps with the reduction of gradients."""
         self._update(self._gradients(shape, overlap=True))
 
     def run_recovering(self, shape: Shape) -> None:
-        """One step that halves the micro-batch and starts over when any rank runs out of memory.
+        """Run a step; halve the micro-batch and start over if any rank runs out of memory.
 
         Raises:
             TrainError: out of memory with micro-batches of one row.
@@ -241,7 +241,7 @@ class Step:
         self._forward, self._finish, self._blocks = self._micro_loss, self._count, None
 
     def state(self) -> dict[str, Any]:
-        """Everything a step changes."""
+        """Return everything that a step changes."""
         self.reducer.settle()
         return {
             "model": self.model.state_dict(),
@@ -252,7 +252,7 @@ class Step:
         }
 
     def load_average(self, saved: dict[str, Any]) -> None:
-        """The moving average of a checkpoint; where that has none it starts at the model's weights."""
+        """Load a checkpoint's moving average; without one it starts at the model's weights."""
         if self.average:
             self.average.model.load_state_dict(saved.get("average", saved["model"]))
 
@@ -285,7 +285,7 @@ class Step:
         self._restore_scaler(state["scaler"])
 
     def load_optimizer(self, saved: dict[str, Any]) -> None:
-        """The optimizer's state of a checkpoint; learning rates stay the ones this run was given."""
+        """Load a checkpoint's optimizer state; learning rates stay those of this run."""
         self.optimizer.load_state_dict(saved)
         groups = zip(self.optimizer.param_groups, self._rates, self._base_rates, self._kernel_options, strict=True)
         for group, rate, base, options in groups:
@@ -295,7 +295,7 @@ class Step:
         self.reducer.refresh()
 
     def _restore_optimizer(self, saved: dict[Any, dict[str, Any]] | None) -> None:
-        """State as saved, or as it is before the first step; in place."""
+        """Restore the state as saved, or as it is before the first step; in place."""
         own_states = self.optimizer.state_dict()["state"]
         groups = {key: group for group in self.optimizer.state_dict()["param_groups"] for key in group["params"]}
         for key, slots in own_states.items():
@@ -310,7 +310,7 @@ class Step:
                     slots[name] = before
 
     def _schedule(self, schedule: Any, steps: int, every: int) -> None:
-        """Every learning rate of the training, as tensors to read it from, or numbers where it is the host's."""
+        """Compute every learning rate of the training: as tensors, or as numbers if the host sets them."""
         others: list[dict[str, list[Any]]] = [{} for _ in self._rates]
         if isinstance(schedule, torch.optim.lr_scheduler.LRScheduler):
             others = torch_optimizers.scheduled(schedule, self.optimizer, steps, every)
@@ -334,7 +334,7 @@ class Step:
         self.host_options = others
 
     def _tables(self, factors_GS: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Each learning rate and its values at every step, [S, R]; once where groups share one.
+        """Return each learning rate and its values at every step, [S, R]; once if groups share one.
 
         R: 1, or the trials of a fused training.
         """
@@ -351,7 +351,7 @@ class Step:
             self.scaler._growth_tracker.fill_(saved["_growth_tracker"])
 
     def _gradients(self, shape: Shape, *, overlap: bool) -> Tensor:
-        """Gradients of the mean loss over all ranks' rows; returns this rank's mean loss, [1]."""
+        """Compute gradients of the mean loss over all ranks' rows; return this rank's mean loss, [1]."""
         self.reducer.clear()
         total: Tensor | None = None
         parts: dict[str, Tensor] = {}
@@ -377,7 +377,7 @@ class Step:
         return torch.zeros(1, device=self.device) if total is None else total.view(1)
 
     def _on_side_stream(self, loss: Tensor, *, whole: bool) -> AbstractContextManager[None]:
-        """Gradients of weights on a second stream, in steps that become a graph."""
+        """Compute weights' gradients on a second stream, in steps that become a graph."""
         products = self._module_kernels.products if self._module_kernels else None
         captured = self.rehearsing or (self.device.type == "cuda" and torch.cuda.is_current_stream_capturing())
         if products is None or not captured or not whole or self.ranks.world > 1:

@@ -43,7 +43,7 @@ def read(module: nn.Module) -> Graph:
     """Return the graph of the module in training; it and random numbers stay as they are. Raises NotTraceable."""
     kind, code = type(module).__name__, getattr(type(module).forward, "__code__", None)
     if code is None:
-        raise NotTraceable(f"{kind}'s forward is no function")
+        raise NotTraceable(f"{kind}'s forward is not a function")
     optional = [p for p in inspect.signature(type(module).forward).parameters.values() if p.default is not p.empty]
     if optional:
         raise NotTraceable(f"{kind}'s code may take another way without {optional[0].name}")

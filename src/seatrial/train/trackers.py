@@ -116,7 +116,7 @@ TRACKERS: dict[str, tuple[Callable[[Path], Tracker], str]] = {
 
 
 def open_trackers(names: Sequence[str], folder: Path, *, first: bool = True) -> Trackers:
-    """The trackers named, and always the events file when $SEATRIAL_EVENTS names one; none but on the first rank.
+    """Open the named trackers, and the events file if $SEATRIAL_EVENTS names one; on the first rank alone.
 
     Raises:
         InputError: no tracker of that name, or its packages are not installed.

@@ -112,7 +112,7 @@ class Guarded:
     """ASGI middleware for pages that change nothing: only GET and HEAD pass, so there is nothing to forge.
 
     Args:
-        accepts: as of ``Guard``.
+        accepts: see ``Guard``.
     """
 
     def __init__(self, app: ASGIApp, token: str | None, accepts: Callable[[str], bool]) -> None:

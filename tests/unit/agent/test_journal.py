@@ -15,7 +15,7 @@ FORGED = b'{"type":"gpu.context","source":"agent","uuid":"GPU-0","pid":7,"eviden
 
 def taken_apart(log):
     """(kind, bytes) of each line of a log, its pieces put together."""
-    decoder = frames.Decoder()
+    decoder = frames.FrameDecoder()
     decoded = [decoder.feed(line) for line in log.splitlines(keepends=True)]
     assert not decoder.waiting
     return [(kind, data) for kind, data in decoded if data]

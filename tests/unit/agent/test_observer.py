@@ -12,7 +12,7 @@ from seatrial import events
 from seatrial.agent import observer
 from seatrial.agent.journal import Journal
 from seatrial.agent.observer import Observer
-from seatrial.agent.output import Activity, Reports
+from seatrial.agent.output import Activity, TargetReports
 from seatrial.agent.plan import Gpu
 from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.probe import processes
@@ -34,7 +34,7 @@ def observe(tmp_path, target, gpus, seconds=0.6, interval_s=0.1, until=lambda re
     plan = AgentPlan("r", [], "/", folder, gpus=expected, sample_interval_s=interval_s)
     journal, activity = Journal(str(tmp_path)), Activity()
     sampler = Sampler([gpu.uuid for gpu in gpus], pynvml=FakeNvml(gpus))
-    reports = Reports(str(tmp_path / "reports"), journal, activity)
+    reports = TargetReports(str(tmp_path / "reports"), journal, activity)
     watching = Observer(plan, sampler, target, journal, reports, activity)
     watching.start()
     end_s = time.monotonic() + 30

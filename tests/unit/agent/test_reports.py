@@ -7,7 +7,7 @@ import pytest
 from seatrial import events
 from seatrial.agent import output
 from seatrial.agent.journal import Journal
-from seatrial.agent.output import Activity, Reports
+from seatrial.agent.output import Activity, TargetReports
 from seatrial.events import MAX_REPORT_BYTES
 
 
@@ -21,7 +21,7 @@ class Desk:
         self.activity = Activity()
 
     def open(self):
-        self.reports = Reports(str(self.path), Journal(self._journal), self.activity)
+        self.reports = TargetReports(str(self.path), Journal(self._journal), self.activity)
         return self.reports
 
     def write(self, data):

@@ -11,9 +11,9 @@ import pytest
 
 from fakes import FakeGpu, FakeNvml
 from seatrial import events
-from seatrial.agent.alerts import Alerts
+from seatrial.agent.alerts import AlertSender
 from seatrial.agent.journal import Journal
-from seatrial.agent.observer import CAPPED_S, SLOWED_S, Watchdog
+from seatrial.agent.observer import CAPPED_S, SLOWED_S, SampleWatchdog
 from seatrial.agent.output import Activity
 from seatrial.findings.finding import Finding
 from seatrial.probe import processes
@@ -30,7 +30,7 @@ class Case:
         self.activity = Activity()
         self.sampler = Sampler([UUID], pynvml=FakeNvml([self.gpu]))
         self.reported = []
-        self.watchdog = Watchdog(self.sampler, self.activity, hang_after_s, self.reported.append)
+        self.watchdog = SampleWatchdog(self.sampler, self.activity, hang_after_s, self.reported.append)
         self.now_s = 0.0
 
     def look(self, seconds=1.0, gpu=None, **keys):
@@ -133,7 +133,7 @@ def noted(path):
 def test_a_command_gets_the_finding(tmp_path):
     words = '"$SEATRIAL_FINDING_ID" "$SEATRIAL_RUN_ID" "$SEATRIAL_FINDING"'
     command = f'cd {tmp_path} && printf "%s\\n" {words} > part && mv part done'
-    Alerts("r1", command, None, Journal(str(tmp_path))).send(FINDING)
+    AlertSender("r1", command, None, Journal(str(tmp_path))).send(FINDING)
     end = time.monotonic() + 30
     while not (tmp_path / "done").exists() and time.monotonic() < end:
         time.sleep(0.02)
@@ -156,7 +156,7 @@ def test_a_webhook_gets_the_finding(tmp_path):
     server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.handle_request)
     thread.start()
-    Alerts("r1", None, f"http://127.0.0.1:{server.server_port}/hook", Journal(str(tmp_path))).send(FINDING)
+    AlertSender("r1", None, f"http://127.0.0.1:{server.server_port}/hook", Journal(str(tmp_path))).send(FINDING)
     thread.join(20)
     server.server_close()
     assert received[0]["text"] == "hang: The run seems to hang (run r1)" and received[0]["finding"]["id"] == "hang"
@@ -171,5 +171,5 @@ def test_a_webhook_gets_the_finding(tmp_path):
     ],
 )
 def test_an_alert_that_fails_is_noted(tmp_path, command, webhook, note):
-    Alerts("r1", command, webhook, Journal(str(tmp_path))).send(FINDING)
+    AlertSender("r1", command, webhook, Journal(str(tmp_path))).send(FINDING)
     assert note in noted(tmp_path / "events.jsonl")[0]

@@ -116,20 +116,6 @@ def test_one_that_was_started_and_not_written_down_is_found(engine: Engine, tmp_
     assert engine.backend.find("20261120-231501-none", tmp_path) is None
 
 
-def test_a_log_is_frames_where_our_label_says_so_and_not_where_the_command_looks_like_the_agents(
-    engine: Engine, tmp_path: Path
-) -> None:
-    engine.has("ours", **{"seatrial.log": "plain"})
-    handle = engine.backend.find(RUN, tmp_path)
-    assert handle is not None and not handle.framed
-
-
-def test_one_that_had_ended_by_then_is_found_too(engine: Engine, tmp_path: Path) -> None:
-    engine.has("ours", status="exited")
-    handle = engine.backend.find(RUN, tmp_path)
-    assert handle is not None and engine.backend.state(handle).status == "exited"
-
-
 def test_what_was_made_and_never_started_is_removed(engine: Engine, tmp_path: Path) -> None:
     """Killed between the engine's two steps: it runs nothing, and would stay for ever."""
     engine.has("made", status="created")
@@ -161,14 +147,6 @@ def test_missing_container_is_unknown_when_another_engine_answers(
             acts(handle)
     with pytest.raises(EngineUnavailableError, match="not reachable"):
         engine.backend.bound_to(there).find(RUN, tmp_path)
-
-
-def test_missing_container_is_unknown_when_handle_has_no_engine(engine: Engine, tmp_path: Path) -> None:
-    handle = engine.has("ours").model_copy(update={"engine": None})
-    assert engine.backend.state(handle).status == "running"
-    (tmp_path / "ours.json").unlink()
-    with pytest.raises(EngineUnavailableError, match="not recorded"):
-        engine.backend.state(handle)
 
 
 def test_an_engine_that_does_not_answer_finds_nothing_out(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from seatrial.backends.base import State
 from seatrial.backends.containers.client import container_state
 from seatrial.backends.containers.docker import Docker, docker_facts
 from seatrial.backends.containers.images import image_facts
-from seatrial.backends.containers.podman import Podman, podman_facts
+from seatrial.backends.containers.podman import podman_facts
 
 RECORDED = Path(__file__).parents[2] / "recorded"
 CLIENT = Path("/usr/bin/docker")
@@ -48,52 +48,11 @@ def docker_info(**changes):
     return {**recorded("docker-info-20.10.24"), **changes}
 
 
-def test_docker_says_which_cdi_devices_it_has_found():
-    info = docker_info(
-        ServerVersion="29.2.0",
-        CDISpecDirs=["/etc/cdi", "/var/run/cdi"],
-        DiscoveredDevices=[{"Source": "cdi", "ID": "nvidia.com/gpu=0"}, {"Source": "cdi", "ID": "nvidia.com/gpu=all"}],
-    )
-    facts = docker_facts(info, hook=True, client=CLIENT)
-    assert facts.cdi_devices == ("nvidia.com/gpu=0", "nvidia.com/gpu=all")
-    assert facts.nvidia_hook
-
-
-def test_an_older_docker_with_cdi_is_known_by_its_folders(tmp_path):
-    spec = {"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0", "containerEdits": {}}]}
-    (tmp_path / "nvidia.json").write_text(json.dumps(spec))
-    facts = docker_facts(docker_info(CDISpecDirs=[str(tmp_path)]), hook=False, client=CLIENT)
-    assert facts.cdi_devices == ("nvidia.com/gpu=0",)
-
-
-def test_docker_rootless_without_limits_and_with_selinux():
-    info = docker_info(
-        SecurityOptions=["name=seccomp,profile=builtin", "name=selinux", "name=rootless", "name=cgroupns"],
-        CpuCfsQuota=False,
-        MemoryLimit=False,
-    )
-    facts = docker_facts(info, hook=False, client=CLIENT)
-    assert (facts.rootless, facts.selinux, facts.cpu_limits, facts.memory_limits) == (True, True, False, False)
-    assert "(rootless)" in facts.reason
-
-
 def test_docker_desktop_has_no_use_for_the_hosts_hook():
     facts = docker_facts(docker_info(OperatingSystem="Docker Desktop"), hook=True, client=CLIENT)
     assert facts.desktop
     assert not facts.nvidia_hook
     assert "Desktop" in facts.reason
-
-
-def test_docker_from_the_snap():
-    assert docker_facts(docker_info(DockerRootDir="/var/snap/docker/common"), hook=False, client=CLIENT).snap
-
-
-def test_podman_rootful(tmp_path):
-    facts = podman_facts(recorded("podman-info-4.3.1"), (tmp_path,))
-    assert (facts.available, facts.reason, facts.version) == (True, "Podman 4.3.1 responds", "4.3.1")
-    assert (facts.rootless, facts.cpu_limits, facts.memory_limits) == (False, True, True)
-    assert facts.runtimes == ("runc",)
-    assert facts.cdi_spec_dirs == (str(tmp_path),)
 
 
 def test_podman_rootless():
@@ -111,21 +70,6 @@ def test_podman_rootless_without_ids_to_map_cannot_keep_the_callers():
     assert "--add-subuids" in facts.fix
 
 
-def test_limits_that_are_not_delegated_cannot_be_enforced():
-    info = recorded("podman-info-4.3.1")
-    info["host"]["cgroupControllers"] = ["memory", "pids"]
-    facts = podman_facts(info, ())
-    assert (facts.cpu_limits, facts.memory_limits) == (False, True)
-
-
-@pytest.mark.parametrize("engine", [Docker, Podman])
-def test_an_engine_that_is_not_installed(engine):
-    facts = engine(["no-such-engine"]).facts()
-    assert not facts.available
-    assert facts.reason == "no-such-engine is not installed"
-    assert facts.fix
-
-
 @pytest.mark.parametrize(
     ("key", "reason", "fix"),
     [
@@ -139,12 +83,6 @@ def test_a_docker_that_does_not_answer_says_why(engine_that, tmp_path, key, reas
     assert not facts.available
     assert reason in facts.reason
     assert fix in facts.fix
-
-
-def test_a_client_that_succeeds_without_a_daemon_is_not_believed(engine_that):
-    facts = Docker(engine_that('echo \'{"ServerErrors": ["the daemon is on strike"]}\'')).facts()
-    assert not facts.available
-    assert "on strike" in facts.reason
 
 
 def test_an_engine_that_hangs_is_given_up(engine_that, monkeypatch):

@@ -191,7 +191,7 @@ def test_arguments_of_the_script_that_the_advice_has() -> None:
     assert with_own_words("seatrial run … -- --data D", own, []) == "seatrial run a.py -- --data D"
 
 
-def test_which_of_two_is_meant_is_not_guessed() -> None:
+def test_which_of_two_is_intended_is_not_guessed() -> None:
     advice = "seatrial run --mount a:/mnt/a …"
     assert with_own_words(advice, ["a.py", "--mount", "a:/x", "--mount", "b:/y"], []) == advice
 

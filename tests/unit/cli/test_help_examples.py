@@ -62,5 +62,5 @@ def test_every_example_can_be_parsed(verb: str) -> None:
             assert words == ["COMMAND", "--help"]
             continue
         ours = words[: words.index("--")] if "--" in words else words
-        told = seatrial(*ours, "--help")
-        assert told.returncode == 0 and "Usage: " in told.stdout, (example, told.stderr)
+        result = seatrial(*ours, "--help")
+        assert result.returncode == 0 and "Usage: " in result.stdout, (example, result.stderr)

@@ -138,7 +138,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def said(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+def message(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
     """(sentence, command) of an error, and nothing else."""
     out, err = capsys.readouterr()
     lines = err.splitlines()
@@ -150,7 +150,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
 @pytest.mark.parametrize("words", REFUSED)
 def test_a_sentence_and_the_next_command(words: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli._main(words.split()) in (2, 5)
-    sentence, command = said(capsys)
+    sentence, command = message(capsys)
     assert (sentence.replace(str(project), "PROJECT"), command) == REFUSED[words]
     assert not (project / ".seatrial").exists()
 
@@ -164,7 +164,7 @@ def test_nothing_between_quotes(
     words: list[str], sentence: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli._main(words) == 2
-    assert said(capsys)[0] == sentence
+    assert message(capsys)[0] == sentence
 
 
 def test_runs_alone_shows_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,13 +196,13 @@ def test_a_record_that_is_spoilt(
     spoilt: tuple[str, str | None], project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = RunStore(project).create(new_run_id(time.time()), None)
-    told = {"target": "train.py", "backend": "local", "gpus": 0, "exit_code": 0, "outcome": "done", "seconds": 2.0}
-    (run.folder / "summary.json").write_text(json.dumps(told))
+    result = {"target": "train.py", "backend": "local", "gpus": 0, "exit_code": 0, "outcome": "done", "seconds": 2.0}
+    (run.folder / "summary.json").write_text(json.dumps(result))
     (name, text), (words, expected) = spoilt, SPOILT[spoilt]
     if text is not None:
         (run.folder / name).write_text(text)
     assert cli._main(words.replace("RUN", run.id).split()) in (2, 5)
-    sentence, command = said(capsys)
+    sentence, command = message(capsys)
     assert sentence.replace(str(run.folder), "FOLDER").replace(run.id, "RUN") == expected
     assert command.endswith(run.id) and "runs show" not in command  # not what has just been typed
 
@@ -221,7 +221,7 @@ def test_a_run_whose_name_is_misspelt(
 ) -> None:
     RunStore(project).create(new_run_id(time.time()), "second")
     assert cli._main(words.split()) == 2
-    assert said(capsys)[1] == advice
+    assert message(capsys)[1] == advice
 
 
 def test_help_with_a_command_is_that_commands(capsys: pytest.CaptureFixture[str]) -> None:
@@ -233,7 +233,7 @@ def test_evidence_that_is_a_folder(project: Path, capsys: pytest.CaptureFixture[
     run = RunStore(project).create(new_run_id(time.time()), None)
     run.events_path.mkdir()
     assert cli._main(["runs", "verify", run.id]) == 5
-    sentence, command = said(capsys)
+    sentence, command = message(capsys)
     assert sentence == f"{run.events_path} cannot be used: Is a directory" and command.startswith("ls -ld ")
 
 
@@ -242,10 +242,10 @@ def test_a_program_that_is_not_there_keeps_its_name(project: Path, capsys: pytes
     from seatrial.errors import EngineUnavailableError
     from seatrial.system import command
 
-    with pytest.raises(EngineUnavailableError) as told:
+    with pytest.raises(EngineUnavailableError) as result:
         command.check(["nowhere-to-be-found"], timeout_s=5)
-    problems.report(told.value, ["runs", "exec"])
-    sentence, fix = said(capsys)
+    problems.report(result.value, ["runs", "exec"])
+    sentence, fix = message(capsys)
     assert sentence.startswith('"nowhere-to-be-found" cannot be run') and "command -v nowhere-to-be-found" in fix
 
 

@@ -114,8 +114,8 @@ def test_no_word(refused, words):
 
 @pytest.mark.parametrize("word", [b"\xff.py", b"a\xfeb", b"\xed\xa0\x80"])
 def test_a_word_that_is_not_utf_8(refused, word):
-    said = refused("run", word.decode("utf-8", "surrogateescape"))
-    assert "not UTF-8" in said and "\\x" in said
+    message = refused("run", word.decode("utf-8", "surrogateescape"))
+    assert "not UTF-8" in message and "\\x" in message
 
 
 def test_a_word_that_the_locale_has_no_letters_for(refused):
@@ -163,8 +163,8 @@ def test_the_command_to_type_keeps_the_options_that_were_typed(
 
 
 def test_what_stands_behind_the_dashes_stays(refused) -> None:
-    said = refused("plan", "--gpus", "none", "python", "t.py", "--", "--k", "1")
-    assert "fix: seatrial plan --gpus none t.py -- --k 1" in said
+    message = refused("plan", "--gpus", "none", "python", "t.py", "--", "--k", "1")
+    assert "fix: seatrial plan --gpus none t.py -- --k 1" in message
 
 
 @pytest.mark.parametrize("words", [["--name", "python", "train.py"], ["train.py", "python", "3"], ["python"]])

@@ -78,7 +78,7 @@ def test_a_closed_pipe_is_141_and_ctrl_c_is_130_wherever_they_come(traceback, mo
     assert capsys.readouterr().err == "stopped\nstopped\n"
 
 
-def test_ctrl_c_in_a_verb_and_below_one_is_said(tmp_path, monkeypatch, capsys):
+def test_ctrl_c_in_a_verb_and_below_one_is_printed(tmp_path, monkeypatch, capsys):
     (tmp_path / "train.py").write_text("")
     monkeypatch.setattr("seatrial.runs.launch.plan_only", lambda *_: interrupted([]))
     monkeypatch.setattr("seatrial.runs.store.RunStore.find", lambda *_, **__: interrupted([]))

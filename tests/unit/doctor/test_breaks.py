@@ -18,7 +18,7 @@ import yaml
 from fakes import FakeGpu
 from machines import KERNEL, RECORDED, SPEC, UUID, VERSION, FakeHost, HealthGpu, docker_info, healthy, podman_info
 from seatrial.doctor.check import Verdict
-from seatrial.doctor.cluster import Cluster
+from seatrial.doctor.cluster import ClusterObjects
 from seatrial.doctor.examine import CHAIN, Result, examine
 from seatrial.doctor.inspection import InspectionRequest, LookError
 from seatrial.errors import CommandTimeoutError
@@ -76,10 +76,9 @@ def nouveau(host: FakeHost) -> None:
     host.nvml_error = 9
 
 
-@breaks("hardware.bound", "gpu-bound-elsewhere")
-def passed_through(host: FakeHost) -> None:
-    host.remove("/sys/bus/pci/devices/0000:10:00.0")
-    host.pci("0000:10:00.0", driver="vfio-pci")
+breaks("hardware.bound", "gpu-bound-elsewhere")(
+    lambda host: (host.remove("/sys/bus/pci/devices/0000:10:00.0"), host.pci("0000:10:00.0", driver="vfio-pci"))
+)
 
 
 @breaks("hardware.peer-path", "iommu-peer-traffic")
@@ -174,17 +173,16 @@ def wsl(host: FakeHost) -> None:
     trees.wsl(host.root)
 
 
-@breaks("userspace.libraries", "wsl-libcuda")
-def wsl_without_libcuda(host: FakeHost) -> None:
-    wsl(host)
-    host.remove("/usr/lib/wsl/lib/libcuda.so.1")
-    host.remove("/usr/lib/wsl/lib/libcuda.so.1.1")
-
-
-@breaks("userspace.wsl", "wsl-libcuda")
-def linux_driver_inside_wsl(host: FakeHost) -> None:
-    wsl(host)
-    host.write("/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.14")
+breaks("userspace.libraries", "wsl-libcuda")(
+    lambda host: (
+        wsl(host),
+        host.remove("/usr/lib/wsl/lib/libcuda.so.1"),
+        host.remove("/usr/lib/wsl/lib/libcuda.so.1.1"),
+    )
+)
+breaks("userspace.wsl", "wsl-libcuda")(
+    lambda host: (wsl(host), host.write("/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.14"))
+)
 
 
 @breaks("userspace.versions", "driver-library-mismatch")
@@ -194,10 +192,9 @@ def libraries_upgraded(host: FakeHost) -> None:
     host.nvml_error = 18
 
 
-@breaks("userspace.nodes", "uvm-node-missing")
-def no_uvm(host: FakeHost) -> None:
-    host.remove("/dev/nvidia-uvm")
-    host.write("/proc/modules", "nvidia 1 1 - Live 0x0\n")
+breaks("userspace.nodes", "uvm-node-missing")(
+    lambda host: (host.remove("/dev/nvidia-uvm"), host.write("/proc/modules", "nvidia 1 1 - Live 0x0\n"))
+)
 
 
 @breaks("userspace.nodes", "device-nodes-missing")
@@ -206,10 +203,7 @@ def no_nodes(host: FakeHost) -> None:
         host.remove(f"/dev/{name}")
 
 
-@breaks("userspace.nodes", "device-node-missing")
-def one_node_missing(host: FakeHost) -> None:
-    host.two_gpus()
-    host.remove("/dev/nvidia1")
+breaks("userspace.nodes", "device-node-missing")(lambda host: (host.two_gpus(), host.remove("/dev/nvidia1")))
 
 
 @breaks("userspace.access", "device-permission")
@@ -218,12 +212,12 @@ def selinux(host: FakeHost) -> None:
     host.answer("getsebool", "container_use_devices", stdout="container_use_devices --> off\n")
 
 
-def cu_init(status: int | None, said: str, count: int = 0) -> Break:
+def cu_init(status: int | None, message: str, count: int = 0) -> Break:
     def apply(host: FakeHost) -> None:
         import json
         import sys
 
-        host.answer(sys.executable, stdout=json.dumps([status, said, count]) + "\n")
+        host.answer(sys.executable, stdout=json.dumps([status, message, count]) + "\n")
 
     return apply
 
@@ -241,10 +235,12 @@ for _status, _id in (
     breaks("userspace.cuda", _id)(cu_init(_status, f"cuInit: CUDA_ERROR ({_status})"))
 
 
-@breaks("userspace.cuda", "cuda-visible-devices")
-def hidden_in_the_shell(host: FakeHost) -> None:
-    host.environ["CUDA_VISIBLE_DEVICES"] = "all"
-    cu_init(100, "cuInit: CUDA_ERROR_NO_DEVICE (100)")(host)
+breaks("userspace.cuda", "cuda-visible-devices")(
+    lambda host: (
+        host.environ.update(CUDA_VISIBLE_DEVICES="all"),
+        cu_init(100, "cuInit: CUDA_ERROR_NO_DEVICE (100)")(host),
+    )
+)
 
 
 @breaks("userspace.cuda", "mig-no-instances")
@@ -265,14 +261,14 @@ def unattended(host: FakeHost) -> None:
 
 @breaks("engine.docker", "engine-down")
 def docker_down(host: FakeHost) -> None:
-    said = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"
-    host.docker = Completed(("docker", "info"), 1, "", said)
+    message = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"
+    host.docker = Completed(("docker", "info"), 1, "", message)
 
 
 @breaks("engine.docker", "engine-down")
 def docker_hangs(host: FakeHost) -> None:
-    said = "docker did not respond within 3 s"
-    host.docker = CommandTimeoutError(said, argv=["docker", "info"], exit_code_of_command=-9, stderr="")
+    message = "docker did not respond within 3 s"
+    host.docker = CommandTimeoutError(message, argv=["docker", "info"], exit_code_of_command=-9, stderr="")
 
 
 breaks("engine.docker", "docker-is-podman")(
@@ -282,20 +278,20 @@ breaks("engine.docker", "docker-is-podman")(
 
 @breaks("engine.docker", "docker-is-podman")
 def docker_is_podman_and_says_so(host: FakeHost) -> None:
-    said = "Emulate Docker CLI using podman. Create /etc/containers/nodocker to quiet msg."
-    host.docker = Completed(("docker", "info"), 0, json.dumps(podman_info(), indent=2), said)
+    message = "Emulate Docker CLI using podman. Create /etc/containers/nodocker to quiet msg."
+    host.docker = Completed(("docker", "info"), 0, json.dumps(podman_info(), indent=2), message)
 
 
 @breaks("engine.docker", "docker-context-missing")
 def docker_context_gone(host: FakeHost) -> None:
-    said = 'Failed to initialize: unable to resolve docker endpoint: context "lab": context not found: open /x.json'
-    host.docker = Completed(("docker", "info"), 1, "", said)
+    message = 'Failed to initialize: unable to resolve docker endpoint: context "lab": context not found: open /x.json'
+    host.docker = Completed(("docker", "info"), 1, "", message)
 
 
 @breaks("engine.docker", "docker-client-too-new")
 def docker_client_too_new(host: FakeHost) -> None:
-    said = "Error response from daemon: client version 1.99 is too new. Maximum supported API version is 1.41"
-    host.docker = Completed(("docker", "info"), 1, "", said)
+    message = "Error response from daemon: client version 1.99 is too new. Maximum supported API version is 1.41"
+    host.docker = Completed(("docker", "info"), 1, "", message)
 
 
 breaks("engine.docker", "engine-down")(setting(docker=Completed(("docker", "info"), 0, "{not json", "")))
@@ -303,8 +299,8 @@ breaks("engine.docker", "engine-down")(setting(docker=Completed(("docker", "info
 
 @breaks("engine.docker", "engine-permission")
 def docker_forbidden(host: FakeHost) -> None:
-    said = "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock"
-    host.docker = Completed(("docker", "info"), 1, "", said)
+    message = "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock"
+    host.docker = Completed(("docker", "info"), 1, "", message)
 
 
 breaks("engine.docker", "engine-missing")(setting(docker=None, on="docker"))
@@ -317,14 +313,14 @@ breaks("engine.podman", "engine-down")(
 
 @breaks("engine.podman", "engine-permission")
 def podman_forbidden(host: FakeHost) -> None:
-    said = "Error: unable to connect to Podman socket: dial unix /x.sock: connect: permission denied"
-    host.docker, host.podman = None, Completed(("podman", "info"), 125, "", said)
+    message = "Error: unable to connect to Podman socket: dial unix /x.sock: connect: permission denied"
+    host.docker, host.podman = None, Completed(("podman", "info"), 125, "", message)
 
 
 @breaks("engine.podman", "rootless-no-subids")
 def podman_says_no_subids(host: FakeHost) -> None:
-    said = "Error: cannot find UID/GID for user me: no subuid ranges found for user me in /etc/subuid"
-    host.docker, host.podman = None, Completed(("podman", "info"), 125, "", said)
+    message = "Error: cannot find UID/GID for user me: no subuid ranges found for user me in /etc/subuid"
+    host.docker, host.podman = None, Completed(("podman", "info"), 125, "", message)
 
 
 @breaks("engine.podman", "rootless-no-subids")
@@ -444,17 +440,14 @@ def docker_takes_cdi(host: FakeHost) -> None:
     host.docker = docker_info(**NO_TOOLKIT, DiscoveredDevices=devices, CDISpecDirs=["/etc/cdi", "/var/run/cdi"])
 
 
-@breaks("cdi.readable", "cdi-spec-unreadable")
-def torn_spec(host: FakeHost) -> None:
-    docker_takes_cdi(host)
-    spec(host)
-    host.write("/var/run/cdi/other.yaml", "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n")
-
-
-@breaks("cdi.readable", "cdi-device-conflict")
-def doubled_device(host: FakeHost) -> None:
-    spec(host)
-    spec(host, path="/var/run/cdi/again.yaml")
+breaks("cdi.readable", "cdi-spec-unreadable")(
+    lambda host: (
+        docker_takes_cdi(host),
+        spec(host),
+        host.write("/var/run/cdi/other.yaml", "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n"),
+    )
+)
+breaks("cdi.readable", "cdi-device-conflict")(lambda host: (spec(host), spec(host, path="/var/run/cdi/again.yaml")))
 
 
 @breaks("cdi.names", "cdi-unresolvable")
@@ -462,10 +455,7 @@ def podman_without_a_spec(host: FakeHost) -> None:
     host.docker, host.podman = None, podman_info()
 
 
-@breaks("cdi.names", "cdi-unresolvable")
-def spec_of_another_gpu(host: FakeHost) -> None:
-    docker_takes_cdi(host)
-    spec(host, name="GPU-of-before")
+breaks("cdi.names", "cdi-unresolvable")(lambda host: (docker_takes_cdi(host), spec(host, name="GPU-of-before")))
 
 
 @breaks("cdi.names", "cdi-unresolvable")
@@ -481,11 +471,13 @@ def spec_of_an_older_driver(host: FakeHost) -> None:
     spec(host, version="550.54.14")
 
 
-@breaks("cdi.fresh", "cdi-spec-stale")
-def old_libraries_linger(host: FakeHost) -> None:
-    docker_takes_cdi(host)
-    host.write("/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.14")
-    spec(host, version="550.54.14")
+breaks("cdi.fresh", "cdi-spec-stale")(
+    lambda host: (
+        docker_takes_cdi(host),
+        host.write("/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.14"),
+        spec(host, version="550.54.14"),
+    )
+)
 
 
 def spec_with_hooks(host: FakeHost, *programs: str) -> None:
@@ -505,31 +497,19 @@ def executable(host: FakeHost, path: str) -> None:
 
 
 breaks("cdi.fresh", "cdi-spec-stale")(lambda host: spec_with_hooks(host, "/usr/bin/nvidia-cdi-hook"))
-
-
-@breaks("cdi.fresh", "cdi-spec-stale")
-def program_of_a_devices_hook_removed(host: FakeHost) -> None:
-    executable(host, "/usr/bin/nvidia-cdi-hook")
-    spec_with_hooks(host, "/usr/bin/nvidia-cdi-hook", "/opt/toolkit/nvidia-cdi-hook")
-
-
-@breaks("cdi.fresh", "cdi-spec-stale")
-def program_of_a_hook_not_executable(host: FakeHost) -> None:
-    host.write("/usr/bin/nvidia-cdi-hook")
-    spec_with_hooks(host, "/usr/bin/nvidia-cdi-hook")
-
-
-@breaks("cdi.uvm", "cdi-uvm-missing-in-spec")
-def spec_without_uvm(host: FakeHost) -> None:
-    docker_takes_cdi(host)
-    spec(host, uvm=False)
-
-
-@breaks("cdi.shadowed", "cdi-spec-shadowed")
-def two_folders(host: FakeHost) -> None:
-    docker_takes_cdi(host)
-    spec(host)
-    spec(host, path="/etc/cdi/nvidia.yaml")
+breaks("cdi.fresh", "cdi-spec-stale")(
+    lambda host: (
+        executable(host, "/usr/bin/nvidia-cdi-hook"),
+        spec_with_hooks(host, "/usr/bin/nvidia-cdi-hook", "/opt/toolkit/nvidia-cdi-hook"),
+    )
+)
+breaks("cdi.fresh", "cdi-spec-stale")(
+    lambda host: (host.write("/usr/bin/nvidia-cdi-hook"), spec_with_hooks(host, "/usr/bin/nvidia-cdi-hook"))
+)
+breaks("cdi.uvm", "cdi-uvm-missing-in-spec")(lambda host: (docker_takes_cdi(host), spec(host, uvm=False)))
+breaks("cdi.shadowed", "cdi-spec-shadowed")(
+    lambda host: (docker_takes_cdi(host), spec(host), spec(host, path="/etc/cdi/nvidia.yaml"))
+)
 
 
 # ---------------------------------------------------------------------- image
@@ -559,26 +539,22 @@ breaks("image.variables", "cuda-visible-devices")(lambda host: image(host, CUDA_
 
 @breaks("image.python", "program-not-there")
 def no_such_python(host: FakeHost) -> None:
-    said = 'OCI runtime create failed: exec: "/nosuch": stat /nosuch: no such file or directory: unknown.'
-    host.still = host.live = LookError("The image cannot run /nosuch", said)
+    message = 'OCI runtime create failed: exec: "/nosuch": stat /nosuch: no such file or directory: unknown.'
+    host.still = host.live = LookError("The image cannot run /nosuch", message)
 
 
-@breaks("image.python", "subject-does-not-start")
-def does_not_start_without_gpus(host: FakeHost) -> None:
-    host.still = host.live = LookError("the inspection failed with exit code 139", "Segmentation fault")
-
-
-@breaks("image.driver-libraries", "driver-libraries-in-image")
-def committed(host: FakeHost) -> None:
-    assert isinstance(host.still, dict)
-    host.still["libraries"]["driver"] = ["/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.14"]
-
-
-@breaks("image.compat", "forward-compatibility")
-def compat_on_geforce(host: FakeHost) -> None:
-    host.gpu(name="NVIDIA GeForce RTX 4090")
-    assert isinstance(host.still, dict)
-    host.still["libraries"]["compat"] = ["/usr/local/cuda-13.2/compat/libcuda.so.595.71.05"]
+breaks("image.python", "subject-does-not-start")(
+    setting(still=LookError("the inspection failed with exit code 139", "Segmentation fault"))
+)
+breaks("image.driver-libraries", "driver-libraries-in-image")(
+    lambda host: host.still["libraries"].update(driver=["/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.14"])
+)
+breaks("image.compat", "forward-compatibility")(
+    lambda host: (
+        host.gpu(name="NVIDIA GeForce RTX 4090"),
+        host.still["libraries"].update(compat=["/usr/local/cuda-13.2/compat/libcuda.so.595.71.05"]),
+    )
+)
 
 
 # ------------------------------------------------------------------ container
@@ -603,7 +579,6 @@ breaks("container.starts", "toolkit-missing")(
 
 def blind(host: FakeHost, cu_init: int | None, *, libcuda: bool = True, **facts: object) -> None:
     """CUDA in the container shows nothing."""
-    assert isinstance(host.live, dict)
     host.live["cuda"].update(visible=[], kernels=[], cu_init=cu_init, error=f"cuInit: ({cu_init})")
     if not libcuda:
         host.live["cuda"]["libcuda"] = None
@@ -624,27 +599,16 @@ breaks("container.gpus", "cuda-visible-devices")(lambda host: blind(host, 100, e
 breaks("container.gpus", "mig-no-instances")(
     lambda host: blind(host, 100, nvml={**host.live["nvml"], "mig_enabled": True})
 )
-
-
-@breaks("container.gpus", "gpus-missing")
-def one_of_two(host: FakeHost) -> None:
-    host.two_gpus()
-    assert isinstance(host.live, dict)
-    host.live["cuda"]["visible"].pop()
-    host.live["cuda"]["kernels"].pop()
-
-
-@breaks("container.gpus", "other-gpus")
-def another_gpu(host: FakeHost) -> None:
-    assert isinstance(host.live, dict)
-    host.live["cuda"]["visible"][0]["uuid"] = "GPU-ffffffff-0000-0000-0000-000000000000"
-
-
+breaks("container.gpus", "gpus-missing")(
+    lambda host: (host.two_gpus(), host.live["cuda"]["visible"].pop(), host.live["cuda"]["kernels"].pop())
+)
+breaks("container.gpus", "other-gpus")(
+    lambda host: host.live["cuda"]["visible"][0].update(uuid="GPU-ffffffff-0000-0000-0000-000000000000")
+)
 breaks("container.gpus", "gpus-unusable")(lambda host: blind(host, 1))
 
 
 def kernel_fails(host: FakeHost, error: str) -> None:
-    assert isinstance(host.live, dict)
     host.live["cuda"]["kernels"][0].update(ok=False, error=error)
 
 
@@ -657,49 +621,30 @@ for _id, _error in (
     breaks("container.kernels", _id)(lambda host, error=_error: kernel_fails(host, error))
 
 
-@breaks("container.peers", "no-peer-access")
-def no_peers(host: FakeHost) -> None:
-    host.two_gpus()
-    assert isinstance(host.live, dict)
-    host.live["peers"] = [[0, 1], [1, 0]]
+breaks("container.peers", "no-peer-access")(lambda host: (host.two_gpus(), host.live.update(peers=[[0, 1], [1, 0]])))
 
 
 @breaks("container.shm", "shared-memory-too-small")
 def docker_shm(host: FakeHost) -> None:
-    assert isinstance(host.live, dict)
     host.live["shm_bytes"] = 64 * 2**20
 
 
-@breaks("container.shm", "nccl-shared-memory")
-def docker_shm_for_two(host: FakeHost) -> None:
-    host.two_gpus()
-    docker_shm(host)
-
-
-@breaks("container.shm", "nccl-shared-memory")
-def dead_ranks(host: FakeHost) -> None:
-    assert isinstance(host.live, dict)
-    host.live["shm_stale"] = ["nccl-AbCdEf"]
-
-
-@breaks("container.access", "device-permission")
-def closed_inside(host: FakeHost) -> None:
-    assert isinstance(host.live, dict)
-    host.live["closed_nodes"] = ["/dev/nvidia0"]
-
-
-@breaks("container.access", "device-access-lost")
-def injected_behind_runc(host: FakeHost) -> None:
-    host.docker = docker_info(CgroupDriver="systemd")
-    host.request = InspectionRequest(container="old")
-    host.inspected = {"HostConfig": {"DeviceRequests": [{"Count": -1}], "Devices": []}}
+breaks("container.shm", "nccl-shared-memory")(lambda host: (host.two_gpus(), docker_shm(host)))
+breaks("container.shm", "nccl-shared-memory")(lambda host: host.live.update(shm_stale=["nccl-AbCdEf"]))
+breaks("container.access", "device-permission")(lambda host: host.live.update(closed_nodes=["/dev/nvidia0"]))
+breaks("container.access", "device-access-lost")(
+    setting(
+        docker=docker_info(CgroupDriver="systemd"),
+        request=InspectionRequest(container="old"),
+        inspected={"HostConfig": {"DeviceRequests": [{"Count": -1}], "Devices": []}},
+    )
+)
 
 
 # ------------------------------------------------------------------ framework
 
 
 def torch(host: FakeHost, version: str | None, cuda: str | None) -> None:
-    assert isinstance(host.still, dict)
     host.still["torch"] = {"version": version, "cuda": cuda}
 
 
@@ -718,32 +663,23 @@ def old_driver(host: FakeHost) -> None:
 
 @breaks("framework.cudnn", "cudnn-versions")
 def two_cudnns(host: FakeHost) -> None:
-    assert isinstance(host.still, dict)
     pip = "/usr/lib/python3/site-packages/nvidia/cudnn/lib/libcudnn.so.9"
     host.still["libraries"]["cudnn"] = [pip, "/usr/lib/x86_64-linux-gnu/libcudnn.so.9.1.0"]
     host.still["distributions"] = {"torch": "2.11.0", "nvidia-cudnn-cu13": "9.19.0.56"}
 
 
-@breaks("framework.others", "tensorflow-without-cuda")
-def tensorflow_alone(host: FakeHost) -> None:
-    assert isinstance(host.still, dict)
-    host.still["distributions"] = {"tensorflow": "2.20.0"}
-
-
-@breaks("framework.others", "jax-no-gpu")
-def jax_alone(host: FakeHost) -> None:
-    assert isinstance(host.still, dict)
-    host.still["distributions"] = {"jax": "0.9.0", "jaxlib": "0.9.0"}
-
-
-@breaks("framework.architectures", "no-kernel-image")
-def no_hopper(host: FakeHost) -> None:
-    assert isinstance(host.types, dict)
-    host.types["torch"]["arch_list"] = ["sm_50", "sm_80", "sm_120"]
+breaks("framework.others", "tensorflow-without-cuda")(
+    lambda host: host.still.update(distributions={"tensorflow": "2.20.0"})
+)
+breaks("framework.others", "jax-no-gpu")(
+    lambda host: host.still.update(distributions={"jax": "0.9.0", "jaxlib": "0.9.0"})
+)
+breaks("framework.architectures", "no-kernel-image")(
+    lambda host: host.types["torch"].update(arch_list=["sm_50", "sm_80", "sm_120"])
+)
 
 
 def types_fail(host: FakeHost, error: str) -> None:
-    assert isinstance(host.types, dict)
     host.types["kernels"][3].update(ok=False, error=error)
 
 
@@ -756,10 +692,7 @@ for _id, _error in (
     breaks("framework.types", _id)(lambda host, error=_error: types_fail(host, error))
 
 
-@breaks("framework.types", "no-cuda-device")
-def torch_sees_nothing(host: FakeHost) -> None:
-    assert isinstance(host.types, dict)
-    host.types["kernels"] = []
+breaks("framework.types", "no-cuda-device")(lambda host: host.types.update(kernels=[]))
 
 
 def collective(host: FakeHost, **result: object) -> None:
@@ -772,8 +705,10 @@ breaks("framework.collective", "nccl-timeout")(lambda host: collective(host, hun
 
 @breaks("framework.collective", "nccl-shared-memory")
 def collective_without_shm(host: FakeHost) -> None:
-    said = "Error while creating shared memory segment /dev/shm/nccl-x (size 9637888), error: No space left on device"
-    collective(host, error=said)
+    message = (
+        "Error while creating shared memory segment /dev/shm/nccl-x (size 9637888), error: No space left on device"
+    )
+    collective(host, error=message)
 
 
 breaks("framework.collective", "nccl-error")(lambda host: collective(host, error="something else"))
@@ -796,12 +731,12 @@ def pod(name: str = "train", gpus: int = 1, on: str | None = "gpu-1", **status: 
     }
 
 
-CLUSTERS: dict[int, Cluster] = {}
+CLUSTERS: dict[int, ClusterObjects] = {}
 
 
 def cluster(host: FakeHost, **objects: list[dict[str, object]]) -> None:
     host.write("/home/u/.kube/config", "apiVersion: v1\n")
-    CLUSTERS[id(host)] = Cluster("https://10.0.0.1:6443", **{"nodes": [node()], **objects})  # type: ignore[arg-type]
+    CLUSTERS[id(host)] = ClusterObjects("https://10.0.0.1:6443", **{"nodes": [node()], **objects})  # type: ignore[arg-type]
 
 
 @breaks("kubernetes.reachable", "k8s-unreachable")
@@ -905,7 +840,6 @@ def test_slices_are_offered_by_name(tmp_path: Path) -> None:
 def test_uuids_are_compared_without_their_prefix(tmp_path: Path) -> None:
     """CUDA writes GPU- before the UUID of a slice whose name does not tell that it is one."""
     host = healthy(tmp_path)
-    assert isinstance(host.live, dict)
     host.live["cuda"]["visible"][0]["uuid"] = UUID.replace("GPU-", "MIG-").upper()
     [result] = [result for result in examine(host.machine()) if result.check.id == "container.gpus"]
     assert result.verdict.status == "ok"

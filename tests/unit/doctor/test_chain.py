@@ -53,24 +53,24 @@ def test_what_stands_behind_a_break_is_blocked_by_it_and_not_blamed(host: FakeHo
     assert results["engine.docker"].verdict.status == "ok"  # which needs no driver
 
 
-def test_a_python_that_is_not_there_is_told_once(host: FakeHost) -> None:
-    said = 'OCI runtime create failed: exec: "/nosuch": stat /nosuch: no such file or directory: unknown.'
-    host.still = host.live = LookError("The image cannot run /nosuch", said)
+def test_a_python_that_is_not_there_is_reported_once(host: FakeHost) -> None:
+    message = 'OCI runtime create failed: exec: "/nosuch": stat /nosuch: no such file or directory: unknown.'
+    host.still = host.live = LookError("The image cannot run /nosuch", message)
     results = by_check(examine.examine(host.machine()))
-    told = [id for id, result in results.items() if result.verdict.status in ("broken", "unknown", "warning")]
-    assert told == ["image.python"] and "/nosuch" in results["image.python"].verdict.line
+    details = [id for id, result in results.items() if result.verdict.status in ("broken", "unknown", "warning")]
+    assert details == ["image.python"] and "/nosuch" in results["image.python"].verdict.line
     assert results["image.python"].verdict.findings[0].fix.startswith("docker run --rm -it --entrypoint sh image:1 ")
     behind = {id for id, result in results.items() if result.blocked_by == "image.python"}
     assert {"image.compat", "container.starts", "framework.torch-build", "framework.types"} <= behind
 
 
-def test_an_image_without_python_is_told_once(host: FakeHost) -> None:
+def test_an_image_without_python_is_reported_once(host: FakeHost) -> None:
     machine = host.machine()
     vars(machine.inspection).update(python=None, still=None, live=None)
     results = by_check(examine.examine(machine))
-    told = {id: result.verdict for id, result in results.items() if result.verdict.status not in ("ok", "skipped")}
-    assert list(told) == ["image.python"]
-    assert told["image.python"].status == "unknown" and "--python PATH" in told["image.python"].line
+    details = {id: result.verdict for id, result in results.items() if result.verdict.status not in ("ok", "skipped")}
+    assert list(details) == ["image.python"]
+    assert details["image.python"].status == "unknown" and "--python PATH" in details["image.python"].line
 
 
 def test_ids_layers_needs_and_findings_fit_together() -> None:
@@ -172,7 +172,7 @@ def test_a_broken_contract_asks_the_host_part(host: FakeHost, monkeypatch: pytes
     assert not any(words[1:2] == ("run",) for words in host.asked)  # no container was started for it
 
 
-def test_a_process_of_this_machine_is_not_told_to_install_an_engine(
+def test_a_process_of_this_machine_is_not_reported_to_install_an_engine(
     host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(examine, "Machine", lambda _: host.machine())

@@ -246,7 +246,7 @@ def run(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[byte
     return subprocess.run([sys.executable, "-m", "seatrial", "explain", *arguments], input=stdin, capture_output=True)
 
 
-def test_the_command_reads_stdin_and_says_what_it_knows() -> None:
+def test_the_command_reads_stdin_and_prints_what_it_knows() -> None:
     done = run("--json", stdin=b"\xff\xfeepoch 1\nRuntimeError: No CUDA GPUs are available\n")
     [finding] = json.loads(done.stdout)
     assert done.returncode == 0 and finding["id"] == "no-cuda-device"

@@ -46,7 +46,7 @@ def test_words_of_several_messages_list_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "part", ["error", "not found", "does not exist", "failed", "CUDA", "could not select", "o kernel imag"]
 )
-def test_too_little_says_nothing(part: str) -> None:
+def test_too_little_prints_nothing(part: str) -> None:
     assert explain_text(part) == []
 
 

@@ -57,10 +57,10 @@ def test_a_build_log_gets_the_advice_of_the_build_error(path: Path) -> None:
     with path.open("rb") as log:
         [found] = explain_stream(log)
     lines = [text for line in path.read_text().splitlines() if (text := readable(line))]
-    told = explain_build(lines, image=ImagePlan(tag="x:1", build=True, base="<base>"), engine=engine)
-    assert found.cause and (told.cause or "").startswith(found.cause)
+    result = explain_build(lines, image=ImagePlan(tag="x:1", build=True, base="<base>"), engine=engine)
+    assert found.cause and (result.cause or "").startswith(found.cause)
     if "{base}" not in next(entry.fix for entry in entries() if entry.id == found.id):
-        assert told.run == found.fix
+        assert result.run == found.fix
 
 
 @pytest.mark.parametrize("text", CLUSTER, ids=lambda text: text[:40])

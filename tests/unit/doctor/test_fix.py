@@ -16,7 +16,7 @@ from rich.console import Console
 
 from machines import SPEC, FakeHost, docker_info, healthy
 from seatrial.doctor.examine import examine
-from seatrial.doctor.fix import Change, Journal, apply_fixes, changes_for, undo
+from seatrial.doctor.fix import Change, ChangeJournal, apply_fixes, changes_for, undo
 from seatrial.doctor.toolkit_install import merged
 from seatrial.errors import DiskError, EngineError, UsageError
 from seatrial.system.host import Host
@@ -34,7 +34,7 @@ def console() -> Console:
     return Console(file=StringIO(), width=200, force_terminal=False)
 
 
-def said(screen: Console) -> str:
+def message(screen: Console) -> str:
     assert isinstance(screen.file, StringIO)
     return screen.file.getvalue()
 
@@ -43,7 +43,7 @@ def fix(host: FakeHost, *, answer: str = "") -> tuple[int, str]:
     """Say yes to every question with these words in it; the number of changes, and what was printed."""
     screen, machine = console(), host.machine()
     made = apply_fixes(examine(machine), machine, screen, lambda question: answer in question)
-    return made, said(screen)
+    return made, message(screen)
 
 
 JSON = st.recursive(
@@ -153,7 +153,6 @@ def test_undo_does_not_lose_an_edit_made_since(host: FakeHost) -> None:
 
 
 def test_small_shared_memory_is_set_for_all_containers(host: FakeHost) -> None:
-    assert isinstance(host.live, dict)
     host.live["shm_bytes"] = 64 * 2**20
     machine = host.machine()
     [change] = changes_for(examine(machine), machine)
@@ -180,7 +179,7 @@ def test_links_by_number_let_systemd_keep_the_gpu(host: FakeHost) -> None:
     assert list((host.root / "dev/char").iterdir()) == []
 
 
-def test_a_file_that_changed_while_we_asked_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_changed_while_we_requested_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "daemon.json"
     path.write_text("{}")
     change = Change(path, "because", "{}", '{"a": 1}')
@@ -199,4 +198,4 @@ def test_when_one_change_fails_the_others_are_taken_back(host: FakeHost, monkeyp
         apply_fixes([], host.machine(), console(), lambda question: True)
     assert first.read_text() == "1" and not second.exists()
     with pytest.raises(UsageError):
-        Journal(Host(host.environ)).newest()
+        ChangeJournal(Host(host.environ)).newest()

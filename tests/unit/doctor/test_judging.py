@@ -71,7 +71,7 @@ def test_the_report_holds_the_facts_and_no_secret(tmp_path: Path) -> None:
         assert secret not in text
 
 
-def test_the_report_tells_neither_user_host_nor_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_reports_neither_user_host_nor_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = healthy(tmp_path)
     monkeypatch.setattr(platform, "node", lambda: "florence.example.org")
     host.environ.update(HOME="/data/zebedee", USER="zebedee", KUBECONFIG="/data/zebedee/.kube/config")
@@ -85,11 +85,11 @@ def test_the_report_tells_neither_user_host_nor_home(tmp_path: Path, monkeypatch
     for name in ("zebedee", "florence", "ermintrude", "/data/", '"vm"'):
         assert name not in text, name
     assert "~/.docker/cli-plugins/docker-buildx" in text and "ssh://USER@HOST" in text and '"~/x"' in text
-    told = json.dumps(report.full(results, machine, with_names=True), default=str)
-    assert all(name in told for name in ("zebedee", "florence", "ermintrude", "/data/zebedee/x", '"vm"'))
+    result = json.dumps(report.full(results, machine, with_names=True), default=str)
+    assert all(name in result for name in ("zebedee", "florence", "ermintrude", "/data/zebedee/x", '"vm"'))
 
 
-def test_the_report_tells_not_of_a_user_who_is_called_as_a_thing_is(tmp_path: Path) -> None:
+def test_the_report_reports_not_of_a_user_who_is_called_as_a_thing_is(tmp_path: Path) -> None:
     host = healthy(tmp_path)
     host.environ.update(HOME="/mnt/max", USER="max", DOCKER_HOST="ssh://moritz@ermintrude:22")
     plugin = {"Name": "buildx", "Path": "/mnt/max/.docker/cli-plugins/docker-buildx", "Owner": "max"}
@@ -103,14 +103,14 @@ def test_the_report_tells_not_of_a_user_who_is_called_as_a_thing_is(tmp_path: Pa
 def test_json_has_the_stable_keys(tmp_path: Path) -> None:
     host = healthy(tmp_path)
     host.remove("/dev/nvidia-uvm")
-    told = report.to_dict(examine(host.machine()))
-    assert set(told) == {"schema_version", "seatrial", "created_at", "exit_code", "first_broken", "checks"}
-    assert (told["exit_code"], told["first_broken"]) == (2, "userspace.nodes")
+    result = report.to_dict(examine(host.machine()))
+    assert set(result) == {"schema_version", "seatrial", "created_at", "exit_code", "first_broken", "checks"}
+    assert (result["exit_code"], result["first_broken"]) == (2, "userspace.nodes")
     keys = {"id", "layer", "title", "status", "line", "blocked_by", "seconds", "findings"}
-    assert all(set(check) == keys for check in told["checks"])
-    [nodes] = [check for check in told["checks"] if check["id"] == "userspace.nodes"]
+    assert all(set(check) == keys for check in result["checks"])
+    [nodes] = [check for check in result["checks"] if check["id"] == "userspace.nodes"]
     assert set(nodes["findings"][0]) == {"id", "severity", "message", "cause", "fix", "evidence"}
-    assert json.loads(json.dumps(told)) == told
+    assert json.loads(json.dumps(result)) == result
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def test_the_broken_check_comes_first_with_its_fix(tmp_path: Path) -> None:
     assert text.count("<details>") == text.count("</details>") == 2
 
 
-def test_what_an_engine_says_ends_no_block(tmp_path: Path) -> None:
+def test_what_an_engine_prints_ends_no_block(tmp_path: Path) -> None:
     host = healthy(tmp_path)
     machine = host.machine()
     content = report.full(examine(machine), machine)

@@ -1,4 +1,4 @@
-"""How an exported model's outputs are measured against the original's, whatever their size."""
+"""An exported model's outputs are measured against the original's, at any size."""
 
 from __future__ import annotations
 

@@ -252,12 +252,12 @@ def _as_fixed(module: object) -> nn.Module:
 @pytest.mark.parametrize(
     ("name", "factory", "message"),
     [
-        ("missing.pth", None, "there is no file missing.pth"),
+        ("missing.pth", None, "missing.pth does not exist"),
         ("empty.pth", None, "is truncated, or no model file"),
         ("text.pt2", None, "is truncated, or no model file"),
         ("cut.pth", "make", "is truncated, or no model file"),
         ("bare.pth", "make", "is truncated or damaged, or torch.save did not write it"),
-        ("list.pth", "make", "holds a list, which is no state dict"),
+        ("list.pth", "make", "holds a list, which is not a state dict"),
         ("good.pth", None, "holds weights without their network"),
         ("good.pth", "of_images", "network with lazy layers"),
         ("other.pth", "make", "belongs to another model: 0.weight is missing"),

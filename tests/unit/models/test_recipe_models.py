@@ -1,4 +1,4 @@
-"""What a recipe has saved is read back: the same outputs; and what is no such model is refused in a sentence."""
+"""A recipe's saved model is read back with the same outputs; other files are refused in a sentence."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Net(nn.Module):
 
 
 class Whatever:
-    """Of the user's own; it runs code when it is made or unpickled."""
+    """A class of the user's; it runs code when it is made or unpickled."""
 
     def __init__(self) -> None:
         self.kept = {"a": 1}
@@ -176,7 +176,7 @@ def test_a_call_is_refused_and_not_made(
 
 def test_what_is_no_checkpoint(tmp_path: Path) -> None:
     torch.save({"epoch": 3, "names": ["a"]}, tmp_path / "c.pth")
-    with pytest.raises(ModelFileError, match="holds a dict, which is no state dict"):
+    with pytest.raises(ModelFileError, match="holds a dict, which is not a state dict"):
         read_states(tmp_path / "c.pth")
     torch.save(Net().state_dict(), tmp_path / "c.pth", _use_new_zipfile_serialization=False)
     (tmp_path / "c.pth").write_bytes((tmp_path / "c.pth").read_bytes()[:-40])

@@ -18,7 +18,7 @@ from seatrial.backends import table
 from seatrial.backends.base import OF_PROCESSES, EngineFacts, Handle, State
 from seatrial.job.plan import AGENT_PYTHON_FLAGS, Plan
 from seatrial.runs.finish import finalise
-from seatrial.runs.following.output import Stream
+from seatrial.runs.following.streams import Stream
 from seatrial.runs.following.watch import follow
 from seatrial.runs.launch import prepare, start
 from seatrial.system import agent_archive

@@ -40,7 +40,7 @@ def test_predict_without_input_or_model_is_refused(tmp_path: Path, monkeypatch: 
     with pytest.raises(InputError, match="no input") as refused:
         predict.main(["spam", "--models", str(tmp_path)])
     assert refused.value.exit_code == 2
-    with pytest.raises(InputError, match="there is no model of spam"):
+    with pytest.raises(InputError, match="no model of spam"):
         predict.main(["spam", "--models", str(tmp_path), "hello"])
 
 

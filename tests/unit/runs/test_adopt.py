@@ -17,8 +17,9 @@ from seatrial.backends.local import Local
 from seatrial.job.model import Job, Target
 from seatrial.runs import leases, run_actions
 from seatrial.runs.finish import finalise, handle_of
-from seatrial.runs.launch import make_ready, prepare
+from seatrial.runs.launch import prepare
 from seatrial.runs.listing import line_of
+from seatrial.runs.ready import make_ready
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
@@ -50,7 +51,7 @@ class Killed:
     def prepare(self, *, dies: bool = True) -> Run:
         job = Job(project=self.project, target=Target(kind="script", value="train.py"), backend="local", gpus="none")
         prepared = prepare(job, Host(self.environ), building=untold)
-        make_ready(prepared, Host(self.environ), lambda line: None)
+        make_ready(prepared.plan, prepared.backend, prepared.run, prepared.host, lambda line: None)
         self.plan = prepared.plan
         if dies:
             self.launcher_dies(prepared.run)
@@ -99,34 +100,6 @@ def test_it_is_found_and_lives_on(killed: Killed) -> None:
     receipt = run_actions.stop(run, Host(killed.environ))
     assert (receipt.exit_cause.id, receipt.exit_code) == ("stopped", 0)
     assert events.follow_chain(str(run.events_path)).broken_at is None
-
-
-def test_it_has_its_receipt_when_it_ended_before_anybody_looked(killed: Killed) -> None:
-    """Of a local run that has ended, nothing is left to be found: what it wrote is."""
-    run = killed.prepare()
-    killed.start(run)
-    (killed.project / "go").touch()
-    deadline_s = time.monotonic() + 60
-    while b"agent.finished" not in _bytes(run.events_path) or Local().find(run.id, run.folder):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
-    receipt = finalise(run, Host(killed.environ))
-    assert receipt is not None and (receipt.exit_cause.id, receipt.exit_code) == ("finished", 0)
-
-
-def test_one_that_never_started_is_told_so(killed: Killed) -> None:
-    run = killed.prepare()
-    assert handle_of(run, Host(killed.environ)) is None
-    receipt = finalise(run, Host(killed.environ))
-    assert receipt is not None and (receipt.exit_cause.id, receipt.exit_code) == ("engine-error", 5)
-
-
-def test_one_that_came_no_further_than_its_folder(killed: Killed) -> None:
-    run = killed.store.create("20261120-231501-k3f9", None)
-    killed.launcher_dies(run)
-    assert handle_of(run, Host(killed.environ)) is None and not run_actions.is_live(run, Host(killed.environ))
-    run_actions.remove(killed.store, run, Host(killed.environ))
-    assert killed.store.all() == []
 
 
 def test_while_its_launcher_lives_nobody_steps_in(killed: Killed) -> None:

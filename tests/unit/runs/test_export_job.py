@@ -10,12 +10,10 @@ import pytest
 
 from cli_project import Project, environment
 from seatrial.errors import DataError, UsageError
-from seatrial.images.plan import factory_of, image_needs
-from seatrial.images.recipes import RECIPES, recipe_requirements
+from seatrial.images.recipes import RECIPES
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import Job, Target
-from seatrial.job.script import ScriptFacts
-from seatrial.runs.export_job import Asked, beside, check_format, export_job, out_path
+from seatrial.runs.model_jobs import Export, check_format, export_job, out_path, written_files
 from seatrial.runs.models import EXPORT, TrainedModel, find_model
 from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
@@ -38,19 +36,6 @@ def job(project: Path, **fields: object) -> Job:
     return Job(project=project, target=Target(kind="recipe", value="digits"), **fields)  # type: ignore[arg-type]
 
 
-def test_a_recipe(project: Project) -> None:
-    with pytest.raises(DataError, match="There is no trained digits model in") as told:
-        find(project, "digits")
-    assert told.value.run == "seatrial run digits"
-    project.write("models/trained-model.pth", "")
-    with pytest.raises(DataError) as told:
-        find(project, "mnist-deep")
-    assert told.value.cause and "pickle of an older version" in told.value.cause
-    project.write("models/trained-model.safetensors", "")
-    found = find(project, "mnist-deep")
-    assert (found.model, found.folder) == ("mnist-deep", project.folder / "models")
-
-
 def test_a_file(project: Project) -> None:
     path = project.write("deep/best.v2.pth", "x")
     found = find(project, str(path))
@@ -66,12 +51,6 @@ def test_a_file(project: Project) -> None:
     with pytest.raises(UsageError, match="is no model that can be exported"):
         find(project, str(project.write("m.gguf", "x")))
     assert find(project, str(project.write("m.bin", "x"))).is_weights_alone
-
-
-def test_nothing_of_that_name(project: Project) -> None:
-    with pytest.raises(UsageError, match='no run, recipe or file "nobody"') as told:
-        find(project, "nobody")
-    assert told.value.cause and "digits" in told.value.cause
 
 
 SAVES = """
@@ -101,7 +80,7 @@ def test_runs_of_a_script(project: Project) -> None:
     assert (found.model, found.of_run) == ("best.pth", run)
     assert find(project, run[-4:]).of_run == run
     had_saved("a.pth", "b.pth", "c.pt2", "c.examples.safetensors")
-    assert find(project, "last").model == "c.pt2", "which needs no network beside it"
+    assert find(project, "last").model == "c.pt2", "which needs no network written_files it"
     had_saved("a.pth", "b.pth")
     with pytest.raises(UsageError, match="saved 2 models: ") as told:
         find(project, "last")
@@ -118,56 +97,34 @@ def test_runs_of_a_script(project: Project) -> None:
 def test_the_job(tmp_path: Path) -> None:
     model = TrainedModel("recipe", "digits", "digits", tmp_path / "models")
     asked = job(tmp_path, gpus=GpuRequest("count", 2), workdir="src", timeout_s=60)
-    made = export_job(asked, model, Asked("onnx", options=("--tolerance", "0.1")))
+    made = export_job(asked, model, Export("onnx", options=("--tolerance", "0.1")))
     assert made.target.value == "export" and made.gpus.kind == "none" and made.workdir is None and made.timeout_s == 60
     words = ("--model", "digits", "--to", "onnx", "--out", "exports/digits.onnx", "--tolerance", "0.1")
     assert made.target.args == words and made.target.typed == "export digits --to onnx"
     assert made.models is not None and made.models.read_only and made.criteria.model == ("exports/digits.onnx",)
     with pytest.raises(UsageError, match="not on Kubernetes"):
-        export_job(job(tmp_path, backend="k8s"), model, Asked("onnx"))
-
-
-def test_weights_alone_need_their_network(tmp_path: Path) -> None:
-    weights = TrainedModel("file", "best.pth", "best", tmp_path, (tmp_path / "best.pth",))
-    with pytest.raises(UsageError, match=r"best\.pth holds weights without their network") as told:
-        export_job(job(tmp_path), weights, Asked("onnx"))
-    assert told.value.run and told.value.run.endswith("best.pth --to onnx --model net:make_model")
-    assert export_job(job(tmp_path), weights, Asked("onnx", options=("--model-factory", "net:make")))
-    (tmp_path / "digits.examples.safetensors").write_text("")
-    assert export_job(job(tmp_path), TrainedModel("file", "digits.safetensors", "digits", tmp_path), Asked("onnx"))
-
-
-def test_a_projects_own_packages_are_installed_beside(tmp_path: Path) -> None:
-    (tmp_path / "net.py").write_text("import torch, einops\n")
-    (tmp_path / "requirements.txt").write_text("torch>=2.6\neinops==0.8.1\n")
-    model = TrainedModel("file", "best.pth", "best", tmp_path, (tmp_path / "best.pth",))
-    made = export_job(job(tmp_path), model, Asked("onnx", options=("--model-factory", "net:make")))
-    lines = image_needs(made, ScriptFacts()).requirements.lines
-    assert {"torch>=2.6", "einops==0.8.1", "safetensors", "onnx", "onnxruntime"} <= set(lines)
-    assert "torch" not in lines
-    (tmp_path / "net.py").write_text("def make():\n    import timm\n\ndef other():\n    import lightning\n")
-    (tmp_path / "requirements.txt").unlink()
-    lines = image_needs(made, ScriptFacts()).requirements.lines
-    assert "timm" in lines and "lightning" not in lines, "what the function imports, and not what another does"
+        export_job(job(tmp_path, backend="k8s"), model, Export("onnx"))
 
 
 def test_where_it_goes(tmp_path: Path) -> None:
     (tmp_path / "made").mkdir()
-    assert out_path(tmp_path, "m", Asked("pt2")) == "exports/m.pt2"
+    assert out_path(tmp_path, "m", Export("pt2")) == "exports/m.pt2"
     assert (
-        out_path(tmp_path, "m", Asked("pt2", "made")) == out_path(tmp_path, "m", Asked("pt2", "made/")) == "made/m.pt2"
+        out_path(tmp_path, "m", Export("pt2", "made"))
+        == out_path(tmp_path, "m", Export("pt2", "made/"))
+        == "made/m.pt2"
     )
-    assert out_path(tmp_path, "m", Asked("onnx", str(tmp_path / "x/../y.onnx"))) == "y.onnx"
+    assert out_path(tmp_path, "m", Export("onnx", str(tmp_path / "x/../y.onnx"))) == "y.onnx"
     for out in ("../m.onnx", "/tmp/m.onnx", "a/../../m.onnx"):
         with pytest.raises(UsageError, match="is outside the project"):
-            out_path(tmp_path, "m", Asked("onnx", out))
+            out_path(tmp_path, "m", Export("onnx", out))
     with pytest.raises(UsageError, match=r"does not end in \.onnx") as told:
-        out_path(tmp_path, "m", Asked("onnx", "made/m.pt2"))
+        out_path(tmp_path, "m", Export("onnx", "made/m.pt2"))
     assert told.value.run and told.value.run.endswith("--out made/m.onnx")
     (tmp_path / "away").symlink_to("/tmp")
     with pytest.raises(UsageError, match="is outside the project"):
-        out_path(tmp_path, "m", Asked("onnx", "away/m.onnx"))
-    assert beside("exports/m.v2.onnx") == (
+        out_path(tmp_path, "m", Export("onnx", "away/m.onnx"))
+    assert written_files("exports/m.v2.onnx") == (
         "exports/m.v2.onnx",
         "exports/m.v2.json",
         "exports/m.v2.examples.safetensors",
@@ -176,35 +133,16 @@ def test_where_it_goes(tmp_path: Path) -> None:
         check_format("tflite")
 
 
-def test_what_is_installed() -> None:
-    def needs(*words: str) -> set[str]:
-        return set(recipe_requirements(Target(kind="recipe", value="export", args=words)))
-
-    assert needs("--model", "digits", "--to", "pt2") == {"torch", "numpy", "safetensors"}
-    assert {"onnx", "onnxruntime"} <= needs("--model", "digits", "--to", "onnx")
-    assert "onnxscript" in needs("--model", "m.pt2", "--to", "onnx")
-    assert {"transformers", "tokenizers"} <= needs("--model", "spam", "--to", "pt2")
-
-
-def test_the_file_of_a_factory(tmp_path: Path) -> None:
-    (tmp_path / "src/pkg").mkdir(parents=True)
-    (tmp_path / "src/pkg/net.py").write_text("")
-
-    def file(factory: str) -> Path | None:
-        return factory_of(Target(kind="recipe", value="export", args=("--model-factory", factory)), tmp_path)
-
-    assert file("pkg.net:make") == Path("src/pkg/net.py") and file("torchvision.models:resnet18") is None
-
-
 def test_both_sides_agree() -> None:
     pytest.importorskip("torch")
     from seatrial.export.formats import FORMATS
     from seatrial.models.recipe_models import WEIGHTS
-    from seatrial.runs import export_job
-    from seatrial.runs import models as trained_model
+    from seatrial.runs import model_jobs, models
     from seatrial.train.saving import examples, model_card
 
-    assert {name: form.suffix for name, form in FORMATS.items()} == export_job.SUFFIXES
-    assert WEIGHTS == trained_model.WEIGHTS == {name: each.weights for name, each in RECIPES.items() if each.trains}
+    assert {name: form.suffix for name, form in FORMATS.items()} == model_jobs.SUFFIXES
+    assert WEIGHTS == models.WEIGHTS == {name: each.weights for name, each in RECIPES.items() if each.trains}
     path = Path("exports/m.onnx")
-    assert [path, model_card.card_path(path), examples.examples_path(path)] == [*map(Path, beside("exports/m.onnx"))]
+    assert [path, model_card.card_path(path), examples.examples_path(path)] == [
+        *map(Path, written_files("exports/m.onnx"))
+    ]

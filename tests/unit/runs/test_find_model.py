@@ -9,17 +9,15 @@ import pytest
 
 from cli_project import Project, environment
 from planning_sites import a_site
-from seatrial.backends.base import OF_CONTAINERS
-from seatrial.backends.kubernetes.backend import Kubernetes
-from seatrial.errors import DataError, SeatrialError, UsageError
+from seatrial.errors import SeatrialError, UsageError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.keys import DataMount
 from seatrial.job.model import Job, Target
 from seatrial.job.script import script_facts
 from seatrial.job.tables import CONTAINER_PORT, TOKEN
 from seatrial.planning.plan import make_plan, with_defaults
+from seatrial.runs.model_jobs import Options, refuse_taken_port, serving_job
 from seatrial.runs.models import EXPORT, SERVE, find_model
-from seatrial.runs.serving_job import Options, refuse_taken_port, serving_job, warnings_of
 from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
 
@@ -79,23 +77,6 @@ def test_what_is_not_there(project: Path, store: RunStore, word: str, sentence: 
     assert sentence in raised.value.message and (raised.value.run or "").startswith(run)
 
 
-def test_what_no_server_opens_is_told_before_anything_is_built(project: Path, store: RunStore) -> None:
-    (project / "best.pth").write_bytes(b"\x80\x04")
-    with pytest.raises(UsageError, match=r"best.pth holds weights without their network, as a pickle") as raised:
-        found(str(project / "best.pth"), project, store)
-    assert "best.pth --to pt2 --model net:make_model" in (raised.value.run or "")
-    (project / "best.pkl").write_bytes(b"\x80\x04")
-    with pytest.raises(UsageError, match=r"best.pkl is a pickle"):
-        found(str(project / "best.pkl"), project, store)
-
-
-def test_both_verbs_mean_the_same(project: Path, store: RunStore) -> None:
-    for word in ("digits", str(project / "models" / "spam" / "model.safetensors")):
-        served = find_model(word, project, project / "models", store, SERVE)
-        assert served == find_model(word, project, project / "models", store, EXPORT)
-        assert served.kind == "recipe" and served.files[0].is_file()
-
-
 def test_runs(tmp_path: Path) -> None:
     project = tmp_path / "own"
     made = Project(project, "local", environment(tmp_path))
@@ -110,24 +91,6 @@ def test_runs(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="failed, so it has no trained model") as raised:
             find_model("last", project, project / "models", runs, verb)
         assert raised.value.run == f"seatrial runs show {made.last.name}"
-
-
-def test_no_python_file_is_a_model(project: Path, store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(project)
-    with pytest.raises(UsageError, match=r"train.py is no model") as raised:
-        found("train.py", project, store)
-    assert raised.value.run == "seatrial serve train.py:Model"
-
-
-def test_the_digest_is_of_the_file_as_it_is_now(project: Path, store: RunStore) -> None:
-    served = job(project, "digits", store).serve
-    assert served is not None and served.weights[0].bytes == 7
-    (project / "models" / "digits.safetensors").write_bytes(b"others!")
-    again = job(project, "digits", store).serve
-    assert again is not None and again.weights[0].sha256 != served.weights[0].sha256
-    (project / "models" / "digits.safetensors").unlink()
-    with pytest.raises(DataError):
-        job(project, "digits", store)
 
 
 def test_what_a_file_says_of_its_training_is_no_servers(project: Path, store: RunStore) -> None:
@@ -178,18 +141,6 @@ def test_the_server_is_found_by_its_port(
         assert plan.target_line == f"serve {word} --port 8123"
 
 
-def test_where_it_cannot_be_reached_it_is_refused(project: Path, store: RunStore) -> None:
-    asked = job(project, "digits", store)
-    with pytest.raises(UsageError, match="not on Kubernetes"):
-        with_defaults(asked, Kubernetes.traits)
-    with pytest.raises(UsageError, match="network none is reached by nobody"):
-        with_defaults(asked.model_copy(update={"network": "none"}), OF_CONTAINERS)
-    shared = with_defaults(asked.model_copy(update={"network": "host"}), OF_CONTAINERS)
-    assert not shared.publish and "127.0.0.1" in shared.target.args
-    with pytest.raises(UsageError, match="no address in numbers"):
-        job(project, "digits", store, Options(address="example.org; rm -rf /"))
-
-
 def test_a_taken_port_names_a_free_one(project: Path, store: RunStore) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
@@ -200,12 +151,3 @@ def test_a_taken_port_names_a_free_one(project: Path, store: RunStore) -> None:
     named = int((raised.value.run or "").rpartition("--port ")[2])
     assert port < named < port + 20
     refuse_taken_port(job(project, "digits", store, Options(port=port)), store)
-
-
-def test_whoever_else_can_reach_it_is_said(project: Path, store: RunStore) -> None:
-    everyone = Options(address="0.0.0.0")
-    assert "--token" in warnings_of(job(project, "digits", store, everyone))[0]
-    assert not warnings_of(job(project, "digits", store, Options(address="0.0.0.0", token=True)))
-    assert not warnings_of(job(project, "digits", store))
-    served = job(project, "digits", store, everyone).serve
-    assert served is not None and served.url == "http://127.0.0.1:8000"

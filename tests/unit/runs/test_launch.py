@@ -27,20 +27,7 @@ def test_resuming_a_run_without_checkpoints_says_that_it_begins_anew(tmp_path: P
     assert "$SEATRIAL_RESUME_DIR" in warning
 
 
-def test_resuming_a_run_with_a_checkpoint_says_nothing(tmp_path: Path) -> None:
-    earlier = an_earlier_run(tmp_path)
-    (earlier.checkpoints / "step-10.pt").touch()
-    assert _nothing_to_resume("worker1", earlier) == []
-    assert _nothing_to_resume(None, None) == []
-
-
 @pytest.mark.parametrize("image", [BUILT, READY])
 def test_an_image_cut_down_to_other_gpus_is_refused_by_name(image: ImagePlan) -> None:
     with pytest.raises(GpuContractError, match=r"code for 9\.0 only, but NVIDIA L40S is 8\.9"):
         _refuse_cut_down_image(a_plan(image=image, gpus=(L40S,)))
-
-
-def test_an_image_with_code_for_the_gpu_is_not() -> None:
-    lower = READY.model_copy(update={"env": {"SEATRIAL_ARCHITECTURES": "8.0 9.0"}})
-    _refuse_cut_down_image(a_plan(image=lower, gpus=(L40S,)))
-    _refuse_cut_down_image(a_plan(image=BUILT, gpus=()))

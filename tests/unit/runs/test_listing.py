@@ -8,30 +8,10 @@ import pytest
 from seatrial import cli
 from seatrial.cli import runs_table
 from seatrial.compose import listing
-from seatrial.runs.listing import Line, line_of
 from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
 
 ENDED = {"id": "x", "name": None, "target": "train.py", "backend": "docker", "gpus": 0, "seconds": 1.0}
-
-
-@pytest.mark.parametrize(
-    ("exit_code", "cause", "status"),
-    [
-        (0, "finished", "done"),
-        (1, "script-error", "failed"),
-        (1, "stopped", "stopped"),
-        (0, "stopped", "stopped"),
-        (0, None, "done"),  # of before summaries had a cause
-    ],
-)
-def test_a_stop_is_neither_done_nor_failed(tmp_path, exit_code, cause, status):
-    store = RunStore(tmp_path, Host({"SEATRIAL_STATE": str(tmp_path / "state")}))
-    run = store.create("20261120-120000-kkkk", None)
-    summary = {**ENDED, "exit_code": exit_code, "outcome": "…"} | ({"cause": cause} if cause else {})
-    (run.folder / "summary.json").write_text(json.dumps(summary))
-    line = line_of(run, Host({}))
-    assert (line.status, line.headline) == (status, None)  # of before
 
 
 @pytest.mark.parametrize(
@@ -107,47 +87,6 @@ def test_age_and_a_narrow_terminal(many, capsys):
     assert [line.split()[5] for line in wide[1:3]] == ["5m", "1h"]
     assert narrow[0].split() == ["RUN", "TARGET", "AGE", "STATUS"]
     assert narrow[1].startswith("good ") and all(len(line) <= 60 for line in narrow) and narrow[2].endswith("…")
-
-
-def test_on_a_very_narrow_terminal_the_status_is_what_is_left(many):
-    found = listing.listed(RunStore(many), Host({}))
-    lines = runs_table.table(found, 40, time.time())
-    assert lines[0].split() == ["RUN", "AGE", "STATUS"] and all(len(line) <= 40 for line in lines)
-    ids = [line.split()[0] for line in lines[1:]]
-    assert all(RunStore(many).find(each).id for each in ids)
-    assert [len(line.split()) > 2 for line in lines[1:]] == [True] * len(found)
-
-
-@pytest.mark.parametrize(
-    ("why", "shown"),
-    [
-        (
-            "The run could not be started: Building seatrial/try:88 failed while installing the packages with pip: "
-            "the package index has no nope",
-            "failed: its image: the package index has no nope",
-        ),
-        ("The run could not be started: Building seatrial/try:88 failed: no room", "failed: its image: no room"),
-        ("The run could not be started: no such device", "failed: not started: no such device"),
-        ("Exited with 1: ValueError: lr", "failed: Exited with 1: ValueError: lr"),
-    ],
-)
-def test_a_failed_row_begins_with_the_reason(why, shown):
-    row = listing.Listed(Line("20261123-000000-aaaa", None, "train.py", "docker", 0, "failed", "", headline=why))
-    assert runs_table.table([row], None, 0.0)[1].endswith(f"  {shown}")
-
-
-def test_watch_looks_again(many, capsys, monkeypatch):
-    looks = []
-
-    def sleep(seconds: float) -> None:
-        looks.append(seconds)
-        if len(looks) == 2:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr("seatrial.cli.runs.time.sleep", sleep)
-    cli._main(["runs", "ls", "--watch"])
-    assert capsys.readouterr().out.count("RUN ") == 2
-    assert cli._main(["runs", "ls", "--watch", "--json"]) == 2
 
 
 def test_the_page_that_open_opens(many, capsys, monkeypatch):

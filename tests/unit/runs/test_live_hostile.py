@@ -8,9 +8,8 @@ import pytest
 
 from fakes import a_plan
 from pace import within
-from seatrial import events
 from seatrial.runs.following import live
-from seatrial.runs.following.live import TAIL_BYTES, live_runs, look
+from seatrial.runs.following.live import live_runs, look
 from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
 
@@ -82,39 +81,6 @@ def test_garbage_hides_neither_the_run_nor_its_good_lines(store, run, name):
 def test_names_that_steer_a_terminal_or_flood_a_label_are_left_out(store, run):
     run.events_path.write_bytes(CONTENTS["names of metrics"])
     assert live_runs(store)[0]["numbers"] == {}
-
-
-def a_pipe(path):
-    os.mkfifo(path)
-
-
-def a_link_to_a_device(path):
-    path.symlink_to("/dev/zero")
-
-
-def a_link_to_a_file(path):
-    path.with_name("other").write_bytes(GOOD)
-    path.symlink_to("other")
-
-
-def a_folder(path):
-    path.mkdir()
-
-
-@pytest.mark.parametrize("make", [a_pipe, a_link_to_a_device, a_link_to_a_file, a_folder])
-def test_what_is_no_file_is_not_read(store, run, make):
-    a_run(store, "20261120-231502-k3f9").events_path.write_bytes(GOOD)
-    make(run.events_path)
-    rows = {row["id"]: row["numbers"] for row in within(2.0, lambda: live_runs(store))}
-    assert rows == {run.id: {}, "20261120-231502-k3f9": {"loss": 0.5}}
-
-
-def test_a_file_that_shrinks_and_grows_meanwhile(run):
-    for size in (3_000_000, 10, 0, 600_000, 1):
-        run.events_path.write_bytes(GOOD * (size // len(GOOD) + 1))
-        os.truncate(run.events_path, size)
-        read, _ = events.tail(str(run.events_path), TAIL_BYTES)
-        assert all(event["loss"] == 0.5 for event in read)
 
 
 def test_a_run_whose_evidence_does_not_grow_has_no_numbers(store, run):

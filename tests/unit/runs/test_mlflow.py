@@ -9,17 +9,12 @@ from typing import Any
 import pytest
 
 from fakes import FakeBackend
-from seatrial.backends.base import OF_PROCESSES
 from seatrial.backends.kubernetes.backend import Kubernetes
 from seatrial.job.model import Job, Target
 from seatrial.runs.mlflow import CONTEXT, URI, Tracked, tracked
 from seatrial.system.host import Host
 
 REMOTE, LOOPBACK = "https://mlflow.example", "http://127.0.0.1:5000"
-
-
-class Process(FakeBackend):
-    traits = OF_PROCESSES
 
 
 class Cluster(FakeBackend):
@@ -44,13 +39,6 @@ def test_address_login_and_tag_reach_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "backend"), [({"network": "host"}, None), ({}, Process("local")), ({"hosts": ("a", "b"), "nodes": 2}, None)]
-)
-def test_loopback_server_is_passed_on_the_hosts_network(tmp_path: Path, job: dict[str, Any], backend: Any) -> None:
-    assert with_server(tmp_path, LOOPBACK, backend, **job).job.env[URI] == LOOPBACK
-
-
-@pytest.mark.parametrize(
     ("url", "job", "backend", "words"),
     [
         (REMOTE, {"network": "none"}, None, "its network is none"),
@@ -65,14 +53,3 @@ def test_unreachable_server_or_login_in_the_address_is_a_warning(
     made = with_server(tmp_path, url, backend, **job)
     assert URI not in made.job.env and not made.job.secrets and made.for_run("x") is made.job
     assert len(made.warnings) == 1 and words in made.warnings[0] and "secret" not in made.warnings[0]
-
-
-@pytest.mark.parametrize("url", ["", "sqlite:///mlflow.db", "http://", "databricks"])
-def test_address_that_is_no_server_is_left_out(tmp_path: Path, url: str) -> None:
-    made = with_server(tmp_path, url)
-    assert not made.job.env and not made.warnings
-
-
-def test_address_of_the_job_stays(tmp_path: Path) -> None:
-    made = with_server(tmp_path, REMOTE, env={URI: "https://other.example"})
-    assert made.job.env == {URI: "https://other.example"} and made.for_run("x") is made.job

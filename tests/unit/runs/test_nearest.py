@@ -36,27 +36,12 @@ def test_from_every_folder_of_a_project(project: Path, environ: dict[str, str], 
     assert nearest_store(project / below, Host(environ)).find("mine").id == RUN
 
 
-def test_through_a_link_to_a_folder(project: Path, environ: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(project / "src")
-    assert nearest_store(tmp_path / "link", Host(environ)).project == project
-
-
 @pytest.mark.parametrize("marker", ["seatrial.toml", ".git"])
 def test_a_project_inside_another_has_its_own(project: Path, environ: dict[str, str], marker: str) -> None:
     (project / "src" / marker).write_text("")
     assert nearest_store(project / "src" / "deep", Host(environ)).project == project / "src" / "deep"
     (project / marker).write_text("")
     assert nearest_store(project, Host(environ)).all()
-
-
-def test_the_nearest_of_two(project: Path, environ: dict[str, str]) -> None:
-    RunStore(project / "src", Host(environ)).create("20261121-120000-kkkk", None)
-    assert [run.id for run in nearest_store(project / "src" / "deep", Host(environ)).all()] == ["20261121-120000-kkkk"]
-
-
-def test_where_there_are_none_it_is_the_folder_itself(tmp_path: Path, environ: dict[str, str]) -> None:
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    assert nearest_store(tmp_path / "a" / "b", Host(environ)).project == tmp_path / "a" / "b"
 
 
 def test_a_folder_that_is_named_is_meant(

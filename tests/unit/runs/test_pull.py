@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,28 +60,6 @@ def test_a_pull_is_told_and_the_plan_has_what_is_inside(
     ]
     assert prepared.plan.image is not None and prepared.plan.image.python == "/opt/venv/bin/python"
     assert "unknown" not in [choice.value for choice in prepared.plan.choices]
-
-
-def test_an_image_that_is_here_is_no_news(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]
-) -> None:
-    backend, told = FakeBackend(), Told()
-    backend.images.held[IMAGE] = replace(backend.images.pull(IMAGE), python="python3")
-    prepare(job_on(backend, tmp_path, monkeypatch), Host(environ), building=told.building)
-    assert told.begun == 0
-
-
-def test_what_another_process_has_pulled_meanwhile_is_in_the_plan(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]
-) -> None:
-    backend, told = FakeBackend(), Told()
-    pulled = replace(backend.images.pull(IMAGE), python="/opt/venv/bin/python", entrypoint=("serve",), env={"A": "1"})
-    answers = [None]  # to the first question
-    monkeypatch.setattr(backend.images, "image", lambda reference: answers.pop() if answers else pulled)
-    monkeypatch.setattr(backend.images, "find_python", lambda reference: pulled.python)
-    image = prepare(job_on(backend, tmp_path, monkeypatch), Host(environ), building=told.building).plan.image
-    assert image is not None and told.begun == 0
-    assert (image.python, image.entrypoint, image.env) == ("/opt/venv/bin/python", ("serve",), {"A": "1"})
 
 
 def test_what_is_against_the_run_is_told_before_minutes_of_pulling(

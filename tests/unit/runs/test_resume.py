@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -54,12 +53,6 @@ def test_last_is_the_last_that_trains_and_a_run_by_its_id_is_that_one(tmp_path: 
     assert run_to_resume(store, asked.id).id == asked.id
 
 
-def test_a_folder_of_checkpoints_that_is_gone_is_made_again(run: Run) -> None:
-    run.checkpoints.rmdir()
-    assert not has_checkpoint(run)
-    assert checkpoints_of(run).is_dir() and not has_checkpoint(run)
-
-
 @pytest.mark.parametrize("level", [".seatrial", "runs", ID, "outputs", "checkpoints"])
 def test_a_link_at_any_level_is_not_handed_over(run: Run, secrets: Path, level: str) -> None:
     path = run.checkpoints
@@ -72,19 +65,6 @@ def test_a_link_at_any_level_is_not_handed_over(run: Run, secrets: Path, level: 
             what(run)
     assert not has_checkpoint(run)
     assert [file.name for file in secrets.iterdir()] == ["id_rsa"]
-
-
-@pytest.mark.parametrize("kind", ["file", "pipe", "ring"])
-def test_what_is_no_folder_is_refused(run: Run, kind: str) -> None:
-    run.checkpoints.rmdir()
-    {
-        "file": run.checkpoints.touch,
-        "pipe": lambda: os.mkfifo(run.checkpoints),
-        "ring": lambda: run.checkpoints.symlink_to("checkpoints"),
-    }[kind]()
-    with pytest.raises(UntrustedPathError):
-        resume_mount(run)
-    assert not has_checkpoint(run)
 
 
 def test_what_is_mounted_cannot_become_a_link_while_its_target_runs(run: Run, secrets: Path) -> None:

@@ -14,7 +14,7 @@ from seatrial.backends.base import Handle
 from seatrial.errors import DiskError, NameInUseError, RunNotFoundError, SeatrialError, UntrustedPathError, UsageError
 from seatrial.runs.listing import line_of
 from seatrial.runs.run import Run, run_name
-from seatrial.runs.store import RunStore, project_key
+from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
 
 ID = "20261120-231501-k3f9"
@@ -73,23 +73,6 @@ def test_a_login_of_a_package_source_is_not_written_down(store: RunStore, key: s
     run.save_plan(plan.model_copy(update={"job": plan.job.model_copy(update={"image": image})}))
     written = (run.folder / "plan.json").read_text()
     assert "https://e.org/wheels" in written and "hunter2" not in written
-
-
-def test_projects_of_one_name_do_not_meet(tmp_path: Path, environ: dict[str, str]) -> None:
-    for parent in ("a", "b"):
-        (tmp_path / parent / "mnist").mkdir(parents=True)
-    first, second = (RunStore(tmp_path / parent / "mnist", Host(environ)) for parent in ("a", "b"))
-    first.create(ID, None)
-    assert second.all() == [] and len(first.all()) == 1
-    (tmp_path / "alias").symlink_to(tmp_path / "a" / "mnist")
-    assert [run.id for run in RunStore(tmp_path / "alias", Host(environ)).all()] == [ID]
-
-
-@pytest.mark.parametrize("name", ["mnist", "a b/../c", "ü", "...", "-rf", "x" * 300, "\n\x1b[2J", "\udcff"])
-def test_a_projects_key_is_one_harmless_word(name: str) -> None:
-    key = project_key(Path("/home") / name.replace("/", "_"))
-    assert key == Path(key).name and key.isascii() and key.isprintable() and " " not in key
-    assert not key.startswith((".", "-")) and len(key) < 64
 
 
 def test_a_name_is_given_once(store: RunStore) -> None:
@@ -156,20 +139,6 @@ def test_a_receipt_is_not_copied_through_a_link(store: RunStore, tmp_path: Path,
     assert (below / "receipt.json").read_text() == "another's"
 
 
-def test_a_receipt_replaces_what_has_its_name_and_not_what_that_leads_to(store: RunStore, tmp_path: Path) -> None:
-    run = store.create(ID, None)
-    (tmp_path / "bashrc").write_text("mine")
-    for name in ("receipt.html", "receipt.md", "receipt.json"):
-        (run.folder / name).write_text("ours")
-        (run.place / name).symlink_to(tmp_path / "bashrc")
-    run.show_receipt()
-    assert (tmp_path / "bashrc").read_text() == "mine"
-    assert (run.place / "receipt.json").read_text() == "ours" and not (run.place / "receipt.json").is_symlink()
-    (run.place / "receipt.html").unlink()
-    (run.place / "receipt.html").mkdir()  # a folder in its place costs the copy, and nothing else
-    run.show_receipt()
-
-
 # ------------------------------------------------------- runs without a record
 
 
@@ -184,18 +153,6 @@ def test_a_run_without_a_record_is_shown_and_not_acted_on(store: RunStore, envir
     assert folder.exists()
     [line] = [line_of(run, Host(environ)) for run in store.all()]
     assert (line.status, line.exit_code) == ("unknown", None) and "no record" in line.outcome
-
-
-def test_a_planted_folder_is_no_recorded_run(store: RunStore) -> None:
-    run = store.create(ID, "baseline")
-    run.save_plan(a_plan(warnings=("ours",)))
-    (run.place / "plan.json").write_text(a_plan(warnings=("theirs",)).model_dump_json())
-    (run.place / "summary.json").write_text("{}")
-    planted(store, "20991231-235959-zzzz")
-    (store.places / "20991231-235959-zzzz" / "name").write_text("baseline")
-    assert [run.recorded for run in store.all()] == [True, False]
-    assert store.find("baseline") == store.find("last") == run
-    assert store.find(ID).plan().warnings == ("ours",) and not store.find(ID).ended
 
 
 SUMMARIES = [
@@ -261,16 +218,6 @@ def test_a_damaged_record_is_listed_and_can_be_removed(
     assert [run.id for run in store.all()] == [other.id]
 
 
-def test_names_that_are_no_runs_are_passed_over(store: RunStore, tmp_path: Path) -> None:
-    store.create(ID, None)
-    for name in ("..", "x", "20261120", "20261120-231501-", "20261120-231501-k3f9 ", "20261120-231501-K3F9", "\udcff"):
-        if name != "..":
-            planted(store, name)
-    (store.places / "20261120-231501-zzzz").symlink_to(tmp_path)
-    (store.places / "20261120-231501-yyyy").touch()
-    assert [run.id for run in store.all()] == [ID]
-
-
 @pytest.mark.parametrize("reference", ["", " ", "/", "..", "../..", "\0", "-", "x" * 10_000])
 def test_no_word_finds_more_than_a_run(store: RunStore, reference: str) -> None:
     store.create(ID, None)
@@ -295,13 +242,6 @@ def test_only_a_run_of_this_store_is_removed(store: RunStore, tmp_path: Path, ru
     with pytest.raises(UsageError, match="does not delete"):
         store.remove(Run(tmp_path / ID, store.places / ID))
     assert (tmp_path / "precious").exists() and len(store.all()) == 1
-
-
-def test_a_place_that_is_gone_does_not_keep_the_record(store: RunStore) -> None:
-    run = store.create(ID, None)
-    shutil.rmtree(store.project / ".seatrial")
-    store.remove(run)
-    assert store.all() == []
 
 
 def test_a_disk_that_takes_nothing_leaves_nothing(store: RunStore) -> None:

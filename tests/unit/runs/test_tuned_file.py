@@ -31,15 +31,6 @@ def test_it_is_added_to_a_file_whose_every_line_stays(tmp_path: Path) -> None:
     assert job.tune.set_ones() == KEPT and job.tune.words == "persistent_workers, precision=bf16, workers=8"
 
 
-def test_it_takes_the_place_of_the_one_before_and_leaves_what_comes_behind(tmp_path: Path) -> None:
-    path = tmp_path / "seatrial.toml"
-    path.write_text('gpus = 1\n[tune]  # old\ncompile = "default"\n\n# about data\n[env]\nA = "1"\n')
-    save_changes(tmp_path, KEPT, "new")
-    text = path.read_text()
-    assert "compile" not in text and text.endswith('\n\n# about data\n[env]\nA = "1"\n')
-    assert parse_toml(text, path) == {"gpus": 1, "tune": KEPT, "env": {"A": "1"}}
-
-
 def test_a_project_without_a_file_gets_one_and_pyproject_its_own_table(tmp_path: Path) -> None:
     assert save_changes(tmp_path, KEPT, "x").name == "seatrial.toml"
     (tmp_path / "seatrial.toml").unlink()
@@ -56,20 +47,3 @@ def test_a_form_that_cannot_be_edited_is_refused_and_stays(tmp_path: Path, befor
     with pytest.raises(ConfigError, match=r"\[tune\]|tune"):
         save_changes(tmp_path, KEPT, "x")
     assert path.read_text() == before
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("[tune]\nworker = 4\n", "did you mean workers"),
-        ("[tune]\nprecision = 'fp8'\n", "tune.precision"),
-        ("[tune]\nworkers = -1\n", "tune.workers"),
-        ("[tune]\ntf32 = 1\n", "tune.tf32"),
-    ],
-)
-def test_a_mistake_in_the_table_is_named(tmp_path: Path, text: str, words: str) -> None:
-    (tmp_path / "train.py").touch()
-    (tmp_path / "seatrial.toml").write_text(text)
-    with pytest.raises(ConfigError) as caught:
-        load_job(tmp_path, {"target": "train.py"})
-    assert words in caught.value.message

@@ -34,8 +34,3 @@ def test_what_cannot_be_tuned_is_refused_with_the_next_command(keys: dict[str, A
     with pytest.raises(UsageError, match=words) as caught:
         tuning_job(job(**keys), Tuning())
     assert (caught.value.run or "").startswith("seatrial tune")
-
-
-def test_a_budget_without_room_for_a_change_is_refused() -> None:
-    with pytest.raises(UsageError, match="--budget 5"):
-        tuning_job(job(), Tuning(budget_s=5))

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from fakes import untold
-from seatrial.errors import UsageError
 from seatrial.events import EvidenceLog, Note
 from seatrial.job.model import Job, Target
 from seatrial.runs.finish import finalise
@@ -19,7 +18,6 @@ from seatrial.runs.following.watch import follow
 from seatrial.runs.launch import prepare, start
 from seatrial.runs.run import Run
 from seatrial.runs.run_actions import verify
-from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
 
 SCRIPT = 'import json, os\nprint(json.dumps({"loss": 0.5}), file=open(os.environ["SEATRIAL_EVENTS"], "a"))\n'
@@ -131,30 +129,3 @@ def test_a_run_that_goes_on_is_intact_so_far(run: Run) -> None:
     assert verdict.intact and "has not ended" in verdict.sentences[0]
     _edit(run)
     assert not verify(run).intact
-
-
-def test_a_run_that_never_started_has_nothing_to_verify(run: Run) -> None:
-    for name in ("events.jsonl", "summary.json", "receipt.json"):
-        (run.folder / name).unlink()
-    with pytest.raises(UsageError, match="never started"):
-        verify(run)
-
-
-def test_nobody_vouches_for_a_run_without_a_record(ended: Run) -> None:
-    with pytest.raises(UsageError, match="cannot be verified"):
-        verify(Run(ended.place, ended.place, recorded=False))
-
-
-def test_what_the_project_shows_of_it_is_a_copy(ended: Run) -> None:
-    """Editing the copy changes nothing that is believed."""
-    copy = ended.place / "receipt.json"
-    before = copy.read_text()
-    copy.write_text("{}")
-    try:
-        assert verify(ended).intact
-    finally:
-        copy.write_text(before)
-    assert (ended.place / "events.jsonl").resolve() == ended.events_path.resolve()
-    assert (
-        RunStore(ended.place.parents[2], Host({"SEATRIAL_STATE": str(ended.folder.parents[3])})).find("last") == ended
-    )

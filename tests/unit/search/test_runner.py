@@ -13,7 +13,7 @@ from seatrial.errors import ImageError
 from seatrial.images.build.progress import CACHED, READY
 from seatrial.job.model import Job, Target
 from seatrial.search import runner
-from seatrial.search.search import Say, Search
+from seatrial.search.search import Note, Search
 from seatrial.search.space import parse_space
 from seatrial.search.study import Definition, Study
 from seatrial.system.host import Host
@@ -25,8 +25,8 @@ STEP = "[build 4/7] RUN pip install --require-hashes -r requirements.txt"
 def search(tmp_path: Path) -> Search:
     study = Study.create(tmp_path / "study.sqlite", Definition("s", "t", ("lr=1",), "grid", None))
     job = Job(project=tmp_path, target=Target(kind="script", value="train.py"))
-    said: list[str] = []
-    return Search(study, parse_space(["lr=1"]), None, job, Host(), said.append)
+    notes: list[str] = []
+    return Search(study, parse_space(["lr=1"]), None, job, Host(), notes.append)
 
 
 def started(monkeypatch: pytest.MonkeyPatch, search: Search, build: Callable[[Callable[[str], None]], None]) -> bool:
@@ -56,10 +56,10 @@ def test_the_build_is_shown_where_the_command_line_shows_builds(
 
 
 def test_without_one_its_steps_are_said(monkeypatch: pytest.MonkeyPatch, search: Search) -> None:
-    said: list[str] = []
-    search.say = said.append
+    notes: list[str] = []
+    search.note = notes.append
     assert started(monkeypatch, search, lambda progress: progress(STEP))
-    assert said == ["installing the packages with pip"]
+    assert notes == ["installing the packages with pip"]
 
 
 def test_a_search_that_is_over_ends_its_build_at_the_next_line(monkeypatch: pytest.MonkeyPatch, search: Search) -> None:
@@ -89,11 +89,11 @@ def test_a_build_that_fails_by_itself_is_one(monkeypatch: pytest.MonkeyPatch, se
 
 
 def test_a_pull_ends_with_the_search_as_well(monkeypatch: pytest.MonkeyPatch, search: Search) -> None:
-    said: list[str] = []
-    search.say = said.append
+    notes: list[str] = []
+    search.note = notes.append
     (search.job.project / "train.py").write_text('import argparse\nargparse.ArgumentParser().add_argument("--lr")\n')
 
-    def pulled(job: Job, environ: object, *, building: Callable[[], AbstractContextManager[Say]]) -> None:
+    def pulled(job: Job, environ: object, *, building: Callable[[], AbstractContextManager[Note]]) -> None:
         with building() as tell:
             tell("pulling registry.test/train:1")
             search.over.set()
@@ -103,5 +103,5 @@ def test_a_pull_ends_with_the_search_as_well(monkeypatch: pytest.MonkeyPatch, se
     monkeypatch.setattr(runner.launch, "prepare", pulled)
     trial = search.ask()
     assert trial is not None and runner.start_trial(search, trial) is None
-    assert said == ["pulling registry.test/train:1"]
+    assert notes == ["pulling registry.test/train:1"]
     assert search.problem is None and [one.state for one in search.study.trials()] == ["waiting"]

@@ -23,7 +23,8 @@ from seatrial.serve.errors import BadInputError, TooMuchError  # noqa: E402
 from seatrial.serve.model_link import Refusal  # noqa: E402
 from seatrial.serve.options import parse  # noqa: E402
 from seatrial.serve.readers.images import ImageReader  # noqa: E402
-from seatrial.serve.served_model import Description, TensorSpec  # noqa: E402
+from seatrial.serve.served_model import Description  # noqa: E402
+from seatrial.train.saving.model_card import TensorSpec  # noqa: E402
 
 PNG = b"image/png"
 READER = ImageReader(

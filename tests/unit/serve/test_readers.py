@@ -15,7 +15,8 @@ from seatrial.serve.errors import BadInputError, MediaTypeError, ServeError
 from seatrial.serve.http.protocol import read
 from seatrial.serve.readers.images import ImageReader, placed
 from seatrial.serve.readers.others import TensorReader, TextReader, UserReader, open_tokenizer
-from seatrial.serve.served_model import Description, TensorSpec
+from seatrial.serve.served_model import Description
+from seatrial.train.saving.model_card import TensorSpec
 
 
 def described(kind, *inputs):

@@ -79,11 +79,7 @@ def test_cuda_compat_is_for_data_centre_gpus() -> None:
         (asked(specifier="==2.0.1", python="3.12"), "a100", ("Python 3.8 to 3.11", "base image has Python 3.12")),
         (asked(variant="cpu", source="torch==2.13.0+cpu"), "h100", ("has no CUDA", "GPUs are requested")),
         (asked(specifier="==2.13.0", cudnn="8.9.2.26"), "h100", ("needs cuDNN 9", "pin cuDNN 8.9.2.26")),
-        (
-            asked(specifier="==2.13.0", torchvision=SpecifierSet("==0.20.0")),
-            "h100",
-            ("torchvision 0.28.0", "==0.20"),
-        ),
+        (asked(specifier="==2.13.0", torchvision=SpecifierSet("==0.20.0")), "h100", ("torchvision 0.28.0", "==0.20")),
         (asked(None, python_specifier=SpecifierSet("<3")), "h100", ("Python 3.11", "requires Python <3")),
     ],
 )

@@ -1,4 +1,4 @@
-"""What a recipe does before and beside ``import torch``: in processes of their own, for it is once for each."""
+"""A recipe starts work before and during ``import torch``: once for each process."""
 
 import gc
 import os
@@ -20,20 +20,20 @@ pytestmark = pytest.mark.torch
 DRIVER = """
 #include <stdio.h>
 #include <stdlib.h>
-static int told(const char* what, int number) {
+static int report(const char* what, int number) {
   FILE* log = fopen(getenv("DRIVER_LOG"), "a");
   fprintf(log, "%s %d\\n", what, number);
   fclose(log);
   return 0;
 }
-int cuInit(unsigned flags) { return told("init", flags); }
-int cuDeviceGet(int* device, int ordinal) { *device = ordinal + 40; return told("device", ordinal); }
-int cuDevicePrimaryCtxRetain(void** context, int device) { return told("context", device); }
+int cuInit(unsigned flags) { return report("init", flags); }
+int cuDeviceGet(int* device, int ordinal) { *device = ordinal + 40; return report("device", ordinal); }
+int cuDevicePrimaryCtxRetain(void** context, int device) { return report("context", device); }
 """
 
 
 def ran(code: str, **environ: str) -> str:
-    """What a new interpreter prints."""
+    """Return the output of a new interpreter."""
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, env={**os.environ, **environ}
     )
@@ -80,7 +80,7 @@ def test_a_torch_for_the_cpu_gets_no_context(tmp_path: Path, text: str, major: s
 
 
 def test_data_that_could_not_be_read_are_read_again(tmp_path: Path) -> None:
-    """They may have been fetched since; what is wrong then is told where it belongs."""
+    """They may have been fetched since; the error then appears where it belongs."""
 
     def reader(folder: Path) -> str:
         if not (folder / "there").exists():

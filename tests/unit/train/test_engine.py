@@ -1,4 +1,4 @@
-"""How graphs are prepared where there is no GPU to make them: the ranks agree after each shape."""
+"""Graphs are prepared without a GPU: the ranks agree after each shape."""
 
 import pytest
 

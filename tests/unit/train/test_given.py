@@ -1,4 +1,4 @@
-"""What people give to the loop, as their scripts have it: trained as there, or refused with what to write instead."""
+"""Parts of users' scripts are trained as there, or refused with the code to write instead."""
 
 import pytest
 
@@ -115,7 +115,7 @@ def test_a_streamed_batch_that_is_changed_in_place_is_whole_when_its_step_is_rep
 
 
 class Sentences(Dataset):
-    """Of 2 to 6 words."""
+    """Sentences of 2 to 6 words."""
 
     def __len__(self):
         return 20
@@ -125,7 +125,7 @@ class Sentences(Dataset):
 
 
 def words_first(examples):
-    """As torch pads by default: [T, B]; lengths as numbers, which packing wants on the host."""
+    """Pad as torch does by default: [T, B]; lengths as numbers, which packing wants on the host."""
     words = [words for words, _ in examples]
     labels = torch.tensor([label for _, label in examples])
     return nn.utils.rnn.pad_sequence(words), [len(each) for each in words], labels
@@ -353,6 +353,6 @@ def test_a_sampler_orders_the_examples_of_every_epoch():
 @pytest.mark.parametrize("arrays", [{"x": torch.zeros(9, 2)}, (torch.zeros(9, 2), torch.zeros(9))])
 def test_arrays_are_no_data_set(arrays):
     with pytest.raises(
-        InputError, match=r"of whole arrays or sets is no data set(.|\n)*TensorDataset\(inputs, labels\)"
+        InputError, match=r"of whole arrays or sets is not a data set(.|\n)*TensorDataset\(inputs, labels\)"
     ):
         batches(arrays, 2)

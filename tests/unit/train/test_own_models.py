@@ -29,7 +29,7 @@ def collated(items):
 
 
 def plain_loop(model, loss, dataset, optimizer, scheduler=None, parts=1, clip=None):
-    """As anybody writes it; the loss of every step."""
+    """Train with a plain loop; return the loss of every step."""
     seed_all(0)
     losses = []
     for epoch in range(1, EPOCHS + 1):
@@ -329,7 +329,7 @@ def test_one_that_it_would_repeat_is_as_before_afterwards(name, optimizer):
 
 
 class Shortened(nn.Module):
-    """As minGPT's blocks: a function over the layers, which copy.deepcopy leaves as it is."""
+    """Like minGPT's blocks: a function over the layers, which copy.deepcopy leaves as it is."""
 
     def __init__(self):
         super().__init__()
@@ -389,7 +389,7 @@ class Endless(IterableDataset):
             InputError,
             "a DataLoader makes batches by its",
         ),
-        (Endless(), InputError, "Endless is no map-style data set"),
+        (Endless(), InputError, "Endless is not a map-style data set"),
         (TensorDataset(torch.zeros(0, 2)), DataError, "no examples"),
     ],
 )

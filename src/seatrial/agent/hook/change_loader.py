@@ -171,7 +171,7 @@ def length(example: Any) -> Optional[int]:
 _PREFETCH = 2
 
 
-class Loaders:
+class LoaderChanges:
     """Wraps DataLoader's ``__iter__``, and its constructor to know the line.
 
     Args:

@@ -96,9 +96,8 @@ class ModuleCalls:
             self._changes.take_back("compile", "torch.compile failed: %s" % in_short(error))
 
     def _to_trace(self, module: Any) -> Any:
-        """Return what torch.compile is given: of a class of torch's own, nn.Sequential for example, it passes over
-        the call and all in
-        it, without a word, unless a frame of another file is around it. ``module.compile()`` does nothing for them."""
+        """Return the function to compile. torch.compile passes over calls of torch's own classes, nn.Sequential
+        for example, unless a frame of another file is around them; ``module.compile()`` does nothing for them."""
         call = module._call_impl
         if not str(getattr(type(module).forward, "__module__", "")).startswith("torch.nn."):
             return call
@@ -138,12 +137,10 @@ class ModuleCalls:
         for index, arg in enumerate(args):
             if isinstance(arg, tensor) and arg.dim() == 4:
                 self._changes.hint("pictures", str(index))
-        if isinstance(result, tensor):
-            self._changes.hint("outputs", "tensor")
-        elif isinstance(result, tuple) and all(isinstance(item, tensor) for item in result):
-            self._changes.hint("outputs", "tensors")
-        else:
-            self._changes.hint("outputs", "other")
+        kind = "tensor" if isinstance(result, tensor) else "other"
+        if isinstance(result, tuple) and all(isinstance(item, tensor) for item in result):
+            kind = "tensors"
+        self._changes.hint("outputs", kind)
 
     def _watched(self, module: Any, args: Any, kwargs: Any) -> Any:
         """Run, and see whether the model autocasts in its forward pass; from then on ours is off."""
@@ -268,11 +265,8 @@ class Models:
 
         self._original = wrap(base, "__call__", around)
         self._ours = base.__call__
-        changes.after_step, changes.before_ddp, changes.evaluating = (
-            self._after_step,
-            self._before_ddp,
-            self._evaluating,
-        )
+        changes.after_step, changes.before_ddp = self._after_step, self._before_ddp
+        changes.evaluating = self._evaluating
         for name in ("to", "cuda"):
             wrap(base, name, self._remember_moves)
 

@@ -9,7 +9,7 @@ from typing import Any, Optional, Set, Tuple
 from .observe import is_compiling, wrap
 
 
-class Backend:
+class BackendChanges:
     """Sets them when training begins, so that what the script sets itself on its way there is seen.
 
     Args:

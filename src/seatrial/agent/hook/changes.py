@@ -13,9 +13,9 @@ import sysconfig
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from . import report
-from .change_loader import Loaders
+from .change_loader import LoaderChanges
 from .change_model import Models
-from .change_torch import Backend, Copies, Optimizers, Parallel
+from .change_torch import BackendChanges, Copies, Optimizers, Parallel
 from .report import in_short
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -24,7 +24,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 _DEEPEST = 80
 
 
-class CallSite:
+class ScriptLine:
     """One line of the script.
 
     Attributes:
@@ -48,7 +48,7 @@ class CallSites:
         self._foreign: List[str] = [folder + os.sep for folder in [*library, _HERE]]
         self._own: Dict[str, bool] = {}
 
-    def here(self) -> Optional[CallSite]:
+    def here(self) -> Optional[ScriptLine]:
         """The script's own line that this call came from; None in a thread that no line of the script has begun."""
         frame: Any = sys._getframe(1)
         library: Optional[str] = None
@@ -57,7 +57,7 @@ class CallSites:
                 return None
             path = frame.f_code.co_filename
             if self.own(path):
-                return CallSite("%s:%d" % (self.named(path), frame.f_lineno), library)
+                return ScriptLine("%s:%d" % (self.named(path), frame.f_lineno), library)
             library = package_of(path) or library
             frame = frame.f_back
         return None
@@ -112,7 +112,7 @@ def begin(torch: Any) -> None:
             changes.refuse(key, "torch %s is older than 2.0" % torch.__version__)
         changes.report()
         return
-    for part in (Loaders, Copies, Backend, Optimizers, Parallel, Models):
+    for part in (LoaderChanges, Copies, BackendChanges, Optimizers, Parallel, Models):
         changes.place(part)
 
 
@@ -138,7 +138,7 @@ class Changes:
     """
 
     #: Keys whose parts need to know of the model.
-    NEED_A_MODULE = (*Backend.KEYS, *Loaders.KEYS)
+    NEED_A_MODULE = (*BackendChanges.KEYS, *LoaderChanges.KEYS)
 
     def __init__(self, torch: Any, wanted: Dict[str, Any]) -> None:
         self.torch = torch
@@ -176,7 +176,7 @@ class Changes:
             if key in self.wanted:
                 self.refuse(key, in_short(error))
 
-    def apply(self, key: str, place: Optional[CallSite] = None) -> None:
+    def apply(self, key: str, place: Optional[ScriptLine] = None) -> None:
         """It is done, here."""
         if key not in self._applied:
             self._applied[key] = self.wanted[key]
@@ -192,7 +192,7 @@ class Changes:
             self._changed = True
             self._report_if_late()
 
-    def conclude(self, key: str, why: Optional[str], place: Optional[CallSite] = None) -> None:
+    def conclude(self, key: str, why: Optional[str], place: Optional[ScriptLine] = None) -> None:
         """Record that a change was made here, or ``why`` it was not."""
         if why is None:
             self.apply(key, place)
@@ -205,7 +205,7 @@ class Changes:
         self._applied.pop(key, None)
         self.refuse(key, why)
 
-    def seen(self, key: str, place: Optional[CallSite]) -> None:
+    def seen(self, key: str, place: Optional[ScriptLine]) -> None:
         """A line that has to do with ``key``: one of the table, or ``model`` (its call), ``model_to`` (its move)."""
         if place is None:
             return

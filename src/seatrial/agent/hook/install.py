@@ -29,13 +29,9 @@ def place(names: Sequence[str], folder: str, env: Dict[str, str], *, first: bool
     """
     for name in names:
         for file in FILES[name]:
-            text = pkgutil.get_data("seatrial.compat", "%s/%s.py" % (name, file))
-            if text is None:
-                raise OSError(2, "the archive lacks %s/%s.py" % (name, file))
             path = os.path.join(folder, FOLDER, name, *file.split("/")) + ".py"
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(path, "wb") as written:
-                written.write(text)
+            _copy("%s/%s" % (name, file), path, "seatrial.compat")
     if names:
         env[VARIABLE] = ",".join(names)
         if first:
@@ -100,7 +96,7 @@ def install(
 def _copy(part: str, path: str, package: str = "seatrial.agent.hook") -> None:
     text = pkgutil.get_data(package, part + ".py")
     if text is None:
-        raise OSError(2, "the archive lacks the hook's %s.py" % part)
+        raise OSError(2, "the archive lacks %s.py of %s" % (part, package))
     with open(path, "wb") as file:
         file.write(text)
 

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Iterator, List
 from .observe import wrap
 from .steps import NEVER, SHORTEST_EVALUATION_S, Recorder, age_s, shared
 from .torch_distributed import Communication
-from .torch_loader import Loaders
+from .torch_loader import LoaderWatch
 from .torch_steps import HandSteps, OptimizerSteps, compiling_check
 from .torch_windows import Windows
 
@@ -104,7 +104,7 @@ class Measuring:
         self.by_hand = HandSteps(torch, recorder, self.compiling)
         self.steps.seen = self.by_hand.optimizer_stepped
         self.communication = Communication(torch, recorder, self.windows, self.compiling)
-        self.loaders = Loaders(torch, recorder, self.windows)
+        self.loaders = LoaderWatch(torch, recorder, self.windows)
         self.unwrapped: Any = None  # torch.autograd.backward as it was, while it is wrapped
         self.compiled = False  # or torch.compile is at work
         self.graphs: Any = weakref.WeakKeyDictionary()  # a captured graph → optimizer steps in it

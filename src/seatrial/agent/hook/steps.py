@@ -22,7 +22,7 @@ REGIONS = (
 )
 
 
-class Timeline:
+class StepTimeline:
     """Seconds by region.
 
     Args:
@@ -123,7 +123,7 @@ class Recorder:
     def __init__(self) -> None:
         self.on = True
         self.thread = get_ident()
-        self.timeline = Timeline()
+        self.timeline = StepTimeline()
         self.steps = self.examples = self.next_look = 0
         self.facts: Dict[str, Any] = {}
         self.look: Callable[[int], None] = lambda step: None

@@ -22,9 +22,7 @@ _FSDP2_WAITS = ("wait_for_unshard", "finalize_backward")
 #: DDP samples its steps' times; the first ones start things up, and the slowest rank's are in everyone's.
 _DDP_FIRST_SAMPLE = 5
 _DDP_TIMES = (
-    "forward_compute_time",
-    "backward_compute_time",
-    "backward_comm_time",
+    *("forward_compute_time", "backward_compute_time", "backward_comm_time"),
     "backward_compute_comm_overlap_time",
 )
 

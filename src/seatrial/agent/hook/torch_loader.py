@@ -11,7 +11,7 @@ from .steps import Recorder
 from .torch_windows import Windows
 
 
-class Loaders:
+class LoaderWatch:
     """Iterators of torch's DataLoaders: each batch's wait, and whether steps follow.
 
     Attributes:

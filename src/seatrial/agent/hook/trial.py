@@ -144,10 +144,10 @@ def begin(torch: Any, recorder: Recorder, loader_of: Any, text: str) -> None:
         loader_of: called for the settings of the loader in use, or None.
         text: JSON of ``$SEATRIAL_TRIAL``.
     """
-    Trial(torch, recorder, loader_of, json.loads(text)).place()
+    TrialClock(torch, recorder, loader_of, json.loads(text)).place()
 
 
-class Trial:
+class TrialClock:
     """Decides when the measured part begins and ends.
 
     Ranks end behind the same step: rank 0 names it in a file next to the reports, before it goes on to that step,

@@ -101,11 +101,11 @@ def _note_new(path: str, source: str) -> None:
 
 
 def _on_audit_event(event: str, args: Any) -> None:
-    if event not in _LOOKED_AT or _state["pid"] != os.getpid() or getattr(_busy, "now", False):
+    if event not in _HANDLERS or _state["pid"] != os.getpid() or getattr(_busy, "now", False):
         return
     _busy.now = True
     try:
-        _LOOKED_AT[event](*args)
+        _HANDLERS[event](*args)
     except Exception:  # noqa: BLE001  an exception in here would stop what the script does
         pass
     finally:
@@ -115,7 +115,7 @@ def _on_audit_event(event: str, args: Any) -> None:
 def _opened(path: Any, mode: Any, flags: Any = 0) -> None:
     if isinstance(path, int) or not isinstance(flags, int) or not flags & (os.O_WRONLY | os.O_RDWR):
         return
-    whole = _users_own(path)
+    whole = _user_path(path)
     if whole is None:
         return
     if not os.path.lexists(whole):
@@ -129,7 +129,7 @@ def _opened(path: Any, mode: Any, flags: Any = 0) -> None:
 
 
 def _removed(path: Any, dir_fd: Any = -1) -> None:
-    whole = _users_own(path) if dir_fd in (-1, None) else None
+    whole = _user_path(path) if dir_fd in (-1, None) else None
     if whole is not None and os.path.isfile(whole):
         _keep(whole)
 
@@ -141,7 +141,7 @@ def _renamed(source: Any, to: Any, source_fd: Any = -1, to_fd: Any = -1) -> None
 
 
 def _linked(source: Any, to: Any, source_fd: Any = -1, to_fd: Any = -1) -> None:
-    whole = _users_own(to, again=True) if to_fd in (-1, None) else None
+    whole = _user_path(to, again=True) if to_fd in (-1, None) else None
     if whole is not None and not os.path.lexists(whole):
         _note_new(whole, os.path.abspath(os.fsdecode(source)))
 
@@ -152,7 +152,7 @@ def _tree_removed(path: Any, dir_fd: Any = None) -> None:
             _removed(os.path.join(parent, name))
 
 
-_LOOKED_AT: Dict[str, Callable[..., None]] = {
+_HANDLERS: Dict[str, Callable[..., None]] = {
     "open": _opened,
     "os.remove": _removed,
     "os.rename": _renamed,
@@ -161,7 +161,7 @@ _LOOKED_AT: Dict[str, Callable[..., None]] = {
 }
 
 
-def _users_own(path: Any, again: bool = False) -> Optional[str]:
+def _user_path(path: Any, again: bool = False) -> Optional[str]:
     """The whole path of a file that is looked at for the first time."""
     whole = os.path.abspath(os.fsdecode(path))
     seen: Set[str] = _state["seen"]

@@ -5,14 +5,14 @@ Asked again after each change that was kept: a script that waits for data no lon
 
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from seatrial.agent.tune.trial import Trial
+from seatrial.agent.tune.trial import TuneTrial
 from seatrial.common.contract.tunables import BUNDLED, GROUPS
 
 #: Regions that the hook's windows distinguish from the others; see common/signals.py.
 _REFINED = ("copy", "other", "backward", "optimizer", "sync", "communication")
 
 
-class Anatomy:
+class TrialAnatomy:
     """Shares of a trial's step time, 0 to 1, and the facts of its training.
 
     A number that was not reported is 0: nothing that rests on it is tried.
@@ -22,7 +22,7 @@ class Anatomy:
         workers: of the loader; None if no DataLoader gives the batches. in_pass: batches in a pass, 0 if unknown.
     """
 
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, trial: TuneTrial) -> None:
         facts, window = trial.facts, _dict(trial.anatomy, "window")
         regions = _refined(trial, window)
         seconds = sum(regions.values()) or 1.0
@@ -44,7 +44,7 @@ class Anatomy:
         self.compile_s = _number(trial.anatomy.get("compile_s"))
 
 
-def _refined(trial: Trial, window: Dict[str, Any]) -> Dict[str, float]:
+def _refined(trial: TuneTrial, window: Dict[str, Any]) -> Dict[str, float]:
     """Return the measured steps' regions without evaluation and saving, refined in the windows' proportions."""
     regions = _dict(trial.report or {}, "regions")
     whole = {name: _number(spent) for name, spent in regions.items() if name not in ("evaluation", "checkpoint")}
@@ -89,7 +89,7 @@ _SHORT_PASS = 400
 _LAUNCH_BOUND = 0.5
 
 
-class Candidate(NamedTuple):
+class TuneCandidate(NamedTuple):
     """Attributes:
 
     name: of GROUPS. changes: on top of what is kept. share: of the step's time that it can take away.
@@ -106,20 +106,20 @@ class Way(NamedTuple):
     """One of GROUPS: its candidates, or why it cannot be done, or why it is not worth a trial."""
 
     name: str
-    able: List[Candidate]
+    able: List[TuneCandidate]
     cannot: Optional[str] = None
     not_worth: Optional[str] = None
 
 
 def candidates(
-    found: Anatomy,
+    found: TrialAnatomy,
     kept: Dict[str, Any],
     tried: Sequence[Dict[str, Any]],
     cpus: int,
     only: Sequence[str],
     slow_costs: float = 3.0,
     trials_left: float = 1e9,
-) -> Tuple[List[Candidate], Dict[str, str]]:
+) -> Tuple[List[TuneCandidate], Dict[str, str]]:
     """(what to try next, the most promising for its time first; name → why it is not tried).
 
     Args:
@@ -136,7 +136,7 @@ def candidates(
         _compile(found, kept),
         _buckets(found),
     )
-    able: List[Candidate] = []
+    able: List[TuneCandidate] = []
     reasons: Dict[str, str] = {}
     for way in ways:
         if only and way.name not in only:
@@ -156,7 +156,7 @@ def candidates(
     return sorted(able, key=lambda each: -each.share / (slow_costs if each.slow else 1)), reasons
 
 
-def _together(able: Sequence[Candidate]) -> Optional[Candidate]:
+def _together(able: Sequence[TuneCandidate]) -> Optional[TuneCandidate]:
     """All that changes arithmetic, copies or the optimizer at once; None where that is one thing, or none."""
     members = [each for each in able if each.name in BUNDLED]
     if len(members) < 2:
@@ -165,12 +165,12 @@ def _together(able: Sequence[Candidate]) -> Optional[Candidate]:
     for each in members:
         left *= 1.0 - each.share
         changes.update(each.changes)
-    return Candidate(BESIDE.join(each.name for each in members), changes, 1.0 - left)
+    return TuneCandidate(BESIDE.join(each.name for each in members), changes, 1.0 - left)
 
 
 def with_workers(
-    behind: Candidate, found: Anatomy, kept: Dict[str, Any], tried: Sequence[Dict[str, Any]], cpus: int
-) -> Optional[Candidate]:
+    behind: TuneCandidate, found: TrialAnatomy, kept: Dict[str, Any], tried: Sequence[Dict[str, Any]], cpus: int
+) -> Optional[TuneCandidate]:
     """Return the same change together with more workers, where its own trial (``found``) waited for the loader; None
     where not.
 
@@ -183,12 +183,12 @@ def with_workers(
     if not numbers:
         return None
     name = BESIDE.join((numbers[0].name, behind.name))
-    return Candidate(name, {**numbers[0].changes, **behind.changes}, found.data, behind.slow)
+    return TuneCandidate(name, {**numbers[0].changes, **behind.changes}, found.data, behind.slow)
 
 
 def _fed(
-    behind: Candidate, found: Anatomy, kept: Dict[str, Any], tried: Sequence[Dict[str, Any]], cpus: int
-) -> Candidate:
+    behind: TuneCandidate, found: TrialAnatomy, kept: Dict[str, Any], tried: Sequence[Dict[str, Any]], cpus: int
+) -> TuneCandidate:
     """A change that compiles, with as many workers as the steps that it promises need.
 
     While a step does not wait for its loader, nobody knows how much faster the loader is. To find out by a second trial
@@ -201,10 +201,10 @@ def _fed(
     if count < 2 * now or any(each.get("workers") for each in (kept, *tried)):
         return behind
     changes = {"workers": count, "persistent_workers": True, **behind.changes}
-    return Candidate(BESIDE.join(("workers", behind.name)), changes, behind.share, behind.slow)
+    return TuneCandidate(BESIDE.join(("workers", behind.name)), changes, behind.share, behind.slow)
 
 
-def _workers(found: Anatomy, kept: Dict[str, Any], tried: Sequence[Dict[str, Any]], cpus: int) -> Way:
+def _workers(found: TrialAnatomy, kept: Dict[str, Any], tried: Sequence[Dict[str, Any]], cpus: int) -> Way:
     now = found.workers
     if now is None:
         return Way("workers", [], "no DataLoader gives the batches")
@@ -215,14 +215,14 @@ def _workers(found: Anatomy, kept: Dict[str, Any], tried: Sequence[Dict[str, Any
     first = min(most, 8 if found.data >= _MUCH_DATA else 2)
     counts = [min(most, _enough(now, found.data)), most, 2 * most] if now else [first, max(1, most // 4)]
     able = [
-        Candidate("workers", {"workers": count, "persistent_workers": True}, found.data)
+        TuneCandidate("workers", {"workers": count, "persistent_workers": True}, found.data)
         for count in dict.fromkeys(counts)
         if count > now and count not in refused
     ][:1]
     if now and "prefetch_factor" not in kept and found.data > 2 * _LEAST_SHARE:
-        able.append(Candidate("workers", {"prefetch_factor": 6}, found.data / 3))
+        able.append(TuneCandidate("workers", {"prefetch_factor": 6}, found.data / 3))
     if now and not found.persistent and 0 < found.in_pass < _SHORT_PASS:
-        able.append(Candidate("workers", {"persistent_workers": True}, found.data / 3))
+        able.append(TuneCandidate("workers", {"persistent_workers": True}, found.data / 3))
     waits = "%.0f %% of a step waits for data" % (100 * found.data) if found.data < _LEAST_SHARE else None
     return Way("workers", able, None, waits)
 
@@ -236,17 +236,17 @@ def _enough(now: int, data: float) -> int:
     return next((count for count in (2, 4, 6, 8, 12, 16, 24) if count >= wanted), int(wanted))
 
 
-def _pinning(found: Anatomy) -> Way:
+def _pinning(found: TrialAnatomy) -> Way:
     if found.device != "cuda":
         return Way("pin_memory", [], "the script trains on the CPU")
     if found.workers is None:
         return Way("pin_memory", [], "no DataLoader gives the batches")
     changes = {"non_blocking": True} if found.pinned else {"pin_memory": True, "non_blocking": True}
     little = "%.1f %% of a step copies to the GPU" % (100 * found.copy) if found.copy < _LEAST_SHARE / 2 else None
-    return Way("pin_memory", [Candidate("pin_memory", changes, found.copy)], None, little)
+    return Way("pin_memory", [TuneCandidate("pin_memory", changes, found.copy)], None, little)
 
 
-def _arithmetic(found: Anatomy, kept: Dict[str, Any]) -> Tuple[Way, ...]:
+def _arithmetic(found: TrialAnatomy, kept: Dict[str, Any]) -> Tuple[Way, ...]:
     """Cheaper arithmetic, where the GPU is what the step waits for."""
     # What the script waits for the GPU, the GPU computes; of the rest it computes where it has not caught up.
     busy = found.sync + (found.computing - found.sync) * (1.0 - (found.gpu_waits or 0.0))
@@ -259,14 +259,16 @@ def _arithmetic(found: Anatomy, kept: Dict[str, Any]) -> Tuple[Way, ...]:
         taken = "what bf16 leaves is little"
     flat = None if found.convolutions else "the model has no 2-D convolutions"
     return (
-        Way("bf16", [Candidate("bf16", {"precision": "bf16"}, 0.5 * busy)], taken, little),
-        Way("tf32", [Candidate("tf32", {"tf32": True}, 0.45 * busy)], taken, little),
-        Way("channels_last", [Candidate("channels_last", {"channels_last": True}, 0.25 * busy)], flat, little),
-        Way("cudnn_benchmark", [Candidate("cudnn_benchmark", {"cudnn_benchmark": True}, 0.15 * busy)], None, little),
+        Way("bf16", [TuneCandidate("bf16", {"precision": "bf16"}, 0.5 * busy)], taken, little),
+        Way("tf32", [TuneCandidate("tf32", {"tf32": True}, 0.45 * busy)], taken, little),
+        Way("channels_last", [TuneCandidate("channels_last", {"channels_last": True}, 0.25 * busy)], flat, little),
+        Way(
+            "cudnn_benchmark", [TuneCandidate("cudnn_benchmark", {"cudnn_benchmark": True}, 0.15 * busy)], None, little
+        ),
     )
 
 
-def _fused(found: Anatomy) -> Way:
+def _fused(found: TrialAnatomy) -> Way:
     if found.optimizer_name.startswith("none"):  # hook/torch_steps.py
         return Way("fused_optimizer", [], "the script has no optimizer")
     if found.optimizer_name not in _FUSED:
@@ -278,11 +280,11 @@ def _fused(found: Anatomy) -> Way:
         why = "the script trains on the CPU"
     elif found.optimizer < _LEAST_SHARE:
         why = "%.0f %% of a step is the optimizer's" % (100 * found.optimizer)
-    able = [Candidate("fused_optimizer", {"fused_optimizer": True}, 0.6 * found.optimizer)]
+    able = [TuneCandidate("fused_optimizer", {"fused_optimizer": True}, 0.6 * found.optimizer)]
     return Way("fused_optimizer", able, None, why)
 
 
-def _compile(found: Anatomy, kept: Dict[str, Any]) -> Way:
+def _compile(found: TrialAnatomy, kept: Dict[str, Any]) -> Way:
     if kept.get("compile") == "reduce-overhead":
         return Way("compile", [], "its fastest mode is kept")
     if "compile" not in kept and (found.compile_s or found.cuda_graph):
@@ -293,19 +295,19 @@ def _compile(found: Anatomy, kept: Dict[str, Any]) -> Way:
     waits = found.gpu_waits or 0.0
     # Fewer kernels are fewer launches, too, and a CUDA graph is one launch. What was compiled lies in caches: where
     # CUDA graphs gain nothing, compiling without them is tried in less time.
-    plain = Candidate("compile", {"compile": "default"}, (0.3 + 0.1 * waits) * found.computing, slow=True)
-    graphs = Candidate("compile", {"compile": "reduce-overhead"}, (0.3 + 0.3 * waits) * found.computing, slow=True)
+    plain = TuneCandidate("compile", {"compile": "default"}, (0.3 + 0.1 * waits) * found.computing, slow=True)
+    graphs = TuneCandidate("compile", {"compile": "reduce-overhead"}, (0.3 + 0.3 * waits) * found.computing, slow=True)
     able = [] if "compile" in kept else [plain]
     if waits >= _LAUNCH_BOUND:
         able.append(graphs)
     return Way("compile", able, None, little)
 
 
-def _buckets(found: Anatomy) -> Way:
+def _buckets(found: TrialAnatomy) -> Way:
     if found.parallel != "DDP":
         return Way("buckets", [], "one process trains" if not found.parallel else "%s has none" % found.parallel)
     able = [
-        Candidate("buckets", {"gradient_as_bucket_view": True}, 0.05 + 0.1 * found.communication),
-        Candidate("buckets", {"bucket_cap_mb": 100}, 0.04 + 0.1 * found.communication),
+        TuneCandidate("buckets", {"gradient_as_bucket_view": True}, 0.05 + 0.1 * found.communication),
+        TuneCandidate("buckets", {"bucket_cap_mb": 100}, 0.04 + 0.1 * found.communication),
     ]
     return Way("buckets", able)

@@ -8,12 +8,12 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from seatrial.agent.target import become_subreaper
 from seatrial.agent.tune import spec, statistics, trial
-from seatrial.agent.tune.candidates import BESIDE, Anatomy, Candidate, candidates, with_workers
+from seatrial.agent.tune.candidates import BESIDE, TrialAnatomy, TuneCandidate, candidates, with_workers
 from seatrial.agent.tune.fit import fit_batch
-from seatrial.agent.tune.record import Record, Row, append_report, last_line, refusal
+from seatrial.agent.tune.record import TuneLog, TuneRow, append_report, last_line, refusal
 from seatrial.agent.tune.spec import Spec
 from seatrial.agent.tune.statistics import TuneState
-from seatrial.agent.tune.trial import Trial
+from seatrial.agent.tune.trial import TuneTrial
 from seatrial.common.contract.tunables import GROUPS, in_words
 from seatrial.probe.container import Cgroup
 
@@ -65,7 +65,7 @@ class Budget:
         return 1.15 * trial_s + self.end_s()
 
 
-def usual_s(trials: List[Trial]) -> float:
+def usual_s(trials: List[TuneTrial]) -> float:
     """Return what a trial of these takes; of the very first one files came from the disk."""
     walls_s = sorted(each.wall_s for each in trials if each.number > 1 or len(trials) == 1)
     return walls_s[len(walls_s) // 2] if walls_s else 0.0
@@ -90,7 +90,7 @@ _MOST_SEEDS = 4
 _REFERENCE_EVERY = 4
 
 
-class Stopped(BaseException):
+class TuneStopped(BaseException):
     """The run is being stopped."""
 
 
@@ -100,10 +100,10 @@ def main(path: str) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
     become_subreaper()
-    driver = Driver(wanted)
+    driver = TuneDriver(wanted)
     try:
         return driver.run()
-    except Stopped:
+    except TuneStopped:
         print_line("stopped after %d trials" % driver.record.trials)
         return 128 + signal.SIGTERM
     finally:
@@ -114,7 +114,7 @@ def main(path: str) -> int:
 def _stop(number: int, frame: Any) -> None:
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, signal.SIG_IGN)
-    raise Stopped
+    raise TuneStopped
 
 
 def print_line(line: str) -> None:
@@ -123,7 +123,7 @@ def print_line(line: str) -> None:
     sys.stdout.flush()
 
 
-class Driver:
+class TuneDriver:
     """Attributes:
 
     tried: every change that was; no_faster: of them those that were none. hopeless: keys of changes not to try again.
@@ -132,14 +132,14 @@ class Driver:
 
     def __init__(self, wanted: Spec) -> None:
         self.spec = wanted
-        self.record = Record()
+        self.record = TuneLog()
         self.standing = TuneState()
         self.budget = Budget(wanted, self.standing)
         self.tried: List[Dict[str, Any]] = []
         self.no_faster: List[Dict[str, Any]] = []
         self.hopeless: Set[str] = set()
         self.seeds = 0
-        self.newest: Optional[Trial] = None
+        self.newest: Optional[TuneTrial] = None
         self.since_reference = 0
 
     def run(self) -> int:
@@ -155,24 +155,25 @@ class Driver:
                 if key in line:
                     append_report(key, line[key])
         if self.spec.fit:
-            return self._fit()
+            words = fit_batch(self)
+            self.record.combination = TuneRow("fit", {}, why=words)
+            self.record.done = True
+            print_line(words)
+            return 0
         if self.budget.left_s > 1.5 * first.wall_s:
             self.baseline("as it is, another seed", self.budget.limit_s())
         self.standing.reference = self.standing.baselines
         self._greedy()
         self._finally()
         self.record.done = True
-        print_line(self._conclusion())
+        whole = self.record.combination
+        if whole is None or whole.rates is None:
+            print_line("nothing that was tried makes it faster beyond the noise and trains the same")
+        else:
+            print_line("%s: %s (%s)" % (in_words(self.standing.kept), whole.why, _rate(whole.rates)))
         return 0
 
-    def _fit(self) -> int:
-        words = fit_batch(self)
-        self.record.combination = Row("fit", {}, None, None, "", words)
-        self.record.done = True
-        print_line(words)
-        return 0
-
-    def baseline(self, words: str, limit_s: float) -> Trial:
+    def baseline(self, words: str, limit_s: float) -> TuneTrial:
         """The script as it is, under a seed that no baseline had."""
         made = self.trial({}, words, limit_s, seed_offset=self.seeds)
         self.seeds += 1
@@ -182,13 +183,8 @@ class Driver:
         return made
 
     def trial(
-        self,
-        changes: Dict[str, Any],
-        words: str,
-        limit_s: float,
-        seed_offset: int = 0,
-        tried: Sequence[str] = (),
-    ) -> Trial:
+        self, changes: Dict[str, Any], words: str, limit_s: float, seed_offset: int = 0, tried: Sequence[str] = ()
+    ) -> TuneTrial:
         """One trial. ``tried``: keys that it is about, of which it needs one."""
         self.record.trials += 1
         print_line("trial %d, %.0f s left: %s" % (self.record.trials, max(0.0, self.budget.left_s), words))
@@ -203,7 +199,7 @@ class Driver:
         rates = statistics.rates(self.standing.warm(self.standing.baselines))
         if rates is None:
             return
-        self.record.baseline = Row.of(self.standing.baselines[-1], "baseline", {}, rates)
+        self.record.baseline = TuneRow.of(self.standing.baselines[-1], "baseline", {}, rates)
         self.record.band = self.standing.band.width if len(self.standing.band.curves) > 1 else None
         self.record.level = self.standing.band.level
         self.record.report()
@@ -214,7 +210,7 @@ class Driver:
     def _greedy(self) -> None:
         cpus = _cpus() // max(1, self.spec.ranks)
         while True:
-            found = Anatomy(self.standing.reference[-1])
+            found = TrialAnatomy(self.standing.reference[-1])
             trial_s = max(0.1, usual_s(self.standing.reference))
             able, self.record.not_tried = candidates(
                 found,
@@ -236,18 +232,18 @@ class Driver:
             self._try(fits[0])
             self._try_with_workers(fits[0], cpus)
 
-    def _try_with_workers(self, candidate: Candidate, cpus: int) -> None:
+    def _try_with_workers(self, candidate: TuneCandidate, cpus: int) -> None:
         """Return what was no faster because the loader gave no more batches is tried once more with more workers."""
         if self.spec.only and "workers" not in self.spec.only:
             return
         if self.record.rows[-1].verdict not in ("slower", "no-faster") or self.newest is None:
             return
-        found = Anatomy(self.newest)
+        found = TrialAnatomy(self.newest)
         joined = with_workers(candidate, found, self.standing.kept, self.tried, cpus) if self.newest.measured else None
         if joined is not None and self.budget.needed_s(joined.slow) < self.budget.left_s:
             self._try(joined)
 
-    def _try(self, candidate: Candidate) -> None:
+    def _try(self, candidate: TuneCandidate) -> None:
         if self.since_reference >= _REFERENCE_EVERY and self.budget.needed_s(candidate.slow) * 1.5 < self.budget.left_s:
             self._measure_reference()
         self.tried.append(candidate.changes)
@@ -261,9 +257,8 @@ class Driver:
             row = self._judged(candidate, made)
         if row.verdict == "again":
             self._measure_reference()
-            made.append(
-                self.trial(changes, in_words(candidate.changes) + ", again", self.budget.limit_s(candidate.slow))
-            )
+            words = in_words(candidate.changes) + ", again"
+            made.append(self.trial(changes, words, self.budget.limit_s(candidate.slow)))
             row = self._judged(candidate, made, last=True)
         self.record.rows.append(row)
         self.hopeless |= {key for key in made[-1].refused if key in _ONE_KEY}
@@ -291,7 +286,7 @@ class Driver:
         self.record.report()
         print_line("    %s%s" % ("%s; " % _rate(row.rates) if row.rates else "", row.why))
 
-    def _measure_another_seed(self, made: Trial) -> bool:
+    def _measure_another_seed(self, made: TuneTrial) -> bool:
         """Two seeds are one sample of how far seeds differ: one more, before a close change is refused."""
         needed_s = 1.15 * usual_s(self.standing.baselines) + self.budget.end_s()
         if not self.standing.band.might_agree(made) or self.seeds >= _MOST_SEEDS or needed_s > self.budget.left_s:
@@ -308,13 +303,13 @@ class Driver:
                 self.standing.reference.append(made)
         self.since_reference = 0
 
-    def _judged(self, candidate: Candidate, made: List[Trial], last: bool = False) -> Row:
+    def _judged(self, candidate: TuneCandidate, made: List[TuneTrial], last: bool = False) -> TuneRow:
         """The row of a change after one trial, or two; verdict ``again`` asks for the second."""
         newest = made[-1]
         against = statistics.rates(self.standing.warm(self.standing.reference))
         rates = statistics.rates([each for each in made if each.measured])
         assert against is not None
-        row = Row.of(newest, candidate.name, candidate.changes, rates, round(against.median, 4))
+        row = TuneRow.of(newest, candidate.name, candidate.changes, rates, round(against.median, 4))
         row = row._replace(
             loss_difference=self.standing.band.distance(newest),
             places={key: newest.places[key] for key in candidate.changes if key in newest.places},
@@ -324,8 +319,8 @@ class Driver:
 
     def _verdict(
         self,
-        candidate: Candidate,
-        made: List[Trial],
+        candidate: TuneCandidate,
+        made: List[TuneTrial],
         rates: Optional[statistics.Rates],
         against: statistics.Rates,
         last: bool,
@@ -372,7 +367,7 @@ class Driver:
                 words = "measured again, %.4g steps/s with it and %.4g as it is are no more apart than the noise"
                 why = why or words % (rates.median, against.median)
             if not why:
-                whole = Row.of(newest, "combination", dict(self.standing.kept), rates, round(against.median, 4))
+                whole = TuneRow.of(newest, "combination", dict(self.standing.kept), rates, round(against.median, 4))
                 self.record.combination = whole._replace(
                     verdict="kept",
                     why="%.2f times as fast as the script as it is" % (1 + gain),
@@ -393,12 +388,6 @@ class Driver:
             else row
             for row in self.record.rows
         ]
-
-    def _conclusion(self) -> str:
-        whole = self.record.combination
-        if whole is None or whole.rates is None:
-            return "nothing that was tried makes it faster beyond the noise and trains the same"
-        return "%s: %s (%s)" % (in_words(self.standing.kept), whole.why, _rate(whole.rates))
 
 
 def _rate(rates: statistics.Rates) -> str:

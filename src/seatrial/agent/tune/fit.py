@@ -7,7 +7,7 @@ is predicted first and then seen. A trial that runs out of memory does not fail 
 from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 from seatrial.agent.tune import statistics
-from seatrial.agent.tune.record import Row
+from seatrial.agent.tune.record import TuneRow
 
 #: A step up is at most this many times the largest batch that was seen: lines bend where cuDNN chooses other kernels.
 _MOST_GROWTH = 4.0
@@ -30,7 +30,7 @@ TRAINS_DIFFERENTLY = (
 _OUT_OF_MEMORY = ("OutOfMemoryError", "CUDA out of memory", "HIP out of memory")
 
 
-class Seen(NamedTuple):
+class SeenBatch(NamedTuple):
     """One trial's memory and speed.
 
     Attributes:
@@ -49,7 +49,7 @@ class Point(NamedTuple):
 
     batch: int
     predicted_bytes: Optional[int]
-    seen: Seen
+    seen: SeenBatch
 
     def why(self) -> str:
         """Return the words of its row."""
@@ -69,7 +69,9 @@ class Fit(NamedTuple):
     refusal: Optional[str] = None
 
 
-def fit(batch: int, capacity_bytes: int, run: Callable[[int], Seen], more: Callable[[], bool] = lambda: True) -> Fit:
+def fit(
+    batch: int, capacity_bytes: int, run: Callable[[int], SeenBatch], more: Callable[[], bool] = lambda: True
+) -> Fit:
     """Look for the largest batch and the fastest.
 
     Args:
@@ -125,17 +127,19 @@ def _next(points: List[Point], capacity_bytes: int) -> Optional[int]:
     return size if size > largest and size not in tried and (beyond is None or size < beyond) else None
 
 
-def seen_of(made: Any) -> Seen:
+def seen_of(made: Any) -> SeenBatch:
     """Return the memory and speed of a trial of the driver's (trial.Trial)."""
     refused = made.refused.get("batch_size", "")
     if refused and "already" not in refused:
-        return Seen(None, None, why=refused)
+        return SeenBatch(None, None, why=refused)
     if any(word in made.output for word in _OUT_OF_MEMORY):
-        return Seen(None, None, out_of_memory=True)
+        return SeenBatch(None, None, out_of_memory=True)
     if made.exit_code is None or not made.steps:
-        return Seen(None, None, why="it took longer than a trial may" if made.exit_code is None else "no step was made")
+        return SeenBatch(
+            None, None, why="it took longer than a trial may" if made.exit_code is None else "no step was made"
+        )
     peaks = [int(rank.get("reserved_bytes") or 0) for rank in made.ranks]
-    return Seen(max(peaks, default=0) or None, made.examples_per_s)
+    return SeenBatch(max(peaks, default=0) or None, made.examples_per_s)
 
 
 def fit_batch(driver: Any) -> str:
@@ -147,7 +151,7 @@ def fit_batch(driver: Any) -> str:
         return "the batch cannot be fitted: no DataLoader with a batch size gives the batches"
     trials = {}
 
-    def run(size: int) -> Seen:
+    def run(size: int) -> SeenBatch:
         if size not in trials:
             limit_s = driver.budget.limit_s(slow=True)
             trials[size] = driver.trial({"batch_size": size}, "batches of %d" % size, limit_s)
@@ -165,7 +169,7 @@ def fit_batch(driver: Any) -> str:
     for point in found.points:
         made = trials[point.batch]
         rates = statistics.rates([made]) if made.measured else None
-        row = Row.of(made, "batch", {"batch_size": point.batch}, rates)._replace(
+        row = TuneRow.of(made, "batch", {"batch_size": point.batch}, rates)._replace(
             why=point.why(), examples_per_s=point.seen.examples_per_s, peak_bytes=point.seen.peak_bytes, places={}
         )
         driver.record.rows.append(row)

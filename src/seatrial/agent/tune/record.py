@@ -7,12 +7,12 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 from seatrial.agent.tune.spec import Spec
 from seatrial.agent.tune.statistics import Rates
-from seatrial.agent.tune.trial import Trial
+from seatrial.agent.tune.trial import TuneTrial
 from seatrial.common.contract.tunables import in_words
 from seatrial.events import EVENTS_VARIABLE
 
 
-class Refusal(NamedTuple):
+class TuneRefusal(NamedTuple):
     """``id`` for programs; the sentence; what to do, where something can be done."""
 
     id: str
@@ -20,33 +20,35 @@ class Refusal(NamedTuple):
     fix: Optional[str] = None
 
 
-def refusal(trial: Trial, spec: Spec, limit_s: float) -> Optional[Refusal]:
+def refusal(trial: TuneTrial, spec: Spec, limit_s: float) -> Optional[TuneRefusal]:
     """None where the first trial was measured, so that others can be."""
     steps = int((trial.report or {}).get("all_steps") or 0)
     if trial.exit_code is None:
         what = "made no step" if not steps and not trial.anatomy else "did not get through a trial's steps"
-        return Refusal("slow", "it %s within %.0f s" % (what, limit_s), "seatrial tune … --budget 600 --seconds 60")
+        return TuneRefusal("slow", "it %s within %.0f s" % (what, limit_s), "seatrial tune … --budget 600 --seconds 60")
     if trial.exit_code != 0 and not trial.measured:
         when = "before its first step" if not steps else "after %d steps" % steps
-        return Refusal("crashed", "it failed %s: %s" % (when, last_line(trial.output)), "seatrial run …")
+        return TuneRefusal("crashed", "it failed %s: %s" % (when, last_line(trial.output)), "seatrial run …")
     if trial.hook_failed is not None and not trial.measured:
-        return Refusal("hook", "the hook that measures it gave up: %s" % trial.hook_failed, None)
+        return TuneRefusal("hook", "the hook that measures it gave up: %s" % trial.hook_failed, None)
     if trial.report is None:
-        return Refusal("no-torch", "it imported no torch, the one framework that tune knows, or left by os._exit")
+        return TuneRefusal("no-torch", "it imported no torch, the one framework that tune knows, or left by os._exit")
     if not steps:
-        return Refusal("no-step", "no optimizer made a step in it", None)
+        return TuneRefusal("no-step", "no optimizer made a step in it", None)
     if not trial.measured:
         if trial.ended == "seconds":
-            return Refusal(
+            return TuneRefusal(
                 "slow", "its steps are too slow: a trial saw %d" % trial.steps, "seatrial tune … --seconds 60"
             )
-        return Refusal(
+        return TuneRefusal(
             "too-short",
             "it ended after %d steps, and a trial takes about %d" % (steps, 20 + spec.steps),
             "seatrial tune … -- --epochs 10   # or another option that makes it longer",
         )
     if spec.gpus and trial.facts.get("device") == "cpu":
-        return Refusal("on-cpu", "it trains on the CPU and leaves the GPU alone", 'model.to("cuda")   # in the script')
+        return TuneRefusal(
+            "on-cpu", "it trains on the CPU and leaves the GPU alone", 'model.to("cuda")   # in the script'
+        )
     return None
 
 
@@ -74,7 +76,7 @@ def append_report(key: str, value: Dict[str, Any]) -> None:
         pass
 
 
-class Row(NamedTuple):
+class TuneRow(NamedTuple):
     """One change that was tried, or the baseline, or the combination.
 
     Attributes:
@@ -95,8 +97,13 @@ class Row(NamedTuple):
 
     @classmethod
     def of(
-        cls, made: Trial, name: str, changes: Dict[str, Any], rates: Optional[Rates], against: Optional[float] = None
-    ) -> "Row":
+        cls,
+        made: TuneTrial,
+        name: str,
+        changes: Dict[str, Any],
+        rates: Optional[Rates],
+        against: Optional[float] = None,
+    ) -> "TuneRow":
         """Return a row without a verdict, with speed, memory and places of this trial."""
         speed, peak_bytes = made.examples_per_s, made.peak_bytes
         return cls(name, changes, rates, against, "", "", speed, peak_bytes, None, made.places)
@@ -109,25 +116,25 @@ class Row(NamedTuple):
         return {key: value for key, value in row.items() if value not in (None, {}, "")}
 
 
-class Record:
+class TuneLog:
     """All so far."""
 
     def __init__(self) -> None:
-        self.baseline: Optional[Row] = None
-        self.rows: List[Row] = []
-        self.combination: Optional[Row] = None
+        self.baseline: Optional[TuneRow] = None
+        self.rows: List[TuneRow] = []
+        self.combination: Optional[TuneRow] = None
         self.kept: Dict[str, Any] = {}
         self.places: Dict[str, Any] = {}
         self.band: Optional[float] = None
         self.level: Optional[float] = None
         self.not_tried: Dict[str, str] = {}
-        self.refusal: Optional[Refusal] = None
+        self.refusal: Optional[TuneRefusal] = None
         self.trials = 0
         self.seconds = 0.0
         self.files: Dict[str, Any] = {"skipped": 0, "restored": 0, "removed": 0, "new": [], "left": []}
         self.done = False
 
-    def add_files(self, trial: Trial) -> None:
+    def add_files(self, trial: TuneTrial) -> None:
         """Return what became of files that the trial wrote."""
         kept = (trial.report or {}).get("kept_files") or {}
         self.files["skipped"] += int(kept.get("skipped") or 0)

@@ -4,7 +4,7 @@ import math
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from seatrial.agent.tune.candidates import BESIDE
-from seatrial.agent.tune.trial import Trial
+from seatrial.agent.tune.trial import TuneTrial
 from seatrial.common.contract.tunables import NEUTRAL
 
 #: A gain below this is none, however steady the trials are: machines differ by as much from one minute to the next.
@@ -34,7 +34,7 @@ class Rates(NamedTuple):
     trials: int
 
 
-def rates(trials: Sequence[Trial]) -> Optional[Rates]:
+def rates(trials: Sequence[TuneTrial]) -> Optional[Rates]:
     """Return the rate of trials; a single one has the spread of its parts."""
     values = sorted(trial.steps_per_s for trial in trials if trial.steps_per_s)
     if not values:
@@ -47,7 +47,7 @@ def rates(trials: Sequence[Trial]) -> Optional[Rates]:
     return Rates(median, spread, len(values))
 
 
-def _spread_of_parts(trial: Trial) -> float:
+def _spread_of_parts(trial: TuneTrial) -> float:
     """Standard error of the mean step time, from the parts of the measured steps."""
     parts_s = (trial.report or {}).get("parts_s")
     parts = [part for part in parts_s if isinstance(part, float) and part > 0] if isinstance(parts_s, list) else []
@@ -59,11 +59,11 @@ def _spread_of_parts(trial: Trial) -> float:
 
 
 def gain(trial: Rates, reference: Rates) -> float:
-    """0.5: half as fast again."""
+    """Return 0.5 for half as fast again."""
     return trial.median / reference.median - 1
 
 
-def steadier(now: Sequence[Trial], before: Sequence[Trial]) -> float:
+def steadier(now: Sequence[TuneTrial], before: Sequence[TuneTrial]) -> float:
     """By how much steps vary less now than they did in other trials: 1 for as much or more, a quarter at least.
 
     A script that waits for too few workers gives 10 to 15 % in each trial; with enough of them it gives 2 %.
@@ -75,7 +75,7 @@ def steadier(now: Sequence[Trial], before: Sequence[Trial]) -> float:
     return min(1.0, max(_LEAST_STEADIER, new / old)) if old else 1.0
 
 
-def deviation(groups: Sequence[Sequence[Trial]], scales: Optional[Sequence[float]] = None) -> float:
+def deviation(groups: Sequence[Sequence[TuneTrial]], scales: Optional[Sequence[float]] = None) -> float:
     """Relative standard deviation from one trial of the same to the next, from the ranges of groups of the same.
 
     The range of two trials shows little, so that ``noise`` is large after two that differ.
@@ -132,7 +132,7 @@ class Band:
     def __init__(self) -> None:
         self.curves: List[Sequence[Optional[float]]] = []
 
-    def add(self, trial: Trial) -> None:
+    def add(self, trial: TuneTrial) -> None:
         if trial.losses:
             self.curves.append(trial.losses)
 
@@ -149,11 +149,11 @@ class Band:
         levels = sorted(abs(value) for value in smoothed(self.curves[0])) if self.curves else []
         return levels[len(levels) // 2] if levels else None
 
-    def distance(self, trial: Trial) -> Optional[float]:
+    def distance(self, trial: TuneTrial) -> Optional[float]:
         """From the baseline under the same seed; None where either has no losses."""
         return difference(self.curves[0], trial.losses) if self.curves and trial.losses else None
 
-    def agrees(self, trial: Trial) -> Optional[bool]:
+    def agrees(self, trial: TuneTrial) -> Optional[bool]:
         """Return whether it trains the same; None without losses."""
         apart = self.distance(trial)
         if apart is None:
@@ -161,7 +161,7 @@ class Band:
         nearest = min(difference(curve, trial.losses) or 0.0 for curve in self.curves)
         return not trial.not_finite and nearest <= _BAND * self.width and apart <= 2 * _BAND * self.width
 
-    def might_agree(self, trial: Trial) -> bool:
+    def might_agree(self, trial: TuneTrial) -> bool:
         """Return whether its losses are so close that one more seed of the script itself could reach as far."""
         if not self.curves or trial.not_finite or not trial.losses:
             return False
@@ -183,15 +183,15 @@ class TuneState:
     def __init__(self) -> None:
         self.band = Band()
         self.kept: Dict[str, Any] = {}
-        self.kept_order: List[Tuple[str, Dict[str, Any], List[Trial]]] = []
-        self.baselines: List[Trial] = []
-        self.reference: List[Trial] = []
+        self.kept_order: List[Tuple[str, Dict[str, Any], List[TuneTrial]]] = []
+        self.baselines: List[TuneTrial] = []
+        self.reference: List[TuneTrial] = []
 
-    def add_baseline(self, made: Trial) -> None:
+    def add_baseline(self, made: TuneTrial) -> None:
         self.baselines.append(made)
         self.band.add(made)
 
-    def keep(self, name: str, changes: Dict[str, Any], made: List[Trial]) -> None:
+    def keep(self, name: str, changes: Dict[str, Any], made: List[TuneTrial]) -> None:
         """A change of this name went in; its trials are what the next one is compared with."""
         self.kept = {**self.kept, **changes}
         self.kept_order.append((name, changes, made))
@@ -207,7 +207,7 @@ class TuneState:
         return name, applied
 
     @staticmethod
-    def warm(trials: List[Trial]) -> List[Trial]:
+    def warm(trials: List[TuneTrial]) -> List[TuneTrial]:
         """Without the very first, where a later one is faster: its files came from the disk."""
         if len(trials) > 1 and trials[0].number == 1:
             later = trials[1:]
@@ -221,7 +221,7 @@ class TuneState:
         groups = [self.warm(self.baselines), *(made for _, _, made in self.kept_order)]
         return deviation(groups, [steadier(self.reference, group) for group in groups])
 
-    def why_different(self, name: str, made: Trial) -> Optional[str]:
+    def why_different(self, name: str, made: TuneTrial) -> Optional[str]:
         """None where it trains the same, as far as losses show."""
         if made.not_finite:
             return "its losses are not finite"
@@ -237,6 +237,6 @@ class TuneState:
         return "its losses differ by %.3g, and two seeds' by %.3g" % (self.band.distance(made) or 0.0, self.band.width)
 
 
-def _examples(made: Trial) -> float:
+def _examples(made: TuneTrial) -> float:
     """In a step; the last batch of a pass may be smaller, and fall into one trial only."""
     return (made.examples_per_s or 0.0) / (made.steps_per_s or 1.0)

@@ -101,12 +101,7 @@ def _same(path: str, copy: str) -> bool:
 _PR_SET_PDEATHSIG = 1  # Source: prctl(2)
 
 #: Trackers in trials keep to themselves: a dozen runs of seventy steps are of no use to anybody.
-_QUIET = {
-    "WANDB_MODE": "disabled",
-    "COMET_MODE": "disabled",
-    "NEPTUNE_MODE": "debug",
-    "CLEARML_OFFLINE_MODE": "1",
-}
+_QUIET = {"WANDB_MODE": "disabled", "COMET_MODE": "disabled", "NEPTUNE_MODE": "debug", "CLEARML_OFFLINE_MODE": "1"}
 
 #: Ranks, launchers and loaders of a trial that has reported get this long to leave.
 _LEAVE_S = 5.0
@@ -121,7 +116,7 @@ LEAST_STEPS, _LEAST_SLOW_STEPS = 10, 3
 _MOST_OUTPUT_BYTES = 64 << 10
 
 
-class Trial(NamedTuple):
+class TuneTrial(NamedTuple):
     """Attributes:
 
     number: of the trial, from 1.
@@ -186,25 +181,15 @@ class Trial(NamedTuple):
 
 
 def run(
-    spec: Spec,
-    number: int,
-    changes: Dict[str, Any],
-    seed_offset: int,
-    limit_s: float,
-    tried: Sequence[str] = (),
-) -> Trial:
+    spec: Spec, number: int, changes: Dict[str, Any], seed_offset: int, limit_s: float, tried: Sequence[str] = ()
+) -> TuneTrial:
     """Start it, wait, end what is left of it, put changed files back, read what it reported.
 
     Args:
         tried: keys of ``changes`` that it is about; without one of them it ends.
     """
-    options: Dict[str, Any] = {
-        "warmup_steps": 10,
-        "steps": spec.steps,
-        "seconds": spec.seconds,
-        "seed_offset": seed_offset,
-    }
-    options["tried"] = list(tried)
+    options: Dict[str, Any] = {"warmup_steps": 10, "steps": spec.steps, "seconds": spec.seconds}
+    options.update(seed_offset=seed_offset, tried=list(tried))
     began_s = time.monotonic()
     restored: Dict[str, Any] = {}
     folder = os.path.join(spec.folder, "%02d" % number)
@@ -222,10 +207,15 @@ def run(
     tuned = list({line.get("rank"): line["tuned"] for line in lines if isinstance(line.get("tuned"), dict)}.values())
     applied = _together(tuned, "applied")
     whose = (reported or {}).get("pid")
-    of_rank = [line for line in lines if any(_pid(line, key) == whose for key in ("anatomy", "training"))]
+    of_rank = [
+        line
+        for line in lines
+        if whose is None
+        or any(isinstance(line.get(key), dict) and line[key].get("pid") == whose for key in ("anatomy", "training"))
+    ]
     anatomies = [line["anatomy"] for line in of_rank if "anatomy" in line]
     facts = [line["training"] for line in of_rank if "training" in line]
-    return Trial(
+    return TuneTrial(
         number=number,
         report=reported,
         ranks=ranks,
@@ -276,19 +266,15 @@ def _start(spec: Spec, folder: str, options: Dict[str, Any], changes: Dict[str, 
 def _wait(process: "subprocess.Popen[bytes]", events: str, until_s: float) -> Optional[int]:
     """Return its exit code; None if it took too long. A launcher that does not see its ranks' end is ended."""
     reported_s = None
-    code = None
     while True:
-        code = process.poll()
-        now_s = time.monotonic()
+        code, now_s = process.poll(), time.monotonic()
         if code is not None or now_s >= until_s:
-            break
+            return code
         if reported_s is None and _has_reported(events):
             reported_s = now_s
         if reported_s is not None and now_s - reported_s >= _LEAVE_S:
-            code = 0
-            break
+            return 0
         time.sleep(_LOOK_S)
-    return code
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
@@ -302,18 +288,14 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
             except OSError:
                 pass
         process.poll()
-        _reap()
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except OSError:  # no child is left
+            pass
         if not pids:
             return
         time.sleep(0.02)
-
-
-def _reap() -> None:
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except OSError:  # no child is left
-        pass
 
 
 def _has_reported(events: str) -> bool:
@@ -356,11 +338,6 @@ def _why_failed(lines: List[Dict[str, Any]]) -> Optional[str]:
             if isinstance(line.get(key), dict):
                 return str(line[key].get("reason"))[:300]
     return None
-
-
-def _pid(line: Dict[str, Any], key: str) -> Any:
-    value = line.get(key)
-    return value.get("pid") if isinstance(value, dict) else None
 
 
 def _tail(path: str) -> str:

@@ -19,7 +19,7 @@ from seatrial.system import command
 from seatrial.system.command import Completed
 from seatrial.system.host import Host
 
-#: Options of a client that choose the engine themselves: no other may stand beside them.
+#: Options of a client that choose the engine themselves: no other may be added.
 #: Source: docker(1), "Options"; podman(1), "GLOBAL OPTIONS".
 CHOOSING = ("-H", "--host", "-c", "--context", "--url", "--connection", "--remote", "--root", "--runroot")
 
@@ -31,9 +31,8 @@ def docker_address(info: Mapping[str, Any], context: Mapping[str, Any], host: Ho
     """Read a daemon's address.
 
     Args:
-        info: of ``docker info``. The ID alone is not enough: up to Docker 23 it is a key in /etc/docker, which two
-            daemons of one machine share, and which a daemon keeps when its data moves.
-        context: the entry of ``docker context inspect`` that ``info`` was asked through.
+        info: of ``docker info``. Its ID alone is not enough: up to Docker 23 two daemons of one machine share it.
+        context: the entry of ``docker context inspect``.
     """
     stored = Path((context.get("Storage") or {}).get("TLSPath") or "<")
     if (context.get("TLSMaterial") or {}).get("docker") and stored.is_absolute():
@@ -47,11 +46,7 @@ def docker_address(info: Mapping[str, Any], context: Mapping[str, Any], host: Ho
 
 
 def podman_address(info: Mapping[str, Any], ask: Callable[..., Completed], host: Host | None = None) -> EngineAddress:
-    """Read a Podman's address: its storage on this machine, or the service that the client speaks to.
-
-    Args:
-        info: of ``podman info``. ask: asks the same Podman more.
-    """
+    """Read a Podman's address: its storage on this machine, or the service that its client uses."""
     store = str(info["store"]["graphRoot"])
     if not info["host"].get("serviceIsRemote"):
         return EngineAddress(endpoint=store, id=f"{this_machine().id} {store}")
@@ -70,11 +65,7 @@ def podman_address(info: Mapping[str, Any], ask: Callable[..., Completed], host:
 
 
 def addressed(call: Sequence[str], at: EngineAddress, *, tls: bool) -> list[str]:
-    """Return the client's call with the options that lead to ``at``; unchanged if its user has given such an option.
-
-    Args:
-        tls: the options are Docker's, which take certificates, and not Podman's, which take a key.
-    """
+    """Add the options that lead to ``at`` to a client's call, unless its user has set one; ``tls``: Docker's."""
     if any(word.partition("=")[0] in CHOOSING for word in call[1:]):
         return list(call)
     if tls:
@@ -88,14 +79,14 @@ def addressed(call: Sequence[str], at: EngineAddress, *, tls: bool) -> list[str]
     return [*call, "--url", at.endpoint, *(["--identity", at.credentials] if at.credentials else [])]
 
 
-#: What podman-docker's script prints; where it is told to be quiet, Podman's own answer gives it away.
+#: Printed by podman-docker's script, unless it is quiet; then Podman's own answer shows it.
 _IS_PODMAN = "Emulate Docker CLI using podman"
 
 
 def read_info(
     engine: str, key: str, ended: Completed, host: Host | None = None, at: EngineAddress | None = None
 ) -> dict[str, Any]:
-    """The answer, which has the ``key`` of a working engine. Raises EngineUnavailableError.
+    """Read the answer, which has the ``key`` of a working engine. Raises EngineUnavailableError.
 
     Without a daemon Docker's client prints its own half; older ones exit with 0 then (docker/cli#2300).
     """
@@ -103,34 +94,26 @@ def read_info(
         info = json.loads(ended.stdout)
     except ValueError:
         info = None
-    told = info if isinstance(info, dict) else {}
-    if ended.exit_code == 0 and told.get(key):
-        return told
-    said = ended.stderr or "\n".join(told.get("ServerErrors") or [])
-    if "buildahVersion" in str(told.get("host")):
-        said = _IS_PODMAN
-    raise unavailable_error(engine, said or ("" if isinstance(info, dict) else ended.stdout), host, at)
+    found = info if isinstance(info, dict) else {}
+    if ended.exit_code == 0 and found.get(key):
+        return found
+    text = ended.stderr or "\n".join(found.get("ServerErrors") or [])
+    if "buildahVersion" in str(found.get("host")):
+        text = _IS_PODMAN
+    raise unavailable_error(engine, text or ("" if isinstance(info, dict) else ended.stdout), host, at)
 
 
-#: What engines call a container's state.
+#: Engines' words for a container's state.
 #: Source: moby api/types/container/state.go; podman libpod/define/containerstate.go.
 STATUSES: dict[str, Status] = {
-    "created": "created",
-    "configured": "created",
-    "initialized": "created",
-    "running": "running",
-    "paused": "running",
-    "restarting": "running",
-    "stopping": "running",
-    "stopped": "exited",
-    "exited": "exited",
-    "removing": "exited",
-    "dead": "exited",
+    **dict.fromkeys(("created", "configured", "initialized"), "created"),
+    **dict.fromkeys(("running", "paused", "restarting", "stopping"), "running"),
+    **dict.fromkeys(("stopped", "exited", "removing", "dead"), "exited"),
 }
 
 
 def container_state(inspected: dict[str, Any]) -> State:
-    """One entry of ``container inspect``. Engines print exit code 0 for a container that has not ended."""
+    """Read an entry of ``container inspect``. Engines print exit code 0 for a container that has not ended."""
     state = inspected["State"]
     status = STATUSES.get(state["Status"].lower(), "running")
     return State(
@@ -145,7 +128,7 @@ def container_state(inspected: dict[str, Any]) -> State:
 
 
 def _seconds(started_at: str, finished_at: str) -> float:
-    """Between two times as engines print them: RFC 3339 with nanoseconds, which Python 3.10 does not read."""
+    """Return the time between two stamps: RFC 3339 with nanoseconds, which Python 3.10 does not read."""
     begin, end = (
         datetime.fromisoformat(
             re.sub(r"(\.\d{1,6})\d*", lambda part: part[1].ljust(7, "0"), time).replace("Z", "+00:00")
@@ -156,7 +139,7 @@ def _seconds(started_at: str, finished_at: str) -> float:
 
 
 INFO_TIMEOUT_S = 5.0
-#: For inspect, kill, remove: milliseconds when well; beside a build that holds the store's lock on a loaded machine of
+#: For inspect, kill, remove: milliseconds when well; during a build that holds the store's lock on a loaded machine of
 #: two cores Podman 4.3 was seen to take more than 30 s.
 ANSWER_TIMEOUT_S = 120.0
 
@@ -167,11 +150,11 @@ class Dialect:
 
     Attributes:
         install, restart: commands for a person.
-        info_format: ``info --format`` of it prints JSON. info_key: is in there when the engine works.
-        storage_root: ``info --format`` of it prints where layers are kept.
+        info_format, info_key: ``info --format`` for JSON, and a key that it has if the engine works.
+        storage_root: ``info --format`` for the folder of the layers.
         buildkit: it builds through buildx, which has ``--progress`` and ``--load``; Podman 4 has neither.
         compose: its client has the commands ``compose`` and ``context``, and its API passes CDI names on.
-        label_form: prints a label's value in ``ps --format``, with ``%s`` for the label.
+        label_form: ``ps --format`` for a label's value, with ``%s`` for the label.
     """
 
     name: Literal["docker", "podman"]
@@ -189,8 +172,8 @@ class EngineClient:
     """The engine's program with its global options.
 
     Attributes:
-        at: the engine that it is led to; None: the one that the environment chooses.
-        call: what runs it, led to ``at``. typed: the same as its user types it.
+        at: the engine it uses; None: the one that the environment chooses.
+        call: its command line with the options for ``at``. typed: without them.
     """
 
     def __init__(self, dialect: Dialect, call: Sequence[str] = (), at: EngineAddress | None = None) -> None:
@@ -200,7 +183,7 @@ class EngineClient:
         self.call = self.typed if at is None else addressed(self.typed, at, tls=dialect.compose)
 
     def ask(self, *words: str, timeout_s: float = ANSWER_TIMEOUT_S) -> command.Completed:
-        """Ask the engine something. Raises EngineUnavailableError when it does not answer at all."""
+        """Run a command of the engine. Raises EngineUnavailableError if it does not end in time."""
         try:
             return command.run([*self.call, *words], timeout_s=timeout_s)
         except CommandTimeoutError as error:
@@ -217,7 +200,7 @@ class EngineClient:
         return read_info(self.dialect.name, self.dialect.info_key, ended, at=self.at)
 
     def address(self, info: dict[str, Any] | None = None) -> EngineAddress:
-        """The address of the engine that answers, whose ``info`` this is. Raises EngineUnavailableError."""
+        """Return the address of the engine that answers, whose ``info`` this is. Raises EngineUnavailableError."""
         info = info or self.info()
         if not self.dialect.compose:
             return podman_address(info, self.ask)
@@ -227,9 +210,9 @@ class EngineClient:
         return docker_address(info, json.loads(ended.stdout))
 
     def confirm(self, engine: EngineAddress | None) -> None:
-        """Make sure that "no such container" is the answer of the engine that was asked for.
+        """Check that "no such container" is the answer of the run's own engine.
 
-        Raises EngineUnavailableError: another engine has answered, or nobody knows which one to ask.
+        Raises EngineUnavailableError: another engine has answered, or the run's is not recorded.
         """
         name = self.dialect.name.capitalize()
         if engine is None:
@@ -246,7 +229,6 @@ class EngineClient:
             )
 
     def unavailable(self, stderr: str) -> EngineUnavailableError:
-        """The error for a plain question that got no answer."""
         return unavailable_error(self.dialect.name, stderr, at=self.at)
 
     def inspect(self, kind: Literal["image", "container"], id: str) -> dict[str, Any] | None:
@@ -254,14 +236,14 @@ class EngineClient:
         ended = self.ask(kind, "inspect", id)
         if ended.exit_code == 0:
             return cast("dict[str, Any]", json.loads(ended.stdout)[0])
-        if says_no_such(ended.stderr, kind):
+        if is_unknown(ended.stderr, kind):
             return None
         raise self.unavailable(ended.stderr)
 
 
-def says_no_such(stderr: str, kind: Literal["image", "container"]) -> bool:
-    said = stderr.lower()
-    return f"no such {kind}" in said or "no such object" in said or f"{kind} not known" in said
+def is_unknown(stderr: str, kind: Literal["image", "container"]) -> bool:
+    text = stderr.lower()
+    return f"no such {kind}" in text or "no such object" in text or f"{kind} not known" in text
 
 
 def with_algorithm(digest: str) -> str:

@@ -35,10 +35,7 @@ class Docker(ContainerEngine):
     )
     #: ``local`` keeps lines as bytes and small. Its log is the only copy of the evidence until the host has collected
     #: it, so it is not cut (the default is 100 MB); it goes with the container.
-    own_options: ClassVar = {
-        "log_driver": "local",
-        "log_options": ["max-size=1t", "max-file=1", "compress=false"],
-    }
+    own_options: ClassVar = {"log_driver": "local", "log_options": ["max-size=1t", "max-file=1", "compress=false"]}
 
     def facts_of(self, info: dict[str, Any], program: Path) -> EngineFacts:
         return docker_facts(info, hook=shutil.which(HOOK, path=SYSTEM_PATH) is not None, client=program)

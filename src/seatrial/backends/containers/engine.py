@@ -22,7 +22,7 @@ from seatrial.backends.containers.client import (
     Dialect,
     EngineClient,
     container_state,
-    says_no_such,
+    is_unknown,
 )
 from seatrial.backends.containers.errors import last_line, start_error
 from seatrial.backends.containers.images import EngineImages
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 #: Exit codes of ``exec`` for a program that is not there, of Docker's releases and Podman.
 _NOT_STARTED = (126, 127)
 
-#: As runc and crun say it, on stderr or, Docker 20.10, on stdout.
+#: The message of runc and crun, on stderr or, Docker 20.10, on stdout.
 NO_PROGRAM = re.compile(r"executable file [^\n]*not found in \$PATH")
 
 COMPANION_TIMEOUT_S = 300.0
@@ -104,7 +104,7 @@ class ContainerEngine(ABC):
 
     def start(self, plan: Plan, run_dir: Path) -> Handle:
         container, image = _container(plan)
-        self.check_beside(plan, run_dir)
+        self.check_first(plan, run_dir)
         options = self.options(container, image).plus(detach=True)
         with self._removed_on_failure(run_dir) as id_file:
             ended = self._run(options.plus(cidfile=id_file), START_TIMEOUT_S)
@@ -113,7 +113,7 @@ class ContainerEngine(ABC):
 
     def shell(self, plan: Plan, run_dir: Path) -> int:
         container, image = _container(plan)
-        self.check_beside(plan, run_dir)
+        self.check_first(plan, run_dir)
         options = self.options(container, image).plus(remove=True, interactive=True, tty=sys.stdin.isatty())
         with self._removed_on_failure(run_dir) as id_file:
             ended = command.call_interactive(options.plus(cidfile=id_file).argv(self.client.call), keep_stderr=True)
@@ -153,7 +153,7 @@ class ContainerEngine(ABC):
         )
 
     def collect(
-        self, handle: Handle, run_dir: Path, say: Callable[[str], None]
+        self, handle: Handle, run_dir: Path, echo: Callable[[str], None]
     ) -> contextlib.AbstractContextManager[None]:
         if not handle.framed:
             return contextlib.nullcontext()
@@ -161,7 +161,7 @@ class ContainerEngine(ABC):
             [*self.client.call, "container", "logs", handle.id],
             run_dir,
             lambda: self.state(handle).status == "exited",
-            say,
+            echo,
             open_log=self.open_log(handle),
             starts_again=handle.composed,
         )
@@ -230,7 +230,7 @@ class ContainerEngine(ABC):
         if self.state(handle).status == "gone":  # or it is another's, which is not touched
             return
         ended = command.run([*self.client.call, "container", *words, handle.id], timeout_s=timeout_s)
-        if not _says_ended(ended.stderr):
+        if not _has_ended(ended.stderr):
             _require_success(self.name, ended)
 
     @contextlib.contextmanager
@@ -256,7 +256,7 @@ class ContainerEngine(ABC):
     def _run(self, options: RunOptions, timeout_s: float) -> command.Completed:
         return command.run(options.argv(self.client.call), timeout_s=timeout_s)
 
-    def check_beside(self, plan: Plan, run_dir: Path) -> None:
+    def check_first(self, plan: Plan, run_dir: Path) -> None:
         """Run the companion of an image without Python: the GPU checks, under the same injection, to their end."""
         if plan.companion is None:
             return
@@ -317,8 +317,8 @@ def _require_success(engine: str, ended: command.Completed) -> None:
         raise start_error(engine, ended.argv, ended.exit_code, ended.stderr)
 
 
-def _says_ended(stderr: str) -> bool:
-    return says_no_such(stderr, "container") or "is not running" in stderr or "can only kill running" in stderr
+def _has_ended(stderr: str) -> bool:
+    return is_unknown(stderr, "container") or "is not running" in stderr or "can only kill running" in stderr
 
 
 def _not_in_the_container(program: str, *, gpu_mode: str) -> EngineError:

@@ -46,7 +46,7 @@ def read_env_file(path: Path, host: Host) -> dict[str, str]:
 def proxy_env(host: Host) -> dict[str, str]:
     """The host's proxy variables in upper and lower case; the lower case one counts where they differ, as in curl.
 
-    One whose URL holds a login is not among them: what an engine is told, everybody may read (``docker inspect``).
+    One whose URL holds a login is not among them: everybody may read an engine's variables (``docker inspect``).
     """
     found = {}
     for name in PROXY_VARIABLES:
@@ -63,7 +63,7 @@ def proxies_with_login(host: Host) -> tuple[str, ...]:
 
 
 def _holds_login(url: str) -> bool:
-    """A value that is no URL counts as one with a login where it could have one."""
+    """Return whether it has a login; a value that is not a URL counts if it has an @."""
     try:
         return bool(urlsplit(url).password)
     except ValueError:

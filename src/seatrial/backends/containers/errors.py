@@ -48,7 +48,7 @@ ERRORS: dict[str, type[SeatrialError]] = {
     "read-only-root": DiskError,
 }
 
-#: Where each engine's client is told that the engine listens.
+#: The variable of each engine's client for the engine's address.
 ADDRESS_VARIABLES = {"docker": "DOCKER_HOST", "podman": "CONTAINER_HOST"}
 #: What may be wrong with the place that a variable names; other entries are of the client or of what it asks for.
 OF_ADDRESS = ("engine-down", "engine-permission")
@@ -89,10 +89,7 @@ def unavailable_error(
 
 
 def as_addressed(
-    error: EngineUnavailableError,
-    engine: str,
-    host: Host | None = None,
-    at: EngineAddress | None = None,
+    error: EngineUnavailableError, engine: str, host: Host | None = None, at: EngineAddress | None = None
 ) -> EngineUnavailableError:
     """The error of an engine that a variable leads to: the variable is what to look at then, without its login."""
     if at is not None:

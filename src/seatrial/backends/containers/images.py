@@ -38,7 +38,7 @@ STEP_MARK = "# seatrial"
 #: A build gets a name with this in it until it is finished (images/build/build.py).
 _UNFINISHED = "-unfinished-"
 
-#: An engine that is asked for its disk use adds up every layer; Docker took 9 s for 40 GB on a slow disk.
+#: Engines add up every layer for their disk use; Docker took 9 s for 40 GB on a slow disk.
 _DISK_TIMEOUT_S = 300.0
 
 #: Docker's units are decimal: https://pkg.go.dev/github.com/docker/go-units#HumanSize
@@ -50,7 +50,7 @@ _ROUNDS = 20
 
 @dataclass(frozen=True)
 class OwnImage:
-    """An image with our label and names of ours alone; ``used``: a container has it."""
+    """An image with our label, and with names of ours alone; ``used``: a container has it."""
 
     id: str
     names: tuple[str, ...]
@@ -86,7 +86,8 @@ def free(client: EngineClient, *, repository: str | None, idle_s: float, dry_run
         size = sum(unique.get(image.id, 0.0) for image in doomed)
         return Freed(len(doomed), len(idle), round(size + sum(step.size_bytes for step in unused if step.id in idle)))
     before = _disk_bytes(client) if doomed and not client.dialect.buildkit else 0.0
-    removed = [image for image in doomed if _remove_image(client, image)]
+    # Without force: the engine itself refuses to remove an image in use.
+    removed = [image for image in doomed if client.ask("rmi", *image.names).exit_code == 0]
     if not client.dialect.buildkit:
         return Freed(len(removed), 0, max(0, round(before - _disk_bytes(client))) if removed else 0)
     orphaned = [step for step in own_steps(client) if step.id not in {each.id for each in unused}] if removed else []
@@ -97,7 +98,7 @@ def free(client: EngineClient, *, repository: str | None, idle_s: float, dry_run
 
 
 def own_images(client: EngineClient) -> list[OwnImage]:
-    """Every finished image of ours, the oldest first."""
+    """List every finished image of ours, the oldest first."""
     row = "{{.ID}}\t{{.Repository}}:{{.Tag}}\t{{.CreatedAt}}"
     listed = client.ask("images", "--no-trunc", "--filter", f"label={BUILT_LABEL}", "--format", row).stdout
     in_use = set(client.ask("ps", "--all", "--no-trunc", "--format", "{{.Image}}").stdout.split())
@@ -122,36 +123,27 @@ def _is_our_name(name: str) -> bool:
 
 
 def unused_images(images: Sequence[OwnImage], repository: str | None) -> list[OwnImage]:
-    """Those that can go. Pure."""
-    if repository is None:
-        return [image for image in images if not image.used]
-    named = [image for image in images if image.repository == repository]
-    return [image for image in named[:-1] if not image.used]
+    """Return the images to remove. Pure."""
+    named = [image for image in images if image.repository == repository][:-1]
+    return [image for image in (images if repository is None else named) if not image.used]
 
 
 def own_steps(client: EngineClient) -> list[CacheStep]:
-    """Cached steps of ours that no image has and no build uses; none of Podman, whose cache are its images."""
-    if not client.dialect.buildkit:
-        return []
-    told = client.ask("system", "df", "--verbose", "--format", "{{json .BuildCache}}", timeout_s=_DISK_TIMEOUT_S)
-    try:
-        records = json.loads(told.stdout or "[]") or []
-    except json.JSONDecodeError:
-        return []
+    """List cached steps of ours that no image has and no build uses; none of Podman, whose cache are its images."""
     return [
         CacheStep(record["ID"].rstrip("*"), _bytes(record["Size"]), _idle_s(record))
-        for record in sorted(records, key=lambda record: str(record["CreatedAt"]), reverse=True)
+        for record in sorted(_disk_use(client, "BuildCache"), key=lambda one: str(one["CreatedAt"]), reverse=True)
         if _is_ours(record["Description"]) and record["InUse"] == record["Shared"] == "false"
     ]
 
 
 def _is_ours(description: str) -> bool:
-    """The step's own text ends with our mark; a cache mount's has its name behind it."""
+    """Return whether the step's own text ends with our mark; a cache mount's has its name after it."""
     return re.search(re.escape(STEP_MARK) + r'( with id "[^"]*")?$', description.strip()) is not None
 
 
 def _drop_steps(client: EngineClient, steps: Sequence[CacheStep]) -> list[CacheStep]:
-    """Those that are gone afterwards. A step that has a child, ours or not, stays until that is gone."""
+    """Remove steps; return those that are gone. A step stays until its children, ours or not, are gone."""
     left = list(steps)
     for _ in range(_ROUNDS):
         for step in left:
@@ -166,28 +158,28 @@ def _drop_steps(client: EngineClient, steps: Sequence[CacheStep]) -> list[CacheS
     return [step for step in steps if step not in left]
 
 
-def _remove_image(client: EngineClient, image: OwnImage) -> bool:
-    """Without force: the engine itself refuses what is in use."""
-    return client.ask("rmi", *image.names).exit_code == 0
-
-
 def _disk_bytes(client: EngineClient) -> float:
-    """All images, as the engine counts them: to four digits."""
-    told = client.ask("system", "df", "--format", "{{.Type}}\t{{.Size}}", timeout_s=_DISK_TIMEOUT_S).stdout
-    rows = (line.partition("\t")[::2] for line in told.splitlines())
+    """Return the size of all images, as the engine counts them: to four digits."""
+    printed = client.ask("system", "df", "--format", "{{.Type}}\t{{.Size}}", timeout_s=_DISK_TIMEOUT_S).stdout
+    rows = (line.partition("\t")[::2] for line in printed.splitlines())
     return sum(_bytes(size) for kind, size in rows if kind == "Images")
 
 
 def _unique_bytes(client: EngineClient) -> dict[str, float]:
-    """Image → bytes that no other image has; {} from Podman, which prints them as a table."""
+    """Return image → bytes that no other image has."""
+    return {each["ID"].removeprefix("sha256:"): _bytes(each["UniqueSize"]) for each in _disk_use(client, "Images")}
+
+
+def _disk_use(client: EngineClient, part: str) -> list[dict[str, str]]:
+    """Return the entries of one part of the engine's disk use; [] from Podman, which prints them as a table."""
     if not client.dialect.buildkit:
-        return {}
-    told = client.ask("system", "df", "--verbose", "--format", "{{json .Images}}", timeout_s=_DISK_TIMEOUT_S)
+        return []
+    form = f"{{{{json .{part}}}}}"
+    printed = client.ask("system", "df", "--verbose", "--format", form, timeout_s=_DISK_TIMEOUT_S).stdout
     try:
-        images = json.loads(told.stdout or "[]") or []
+        return json.loads(printed or "[]") or []
     except json.JSONDecodeError:
-        return {}
-    return {each["ID"].removeprefix("sha256:"): _bytes(each["UniqueSize"]) for each in images}
+        return []
 
 
 def _bytes(text: str) -> float:
@@ -196,7 +188,7 @@ def _bytes(text: str) -> float:
 
 
 def _idle_s(record: dict[str, str]) -> float:
-    """Seconds since a build has used the step."""
+    """Return the seconds since a build has used the step."""
     text = (record.get("LastUsedAt") or record.get("CreatedAt") or "")[:19]
     try:
         last = datetime.strptime(text, "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc)
@@ -230,7 +222,7 @@ class EngineImages:
     def image(self, reference: str) -> ImageFacts | None:
         question = ("image", *self.call, reference)
         inspected = remembered(
-            question, lambda: self._client.inspect("image", reference), lambda told: told is not None
+            question, lambda: self._client.inspect("image", reference), lambda found: found is not None
         )
         return image_facts(inspected) if inspected is not None else None
 
@@ -265,19 +257,9 @@ class EngineImages:
 
     def find_python(self, reference: str) -> str | None:
         for candidate in PYTHON_CANDIDATES:
-            options = RunOptions(
-                reference,
-                ("-c", FIND_PYTHON),
-                {
-                    "cap_drop": ["ALL"],
-                    "entrypoint": candidate,
-                    "networks": ["none"],
-                    "pull": "never",
-                    "read_only": True,
-                    "remove": True,
-                },
-            )
-            ended = command.run(options.argv(self.call), timeout_s=ANSWER_TIMEOUT_S)
+            options = {"cap_drop": ["ALL"], "entrypoint": candidate, "networks": ["none"], "pull": "never"}
+            safe = RunOptions(reference, ("-c", FIND_PYTHON), {**options, "read_only": True, "remove": True})
+            ended = command.run(safe.argv(self.call), timeout_s=ANSWER_TIMEOUT_S)
             if ended.exit_code == 0:
                 return ended.stdout.strip() or candidate
             if ended.exit_code in (125, 126):  # the engine itself failed: the next candidate would, too
@@ -316,13 +298,11 @@ class EngineImages:
         self._client.ask("rmi", reference)
 
     def free_unused(self, *, repository: str | None, idle_s: float, dry_run: bool) -> Freed:
-        from seatrial.backends.containers import images as own_storage  # a plan and a run free nothing
-
-        return own_storage.free(self._client, repository=repository, idle_s=idle_s, dry_run=dry_run)
+        return free(self._client, repository=repository, idle_s=idle_s, dry_run=dry_run)
 
     def storage_root(self) -> Path | None:
-        told = self._client.ask("info", "--format", self._client.dialect.storage_root).stdout.strip()
-        return Path(told) if told and Path(told).is_dir() else None
+        root = self._client.ask("info", "--format", self._client.dialect.storage_root).stdout.strip()
+        return Path(root) if root and Path(root).is_dir() else None
 
     def check_builder(self) -> None:
         if shutil.which(self.call[0]) is None:
@@ -351,7 +331,7 @@ class EngineImages:
 
 
 def image_facts(inspected: dict[str, Any]) -> ImageFacts:
-    """One entry of ``image inspect``, which Docker and Podman print alike but for the prefix of the ID."""
+    """Read one entry of ``image inspect``, which Docker and Podman print alike but for the prefix of the ID."""
     config = inspected.get("Config") or {}
     # Podman gives a local build a digest, too, of a repository that is nowhere.
     digests = [digest for digest in inspected.get("RepoDigests") or [] if not digest.startswith("localhost/")]

@@ -3,7 +3,7 @@
 nvidia-runtime   Docker whose NVIDIA hook or runtime is there: ``--gpus '"device=GPU-…"'``
 cdi              the engine resolves the devices' CDI names: ``--device nvidia.com/gpu=GPU-…``
 device-nodes     neither: /dev/nvidia* and the driver's libraries, bind-mounted
-none             no GPU was asked for, or there is none
+none             no GPU was requested, or there is none
 """
 
 from __future__ import annotations
@@ -55,11 +55,7 @@ class InjectionPlan:
 
 
 def choose(
-    facts: EngineFacts,
-    gpus: Sequence[Gpu],
-    driver: DriverFiles,
-    *,
-    capabilities: Sequence[str] = (),
+    facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles, *, capabilities: Sequence[str] = ()
 ) -> InjectionPlan:
     """Choose the strategy for these GPUs on this engine.
 
@@ -79,7 +75,7 @@ def choose(
         toolkit_env = {**env, "NVIDIA_DRIVER_CAPABILITIES": ",".join(capabilities)}
         if facts.nvidia_hook or facts.desktop or "nvidia" in facts.runtimes:
             return _toolkit(facts, gpus, driver, toolkit_env)
-    # From here on the toolkit's legacy hook must stay out, even where it is the default runtime and the image says
+    # From here on the toolkit's legacy hook must stay out, even where it is the default runtime and the image sets
     # NVIDIA_VISIBLE_DEVICES=all: "void" is its word for "leave this container alone".
     env["NVIDIA_VISIBLE_DEVICES"] = "void"
     names = _cdi_names(facts, gpus, driver)
@@ -180,11 +176,7 @@ def _cdi(
 ) -> InjectionPlan:
     why = f"{facts.title} ignores --gpus" if facts.ignores_gpus_flag else f"{facts.title} has no NVIDIA hook or runtime"
     return InjectionPlan(
-        "cdi",
-        f"{why}; its CDI specs list the GPUs",
-        devices=names,
-        env=env,
-        groups=_node_groups(facts, gpus, driver),
+        "cdi", f"{why}; its CDI specs list the GPUs", devices=names, env=env, groups=_node_groups(facts, gpus, driver)
     )
 
 
@@ -194,11 +186,7 @@ def _node_groups(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles) -
 
 
 def _device_nodes(
-    facts: EngineFacts,
-    gpus: Sequence[Gpu],
-    driver: DriverFiles,
-    env: dict[str, str],
-    capabilities: Sequence[str],
+    facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles, env: dict[str, str], capabilities: Sequence[str]
 ) -> InjectionPlan:
     nodes = _nodes(gpus, driver)
     _refuse_impossible(facts, gpus, driver, nodes)
@@ -259,10 +247,7 @@ def _library_mounts(driver: DriverFiles, capabilities: Sequence[str]) -> list[Mo
 
 
 def _refuse_impossible(
-    facts: EngineFacts,
-    gpus: Sequence[Gpu],
-    driver: DriverFiles,
-    nodes: tuple[DeviceNode, ...] | None,
+    facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles, nodes: tuple[DeviceNode, ...] | None
 ) -> None:
     """Raise GpuContractError when mounting the device nodes by hand cannot work."""
     engine = facts.title
@@ -281,9 +266,9 @@ def _refuse_impossible(
         )
     absent = [line for line in driver.missing if line.startswith(("/dev/", "/proc/", "lib"))]
     if nodes is None or absent:
-        asked = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus)
+        names = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus)
         raise GpuContractError(
-            f"{engine} has no way to pass GPU {asked} to the container",
+            f"{engine} has no way to pass GPU {names} to the container",
             cause=f"it needs {need}, or all of the driver's files on this host; missing: "
             + ("; ".join(absent) if absent else "the GPU's node under /dev"),
             run=_first_fix(absent),

@@ -94,7 +94,7 @@ def collecting(
     logs: Sequence[str],
     folder: Path,
     is_over: Callable[[], bool],
-    say: Say,
+    echo: Say,
     *,
     open_log: OpenLog | None = None,
     starts_again: bool = False,
@@ -105,13 +105,13 @@ def collecting(
         logs: argv that prints the container's log from its beginning and ends; with ``--follow`` behind its first
             words it goes on until the container ends.
         is_over: whether the container has ended, so that its log ends by itself.
-        say: gets a sentence when the disk is full.
+        echo: gets a sentence when the disk is full.
         open_log: another way to the log than ``logs``.
         starts_again: its engine may start the container again when it has ended, and its log goes on then.
 
     Raises DiskError: at the end, what is left could not be written.
     """
-    collector = _Collector(logs, folder, say, open_log, is_over if starts_again else lambda: True)
+    collector = _Collector(logs, folder, echo, open_log, is_over if starts_again else lambda: True)
     thread = threading.Thread(target=collector.follow, name="collector", daemon=True)
     thread.start()
     try:
@@ -130,10 +130,10 @@ def collecting(
 
 class _Collector:
     def __init__(
-        self, logs: Sequence[str], folder: Path, say: Say, open_log: OpenLog | None, is_over: Callable[[], bool]
+        self, logs: Sequence[str], folder: Path, echo: Say, open_log: OpenLog | None, is_over: Callable[[], bool]
     ) -> None:
         self._is_over = is_over
-        self._logs, self._folder, self._say, self._open_log = list(logs), folder, say, open_log
+        self._logs, self._folder, self._echo, self._open_log = list(logs), folder, echo, open_log
         self._turn = Turn(folder)
         self._stopping, self._whole = threading.Event(), threading.Event()
         self._lock = threading.Lock()
@@ -160,7 +160,7 @@ class _Collector:
             try:
                 self._read(self._follower)
             except OSError as error:
-                self._say(f"The output is not being recorded: {error.strerror}. The engine keeps it for now")
+                self._echo(f"The output is not being recorded: {error.strerror}. The engine keeps it for now")
                 return
             finally:
                 exit_code = self._follower.end()
@@ -206,7 +206,7 @@ class _Collector:
         sink = Sink(self._folder, again=True)
         try:
             sink.cut(cursor.sizes)
-            decoder, skip, done, held = frames.Decoder(), cursor.bytes, cursor.bytes, b""
+            decoder, skip, done, held = frames.FrameDecoder(), cursor.bytes, cursor.bytes, b""
             read = log.read if isinstance(log, K8sFile) else partial(os.read, log.stdout, _CHUNK_BYTES)
             while data := read():
                 if skip:

@@ -34,12 +34,12 @@ def parse_mount(text: str) -> Mount:
 
 
 def checked_mount(mount: Mount, project: Path, state: Path, *, made: bool = False) -> Mount:
-    """The mount with links in its source resolved; a relative source is the project's.
+    """Resolve the links in a mount's source; a relative source is the project's.
 
     Args:
-        made: a folder of the project that is not there is made before the start (home.host_files).
+        made: a missing folder of the project is made before the start (``host_files``).
 
-    Raises UsageError when the source is not there or leads out of the project by a link, or the target is not absolute.
+    Raises UsageError: the source is missing or a link out of the project, or the target is not absolute. DataError.
     """
     source = real_source(project / mount.source.expanduser(), project, "--mount", state=state)
     target = PurePosixPath(mount.target)
@@ -55,12 +55,12 @@ def checked_mount(mount: Mount, project: Path, state: Path, *, made: bool = Fals
 
 
 def place_mounts(mounts: Sequence[Mount], ours: Iterable[Mount]) -> tuple[Mount, ...]:
-    """Ours and the user's, parents first. A user's mount on the very target of one of ours takes its place.
+    """Merge our mounts and the user's, parents first. A user's mount replaces one of ours with the same target.
 
-    One of ours may lie inside a user's where the user's folder has that path: the engine mounts it on top. Where it
-    has not, the engine would make the mount point there, in the user's own folder and as root.
+    One of ours may lie inside a user's only if the user's folder has that path; else the engine would make the mount
+    point there, as root.
 
-    Raises UsageError when one would hide ours or lie where the engine or the agent works, or two have one target.
+    Raises UsageError: a mount would hide ours or lie in a reserved folder, or two have one target.
     """
     placed = {mount.target: mount for mount in ours}
     targets: set[str] = set()
@@ -87,20 +87,20 @@ def inside(path: str, folder: str) -> bool:
 
 
 def real_source(source: Path, project: Path, flag: str, *, state: Path) -> Path:
-    """A mount's source with links resolved.
+    """Resolve the links in a mount's source.
 
     Args:
-        source, project: absolute. flag: as the user wrote it, for the sentence.
-        state: the user's state folder, which no container sees.
+        source, project: absolute. flag: as typed, for the message. state: the folder that no container sees.
 
-    Raises UsageError: it lies in the project and is, or goes through, a link out of it; or it is the state folder.
+    Raises UsageError: it lies in the project and leads out of it through a link; or it is in the state folder.
     """
     lexical, root = Path(os.path.normpath(source)), project.resolve()
     real = Path(os.path.realpath(source))  # Path.resolve raises for a link that leads to itself
     inside = lexical.is_relative_to(project) or lexical.is_relative_to(root)
     if inside and not real.is_relative_to(root):
+        shown = f"./{lexical.relative_to(project)}" if lexical.is_relative_to(project) else str(lexical)
         raise UsageError(
-            f"{flag} {_shown(lexical, project)} points outside the project, to {real}",
+            f"{flag} {shown} points outside the project, to {real}",
             cause="It is a symlink, which any script that ran in the project could have created",
             run=f"seatrial run … {flag} {as_typed(real)}   # if that is the folder you mean",
         )
@@ -113,10 +113,7 @@ def real_source(source: Path, project: Path, flag: str, *, state: Path) -> Path:
 
 
 def check_sources(mounts: Iterable[Mount], project: Path) -> None:
-    """At the moment of use: what lies in the project is still where it was, behind no link.
-
-    Raises UntrustedPathError.
-    """
+    """Check at the moment of use that sources in the project are still behind no link. Raises UntrustedPathError."""
     root = project.resolve()
     for mount in mounts:
         if not mount.source.is_relative_to(root) or mount.source == root:
@@ -126,27 +123,11 @@ def check_sources(mounts: Iterable[Mount], project: Path) -> None:
             with nofollow.folder(root, *parts[:-1]) as parent:
                 is_link = stat.S_ISLNK(os.stat(parts[-1], dir_fd=parent, follow_symlinks=False).st_mode)
         except FileNotFoundError:
-            continue  # the engine says so, in its own words
+            continue  # the engine reports it
         if is_link:
             raise UntrustedPathError(
                 f"{mount.source} became a symlink after planning", run=f"ls -ld {as_typed(mount.source)}"
             )
-
-
-def make_folder_inside(folder: Path, project: Path) -> bool:
-    """Make a folder of the project, and those above it, through no link; False for one outside of it.
-
-    Raises UntrustedPathError, DiskError.
-    """
-    root = project.resolve()
-    if not folder.is_relative_to(root):
-        return False
-    with nofollow.folder(root, *folder.relative_to(root).parts, make=True):
-        return True
-
-
-def _shown(path: Path, project: Path) -> str:
-    return f"./{path.relative_to(project)}" if path.is_relative_to(project) else str(path)
 
 
 CACHE = f"{CONTAINER_HOME}/.cache"
@@ -172,24 +153,20 @@ GROUP = "/etc/group"
 
 
 def home_env(user_name: str) -> dict[str, str]:
-    """HOME, the user's name as getpass reads it, and the caches."""
+    """Return HOME, the user's name as getpass reads it, and the caches."""
     return {"HOME": CONTAINER_HOME, "USER": user_name, "LOGNAME": user_name, **CACHE_VARIABLES}
 
 
 def home_mounts(record: Path, place: Path, cache_folder: Path, *, named_user: bool) -> list[Mount]:
-    """HOME, its persistent cache and, for a uid that the image does not know, passwd and group.
+    """Return the mounts of HOME, its cache and, for a uid that the image does not know, passwd and group.
 
     Args:
         record, place: the run's two folders. cache_folder: the project's.
-        named_user: mount files that give the uid a name. ``pwd.getpwuid`` raises KeyError without an entry, and
-            getpass, torch's compiler and ssh call it; HOME and USER alone help only some of them. The image's own
-            files are not read (that would take a container) but replaced: what is lost is the names of its system
-            users, which a process without capabilities cannot become anyway.
+        named_user: mount files that give the uid a name: getpass, torch's compiler and ssh call ``pwd.getpwuid``.
+            They replace the image's own, which loses the names of its system users; a process without capabilities
+            cannot become one of those.
     """
-    mounts = [
-        Mount(source=place / "home", target=CONTAINER_HOME),
-        Mount(source=cache_folder, target=CACHE),
-    ]
+    mounts = [Mount(source=place / "home", target=CONTAINER_HOME), Mount(source=cache_folder, target=CACHE)]
     if named_user:
         mounts += [
             Mount(source=record / "passwd", target=PASSWD, read_only=True),
@@ -200,11 +177,11 @@ def home_mounts(record: Path, place: Path, cache_folder: Path, *, named_user: bo
 
 @dataclass(frozen=True)
 class HostFiles:
-    """Return files that the host needs before a container starts; an engine would create them as root, or refuse.
+    """Files that the host needs before a container starts; an engine would create them as root, or refuse.
 
     Attributes:
-        folders: to make. sources: of mounts that are written to; those of the project are made if missing.
-        mount_points: host path that shows through a mount → what is mounted over it there; of the same kind.
+        folders: to make. sources: of writable mounts; those of the project are made if missing.
+        mount_points: host path that shows through a mount → the source mounted over it there; of the same kind.
         texts: file → its text.
     """
 
@@ -214,7 +191,7 @@ class HostFiles:
     sources: tuple[Path, ...] = ()
 
     def write(self, project: Path) -> None:
-        """Make what is not there yet, in the project through no link. Raises DiskError, UntrustedPathError."""
+        """Make what is missing, in the project through no link. Raises DiskError, UntrustedPathError."""
         root = project.resolve()
         missing = [path for path in self.sources if path.is_relative_to(root) and not path.exists()]
         for folder in (*self.folders, *missing):
@@ -223,6 +200,15 @@ class HostFiles:
             _make_point(point, project, folder=source.is_dir())
         for path, text in self.texts.items():
             write_atomically(path, text.encode())
+
+
+def make_folder_inside(folder: Path, project: Path) -> bool:
+    """Make a folder of the project, and those above it, through no link; return False for one outside of it."""
+    root = project.resolve()
+    if not folder.is_relative_to(root):
+        return False
+    with nofollow.folder(root, *folder.relative_to(root).parts, make=True):
+        return True
 
 
 def _make_point(path: Path, project: Path, *, folder: bool) -> None:
@@ -236,21 +222,23 @@ def _make_point(path: Path, project: Path, *, folder: bool) -> None:
 
 
 def host_files(container: ContainerPlan) -> HostFiles:
-    """The host's side of a container's mounts, read from its plan. Pure; ``write`` acts."""
+    """Read the host's side of a container's mounts from its plan. Pure; ``write`` acts."""
     sources = {mount.target: mount.source for mount in container.mounts}
     folders = tuple(sources[target] for target in _MADE if target in sources)
     texts = {}
     if PASSWD in sources and container.user:
         uid, gid = container.user.split(":")
         name = container.env["USER"]
-        texts[sources[PASSWD]] = _passwd(name, uid, gid)
-        texts[sources[GROUP]] = _group(name, gid)
+        user = f"{name}:x:{uid}:{gid}::{CONTAINER_HOME}:/bin/sh"
+        nobody = "nobody:x:65534:65534:nobody:/nonexistent:/bin/false"
+        texts[sources[PASSWD]] = f"root:x:0:0:root:/root:/bin/sh\n{user}\n{nobody}\n"
+        texts[sources[GROUP]] = f"root:x:0:\n{name}:x:{gid}:\nnogroup:x:65534:\n"
     written = tuple(mount.source for mount in container.mounts if not mount.read_only)
     return HostFiles(folders, _mount_points(container.mounts), texts, written)
 
 
 def _mount_points(mounts: Sequence[Mount]) -> dict[Path, Path]:
-    """For each mount inside another, e.g. HOME/.cache inside HOME: the path on the host that it covers."""
+    """Return, for each mount inside another, e.g. HOME/.cache inside HOME, the path on the host that it covers."""
     points = {}
     for mount in mounts:
         around = [other for other in mounts if other is not mount and inside(mount.target, other.target)]
@@ -261,27 +249,15 @@ def _mount_points(mounts: Sequence[Mount]) -> dict[Path, Path]:
     return points
 
 
-def _passwd(name: str, uid: str, gid: str) -> str:
-    return (
-        "root:x:0:0:root:/root:/bin/sh\n"
-        f"{name}:x:{uid}:{gid}::{CONTAINER_HOME}:/bin/sh\n"
-        "nobody:x:65534:65534:nobody:/nonexistent:/bin/false\n"
-    )
-
-
-def _group(name: str, gid: str) -> str:
-    return f"root:x:0:\n{name}:x:{gid}:\nnogroup:x:65534:\n"
-
-
 #: Nothing can be written into it, and it takes no memory.
 OPTIONS = "ro,size=4k,mode=0555"
 
 
 def masks(mounts: Sequence[Mount], hidden: Iterable[Path]) -> tuple[Tmpfs, ...]:
-    """A mask for each place in the container where one of ``hidden`` would show through a mount.
+    """Return a mask for each path in the container where one of ``hidden`` would show through a mount.
 
     Args:
-        hidden: absolute host folders. One that is itself what is mounted is not masked: it is meant.
+        hidden: absolute host folders. One that is itself the source of a mount is not masked.
     """
     found = {}
     for folder in hidden:

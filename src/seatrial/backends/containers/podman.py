@@ -45,10 +45,7 @@ class Podman(ContainerEngine):
     )
     #: - k8s-file: read back on every machine; the default, journald, is not, where there is no journal. Its log is the
     #:   only copy of the evidence until the host has collected it, so it is not cut; it goes with the container.
-    own_options: ClassVar = {
-        "log_driver": "k8s-file",
-        "log_options": ["max-size=1tb"],
-    }
+    own_options: ClassVar = {"log_driver": "k8s-file", "log_options": ["max-size=1tb"]}
 
     def facts_of(self, info: dict[str, Any], program: Path) -> EngineFacts:
         return podman_facts(info, DEFAULT_SPEC_DIRS)
@@ -65,7 +62,7 @@ class Podman(ContainerEngine):
                 cause="Podman silently ignores that flag; GPUs are passed by CDI name or as device nodes",
                 run=GENERATE_CDI,
             )
-        # Podman copies what lies under a tmpfs into it unless told not to; a mask would show what it hides.
+        # Podman copies what lies under a tmpfs into it without notmpcopyup; a mask would show what it hides.
         options = super().options(container, image)
         bare = [f"{tmpfs},notmpcopyup" for tmpfs in options.options.get("tmpfs", [])]
         return options.plus(tmpfs=bare) if bare else options
@@ -90,7 +87,7 @@ class Podman(ContainerEngine):
 
 
 def podman_facts(info: dict[str, Any], spec_dirs: tuple[Path, ...]) -> EngineFacts:
-    """``podman info`` → facts; it does not tell where CDI specifications are.
+    """``podman info`` → facts; it does not report the folders of CDI specs.
 
     Source of the keys: podman libpod/define/info.go.
     """

@@ -10,68 +10,39 @@ from typing import Any
 
 from seatrial.job.plan import FRAMED_LOG, LOG_LABEL, ContainerPlan, Mount
 
-#: Option → flag, in the order of the command line. Names as the long flags, with underscores.
-FLAGS = {
-    "cap_add": "--cap-add",
-    "cap_drop": "--cap-drop",
-    "cidfile": "--cidfile",
-    "cpus": "--cpus",
-    "detach": "--detach",
+#: Options whose flag is not their name.
+_FLAGS = {
     "devices": "--device",
-    "entrypoint": "--entrypoint",
     "envs": "--env",
-    "gpus": "--gpus",
     "groups_add": "--group-add",
-    "hostname": "--hostname",
-    "interactive": "--interactive",
     "labels": "--label",
-    "log_driver": "--log-driver",
     "log_options": "--log-opt",
-    "memory": "--memory",
-    "memory_swap": "--memory-swap",
     "mounts": "--mount",
-    "name": "--name",
     "network_aliases": "--network-alias",
     "networks": "--network",
-    "pids_limit": "--pids-limit",
     "publish": "-p",
-    "pull": "--pull",
-    "read_only": "--read-only",
     "remove": "--rm",
-    "runtime": "--runtime",
     "security_options": "--security-opt",
-    "shm_size": "--shm-size",
-    "stop_timeout": "--stop-timeout",
-    "tmpfs": "--tmpfs",
-    "tty": "--tty",
-    "ulimit": "--ulimit",
-    "user": "--user",
-    "userns": "--userns",
-    "workdir": "--workdir",
 }
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """One container to run.
-
-    Attributes:
-        options: keys of FLAGS; only those that are set.
-    """
+    """One container to run, with the options that are set: long flags with underscores."""
 
     image: str
     command: tuple[str, ...]
     options: Mapping[str, Any]
 
     def plus(self, **options: Any) -> RunOptions:
-        """The same with some options set or replaced."""
+        """Set or replace some options."""
         return RunOptions(self.image, self.command, {**self.options, **options})
 
     def argv(self, client_call: Sequence[str]) -> list[str]:
-        """The command line that runs it."""
+        """Return the command line that runs it."""
         words = [*client_call, "container", "run"]
-        for name, flag in FLAGS.items():
-            words += _flag(flag, self.options.get(name))
+        for name, value in sorted(self.options.items()):
+            words += _flag(_FLAGS.get(name, f"--{name.replace('_', '-')}"), value)
         return [*words, self.image, *self.command]
 
 
@@ -82,9 +53,9 @@ def run_options(container: ContainerPlan, image: str) -> RunOptions:
     - ``--mount`` and not ``--volume``: an engine would create a missing source as an empty folder owned by root.
     - The swap limit is the memory limit: Docker would allow as much again in swap, and a training run that swaps
       has stopped in all but name.
-    - The agent begins in ``/``, and the target where the plan says: with an empty entry in an image's LD_LIBRARY_PATH
-      the loader looks in the working directory (ld.so(8)), and PID 1 would run what lies in the project.
-    - ``--pull never``: images are pulled before, with progress and with an error of our own.
+    - The agent begins in ``/``, and the target in the plan's workdir: with an empty entry in an image's LD_LIBRARY_PATH
+      the loader looks in the working directory (ld.so(8)), and PID 1 would run files of the project.
+    - ``--pull never``: images are pulled before, with progress and with our own errors.
     """
     wanted: dict[str, Any] = {
         "cap_add": list(container.capabilities),
@@ -122,7 +93,7 @@ def run_options(container: ContainerPlan, image: str) -> RunOptions:
 
 
 def mount_fields(mount: Mount) -> list[str]:
-    """The comma-separated fields of ``--mount``, which engines read as a line of CSV: names may hold commas."""
+    """Return the fields of ``--mount``, which engines read as a line of CSV: names may hold commas."""
     fields = ["type=bind", _csv(f"source={mount.source}"), _csv(f"target={mount.target}")]
     return [*fields, "readonly"] if mount.read_only else fields
 

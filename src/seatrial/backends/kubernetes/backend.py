@@ -116,11 +116,11 @@ class Kubernetes:
             engine=engine,
         )
 
-    def collect(self, handle: Handle, run_dir: Path, say: Callable[[str], None]) -> AbstractContextManager[None]:
+    def collect(self, handle: Handle, run_dir: Path, echo: Callable[[str], None]) -> AbstractContextManager[None]:
         from seatrial.backends.kubernetes.collect import collecting
 
         cluster, plan = self._of(handle)
-        return collecting(cluster, plan.namespace, plan.labels[RUN_LABEL], run_dir, plan.nodes, say)
+        return collecting(cluster, plan.namespace, plan.labels[RUN_LABEL], run_dir, plan.nodes, echo)
 
     def state(self, handle: Handle) -> State:
         """Return ``gone`` if nothing is left of it and its agents did not report how it ended."""

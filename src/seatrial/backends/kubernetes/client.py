@@ -44,7 +44,7 @@ T = TypeVar("T")
 def kubeconfigs(host: Host) -> Iterator[Path]:
     """Yield the files that exist, of those that KUBECONFIG names, or the usual one."""
     for name in host.env.get("KUBECONFIG", "~/.kube/config").split(os.pathsep):
-        path = Path(os.path.expanduser(name))  # noqa: PTH111  Path's raises where there is no home
+        path = Path(os.path.expanduser(name))  # noqa: PTH111  Path's raises without a home
         if name and path.is_file():
             yield path
 

@@ -63,7 +63,7 @@ class PodLog:
     async def read(self, *, follow: bool) -> None:
         """Everything from the cursor on; with ``follow`` until the container ends."""
         cursor = Cursor.of(self._sink.folder, self._pod)
-        decoder = frames.Decoder()
+        decoder = frames.FrameDecoder()
         params = {"timestamps": "true", **({"follow": "true"} if follow else {})}
         if self._pod.container:  # must be named where the cluster has added a sidecar
             params["container"] = self._pod.container
@@ -112,7 +112,7 @@ Say = Callable[[str], None]
 #: Between two tries after the server has ended a watch or a log: it does so every few minutes by design.
 RETRY_S = 1.0
 
-#: A log goes on for a moment after its pod is told to have ended; the kubelet may be slower than the API.
+#: A log goes on for a moment after its pod is reported to have ended; the kubelet may be slower than the API.
 DRAIN_S = 10.0
 
 #: How often a process that is not the collector asks whether it may be.
@@ -125,15 +125,15 @@ class Collector:
     Args:
         run_dir: the run's folder, which gets the logs.
         nodes: of the run.
-        say: progress in words.
+        echo: progress in words.
     """
 
-    def __init__(self, cluster: Cluster, namespace: str, run_id: str, run_dir: Path, nodes: int, say: Say) -> None:
+    def __init__(self, cluster: Cluster, namespace: str, run_id: str, run_dir: Path, nodes: int, echo: Say) -> None:
         self._cluster, self._namespace, self._run_id = cluster, namespace, run_id
         self._sink = Sink(run_dir, nodes)
         self._pods: dict[str, Pod] = {}
         self._logs: dict[str, asyncio.Task[None]] = {}
-        self._progress = Progress(cluster, say, self._sink.host_event, namespace)
+        self._progress = Progress(cluster, echo, self._sink.host_event, namespace)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -235,13 +235,13 @@ class Collector:
 
 
 @contextmanager
-def collecting(cluster: Cluster, namespace: str, run_id: str, run_dir: Path, nodes: int, say: Say) -> Iterator[None]:
+def collecting(cluster: Cluster, namespace: str, run_id: str, run_dir: Path, nodes: int, echo: Say) -> Iterator[None]:
     """While open, the run is collected into its folder, by this process or another; then all that is there has come."""
     turn = Turn(run_dir)
     stopping = threading.Event()
     thread = threading.Thread(
         target=_collect,
-        args=(turn, stopping, Collector, (cluster, namespace, run_id, run_dir, nodes, say)),
+        args=(turn, stopping, Collector, (cluster, namespace, run_id, run_dir, nodes, echo)),
         daemon=True,
     )
     thread.start()
@@ -253,7 +253,7 @@ def collecting(cluster: Cluster, namespace: str, run_id: str, run_dir: Path, nod
 
 
 def _collect(turn: Turn, stopping: threading.Event, make: type[Collector], arguments: Any) -> None:
-    """Wait for the turn, collect until told to stop, then read what is left. Whoever comes second finds little left."""
+    """Wait for the turn, collect until stopped, then read the rest. A second collector finds little."""
     while not turn.take() and not stopping.wait(TURN_S):
         pass
     deadline_s = time.monotonic() + 2 * DRAIN_S

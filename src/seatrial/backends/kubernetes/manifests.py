@@ -13,14 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from seatrial.backends.kubernetes.pod import (
-    RUN_LABEL,
-    Manifest,
-    config_key,
-    object_name,
-    pod_claims,
-    pod_spec,
-)
+from seatrial.backends.kubernetes.pod import RUN_LABEL, Manifest, config_key, object_name, pod_claims, pod_spec
 from seatrial.errors import UsageError
 from seatrial.job.cluster import ClusterPlan, Kind, PodMount
 from seatrial.job.plan import CONTAINER_HOME, EXIT_POD_STOPPED, Plan
@@ -164,7 +157,7 @@ def _pytorchjob(cluster: ClusterPlan) -> list[Manifest]:
     """Render Kubeflow's PyTorchJob v1, a master and workers; the operator makes the Services itself.
 
     No backoffLimit, and no deadline: where one is reached, the operator deletes the pods and their logs before it
-    reports the failure, whatever cleanPodPolicy is. Each agent counts for itself (agent/attempts.py).
+    reports the failure, for every cleanPodPolicy. Each agent counts for itself (agent/attempts.py).
     Source: github.com/kubeflow/trainer release-1.9, manifests/base/crds/kubeflow.org_pytorchjobs.yaml;
     kubeflow/training-operator v1.9.0 pkg/controller.v1/common/job.go, DeletePodsAndServices.
     """

@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from seatrial.backends.kubernetes.client import ApiError
 from seatrial.backends.kubernetes.manifests import KINDS, metadata
-from seatrial.backends.kubernetes.pod import (
-    MANAGED_BY,
-    RUN_LABEL,
-    Manifest,
-    object_name,
-    pod_spec,
-    selector,
-)
+from seatrial.backends.kubernetes.pod import MANAGED_BY, RUN_LABEL, Manifest, object_name, pod_spec, selector
 from seatrial.backends.kubernetes.pods import Pod, read_pod
 from seatrial.errors import DiskError, EngineError, SeatrialError, UsageError
 from seatrial.job.cluster import ClusterPlan

@@ -338,15 +338,15 @@ class Progress:
     """Reports what happens to pods.
 
     Args:
-        say: a line for people.
+        echo: a line for people.
         record: writes a host event of the run.
         namespace: of the run.
     """
 
     def __init__(
-        self, cluster: Cluster, say: Callable[[str], None], record: Callable[[Event], None], namespace: str = "default"
+        self, cluster: Cluster, echo: Callable[[str], None], record: Callable[[Event], None], namespace: str = "default"
     ) -> None:
-        self._cluster, self._say, self._record, self._namespace = cluster, say, record, namespace
+        self._cluster, self._echo, self._record, self._namespace = cluster, echo, record, namespace
         self._reported: set[str] = set()
         self._items: dict[str, dict[str, Any]] = {}
 
@@ -420,12 +420,12 @@ class Progress:
 
     def _report(self, finding: Finding) -> None:
         finding.fix = in_namespace(finding.fix, self._namespace)
-        self._say(in_one_line(finding.message, finding.cause, finding.fix))
+        self._echo(in_one_line(finding.message, finding.cause, finding.fix))
         self._record(finding.event())
 
     def _once(self, line: str) -> None:
         if self._is_new(line):
-            self._say(line)
+            self._echo(line)
             self._record(Note(message=line))
 
     def _is_new(self, key: str) -> bool:

@@ -38,7 +38,7 @@ class Pod:
 
     Attributes:
         node: which node of the run it is, from 0.
-        phase: the API's. container: the run's own; all below is about it, whatever else a cluster puts into the pod.
+        phase: the API's. container: the run's own, which all below is about; a cluster may add others to the pod.
         waiting: (reason, message) of the container that has not started, or of an init container that it waits for;
             waiting_image: its image; waiting_on: the init container's name, None for the container itself.
         exit_code, reason: of a container that has ended, e.g. 137 and ``OOMKilled``.

@@ -54,11 +54,7 @@ def _torch_build(machine: Machine) -> Verdict:
 
 
 @FRAMEWORK.check(
-    "driver",
-    "The driver is new enough for torch's CUDA",
-    "driver-too-old",
-    needs="framework.torch-build",
-    timeout_s=60,
+    "driver", "The driver is new enough for torch's CUDA", "driver-too-old", needs="framework.torch-build", timeout_s=60
 )
 def _driver(machine: Machine) -> Verdict:
     cuda = _torch(machine).get("cuda")

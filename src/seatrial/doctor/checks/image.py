@@ -122,9 +122,7 @@ def _numbers(text: str) -> list[int]:
 
 
 @IMAGE.check(
-    "variables",
-    "Its variables hide no GPU",
-    "nvidia-visible-devices capabilities-lack-compute cuda-visible-devices",
+    "variables", "Its variables hide no GPU", "nvidia-visible-devices capabilities-lack-compute cuda-visible-devices"
 )
 def _variables(machine: Machine) -> Verdict:
     assert machine.inspection.image is not None
@@ -197,11 +195,7 @@ def _carries_driver(machine: Machine) -> Verdict:
 
 
 @IMAGE.check(
-    "compat",
-    "Its compatibility libraries fit the GPU",
-    "forward-compatibility",
-    needs="image.python",
-    timeout_s=60,
+    "compat", "Its compatibility libraries fit the GPU", "forward-compatibility", needs="image.python", timeout_s=60
 )
 def _compat(machine: Machine) -> Verdict:
     if nothing := without_python(machine):

@@ -6,7 +6,7 @@ from typing import Any
 
 from seatrial.doctor import cluster
 from seatrial.doctor.check import Layer, Verdict, found, ok, skipped, unknown
-from seatrial.doctor.cluster import Cluster, ClusterError
+from seatrial.doctor.cluster import ClusterError, ClusterObjects
 from seatrial.doctor.machine import Machine
 
 PLUGIN = "nvidia-device-plugin"
@@ -16,14 +16,14 @@ PLUGIN_MANIFEST = (
 
 
 def _without_cluster(machine: Machine) -> Verdict | None:
-    return None if isinstance(machine.cluster, Cluster) else skipped("no cluster that responds")
+    return None if isinstance(machine.cluster, ClusterObjects) else skipped("no cluster that responds")
 
 
 KUBERNETES = Layer("kubernetes", "Kubernetes", needs="kubernetes.reachable", skips=_without_cluster)
 
 
-def _cluster(machine: Machine) -> Cluster:
-    assert isinstance(machine.cluster, Cluster)
+def _cluster(machine: Machine) -> ClusterObjects:
+    assert isinstance(machine.cluster, ClusterObjects)
     return machine.cluster
 
 

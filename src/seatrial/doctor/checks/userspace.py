@@ -23,7 +23,7 @@ _CU_INIT = """\
 import sys, json; sys.path.insert(0, {package!r}); from seatrial.probe import cuda
 status, message, count = 0, None, 0
 try:
-    driver = cuda.Driver(); driver.call('cuInit', 0); count = driver.number('cuDeviceGetCount')
+    driver = cuda.CudaDriver(); driver.call('cuInit', 0); count = driver.number('cuDeviceGetCount')
 except cuda.CudaError as error:
     status, message = error.status, str(error)
 print(json.dumps([status, message, count]))

@@ -73,7 +73,7 @@ def build(
         ImageError: names the failing step, the reason in one sentence and the next command; or what was built is
             another build of the framework than was planned.
         EngineUnavailableError: no engine, or Docker without buildx.
-        DiskError: the context cannot be written, or the engine's disk has too little room for the image.
+        DiskError: the context cannot be written, or the engine's disk has too little space for the image.
     """
     if image.dockerfile is None:
         raise ValueError(f"{image.tag} is an existing image; there is nothing to build")

@@ -32,10 +32,10 @@ if "torch" in found:
     try:
         path = metadata.distribution("torch").locate_file("torch/version.py")
         text = open(os.fspath(path), encoding="utf-8").read()
-        said = re.search(r"^cuda\\\\b[^=]*=\\\\s*(\\\\S+)", text, re.MULTILINE)
+        cuda = re.search(r"^cuda\\\\b[^=]*=\\\\s*(\\\\S+)", text, re.MULTILINE)
         own = re.search(r"^__version__\\\\b[^=]*=\\\\s*['\\"]([^'\\"]+)", text, re.MULTILINE)
-        if said:
-            found["cuda"] = None if said.group(1) == "None" else said.group(1).strip("'\\"")
+        if cuda:
+            found["cuda"] = None if cuda.group(1) == "None" else cuda.group(1).strip("'\\"")
         if own:
             found["torch"] = own.group(1)
     except OSError:

@@ -30,7 +30,7 @@ _BASE_FIRST = dict.fromkeys(
 
 #: What mends a failure in a build, where the same words in a run have another remedy.
 _IN_A_BUILD = {
-    "read-only-root": "sudo dmesg | tail   # the engine's disk became read-only: see why, then restart the engine",
+    "read-only-root": "sudo dmesg | tail   # the engine's disk became read-only: see why, then restart the engine"
 }
 
 #: For a module whose package nobody knows.

@@ -1,7 +1,4 @@
-"""Show the progress of a build in one line: step, packages and megabytes, from the lines that builders and pip print.
-
-Pure: the caller passes the time with each line.
-"""
+"""Show the progress of a build in one line: step, packages and megabytes, from the lines of builders and pip."""
 
 from __future__ import annotations
 
@@ -23,22 +20,10 @@ CACHED = f"{READY} (cached)"
 #: The image's name follows.
 PULLING = "pulling "
 
-_SIZE = r"(?P<size>[\d.]+) ?(?P<unit>[kKMG]?i?B)"
-
-#: pip and uv, before they download a file, and for one that is there; apt, for each package.
-_DOWNLOAD = re.compile(rf"^\s*Downloading (?P<name>\S+)(?: \({_SIZE}\))?")
-_AT_HAND = re.compile(r"^\s*(?:Using cached|Processing) (?P<name>\S+)")
-_APT = re.compile(rf"^Get:\d+ .*\[{_SIZE}\]$")
+#: pip and uv, before they download a file, and for a file that is there.
+_DOWNLOAD = re.compile(r"^\s*Downloading (?P<name>\S+)(?: \((?P<size>[\d.]+ ?[kKMG]?i?B)\))?")
+_PRESENT = re.compile(r"^\s*(?:Using cached|Processing) \S+")
 _INSTALLING = re.compile(r"^Installing collected packages: (?P<names>.+)")
-
-#: BuildKit, of a layer of the base that it pulls: how much it has, of how much.
-_LAYER = re.compile(r"^(?P<digest>sha256:[0-9a-f]+) (?P<size>[\d.]+)(?P<unit>[kKMG]?B) / [\d.]+[kKMG]?B")
-
-#: Docker, of a layer of an image that is pulled → whether it has arrived, and is unpacked.
-_PULLED = re.compile(
-    r"^(?P<digest>[0-9a-f]{12}): (?P<state>Pulling fs layer|Download complete|Pull complete|Already exists)$"
-)
-_LAYER_STATES = {"Pulling fs layer": (False, False), "Download complete": (True, False)}
 
 _BASE = "getting the base image"
 
@@ -51,65 +36,35 @@ _OTHER_STEPS = (
     (re.compile(r"^installing the packages with pip$"), "installing the packages with pip"),
 )
 
-#: BuildKit and Buildah, of a step of somebody's Dockerfile: its own words, as far as a line has room. Not of ours that
+#: BuildKit and Buildah, of a step of somebody's Dockerfile: its own words, as far as they fit. Not of ours that
 #: take no time.
 _RUN = re.compile(r"^(?:\[[^\]]*\d+/\d+\]|STEP \d+/\d+:) RUN (?:--\S+\s+)*(?P<words>(?!.*/layer\.py).{1,60})")
 
-#: A rate over less time is noise.
-_LEAST_S = 1.0
-
 
 class BuildProgress:
-    """Count what a build has done.
-
-    Attributes:
-        step: in words.
-        packages: of the whole build, downloaded or at hand.
-        downloaded_bytes: of files and layers that have arrived.
-    """
+    """Count what a build has done: its step, packages that are downloaded or present, and bytes of downloads."""
 
     def __init__(self, now_s: float) -> None:
         self.step = "preparing the build"
-        self.packages = 0
+        self._packages, self._bytes = 0, 0.0
         self._started_s = now_s
-        self._step_bytes, self._earlier_bytes = 0.0, 0.0
-        self._first_s: float | None = None
-        self._last_s = now_s
-        self._coming_bytes = 0.0
-        self._layers: dict[str, float] = {}
-        self._pulled: dict[str, tuple[bool, bool]] = {}
         self._doing = ""
 
-    @property
-    def downloaded_bytes(self) -> float:
-        return self._earlier_bytes + self._step_bytes + sum(self._layers.values())
-
-    def line(self, text: str, now_s: float) -> bool:
-        """Take a line of the build's; whether another step has begun."""
-        self._arrived(now_s)
+    def line(self, text: str) -> bool:
+        """Take a line of the build; return True if another step begins."""
         step = _step(text)
         if step == _BASE and self.step.startswith(PULLING):
             step = None  # Podman prints the same for every image
         begun = step is not None and step != self.step
         if step is not None and begun:
-            self.step, self._doing, self._first_s = step, "", None
-            self._earlier_bytes, self._step_bytes = self._earlier_bytes + self._step_bytes, 0.0
-        if match := _LAYER.match(text):
-            self._layers[match["digest"]] = _bytes(match)
-        elif match := _PULLED.match(text):
-            self._pulled[match["digest"]] = _LAYER_STATES.get(match["state"], (True, True))
-        elif match := _DOWNLOAD.match(text):
-            self.packages += 1
-            self._first_s = now_s if self._first_s is None else self._first_s
-            self._coming_bytes = _bytes(match) if match["size"] else 0.0
-            size = f" ({_size(self._coming_bytes)})" if match["size"] else ""
+            self.step, self._doing = step, ""
+        if match := _DOWNLOAD.match(text):
+            self._packages += 1
+            self._bytes += _bytes(match["size"])
+            size = f" ({format_bytes(round(_bytes(match['size'])))})" if match["size"] else ""
             self._doing = f"downloading {_package(match['name'])}{size}"
-        elif match := _APT.match(text):
-            self.packages += 1
-            self._first_s = now_s if self._first_s is None else self._first_s
-            self._coming_bytes = _bytes(match)
-        elif match := _AT_HAND.match(text):
-            self.packages += 1
+        elif _PRESENT.match(text):
+            self._packages += 1
             self._doing = ""
         elif match := _INSTALLING.match(text):
             count = len(match["names"].split(","))
@@ -117,37 +72,20 @@ class BuildProgress:
         return begun
 
     def words(self, now_s: float) -> str:
-        """``installing the framework with pip, 42 s: 9 packages, 214 MB downloaded, 12 MB/s; downloading x.whl``."""
+        """Return ``installing the framework with pip, 42 s: 9 packages, 214 MB downloaded; downloading x.whl``."""
         sentence = f"{self.step}, {format_seconds(max(1.0, round(now_s - self._started_s)))}"
-        numbers = self.totals()
-        if self._pulled:
-            arrived, unpacked = (sum(each) for each in zip(*self._pulled.values(), strict=True))
-            count = len(self._pulled)
-            numbers.append(
-                f"{unpacked} of {count} layers unpacked" if arrived == count else f"{arrived} of {count} layers"
-            )
-        rate_s = self._last_s - self._first_s if self._first_s is not None else 0.0
-        if self._coming_bytes and self._step_bytes and rate_s >= _LEAST_S:
-            numbers.append(f"{_size(self._step_bytes / rate_s)}/s")
-        if numbers:
-            sentence += f": {', '.join(numbers)}"
+        if totals := self.totals():
+            sentence += f": {', '.join(totals)}"
         return f"{sentence}; {self._doing}" if self._doing else sentence
 
     def totals(self) -> list[str]:
-        """``14 packages``, ``312 MB downloaded``, as far as there are any."""
-        packages = [f"{self.packages} package{'' if self.packages == 1 else 's'}"] if self.packages else []
-        return packages + ([f"{_size(self.downloaded_bytes)} downloaded"] if self.downloaded_bytes else [])
-
-    def _arrived(self, now_s: float) -> None:
-        """The line behind a download comes when that has ended."""
-        if self._coming_bytes:
-            self._last_s = now_s
-        self._step_bytes += self._coming_bytes
-        self._coming_bytes = 0.0
+        """Return ``14 packages``, ``312 MB downloaded``, as far as there are any."""
+        packages = [f"{self._packages} package{'' if self._packages == 1 else 's'}"] if self._packages else []
+        return packages + ([f"{format_bytes(round(self._bytes))} downloaded"] if self._bytes else [])
 
 
 def _step(text: str) -> str | None:
-    """The step that a line begins, in words; None: it begins none."""
+    """Return the step that a line begins; None if it begins none."""
     other = (words for pattern, words in _OTHER_STEPS if pattern.search(text))
     if (known := step_in_words(text) or next(other, None)) is not None:
         return known
@@ -163,15 +101,11 @@ def _package(file: str) -> str:
     return f"{parts[0]} {parts[1]}" if file.endswith(".whl") and parts[2:] else file
 
 
-def _bytes(match: re.Match[str]) -> float:
+def _bytes(size: str | None) -> float:
     try:
-        return float(parse_bytes(f"{match['size']}{match['unit']}"))
+        return float(parse_bytes(size.replace(" ", ""))) if size else 0.0
     except UsageError:  # 0 B, or no number
         return 0.0
-
-
-def _size(size_bytes: float) -> str:
-    return format_bytes(round(size_bytes))
 
 
 #: In a log: long enough that an ordinary step is one line, short enough that nobody thinks that it has stopped.
@@ -245,7 +179,7 @@ class BuildReporter:
             self._goes_on = True
             self._left_out += len(self._log) == _MOST_LINES
             self._log.append(text)
-            begun = self._state.line(text, time.monotonic())
+            begun = self._state.line(text)
             if self._whole:
                 self._report(text)
             elif begun and self._live is None:
@@ -254,7 +188,7 @@ class BuildReporter:
     def _ready(self, text: str) -> None:
         if self._live is not None:
             self._live.clear()
-        self._state.line(text, time.monotonic())
+        self._state.line(text)
         self._note(", ".join([text, *(self._state.totals() if text != CACHED else [])]))
         self._log.clear()
         self._goes_on = False

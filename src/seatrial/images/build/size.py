@@ -161,30 +161,12 @@ _MEASURED = {
     ),
     "tensorflow": _Unpacked(
         *(6490, 450, 411, 0),
-        {
-            "linalg": 495,
-            "nccl": 490,
-            "sparse": 486,
-            "fft": 294,
-            "rnn": 233,
-            "random": 167,
-            "libclang": 64,
-            "nvcc": 63,
-        },
+        {"linalg": 495, "nccl": 490, "sparse": 486, "fft": 294, "rnn": 233, "random": 167, "libclang": 64, "nvcc": 63},
         linker=96,
     ),
     "jax": _Unpacked(
         *(4600, 380, 50, 400),
-        {
-            "fft": 286,
-            "linalg": 245,
-            "rnn": 233,
-            "nccl": 195,
-            "sparse": 163,
-            "random": 133,
-            "nvcc": 110,
-            "nvshmem": 74,
-        },
+        {"fft": 286, "linalg": 245, "rnn": 233, "nccl": 195, "sparse": 163, "random": 133, "nvcc": 110, "nvshmem": 74},
     ),
 }
 
@@ -244,7 +226,7 @@ def size_choice(
     if limit_bytes is None:
         return choice, ()
     if size <= limit_bytes:
-        return choice.model_copy(update={"reason": f"within max_image_size, {_gb(limit_bytes)}; {reason}"}), ()
+        return choice.changed(reason=f"within max_image_size, {_gb(limit_bytes)}; {reason}"), ()
     smaller = [each for each in ("auto", "unused", "arch") if each in sizes and sizes[each] <= limit_bytes]
     way = f"--slim {smaller[0]}" if smaller else "[criteria] max_image_size in seatrial.toml"
     return choice, (f"the image will be over max_image_size, {_gb(limit_bytes)}: about {_gb(size)}{base}; see {way}",)

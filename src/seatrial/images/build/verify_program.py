@@ -34,7 +34,7 @@ def main() -> None:
         try:
             importlib.import_module(name)
             found["imports"][name] = round(time.perf_counter() - start, 3)
-        except Exception as error:  # noqa: BLE001  whatever it is, it is the answer
+        except Exception as error:  # noqa: BLE001  any error is the answer
             found["errors"][name] = f"{type(error).__name__}: {str(error)[:300]}"
     for package in ("torch", "tensorflow", "tensorflow-cpu", "jax"):
         try:
@@ -94,7 +94,7 @@ def _jax(found: dict[str, Any], gpu: bool) -> None:
     for device in devices:
 
         def product(name: str, device: Any = device) -> float | None:
-            if name not in _FLOATS or name == "float64":  # jax computes in float32 unless told otherwise
+            if name not in _FLOATS or name == "float64":  # jax computes in float32 by default
                 return None
             numbers = jax.device_put(jax.numpy.ones((_SIDE, _SIDE), dtype=name), device)
             return float((numbers @ numbers)[0, 0])

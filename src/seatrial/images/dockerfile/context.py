@@ -131,10 +131,7 @@ def with_code(image: ImagePlan, project: Path, skipped: Collection[Path] = ()) -
             "build": True,
             "base": image.base or image.tag,
             "dockerfile": "\n".join([*lines, ""]),
-            "context_files": {
-                **image.context_files,
-                **{f"{CODE}/{name}": str(path) for name, path in files.items()},
-            },
+            "context_files": {**image.context_files, **{f"{CODE}/{name}": str(path) for name, path in files.items()}},
         }
     )
 

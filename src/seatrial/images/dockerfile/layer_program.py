@@ -66,7 +66,7 @@ def compile_standard_library() -> None:
 
 
 def others() -> list[str]:
-    """Packages that this step has installed beside the framework: they came as what it requires."""
+    """Return the packages that this step has installed with the framework, as its requirements."""
     return sorted(
         name
         for name, (_, info) in _installed().items()
@@ -147,7 +147,7 @@ def _compile(paths: list[str]) -> None:
 
 def _compile_share(paths: list[str]) -> None:
     for path in paths:
-        compileall.compile_file(path, quiet=2)  # a file that does not compile is no reason to stop
+        compileall.compile_file(path, quiet=2)  # a file that does not compile stops nothing
 
 
 def _has_bytecode(path: str) -> bool:

@@ -22,7 +22,7 @@ TOOLS, PROGRAM = "tools", "layer.py"
 FRAMEWORK, REQUIRED, LARGE, PACKAGES_FOLDER = "framework", "required", "large", "packages"
 REQUIREMENTS, CONSTRAINTS = "requirements.txt", "constraints.txt"
 
-#: Requirements of a framework besides its binary parts; numpy is no requirement of torch, but comes with it in any case
+#: Requirements of a framework without its binary parts; numpy is no requirement of torch, but comes with it in any case
 #: (resolve_frameworks). A project that asks for one of these at a version gets it there in the layer above the
 #: framework; a name that is missing here costs a second copy of it, nothing else.
 _REQUIRED: dict[Framework, str] = {

@@ -77,7 +77,7 @@ class ImageContents:
         base_packages: Debian packages that the base's Python needs. system_packages: those of the project.
         compiles: the job compiles at run time.
         layers: folder of the build context → 12 hex digits of what is in it; those that there are requirements for.
-        constrained: folders with constraints beside the requirements.
+        constrained: folders that have constraints.
         hashed: the requirements list each package with its hash. complete: they list all that is installed.
         afterwards: commands of the last layer of packages, once they are there.
         git: a requirement comes from a git repository.

@@ -166,13 +166,7 @@ def _newer_than_known(cuda: str | None) -> bool:
     return cuda is not None and _key(cuda) > max(_key(each.cuda) for each in cuda_images())
 
 
-RULES = (
-    cuda_twice,
-    devel_at_run_time,
-    variant_against_base,
-    wrong_cudnn_infix,
-    dead_tags,
-)
+RULES = (cuda_twice, devel_at_run_time, variant_against_base, wrong_cudnn_infix, dead_tags)
 
 
 def _release(cuda: str | None) -> CudaImage | None:

@@ -133,7 +133,7 @@ def _around(module: str) -> Iterator[str]:
 def provides(listed: str, name: str, package: str) -> bool:
     """Return True if a listed package, by its canonical name, may provide an imported module.
 
-    One that the table knows provides its own module, however similar the names: a list with torch says nothing of
+    One that the table knows provides its own module, however similar the names: a list with torch implies nothing about
     torchvision, nor one with lightning-utilities of lightning.
 
     Args:

@@ -113,8 +113,7 @@ class _Reader:
         place = f"{_shown(path, self.root)}:{number}"
         if len(self.lines) + len(self.constraints) + len(self.options) >= MOST_LINES:
             raise ConfigError(
-                f"{place}: more than {MOST_LINES} lines, more than any image could need",
-                run=f"wc -l {as_typed(path)}",
+                f"{place}: more than {MOST_LINES} lines, more than any image could need", run=f"wc -l {as_typed(path)}"
             )
         _refuse_what_the_build_cannot_know(line, place)
         if line.startswith("-"):
@@ -204,9 +203,7 @@ def checked_requirement(text: str, place: str) -> str:
         reason = str(error).splitlines()[0].rstrip(".:")
         hint = "use == instead of =" if re.search(r"\w\s*=\s*[\w.]", requirement) else None
         raise ConfigError(
-            f"{place}: {shown(requirement)} is not a requirement: {reason}",
-            cause=hint,
-            run=_EXAMPLE,
+            f"{place}: {shown(requirement)} is not a requirement: {reason}", cause=hint, run=_EXAMPLE
         ) from error
     if url is not None and url.startswith("file:"):
         raise ConfigError(

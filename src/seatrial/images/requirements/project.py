@@ -116,11 +116,7 @@ def project_needs(
         needs = installable(needs)
         needs = _with_imported(needs, packages, script, also)
     all_needs = needs.plus(Requirements(lines=also))
-    warnings = (
-        *needs.warnings,
-        *elsewhere_in_the_project(script, own),
-        *taken_from_folders(script, taken, project),
-    )
+    warnings = (*needs.warnings, *elsewhere_in_the_project(script, own), *taken_from_folders(script, taken, project))
     warnings = (*warnings, *in_empty_submodules(script, lacking, absent), *not_installed(all_needs, packages, script))
     warnings = (*warnings, *([the_project_itself(script, itself)] if itself else []))
     needs = replace(needs, imports=imports, warnings=warnings)

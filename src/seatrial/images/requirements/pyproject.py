@@ -14,12 +14,7 @@ from packaging.utils import canonicalize_name
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.declared import Declared
 from seatrial.images.requirements.pip_format import MOST_LINES, canonical_name, checked_requirement
-from seatrial.images.requirements.poetry import (
-    poetry_folders,
-    poetry_groups,
-    poetry_python,
-    poetry_requirements,
-)
+from seatrial.images.requirements.poetry import poetry_folders, poetry_groups, poetry_python, poetry_requirements
 from seatrial.images.requirements.uv_sources import folders_of_its_own, sourced, uv_sources
 from seatrial.system import toml_file
 from seatrial.system.project_files import is_there, read_text

@@ -94,7 +94,7 @@ def resolve_frameworks(
         fixed = python or resolved.stack.python or None
         resolved = _resolve_one(resolved, needs, feeder, None, own_sources, fixed, barred or {})
         why = f"the list names the CPU build, and {computes} computes"
-        known = [c.model_copy(update={"reason": why}) if c.what == f"{feeder} build" else c for c in resolved.choices]
+        known = [c.changed(reason=why) if c.what == f"{feeder} build" else c for c in resolved.choices]
         resolved = replace(resolved, choices=tuple(known))
     if resolved.stack.wheel is None and not resolved.stack.python:
         constraints = Constraints(
@@ -162,11 +162,11 @@ def _resolve_one(
     found = found.replaced(place, chosen)
     found = _with_numpy(found, stack)
     choices = [each for each in stack.choices if each.what != "python" or resolved.stack.wheel is None]
-    choices[0] = choices[0].model_copy(update={"value": chosen, "reason": f"{reason}; {choices[0].reason}"})
+    choices[0] = choices[0].changed(value=chosen, reason=f"{reason}; {choices[0].reason}")
     if own_sources and stack.index:
         choices[1] = Choice(what=choices[1].what, value="as your index provides it", reason="you set the package index")
     elif index:
-        choices[1] = choices[1].model_copy(update={"value": f"{choices[1].value}, from {index}"})
+        choices[1] = choices[1].changed(value=f"{choices[1].value}, from {index}")
     return Resolved(
         found,
         resolved.stack if resolved.stack.wheel is not None else stack,
@@ -187,12 +187,7 @@ def _left_to_pip(resolved: Resolved, found: Requirements, line: str, framework: 
 
 
 def _constraints(
-    framework: Framework,
-    line: str,
-    found: Requirements,
-    needs: Needs,
-    machine: Machine | None,
-    python: str | None,
+    framework: Framework, line: str, found: Requirements, needs: Needs, machine: Machine | None, python: str | None
 ) -> Constraints:
     requirement = parsed(line)
     specifier, variant = public(requirement)
@@ -259,11 +254,7 @@ def _or_raise(found: Stack | Conflict, constraints: Constraints) -> Stack:
         return found
     works = "; ".join(f"{stack.name} ({way})" for way, stack in found.nearest)
     kind = StackError if found.broken[0].rule in _GPU_RULES else ConfigError
-    raise kind(
-        found.sentence,
-        cause=f"what works: {works}" if works else None,
-        run=_command(found, constraints),
-    )
+    raise kind(found.sentence, cause=f"what works: {works}" if works else None, run=_command(found, constraints))
 
 
 def _command(found: Conflict, constraints: Constraints) -> str:
@@ -333,7 +324,7 @@ def _with_numpy(found: Requirements, stack: Stack) -> Requirements:
     """With a NumPy that torch can use.
 
     Without any, `import torch` prints "Failed to initialize NumPy" (seen with 2.13.0+cpu). Before 2.3, torch is built
-    for NumPy 1 and says the same of NumPy 2: https://github.com/pytorch/pytorch/issues/107302.
+    for NumPy 1 and prints the same with NumPy 2: https://github.com/pytorch/pytorch/issues/107302.
     """
     if not _needs_numpy(stack) or stack.wheel is None:
         return found

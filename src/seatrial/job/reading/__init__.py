@@ -1,1 +1,1 @@
-"""Reading a project's Python without running it: what of it runs, what it imports, and what that shows."""
+"""Reading a project's Python without running it: which parts run, what they import, and what that shows."""

@@ -1,4 +1,4 @@
-"""What an expression comes to, as far as constants show it: a path made of names, f-strings, joins and options."""
+"""Values of expressions, as far as constants show it: a path made of names, f-strings, joins and options."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Text(NamedTuple):
     sure: bool
 
 
-class CallSite(NamedTuple):
+class ParsedCall(NamedTuple):
     """A call, and whether it runs whenever its unit does."""
 
     unit: Unit
@@ -45,7 +45,7 @@ class CallSite(NamedTuple):
 
 
 @dataclass
-class Option:
+class ParserOption:
     """An option of argparse's, or Click's, and whether it is defined more than once."""
 
     flags: list[str]
@@ -70,15 +70,15 @@ class Constants:
 
     def __init__(self, module_at: Callable[[Path], Module | None], arguments: Sequence[str]) -> None:
         self._module_at, self._arguments = module_at, arguments
-        self.callers: dict[Unit, list[CallSite]] = {}
+        self.callers: dict[Unit, list[ParsedCall]] = {}
         self.always: set[Unit] = set()
-        self.options: dict[str, Option] = {}
+        self.options: dict[str, ParserOption] = {}
         self.stored: set[str] = set()
         self._looks = 0
         self._scopes: dict[Unit, dict[str, list[ast.expr | None]]] = {}
 
     def text(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> Text | None:
-        """What an expression in ``unit`` comes to."""
+        """Return the value of an expression in ``unit``."""
         self._looks = self._looks + 1 if depth else 0
         if node is None or depth > _DEEPEST or self._looks > _MOST_LOOKS:
             return None
@@ -232,7 +232,7 @@ class Constants:
         longest = next((word for word in words if word.startswith("--")), words[0] if words else "")
         name = str(dest or longest.lstrip("-").replace("-", "_"))
         if words and name:
-            known = self.options.setdefault(name, Option(words, unit, node))
+            known = self.options.setdefault(name, ParserOption(words, unit, node))
             known.again = known.again or known.node is not node
 
     def of_option(self, name: str, depth: int = 0) -> Text | None:
@@ -247,7 +247,7 @@ class Constants:
         return found and found._replace(sure=found.sure and not known.again and known.flags[0].startswith("-"))
 
     def _assigned(self, unit: Unit, name: str) -> list[ast.expr | None]:
-        """What is assigned to a name in a function, or at a module's top; None for what is no single expression."""
+        """Return what is assigned to a name in a function, or at a module's top; None if it is not one expression."""
         if unit not in self._scopes:
             module = self._module_at(unit[0])
             self._scopes[unit] = {} if module is None else module.flow.assigned(unit[1])

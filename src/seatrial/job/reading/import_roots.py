@@ -36,7 +36,7 @@ class ImportRoots:
 
     @property
     def exhausted(self) -> bool:
-        """As many names were looked for as may be."""
+        """True once the most names have been looked for."""
         return len(self._located) >= _MOST_NAMES
 
     def located(self, parts: list[str], roots: list[Path]) -> list[tuple[Path, Path] | None] | None:

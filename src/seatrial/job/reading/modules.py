@@ -88,7 +88,7 @@ _IN_SOME = frozenset(
     }
 )
 
-#: Top-level names. No package of the index is meant by one of them.
+#: Top-level names. None of them names a package of the index.
 STANDARD_MODULES = sys.stdlib_module_names | _IN_SOME
 
 #: Those of every Python. A project may have a package of its own by another's name: ``lib/compression``.

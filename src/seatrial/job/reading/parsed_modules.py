@@ -50,7 +50,7 @@ class ParsedModules:
         start: the script. It must parse; a module that does not may never be imported.
         inside: nothing is read elsewhere, wherever an import points.
         provided: whether an import in a file is there without an installed package.
-        any_python: it may be written for another Python than this one: that of a ready image.
+        any_python: it may be written for the Python of a ready image.
 
     Attributes:
         broken: files that did not parse. syntax: file → (its newest syntax, ``net.py:7``).

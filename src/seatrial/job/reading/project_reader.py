@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from seatrial.job.reading.flow import Seen
+from seatrial.job.reading.flow import RunNode
 from seatrial.job.reading.import_roots import ImportRoots
 from seatrial.job.reading.modules import is_folder, locate_module
 from seatrial.job.reading.parsed_modules import Import, Module, ParsedModules, Unit
@@ -34,8 +34,8 @@ _MOST_ALIASES = 200
 
 
 @dataclass
-class Reading:
-    """What was seen; of everything the first sight, ``file.py:line``.
+class ProjectReading:
+    """Everything seen, each with its first place, ``file.py:line``.
 
     Attributes:
         needed, optional: dotted names of modules that are not the project's.
@@ -83,7 +83,7 @@ class ProjectReader:
         self.roots = ImportRoots(project, start, roots)
         self.modules = ParsedModules(project, start, inside, self.roots.provided, any_python=any_python)
         self.writes = Writes(self.modules.at, arguments)
-        self.reading = Reading()
+        self.reading = ProjectReading()
         self.own: set[str] = set()  # top-level names under which the project has something
         self.found_under: dict[Path, None] = {}
         self.certain: list[Unit] = []
@@ -91,7 +91,7 @@ class ProjectReader:
         self.visited: set[Unit] = set()
         self.mentioned: set[str] = set()
 
-    def read(self) -> Reading:
+    def read(self) -> ProjectReading:
         """Raises TargetError: the script itself cannot be read or parsed."""
         module = self.modules.at(self.start)
         self.certain.append((self.start, ""))
@@ -135,7 +135,7 @@ class ProjectReader:
         for seen in module.flow.inside(name) if name else module.flow.top():
             self._note(module, name, seen, certain)
 
-    def _note(self, module: Module, unit: str, seen: Seen, certain: bool) -> None:
+    def _note(self, module: Module, unit: str, seen: RunNode, certain: bool) -> None:
         node = seen.node
         if isinstance(node, ast.Name):  # nearly half of all nodes
             self.mentioned.add(node.id)
@@ -235,11 +235,11 @@ def read_project(
     calls: Sequence[str] = (),
     arguments: Sequence[str] = (),
     any_python: bool = False,
-) -> Reading:
+) -> ProjectReading:
     """The reading of a script, begun again where it puts folders on its path: they hold for what was imported before.
 
     Args:
-        calls: names in the script that whoever imports it calls: functions, classes, ``Class.method``.
+        calls: names in the script that its importer calls: functions, classes, ``Class.method``.
         arguments: that the script is started with.
 
     Raises TargetError: the script itself cannot be read or parsed.

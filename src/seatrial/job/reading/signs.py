@@ -17,13 +17,13 @@ _TORCHRUN_NAMES = {
     "fully_shard",
     "init_distributed_device",  # timm's
 }
-#: Trainers that take a rank each under torchrun, and are named so that only their import tells them from others.
+#: Trainers that take a rank each under torchrun, and are named so that only their import distinguishes them.
 #: Sources: huggingface.co/docs/transformers/perf_train_gpu_many, docs.pytorch.org/ignite/distributed.html.
 _TRAINERS = (
     *("transformers.Trainer", "transformers.Seq2SeqTrainer", "sentence_transformers.SentenceTransformerTrainer"),
     "ignite.distributed.Parallel",
 )
-#: What wraps a model for several ranks: where it is imported by another name, the call does not tell.
+#: Wrappers of a model for several ranks: imported by another name, they do not show in the call.
 _WRAPPERS = {"DistributedDataParallel", "FullyShardedDataParallel"}
 #: Signs of a script that starts its own ranks: under torchrun each rank would start a whole world again.
 _SPAWNS = {"spawn", "start_processes", "Process"}
@@ -36,7 +36,7 @@ _ONE_PROCESS = {"MirroredStrategy", "CentralStorageStrategy", "ModelParallel"}
 _SHARDED = ("jax.sharding", "jax.experimental.shard_map", "jax.experimental.mesh_utils")
 _SHARDS = {"jax.pmap", "jax.shard_map", "jax.make_mesh"}
 
-#: A process for each machine, told by the environment who the others are.
+#: A process for each machine, which finds the others by the environment.
 _WORKERS = {"MultiWorkerMirroredStrategy"}
 _WORKERS_DOTTED = {"jax.distributed.initialize"}
 
@@ -50,7 +50,7 @@ RANK_OPTIONS = ("--local_rank", "--local-rank")
 
 #: Calls that read these variables and raise without them. Source: torch/distributed/rendezvous.py, env://.
 _NEEDS_RANKS = {"init_process_group", "init_device_mesh"}
-#: Arguments of theirs that say it instead.
+#: Arguments that take their place.
 _SAYS_RANKS = {"rank", "world_size", "store"}
 
 #: What TensorFlow 2 has under tf.compat.v1 alone. Source: tensorflow.org/guide/migrate.
@@ -166,7 +166,7 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
     last = called.rpartition(".")[2]
     if called == "get_ipython":
         yield "notebook", "get_ipython"
-    if called in _IGNITE and _says_backend(node):
+    if called in _IGNITE and _names_backend(node):
         yield "torchrun", called
     if last in _TORCHRUN_NAMES or called in ("deepspeed.initialize", "deepspeed.init_distributed"):
         yield "torchrun", last
@@ -178,7 +178,7 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
         yield "workers", called
     if called in _ASKS or (called == "open" and node.args and _is_descriptor_0(node.args[0])):
         yield "input", called
-    if last in _NEEDS_RANKS and not _says_ranks(node):
+    if last in _NEEDS_RANKS and not _names_ranks(node):
         yield "needs-ranks", last
     if last == "add_subparsers":
         yield "subcommands", last
@@ -209,14 +209,14 @@ def _spreads(device_map: ast.expr) -> bool | None:
     return False if isinstance(device_map, ast.Dict) else None
 
 
-def _says_backend(call: ast.Call) -> bool:
-    """Of ranks: without one, torch-ignite makes no group of them."""
+def _names_backend(call: ast.Call) -> bool:
+    """Return True if a backend is given: without one, torch-ignite makes no group of them."""
     given = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "backend")]
     return any(not _is(value, None) for value in given)
 
 
-def _says_ranks(call: ast.Call) -> bool:
-    """Its arguments say who takes part; an ``init_method`` other than env:// may do so, too."""
+def _names_ranks(call: ast.Call) -> bool:
+    """Return True if its arguments name who takes part; an ``init_method`` other than env:// may do so, too."""
     for keyword in call.keywords:
         if keyword.arg is None or keyword.arg in _SAYS_RANKS:
             return True

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from seatrial.job.reading.constants import CallSite, Constants, is_outside, typed_options
+from seatrial.job.reading.constants import Constants, ParsedCall, is_outside, typed_options
 from seatrial.job.reading.flow import statements
 from seatrial.job.reading.parsed_modules import Module, Unit
 from seatrial.job.reading.signs import dotted
@@ -41,13 +41,14 @@ _FOLDERS: dict[str, tuple[int | None, tuple[str, ...]]] = {
     **dict.fromkeys(("SummaryWriter", "FileWriter", "create_file_writer", "TensorBoard"), (0, ("log_dir", "logdir"))),
     "copytree": (1, ("dst",)),
 }
-#: Calls whose second argument, or keyword ``mode``, says what they open their first for; and what opens its receiver.
+#: Calls whose second argument, or keyword ``mode``, gives the mode that their first is opened in.
+#: Below: methods that open their receiver.
 _OPENERS = {"open", "io.open", "gzip.open", "bz2.open", "lzma.open", "codecs.open", "h5py.File", "zipfile.ZipFile"}
 _OPENERS |= {"tarfile.open", "ZipFile", "tf.io.gfile.GFile"}
 _WRITES = frozenset("wax+")
 #: Methods of pathlib.Path, whose receiver they make.
 _OF_PATHS = {"mkdir", "touch", "write_text", "write_bytes", "open"}
-#: Keywords of settings that trainers write to; when is theirs to say.
+#: Keywords of settings that trainers write to; they choose when.
 _SETTINGS = {"output_dir", "log_dir", "logging_dir", "save_dir", "dirpath", "default_root_dir", "checkpoint_dir"}
 
 #: What an option for a place to write to is called.
@@ -87,12 +88,12 @@ class Writes:
     def __init__(self, module_at: Callable[[Path], Module | None], arguments: Sequence[str]) -> None:
         self._module_at, self._arguments = module_at, arguments
         self._constants = Constants(module_at, arguments)
-        self._noted: list[CallSite] = []
+        self._noted: list[ParsedCall] = []
         self._always: dict[Unit, list[Unit]] = {}
         self._moves = False
 
     def note(self, unit: Unit, node: ast.Call, called: Sequence[Unit], *, always: bool) -> None:
-        """A call in ``unit``, and what of the project it runs."""
+        """Note a call in ``unit``, and the parts of the project that it runs."""
         name, last = _called(node)
         if last in ("add_argument", "option"):
             self._constants.note_option(unit, node)
@@ -101,9 +102,9 @@ class Writes:
         elif len(self._noted) < _MOST_WRITES and (
             last in _FILES or last in _FOLDERS or last in _OF_PATHS or name in _OPENERS or _setting(node)
         ):
-            self._noted.append(CallSite(unit, node, always))
+            self._noted.append(ParsedCall(unit, node, always))
         for each in called:
-            self._constants.callers.setdefault(each, []).append(CallSite(unit, node, always))
+            self._constants.callers.setdefault(each, []).append(ParsedCall(unit, node, always))
             if always and self._runs_when_called(each):
                 self._always.setdefault(unit, []).append(each)
 
@@ -116,7 +117,7 @@ class Writes:
         self._constants.stored.add(name)
 
     def found(self, start: Unit) -> tuple[Write, ...]:
-        """What is written outside of the working directory, by the path that comes first."""
+        """Return what is written outside of the working directory, by the path that comes first."""
         always, pending = {start}, [start]
         while pending:
             for unit in self._always.get(pending.pop(), ()):

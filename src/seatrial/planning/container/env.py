@@ -15,7 +15,7 @@ from seatrial.job.plan import ImagePlan, Mount
 from seatrial.planning.site import ServiceSite
 from seatrial.system.host import Host
 
-#: What steers the loader, the C library or Python in every process that has it: the target's business, and not that of
+#: Variables that steer the loader, the C library or Python in every process that has them: for the target, not for
 #: PID 1, whose evidence such a library in the project could forge. Source: ld.so(8); glibc manual, "Environment
 #: Variables"; python(1).
 STEERING = re.compile(r"LD_|GLIBC_|GCONV_|MALLOC_|PYTHON|(LOCPATH|NLSPATH|HOSTALIASES|RES_OPTIONS|TZDIR)$")
@@ -23,7 +23,7 @@ OURS = {"PYTHONUNBUFFERED": "1"}
 
 
 @dataclass(frozen=True)
-class Environment:
+class ContainerEnv:
     """Variables on top of the image's.
 
     Attributes:
@@ -42,7 +42,7 @@ def plan_env(
     user_name: str,
     host: Host,
     filled: Sequence[Mount],
-) -> Environment:
+) -> ContainerEnv:
     """Ours, then env files, then ``--env``. Never a secret. Without an agent all of it is the container's.
 
     Args:
@@ -50,7 +50,7 @@ def plan_env(
     """
     env, warnings = _wished(job, image, injection, user_name, host)
     if image.python is None:
-        return Environment(env, {}, warnings)
+        return ContainerEnv(env, {}, warnings)
     container, target = without_steering(env)
     container.update(library_path(injection, {}, image.env))
     targets = [mount.target for mount in filled]
@@ -58,7 +58,7 @@ def plan_env(
         if STEERING.match(name) and (safe := _unsteered(name, container.get(name, value), targets)) != value:
             container[name] = safe
             target.setdefault(name, value)
-    return Environment(container, target, warnings)
+    return ContainerEnv(container, target, warnings)
 
 
 def service_env(
@@ -66,8 +66,8 @@ def service_env(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """(variables that are added to a container of somebody else's, what its target alone gets).
 
-    What steers the loader stays out of PID 1. Python's own variables may stay, where a health check needs them: the
-    agent's Python is told to ignore them.
+    What steers the loader stays out of PID 1. Python's own variables may stay, where a health check needs them:
+    the agent's Python ignores them.
     """
     own = dict(service.environment)
     added = {**OURS, **injection.env, **library_path(injection, own, image.env)}
@@ -119,7 +119,7 @@ def library_path(
 ) -> dict[str, str]:
     """LD_LIBRARY_PATH with the driver's folder last, where the linker's cache that it stands for would come.
 
-    Last, so that an image's CUDA forward-compatibility libraries win over the host's driver, as their author meant.
+    Last, so that an image's CUDA forward-compatibility libraries win over the host's driver, as their author intended.
     """
     if not injection.driver_library_folders:
         return {}

@@ -47,15 +47,15 @@ def ray_env(evidence: str | None, shm_bytes: int | None, have: Mapping[str, str]
 
 
 #: Processes and threads of a container, at most, and no more than half of what its host can have: a fork bomb ends
-#: there and not in the host. 64 data loaders of 64 threads each have room.
+#: there and not in the host. It is enough for 64 data loaders of 64 threads each.
 PIDS = 32768
 
-#: What a container leaves of the host's memory to the host, unless --memory says otherwise: a twentieth, and this much
+#: Memory that a container leaves to the host, unless --memory is given: a twentieth, and this much
 #: at least. A script that takes all then ends itself and not the machine's sshd.
 HOST_MEMORY_SHARE = 20
 HOST_MEMORY_LEAST_BYTES = 512 * 2**20
 
-#: Frameworks that can be told to stay below a limit without a change to the script:
+#: Frameworks that can be made to stay below a limit without a change to the script:
 #: torch.cuda.set_per_process_memory_fraction, TensorFlow's GPUOptions, and the options of JAX's XLA client.
 LIMITED_FRAMEWORKS = frozenset({"torch", "tensorflow", "jax"})
 
@@ -95,8 +95,8 @@ def shm_limit(
 def shm_warnings(job: Job) -> tuple[str, ...]:
     if not job.shm_bytes or not job.memory_bytes or job.shm_bytes <= job.memory_bytes:
         return ()
-    told = f"--shm-size {format_bytes(job.shm_bytes)} is more than --memory {format_bytes(job.memory_bytes)}"
-    return (f"{told}: a script that fills it will be killed",)
+    sizes = f"--shm-size {format_bytes(job.shm_bytes)} is more than --memory {format_bytes(job.memory_bytes)}"
+    return (f"{sizes}: a script that fills it will be killed",)
 
 
 def memory_limit(job: Job, engine: EngineFacts, host_memory_bytes: int | None) -> tuple[int | None, tuple[Choice, ...]]:
@@ -110,13 +110,13 @@ def memory_limit(job: Job, engine: EngineFacts, host_memory_bytes: int | None) -
 
 
 def pids_limit(host_pids: int | None) -> int:
-    """Processes and threads. ``host_pids``: how many this host can have, where it tells."""
+    """Processes and threads. ``host_pids``: how many this host can have, if known."""
     return min(PIDS, host_pids // 2) if host_pids else PIDS
 
 
 def refuse_unenforceable(job: Job, engine: EngineFacts) -> None:
-    asked = [("--cpus", job.cpus, engine.cpu_limits), ("--memory", job.memory_bytes, engine.memory_limits)]
-    for flag, value, enforced in asked:
+    limits = [("--cpus", job.cpus, engine.cpu_limits), ("--memory", job.memory_bytes, engine.memory_limits)]
+    for flag, value, enforced in limits:
         if value is not None and not enforced:
             raise EngineError(
                 f"{engine.name.capitalize()} cannot enforce {flag} here",

@@ -32,7 +32,7 @@ _WRITABLE = (CONTAINER_PROJECT, CONTAINER_HOME, "/dev", "/proc", "/seatrial", "/
 _WITHOUT_VOLUMES = ("python", "debian", "ubuntu", "nvidia/cuda", "pytorch/pytorch", "tensorflow/tensorflow")
 
 #: A project of many scripts has many; a few show what is wrong.
-_MOST_TOLD = 3
+_MOST_SHOWN = 3
 
 
 def with_models(job: Job, script: ScriptFacts) -> tuple[Job, tuple[Choice, ...]]:
@@ -80,8 +80,8 @@ def warn_of_lost_writes(job: Job, script: ScriptFacts) -> Iterator[str]:
         yield from (
             f"{write}, and {CONTAINER_DATA} is read-only without :rw: --data DIR:rw" for write in list(into)[:1]
         )
-    told = dict(reversed([*_lost_writes(job, script)]))
-    for mount, write in list(reversed(told.items()))[:_MOST_TOLD]:
+    lost = dict(reversed([*_lost_writes(job, script)]))
+    for mount, write in list(reversed(lost.items()))[:_MOST_SHOWN]:
         yield f"{write}, in no mounted folder; to have it on this machine: --mount {shlex.quote(mount)}"
 
 
@@ -110,8 +110,8 @@ def _in_container(job: Job, path: str) -> str:
 
 def _may_succeed(job: Job, write: Write) -> bool:
     """It lies in a folder that images have, or in the project as seen from the script's own folder."""
-    beside = os.path.normpath(job.project / Path(write.where.rpartition(":")[0]).parent / write.path)
-    if write.path.startswith("../") and Path(beside).is_relative_to(job.project):
+    neighbour = os.path.normpath(job.project / Path(write.where.rpartition(":")[0]).parent / write.path)
+    if write.path.startswith("../") and Path(neighbour).is_relative_to(job.project):
         return True
     path = _in_container(job, write.path)
     return posixpath.dirname(path) in _EMPTY or any(inside(path, each) for each in (*_IN_IMAGES, "/root", "/home"))
@@ -151,7 +151,7 @@ def warn_of_outside(job: Job, script: ScriptFacts) -> Iterator[str]:
             found.setdefault(mount, (path, where))
     targets = [mount.rpartition(":")[2] for mount in found]
     outermost = [mount for mount, at in zip(found, targets, strict=True) if not _is_within(at, targets)]
-    for mount in outermost[:_MOST_TOLD]:
+    for mount in outermost[:_MOST_SHOWN]:
         path, where = found[mount]
         yield (
             f"{where} names {path}, which is outside of the project and so not in the container; "
@@ -161,7 +161,7 @@ def warn_of_outside(job: Job, script: ScriptFacts) -> Iterator[str]:
 
 def warn_of_missing_data(job: Job, script: ScriptFacts) -> Iterator[str]:
     """A sentence for each data set whose folder neither this machine nor a mount has."""
-    for path, where in [*script.data_roots.items()][:_MOST_TOLD]:
+    for path, where in [*script.data_roots.items()][:_MOST_SHOWN]:
         kept = [*_IN_IMAGES, CONTAINER_PROJECT, *(mount.target for mount in job.mounts)]
         kept += [CONTAINER_DATA] if job.data else []
         kept += [CONTAINER_MODELS] if job.models else []
@@ -180,10 +180,10 @@ def _missing(job: Job, path: str, where: str) -> str | None:
     workdir = job.workdir or CONTAINER_PROJECT
     target = posixpath.normpath(posixpath.join(workdir, path))
     source = Path(os.path.normpath(job.project / path))  # resolve() would change the names
-    beside = Path(os.path.normpath(job.project / Path(where.rpartition(":")[0]).parent / path))
+    neighbour = Path(os.path.normpath(job.project / Path(where.rpartition(":")[0]).parent / path))
     if source.is_relative_to(job.project) or workdir != CONTAINER_PROJECT:
         return None
-    if beside.is_relative_to(job.project) and os.path.exists(beside):  # noqa: PTH110
+    if neighbour.is_relative_to(job.project) and os.path.exists(neighbour):  # noqa: PTH110
         return None
     mounts = [mount.target for mount in job.mounts]
     mounts += [CONTAINER_DATA] if job.data else []

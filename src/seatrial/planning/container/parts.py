@@ -74,7 +74,7 @@ def _refuse_what_needs_the_agent(job: Job) -> None:
 
 
 def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
-    """Raises SeatrialError: an image, mount or option that cannot be meant here."""
+    """Raises SeatrialError: an image, mount or option that is invalid here."""
     job = with_network(job)
     gpus = selected(site)
     image, image_choices = planned_image(job, site, script, gpus)
@@ -151,7 +151,7 @@ def way_in(job: Job, site: Site) -> injection.InjectionPlan:
 def planned_image(
     job: Job, site: Site, script: ScriptFacts, gpus: tuple[Gpu, ...]
 ) -> tuple[ImagePlan, tuple[Choice, ...]]:
-    """The image to build, or the ready one with what it says of itself filled in, where it is here."""
+    """The image to build, or the ready one with its own facts, if it is here."""
     if job.image.ready is not None:
         return _ready_image(job.image.ready, job, site)
     from seatrial.images.plan import plan_image  # what builds images takes half as long to load as all the rest
@@ -168,18 +168,18 @@ def planned_image(
 
 
 def _ready_image(tag: str, job: Job, site: Site) -> tuple[ImagePlan, tuple[Choice, ...]]:
-    """An image that is there, with what it says of itself."""
+    """Return an existing image with its own facts."""
     store = site.backend.images
     assert store is not None, "a place of containers has an image store"
     facts = store.image(tag)
     if facts is None:
         what, value = IMAGE_UNKNOWN
         unknown = Choice(what=what, value=value, reason=f"{tag} is not here yet; run pulls it")
-        image, asked = ready_image(tag, python="python3")
-        return image, (asked, unknown)
+        image, choice = ready_image(tag, python="python3")
+        return image, (choice, unknown)
     python = job.image.python or _python_inside(tag, facts, store, site.host.cache_folder / "pythons")
-    image, asked = ready_image(tag, python=python, entrypoint=facts.entrypoint, cmd=facts.cmd, env=facts.env)
-    return image, (asked,)
+    image, choice = ready_image(tag, python=python, entrypoint=facts.entrypoint, cmd=facts.cmd, env=facts.env)
+    return image, (choice,)
 
 
 def _python_inside(tag: str, facts: ImageFacts, store: ImageStore, cache: Path) -> str | None:

@@ -59,7 +59,7 @@ GPU_DEVICE = re.compile(r"^/dev/(nvidia|dxg)|^[a-z.]*nvidia\.com/")
 
 @dataclass(frozen=True)
 class ContainerParts:
-    """The container, and the one beside it for the GPU checks when its image has no Python >= 3.8.
+    """The container, and the second one for the GPU checks when its image has no Python >= 3.8.
 
     Attributes:
         target_env: variables of the user's that the target gets from the agent, and PID 1 itself does not have.
@@ -93,7 +93,7 @@ def plan_container(
         more_env, more_mounts: on top of the job's.
 
     Raises:
-        UsageError: a mount, env file, device or working directory that cannot be meant.
+        UsageError: a mount, env file, device or working directory that is invalid.
         EngineError: a limit that this engine cannot enforce.
     """
     engine, host = site.engine, site.host

@@ -109,7 +109,7 @@ def _container(
 
 
 def _companion(container: ContainerPlan, site: Site, injected: InjectionPlan) -> ContainerPlan:
-    """The checks beside a service without Python: as the caller, with the agent, which the service itself has not."""
+    """Plan the checks for a service without Python: as the caller, with the agent."""
     user, userns, _ = caller_in(site.engine, site.host.uid, site.host.gid)
     agent = (
         Mount(source=site.agent_archive, target=CONTAINER_AGENT, read_only=True),

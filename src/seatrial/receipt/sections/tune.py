@@ -207,14 +207,14 @@ def with_result(cause: ExitCause, tune: TuneRecord | None) -> ExitCause:
     if tune is None:
         return cause
     if tune.refusal is not None:
-        return cause.reworded(f"The script cannot be tuned: {tune.refusal}")
+        return cause.changed(words=f"The script cannot be tuned: {tune.refusal}")
     if cause.id != "finished" or not tune.done:
         return cause
     found = "nothing that was tried makes the script faster and trains the same"
     whole = tune.combination
     if tune.kept and whole is not None and whole.steps_per_s and whole.against:
         found = f"{whole.steps_per_s / whole.against:.2f} times as fast with {in_words(tune.kept)}"
-    return cause.reworded(f"{cause.words}: {found}")
+    return cause.changed(words=f"{cause.words}: {found}")
 
 
 def changes_in_receipt(changes: ChangesRecord | None) -> str | None:

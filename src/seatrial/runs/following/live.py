@@ -1,4 +1,4 @@
-"""Live numbers of runs: from the evidence so far, for top, the dashboard and the line below the output."""
+"""Live numbers of runs from the evidence so far, for top, the dashboard and the line below the output."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Live:
     """The last minute of a run.
 
     Attributes:
-        numbers: of the last step line, ``step`` and ``epoch`` first, then the rates of the steps that were measured.
-        latest: the last value of each number that the target reported; some come with every hundredth line alone.
+        numbers: of the last step line, ``step`` and ``epoch`` first, then the measured rates.
+        latest: the last value of each number that the target reported.
     """
 
     numbers: Mapping[str, float]
@@ -49,12 +49,12 @@ class Live:
 
 
 def look(run: Run, gpu_name: str = "") -> Live:
-    """Read the tail of its events; a run that has written none yet has nothing to show."""
+    """Read the tail of its events."""
     read, _ = events.tail(str(run.events_path), TAIL_BYTES)
     samples, steps = list(events.of_type(read, events.Sample)), list(events.of_type(read, events.Step))
     timed = [[event for event in kind if _has_time(event)] for kind in (samples, steps)]
     times = [event["t"] for event in timed[0] or timed[1]]
-    # By the last line and not by the latest time: a clock that was set back would hide all that comes after.
+    # By the last line and not by the latest time: a clock that was set back would hide all later lines.
     recent = [[event for event in kind if abs(event["t"] - times[-1]) <= LOOK_BACK_S] for kind in timed]
     own = [step for step in steps if not is_hooks(step)]
     return Live(
@@ -69,11 +69,10 @@ def _has_time(event: Mapping[str, Any]) -> bool:
 
 
 def live_runs(store: RunStore) -> list[dict[str, Any]]:
-    """Runs of the store that have not ended, newest first, as telemetry's screen shows them.
+    """Return the runs of the store that have not ended, newest first, as rows of top.
 
-    Engines are not asked: a run counts as live until somebody has finalised it. One whose evidence has not grown for
-    LOOK_BACK_S has no numbers: its agent writes samples all the time, so what it said last is not what is now. A run
-    that cannot be read has none either, and takes nothing from the others.
+    No engine is queried: a run counts as live until it is finalised. One whose evidence has not grown for LOOK_BACK_S
+    has no numbers, since its agent writes samples all the time. A run that cannot be read is left out.
     """
     rows = []
     for run in reversed(store.all()):
@@ -123,20 +122,20 @@ def _numbers(step: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _is_a_name(key: str) -> bool:
-    """What a terminal, a page and Prometheus can show. Names that begin with an underscore are ours."""
+    """Return whether a terminal, a page and Prometheus can show it. Names that begin with an underscore are ours."""
     return key.isprintable() and key.strip() != "" and len(key) <= _MAX_NAME and key[0] != "_"
 
 
 #: Seconds that a rate is the mean of. The hook writes a line a second, or at each step that takes longer.
 _WINDOW_S = 10.0
 
-#: A line is good for so long, or for so many times what lay between the last two: then the run evaluates, saves or
-#: hangs, and no rate of before is that of now.
+#: A line is valid for so long, or for so many times the distance of the last two; then the run evaluates, saves or
+#: hangs.
 _GOOD_FOR_S, _GOOD_FOR_LINES = 5.0, 3.0
 
 _READ_EVERY_S = 1.0
 
-#: Of evidence that is there already when somebody begins to look.
+#: Of evidence that exists when the reading begins.
 _FIRST_BYTES = 64 * 1024
 
 #: Read at once, and kept: a target may write lines without end.
@@ -144,11 +143,7 @@ _MOST_BYTES, _MOST_LINES = 1 << 20, 1000
 
 
 class Progress:
-    """Reads what is new in a run's evidence, at most once a second.
-
-    Args:
-        run: one that is being followed.
-    """
+    """Reads the new evidence of a followed run, at most once a second."""
 
     def __init__(self, run: Run) -> None:
         self._lines = events.Lines(str(run.events_path))
@@ -188,7 +183,7 @@ class Progress:
                     self._other_ranks = True
                 else:
                     self._recent.append((now_s, event))
-        except OSError:  # gone, or not ours to read: there is nothing to show
+        except OSError:  # gone, or not ours to read
             return
         while len(self._recent) > 2 and now_s - self._recent[0][0] > _WINDOW_S:
             self._recent.popleft()
@@ -200,10 +195,10 @@ def _words(lines: list[Mapping[str, Any]]) -> str:
     if "steps_per_s" not in found:
         return ""
     steps = lines[-1][LINE].get("steps")
-    told = [f"{steps:,} steps"] if isinstance(steps, int) and 0 < steps < 1e15 else []
-    told += [f"{rate(found['steps_per_s'])} steps/s"]
-    told += [f"{rate(found['examples_per_s'])} examples/s"] if "examples_per_s" in found else []
+    parts = [f"{steps:,} steps"] if isinstance(steps, int) and 0 < steps < 1e15 else []
+    parts += [f"{rate(found['steps_per_s'])} steps/s"]
+    parts += [f"{rate(found['examples_per_s'])} examples/s"] if "examples_per_s" in found else []
     if "pass_pct" not in found:
-        return ", ".join(told)
+        return ", ".join(parts)
     left = format_seconds(max(1.0, round(found["pass_left_s"])))
-    return f"{', '.join(told)}; {percent(found['pass_pct'])} of this pass, {left} left"
+    return f"{', '.join(parts)}; {percent(found['pass_pct'])} of this pass, {left} left"

@@ -24,7 +24,7 @@ from seatrial.probe.nvml import ComputeProcess
 from seatrial.probe.sampler import Sampler
 from seatrial.receipt.fields import clean
 from seatrial.runs.finish import handle_of, record_target_end
-from seatrial.runs.following.output import OfRank, OutputReader, Stream
+from seatrial.runs.following.streams import OfRank, OutputReader, Stream
 from seatrial.runs.leases import backend_of
 from seatrial.runs.run import Run
 from seatrial.system.command import spawn_detached
@@ -33,17 +33,16 @@ from seatrial.system.host import Host
 Write = Callable[[Stream, bytes], None]
 Say = Callable[[str], None]
 
-#: How often the logs are looked at, and how often the engine is asked: a look costs two stat calls, asking
-#: Docker costs a process (about 20 ms of CPU).
+#: Between two looks at the logs, which cost two stat calls, and at the engine, which cost a process (20 ms of CPU).
 LOG_INTERVAL_S = 0.1
 FIRST_INTERVAL_S = 0.02
 STATE_INTERVAL_S = 1.0
 
-#: What judges a run (finalise.py imports it). It is loaded once the run lives: an upgrade of seatrial while the run
-#: goes on must not mix two versions in one process.
+#: Judges a run (finish.py imports it). It is loaded once the run lives: an upgrade of seatrial meanwhile must not mix
+#: two versions in one process.
 _JUDGES = "seatrial.runs.ending"
 
-#: What an agent that has ended, or the host after it, has written last.
+#: Of the last lines of an agent that has ended, and of the host after it.
 _LAST_LINES_BYTES = 4096
 
 
@@ -60,12 +59,12 @@ def follow(
     log_interval_s: float = LOG_INTERVAL_S,
     state_interval_s: float = STATE_INTERVAL_S,
 ) -> State | None:
-    """Pass the run's output on, by default until it has ended; its last state, None if it was never started.
+    """Pass the run's output on, by default until it has ended; return its last state, None if it never started.
 
     Args:
         tail: begin with the last so many chunks of output; None: from the beginning.
-        say: what a cluster does before the run has any output, and what the watchdog finds, in words.
-        just_started: by the caller, so that the engine need not be asked at once.
+        say: gets a cluster's progress before any output, and the watchdog's findings.
+        just_started: by the caller, so that the engine is not queried at once.
         between_looks: called after each look at the logs while the run lives.
     """
     while until_end and run.is_starting():  # its image may still be building
@@ -76,13 +75,13 @@ def follow(
         reader.skip_to_last(tail)
     if handle is None:
         return None
-    if run.summary() is not None:  # all there is of it is its folder; the engine, or the cluster, may be long gone
+    if run.summary() is not None:  # its folder is all; the engine, or the cluster, may be long gone
         for stream, data in (*reader.new(), *reader.rest()):
             write(stream, data)
         return State("gone")
     backend = backend_of(handle, host)
     state = State("running") if just_started else backend.state(handle)
-    began = asked = time.monotonic()
+    began = queried = time.monotonic()
     alerts = Alerts(run, from_now=tail is not None)
     with witnessing(run, run.plan(), handle), backend.collect(handle, run.folder, say):
         while until_end and state.is_live:
@@ -92,9 +91,9 @@ def follow(
             importlib.import_module(_JUDGES)
             # A run of a second is not held up by a tenth of one, twice; a look is two stat calls.
             time.sleep(min(log_interval_s, max(FIRST_INTERVAL_S, (time.monotonic() - began) / 20)))
-            if time.monotonic() - asked >= state_interval_s or _has_finished(run):
+            if time.monotonic() - queried >= state_interval_s or _has_finished(run):
                 state = backend.state(handle)
-                asked = time.monotonic()
+                queried = time.monotonic()
                 for line in alerts.new():
                     say(line)
     for stream, data in reader.new():
@@ -108,10 +107,7 @@ def follow(
 
 
 def of_rank(run: Run, rank: int, write: Write) -> Write:
-    """``write`` for the lines of one rank alone.
-
-    Raises UsageError: the run has no such rank, or its lines do not tell theirs.
-    """
+    """Return ``write`` for the lines of one rank alone. Raises UsageError: there is no such rank."""
     nodes = run.plan().agent.nodes
     if nodes == 1:
         raise UsageError(f"{run.id} ran on one node: its lines have no rank", run=f"seatrial runs logs {run.id}")
@@ -121,39 +117,42 @@ def of_rank(run: Run, rank: int, write: Write) -> Write:
 
 
 def _has_finished(run: Run) -> bool:
-    """The agent's last line is there: ask the engine now instead of at the next interval."""
+    """Return whether the agent has written its last line."""
     return any(of_type(tail(str(run.events_path), _LAST_LINES_BYTES)[0], AgentFinished))
 
 
 def request_stop(
     run: Run, backend: Backend, handle: Handle, grace_s: float, *, origin: str = "user", why: str | None = None
 ) -> None:
-    """SIGTERM now; after ``grace_s`` the agent kills what is left, and has time to say so before the engine does.
+    """Send SIGTERM; after ``grace_s`` the agent kills the rest, and can report it before the engine does.
 
-    Recorded, so that the receipt says who ended the run, and a search why.
+    Recorded, so that the receipt reports who ended the run, and a search why.
     """
-    told = {} if why is None else {"why": why}
-    run.record(Signal(signal=int(signal.SIGTERM), name="SIGTERM", origin=origin, forwarded_to=[], **told))
+    _record_signal(run, signal.SIGTERM, origin, **({} if why is None else {"why": why}))
     backend.stop(handle, grace_s + AGENT_GRACE_S)
 
 
 def _interrupt(run: Run, backend: Backend, handle: Handle, grace_s: float) -> None:
-    """SIGINT now, recorded as the user's; the agent goes on to SIGTERM and SIGKILL. SIGTERM where no SIGINT can go."""
-    run.record(Signal(signal=int(signal.SIGINT), name="SIGINT", origin="user", forwarded_to=[]))
+    """Send SIGINT, recorded as the user's; the agent goes on to SIGTERM and SIGKILL. SIGTERM if there is no SIGINT."""
+    _record_signal(run, signal.SIGINT)
     if not backend.interrupt(handle):
         backend.stop(handle, grace_s + AGENT_GRACE_S)
 
 
 def _kill(run: Run, backend: Backend, handle: Handle) -> None:
-    run.record(Signal(signal=int(signal.SIGKILL), name="SIGKILL", origin="user", forwarded_to=[]))
+    _record_signal(run, signal.SIGKILL)
     backend.kill(handle)
+
+
+def _record_signal(run: Run, number: signal.Signals, origin: str = "user", **more: str) -> None:
+    run.record(Signal(signal=int(number), name=number.name, origin=origin, forwarded_to=[], **more))
 
 
 @contextmanager
 def interrupt_stops(run: Run, host: Host, say: Say) -> Iterator[None]:
-    """While this holds, Ctrl-C is SIGINT to the target, pressed again SIGTERM, then SIGKILL; a SIGTERM is passed on.
+    """Pass Ctrl-C to the target as SIGINT, then SIGTERM, then SIGKILL; pass SIGTERM on.
 
-    A server gets SIGTERM at once, upon which it answers what it has accepted.
+    A server gets SIGTERM at once, upon which it answers all accepted requests.
     """
     handle = run.handle()
     if handle is None or threading.current_thread() is not threading.main_thread():
@@ -166,24 +165,25 @@ def interrupt_stops(run: Run, host: Host, say: Say) -> Iterator[None]:
     who, why = ("target", "") if job.serve is None else ("server", " to answer what it has accepted")
     stopping = f"Stopping: SIGTERM was sent to the {who}{why}; it is killed in {grace_s:g} s, or by another Ctrl-C."
 
+    def act(send: Callable[..., None], *more: float) -> None:
+        threading.Thread(target=send, args=(run, backend, handle, *more), daemon=True).start()
+
     def on_interrupt(number: int, _frame: FrameType | None) -> None:
         nonlocal sent
         if sent == 0 and number == signal.SIGINT and job.serve is None:
             sent = signal.SIGINT if takes_sigint else signal.SIGTERM
-            if takes_sigint:
-                does = f"SIGTERM follows in {grace_s:g} s, or when you press Ctrl-C again"
-                say(f"Interrupting: SIGINT was sent to the target, as by Ctrl-C on its own terminal; {does}.")
-            else:
-                say(stopping)
-            threading.Thread(target=_interrupt, args=(run, backend, handle, grace_s), daemon=True).start()
+            does = f"SIGTERM follows in {grace_s:g} s, or when you press Ctrl-C again"
+            interrupting = f"Interrupting: SIGINT was sent to the target, as by Ctrl-C on its own terminal; {does}."
+            say(interrupting if takes_sigint else stopping)
+            act(_interrupt, grace_s)
         elif sent in (0, signal.SIGINT):
             sent = signal.SIGTERM
             say(stopping)
-            threading.Thread(target=request_stop, args=(run, backend, handle, grace_s), daemon=True).start()
+            act(request_stop, grace_s)
         elif sent == signal.SIGTERM:
             sent = signal.SIGKILL
             say("Killing it.")
-            threading.Thread(target=_kill, args=(run, backend, handle), daemon=True).start()
+            act(_kill)
 
     with handled((signal.SIGINT, signal.SIGTERM), on_interrupt):
         yield
@@ -191,7 +191,7 @@ def interrupt_stops(run: Run, host: Host, say: Say) -> Iterator[None]:
 
 @contextmanager
 def terminate_interrupts() -> Iterator[None]:
-    """While this holds, SIGTERM is what Ctrl-C is: a KeyboardInterrupt, which ends what has been begun."""
+    """Raise KeyboardInterrupt for SIGTERM, too."""
     with handled((signal.SIGTERM,), signal.default_int_handler):
         yield
 
@@ -206,13 +206,13 @@ def handled(signals: Sequence[signal.Signals], handler: Callable[[int, FrameType
             signal.signal(number, earlier)
 
 
-#: The agent's last line tells the end at once; the engine is asked this seldom, for runs whose agent was killed.
+#: The agent's last line shows the end at once; the engine is queried for runs whose agent was killed.
 RECORDER_STATE_INTERVAL_S = 10.0
 RECORDER_LOG_INTERVAL_S = 1.0
 
 
 def ensure_recorder(run: Run) -> None:
-    """Start a recorder for a live run of an engine of this machine that nobody collects; it outlives this process."""
+    """Start a recorder, which outlives this process, for a live run on this machine that nobody collects."""
     handle = None if run.ended else run.handle()
     if handle is None or not handle.framed or table.is_elsewhere(handle.backend):
         return
@@ -223,7 +223,7 @@ def ensure_recorder(run: Run) -> None:
         if free:
             project = str(run.place.parents[2])
             argv = [sys.executable, "-m", "seatrial", "runs", "record", run.id, "--project", project]
-            # There, because ``-m`` imports from the current folder first, and the project may hold a json.py.
+            # In the record, because ``-m`` imports from the current folder first, and the project may hold a json.py.
             spawn_detached(argv, output=run.folder / "recorder.log", cwd=run.folder)
     except (OSError, SeatrialError):  # a convenience
         pass
@@ -276,8 +276,7 @@ class Witness(threading.Thread):
     """Counts, for each GPU, looks at which a process of the run's container had a context there, and others' alone.
 
     Args:
-        container_id: of the run.
-        processes: those with a context on a GPU; None when the driver does not tell.
+        processes: lists those with a context on a GPU; None if the driver does not report them.
     """
 
     def __init__(
@@ -294,7 +293,7 @@ class Witness(threading.Thread):
                 self.look(uuid)
 
     def look(self, uuid: str) -> None:
-        """One look at one GPU. A process that this host cannot see (another PID namespace) counts as another's."""
+        """Look at one GPU. A process that this host cannot see (another PID namespace) counts as another's."""
         listed = self._processes(uuid)
         if listed is None:
             return
@@ -311,7 +310,7 @@ class Witness(threading.Thread):
 
 @contextmanager
 def witnessing(run: Run, plan: Plan, handle: Handle) -> Iterator[None]:
-    """While open, look at the run's GPUs, where it is a container of this machine; then write down what was seen."""
+    """Look at the GPUs of a container of this machine while open, and record the counts."""
     uuids = tuple(gpu.uuid for gpu in plan.gpus)
     if not uuids or plan.container is None:
         yield
@@ -324,7 +323,7 @@ def witnessing(run: Run, plan: Plan, handle: Handle) -> Iterator[None]:
     finally:
         witness.stop()
         witness.join(timeout=2 * LOOK_S)
-        hung = witness.is_alive()  # in a broken driver; it is not asked again
+        hung = witness.is_alive()  # in a broken driver; it is not queried again
         if not hung:
             sampler.close()
         if not run.ended and any(counts["looks"] for counts in witness.seen.values()):

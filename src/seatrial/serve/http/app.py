@@ -95,7 +95,7 @@ class App:
             if isinstance(request, Refusal):
                 return request
             if not request.rows:
-                return Refusal(400, "There is no input in the request.")
+                return Refusal(400, "The request has no input.")
             if len(request.rows) > self._max_rows:
                 return Refusal(413, f"{len(request.rows)} inputs in one request: at most {self._max_rows}.")
             answers = await self._compute(request.rows, scope)

@@ -112,7 +112,7 @@ def first_file(body: bytes, content_type: bytes) -> tuple[bytes, bytes]:
     named = (field for field in form.fields if b"filename" in field.disposition)
     found = next(named, None) or next(iter(form.fields), None)
     if found is None:
-        raise BadInputError("There is no file in the form: send it as curl -F file=@NAME does.")
+        raise BadInputError("The form has no file: send it as curl -F file=@NAME does.")
     return bytes(found.data), found.media_type
 
 
@@ -162,7 +162,7 @@ class _Form:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise BadInputError(f"{name} is no number of JSON, and none that the model takes.")
+    raise BadInputError(f"{name} is not a number of JSON, and the model does not take it.")
 
 
 def _quick() -> Callable[[bytes], Any] | None:

@@ -91,12 +91,12 @@ def pages(options: Options, link: ModelLink, counters: Counters) -> Starlette:
 
 def _check(request: Request, name: str) -> None:
     if request.path_params.get("name", name) != name:
-        raise HTTPException(404, f"There is no such model here: the one that is served is {name}.")
+        raise HTTPException(404, f"The server has no such model: it serves {name}.")
 
 
 async def _only_here(request: Request) -> Response:
     """Refuse a POST with a wrong model's name; the route refuses every other method."""
-    raise HTTPException(404, "There is no such model here.")
+    raise HTTPException(404, "The server has no such model.")
 
 
 def _file(name: str) -> Answer:

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from seatrial.models.formats import DATATYPES
 from seatrial.serve.errors import BadInputError, HeavyError, MediaTypeError
 from seatrial.serve.http import bodies
 from seatrial.serve.readers.others import checked_array
-from seatrial.serve.served_model import Answer, Description, Reader, Row, TensorSpec
+from seatrial.serve.served_model import Answer, Description, Reader, Row
+from seatrial.train.saving.model_card import DATATYPES, TensorSpec
 
 #: Media types of a body that is, or may be, JSON.
 JSON_TYPES = frozenset((b"application/json", b"", b"application/x-www-form-urlencoded"))
@@ -152,7 +152,7 @@ def _texts(tensor: dict[str, Any]) -> list[str]:
         raise BadInputError(f'The input {name} is text: its "datatype" has to be BYTES.')
     shape = _shape(tensor)
     if not isinstance(data, list) or len(data) != math.prod(shape) or not all(isinstance(text, str) for text in data):
-        raise BadInputError(f"The input {name} has to have as many strings in its data as its shape says.")
+        raise BadInputError(f"The input {name} has to have as many strings in its data as its shape requires.")
     return data
 
 
@@ -169,7 +169,7 @@ def _tensor(spec: TensorSpec, tensor: dict[str, Any]) -> list[np.ndarray]:
     try:
         plain = np.array(tensor.get("data"))
     except (ValueError, OverflowError) as problem:
-        raise BadInputError(f"The data of the input {name} is no array of numbers.") from problem
+        raise BadInputError(f"The data of the input {name} is not an array of numbers.") from problem
     if plain.dtype.kind not in _TAKES[np.dtype(dtype).kind]:
         raise BadInputError(f"The data of the input {name} is not all {spec.datatype}.")
     if plain.size != math.prod(shape):

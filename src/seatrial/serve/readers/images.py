@@ -41,7 +41,7 @@ class ImageReader:
     around first, and one of another size is cut out and placed as MNIST's digits were.
 
     Attributes:
-        box: pixels of the longer side that a drawing is scaled to; None for images that are no drawings.
+        box: pixels of the longer side that a drawing is scaled to; None for images that are not drawings.
     """
 
     description: Description
@@ -215,4 +215,4 @@ def _from_base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise BadInputError("The image is a text that is no base64 of an image file.") from error
+        raise BadInputError("The image is a text that is not base64 of an image file.") from error

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from seatrial.models.formats import DATATYPES
 from seatrial.serve.errors import BadInputError, MediaTypeError, ServeError, TooMuchError
-from seatrial.serve.served_model import Answer, Description, Row, TensorSpec
+from seatrial.serve.served_model import Answer, Description, Row
+from seatrial.train.saving.model_card import DATATYPES, TensorSpec
 
 #: Inputs in one request at most.
 MOST_INPUTS = 256
@@ -36,7 +36,7 @@ def inputs_of(body: Any, noun: str, several: Callable[[Any, bool], bool]) -> tup
             argument is True if the name is a plural.
 
     Raises:
-        BadInputError: none of the names is there, or two are, or there are no inputs or too many.
+        BadInputError: none of the names is given, or two, or no inputs or too many.
     """
     value, plural = _named(body, noun)
     if not several(value, plural):
@@ -154,7 +154,7 @@ def _array(spec: TensorSpec, given: Any) -> np.ndarray:
         numbers = np.empty(0, object)  # rows of different lengths
     want = "×".join("any" if size < 0 else str(size) for size in spec.shape) or "one number"
     if numbers.dtype.kind not in "biuf":
-        raise BadInputError(f"The input {spec.name} is no array of numbers ({want}).")
+        raise BadInputError(f"The input {spec.name} is not an array of numbers ({want}).")
     if not spec.fits(numbers.shape) or not numbers.size:
         have = "×".join(map(str, numbers.shape)) or "one number"
         raise BadInputError(f"The input {spec.name} is {have}; the model takes {want}.")
@@ -193,7 +193,7 @@ class TextReader:
         try:
             return self._row(data.decode("utf-8-sig"))
         except UnicodeDecodeError as error:
-            raise BadInputError("The file is no UTF-8 text.") from error
+            raise BadInputError("The file is not UTF-8 text.") from error
 
     def answer(self, answer: Answer) -> dict[str, Any]:
         """Return the likeliest class, its probability, and all probabilities."""

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from seatrial.serve.errors import ServeError
 from seatrial.serve.readers.images import ImageReader
 from seatrial.serve.runners.graphs import Eager, Graphed
-from seatrial.serve.served_model import Answer, Description, Reader, Row, TensorSpec, WarmUp, compare
+from seatrial.serve.served_model import Answer, Description, Reader, Row, WarmUp, compare
 from seatrial.train.saving.examples import Examples
+from seatrial.train.saving.model_card import TensorSpec
 
 #: The longer side of a drawing, in pixels of the network's image: MNIST's digits, and scikit-learn's scaled up.
 BOXES = {"mnist": 20, "mnist-deep": 20, "digits": 28}

@@ -30,7 +30,7 @@ def open_model(
         name: in addresses; else the recipe's, the file's or the class's.
 
     Raises:
-        TrainError: there is no such model, it cannot be read, or it is refused.
+        TrainError: the model does not exist, cannot be read, or is refused.
     """
     from seatrial.train.options import default_folder
 
@@ -44,7 +44,7 @@ def open_model(
 
         path = models / WEIGHTS[spec]
         if not path.is_file():
-            raise ServeError(f"there is no model of {spec}: {path} does not exist", f"seatrial run {spec}")
+            raise ServeError(f"no model of {spec}: {path} does not exist", f"seatrial run {spec}")
         at_once = (TEXTS_AT_ONCE if spec == "spam" else IMAGES_AT_ONCE)[place]
         return _open_recipe(spec, path, device, max_batch or at_once, name or spec)
     return _open_file(Path(spec), device, max_batch or ROWS_AT_ONCE[place], name)
@@ -53,7 +53,7 @@ def open_model(
 def _open_file(path: Path, device: torch.device, max_batch: int, name: str | None) -> ServedModel:
     if not path.is_file():
         raise ServeError(
-            f"{path} is no recipe ({', '.join(TRAINED)}), no file of a model and no class",
+            f"{path} is neither a recipe ({', '.join(TRAINED)}) nor a file of a model nor a class",
             "seatrial serve digits, seatrial serve model.onnx, or seatrial serve serve.py:Model",
         )
     from seatrial.models.open import refuse_pickle
@@ -138,7 +138,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(_read_text(path))
     except ValueError as error:
-        raise ServeError(f"{path} is no JSON", _COPY) from error
+        raise ServeError(f"{path} is not JSON", _COPY) from error
     if not isinstance(found, dict):
         raise ServeError(f"{path} holds no settings of a model", _COPY)
     return found

@@ -16,16 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seatrial.models.formats import DATATYPES, NAMES, datatype
 from seatrial.models.open import load_program
 from seatrial.serve.errors import ServeError
 from seatrial.serve.runners.graphs import Eager, Graphed
 from seatrial.serve.runners.images import ImageModel, Mode
 from seatrial.serve.runners.tensors import Runs, TensorModel
-from seatrial.serve.served_model import Row, ServedModel, TensorSpec
+from seatrial.serve.served_model import Row, ServedModel
 from seatrial.train.errors import first_line
 from seatrial.train.saving.examples import examples_path, read_examples
-from seatrial.train.saving.model_card import card_path, read_card
+from seatrial.train.saving.model_card import DATATYPES, NAMES, TensorSpec, card_path, datatype, read_card
 
 CUDA = "CUDAExecutionProvider"
 
@@ -51,7 +50,7 @@ class SavedWith:
     def inputs(self) -> tuple[TensorSpec, ...]:
         """Return the inputs of a row, as far as they are known."""
         if self.card is not None:
-            known = [TensorSpec(each.name, each.datatype, each.shape[1:]) for each in self.card.inputs]
+            known = [replace(each, shape=each.shape[1:]) for each in self.card.inputs]
             return tuple(spec for spec in known if spec.datatype in DATATYPES)
         inputs = {name: each.numpy() for name, each in (self.examples.inputs if self.examples else {}).items()}
         return tuple(TensorSpec(name, NAMES[each.dtype], each.shape[1:]) for name, each in inputs.items())
@@ -154,7 +153,7 @@ def _specs(path: Path, given: Sequence[tuple[str, Any, Sequence[Any]]]) -> tuple
     """Return the inputs of a row, and the only batch that the program takes.
 
     Args:
-        given: (name, type, shape) of each input, the batch in front; a side that varies is no positive integer.
+        given: (name, type, shape) of each input, the batch in front; a side that varies is not a positive integer.
     """
     specs, batches = [], set()
     for name, dtype, shape in given:

@@ -9,11 +9,11 @@ from typing import Protocol
 
 import numpy as np
 
-from seatrial.models.formats import DATATYPES, NAMES
 from seatrial.serve.errors import BadInputError, ServeError
 from seatrial.serve.readers.others import TensorReader
-from seatrial.serve.served_model import Answer, Description, Reader, Row, TensorSpec, WarmUp, compare
+from seatrial.serve.served_model import Answer, Description, Reader, Row, WarmUp, compare
 from seatrial.train.errors import first_line
+from seatrial.train.saving.model_card import DATATYPES, NAMES, TensorSpec
 
 #: A side of an input that has no fixed length is as long as this in the warm-up.
 SOME_LENGTH = 8

@@ -21,7 +21,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from seatrial.serve.errors import BadInputError, ServeError
 from seatrial.serve.readers.others import TextReader
 from seatrial.serve.runners.graphs import capture, watched
-from seatrial.serve.served_model import Answer, Description, Reader, Row, TensorSpec, WarmUp, compare
+from seatrial.serve.served_model import Answer, Description, Reader, Row, WarmUp, compare
+from seatrial.train.saving.model_card import TensorSpec
 
 #: Rows that are captured: 8,192 tokens are 1.4 TFLOP at BERT-base's shape, a few ms of an H200.
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -164,7 +165,7 @@ class Bert:
                 )
             self._pooler, self._classifier = pair("bert.pooler.dense"), pair("classifier")
         except (KeyError, TypeError, ValueError) as error:
-            raise ServeError(f"the model is no BERT classifier: {error} is missing or wrong") from error
+            raise ServeError(f"the model is not a BERT classifier: {error} is missing or wrong") from error
 
     @property
     def vocabulary(self) -> int:

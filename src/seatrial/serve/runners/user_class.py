@@ -30,8 +30,9 @@ import torch
 from seatrial.serve.errors import DeviceLostError, ServeError
 from seatrial.serve.readers.others import UserReader, input_of
 from seatrial.serve.runners.graphs import watched
-from seatrial.serve.served_model import Answer, Description, Reader, Row, TensorSpec, WarmUp
+from seatrial.serve.served_model import Answer, Description, Reader, Row, WarmUp
 from seatrial.train.errors import type_and_line
+from seatrial.train.saving.model_card import TensorSpec
 
 _BYTES = (TensorSpec("input", "BYTES", (-1,)),)
 
@@ -107,7 +108,7 @@ def _failed(what: str, error: BaseException) -> ServeError:
 def _class_of(file: Path, wanted: str) -> Callable[[], Any]:
     """Import the file, with its folder on the path. Raises ServeError."""
     if not file.is_file():
-        raise ServeError(f"there is no file {file}", "name one as serve.py:Model")
+        raise ServeError(f"{file} does not exist", "name one as serve.py:Model")
     sys.path.insert(0, str(file.resolve().parent))
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None and spec.loader is not None

@@ -40,7 +40,7 @@ ARCHIVE, FOLDER = "cifar-10-binary.tar.gz", "cifar-10-batches-bin"
 
 
 def read_records(folder: Path) -> Bytes:
-    """All records, [60000, 3073], the test set's last, from ``.bin`` files, ``.bin.xz`` ones or the archive.
+    """Read all records, [60000, 3073], the test set's last, from ``.bin``, ``.bin.xz`` or the archive.
 
     Args:
         folder: they lie here or in a usual subfolder.
@@ -64,7 +64,7 @@ def _records(folder: Path, name: str) -> Bytes:
 
 
 def _content(folder: Path, name: str) -> tuple[Path, bytes]:
-    """The file that was found, and at most one byte more of it than there should be."""
+    """Return the file that was found, and at most one byte more of it than there should be."""
     most_bytes = RECORDS * RECORD_BYTES + 1
     for place in (folder, folder / FOLDER, folder / "cifar10"):
         if (plain := place / name).is_file():
@@ -82,7 +82,7 @@ def _content(folder: Path, name: str) -> tuple[Path, bytes]:
 
 
 def _archived(archive: Path, name: str, most_bytes: int) -> bytes:
-    """A file of the archive, looked for in as many bytes as the published one unpacks to, and no more."""
+    """Read a file of the archive, within as many bytes as the published one unpacks to."""
     try:
         with gzip.open(archive) as unpacked, tarfile.open(fileobj=unpacked, mode="r:") as files:
             for member in files:

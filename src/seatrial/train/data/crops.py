@@ -76,7 +76,7 @@ class AlternatingCrops:
         self._first_N.copy_(torch.rand(len(self._first_N), device=self._device, generator=generator) < 0.5)
 
     def spans_in(self, epoch: int) -> list[Span]:
-        """This rank's steps of an epoch; ``length`` is the side of what is cut out."""
+        """Return this rank's steps of an epoch; ``length`` is the side of the crop."""
         return self._spans_of[self._sides[epoch - 1] if epoch <= len(self._sides) else self._whole]
 
     def start(self, epoch: int, first_step: int) -> None:
@@ -93,7 +93,7 @@ class AlternatingCrops:
         """Nothing to do on the host."""
 
     def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[Tensor, Tensor]:
-        """Rows ``first`` to ``first + count`` of step ``position``: images_BCHW channels last, labels_B."""
+        """Return rows ``first`` to ``first + count`` of step ``position``: images_BCHW channels last, labels_B."""
         if runtime.usable(self._device) and self._dtype in FORMATS:
             moves = (self._mirrored_N, self._tops_N, self._lefts_N)
             table, data = (self._normalise.scale, self._normalise.shift), self._data
@@ -103,7 +103,7 @@ class AlternatingCrops:
         return self.images(rows_B, shape.length), self._data.labels_N[rows_B]
 
     def images(self, rows_B: Tensor, side: int) -> Tensor:
-        """Some images as this epoch shows them, [B, C, h, w]."""
+        """Return some images as this epoch shows them, [B, C, h, w]."""
         images_BCHW, mirrored_B = self._data.images_NCHW[rows_B].float(), self._mirrored_N[rows_B]
         images_BCHW = torch.where(mirrored_B[:, None, None, None], images_BCHW.flip(3), images_BCHW)
         (height, width), pixels = self._size(side), self._pixels
@@ -118,6 +118,6 @@ class AlternatingCrops:
         return self._normalise(cut_BCHW).to(self._dtype).contiguous(memory_format=torch.channels_last)
 
     def _size(self, side: int) -> tuple[int, int]:
-        """Height and width of what is cut out."""
+        """Return height and width of the crop."""
         height, width = self._data.images_NCHW.shape[2:]
         return min(side, height), min(side, width)

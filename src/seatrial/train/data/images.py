@@ -42,7 +42,7 @@ class ImageSet:
         if len(self.images_NCHW) != len(self.labels_N):
             raise DataError(f"{len(self.images_NCHW)} images but {len(self.labels_N)} labels")
         if not len(self.labels_N):
-            raise DataError("there are no images")
+            raise DataError("the set has no images")
         low, high = int(self.labels_N.min()), int(self.labels_N.max())
         if low < 0 or high >= self.classes:
             raise DataError(f"labels run from {low} to {high}, but the model has classes 0 to {self.classes - 1}")

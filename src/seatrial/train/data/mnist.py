@@ -61,7 +61,7 @@ class IdxFolder:
 
 
 def read_idx(path: Path, dimensions: int) -> Bytes:
-    """The array in one IDX file, ``.gz`` or plain.
+    """Read the array in an IDX file, ``.gz`` or plain.
 
     Raises:
         DataError: not IDX, of other dimensions, truncated or too long; names the file, bytes expected and got.
@@ -94,7 +94,7 @@ def read_idx(path: Path, dimensions: int) -> Bytes:
 
 
 def _shape(path: Path, content: bytes, dimensions: int) -> tuple[int, ...]:
-    """The sizes of the header that the content begins with. Raises DataError."""
+    """Read the sizes in the header. Raises DataError."""
     header_bytes = 4 + 4 * dimensions
     if len(content) < header_bytes:
         raise DataError(f"{path} is truncated: expected at least {header_bytes} bytes, got {len(content)}")
@@ -116,7 +116,7 @@ def _wrong_length(path: Path, shape: tuple[int, ...], expected_bytes: int, got: 
 
 
 def _unpacked(packed: bytes, most_bytes: int, *, whole: bool = True) -> bytes:
-    """At most so many bytes of a gzip file, which may be several one after the other.
+    """Unpack at most so many bytes of a gzip file, which may be several one after the other.
 
     Raises EOFError if ``whole`` and the file ends too early; zlib.error.
     """
@@ -133,7 +133,7 @@ def _unpacked(packed: bytes, most_bytes: int, *, whole: bool = True) -> bytes:
 
 
 def read_folder(folder: Path) -> IdxFolder:
-    """The four files of an MNIST-like set.
+    """Read the four files of an MNIST-like set.
 
     Raises:
         DataError: the folder or a file is missing, or images and labels do not belong together.

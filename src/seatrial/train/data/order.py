@@ -114,7 +114,7 @@ class Order:
         if isinstance(sampler, DistributedSampler):
             raise InputError("batches() deals the examples to the ranks itself", fix="no DistributedSampler")
         if not hasattr(sampler, "__len__"):
-            raise InputError(f"a {type(sampler).__name__} does not say how many examples an epoch has: no __len__")
+            raise InputError(f"a {type(sampler).__name__} does not give the number of an epoch's examples: no __len__")
         self.length = len(sampler)
         if self.length > MOST:
             raise InputError(

@@ -91,12 +91,12 @@ def count_examples(dataset: Any) -> int:
         )
     if isinstance(dataset, Mapping) or (isinstance(dataset, tuple) and all(hasattr(part, "shape") for part in dataset)):
         raise InputError(
-            f"a {type(dataset).__name__} of whole arrays or sets is no data set: it has no examples by number",
+            f"a {type(dataset).__name__} of whole arrays or sets is not a data set: it has no examples by number",
             fix='TensorDataset(inputs, labels), or one entry of it: sets["train"]',
         )
     if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         raise InputError(
-            f"{type(dataset).__name__} is no map-style data set: it lacks __len__ or __getitem__",
+            f"{type(dataset).__name__} is not a map-style data set: it lacks __len__ or __getitem__",
             fix="list(dataset) where it fits into memory",
         )
     if not len(dataset):

@@ -30,9 +30,9 @@ class TextSet:
 
     @classmethod
     def of(cls, tokens: list[list[int]], labels_N: Tensor) -> TextSet:
-        """From lists of token numbers. Raises DataError when there is none, or one is too long for LENGTHS."""
+        """Make a set from lists of token numbers. Raises DataError if there is none, or one is too long for LENGTHS."""
         if not tokens:
-            raise DataError("there are no texts")
+            raise DataError("the set has no texts")
         lengths_N = torch.tensor([len(row) for row in tokens])
         longest = int(lengths_N.max())
         if longest > LENGTHS[-1]:
@@ -47,7 +47,7 @@ class TextSet:
         return len(self.labels_N)
 
     def split(self, first_N: Tensor) -> tuple[TextSet, TextSet]:
-        """The texts where the mask is set, and the others."""
+        """Return the texts where the mask is set, and the others."""
         return self._take(first_N), self._take(~first_N)
 
     def _take(self, mask_N: Tensor) -> TextSet:
@@ -99,7 +99,7 @@ class Texts:
         """Nothing to do on the host."""
 
     def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
-        """Rows ``first`` to ``first + count`` of step ``position``: (tokens_BL, real_BL), labels_B."""
+        """Return rows ``first`` to ``first + count`` of step ``position``: (tokens_BL, real_BL), labels_B."""
         rows_B = self._rows_SB.index_select(0, position).view(-1)[first : first + count]
         tokens_BL = self._tokens_NL[:, : shape.length].index_select(0, rows_B)
         real_BL = self._columns_L[: shape.length] < self._lengths_N.index_select(0, rows_B)[:, None]

@@ -55,7 +55,7 @@ class Optimizer(ABC):
         """Update every parameter that has a gradient."""
 
     def state_dict(self) -> dict[str, Any]:
-        """State and groups with parameters as numbers, as torch's optimizers have it. Tensors are the live ones."""
+        """Return state and groups as torch's optimizers do, with parameters as numbers and live tensors."""
         numbers = {parameter: number for number, parameter in enumerate(self._parameters())}
         groups = [
             {**group, "params": [numbers[parameter] for parameter in group["params"]]} for group in self.param_groups
@@ -73,14 +73,14 @@ class Optimizer(ABC):
                 own[name].copy_(value)
 
     def _slots(self, parameter: Tensor) -> dict[str, Any]:
-        """The state of a parameter, made when it has none."""
+        """Return the state of a parameter; make it if it has none."""
         if parameter not in self.state:
             self.state[parameter] = self._fresh(parameter)
         return self.state[parameter]
 
     @abstractmethod
     def _fresh(self, parameter: Tensor) -> dict[str, Any]:
-        """A parameter's state before its first step."""
+        """Make a parameter's state before its first step."""
 
     def _parameters(self) -> list[Tensor]:
         return [parameter for group in self.param_groups for parameter in group["params"]]
@@ -131,7 +131,7 @@ class Adam(Optimizer):
             )
 
     def _tensors(self, group: dict[str, Any]) -> tuple[list[Tensor], ...]:
-        """A group's parameters that have gradients, these, and both moments."""
+        """Return a group's parameters that have gradients, their gradients, and both moments."""
         parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
         slots = [self._slots(parameter) for parameter in parameters]
         gradients = [like(parameter, cast(Tensor, parameter.grad)) for parameter in parameters]
@@ -143,14 +143,14 @@ class Adam(Optimizer):
 
 @lru_cache
 def chunk_size(sizes: tuple[int, ...]) -> int:
-    """Elements a piece of tensors of these sizes may have, so that as few launches as whole tensors need take all."""
+    """Return the elements of a piece for which as few launches as whole tensors need take all."""
     most = CHUNKS_PER_LAUNCH * -(-len(sizes) // CHUNKS_PER_LAUNCH)
     chunks = range(SMALLEST_CHUNK, CHUNK, SMALLEST_CHUNK)
     return next((chunk for chunk in chunks if sum(-(-size // chunk) for size in sizes) <= most), CHUNK)
 
 
 def pieces(tensor: Tensor, size: int) -> list[Tensor]:
-    """The tensor's memory in pieces of at most ``size`` elements; itself when torch would cut it like that.
+    """Cut the tensor's memory into pieces of at most ``size`` elements, unless torch would cut it like that.
 
     A dense tensor only: its elements lie side by side, in any order.
     """
@@ -160,7 +160,7 @@ def pieces(tensor: Tensor, size: int) -> list[Tensor]:
 
 
 def like(parameter: Tensor, gradient: Tensor) -> Tensor:
-    """The gradient with its elements in the order of the parameter's."""
+    """Return the gradient with its elements in the order of the parameter's."""
     if gradient.stride() == parameter.stride():
         return gradient
     return torch.empty_like(parameter).copy_(gradient)
@@ -184,7 +184,7 @@ def sgd(model: nn.Module, learning_rate: float, momentum: float, weight_decay: f
 
 
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Two parameter groups: those that decay and those that do not."""
+    """Return two parameter groups: those that decay and those that do not."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return [
         {"params": [parameter for parameter in parameters if parameter.ndim > 1], "weight_decay": weight_decay},
@@ -238,7 +238,7 @@ class Average:
 
 
 def _refuse_shared_layers(model: nn.Module) -> None:
-    """A function kept by a module is not copied, nor are the layers it calls (minGPT's blocks keep one)."""
+    """Refuse a module that keeps a function: its layers are not copied (minGPT's blocks keep one)."""
     for path, module in model.named_modules():
         for name, value in vars(module).items():
             held = value.__closure__ or () if isinstance(value, FunctionType) else ()

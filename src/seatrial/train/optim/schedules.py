@@ -16,7 +16,7 @@ Schedule = Callable[[int, int], float]
 
 
 def cosine(warmup: float = 0.0, floor: float = 0.0) -> Schedule:
-    """Linear warm-up over the share ``warmup`` of the steps, then half a cosine down to ``floor``."""
+    """Warm up linearly over the share ``warmup`` of the steps, then follow half a cosine down to ``floor``."""
 
     def factor(step: int, steps: int) -> float:
         begin = warmup * steps
@@ -27,7 +27,7 @@ def cosine(warmup: float = 0.0, floor: float = 0.0) -> Schedule:
 
 
 def triangle(warmup: float = 0.2, floor: float = 0.0) -> Schedule:
-    """Linear warm-up over the share ``warmup`` of the steps, then linear down to ``floor``."""
+    """Warm up linearly over the share ``warmup`` of the steps, then go linearly down to ``floor``."""
 
     def factor(step: int, steps: int) -> float:
         begin = warmup * steps
@@ -37,7 +37,7 @@ def triangle(warmup: float = 0.2, floor: float = 0.0) -> Schedule:
 
 
 def staircase(every: float, gamma: float = 0.1, warmup: float = 0.0) -> Schedule:
-    """Linear warm-up, then times ``gamma`` after each share ``every`` of the steps."""
+    """Warm up linearly, then multiply by ``gamma`` after each share ``every`` of the steps."""
     return _warmed_up(warmup, lambda step, steps: float(gamma ** math.floor(step / (every * steps))))
 
 
@@ -50,10 +50,10 @@ def _warmed_up(warmup: float, then: Schedule) -> Schedule:
 
 
 def by_group(given: Any, groups: int, steps: int, every: int) -> list[Schedule]:
-    """One schedule for each parameter group, of the step; ``given`` counts what takes ``every`` steps.
+    """Return a schedule of the step for each parameter group; ``given`` counts units of ``every`` steps.
 
     Raises:
-        InputError: another number than that of the groups, or a value that is not a factor.
+        InputError: another number than the groups have, or a value that is not a factor.
     """
     listed = given if isinstance(given, (list, tuple)) else [given] * groups
     if len(listed) != groups:
@@ -74,5 +74,5 @@ def _counted(schedule: Schedule, every: int, step: int, steps: int) -> float:
 
 
 def table(schedules: list[Schedule], steps: int, device: torch.device) -> torch.Tensor:
-    """The factor of every step under each schedule, [schedules, steps] fp32, so that a captured step reads its own."""
+    """Return every step's factor, [schedules, steps] fp32, so that a captured step reads its own."""
     return torch.tensor([[schedule(step, steps) for step in range(steps)] for schedule in schedules], device=device)

@@ -62,7 +62,7 @@ def refuse_other_parameters(optimizer: Any, model: nn.Module, *, some: bool = Fa
 
 
 def prepare(optimizer: Any, device: torch.device) -> None:
-    """On a GPU: learning rates become tensors there, and of the optimizer's kernels those run that read them."""
+    """Turn learning rates into tensors on a GPU, and choose the optimizer's kernels that read them."""
     if device.type != "cuda" or not isinstance(optimizer, torch.optim.Optimizer):
         return
     dense = all(p.is_floating_point() for group in optimizer.param_groups for p in group["params"])
@@ -79,12 +79,12 @@ def prepare(optimizer: Any, device: torch.device) -> None:
 
 
 def kernel_options(optimizer: Any) -> list[dict[str, Any]]:
-    """Which kernels each group uses: this machine's matter, so a checkpoint does not bring them."""
+    """Return the kernels that each group uses: a checkpoint does not change them, they depend on the machine."""
     return [{name: group[name] for name in _KERNEL_OPTIONS if name in group} for group in optimizer.param_groups]
 
 
 def first_value(name: str, group: dict[str, Any]) -> float | None:
-    """A state's value before the first step; None where it is not known."""
+    """Return a state's value before the first step; None if it is not known."""
     value = FIRST_VALUES.get(name)
     if name == "momentum_buffer" and group.get("dampening"):
         return None  # the first step takes the gradient undampened
@@ -92,7 +92,7 @@ def first_value(name: str, group: dict[str, Any]) -> float | None:
 
 
 def scheduled(scheduler: Any, optimizer: Any, steps: int, every: int) -> list[dict[str, list[Any]]]:
-    """Each group's learning rate at every step, as a scheduler of torch sets it after ``every`` steps.
+    """Return each group's learning rate at every step, as a scheduler of torch sets it after ``every`` steps.
 
     So with every other option that it changes: OneCycleLR and CyclicLR change ``momentum`` or ``betas``, too.
     The scheduler and the optimizer stay as they were.
@@ -131,12 +131,12 @@ def scheduled(scheduler: Any, optimizer: Any, steps: int, every: int) -> list[di
 
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:
-    """A group's options; its learning rate as a number."""
+    """Return a group's options, with its learning rate as a number."""
     return {name: value for name, value in group.items() if name != "params"} | {"lr": float(group["lr"])}
 
 
 def _note(table: dict[str, list[Any]], group: dict[str, Any], first: dict[str, Any], step: int) -> None:
-    """One more step's learning rate, and of every other option from its first change on."""
+    """Append a step's learning rate, and every other option from its first change on."""
     table["lr"].append(float(group["lr"]))
     for name, begins in first.items():
         if name == "lr":

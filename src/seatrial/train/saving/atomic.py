@@ -63,7 +63,7 @@ def link_file(path: Path, name: Path) -> bool:
 
 
 def write_text(path: Path, text: str) -> None:
-    """``write_file`` for text, UTF-8."""
+    """Write text with ``write_file``, in UTF-8."""
     write_file(path, lambda file: file.write(text.encode()))
 
 
@@ -74,7 +74,7 @@ def _umask() -> int:
 
 
 def _is_torch_write_failure(error: BaseException) -> bool:
-    """torch.save wraps a failed write into a RuntimeError of its archive writer (torch 2.13: inline_container.cc)."""
+    """Recognise torch.save's RuntimeError for a failed write (torch 2.13: inline_container.cc)."""
     return isinstance(error, RuntimeError) and any(
         sign in str(error) for sign in ("PytorchStreamWriter", "unexpected pos", "file write failed")
     )

@@ -27,7 +27,6 @@ from seatrial.train.errors import CheckpointError, DiskFullError
 from seatrial.train.memory import free_bytes
 from seatrial.train.saving import arena
 from seatrial.train.saving.atomic import link_file, remove_abandoned, write_file, write_text
-from seatrial.train.saving.staging import HostCopies
 from seatrial.train.saving.writer_process import WriterProcess
 
 BEST = "best.pt"
@@ -69,7 +68,7 @@ class CheckpointWriter:
         self._own = [path for path in numbered(folder) if training_of(path) == self.training]
         self.others = [path for path in sorted(folder.glob("checkpoint-*.pt")) if path not in self._own]
         self._process_bytes = process_bytes
-        self._host = HostCopies()
+        self._host = arena.HostCopies()
         self._failure: BaseException | None = None
         self._waiting: deque[tuple[int, dict[str, Any], bool, torch.cuda.Event | None]] = deque()
         self._closed, self._changed = False, threading.Condition()
@@ -83,12 +82,12 @@ class CheckpointWriter:
         self._thread.start()
 
     def save(self, global_step: int, state: Mapping[str, Any], *, best: bool = False) -> None:
-        """Snapshot ``state`` now, write it soon. Raises what an earlier write raised (DiskFullError)."""
+        """Copy ``state`` now, write it soon. Raises the error of an earlier write (DiskFullError)."""
         self._raise_failure()
         state = {**state, "training": self.training}
         large = arena.size_of(state) >= self._process_bytes
         with self._changed:
-            while large and self._waiting and not has_room(state):
+            while large and self._waiting and not fits_once_more(state):
                 self._changed.wait()
         copied = snapshot(state)
         ready = None
@@ -111,7 +110,7 @@ class CheckpointWriter:
             del self._waiting[number]
 
     def close(self) -> None:
-        """Wait until everything is on the disk. Raises what the last write raised."""
+        """Wait until everything is on the disk. Raises the error of the last write."""
         if self._thread.is_alive():
             with self._changed:
                 self._closed = True
@@ -182,7 +181,7 @@ class CheckpointWriter:
         del self._own[self.keep :]
 
     def _free(self, path: Path) -> Path:
-        """A name for a file of this training: ``path``, or one with its ID where a file of others has that."""
+        """Return a name for a file of this training: ``path``, or one with its ID if another's file has that."""
         if not path.exists() or training_of(path) == self.training:
             return path
         return path.with_stem(f"{path.stem}-{self.training[:8]}")
@@ -259,7 +258,7 @@ def _plain_archive(path: Path) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """In place of torch's advice, which is for other cases."""
+    """Return the reason in place of torch's advice, which is for other cases."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if isinstance(error, pickle.UnpicklingError):
@@ -297,7 +296,7 @@ def load_newest(place: Path, note: Callable[[str], object]) -> dict[str, Any]:
 
 
 def load_model(model: torch.nn.Module, saved: Mapping[str, torch.Tensor], origin: str) -> None:
-    """``model.load_state_dict`` that names every tensor that does not fit.
+    """Load a state dict; name every tensor that does not fit.
 
     Raises:
         CheckpointError: missing, unknown or differently shaped tensors; the model is unchanged.
@@ -320,10 +319,10 @@ def load_model(model: torch.nn.Module, saved: Mapping[str, torch.Tensor], origin
 
 
 def snapshot(value: Any) -> Any:
-    """A deep copy of nested dictionaries, lists and tuples whose tensors are cloned where they are."""
+    """Copy nested dictionaries, lists and tuples deeply; tensors are cloned on their device."""
     return arena.map_tensors(value, lambda tensor: tensor.detach().clone())
 
 
-def has_room(state: Mapping[str, Any]) -> bool:
+def fits_once_more(state: Mapping[str, Any]) -> bool:
     """Return True if one more copy of a state may wait where its tensors are, beyond what the training needs."""
     return all(size <= free_bytes(device) * WAITING_SHARE for device, size in arena.sizes_of(state).items())

@@ -41,7 +41,7 @@ class Normalisation:
         return cls((1 / deviation).float()[:, None, None], (-mean / deviation).float()[:, None, None])
 
     def to(self, device: torch.device) -> Normalisation:
-        """The same on another device."""
+        """Copy it to another device."""
         return Normalisation(self.scale.to(device), self.shift.to(device))
 
     def __call__(self, images_BCHW: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ class Examples:
 def image_examples(
     recipe: str, model: nn.Module, test_NCHW: Tensor, normalise: Normalisation, labels: Sequence[str]
 ) -> Examples:
-    """The first images of a test set of bytes."""
+    """Keep the first images of a test set of bytes."""
     on_cpu = normalise.to(torch.device("cpu"))
     images = {"images": on_cpu(test_NCHW[:EXAMPLES].cpu().float())}
     logits = {"logits": outputs_on_cpu(model, tuple(images.values()))}
@@ -96,7 +96,7 @@ def image_examples(
 
 
 def numbered(classes: int) -> tuple[str, ...]:
-    """Labels of classes that have no names."""
+    """Return labels of classes that have no names."""
     return tuple(str(number) for number in range(classes))
 
 
@@ -121,7 +121,7 @@ def outputs_on_cpu(
 
 
 def examples_path(weights: Path) -> Path:
-    """Where the examples of a model's file lie."""
+    """Return the path of a model file's examples."""
     return weights.with_name(weights.name.removesuffix(weights.suffix) + SUFFIX)
 
 

@@ -6,9 +6,12 @@ Written by export, read by serve; both may import train. A plain file of JSON, s
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from seatrial.train.errors import ModelFileError
 from seatrial.train.saving.atomic import write_text
@@ -17,20 +20,51 @@ from seatrial.train.saving.atomic import write_text
 SUFFIX = ".json"
 #: Changes when an older reader could no longer make sense of it.
 VERSION = 1
+#: Name in the Open Inference Protocol → numpy's type.
+DATATYPES: dict[str, type[np.generic]] = {
+    "BOOL": np.bool_,
+    "UINT8": np.uint8,
+    "UINT16": np.uint16,
+    "UINT32": np.uint32,
+    "UINT64": np.uint64,
+    "INT8": np.int8,
+    "INT16": np.int16,
+    "INT32": np.int32,
+    "INT64": np.int64,
+    "FP16": np.float16,
+    "FP32": np.float32,
+    "FP64": np.float64,
+}
+#: The other way round.
+NAMES = {np.dtype(kind): name for name, kind in DATATYPES.items()}
+
+
+def datatype(dtype: object) -> str | None:
+    """Return the protocol's name of ``torch.float32`` or ONNX's ``tensor(float)``; None if it has none."""
+    word = str(dtype).removeprefix("torch.").removeprefix("tensor(").removesuffix(")")
+    word = {"float": "float32", "double": "float64"}.get(word, word)
+    if word == "bfloat16":
+        return "BF16"
+    return next((name for kind, name in NAMES.items() if kind.name == word), None)
 
 
 @dataclass(frozen=True)
-class TensorCard:
-    """An input or output.
+class TensorSpec:
+    """An input or output of the model.
 
     Attributes:
-        datatype: of the Open Inference Protocol, version 2, "Tensor Data Types".
-        shape: with the batch in front; -1 where any size is taken.
+        datatype: of the Open Inference Protocol: FP32, INT64, UINT8, BYTES …
+        shape: with the batch in front on a card, of one row in the server; -1 where the length varies.
     """
 
     name: str
     datatype: str
     shape: tuple[int, ...]
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Return True if an array of this shape can be the input."""
+        same = zip(self.shape, shape, strict=False)
+        return len(shape) == len(self.shape) and all(size in (-1, have) for size, have in same)
 
 
 @dataclass(frozen=True)
@@ -57,8 +91,8 @@ class ModelCard:
     sha256: str
     kind: str
     recipe: str
-    inputs: tuple[TensorCard, ...]
-    outputs: tuple[TensorCard, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
     labels: tuple[str, ...]
     scale: tuple[float, ...]
     shift: tuple[float, ...]
@@ -75,7 +109,7 @@ class ModelCard:
 
 
 def card_path(model: Path) -> Path:
-    """Where the card of an exported model lies."""
+    """Return the path of an exported model's card."""
     return model.with_suffix(SUFFIX)
 
 
@@ -92,7 +126,7 @@ def read_card(path: Path) -> ModelCard:
             raise ModelFileError(f"{path} was written by another version of seatrial", fix="export the model again")
         for name in ("inputs", "outputs"):
             fields[name] = tuple(
-                TensorCard(str(each["name"]), str(each["datatype"]), tuple(map(int, each["shape"])))
+                TensorSpec(str(each["name"]), str(each["datatype"]), tuple(map(int, each["shape"])))
                 for each in fields[name]
             )
         for name in ("labels", "scale", "shift", "batches"):

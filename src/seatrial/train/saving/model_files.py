@@ -27,7 +27,7 @@ def save_model(model: torch.nn.Module, folder: Path, name: str) -> list[Path]:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """(tensors on the CPU, metadata) of a safetensors file.
+    """Read a safetensors file: its tensors, on the CPU, and its metadata.
 
     Raises ModelFileError: it is not there, truncated, or of another format; for a pickle with the reason.
     """
@@ -37,7 +37,7 @@ def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
         # A safetensors file begins with the length of its header, 8 bytes that can be any, and the header's "{".
         if start.startswith((_PICKLE, _ZIP)) and not start.endswith(b"{"):
             raise ModelFileError(
-                f"{path} is a pickle: loading one can run any code of whoever wrote it, so only safetensors is read",
+                f"{path} is a pickle: loading one can run any code of its author, so only safetensors is read",
                 fix="save it again with safetensors.torch.save_file(model.state_dict(), PATH)",
             )
         with safe_open(path, framework="pt") as opened:
@@ -52,7 +52,7 @@ def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
 
 
 def weights_digest(tensors: Mapping[str, torch.Tensor]) -> str:
-    """``sha256:…`` of names, types, shapes and numbers, in the order of the names: the same for each file format."""
+    """Return ``sha256:…`` of names, types, shapes and numbers, sorted by name: the same for each file format."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()

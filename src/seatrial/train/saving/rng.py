@@ -17,7 +17,7 @@ def seed_all(seed: int) -> None:
 
 
 def rng_state() -> dict[str, Any]:
-    """All states, in types that ``torch.load(weights_only=True)`` reads back."""
+    """Return all states, in types that ``torch.load(weights_only=True)`` reads back."""
     name, keys, position, has_gauss, gauss = cast(tuple[str, Any, int, int, float], np.random.get_state(legacy=True))
     return {
         "python": random.getstate(),
@@ -28,7 +28,7 @@ def rng_state() -> dict[str, Any]:
 
 
 def set_rng_state(state: dict[str, Any]) -> None:
-    """The inverse of ``rng_state``. The GPU's state is left alone when it was saved without one, or is read without."""
+    """Restore ``rng_state``'s result. Without a GPU, then or now, the GPU's state stays."""
     version, internal, gauss_next = state["python"]
     random.setstate((version, tuple(internal), gauss_next))
     name, keys, position, has_gauss, gauss = state["numpy"]

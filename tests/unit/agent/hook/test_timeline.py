@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seatrial.agent.hook.steps import REGIONS, Timeline
+from seatrial.agent.hook.steps import REGIONS, StepTimeline
 
 
 class Clock:
@@ -16,7 +16,7 @@ class Clock:
 
 def test_time_belongs_to_the_innermost_region_and_moves_to_evaluation():
     clock = Clock()
-    timeline = Timeline(clock)
+    timeline = StepTimeline(clock)
     for now, act in ((1, lambda: timeline.enter("backward")), (3, lambda: timeline.enter("communication")),
                      (7, timeline.leave), (8, timeline.leave)):  # fmt: skip
         clock.now = now
@@ -37,7 +37,7 @@ steps = st.lists(st.tuples(st.sampled_from(["enter", "leave", "become"]), st.sam
 @given(steps)
 def test_the_regions_add_up_to_the_whole(steps):
     clock = Clock()
-    timeline = Timeline(clock)
+    timeline = StepTimeline(clock)
     for what, region, seconds in steps:
         getattr(timeline, what)(*([] if what == "leave" else [region]))
         clock.now += seconds

@@ -18,7 +18,7 @@ def tuned(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(trial, "run", world.run)
         monkeypatch.setattr(time, "monotonic", lambda: world.clock_s)
         monkeypatch.setattr(driver, "_cpus", lambda: options.pop("cpus", 16))
-        tuner = driver.Driver(Spec(argv=["python", "train.py"], folder=str(tmp_path), **{"gpus": 1, **options}))
+        tuner = driver.TuneDriver(Spec(argv=["python", "train.py"], folder=str(tmp_path), **{"gpus": 1, **options}))
         code = tuner.run()
         tuner.record.report()
         reported = [json.loads(line) for line in events.read_text().splitlines()]

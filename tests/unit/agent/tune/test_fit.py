@@ -5,8 +5,8 @@ import types
 
 import pytest
 
-from seatrial.agent.tune.fit import Seen, fit, fit_batch
-from seatrial.agent.tune.trial import Trial
+from seatrial.agent.tune.fit import SeenBatch, fit, fit_batch
+from seatrial.agent.tune.trial import TuneTrial
 
 GIB = 2**30
 
@@ -18,8 +18,8 @@ def gpu(capacity, fixed, each, *, bend=0.0, best=256):
     def run(batch):
         peak = int((fixed + each * batch * (1 + bend * batch / 1000)) * (1 + chance.uniform(-0.003, 0.003)))
         if peak > capacity:
-            return Seen(None, None, out_of_memory=True)
-        return Seen(peak, 1000 * batch / (batch + 30) * (1 if batch <= best else (best / batch) ** 0.1))
+            return SeenBatch(None, None, out_of_memory=True)
+        return SeenBatch(peak, 1000 * batch / (batch + 30) * (1 if batch <= best else (best / batch) ** 0.1))
 
     return run
 
@@ -53,9 +53,12 @@ def test_fit_stops_when_no_time_is_left():
 @pytest.mark.parametrize(
     "seen, why",
     [
-        (Seen(None, None, out_of_memory=True), "it runs out of memory as it is"),
-        (Seen(None, 3.0), "its memory was not reported"),
-        (Seen(None, None, why="no DataLoader was iterated for training"), "no DataLoader was iterated for training"),
+        (SeenBatch(None, None, out_of_memory=True), "it runs out of memory as it is"),
+        (SeenBatch(None, 3.0), "its memory was not reported"),
+        (
+            SeenBatch(None, None, why="no DataLoader was iterated for training"),
+            "no DataLoader was iterated for training",
+        ),
     ],
 )
 def test_fit_refuses_a_script_whose_own_batch_shows_nothing(seen, why):
@@ -64,8 +67,8 @@ def test_fit_refuses_a_script_whose_own_batch_shows_nothing(seen, why):
 
 
 def test_fit_ends_at_a_batch_that_the_script_refuses():
-    refused = Seen(None, None, why="the data set has 40 examples")
-    found = fit(16, 80 * GIB, lambda batch: Seen(GIB + batch * 1000, 10.0) if batch <= 32 else refused)
+    refused = SeenBatch(None, None, why="the data set has 40 examples")
+    found = fit(16, 80 * GIB, lambda batch: SeenBatch(GIB + batch * 1000, 10.0) if batch <= 32 else refused)
     assert found.largest == 32 and found.points[-1].why().startswith("the data set has 40 examples")
 
 
@@ -74,7 +77,7 @@ def trial(batch, *, capacity, places):
     fits = peak <= capacity
     report = {"steps": 60, "seconds": 6.0, "steps_per_s": 10.0, "examples_per_s": 10.0 * batch, "ended": "steps"}
     report.update(median_step_s=0.1, parts_s=[0.1] * 6, losses=[], reserved_bytes=peak)
-    return Trial(
+    return TuneTrial(
         number=1, report=report if fits else None, ranks=[report] if fits else [], applied={}, refused={},
         places=places, anatomy={}, facts={"loader": {"batch_size": 16}}, exit_code=0 if fits else 1,
         output="" if fits else "torch.OutOfMemoryError: CUDA out of memory.", wall_s=1.0, lines=[], restored={},

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from seatrial.backends.base import this_machine
 from seatrial.backends.containers.client import addressed, docker_address, podman_address
 from seatrial.job.plan import EngineAddress
 from seatrial.system.command import Completed
@@ -52,15 +51,6 @@ def never(*words: str) -> Completed:
     raise AssertionError(words)
 
 
-def test_rootful_and_rootless_podman_are_two_engines() -> None:
-    rootful, rootless = (
-        podman_address(podman_info(store), never, Host({}))
-        for store in ("/var/lib/containers/storage", "/home/ada/.local/share/containers/storage")
-    )
-    assert rootful.id != rootless.id and this_machine().id in rootful.id
-    assert addressed(["podman"], rootful, tls=False) == ["podman", "--remote=false"]
-
-
 def test_podman_service_is_reached_at_the_url_it_was_asked_at() -> None:
     info = podman_info("/var/lib/containers/storage", remote=True)
     at = podman_address(
@@ -77,14 +67,6 @@ def test_podman_service_is_reached_at_the_url_it_was_asked_at() -> None:
     assert (
         podman_address(info, lambda *words: Completed(words, 0, listing), Host({})).endpoint == "ssh://ada@gpu/p.sock"
     )
-
-
-@pytest.mark.parametrize(
-    "call", [["docker", "--context", "gpu"], ["docker", "-H", "x"], ["docker", "--host=unix:///x"]]
-)
-def test_engine_that_the_call_itself_chooses_stays(call: list[str]) -> None:
-    """Docker refuses --host beside --context; what answers is checked by its ID."""
-    assert addressed(call, EngineAddress(endpoint="unix:///y", id="1"), tls=True) == call
 
 
 @pytest.mark.parametrize("endpoint", ["--config=/tmp/evil", "-H", "", "unix:///a b"])

@@ -74,15 +74,6 @@ def test_yaml(host: Path) -> None:
     assert specs.devices[0].programs == (f"{host}/usr/bin/nvidia-cdi-hook",)
 
 
-def test_json_beside_yaml_and_files_that_are_no_specs(host: Path) -> None:
-    (host / "cdi/nvidia.yaml").write_text(YAML.format(root=host))
-    (host / "cdi/other.json").write_text(json_spec("example.com/net", "eth"))
-    (host / "cdi/notes.txt").write_text("not a spec")
-    specs = read_specs([host / "absent", host / "cdi"])
-    assert "example.com/net=eth" in specs.names
-    assert specs.findings == ()
-
-
 def test_a_later_folder_wins(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
@@ -133,17 +124,3 @@ def test_a_broken_spec_is_a_finding(host: Path, name: str, text: str, cause: str
     (finding,) = specs.findings
     assert finding.id == "cdi-spec-unreadable"
     assert cause in (finding.cause or "")
-
-
-def test_bytes_that_are_no_text(host: Path) -> None:
-    (host / "cdi/a.yaml").write_bytes(b"\xff\xfe\x00")
-    assert [finding.id for finding in read_specs([host / "cdi"]).findings] == ["cdi-spec-unreadable"]
-
-
-def test_common_paths_are_of_every_device(tmp_path: Path) -> None:
-    text = (
-        "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: '0'\n  containerEdits: {}\n- name: all\n"
-        "  containerEdits: {}\ncontainerEdits:\n  deviceNodes:\n  - path: /dev/nvidia-uvm\n"
-    )
-    (tmp_path / "nvidia.yaml").write_text(text)
-    assert [device.host_paths for device in read_specs([tmp_path]).devices] == [("/dev/nvidia-uvm",)] * 2

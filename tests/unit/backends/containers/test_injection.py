@@ -9,7 +9,7 @@ from seatrial.errors import GpuContractError
 from seatrial.probe import driver_files
 
 from ...probe import driver_trees as trees
-from ..planning_facts import CDI_BY_INDEX, CDI_BY_UUID, H200S, NO_DRIVER, SLICE, UUIDS, docker, podman
+from ..planning_facts import CDI_BY_UUID, H200S, NO_DRIVER, SLICE, UUIDS, docker, podman
 
 
 def test_no_gpus() -> None:
@@ -28,13 +28,6 @@ def test_docker_with_the_hook_gets_the_flag() -> None:
     assert plan.devices == ()
 
 
-def test_docker_with_the_runtime_alone() -> None:
-    plan = choose(docker(runtimes=("runc", "nvidia")), H200S[:1], NO_DRIVER, capabilities=("compute", "video"))
-    assert (plan.strategy, plan.runtime, plan.gpus_flag) == ("nvidia-runtime", "nvidia", None)
-    assert plan.env["NVIDIA_VISIBLE_DEVICES"] == UUIDS[0]
-    assert plan.env["NVIDIA_DRIVER_CAPABILITIES"] == "compute,video"
-
-
 def test_systemd_cgroups_also_name_the_nodes(tmp_path: Path) -> None:
     driver = driver_files.find(str(trees.ubuntu(tmp_path, gpus=2)), {})
     plan = choose(docker(nvidia_hook=True, cgroup_driver="systemd"), H200S[1:], driver)
@@ -48,20 +41,6 @@ def test_docker_without_toolkit_takes_cdi() -> None:
     assert plan.devices == tuple(f"nvidia.com/gpu={uuid}" for uuid in UUIDS)
     assert plan.env["NVIDIA_VISIBLE_DEVICES"] == "void"
     assert plan.gpus_flag is None
-
-
-def test_podman_never_gets_the_flag() -> None:
-    engine = podman(nvidia_hook=True, runtimes=("crun", "nvidia"), cdi_devices=CDI_BY_INDEX)
-    plan = choose(engine, H200S[1:], NO_DRIVER)
-    assert (plan.strategy, plan.devices) == ("cdi", ("nvidia.com/gpu=1",))
-    assert (plan.gpus_flag, plan.runtime) == (None, None)
-
-
-def test_cdi_takes_the_name_the_spec_has() -> None:
-    gpu = H200S[0].model_copy(update={"cdi_name": "gpu0"})
-    assert choose(podman(cdi_devices=("nvidia.com/gpu=gpu0",)), (gpu,), NO_DRIVER).devices == ("nvidia.com/gpu=gpu0",)
-    plan = choose(podman(cdi_devices=("nvidia.com/gpu=0", "nvidia.com/gpu=0:1")), (SLICE,), NO_DRIVER)
-    assert plan.devices == ("nvidia.com/gpu=0:1",)
 
 
 def test_a_spec_without_one_of_the_gpus_is_not_used() -> None:
@@ -92,14 +71,6 @@ def test_device_nodes_mount_a_driver_folder_whole(tmp_path: Path) -> None:
         ("/usr/local/nvidia/bin/nvidia-smi", "/usr/bin/nvidia-smi"),
     ]
     assert "read-only root" in plan.reason
-
-
-def test_a_capability_without_libraries_is_said(tmp_path: Path) -> None:
-    driver = driver_files.find(str(trees.one_folder(tmp_path)), {})
-    plan = choose(docker(), H200S[:1], driver, capabilities=("compute", "utility", "graphics"))
-    assert len(plan.warnings) == 1
-    assert "graphics" in plan.warnings[0]
-    assert choose(docker(), H200S[:1], driver, capabilities=("all",)).warnings == ()
 
 
 def test_wsl(tmp_path: Path) -> None:
@@ -157,22 +128,6 @@ def test_no_way_in_says_what_is_missing(tmp_path: Path) -> None:
     assert "/dev/nvidia-uvm" in (caught.value.cause or "")
     assert caught.value.exit_code == 3
     assert (caught.value.run or "").startswith("sudo nvidia-modprobe")
-
-
-def test_the_lowest_missing_layer_is_mended_first(tmp_path: Path) -> None:
-    with pytest.raises(GpuContractError) as module:
-        choose(docker(), H200S[:1], driver_files.find(str(tmp_path), {}))
-    assert module.value.run == "sudo modprobe nvidia"
-    trees.kernel(tmp_path)
-    with pytest.raises(GpuContractError) as libraries:
-        choose(docker(), H200S[:1], driver_files.find(str(tmp_path), {}))
-    assert "libcuda" in (libraries.value.run or "")
-
-
-def test_a_gpu_whose_node_is_not_there(tmp_path: Path) -> None:
-    driver = driver_files.find(str(trees.ubuntu(tmp_path, gpus=1)), {})
-    with pytest.raises(GpuContractError, match=rf"GPU 1 \({UUIDS[1]}\)"):
-        choose(podman(), H200S[1:], driver)
 
 
 def test_a_slice_needs_the_toolkit(tmp_path: Path) -> None:

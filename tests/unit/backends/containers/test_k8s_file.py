@@ -63,8 +63,3 @@ def test_it_can_be_ended_while_nobody_reads_and_while_it_waits(tmp_path: Path) -
     assert waiting.end() == -1
     unread.close()
     waiting.close()
-
-
-def test_a_file_that_is_gone(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        K8sFile(tmp_path / "ctr.log", None)

@@ -157,42 +157,6 @@ def test_two_who_follow_write_it_once(container: Container) -> None:
     assert container.numbers() == list(range(1, 40)) and container.index_holds()
 
 
-def test_who_looks_in_while_another_follows_does_not_wait_for_it(container: Container) -> None:
-    container.prints(b"one\n")
-    with container.collect():
-        wait_for(lambda: container.out() == b"one\n")
-        began_s = time.monotonic()
-        container.collect_now()
-        assert time.monotonic() - began_s < 20
-        container.end()
-
-
-def test_who_is_interrupted_leaves_the_turn_to_the_next(container: Container) -> None:
-    """Ctrl-C ends the following, and the same process makes the receipt."""
-    container.prints(b"one\n" + step(1))
-    try:
-        with container.collect():
-            wait_for(lambda: container.out() == b"one\n")
-            raise KeyboardInterrupt
-    except KeyboardInterrupt:  # held here, with all that its frames hold
-        container.prints(b"two\n" + step(2))
-        container.end()
-        container.collect_now()
-    assert container.out() == b"one\ntwo\n" and container.numbers() == [1, 2]
-
-
-def test_one_who_waits_takes_over(container: Container, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "_TURN_S", 0.05)
-    first, second = container.collect(), container.collect()
-    with second:
-        with first:
-            container.prints(b"one\n")
-            wait_for(lambda: container.out() == b"one\n")
-        container.prints(b"two\n")
-        wait_for(lambda: container.out() == b"one\ntwo\n")
-        container.end()
-
-
 def test_an_engine_that_breaks_off_is_asked_again(container: Container, monkeypatch: pytest.MonkeyPatch) -> None:
     """Docker's daemon was restarted under ``logs --follow``."""
     monkeypatch.setattr(log, "_TURN_S", 0.05)
@@ -255,21 +219,3 @@ def test_a_full_disk_is_said_and_the_engine_keeps_the_rest(
     container.collect_now()
     assert container.out() == b"one\ntwo, longer\n"
     assert container.numbers() == [1, 2] and container.index_holds()
-
-
-def test_an_engine_that_has_forgotten_the_container_is_no_trouble(container: Container) -> None:
-    container.collect_now()
-    (container.folder / "logs").write_text("#!/bin/sh\necho 'No such container' >&2; exit 1\n")
-    container.end()
-    began_s = time.monotonic()
-    container.collect_now()
-    assert time.monotonic() - began_s < 20
-
-
-@pytest.mark.parametrize("text", [b"", b"x", b"-5 -5 -5 -5", b"1 2 3", b"99999999999999999999 0 0 0", b"\xff" * 200])
-def test_a_cursor_that_is_none_costs_a_second_reading(container: Container, text: bytes) -> None:
-    container.prints(b"one\n" + step(1))
-    (container.record / "log.cursor").write_bytes(text)
-    container.end()
-    container.collect_now()
-    assert container.numbers() == ([1] if not text.startswith(b"999") else [])

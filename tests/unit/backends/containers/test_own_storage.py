@@ -27,11 +27,6 @@ def test_a_project_keeps_its_newest_and_what_a_container_has() -> None:
     assert unused_images(IMAGES, "seatrial/ne") == []
 
 
-def test_all_is_what_no_container_has() -> None:
-    named = [each.names[0] for each in unused_images(IMAGES, None)]
-    assert named == ["seatrial/net:1", "seatrial/other:1", "seatrial/net:3"]
-
-
 @pytest.mark.parametrize(
     ("description", "ours"),
     [
@@ -61,20 +56,3 @@ def test_a_step_of_ours_ends_with_our_mark(description: str, ours: bool) -> None
 )
 def test_a_name_of_ours(name: str, ours: bool) -> None:
     assert own_storage._is_our_name(name) is ours
-
-
-@pytest.mark.parametrize(
-    ("text", "size"), [("763MB", 763e6), ("1.235GB", 1.235e9), ("0B", 0), ("787kB", 787e3), ("12 MiB", 12e6), ("?", 0)]
-)
-def test_sizes_as_engines_print_them(text: str, size: float) -> None:
-    assert own_storage._bytes(text) == size
-
-
-@pytest.mark.parametrize("record", [{}, {"LastUsedAt": ""}, {"LastUsedAt": "yesterday", "CreatedAt": None}])
-def test_a_step_of_unknown_age_is_new(record: dict[str, str]) -> None:
-    assert own_storage._idle_s(record) == 0.0
-
-
-def test_a_step_is_idle_since_its_last_use() -> None:
-    idle_s = own_storage._idle_s({"LastUsedAt": "2026-01-02 03:04:05.678 +0000 UTC", "CreatedAt": ""})
-    assert idle_s > 24 * 3600

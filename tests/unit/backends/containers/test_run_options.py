@@ -6,13 +6,11 @@ from pathlib import Path
 import pytest
 
 from fakes import a_container, a_plan
-from seatrial.backends import table
 from seatrial.backends.containers.docker import Docker
 from seatrial.backends.containers.podman import Podman
 from seatrial.backends.containers.run_options import mount_fields, run_options
 from seatrial.errors import GpuContractError
 from seatrial.job.plan import EngineAddress, Mount, Tmpfs
-from seatrial.system.host import Host
 
 #: A stand-in for an engine's program: writes down how it was called and answers like an engine that succeeds.
 RECORDER = """#!/bin/sh
@@ -93,12 +91,6 @@ def test_what_is_printed_is_what_is_run(recorder, tmp_path, engine, container):
     assert (handle.run_id, handle.run_dir) == (plan.run_id, str(tmp_path))
 
 
-def test_gpus_keep_their_inner_quotes():
-    """Without them Docker reads ``device=0,2`` as two fields and refuses it."""
-    argv = Docker().compile(a_plan(container=a_container(gpus_flag='"device=0,2"')))
-    assert argv[argv.index("--gpus") + 1] == '"device=0,2"'
-
-
 def test_podman_refuses_a_plan_with_gpus_flag(tmp_path):
     plan = a_plan(backend="podman", container=a_container(gpus_flag="all"))
     with pytest.raises(GpuContractError, match="--gpus") as caught:
@@ -122,25 +114,7 @@ def test_swap_does_not_add_to_the_memory_limit():
     assert options["memory"] == options["memory_swap"] == 2**30
 
 
-def test_a_limit_of_zero_is_a_limit():
-    argv = Docker().compile(a_plan(container=a_container(stop_timeout_s=0)))
-    assert argv[argv.index("--stop-timeout") + 1] == "0"
-
-
-def test_the_plans_command_replaces_entrypoint_and_cmd():
-    options = run_options(a_container(command=("python3", "a.pyz", "p.json")), "image")
-    assert options.options["entrypoint"] == "python3"
-    assert options.command == ("a.pyz", "p.json")
-
-
 @pytest.mark.parametrize("name", ["plain", "with, comma", 'with "quotes"', "with : colon", "mit ümlaut"])
 def test_mounts_survive_any_folder_name(name):
     line = ",".join(mount_fields(Mount(source=Path("/a") / name, target=f"/b/{name}", read_only=True)))
     assert next(csv.reader([line])) == ["type=bind", f"source=/a/{name}", f"target=/b/{name}", "readonly"]
-
-
-def test_the_environment_names_the_program():
-    environ = {"SEATRIAL_PODMAN": "podman --runtime runc --cgroup-manager 'cgroupfs'"}
-    argv = table.backend("podman", Host(environ)).compile(a_plan(backend="podman"))
-    assert argv[:7] == ["podman", "--runtime", "runc", "--cgroup-manager", "cgroupfs", "container", "run"]
-    assert Host({"SEATRIAL_DOCKER": ""}).client_call("docker") == ["docker"]

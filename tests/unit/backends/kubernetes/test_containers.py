@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from seatrial.backends.kubernetes.pending import Surroundings, explain
-from seatrial.backends.kubernetes.pods import Pod, read_pod, state_of
+from seatrial.backends.kubernetes.pods import read_pod, state_of
 
 RUNNING: dict[str, Any] = {"running": {"startedAt": "2026-11-21T00:00:05Z"}}
 INITIALIZING: dict[str, Any] = {"waiting": {"reason": "PodInitializing"}}
@@ -43,16 +43,6 @@ def _both(proxy: dict[str, Any], train: dict[str, Any]) -> list[dict[str, Any]]:
     return [_status("istio-proxy", PROXY, proxy, restartCount=3), _status("train", TRAIN, train, restartCount=0)]
 
 
-def test_ours_is_found_by_its_name() -> None:
-    pod = read_pod(_item("Running", _both(RUNNING, RUNNING)))
-    assert (pod.container, pod.started, pod.restarts) == ("train", True, 0)
-    assert pod.image_id == f"{TRAIN}@sha256:train"
-
-
-def test_a_sidecar_that_runs_is_not_ours_that_runs() -> None:
-    assert not read_pod(_item("Pending", _both(RUNNING, {"waiting": {"reason": "ContainerCreating"}}))).started
-
-
 @pytest.mark.parametrize("code", [0, 7])
 def test_a_sidecar_that_never_ends_does_not_hold_up_the_end(code: int) -> None:
     pod = read_pod(_item("Running", _both(RUNNING, _ended(code))))
@@ -65,26 +55,6 @@ def test_a_container_that_is_started_again_in_place_has_not_ended() -> None:
     """restartPolicy OnFailure, as a PyTorchJob has it."""
     assert not read_pod(_item("Running", _both(RUNNING, _ended(1)), policy="OnFailure")).ended
     assert read_pod(_item("Running", _both(RUNNING, _ended(0)), policy="OnFailure")).ended
-
-
-def test_a_peer_that_still_trains_keeps_the_run_alive() -> None:
-    done = read_pod(_item("Running", _both(RUNNING, _ended(0))))
-    item = _item("Running", _both(RUNNING, RUNNING))
-    item["metadata"].update(name="run-1-abcde", uid="v")
-    item["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] = "1"
-    assert state_of([done, read_pod(item)], 2, "active").status == "running"
-
-
-def test_a_failed_pod_that_its_job_replaces_is_no_end() -> None:
-    lost = read_pod(_item("Failed", _both(_ended(0), _ended(137))))
-    assert lost.ended and not lost.outlived_by and state_of([lost], 1, "active").status == "running"
-
-
-def test_an_init_container_that_cannot_be_pulled_is_what_the_pod_waits_for() -> None:
-    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": f'Back-off pulling image "{INIT}"'}}
-    pod = read_pod(_item("Pending", _both(INITIALIZING, INITIALIZING), (_status("init-pytorch", INIT, waiting),)))
-    assert pod.waiting == ("ImagePullBackOff", f'Back-off pulling image "{INIT}"') and pod.waiting_image == INIT
-    assert not pod.started
 
 
 @pytest.mark.parametrize(
@@ -113,12 +83,6 @@ def test_a_native_sidecar_that_runs_is_no_trouble() -> None:
     assert not pod.outlived_by, "the kubelet ends it; the pod's own phase tells when"
 
 
-def test_an_init_container_that_failed_is_named() -> None:
-    failed = (_status("setup", INIT, _ended(1)),)
-    pod = read_pod(_item("Failed", _both(INITIALIZING, INITIALIZING), failed))
-    assert state_of([pod], 1, "failed").error == "init container setup ended with exit code 1"
-
-
 def test_an_init_container_that_keeps_failing_is_told_and_ours_is_not() -> None:
     crashing = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s restarting failed container"}}
     item = _item("Pending", _both(INITIALIZING, INITIALIZING), (_status("istio-init", INIT, crashing),), "OnFailure")
@@ -129,16 +93,3 @@ def test_an_init_container_that_keeps_failing_is_told_and_ours_is_not() -> None:
     assert finding.fix == "kubectl logs run-0-abcde -c istio-init"
     ours = read_pod(_item("Running", _both(RUNNING, crashing), policy="OnFailure"))
     assert ours.waiting is not None and explain(ours, *ours.waiting, around) is None
-
-
-def test_gpus_are_counted_of_ours() -> None:
-    item = _item("Pending", _both(INITIALIZING, INITIALIZING))
-    assert Surroundings(item, "nvidia.com/gpu").wanted_gpus == 4
-
-
-@pytest.mark.parametrize(
-    "status", [{}, {"phase": "Pending"}, {"containerStatuses": None, "initContainerStatuses": None}]
-)
-def test_a_pod_that_no_kubelet_has_seen(status: dict[str, Any]) -> None:
-    pod = read_pod({**_item("Pending", []), "status": status})
-    assert isinstance(pod, Pod) and not pod.started and not pod.ended and pod.container == "train"

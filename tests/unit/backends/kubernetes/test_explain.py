@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from seatrial.backends.kubernetes.collect import parse_time_ns
-from seatrial.backends.kubernetes.pending import Surroundings, explain, gpu_holders
+from seatrial.backends.kubernetes.pending import Surroundings, explain
 from seatrial.backends.kubernetes.pods import Pod, read_pod, state_of, workload_state
 from seatrial.backends.kubernetes.survey import Node
 
@@ -52,32 +51,16 @@ AROUND = Surroundings(ITEM, "nvidia.com/gpu", NODES, (("team/other", 6), ("team/
             "no PersistentVolumeClaim models",
         ),
         ("FailedScheduling", "0/1 nodes are available: 1 Insufficient memory.", "k8s-insufficient-resources", "memory"),
-        ("FailedCreate", 'pods "x" is forbidden: exceeded quota: team', "k8s-quota", "quota"),
-        (
-            "Failed",
-            f'Failed to pull image "{IMAGE}": no space left on device',
-            "k8s-node-disk-full",
-            IMAGE,
-        ),
+        ("Failed", f'Failed to pull image "{IMAGE}": no space left on device', "k8s-node-disk-full", IMAGE),
         ("ErrImageNeverPull", "Container image is not present", "k8s-image-not-there", "not on the node"),
-        ("Failed", f'Failed to pull image "{IMAGE}": pull access denied', "k8s-image-denied", IMAGE),
-        ("ErrImagePull", 'rpc error: code = NotFound desc = "x": not found', "k8s-image-unknown", IMAGE),
-        (
-            "Failed",
-            f'Failed to pull image "{IMAGE}": dial tcp: no such host',
-            "k8s-registry-unreachable",
-            IMAGE,
-        ),
-        ("ImagePullBackOff", f'Back-off pulling image "{IMAGE}"', "k8s-image-pull", IMAGE),
+        ("Failed", f'Failed to pull image "{IMAGE}": dial tcp: no such host', "k8s-registry-unreachable", IMAGE),
         ("FailedCreatePodSandBox", 'no runtime for "nvidia" is configured', "k8s-runtime-missing", "containerd"),
-        ("FailedCreate", 'pod rejected: RuntimeClass "nvidia" not found', "k8s-runtime-class", "RuntimeClass"),
         (
             "UnexpectedAdmissionError",
             "cannot allocate unhealthy devices nvidia.com/gpu",
             "k8s-gpu-unhealthy",
             "unhealthy",
         ),
-        ("OOMKilled", "", "k8s-oom-killed", "more memory"),
         ("Evicted", "The node was low on resource: memory.", "k8s-evicted", "evicted the pod: The node was low"),
     ],
 )
@@ -92,10 +75,6 @@ def test_a_lost_node_is_told_with_what_gives_it_up() -> None:
     assert finding is not None and (finding.id, finding.severity) == ("k8s-node-lost", "warning")
     assert finding.message == "Node 0: the machine gpu-7 does not answer"
     assert finding.fix is not None and "kubectl delete node gpu-7" in finding.fix
-
-
-def test_what_is_no_trouble() -> None:
-    assert explain(POD, "Scheduled", "Successfully assigned", AROUND) is None
 
 
 @pytest.mark.parametrize(
@@ -115,22 +94,6 @@ def test_more_gpus_than_any_node_has(gpus: int, pods: int, allocatable: tuple[in
     around = Surroundings(wide, "nvidia.com/gpu", nodes, (), pods)
     finding = explain(POD, "FailedScheduling", "Insufficient nvidia.com/gpu", around)
     assert finding is not None and cause in str(finding.cause) and str(finding.fix) == f"seatrial run … {fix}"
-
-
-def test_nodes_that_the_pod_may_not_use_are_not_counted_on() -> None:
-    pool = {"pool": "gpu"}
-    nodes = (
-        Node("a", 4, 4, ready=True, labels=pool),
-        Node("b", 4, 4, ready=False, labels=pool),
-        Node("c", 4, 4, ready=True, unschedulable=True, labels=pool),
-        Node("d", 4, 4, ready=True),
-    )
-    limits = {"resources": {"limits": {"nvidia.com/gpu": "8"}}}
-    item = {"spec": {"nodeSelector": pool, "containers": [limits]}}
-    finding = explain(
-        POD, "FailedScheduling", "Insufficient nvidia.com/gpu", Surroundings(item, "nvidia.com/gpu", nodes)
-    )
-    assert finding is not None and finding.id == "k8s-cluster-too-small" and "have 4 in all" in str(finding.cause)
 
 
 @pytest.mark.parametrize(
@@ -163,21 +126,6 @@ def test_whose_request_it_is(resources: dict[str, dict[str, str]], message: str,
     around = Surroundings({"spec": {"containers": [{"resources": resources}]}}, "nvidia.com/gpu", NODES)
     finding = explain(POD, "FailedScheduling", f"0/2 nodes are available: {message}", around)
     assert finding is not None and finding.id == id and fix in str(finding.fix)
-
-
-def test_nodes_that_may_not_be_listed() -> None:
-    finding = explain(POD, "FailedScheduling", "Insufficient nvidia.com/gpu", Surroundings(ITEM, "nvidia.com/gpu"))
-    assert finding is not None and "no permission to list nodes" in finding.message
-
-
-def test_who_holds_gpus() -> None:
-    def pod(name: str, phase: str, gpus: str) -> dict[str, object]:
-        limits = {"resources": {"limits": {"nvidia.com/gpu": gpus}}}
-        spec = {"nodeName": "a", "containers": [limits]}
-        return {"metadata": {"namespace": "n", "name": name}, "status": {"phase": phase}, "spec": spec}
-
-    pods = [pod("x", "Running", "1"), pod("y", "Running", "2"), pod("z", "Succeeded", "8")]
-    assert gpu_holders(pods, "nvidia.com/gpu") == (("n/y", 2), ("n/x", 1))
 
 
 def _pod(name: str, phase: str, created: str, code: int | None = None, **labels: str) -> Pod:
@@ -222,10 +170,7 @@ def test_operators_number_their_pods() -> None:
             [
                 {
                     "status": {
-                        "conditions": [
-                            {"type": "Completed", "status": "False"},
-                            {"type": "Failed", "status": "True"},
-                        ]
+                        "conditions": [{"type": "Completed", "status": "False"}, {"type": "Failed", "status": "True"}]
                     }
                 }
             ],
@@ -235,16 +180,3 @@ def test_operators_number_their_pods() -> None:
 )
 def test_end_of_a_workload_is_read_from_its_conditions(workloads: list[dict[str, Any]], verdict: str) -> None:
     assert workload_state(workloads) == verdict
-
-
-@pytest.mark.parametrize(
-    ("stamp", "nanoseconds"),
-    [
-        (b"2026-11-21T00:00:00Z", 1795219200 * 10**9),
-        (b"2026-11-21T00:00:00.5Z", 1795219200 * 10**9 + 500_000_000),
-        (b"2026-11-21T01:00:00.000000001+01:00", 1795219200 * 10**9 + 1),
-        (b"failed to open log file", None),
-    ],
-)
-def test_times_of_logs(stamp: bytes, nanoseconds: int | None) -> None:
-    assert parse_time_ns(stamp) == nanoseconds

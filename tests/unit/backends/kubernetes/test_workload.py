@@ -6,14 +6,7 @@ from typing import Any
 
 import pytest
 
-from seatrial.backends.kubernetes.pending import (
-    Progress,
-    explain_workload,
-    in_namespace,
-    is_of_run,
-    reported_exit_code,
-    waiting_for,
-)
+from seatrial.backends.kubernetes.pending import Progress, explain_workload, reported_exit_code, waiting_for
 from seatrial.backends.kubernetes.pods import read_pod
 
 NAME = "seatrial-20261122-120000-train"
@@ -92,42 +85,6 @@ def test_what_keeps_pods_from_being_made(item: dict[str, Any], id: str, says: st
     assert "{" not in finding.message + finding.cause + (finding.fix or "")
 
 
-@pytest.mark.parametrize(
-    "item",
-    [
-        event("Created pod: x", reason="SuccessfulCreate", type="Normal"),
-        event("Job completed", reason="Completed", type="Normal"),
-        event("Created Workload: team/job-x-3f2a1", reason="CreatedWorkload", type="Normal"),
-        event("exceeded quota", reason="Other", type="Normal"),
-        {},
-        {"type": "Warning", "reason": None, "message": None},
-    ],
-)
-def test_what_holds_nothing_up(item: dict[str, Any]) -> None:
-    assert explain_workload(item) is None
-
-
-def test_an_operators_container_is_told_as_the_operators() -> None:
-    assert "init-pytorch" in (explain_workload(OPERATOR).cause or "")  # type: ignore[union-attr]
-    assert "operator" not in (explain_workload(SECURITY).cause or "")  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize(
-    ("involved", "ours"),
-    [
-        ({"kind": "Job", "name": NAME}, True),
-        ({"kind": "Job", "name": f"{NAME}-node-0"}, True),  # a TrainJob's
-        ({"kind": "Workload", "name": f"pytorchjob-{NAME}-3f2a1"}, True),
-        ({"kind": "Job", "name": NAME + "er"}, False),
-        ({"kind": "Job", "name": "other"}, False),
-        ({"kind": "Node", "name": NAME}, False),
-        ({}, False),
-    ],
-)
-def test_whose_event_it_is(involved: dict[str, Any], ours: bool) -> None:
-    assert is_of_run(involved, NAME) is ours
-
-
 def a_pod(phase: str = "Pending", message: str | None = None, **status: Any) -> Any:
     conditions = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}]
     meta = {"name": f"{NAME}-0", "uid": "u", "creationTimestamp": "2026-11-22T12:00:00Z"}
@@ -145,7 +102,6 @@ def conditions(**told: str) -> list[dict[str, str]]:
 
 #: As a 1.20.2 cluster has it, 40 s after a node's kubelet was killed, and after the next five minutes.
 LOST = {**RUNNING, "conditions": conditions(Initialized="True", Ready="False", ContainersReady="True")}
-NOT_READY = {**RUNNING, "conditions": conditions(Ready="False", ContainersReady="False")}
 GIVEN_UP = {**LOST, "reason": "NodeLost", "message": "Node b which was running pod a is unresponsive"}
 
 
@@ -189,23 +145,6 @@ def test_it_is_told_once_however_often_the_controller_tries() -> None:
     progress.workload_event(LIMITS)
     assert len(said) == len(recorded) == 2
     assert "kubectl describe resourcequota" in said[0]
-
-
-@pytest.mark.parametrize(
-    ("fix", "told"),
-    [
-        ("kubectl describe resourcequota", "kubectl -n team describe resourcequota"),
-        ("kubectl get pvc,pv; kubectl describe pvc", "kubectl -n team get pvc,pv; kubectl -n team describe pvc"),
-        ("kubectl get nodes --show-labels", "kubectl get nodes --show-labels"),
-        ("kubectl describe node a | grep DiskPressure", "kubectl describe node a | grep DiskPressure"),
-        ("kubectl get daemonsets --all-namespaces", "kubectl get daemonsets --all-namespaces"),
-        ("seatrial run … --cpus 4", "seatrial run … --cpus 4"),
-        (None, None),
-    ],
-)
-def test_a_command_looks_into_the_runs_namespace(fix: str | None, told: str | None) -> None:
-    assert in_namespace(fix, "team") == told
-    assert in_namespace(fix, "default") == fix
 
 
 def exited(code: object) -> dict[str, Any]:

@@ -1,19 +1,16 @@
 """The local backend, with real processes: a small agent of the test's own stands in for seatrial's."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
 import zipfile
-from pathlib import Path
 
 import pytest
 
 from fakes import a_plan
 from seatrial.backends.local import Local
-from seatrial.errors import EngineError
 from seatrial.probe import processes
 from seatrial.system import agent_archive
 
@@ -96,22 +93,10 @@ def test_a_run_ends_with_the_agents_exit_code(launch):
     assert Local().logs_tail(handle, 1).count("\n") == 1
 
 
-def test_a_live_run_is_running_in_a_session_of_its_own(launch):
-    handle = launch(OBEDIENT)
-    assert Local().state(handle).status == "running"
-    assert processes.read(int(handle.id)).session == int(handle.id)
-
-
 def test_an_agent_that_was_killed_is_gone(launch):
     handle = launch(OBEDIENT)
     os.kill(int(handle.id), signal.SIGKILL)
     wait_until(lambda: Local().state(handle).status == "gone")
-
-
-def test_stop_lets_the_agent_end(launch):
-    handle = launch(OBEDIENT)
-    Local().stop(handle, grace_s=20)
-    assert Local().state(handle).exit_code == 143
 
 
 def test_stop_kills_after_the_grace(launch):
@@ -147,13 +132,6 @@ def test_exec_has_the_plans_environment_and_folder(launch, tmp_path, capfd):
     assert capfd.readouterr().out == f"here {tmp_path}\n"
 
 
-def test_exec_in_an_ended_run_is_refused(launch):
-    handle = launch("finish(0)")
-    wait_until(lambda: Local().state(handle).status == "exited")
-    with pytest.raises(EngineError, match="has ended"):
-        Local().exec(handle, ["true"], interactive=False)
-
-
 def test_the_projects_modules_do_not_shadow_the_agents(launch, tmp_path, monkeypatch):
     (tmp_path / "json.py").write_text("raise SystemExit('shadowed')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -186,35 +164,9 @@ os.kill(os.getpid(), 9)
         os.kill(pid, signal.SIGKILL)
 
 
-def test_facts_promise_no_limits():
-    facts = Local().facts()
-    assert facts.available
-    assert not facts.cpu_limits
-    assert not facts.memory_limits
-    assert sys.executable in facts.reason
-
-
-def test_compile_is_what_runs(launch):
-    handle = launch(OBEDIENT)
-    argv = processes.command_line(int(handle.id)).decode().split("\0")[:-1]
-    plan = json.loads(Path(argv[-1]).read_text())
-    assert argv == [sys.executable, "-I", "-S", f"{handle.run_dir}/agent.pyz", f"{handle.run_dir}/agent.json"]
-    assert plan["agent"]["evidence_dir"] == handle.run_dir
-
-
 def test_a_run_whose_handle_was_never_written_is_found(launch, tmp_path):
     handle = launch(OBEDIENT)
     assert Local().find(handle.run_id, tmp_path) == handle
     assert Local().find(handle.run_id, tmp_path / "another") is None
     Local().kill(handle)
     assert Local().find(handle.run_id, tmp_path) is None
-
-
-def test_a_process_that_only_speaks_of_a_run_is_not_it(tmp_path):
-    """An editor, say."""
-    other = subprocess.Popen(["sh", "-c", "sleep 60", f"{tmp_path}/agent.json"])
-    try:
-        assert Local().find("20261120-000000-test", tmp_path) is None
-    finally:
-        other.kill()
-        other.wait()

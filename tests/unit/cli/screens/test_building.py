@@ -80,7 +80,7 @@ def lines_left(shown: str) -> list[str]:
 
 def test_on_a_terminal_one_line_changes_and_one_stays() -> None:
     shown = on_a_terminal()
-    assert re.search(r"\r\x1b\[K\x1b\[2minstalling the framework with pip, 1 s: 1 package; downloading sympy", shown)
+    assert re.search(r"\r\x1b\[K\x1b\[2minstalling the framework with pip, 1 s: 1 package, 6.3 MB downloaded;", shown)
     assert lines_left(shown) == ["seatrial image ready: 1.4 GB, built in 41 s, 1 package, 6.3 MB downloaded"]
 
 
@@ -92,18 +92,18 @@ def test_a_log_has_a_line_a_step_and_what_takes_long() -> None:
     assert in_a_log() == [
         "  creating the virtual environment",
         "  installing the framework with pip",
-        "  installing the framework with pip, 1 s: 1 package; downloading sympy 1.14.0 (6.3 MB)",
+        "  installing the framework with pip, 1 s: 1 package, 6.3 MB downloaded; downloading sympy 1.14.0 (6.3 MB)",
         "seatrial image ready: 1.4 GB, built in 41 s, 1 package, 6.3 MB downloaded",
     ]
 
 
 @pytest.mark.parametrize("show", [in_a_log, lambda *how: lines_left(on_a_terminal(*how))], ids=["log", "terminal"])
-def test_a_build_that_fails_leaves_all_that_it_said_above_the_error(show: object) -> None:
+def test_a_build_that_fails_leaves_all_that_it_printed_above_the_error(show: object) -> None:
     assert callable(show)
-    said = show("fails")
-    assert said[-1] == "error: no such package"
-    assert any(line.startswith("  [base 4/4] RUN python3 -m venv") for line in said)
-    assert "    Downloading sympy-1.14.0-py3-none-any.whl (6.3 MB)" in said
+    message = show("fails")
+    assert message[-1] == "error: no such package"
+    assert any(line.startswith("  [base 4/4] RUN python3 -m venv") for line in message)
+    assert "    Downloading sympy-1.14.0-py3-none-any.whl (6.3 MB)" in message
 
 
 def test_verbose_is_each_line_and_quiet_none() -> None:
@@ -111,9 +111,9 @@ def test_verbose_is_each_line_and_quiet_none() -> None:
     assert in_a_log("quiet") == []
 
 
-def test_whoever_starts_many_runs_is_told_of_builds_alone() -> None:
-    said: list[str] = []
-    say = launch.without_cached(said.append)
+def test_whoever_starts_many_runs_is_reported_of_builds_alone() -> None:
+    message: list[str] = []
+    say = launch.without_cached(message.append)
     for line in (CACHED, f"{READY}: 1 GB, built in 3 s", CACHED):
         say(line)
-    assert said == [f"{READY}: 1 GB, built in 3 s"]
+    assert message == [f"{READY}: 1 GB, built in 3 s"]

@@ -109,7 +109,7 @@ def test_who_reads_a_pipe_may_print_here_too() -> None:
         os.close(write)
 
 
-def test_a_file_beside_the_terminal_disturbs_nobody(tmp_path: Path) -> None:
+def test_a_file_with_the_terminal_disturbs_nobody(tmp_path: Path) -> None:
     with (tmp_path / "log").open("wb") as file:
         shown = on_a_terminal(b"no end", b"of a line", stdout=file.fileno())
     assert b"8 steps" in shown and (tmp_path / "log").read_bytes() == b"no endof a line"
@@ -122,8 +122,8 @@ def test_in_a_log_it_is_a_line_of_its_own(after_s: str) -> None:
     ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
     own, _, rest = ended.stdout.partition(b"\n")
     assert own == b" 10%|# 20%|##" and b"\x1b" not in ended.stdout
-    told = [line for line in rest.splitlines() if line != b"done"]
-    assert set(told) == ({b"LOG 7 steps, 3 steps/s", b"LOG 8 steps, 3 steps/s"} if after_s == "0" else set())
+    result = [line for line in rest.splitlines() if line != b"done"]
+    assert set(result) == ({b"LOG 7 steps, 3 steps/s", b"LOG 8 steps, 3 steps/s"} if after_s == "0" else set())
 
 
 def test_in_a_log_it_becomes_rare(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_in_a_log_it_becomes_rare(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 0.0
     monkeypatch.setattr(live_line.time, "monotonic", lambda: now_s)
     monkeypatch.setattr(live_line, "_is_terminal", lambda number: False)
-    line, told = live_line.LiveLine(), []
+    line, result = live_line.LiveLine(), []
     for now_s in range(24 * 3600):
-        told += [now_s] if line.show("7 steps") is not None else []
-    assert told[:4] == [30, 90, 210, 450] and len(told) < 160
+        result += [now_s] if line.show("7 steps") is not None else []
+    assert result[:4] == [30, 90, 210, 450] and len(result) < 160

@@ -49,13 +49,13 @@ def shown(search: Search, screen: SearchScreen, began_s: float = 0.0) -> list[st
     return line.shown
 
 
-def test_it_says_how_long_once_that_is_worth_a_word(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_prints_how_long_once_that_is_worth_a_word(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(screens, "_LOOK_EVERY_S", 0.0)
     assert shown(search, SearchScreen()) == ["0 of 2 trials"]
     assert shown(search, SearchScreen(), 3725) == ["1 h 2 min: 0 of 2 trials"]
 
 
-def test_nothing_while_an_image_is_built_nor_where_quiet_is_asked_for(search: Search) -> None:
+def test_nothing_while_an_image_is_built_nor_where_quiet_is_requested_for(search: Search) -> None:
     screen = SearchScreen()
     screen.builds = True
     assert shown(search, screen) == [] and shown(search, SearchScreen(quiet=True)) == []
@@ -70,6 +70,6 @@ def test_quiet_keeps_warnings_and_failures(capsys: pytest.CaptureFixture[str]) -
         "train: warning: old",
         "x: y",
     ):
-        screen.say(line)
-    told = capsys.readouterr().err.splitlines()
-    assert told == ["seatrial warning: no room", "seatrial train: failed: ValueError", "seatrial train: warning: old"]
+        screen.note(line)
+    result = capsys.readouterr().err.splitlines()
+    assert result == ["seatrial warning: no room", "seatrial train: failed: ValueError", "seatrial train: warning: old"]

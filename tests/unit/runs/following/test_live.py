@@ -2,8 +2,7 @@
 
 import json
 
-from seatrial import events
-from seatrial.runs.following.live import TAIL_BYTES, look
+from seatrial.runs.following.live import look
 from seatrial.runs.following.watch import Alerts
 from seatrial.runs.run import Run
 
@@ -43,18 +42,6 @@ def test_a_clock_that_was_set_back_hides_nothing(tmp_path):
     write(run, *(a_sample(t, sm_activity_pct=99.0, utilization_pct=100.0) for t in range(5000, 5060)))
     write(run, *(a_sample(t) for t in range(1000, 1005)), {"loss": 0.5, "t": 1004.0})
     assert look(run).diagnosis.cause == "launch-bound"
-
-
-def test_a_run_without_events_has_nothing_to_show(tmp_path):
-    now = look(a_run(tmp_path))
-    assert now.diagnosis is None and not now.numbers
-
-
-def test_only_the_end_of_a_large_file_is_read(tmp_path):
-    run = a_run(tmp_path)
-    write(run, *(b'{"step":%d,"t":1}\n' % number for number in range(100_000)))
-    read, skipped = events.tail(str(run.events_path), TAIL_BYTES)
-    assert skipped == 0 and read[-1]["step"] == 99_999 and len(read) < TAIL_BYTES / 15
 
 
 def test_alerts_come_once_and_cannot_steer_the_terminal(tmp_path):

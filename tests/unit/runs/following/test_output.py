@@ -2,7 +2,7 @@
 
 import pytest
 
-from seatrial.runs.following.output import OfRank, OutputReader
+from seatrial.runs.following.streams import OfRank, OutputReader
 
 
 @pytest.fixture
@@ -15,15 +15,6 @@ def folder(tmp_path):
 
 def test_the_streams_are_interleaved_as_printed(folder):
     assert list(OutputReader(folder).new()) == [("stdout", b"one\n"), ("stderr", b"two\n"), ("stdout", b"three\n")]
-
-
-def test_what_was_read_is_not_read_again(folder):
-    reader = OutputReader(folder)
-    list(reader.new())
-    with (folder / "stdout.log").open("ab") as log, (folder / "output.idx").open("ab") as index:
-        log.write(b"four\n")
-        index.write(b"1.3 1 5\n")
-    assert list(reader.new()) == [("stdout", b"four\n")]
 
 
 def test_a_line_of_the_index_still_being_written_waits(folder):
@@ -45,16 +36,6 @@ def test_the_tail_begins_at_a_chunk(folder):
     reader = OutputReader(folder)
     reader.skip_to_last(2)
     assert list(reader.new()) == [("stderr", b"two\n"), ("stdout", b"three\n")]
-
-
-def test_a_tail_of_none_is_only_what_comes(folder):
-    reader = OutputReader(folder)
-    reader.skip_to_last(0)
-    assert list(reader.new()) == []
-
-
-def test_no_output_yet(tmp_path):
-    assert list(OutputReader(tmp_path).new()) == []
 
 
 def test_the_lines_of_one_rank_are_picked_out_whole():

@@ -73,34 +73,3 @@ def test_another_ranks_lines_and_garbage_count_for_nothing(tmp_path: Path, clock
     write(run, told("\x1b[2J", 3.0), told(30, 2.0))
     clock.now_s += 1
     assert now.words() == "rank 0: 30 steps, 20 steps/s"
-
-
-def test_a_second_process_is_counted_from_its_own_beginning(tmp_path: Path, clock: Clock) -> None:
-    run = Run(tmp_path / "record", tmp_path / "place")
-    now = Progress(run)
-    write(run, told(1000, 10.0), told(2000, 20.0), told(10, 1.0, pid=6), told(20, 2.0, pid=6))
-    clock.now_s += 1
-    assert now.words() == "20 steps, 10 steps/s"
-
-
-def test_of_a_long_run_only_the_end_is_read(tmp_path: Path, clock: Clock) -> None:
-    run = Run(tmp_path / "record", tmp_path / "place")
-    write(run, *(told(10 * second, float(second)) for second in range(20_000)))
-    clock.now_s += 1
-    now = Progress(run)
-    now.words()
-    assert now.words() == "199,990 steps, 10 steps/s"
-
-
-def test_steps_of_a_minute_have_a_rate_too(tmp_path: Path, clock: Clock) -> None:
-    run = Run(tmp_path / "record", tmp_path / "place")
-    now = Progress(run)
-    for minute in range(3):
-        write(run, told(minute + 1, 60.0 * minute))
-        clock.now_s += 60
-        words = now.words()
-    assert words == "3 steps, 0.0167 steps/s"
-    clock.now_s += 120
-    assert now.words() == words
-    clock.now_s += 120
-    assert now.words() == ""

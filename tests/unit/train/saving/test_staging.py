@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from seatrial.train.saving import arena  # noqa: E402
-from seatrial.train.saving.staging import HostCopies, Staging  # noqa: E402
+from seatrial.train.saving.arena import HostCopies, Staging  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -67,7 +67,7 @@ class Compression:
     fp16 = FP16Compressor
 
 
-class Handle:
+class OperationHandle:
     """An operation under way, and the function that makes its result."""
 
     def __init__(self, work: Any, finish: Callable[[], Any]) -> None:
@@ -91,12 +91,12 @@ class Handle:
         return self._result
 
 
-def poll(handle: Handle) -> bool:
+def poll(handle: OperationHandle) -> bool:
     """Return True if ``synchronize`` would not have to wait."""
     return handle.is_completed()
 
 
-def synchronize(handle: Handle) -> Any:
+def synchronize(handle: OperationHandle) -> Any:
     """Wait for an operation; return its result."""
     return handle.wait()
 
@@ -120,7 +120,7 @@ def begin_all_reduce(tensor: Tensor, op: int) -> Any:
 
 
 def barrier() -> None:
-    Handle(begin_all_reduce(torch.zeros(1), Sum), lambda: None).wait()
+    OperationHandle(begin_all_reduce(torch.zeros(1), Sum), lambda: None).wait()
 
 
 def _chosen(op: Optional[int], average: Optional[bool]) -> int:
@@ -134,7 +134,7 @@ def _chosen(op: Optional[int], average: Optional[bool]) -> int:
 @torch.no_grad()
 def allreduce_async_(
     tensor: Tensor, average: Optional[bool] = None, name: Optional[str] = None, op: Optional[int] = None
-) -> Handle:
+) -> OperationHandle:
     op = _chosen(op, average)
     inner = tensor.detach()
     buffer = inner.contiguous()
@@ -149,10 +149,10 @@ def allreduce_async_(
             inner.copy_(buffer)
         return tensor
 
-    return Handle(work, finish)
+    return OperationHandle(work, finish)
 
 
-def allreduce_async(tensor: Tensor, *args: Any, **kwargs: Any) -> Handle:
+def allreduce_async(tensor: Tensor, *args: Any, **kwargs: Any) -> OperationHandle:
     return allreduce_async_(tensor.detach().clone(memory_format=torch.contiguous_format), *args, **kwargs)
 
 
@@ -179,25 +179,25 @@ def _without_gradient(tensor: Tensor, name: str) -> Tensor:
     return tensor.detach()
 
 
-def allgather_async(tensor: Tensor, name: Optional[str] = None) -> Handle:
+def allgather_async(tensor: Tensor, name: Optional[str] = None) -> OperationHandle:
     """Concatenate the ranks' tensors; their first dimensions may differ."""
     rows = _without_gradient(tensor, "hvd.allgather").contiguous().reshape(tensor.shape or (1,))
     count = torch.tensor([rows.shape[0]])
     counts = [torch.empty_like(count) for _ in range(size())] if size() > 1 else [count]
-    Handle(begin(count, dist.all_gather, counts, count), lambda: None).wait()
+    OperationHandle(begin(count, dist.all_gather, counts, count), lambda: None).wait()
     most = max(int(each) for each in counts)
     if rows.shape[0] < most:
         rows = torch.cat([rows, rows.new_zeros((most - rows.shape[0], *rows.shape[1:]))])
     gathered = [torch.empty_like(rows) for _ in range(size())] if size() > 1 else [rows.clone()]
     work = begin(rows, dist.all_gather, gathered, rows)
-    return Handle(work, lambda: torch.cat([each[: int(count)] for each, count in zip(gathered, counts)]))
+    return OperationHandle(work, lambda: torch.cat([each[: int(count)] for each, count in zip(gathered, counts)]))
 
 
 def allgather(tensor: Tensor, name: Optional[str] = None) -> Any:
     return synchronize(allgather_async(tensor, name))
 
 
-def broadcast_async_(tensor: Tensor, root_rank: int, name: Optional[str] = None) -> Handle:
+def broadcast_async_(tensor: Tensor, root_rank: int, name: Optional[str] = None) -> OperationHandle:
     """Copy the root's tensor to all ranks."""
     inner = tensor.detach()
     buffer = inner.contiguous()
@@ -209,10 +209,10 @@ def broadcast_async_(tensor: Tensor, root_rank: int, name: Optional[str] = None)
                 inner.copy_(buffer)
         return tensor
 
-    return Handle(work, finished)
+    return OperationHandle(work, finished)
 
 
-def broadcast_async(tensor: Tensor, root_rank: int, name: Optional[str] = None) -> Handle:
+def broadcast_async(tensor: Tensor, root_rank: int, name: Optional[str] = None) -> OperationHandle:
     return broadcast_async_(_without_gradient(tensor, "hvd.broadcast").clone(), root_rank, name)
 
 

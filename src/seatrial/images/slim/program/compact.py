@@ -43,8 +43,8 @@ def compact(path: Path, empty: list[Range]) -> tuple[int, int]:
     Args:
         empty: file ranges whose bytes read as zeros from now on; they must lie in loaded, mapped data.
 
-    The file keeps its mode and owner; it is written beside and renamed. It is read through a private map, so that its
-    pages cost no memory but those that become zeros.
+    The file keeps its mode and owner; it is written to a new file and renamed. It is read through a private map, so
+    that only pages that become zeros cost memory.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as data:
         elf = Elf(data)
@@ -54,18 +54,18 @@ def compact(path: Path, empty: list[Range]) -> tuple[int, int]:
         for start, end in empty:
             data[start:end] = bytes(end - start)
         symbols = sum(each.size for at, each in enumerate(elf.sections) if at not in kept and each.type != SHT_NOBITS)
-        beside = path.with_name(path.name + ".slim")
+        written = path.with_name(path.name + ".slim")
         try:
-            with beside.open("w+b", buffering=0) as out:
+            with written.open("w+b", buffering=0) as out:
                 _rewrite(elf, _gaps(elf, empty), kept, out)
-            saved = len(data) - beside.stat().st_size
+            saved = len(data) - written.stat().st_size
             if saved <= 0 and not empty:
                 return 0, 0
-            os.chmod(str(beside), path.stat().st_mode & 0o7777)
-            os.replace(str(beside), str(path))
+            os.chmod(str(written), path.stat().st_mode & 0o7777)
+            os.replace(str(written), str(path))
         finally:
-            if beside.exists():
-                beside.unlink()
+            if written.exists():
+                written.unlink()
     return (symbols, saved - symbols) if empty else (saved, 0)
 
 

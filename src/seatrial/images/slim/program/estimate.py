@@ -1,4 +1,4 @@
-"""What each level would save, without changing anything; and what a site-packages is made of. Printed as JSON."""
+"""Print as JSON what each level would save and the parts of a site-packages, without changing anything."""
 
 from __future__ import annotations
 

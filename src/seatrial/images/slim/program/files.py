@@ -162,9 +162,9 @@ def versions(path: Path, names: Iterable[str]) -> dict[str, tuple[int, ...]]:
 
     Asks the library itself, which is loaded into this process. Raises OSError where it cannot be, or refuses.
     """
-    asked = {name for name in names if name in _VERSION or name in _PROPERTY}
-    library = ctypes.CDLL(str(path)) if asked else None
-    return {name: _answer(library, name) for name in sorted(asked)}
+    queried = {name for name in names if name in _VERSION or name in _PROPERTY}
+    library = ctypes.CDLL(str(path)) if queried else None
+    return {name: _answer(library, name) for name in sorted(queried)}
 
 
 def _answer(library: ctypes.CDLL | None, name: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What was left out, by reason: printed in the build and kept in the image as slim.json."""
+"""Report what was left out, by reason: printed in the build and kept in the image as slim.json."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Report:
 
     @classmethod
     def read(cls, path: Path) -> Report:
-        """What a layer below has written, to be continued; empty where there is none."""
+        """Return the report of the layer below, to be continued; empty without one."""
         report = cls()
         if path.exists():
             data = json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""A stand-in for a shared library: same soname, same symbols and versions; a call ends the process and says why.
+"""A stand-in for a shared library: same soname, same symbols and versions; a call ends the process and prints why.
 
 Written byte by byte: the image that is slimmed has no linker. x86-64 Linux.
 """

@@ -88,7 +88,7 @@ def slim_unused(site: Path, features: set[str], report: Report, *, keep_metadata
 def _stub(
     path: Path, feature: str, users: dict[str, set[str]], staying: Collection[Path], report: Report
 ) -> bytes | None:
-    """What stands in for the library; None where it stays as it is."""
+    """Return the stub for the library; None if the library stays."""
     elf = mapped(path)
     if not elf.sections:  # a stub already: this environment was slimmed before
         if path.name not in report.stubs:
@@ -122,10 +122,10 @@ def _stub(
 
 def _replace(path: Path, stub: bytes, feature: str, report: Report) -> None:
     size = path.stat().st_size
-    beside = path.with_name(path.name + ".stub")
-    beside.write_bytes(stub)
-    os.chmod(str(beside), 0o755)
-    os.replace(str(beside), str(path))
+    written = path.with_name(path.name + ".stub")
+    written.write_bytes(stub)
+    os.chmod(str(written), 0o755)
+    os.replace(str(written), str(path))
     report.stubs.append(path.name)
     report.add(f"unused: {feature}", size - len(stub))
 
@@ -135,7 +135,7 @@ def _names_the_linker(path: Path) -> bool:
 
 
 def strangers(users: set[str]) -> list[str]:
-    """Those that are no part of the framework, sorted: what they are linked to stays."""
+    """Return those outside of the framework, sorted: what they are linked to stays."""
     return sorted(user for user in users if not user.startswith(_FRAMEWORK))
 
 
@@ -157,7 +157,7 @@ def files_of(site: Path, listed: Path) -> set[Path]:
 
 
 def wanted_stubs(site: Path) -> set[str]:
-    """``name==version`` of packages of which a library is a stub that a package beside the framework is linked to."""
+    """Return ``name==version`` of packages with a stub that a package outside of the framework is linked to."""
     files = libraries(site)
     users = users_of(files)
     stubs = [path for path in files if not mapped(path).sections]

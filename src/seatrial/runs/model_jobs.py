@@ -1,0 +1,344 @@
+"""Export and serve as jobs: their targets and options, a server's port, and the wait until it answers."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import ipaddress
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
+
+from seatrial.backends import table
+from seatrial.errors import DataError, SeatrialError, UsageError
+from seatrial.job.gpu_request import GpuRequest
+from seatrial.job.model import DataMount, Job, Target
+from seatrial.job.tables import TOKEN, Serving, Weights
+from seatrial.runs.models import TrainedModel
+from seatrial.runs.run import Run, run_name
+from seatrial.runs.store import RunStore
+from seatrial.system.address import is_loopback
+from seatrial.system.typed_path import as_typed, from_here
+
+#: Format → suffix of its files. Source: FORMATS in export/formats.py; a test compares.
+SUFFIXES = {"onnx": ".onnx", "pt2": ".pt2", "safetensors": ".safetensors"}
+
+#: Of a job that does not train: one process on one machine, from the beginning.
+_ALONE: dict[str, Any] = {"nodes": 1, "hosts": (), "launcher": "none", "resume": None}
+
+#: The folder of exported models, below the project.
+FOLDER = "exports"
+
+
+@dataclass(frozen=True)
+class Export:
+    """An export's options.
+
+    Attributes:
+        to: the format. out: below the project; None: exports/NAME.suffix.
+        options: further ones of ``python -m seatrial.export``. typed: the words after ``seatrial``.
+    """
+
+    to: str
+    out: str | None = None
+    options: tuple[str, ...] = ()
+    typed: str = ""
+
+
+def check_format(to: str) -> None:
+    """Raises UsageError."""
+    if to == "torchscript":
+        raise UsageError(
+            "--to torchscript is not written any more",
+            cause="torch has deprecated TorchScript; a .pt2 file also carries its network",
+            run="seatrial export last --to pt2",
+        )
+    if to not in SUFFIXES:
+        raise UsageError(
+            f"--to {to}: no such format; there are {', '.join(SUFFIXES)}", run="seatrial export last --to onnx"
+        )
+
+
+def out_path(project: Path, model_name: str, wanted: Export) -> str:
+    """Return the file to write, below the project. Raises UsageError: it is not there, or has another suffix."""
+    suffix = SUFFIXES[wanted.to]
+    if wanted.out is None:
+        return f"{FOLDER}/{model_name}{suffix}"
+    if wanted.out.endswith("/") or (project / wanted.out).is_dir():
+        return str(PurePosixPath(_inside(project, wanted.out)) / f"{model_name}{suffix}")
+    out = _inside(project, wanted.out)
+    if not out.endswith(suffix):
+        raise UsageError(
+            f"--out {wanted.out} does not end in {suffix}, as files of {wanted.to} do",
+            run=f"seatrial export … --to {wanted.to} --out {PurePosixPath(wanted.out).with_suffix(suffix)}",
+        )
+    return out
+
+
+def written_files(out: str) -> tuple[str, str, str]:
+    """Return the files that an export writes: the model, its card, its examples."""
+    stem = out.removesuffix(PurePosixPath(out).suffix)
+    return out, f"{stem}.json", f"{stem}.examples.safetensors"
+
+
+def export_job(job: Job, model: TrainedModel, wanted: Export) -> Job:
+    """Make the export program the job's target; on the CPU, with the models folder read-only.
+
+    Raises UsageError: on Kubernetes; weights without a factory; an output outside the project.
+    """
+    if table.is_elsewhere(job.backend):
+        raise UsageError("seatrial export runs on this machine, not on Kubernetes", run="seatrial export … --on docker")
+    if model.is_weights_alone and "--model-factory" not in wanted.options:
+        path = as_typed((model.folder or job.project) / model.model)
+        raise UsageError(
+            f"{model.model} holds weights without their network",
+            cause="a function of yours makes it: net:make_model is make_model() in net.py",
+            run=f"seatrial export {path} --to {wanted.to} --model net:make_model",
+        )
+    out = out_path(job.project, model.name, wanted)
+    word = model.name if model.kind == "recipe" else as_typed((model.folder or job.project) / model.model)
+    typed = wanted.typed or f"export {word} --to {wanted.to}"
+    args = ("--model", model.model, "--to", wanted.to, "--out", out, *wanted.options)
+    return job.changed(
+        target=Target(kind="recipe", value="export", args=args, typed=typed),
+        models=None if model.folder is None else DataMount(source=model.folder, read_only=True),
+        data=None,
+        gpus=GpuRequest("none"),
+        **_ALONE,
+        restarts=None,
+        workdir=None,
+        criteria=job.criteria.only("max_image_bytes", model=(out,)),
+    )
+
+
+def _inside(project: Path, out: str) -> str:
+    path, root = (project / out).resolve(), project.resolve()
+    if not path.is_relative_to(root) or path == root:
+        raise UsageError(
+            f"--out {out} is outside the project {root}",
+            cause="only the project folder can be written in the container",
+            run=f"seatrial export … --out {FOLDER}/{Path(out).name}",
+        )
+    return str(path.relative_to(root))
+
+
+# ---------------------------------------------------------------------------------------------------- serve
+
+
+@dataclass(frozen=True)
+class Options:
+    """A server's options; ``program`` are those of ``python -m seatrial.serve``."""
+
+    port: int = 8000
+    address: str = "127.0.0.1"
+    token: bool = False
+    program: tuple[str, ...] = ()
+    typed: str = ""
+
+
+#: Options of a project's file for its training, which a server ignores: field → key of the file.
+_OF_TRAINING = {"data": "data", "timeout_s": "timeout", "restarts": "restarts", "name": "name"}
+
+_CHUNK_BYTES = 1 << 20
+
+
+def serving_job(job: Job, found: TrainedModel, options: Options, given: Collection[str] = ()) -> Job:
+    """Make the server the job's target: GPUs, mounts, variables and image options are the project's.
+
+    Args:
+        given: keys set on the command line, which count.
+
+    Raises:
+        UsageError: several GPUs or nodes, or an address that is none.
+        DataError: the model cannot be read.
+    """
+    try:
+        ipaddress.ip_address(options.address)
+    except ValueError:
+        raise UsageError(
+            f"--host {options.address[:80]} is no address in numbers",
+            run="seatrial serve … --host 127.0.0.1   # or 0.0.0.0, every address of this machine",
+        ) from None
+    gpus = _one_gpu(job.gpus, given="gpus" in given)
+    if job.nodes > 1 and "nodes" in given:
+        raise UsageError("A server runs on one machine", run="seatrial serve …   # without --nodes")
+    name = job.name if "name" in given and job.name is not None else found.name
+    serving = Serving(
+        kind=found.kind,
+        model=found.model,
+        name=name,
+        address=options.address,
+        port=options.port,
+        options=options.program,
+        weights=tuple(_weights(file, found.folder or job.project) for file in found.files),
+        of_run=found.of_run,
+        typed=options.typed,
+    )
+    reset: dict[str, Any] = {
+        field: Job.model_fields[field].default for field, key in _OF_TRAINING.items() if key not in given
+    }
+    models = None if found.folder is None else DataMount(source=found.folder, read_only=True)
+    return job.changed(
+        **reset,
+        target=Target(kind="recipe", value="serve"),
+        serve=serving,
+        models=models or (job.models and job.models.changed(read_only=True)),
+        secrets=(*job.secrets, *([TOKEN] if options.token and TOKEN not in job.secrets else [])),
+        criteria=job.criteria.only("max_image_bytes"),
+        watch=job.watch.changed(hang_after_s=None),
+        gpus=gpus,
+        **_ALONE,
+    )
+
+
+def _one_gpu(request: GpuRequest, *, given: bool) -> GpuRequest:
+    """Return one GPU of a file's request, which is its training's. Raises UsageError: the command line sets several."""
+    several = request.kind == "all" or (request.count or len(request.devices)) > 1
+    if several and given:
+        raise UsageError(
+            "A server computes on one GPU; start one for each, on ports of their own", run="seatrial serve … --gpus 1"
+        )
+    return GpuRequest("count", 1, capabilities=request.capabilities) if several else request
+
+
+def _weights(file: Path, top: Path) -> Weights:
+    """Describe a file with its digest. Raises DataError."""
+    digest = hashlib.sha256()
+    try:
+        with file.open("rb") as opened:
+            while chunk := opened.read(_CHUNK_BYTES):
+                digest.update(chunk)
+            size = opened.tell()
+    except OSError as error:
+        raise DataError(f"{from_here(file)} cannot be read: {error.strerror}", run=f"ls -l {as_typed(file)}") from error
+    path = str(file.relative_to(top)) if file.is_relative_to(top) else file.name
+    return Weights(path=path, sha256=digest.hexdigest(), bytes=size)
+
+
+READY_PATH = "/v2/health/ready"
+
+#: Between two requests to a server that is loading its model, and for one answer.
+_INTERVAL_S, _ANSWER_S = 0.2, 2.0
+
+#: Ports looked at for the one to name in place of a taken one.
+_LOOKED_AT = 20
+
+
+def refuse_taken_port(job: Job, store: RunStore) -> None:
+    """Raises UsageError: the port is taken, or the address is not this machine's."""
+    serving = job.serve
+    if serving is None or (error := _taken(serving.address, serving.port)) is None:
+        return
+    where = f"{serving.address}:{serving.port}"
+    if error.errno == errno.EADDRINUSE:
+        above = range(serving.port + 1, min(serving.port + _LOOKED_AT, 65536))
+        free = next((port for port in above if _taken(serving.address, port) is None), serving.port + 1)
+        other = _serving_on(store, serving.port)
+        by = "" if other is None else f" by run {run_name(other) or other.id}, which serves too"
+        first = "" if other is None else f"seatrial runs stop {run_name(other) or other.id}   # or: "
+        command = f"{first}seatrial serve {_with_port(serving.typed, free)}"
+        raise UsageError(f"Port {serving.port} is taken{by}", run=command)
+    if error.errno == errno.EACCES:
+        raise UsageError(
+            f"Port {serving.port} may be opened by root alone",
+            run=f"seatrial serve {_with_port(serving.typed, serving.port + 8000)}",
+        )
+    raise UsageError(
+        f"{where} is no address of this machine: {error.strerror}",
+        run="seatrial serve … --host 0.0.0.0   # every address of this machine",
+    )
+
+
+def _serving_on(store: RunStore, port: int) -> Run | None:
+    """Return the run of this project that serves on a port by its record."""
+    for run in reversed(store.all()):
+        with contextlib.suppress(SeatrialError, OSError):  # another look at the run reports it
+            serving = None if run.ended else run.plan().job.serve
+            if serving is not None and serving.port == port:
+                return run
+    return None
+
+
+def warnings_of(job: Job) -> tuple[str, ...]:
+    """Warn of a server that others can use."""
+    serving = job.serve
+    if serving is None or is_loopback(serving.address) or TOKEN in job.secrets:
+        return ()
+    return (f"anyone who reaches {serving.address}:{serving.port} can use the model; --token asks for one",)
+
+
+def _is_ready(serving: Serving) -> bool:
+    where = urlsplit(serving.url)
+    from http.client import HTTPConnection, HTTPException  # most runs serve nothing
+
+    connection = HTTPConnection(where.hostname or "", serving.port, timeout=_ANSWER_S)
+    try:
+        connection.request("GET", READY_PATH)
+        return connection.getresponse().status in (200, 401)  # 401: it asks for a token, so it answers
+    except (OSError, HTTPException, ValueError):
+        return False
+    finally:
+        connection.close()
+
+
+def wait_until_ready(serving: Serving, ended: Callable[[], bool]) -> float | None:
+    """Return the seconds until it answered; None if it ended before."""
+    started_s = time.monotonic()
+    while not ended():
+        if _is_ready(serving):
+            return time.monotonic() - started_s
+        time.sleep(_INTERVAL_S)
+    return None
+
+
+@contextlib.contextmanager
+def report_when_ready(serving: Serving | None, echo: Callable[[str], None]) -> Iterator[None]:
+    """Report a server's address once it answers."""
+    if serving is None:
+        yield
+        return
+    over = threading.Event()
+
+    def watch() -> None:
+        seconds = wait_until_ready(serving, over.is_set)
+        if seconds is not None and not over.is_set():
+            echo(ready_words(serving, seconds))
+
+    thread = threading.Thread(target=watch, name="ready", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(timeout=_ANSWER_S + 1)
+
+
+def ready_words(serving: Serving, seconds: float) -> str:
+    """``serves digits at http://127.0.0.1:8000, ready after 2.1 s``."""
+    return f"serves {serving.name} at {serving.url}, ready after {seconds:.1f} s; to try it: {serving.url}/"
+
+
+def _taken(address: str, port: int) -> OSError | None:
+    """Return the error of listening there; None if the port is free."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: closed connections do not count
+        try:
+            probe.bind((address, port))
+        except OSError as error:
+            return error
+    return None
+
+
+def _with_port(typed: str, port: int) -> str:
+    words = typed.split(" ")
+    if "--port" in words:
+        words[words.index("--port") + 1] = str(port)
+        return " ".join(words)
+    return f"{typed} --port {port}"

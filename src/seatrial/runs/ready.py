@@ -1,0 +1,102 @@
+"""Make all that a planned run needs before its start: image or virtual environment, folders, secrets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from seatrial.backends import table
+from seatrial.backends.base import Backend, ImageStore
+from seatrial.backends.containers.mounts import check_sources, host_files
+from seatrial.backends.local import ensure_venv
+from seatrial.errors import EngineError, EngineUnavailableError
+from seatrial.images.build.build import build, pull
+from seatrial.images.build.checks import without_cuda
+from seatrial.images.build.failure import NAME_THE_PACKAGE, guess_among
+from seatrial.images.build.size import image_bytes_of
+from seatrial.images.dockerfile.context import origin_labels, wheel_bytes
+from seatrial.images.sources import pip_conf
+from seatrial.job.plan import COMPANION_FOLDER, Plan, VenvPlan
+from seatrial.planning import secrets
+from seatrial.runs.run import Run
+from seatrial.system.files import make_folder
+from seatrial.system.host import Host
+
+Say = Callable[[str], None]
+
+
+def make_ready(plan: Plan, backend: Backend, run: Run, host: Host, echo: Say) -> None:
+    """Make all that a start needs: image or virtual environment, output folders, secrets.
+
+    Args:
+        host: with what became a secret on the way.
+    """
+    if not plan.on_this_host:
+        make_image_ready(plan, run.folder, host, echo)
+        return
+    store = backend.images
+    if plan.image is not None and plan.image.build:
+        assert store is not None, "a plan with an image to build is for a backend with a store"
+        pip = pip_conf(plan.job.image)
+        built = build(plan.image, store=store, progress=echo, pip_conf=pip, labels=origin_labels(plan.job))
+        echo(built.words(image_bytes_of(plan, store, host)))
+    elif plan.image is not None:
+        image_bytes_of(plan, store, host)  # counted before the run
+    if plan.companion_image is not None and store is not None and store.image(plan.companion_image) is None:
+        pull(store, plan.companion_image, echo)
+    if plan.venv is not None:
+        _make_venv(plan, plan.venv, echo)
+    if plan.companion is not None:
+        make_folder(run.folder / COMPANION_FOLDER)
+    if plan.agent.input is not None:
+        os.mkfifo(run.input, mode=0o600)
+    if plan.container is not None:
+        host_files(plan.container).write(plan.job.project)
+        check_sources(plan.container.mounts, plan.job.project)
+    elif plan.job.models is not None:
+        make_folder(plan.job.models.source)
+    secrets.write_secrets(plan.job, plan.run_id, host)
+
+
+def make_image_ready(plan: Plan, run_folder: Path, host: Host, echo: Callable[[str], None]) -> None:
+    """Build a cluster run's image, push it if a registry is named, and put the recipes' wheel into the record."""
+    from seatrial.backends.kubernetes.manifests import RECIPES
+
+    assert plan.image is not None and plan.cluster is not None, "a plan for k8s has both"
+    if plan.cluster.recipes:
+        (run_folder / RECIPES).write_bytes(wheel_bytes())
+    if not plan.image.build:
+        return
+    store = _builder(host)
+    echo(build(plan.image, store=store, progress=echo, pip_conf=pip_conf(plan.job.image)).words(None))
+    if plan.job.kubernetes.registry:
+        echo(f"pushing {plan.image.tag}")
+        store.push(plan.image.tag)
+
+
+def _builder(host: Host) -> ImageStore:
+    """Return the images of the first engine of this machine that answers. Raises EngineUnavailableError."""
+    reasons = []
+    for name in table.ENGINES:
+        engine = table.engine(name, host)
+        facts = engine.facts()
+        if facts.available:
+            return engine.images
+        reasons.append(facts.reason)
+    raise EngineUnavailableError(
+        "The image must be built, but this machine has no engine to build it",
+        cause="; ".join(reasons),
+        run="seatrial run --image REGISTRY/READY:TAG … --on k8s",
+    )
+
+
+def _make_venv(plan: Plan, venv: VenvPlan, echo: Say) -> None:
+    """Make the virtual environment unless it exists. A failure over a guessed package is reported as one."""
+    progress = echo if plan.gpus_asked else without_cuda(echo, venv.requirements)
+    try:
+        ensure_venv(venv.directory, venv.requirements, venv.base, progress)
+    except EngineError as error:
+        if guess := guess_among(plan.warnings, error.message.rpartition(" found for ")[2]):
+            raise EngineError(error.message, cause=guess, run=NAME_THE_PACKAGE) from error
+        raise
