@@ -17,7 +17,7 @@ from seatrial.common.contract.agent_plan import AgentPlan
 PAUSE_S = 3.0
 
 #: The agent's exit code if a pod was requested to end: its run has not ended, however the target took
-#: it. 128 + SIGTERM; operators make such a pod anew (seatrial.job.plan.EXIT_POD_STOPPED is the same).
+#: it. 128 + SIGTERM; operators make such a pod anew (seatrial.job.in_container.EXIT_POD_STOPPED is the same).
 EXIT_STOPPED = 143
 
 #: Exit codes of 128 and above make operators recreate the pod, so a failed target exits with 1. The evidence has how it

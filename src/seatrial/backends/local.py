@@ -19,7 +19,8 @@ from pathlib import Path
 from seatrial import events
 from seatrial.backends.base import OF_PROCESSES, EngineFacts, Handle, State, this_machine
 from seatrial.errors import DiskError, EngineError, EngineUnavailableError
-from seatrial.job.plan import AGENT_PYTHON_FLAGS, EngineAddress, Plan
+from seatrial.job.in_container import AGENT_PYTHON_FLAGS
+from seatrial.job.plan import EngineAddress, Plan
 from seatrial.probe import processes
 from seatrial.system import agent_archive, command
 from seatrial.system.typed_path import as_typed

@@ -15,7 +15,8 @@ from seatrial.backends.table import ENGINES
 from seatrial.compose.client import escaped
 from seatrial.compose.gpu_requests import RESERVED, is_nvidias
 from seatrial.compose.service import COMPLETED, Service
-from seatrial.job.plan import FRAMED_LOG, LOG_LABEL, ContainerPlan, Mount, Plan
+from seatrial.job.in_container import FRAMED_LOG, LOG_LABEL
+from seatrial.job.plan import ContainerPlan, Mount, Plan
 from seatrial.planning.container.plan import GPU_DEVICE
 
 #: The keys of one service in the override.

@@ -22,7 +22,8 @@ from seatrial.images.build.build import pull
 from seatrial.images.build.failure import failing_step, last_meaningful, readable
 from seatrial.images.build.progress import READY
 from seatrial.job.gpus import Selection
-from seatrial.job.plan import COMPANION_FOLDER, Plan
+from seatrial.job.in_container import COMPANION_FOLDER
+from seatrial.job.plan import Plan
 from seatrial.job.units import format_seconds
 from seatrial.runs.leases import leases
 from seatrial.runs.run import Run

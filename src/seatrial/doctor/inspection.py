@@ -19,7 +19,8 @@ from seatrial.backends.containers import injection
 from seatrial.backends.containers.errors import start_error
 from seatrial.backends.containers.injection import InjectionPlan
 from seatrial.errors import CommandTimeoutError, EngineError, SeatrialError
-from seatrial.job.plan import SHM_BYTES_PER_GPU, ContainerPlan, Gpu, Mount
+from seatrial.job.in_container import SHM_BYTES_PER_GPU
+from seatrial.job.plan import ContainerPlan, Gpu, Mount
 from seatrial.probe.programs import read_program
 from seatrial.system.command import Completed
 

@@ -14,53 +14,12 @@ from pydantic import Field, PlainSerializer, PlainValidator, model_validator
 
 from seatrial.common.contract.agent_plan import AgentPlan, Terminal, known
 from seatrial.job.cluster import ClusterPlan
+from seatrial.job.in_container import IMAGE_UNKNOWN
 from seatrial.job.keys import Mount as Mount  # part of a plan for its readers
 from seatrial.job.model import Job
 from seatrial.job.value import Value
 
 SCHEMA_VERSION = 1
-
-#: Where things are inside a container. The local backend uses host paths instead.
-CONTAINER_PROJECT = "/workspace"
-CONTAINER_DATA = "/data"
-CONTAINER_MODELS = "/models"
-CONTAINER_HOME = "/home/seatrial"
-CONTAINER_RUN = "/seatrial/run"
-CONTAINER_AGENT = "/seatrial/agent.pyz"
-
-#: DataLoader workers hand batches over through /dev/shm; a batch of 256 ImageNet images is 154 MB in float32, and
-#: each worker holds two. Docker's default of 64 MB ends in "Bus error". PyTorch's README asks for more by --ipc=host.
-SHM_BYTES_PER_GPU = 2 * 2**30
-CONTAINER_PLAN = "/seatrial/plan.json"
-CONTAINER_INPUT = "/seatrial/input"
-#: How the agent's Python is started: PYTHONPATH, the user's site packages and a json.py of the project stay out of it.
-AGENT_PYTHON_FLAGS = ("-I", "-S")
-
-#: Labels of a container of ours: the run's ID and name; its purpose, the target or the checks; and whether
-#: its log is the agent's, in frames, or what the target prints. All are always set: an image may bring labels, too.
-RUN_LABEL = "seatrial.run"
-NAME_LABEL = "seatrial.name"
-ROLE_LABEL = "seatrial.role"
-LOG_LABEL = "seatrial.log"
-TARGET_ROLE, CHECKS_ROLE = "target", "checks"
-FRAMED_LOG, PLAIN_LOG = "frames", "plain"
-
-CONTAINER_RECIPES = "/seatrial/recipes.whl"
-CONTAINER_SECRETS = "/seatrial/secrets"
-#: The earlier run's outputs, and in them the checkpoints to go on from.
-CONTAINER_RESUME = "/seatrial/resume"
-CONTAINER_RESUMED_CHECKPOINTS = f"{CONTAINER_RESUME}/checkpoints"
-
-#: Where the companion's agent writes, in the run's record.
-COMPANION_FOLDER = "companion"
-
-#: Choice and value of a plan whose ready image is not here yet.
-IMAGE_UNKNOWN = ("image contents", "unknown")
-
-#: On top of the grace that the agent gives the target, for the agent itself to finish the evidence, in seconds.
-AGENT_GRACE_S = 10
-#: The agent's exit code in a pod that was stopped from outside, so that another goes on.
-EXIT_POD_STOPPED = 143
 
 GpuMode = Literal["required", "none", "auto-cpu"]
 Check = Literal["torch", "tensorflow", "jax", "driver", "none"]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from seatrial.errors import TargetError
 from seatrial.findings.catalogue import by_id
+from seatrial.job.in_container import CONTAINER_PROJECT
 from seatrial.job.model import Job, Target
-from seatrial.job.plan import CONTAINER_PROJECT
 from seatrial.job.reading.modules import STANDARD_MODULES, find_module, folder_of, is_folder
 from seatrial.job.reading.parsed_modules import notebook_error
 from seatrial.job.reading.project_reader import ProjectReading, read_project

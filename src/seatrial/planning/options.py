@@ -8,9 +8,10 @@ from typing import Any
 from seatrial.backends.base import Traits
 from seatrial.errors import UsageError
 from seatrial.job.flags import FLAGS
+from seatrial.job.in_container import CONTAINER_MODELS, CONTAINER_PROJECT
 from seatrial.job.keys import typed_keys
 from seatrial.job.model import Job
-from seatrial.job.plan import CONTAINER_MODELS, CONTAINER_PROJECT, Gpu
+from seatrial.job.plan import Gpu
 from seatrial.job.script import ScriptFacts
 from seatrial.job.tables import CONTAINER_PORT, Serving
 from seatrial.job.units import format_bytes

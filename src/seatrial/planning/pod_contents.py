@@ -14,8 +14,9 @@ from seatrial.images.dockerfile.context import with_code
 from seatrial.images.plan import plan_image
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.job.cluster import CodeWay, Kind, PodMount, Volume
+from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_MODELS, CONTAINER_RESUME, CONTAINER_RUN
 from seatrial.job.model import Job
-from seatrial.job.plan import CONTAINER_DATA, CONTAINER_MODELS, CONTAINER_RESUME, CONTAINER_RUN, Choice, ImagePlan
+from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
 from seatrial.planning.pod_gpus import cluster_machine

@@ -13,8 +13,7 @@ from seatrial.backends.kubernetes.pod import MANAGED_BY, RUN_LABEL
 from seatrial.backends.kubernetes.survey import ClusterFacts, survey
 from seatrial.errors import EngineUnavailableError, UsageError
 from seatrial.job.cluster import POD_CONFIG, ClusterPlan, Kind, Volume
-from seatrial.job.model import Job
-from seatrial.job.plan import (
+from seatrial.job.in_container import (
     AGENT_GRACE_S,
     AGENT_PYTHON_FLAGS,
     CONTAINER_DATA,
@@ -22,9 +21,9 @@ from seatrial.job.plan import (
     CONTAINER_PROJECT,
     CONTAINER_RUN,
     CONTAINER_SECRETS,
-    Choice,
-    ImagePlan,
 )
+from seatrial.job.model import Job
+from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
 from seatrial.planning.container.env import without_steering

@@ -15,7 +15,8 @@ from seatrial.backends.containers.mounts import CACHE
 from seatrial.errors import DiskError, UsageError
 from seatrial.images.build.build import write_context
 from seatrial.images.dockerfile.render import VENV_PYTHON
-from seatrial.job.plan import CONTAINER_HOME, CONTAINER_PROJECT, ContainerPlan, ImagePlan, Mount, Plan
+from seatrial.job.in_container import CONTAINER_HOME, CONTAINER_PROJECT
+from seatrial.job.plan import ContainerPlan, ImagePlan, Mount, Plan
 from seatrial.planning.secrets import targets_secrets
 from seatrial.system.files import in_the_way
 from seatrial.system.typed_path import as_typed

@@ -12,22 +12,15 @@ from seatrial.errors import UsageError
 from seatrial.images.recipes import recipe
 from seatrial.job.cluster import ClusterPlan
 from seatrial.job.gpus import Selection
-from seatrial.job.model import Job, Target
-from seatrial.job.plan import (
+from seatrial.job.in_container import (
     CONTAINER_DATA,
     CONTAINER_MODELS,
     CONTAINER_PROJECT,
     CONTAINER_RESUMED_CHECKPOINTS,
     CONTAINER_RUN,
-    Choice,
-    ContainerPlan,
-    Gpu,
-    GpuMode,
-    ImagePlan,
-    Injection,
-    Mount,
-    VenvPlan,
 )
+from seatrial.job.model import Job, Target
+from seatrial.job.plan import Choice, ContainerPlan, Gpu, GpuMode, ImagePlan, Injection, Mount, VenvPlan
 from seatrial.planning.host import AnotherMachine, HostFacts
 from seatrial.recipe_names import module_of
 from seatrial.system.caller import Caller

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from seatrial.common.contract.agent_plan import Terminal
 from seatrial.errors import UsageError
 from seatrial.input_frames import PIPE
-from seatrial.job.plan import CONTAINER_INPUT, ContainerPlan, Mount
+from seatrial.job.in_container import CONTAINER_INPUT
+from seatrial.job.plan import ContainerPlan, Mount
 from seatrial.job.script import ScriptFacts
 from seatrial.planning.launcher import Launcher
 from seatrial.planning.site import Parts, Site

@@ -19,7 +19,8 @@ from seatrial import events
 from seatrial.backends.base import ImageFacts, State
 from seatrial.common.signals import Anatomy, is_hooks, measured_window, read_anatomy, why_stopped
 from seatrial.findings.finding import Finding
-from seatrial.job.plan import CONTAINER_MODELS, CONTAINER_PROJECT, Gpu, Plan
+from seatrial.job.in_container import CONTAINER_MODELS, CONTAINER_PROJECT
+from seatrial.job.plan import Gpu, Plan
 from seatrial.receipt.clock import on_one_clock
 from seatrial.receipt.fields import clean, items, mapping, number, text, whole
 from seatrial.receipt.logs import Output

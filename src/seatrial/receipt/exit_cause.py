@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from seatrial.errors import EXIT_GPU_CONTRACT
 from seatrial.events import AgentFinished, AgentStarted, HostLaunched, Note, Signal, TargetStarted
-from seatrial.job.plan import EXIT_POD_STOPPED
+from seatrial.job.in_container import EXIT_POD_STOPPED
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.evidence import Moment, RunEvidence
 from seatrial.receipt.fields import clean

@@ -17,7 +17,8 @@ from seatrial.images.build.failure import NAME_THE_PACKAGE, guess_among
 from seatrial.images.build.size import image_bytes_of
 from seatrial.images.dockerfile.context import origin_labels, wheel_bytes
 from seatrial.images.sources import pip_conf
-from seatrial.job.plan import COMPANION_FOLDER, Plan, VenvPlan
+from seatrial.job.in_container import COMPANION_FOLDER
+from seatrial.job.plan import Plan, VenvPlan
 from seatrial.planning import secrets
 from seatrial.runs.run import Run
 from seatrial.system.files import make_folder

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from seatrial.errors import SeatrialError, UntrustedPathError
 from seatrial.images.recipes import recipe
-from seatrial.job.plan import CONTAINER_RESUME, CONTAINER_RESUMED_CHECKPOINTS, Mount
+from seatrial.job.in_container import CONTAINER_RESUME, CONTAINER_RESUMED_CHECKPOINTS
+from seatrial.job.plan import Mount
 from seatrial.planning.site import Resumed
 from seatrial.runs.run import PLACE_FOLDER, Run
 from seatrial.runs.store import RunStore

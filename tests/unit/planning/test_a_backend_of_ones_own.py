@@ -16,7 +16,8 @@ import pytest
 from fakes import load_job, untold
 from seatrial.backends import table
 from seatrial.backends.base import OF_PROCESSES, EngineFacts, Handle, State
-from seatrial.job.plan import AGENT_PYTHON_FLAGS, Plan
+from seatrial.job.in_container import AGENT_PYTHON_FLAGS
+from seatrial.job.plan import Plan
 from seatrial.runs.finish import finalise
 from seatrial.runs.following.streams import Stream
 from seatrial.runs.following.watch import follow

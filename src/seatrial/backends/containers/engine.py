@@ -30,7 +30,7 @@ from seatrial.backends.containers.log import OpenLog, collecting
 from seatrial.backends.containers.run_options import RunOptions, run_options
 from seatrial.errors import EXIT_GPU_CONTRACT, EngineError, EngineUnavailableError, GpuContractError
 from seatrial.findings.known import mid_sentence
-from seatrial.job.plan import (
+from seatrial.job.in_container import (
     CHECKS_ROLE,
     COMPANION_FOLDER,
     CONTAINER_RUN,
@@ -38,10 +38,8 @@ from seatrial.job.plan import (
     LOG_LABEL,
     ROLE_LABEL,
     RUN_LABEL,
-    ContainerPlan,
-    EngineAddress,
-    Plan,
 )
+from seatrial.job.plan import ContainerPlan, EngineAddress, Plan
 from seatrial.system import command
 
 if TYPE_CHECKING:

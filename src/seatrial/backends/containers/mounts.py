@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from seatrial.errors import DataError, DiskError, UntrustedPathError, UsageError
-from seatrial.job.plan import CONTAINER_HOME, CONTAINER_MODELS, CONTAINER_PROJECT, ContainerPlan, Mount, Tmpfs
+from seatrial.job.in_container import CONTAINER_HOME, CONTAINER_MODELS, CONTAINER_PROJECT
+from seatrial.job.plan import ContainerPlan, Mount, Tmpfs
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
 from seatrial.system.typed_path import as_typed, from_here

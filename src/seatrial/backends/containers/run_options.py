@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from seatrial.job.plan import FRAMED_LOG, LOG_LABEL, ContainerPlan, Mount
+from seatrial.job.in_container import FRAMED_LOG, LOG_LABEL
+from seatrial.job.plan import ContainerPlan, Mount
 
 #: Options whose flag is not their name.
 _FLAGS = {

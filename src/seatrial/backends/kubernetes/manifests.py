@@ -16,7 +16,8 @@ from typing import Any
 from seatrial.backends.kubernetes.pod import RUN_LABEL, Manifest, config_key, object_name, pod_claims, pod_spec
 from seatrial.errors import UsageError
 from seatrial.job.cluster import ClusterPlan, Kind, PodMount
-from seatrial.job.plan import CONTAINER_HOME, EXIT_POD_STOPPED, Plan
+from seatrial.job.in_container import CONTAINER_HOME, EXIT_POD_STOPPED
+from seatrial.job.plan import Plan
 
 #: The LocalQueue in which Kueue holds a workload back. Source: kueue.sigs.k8s.io/docs/tasks/run/jobs.
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"

@@ -16,7 +16,7 @@ from seatrial.backends.kubernetes.pod import MANAGED_BY, RUN_LABEL, Manifest, ob
 from seatrial.backends.kubernetes.pods import Pod, read_pod
 from seatrial.errors import DiskError, EngineError, SeatrialError, UsageError
 from seatrial.job.cluster import ClusterPlan
-from seatrial.job.plan import CONTAINER_MODELS
+from seatrial.job.in_container import CONTAINER_MODELS
 from seatrial.system.typed_path import as_typed
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding, in_one_line
 from seatrial.findings.known import mid_sentence
 from seatrial.findings.match import Match, first_in
-from seatrial.job.plan import EXIT_POD_STOPPED
+from seatrial.job.in_container import EXIT_POD_STOPPED
 
 if TYPE_CHECKING:
     from seatrial.backends.kubernetes.client import Cluster

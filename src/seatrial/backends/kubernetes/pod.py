@@ -6,7 +6,7 @@ from typing import Any
 
 from seatrial.backends.containers.mounts import home_env
 from seatrial.job.cluster import POD_CONFIG, ClusterPlan, PodMount, Volume
-from seatrial.job.plan import CONTAINER_HOME, CONTAINER_RUN, CONTAINER_SECRETS
+from seatrial.job.in_container import CONTAINER_HOME, CONTAINER_RUN, CONTAINER_SECRETS
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 RUN_LABEL = "seatrial.run"

@@ -11,7 +11,8 @@ from pathlib import PurePosixPath
 
 from seatrial.backends.base import ImageFacts, ImageStore
 from seatrial.errors import DiskError, SeatrialError
-from seatrial.job.plan import AGENT_PYTHON_FLAGS, Choice, ImagePlan, Plan
+from seatrial.job.in_container import AGENT_PYTHON_FLAGS
+from seatrial.job.plan import Choice, ImagePlan, Plan
 from seatrial.system.files import make_folder, write_atomically
 from seatrial.system.host import Host
 

@@ -12,14 +12,8 @@ from seatrial.backends.base import ImageStore
 from seatrial.errors import ImageError
 from seatrial.findings.device_code import covers
 from seatrial.images.slim.options import slimmer_bytes
-from seatrial.job.plan import (
-    CONTAINER_DATA,
-    CONTAINER_HOME,
-    CONTAINER_MODELS,
-    CONTAINER_PROJECT,
-    ContainerPlan,
-    ImagePlan,
-)
+from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_MODELS, CONTAINER_PROJECT
+from seatrial.job.plan import ContainerPlan, ImagePlan
 from seatrial.stack.machine import Machine
 from seatrial.system import command
 

@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 import seatrial
 from seatrial.errors import UsageError
 from seatrial.images.dockerfile.render import ORDINARY_USER
+from seatrial.job.in_container import CONTAINER_PROJECT
 from seatrial.job.model import Job
-from seatrial.job.plan import CONTAINER_PROJECT, ImagePlan
+from seatrial.job.plan import ImagePlan
 from seatrial.job.units import format_bytes
 from seatrial.system import checkout
 from seatrial.system.agent_archive import zip_bytes

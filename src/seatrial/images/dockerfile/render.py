@@ -22,7 +22,7 @@ from seatrial.images.dockerfile.layers import (
     REQUIREMENTS,
     TOOLS,
 )
-from seatrial.job.plan import CONTAINER_PROJECT
+from seatrial.job.in_container import CONTAINER_PROJECT
 
 VENV = "/opt/venv"
 VENV_PYTHON = f"{VENV}/bin/python3"

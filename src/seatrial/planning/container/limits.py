@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from seatrial.backends.base import EngineFacts
 from seatrial.errors import EngineError
 from seatrial.findings.catalogue import by_id
+from seatrial.job.in_container import SHM_BYTES_PER_GPU
 from seatrial.job.model import Job
-from seatrial.job.plan import SHM_BYTES_PER_GPU, Choice
+from seatrial.job.plan import Choice
 from seatrial.job.units import format_bytes
 
 #: Ray's own defaults for its object store: of the memory, at most, and of a /dev/shm; and the least that it accepts.

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from seatrial.backends.containers.mounts import inside
 from seatrial.errors import UsageError
+from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_MODELS, CONTAINER_PROJECT
 from seatrial.job.model import DataMount, Job
-from seatrial.job.plan import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_MODELS, CONTAINER_PROJECT, Choice
+from seatrial.job.plan import Choice
 from seatrial.job.reading.constants import ANY
 from seatrial.job.reading.writes import Write
 from seatrial.job.script import ScriptFacts

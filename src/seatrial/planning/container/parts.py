@@ -11,8 +11,7 @@ from seatrial.errors import DiskError, UsageError
 from seatrial.images.build.build import ready_image
 from seatrial.images.dockerfile.context import write_wheel
 from seatrial.images.recipes import recipe
-from seatrial.job.model import Job
-from seatrial.job.plan import (
+from seatrial.job.in_container import (
     AGENT_PYTHON_FLAGS,
     CONTAINER_AGENT,
     CONTAINER_PLAN,
@@ -20,12 +19,9 @@ from seatrial.job.plan import (
     CONTAINER_RUN,
     CONTAINER_SECRETS,
     IMAGE_UNKNOWN,
-    Choice,
-    ContainerPlan,
-    Gpu,
-    ImagePlan,
-    Mount,
 )
+from seatrial.job.model import Job
+from seatrial.job.plan import Choice, ContainerPlan, Gpu, ImagePlan, Mount
 from seatrial.job.script import ScriptFacts
 from seatrial.planning.container.limits import ray_env
 from seatrial.planning.container.outside import (

@@ -13,9 +13,7 @@ from seatrial.backends.containers.env_file import proxy_env
 from seatrial.backends.containers.injection import InjectionPlan
 from seatrial.backends.containers.mounts import checked_mount, home_mounts, inside, masks, place_mounts, real_source
 from seatrial.errors import UsageError
-from seatrial.job.keys import changeable
-from seatrial.job.model import Job
-from seatrial.job.plan import (
+from seatrial.job.in_container import (
     AGENT_GRACE_S,
     AGENT_PYTHON_FLAGS,
     CHECKS_ROLE,
@@ -34,12 +32,10 @@ from seatrial.job.plan import (
     ROLE_LABEL,
     RUN_LABEL,
     TARGET_ROLE,
-    Choice,
-    ContainerPlan,
-    ImagePlan,
-    Mount,
-    Tmpfs,
 )
+from seatrial.job.keys import changeable
+from seatrial.job.model import Job
+from seatrial.job.plan import Choice, ContainerPlan, ImagePlan, Mount, Tmpfs
 from seatrial.planning.container.env import library_path, plan_env
 from seatrial.planning.container.limits import memory_limit, pids_limit, refuse_unenforceable, shm_limit, shm_warnings
 from seatrial.planning.process import gpu_count

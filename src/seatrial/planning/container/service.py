@@ -12,18 +12,9 @@ from collections.abc import Mapping
 from seatrial.backends.containers.injection import InjectionPlan
 from seatrial.backends.containers.mounts import masks
 from seatrial.errors import UsageError
+from seatrial.job.in_container import AGENT_GRACE_S, AGENT_PYTHON_FLAGS, CONTAINER_AGENT, CONTAINER_PLAN, CONTAINER_RUN
 from seatrial.job.model import Job
-from seatrial.job.plan import (
-    AGENT_GRACE_S,
-    AGENT_PYTHON_FLAGS,
-    CONTAINER_AGENT,
-    CONTAINER_PLAN,
-    CONTAINER_RUN,
-    Choice,
-    ContainerPlan,
-    ImagePlan,
-    Mount,
-)
+from seatrial.job.plan import Choice, ContainerPlan, ImagePlan, Mount
 from seatrial.job.script import ScriptFacts
 from seatrial.planning.container.env import service_env
 from seatrial.planning.container.parts import WITHOUT_AGENT, planned_image, way_in

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from seatrial.events import MODEL_SUFFIXES, FilesOutside, HostLaunched, ModelsSaved
+from seatrial.job.in_container import CONTAINER_HOME, CONTAINER_RUN
 from seatrial.job.keys import holds
-from seatrial.job.plan import CONTAINER_HOME, CONTAINER_RUN
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.fields import clean
 from seatrial.receipt.formatting import count, figure, quote

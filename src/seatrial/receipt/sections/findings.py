@@ -15,7 +15,7 @@ from seatrial.events import FilesOutside, Signal, is_result
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
 from seatrial.findings.own_words import with_own_words
-from seatrial.job.plan import CONTAINER_HOME, CONTAINER_RUN
+from seatrial.job.in_container import CONTAINER_HOME, CONTAINER_RUN
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.fields import clean, items, mapping, whole
 from seatrial.receipt.formatting import count, quote

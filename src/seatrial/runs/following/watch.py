@@ -18,7 +18,8 @@ from seatrial.backends.base import Backend, Handle, State
 from seatrial.backends.log_sink import Turn
 from seatrial.errors import SeatrialError, UsageError
 from seatrial.events import AgentFinished, HostWitness, Signal, of_type, tail
-from seatrial.job.plan import AGENT_GRACE_S, Plan
+from seatrial.job.in_container import AGENT_GRACE_S
+from seatrial.job.plan import Plan
 from seatrial.probe.machine import owner
 from seatrial.probe.nvml import ComputeProcess
 from seatrial.probe.sampler import Sampler

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from seatrial.backends.kubernetes.pods import Pod, newest, state_of
-from seatrial.job.plan import EXIT_POD_STOPPED
+from seatrial.job.in_container import EXIT_POD_STOPPED
 
 FINISHED = Pod("run-0-aaaaa", "1", 0, "Succeeded", "2026-11-21T00:00:00Z", started=True, exit_code=0, deleted=True)
 AFTER_IT = Pod("run-0-bbbbb", "2", 0, "Failed", "2026-11-21T00:00:02Z", started=True, exit_code=EXIT_POD_STOPPED)
