@@ -62,7 +62,7 @@ class Server:
             return client.post("/predict", json={"input": numbers}, **settings)
 
     def raw(self, data: bytes, seconds: float = 5.0, until: bytes | None = None) -> bytes:
-        """What comes back, until the server closes, or this has come, or for so long."""
+        """Return the answer, until the server closes, or this has come, or for so long."""
         with self.connect() as sock:
             sock.sendall(data)
             return read_all(sock, seconds, until)
@@ -128,7 +128,7 @@ def request(body: Any = None, path: str = "/predict", more: str = "") -> bytes:
 
 
 def gone(pid: int, seconds: float = 5.0) -> bool:
-    """Whether the process has ended, or does within so long."""
+    """Return True if the process has ended, or does within so long."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:

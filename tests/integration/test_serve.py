@@ -112,13 +112,13 @@ def test_ctrl_c_ends_it_with_0_and_a_token_stays_out_of_every_record(project: Pr
             assert ask(port, body={"image": IMAGE}, token="abcdefgh-secret")[0] == 200
         finally:
             serving.send_signal(signal.SIGINT)
-        said = serving.communicate(timeout=60)[0]
-    assert serving.returncode == 0, said
-    assert "ready after" in said and "answer what it has accepted" in said
+        shown = serving.communicate(timeout=60)[0]
+    assert serving.returncode == 0, shown
+    assert "ready after" in shown and "answer what it has accepted" in shown
     assert not [path for path in project.kept() if b"abcdefgh-secret" in path.read_bytes()]
 
 
-def test_a_server_that_is_killed_says_how_to_start_it_again(project: Project) -> None:
+def test_a_server_that_is_killed_reports_how_to_start_it_again(project: Project) -> None:
     port = free_port()
     start(project, port)
     started = project.events("target.started")[0]["pid"]

@@ -1,4 +1,4 @@
-"""Requests made to keep a server busy: health answers beside them, and each is refused or read within limits."""
+"""Requests made to keep a server busy: health answers meanwhile, and each is refused or read within limits."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str, str, tuple[int, ...]]] = {
     "an image of 20000²": (lambda: png(20_000), IMAGE, "/predict", (413,)),
     "texts that decompress": (text_bomb, IMAGE, "/predict", (200, 400)),
     "100,000 frames": (frames, IMAGE, "/predict", (400,)),
-    "a form's near ends": (boundaries, FORM, "/predict", (400,)),
+    "almost a form's ends": (boundaries, FORM, "/predict", (400,)),
     "8 MB of whole numbers": (lambda: numbers("1,"), JSON, "/predict", (400,)),
     "8 MB of lists": (lambda: numbers("[],"), JSON, "/predict", (400,)),
     "8 MB with NaN": (lambda: numbers("1,")[:-3] + b",NaN]]}", JSON, "/predict", (400,)),
@@ -140,7 +140,7 @@ def attack(server: Server, body: bytes, kind: str, path: str) -> tuple[list[http
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_health_answers_beside_a_request_that_is_long_to_read(server: Server, name: str) -> None:
+def test_health_answers_during_a_request_that_is_long_to_read(server: Server, name: str) -> None:
     make, kind, path, statuses = ATTACKS[name]
     body = make()
     for _ in range(3):
@@ -152,7 +152,7 @@ def test_health_answers_beside_a_request_that_is_long_to_read(server: Server, na
         pytest.fail(f"{name}: health took {p99_s:.3f} s at the 99th percentile")
 
 
-def test_small_requests_are_answered_beside_a_flood_of_files(server: Server) -> None:
+def test_small_requests_are_answered_during_a_flood_of_files(server: Server) -> None:
     """Eight clients that send an image of 4096² again and again, and one that sends numbers."""
     body = many_images(1, 4096)
     ended = threading.Event()

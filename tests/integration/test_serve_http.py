@@ -1,4 +1,4 @@
-"""The server over real HTTP: what it answers, and what it says to what it cannot answer."""
+"""The server over real HTTP: its answers, and its refusals."""
 
 from __future__ import annotations
 
@@ -85,11 +85,13 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("body", "kind", "status", "says"), BAD, ids=[f"{n}-{row[2]}" for n, row in enumerate(BAD)])
-def test_what_cannot_be_answered(client, body, kind, status, says):
+@pytest.mark.parametrize(
+    ("body", "kind", "status", "sentence"), BAD, ids=[f"{n}-{row[2]}" for n, row in enumerate(BAD)]
+)
+def test_what_cannot_be_answered(client, body, kind, status, sentence):
     response = client.post("/predict", content=body, headers={"content-type": kind})
     assert response.status_code == status
-    assert says in error_of(response)
+    assert sentence in error_of(response)
     assert "server" not in response.headers
 
 
@@ -239,7 +241,7 @@ def test_pipelined_and_chunked(server):
     )
 
 
-def test_a_body_that_is_too_large_is_told_before_it_is_there(server):
+def test_a_body_that_is_too_large_is_refused_before_it_is_there(server):
     head = b"POST /predict HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: 999999999999\r\n\r\n"
     assert server.raw(head, until=b"}").startswith(b"HTTP/1.1 413 ")
     with server.connect() as sock:  # a client that reads only when all is sent: nothing is reset under it
@@ -275,7 +277,7 @@ def test_full_queue_is_429_at_once():
             time.sleep(0.02)
         response = client.post("/predict", json={"input": [1, 2]})
         assert response.status_code == 429 and response.headers["retry-after"] == "1" and error_of(response)
-        assert not select.select(waiting, [], [], 0)[0]  # it was said before any of those before it was answered
+        assert not select.select(waiting, [], [], 0)[0]  # it was refused before any of those before it was answered
         for sock in waiting:
             answer = b""
             while b"sum" not in answer:

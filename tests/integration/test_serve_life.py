@@ -150,17 +150,17 @@ def test_readiness_goes_at_once_while_a_batch_is_computed(fronts, first):
         wait_for_output(server, "a slow row is computed")
         time.sleep(0.1)  # for the half request, too
         server.process.send_signal(signal.SIGTERM)
-        asked = time.monotonic()
+        sent_s = time.monotonic()
         with server.client() as client:
             while client.get("/v2/health/ready").status_code == 200:
-                assert time.monotonic() - asked < 3
-        withdrawn_s = time.monotonic() - asked
+                assert time.monotonic() - sent_s < 3
+        withdrawn_s = time.monotonic() - sent_s
         time.sleep(1.0)
         half.sendall(request()[-3:])
-        for _ in range(6):  # nor does another front let anybody in; where Python can run, a client is told at once
+        for _ in range(6):  # nor does another front let anybody in; where Python can run, a client gets it at once
             with pytest.raises(ConnectionRefusedError if first == -1 else OSError):
                 socket.create_connection(server.address, timeout=0.2)
-        assert read_all(slow, 20).startswith(b"HTTP/1.1 200") and time.monotonic() - asked > 3
+        assert read_all(slow, 20).startswith(b"HTTP/1.1 200") and time.monotonic() - sent_s > 3
         assert read_all(half).startswith(b"HTTP/1.1 200")
         assert server.process.wait(10) == 0 and withdrawn_s < 1
         assert server.output.count("draining") == 1

@@ -30,16 +30,14 @@ COMPLETE = "seatrial-complete"
 
 
 def ensure_venv(directory: Path, requirements: Sequence[str], python: Path, progress: Callable[[str], None]) -> Path:
-    """The interpreter of a virtual environment that holds these requirements; made when there is none yet.
+    """Return the interpreter of a virtual environment with these requirements; make it if there is none.
 
-    It is made where it stays, since its scripts name their interpreter by absolute path and would break on a move; a
-    file marks a complete one, and what has no mark is made anew. A lock keeps two callers from making the same.
+    It is made in place, since its scripts name their interpreter by absolute path; a file marks a complete one, and one
+    without the mark is made anew. A lock keeps two callers from making the same.
 
     Args:
-        directory: holds one folder per content.
-        requirements: lines of a requirements file.
-        python: the interpreter it is based on.
-        progress: gets a line for each step, and pip's output line by line.
+        directory: holds one folder per content. requirements: lines of a requirements file.
+        python: the interpreter it is based on. progress: gets each step, and pip's output line by line.
 
     Raises:
         EngineError: with pip's own reason.
@@ -62,7 +60,7 @@ def ensure_venv(directory: Path, requirements: Sequence[str], python: Path, prog
 
 
 def venv_interpreter(directory: Path, requirements: Sequence[str], python: Path) -> Path:
-    """Where ``ensure_venv`` puts, or has put, the interpreter. Makes nothing."""
+    """Return the path of ``ensure_venv``'s interpreter. Makes nothing."""
     version = command.check([str(python), "-VV"], timeout_s=30).stdout
     content = "\n".join([str(python), version, *requirements])
     return directory / hashlib.sha256(content.encode()).hexdigest()[:16] / "bin" / "python"
@@ -96,7 +94,7 @@ KILL_ROUNDS = 100
 
 
 class Local:
-    """No engine at all. The agent still checks, samples and records; nothing isolates or limits the target."""
+    """Runs without an engine: the agent checks, samples and records; nothing isolates or limits the target."""
 
     name = "local"
     traits = OF_PROCESSES
@@ -158,7 +156,7 @@ class Local:
         return contextlib.nullcontext()
 
     def state(self, handle: Handle) -> State:
-        """``gone`` when the agent has ended without its last word: killed, or the machine went down."""
+        """Return ``gone`` if the agent has ended without its last event: killed, or the machine went down."""
         if _is_running(handle):
             return State("running")
         written, _ = events.read(str(_run_dir(handle) / "events.jsonl"))
@@ -219,7 +217,7 @@ class Local:
         return "".join(text.splitlines(keepends=True)[-lines:])
 
     def remove(self, handle: Handle) -> None:
-        """Nothing: all that is left of a local run is its folder."""
+        """Do nothing: the folder is all of an ended local run."""
 
 
 def _place_agent(run_dir: Path) -> None:

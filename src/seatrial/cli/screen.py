@@ -18,16 +18,16 @@ from rich.text import Text
 
 from seatrial.cli.options import importing
 from seatrial.cli.terminal import LiveLine, are_one_file
-from seatrial.job.model import Job
-from seatrial.runs.following.streams import Stream
-from seatrial.runs.run import Run
 from seatrial.system.typed_path import as_typed
 
 if TYPE_CHECKING:
     from seatrial.backends.kubernetes.pod import Manifest
     from seatrial.compose.request import Console as Person
+    from seatrial.job.model import Job
     from seatrial.job.plan import Plan
     from seatrial.receipt.model import Receipt
+    from seatrial.runs.following.streams import Stream
+    from seatrial.runs.run import Run
 
 #: A shorter run needs no line with its duration.
 ELAPSED_FROM_S = 3

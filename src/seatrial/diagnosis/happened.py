@@ -26,7 +26,7 @@ LONG_START_S = 5.0
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndFacts:
     """The end of a run, as far as a diagnosis needs it.
 
     Attributes:
@@ -49,7 +49,7 @@ class Ended:
     why_cpu: tuple[Reason, ...] = ()
 
 
-def happened(seen: Signals, ended: Ended) -> Diagnosis | None:
+def happened(seen: Signals, ended: EndFacts) -> Diagnosis | None:
     """Return what kept the script from training, or None if it did train, or if that is unknown."""
     first = seen.ranks[0] if seen.ranks else None
     short = first is not None and _short(first)
@@ -73,7 +73,7 @@ def happened(seen: Signals, ended: Ended) -> Diagnosis | None:
     return _start(first, ended.wall_s or 0.0) or (_diagnosis("too-short", _steps(first)) if short else None)
 
 
-def _cut(seen: Signals, ended: Ended, words: str) -> Diagnosis | None:
+def _cut(seen: Signals, ended: EndFacts, words: str) -> Diagnosis | None:
     """Judge a run that was stopped before its first step; None if its work until then can be judged."""
     none = f"No optimizer step was made: {words}"
     wall_s, since_s = ended.wall_s or 0.0, ended.compiles_since_s
@@ -137,7 +137,7 @@ def _gpu_rests(seen: Signals) -> bool:
     return seen.gpu.get("utilization_pct", 0.0) < at.IDLE_UTILIZATION_PCT
 
 
-def _nothing_done(seen: Signals, ended: Ended) -> bool:
+def _nothing_done(seen: Signals, ended: EndFacts) -> bool:
     """Return whether a failed script without steps computed nothing: its GPU would have been busy."""
     if ended.used == 0:
         return True
@@ -154,7 +154,7 @@ def _failed(first: Anatomy | None, words: str) -> Diagnosis:
     return _diagnosis("failed-early", f"{steps}: {words}")
 
 
-def _on_the_cpu(first: Anatomy | None, ended: Ended) -> Diagnosis:
+def _on_the_cpu(first: Anatomy | None, ended: EndFacts) -> Diagnosis:
     lines = [] if ended.used != 0 else [f"No CUDA context of the script on {_gpus(ended)} in the whole run"]
     if first is not None:
         parameters = first.facts.get("parameters")
@@ -169,11 +169,11 @@ def _on_the_cpu(first: Anatomy | None, ended: Ended) -> Diagnosis:
     return Diagnosis("cpu-only", (), tuple(lines), advice or (_MOVE,))
 
 
-def _gpus(ended: Ended) -> str:
+def _gpus(ended: EndFacts) -> str:
     return "the GPU" if ended.gpus == 1 else f"any of the {ended.gpus} GPUs"
 
 
-def _unused(ended: Ended) -> Diagnosis:
+def _unused(ended: EndFacts) -> Diagnosis:
     return Diagnosis(
         "imbalanced",
         (),

@@ -10,7 +10,7 @@ from seatrial.common.signals import REGIONS
 from seatrial.diagnosis import thresholds as at
 from seatrial.diagnosis.advice import advise
 from seatrial.diagnosis.diagnosis import Cause, Diagnosis, peaks
-from seatrial.diagnosis.happened import Ended, happened, notes, too_short
+from seatrial.diagnosis.happened import EndFacts, happened, notes, too_short
 from seatrial.diagnosis.signals import Signals, ranks_wait, signals
 
 
@@ -18,7 +18,7 @@ def diagnose(
     samples: Sequence[Mapping[str, Any]],
     steps: Sequence[Mapping[str, Any]] = (),
     gpu_name: str = "",
-    ended: Ended | None = None,
+    ended: EndFacts | None = None,
 ) -> Diagnosis | None:
     """Return what bounded the time of these ``sample`` and ``step`` events; None if too little was measured.
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from seatrial.errors import UsageError
-from seatrial.monitor.compare_numbers import Reading, readings, stem
+from seatrial.monitor.compare_numbers import ComparedNumber, readings, stem
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.render.pages import render_page
 from seatrial.receipt.render.svg import COLOURS
@@ -50,7 +50,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparedRow:
     """One line: a cell of each run."""
 
     label: str
@@ -82,8 +82,8 @@ class Comparison:
     """
 
     runs: tuple[Receipt, ...]
-    facts: tuple[Row, ...]
-    numbers: tuple[Row, ...]
+    facts: tuple[ComparedRow, ...]
+    numbers: tuple[ComparedRow, ...]
     overlays: tuple[Overlay, ...]
 
     names: tuple[str, ...]
@@ -103,7 +103,7 @@ def compare(*receipts: Receipt) -> Comparison:
     return Comparison(runs, _facts(runs), _numbers(runs), tuple(_overlays(runs, names)), tuple(names))
 
 
-def _facts(runs: Sequence[Receipt]) -> tuple[Row, ...]:
+def _facts(runs: Sequence[Receipt]) -> tuple[ComparedRow, ...]:
     """Return the facts that differ, and always target, outcome and bound."""
     fields: list[tuple[str, Callable[[Receipt], str | None], bool]] = [
         ("target", lambda r: r.header.target, True),
@@ -121,11 +121,11 @@ def _facts(runs: Sequence[Receipt]) -> tuple[Row, ...]:
     for label, read, always in fields:
         texts = [read(receipt) for receipt in runs]
         if any(texts) and (always or len(set(texts)) > 1):
-            rows.append(Row(label, tuple(Cell(text) for text in texts)))
+            rows.append(ComparedRow(label, tuple(Cell(text) for text in texts)))
     return tuple(rows)
 
 
-def _numbers(runs: Sequence[Receipt]) -> tuple[Row, ...]:
+def _numbers(runs: Sequence[Receipt]) -> tuple[ComparedRow, ...]:
     """Return the numbers, without repetitions: a best value that is the last, a script's summary at its end."""
     rows, seen = [], set()
     for reading in readings(runs):
@@ -133,11 +133,11 @@ def _numbers(runs: Sequence[Receipt]) -> tuple[Row, ...]:
         if all(value is None for value in values) or (stem(reading.label), values) in seen:
             continue
         seen.add((stem(reading.label), values))
-        rows.append(Row(reading.label, tuple(_cells(reading, values))))
+        rows.append(ComparedRow(reading.label, tuple(_cells(reading, values))))
     return tuple(rows)
 
 
-def _cells(reading: Reading, values: Sequence[float | None]) -> list[Cell]:
+def _cells(reading: ComparedNumber, values: Sequence[float | None]) -> list[Cell]:
     known = {value for value in values if value is not None}
     best = (max if reading.direction > 0 else min)(known) if reading.direction and len(known) > 1 else None
     cells = []
@@ -246,7 +246,7 @@ def print_table(comparison: Comparison, console: Console) -> None:
     console.print(table)
 
 
-def _terminal_cells(row: Row) -> list[str]:
+def _terminal_cells(row: ComparedRow) -> list[str]:
     """Return the cells of a line; of two runs the change has a column, of more it stands behind each."""
     changes = [" ".join(filter(None, (cell.change, cell.verdict))) for cell in row.cells]
     texts = [cell.text or "-" for cell in row.cells]

@@ -21,7 +21,7 @@ _PHASE = re.compile(r"^(?:train|test|val|valid|eval|end)_")
 
 
 @dataclass(frozen=True)
-class Reading:
+class ComparedNumber:
     """One number of a run. ``direction``: 1 if more is better, -1 if less is. ``measured``: it has noise."""
 
     label: str
@@ -31,16 +31,16 @@ class Reading:
     measured: bool = True
 
 
-def readings(runs: Sequence[Receipt]) -> Iterator[Reading]:
+def readings(runs: Sequence[Receipt]) -> Iterator[ComparedNumber]:
     """Yield the scripts' own numbers first, then the measured ones."""
     for name in dict.fromkeys(metric.name for receipt in runs for metric in receipt.measurements.metrics):
         words = partial(metric_figure, name)
         better = direction(name) or int(name.endswith("_per_s"))
-        yield Reading(f"{name}, last", _metric(name, lambda metric: metric.last), words, better, measured=False)
-        yield Reading(f"{name}, best", _metric(name, lambda metric: metric.best), words, better, measured=False)
+        yield ComparedNumber(f"{name}, last", _metric(name, lambda metric: metric.last), words, better, measured=False)
+        yield ComparedNumber(f"{name}, best", _metric(name, lambda metric: metric.best), words, better, measured=False)
     yield from _MEASURED
     for part in dict.fromkeys(part.words for receipt in runs for one in receipt.anatomy[:1] for part in one.parts):
-        yield Reading(f"time in {part}", _share(part), percent)
+        yield ComparedNumber(f"time in {part}", _share(part), percent)
 
 
 def stem(label: str) -> str:
@@ -80,19 +80,19 @@ def _bytes(value: float) -> str:
 
 
 _MEASURED = (
-    Reading("wall time", lambda r: r.measurements.wall_s, format_seconds, -1),
-    Reading("start-up", lambda r: r.measurements.startup_s, format_seconds, -1),
-    Reading("steps/s", _steps(lambda one: one.steps_per_s), rate, 1),
-    Reading("examples/s", _steps(lambda one: one.examples_per_s), rate, 1),
-    Reading("images/s", lambda r: r.measurements.images_per_s, rate, 1),
-    Reading("utilisation", _gpu_mean(lambda use: use.utilization_mean_pct), percent, 1),
-    Reading("SM activity", _gpu_mean(lambda use: use.sm_activity_mean_pct), percent, 1),
-    Reading("tensor activity", _gpu_mean(lambda use: use.tensor_activity_mean_pct), percent, 1),
-    Reading("DRAM activity", _gpu_mean(lambda use: use.dram_activity_mean_pct), percent),
-    Reading("GPU memory, peak", _gpu_mean(lambda use: use.memory_peak_bytes), _bytes),
-    Reading("power, mean", _gpu_mean(lambda use: use.power_mean_w), lambda value: f"{value:.0f} W"),
-    Reading("MFU", lambda r: 100 * r.diagnosis.mfu if r.diagnosis and r.diagnosis.mfu else None, percent, 1),
-    Reading("energy", lambda r: r.measurements.energy_j, energy_short, -1),
-    Reading("CPU, mean", lambda r: r.measurements.cpu_cores_mean, lambda value: f"{value:.2f} cores"),
-    Reading("memory, peak", lambda r: r.measurements.memory_peak_bytes, _bytes),
+    ComparedNumber("wall time", lambda r: r.measurements.wall_s, format_seconds, -1),
+    ComparedNumber("start-up", lambda r: r.measurements.startup_s, format_seconds, -1),
+    ComparedNumber("steps/s", _steps(lambda one: one.steps_per_s), rate, 1),
+    ComparedNumber("examples/s", _steps(lambda one: one.examples_per_s), rate, 1),
+    ComparedNumber("images/s", lambda r: r.measurements.images_per_s, rate, 1),
+    ComparedNumber("utilisation", _gpu_mean(lambda use: use.utilization_mean_pct), percent, 1),
+    ComparedNumber("SM activity", _gpu_mean(lambda use: use.sm_activity_mean_pct), percent, 1),
+    ComparedNumber("tensor activity", _gpu_mean(lambda use: use.tensor_activity_mean_pct), percent, 1),
+    ComparedNumber("DRAM activity", _gpu_mean(lambda use: use.dram_activity_mean_pct), percent),
+    ComparedNumber("GPU memory, peak", _gpu_mean(lambda use: use.memory_peak_bytes), _bytes),
+    ComparedNumber("power, mean", _gpu_mean(lambda use: use.power_mean_w), lambda value: f"{value:.0f} W"),
+    ComparedNumber("MFU", lambda r: 100 * r.diagnosis.mfu if r.diagnosis and r.diagnosis.mfu else None, percent, 1),
+    ComparedNumber("energy", lambda r: r.measurements.energy_j, energy_short, -1),
+    ComparedNumber("CPU, mean", lambda r: r.measurements.cpu_cores_mean, lambda value: f"{value:.2f} cores"),
+    ComparedNumber("memory, peak", lambda r: r.measurements.memory_peak_bytes, _bytes),
 )

@@ -34,7 +34,7 @@ WARM_UP_S = 1.0
 _INTERVALS_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
-def once(read: Read, runs: Runs, console: Console, options: Options, sink: Sink | None, *, as_json: bool) -> None:
+def once(read: Read, runs: Runs, console: Console, options: Options, sink: ReadingLog | None, *, as_json: bool) -> None:
     """Print one reading as a plain screen or as JSON, and write it into the sink."""
     read()
     time.sleep(WARM_UP_S)
@@ -47,7 +47,7 @@ def once(read: Read, runs: Runs, console: Console, options: Options, sink: Sink 
     console.print(render(reading, runs(), None, options, console.width, None))
 
 
-def log_only(read: Read, sink: Sink, interval_s: float) -> None:
+def log_only(read: Read, sink: ReadingLog, interval_s: float) -> None:
     """Write readings into a file until interrupted. Raises DiskError if the disk is full."""
     read()
     due_s = time.monotonic()
@@ -57,7 +57,7 @@ def log_only(read: Read, sink: Sink, interval_s: float) -> None:
         sink.write(read())
 
 
-def watch(read: Read, runs: Runs, console: Console, options: Options, sink: Sink | None) -> None:
+def watch(read: Read, runs: Runs, console: Console, options: Options, sink: ReadingLog | None) -> None:
     """Show the live view until q, Ctrl-C or the end of the terminal."""
     history, reading, listed = History(), read(), runs()
     due_s = time.monotonic() + min(options.interval_s, WARM_UP_S)
@@ -149,13 +149,13 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def open_sink(path: Path) -> Sink:
+def open_sink(path: Path) -> ReadingLog:
     """Open a file by its suffix: .csv or .jsonl. An existing one is continued.
 
     Raises:
         UsageError: another suffix. DiskError: the file cannot be written.
     """
-    kinds = {".csv": CsvSink, ".jsonl": Sink}
+    kinds = {".csv": CsvLog, ".jsonl": ReadingLog}
     if path.suffix not in kinds:
         raise UsageError(
             f"{path.name}: a log file must end in .csv or .jsonl",
@@ -181,7 +181,7 @@ def rows(reading: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
         yield row
 
 
-class Sink:
+class ReadingLog:
     """A file of readings as JSON lines. ``write`` raises DiskError."""
 
     def __init__(self, path: Path) -> None:
@@ -202,7 +202,7 @@ class Sink:
             self._file.close()
 
 
-class CsvSink(Sink):
+class CsvLog(ReadingLog):
     """The same as CSV, a row for each GPU."""
 
     def __init__(self, path: Path) -> None:

@@ -24,7 +24,7 @@ from seatrial.receipt.clock import on_one_clock
 from seatrial.receipt.fields import clean, items, mapping, number, text, whole
 from seatrial.receipt.logs import Output
 from seatrial.receipt.outcome import ExitCause
-from seatrial.receipt.reported import Point, Steps, read_steps
+from seatrial.receipt.reported import Point, ReportedSteps, read_steps
 from seatrial.receipt.sections.measured import Measurements
 from seatrial.receipt.sections.serving import last_report, ready_s
 
@@ -47,7 +47,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Sample:
+class SampleFacts:
     """One sample: numbers of the container (HOST_KEYS), and of each GPU by UUID. A missing counter is absent."""
 
     at_s: float
@@ -182,11 +182,11 @@ class Evidence:
         return missing
 
     @cached_property
-    def samples(self) -> tuple[Sample, ...]:
+    def samples(self) -> tuple[SampleFacts, ...]:
         return tuple(_sample(moment) for moment in self.all(events.Sample))
 
     @cached_property
-    def steps(self) -> Steps:
+    def steps(self) -> ReportedSteps:
         return read_steps((moment.at_s, moment.keys) for moment in self.reported)
 
     @cached_property
@@ -247,7 +247,7 @@ class Evidence:
         return Window(begin.at_s, max(begin.at_s, end_s), begins)
 
     @property
-    def window_samples(self) -> list[Sample]:
+    def window_samples(self) -> list[SampleFacts]:
         window = self.window
         return [s for s in self.samples if window and window.start_s <= s.at_s <= window.end_s]
 
@@ -366,14 +366,14 @@ def _finding(keys: Mapping[str, Any]) -> Finding:
     )
 
 
-def _sample(moment: Moment) -> Sample:
+def _sample(moment: Moment) -> SampleFacts:
     host = {key: value for key in HOST_KEYS if (value := moment.number(key)) is not None}
     gpus, throttled = {}, {}
     for entry in map(mapping, items(moment.keys.get("gpus"))):
         if uuid := text(entry.get("uuid")):
             gpus[uuid] = {key: n for key, value in entry.items() if (n := number(value)) is not None}
             throttled[uuid] = tuple(name for reason in items(entry.get("throttle_reasons")) if (name := text(reason)))
-    return Sample(moment.at_s, host, gpus, throttled)
+    return SampleFacts(moment.at_s, host, gpus, throttled)
 
 
 def _with_repeated(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -13,37 +13,37 @@ from typing import Any, NamedTuple
 
 from pydantic import Field, computed_field
 
-from seatrial.receipt.outcome import DOUBTFUL, End, ExitCause, LogEnd, Outcome, make_outcome
+from seatrial.receipt.outcome import DOUBTFUL, ExitCause, LogEnd, Outcome, RunEnd, make_outcome
 from seatrial.receipt.section import Block, Criteria, FindingRecord, Plot, Record, Section
 from seatrial.receipt.sections.criteria import CriteriaSection
 from seatrial.receipt.sections.curves import Curves
-from seatrial.receipt.sections.findings import Ending, FindingsSection
+from seatrial.receipt.sections.findings import FindingsSection, WhyItFailed
 from seatrial.receipt.sections.gpu_contract import GpuContract
-from seatrial.receipt.sections.measured import Measured, Measurements
-from seatrial.receipt.sections.serving import Serving, ServingRecord
+from seatrial.receipt.sections.measured import MeasuredSection, Measurements
+from seatrial.receipt.sections.serving import ServingRecord, ServingSection
 from seatrial.receipt.sections.steps import Bound, DiagnosisRecord, StepAnatomy, Steps
 from seatrial.receipt.sections.trust import Seal, Trust
 from seatrial.receipt.sections.tune import ChangesRecord, Tune, TuneRecord
-from seatrial.receipt.sections.what_ran import Entry, Header, Timeline, TrackerPage, Trackers, WhatRan
+from seatrial.receipt.sections.what_ran import Entry, Header, TimelineSection, TrackerPage, TrackersSection, WhatRan
 
 SCHEMA_VERSION = 1
 
 #: All sections in the order of the page.
 SECTIONS: tuple[Section, ...] = (
     Trust(),
-    Ending(),
+    WhyItFailed(),
     FindingsSection(),
     GpuContract(),
     CriteriaSection(),
     Bound(),
-    Serving(),
+    ServingSection(),
     Tune(),
     Steps(),
     Curves(),
-    Measured(),
+    MeasuredSection(),
     WhatRan(),
-    Trackers(),
-    Timeline(),
+    TrackersSection(),
+    TimelineSection(),
 )
 
 #: Sections that text has in front of the others, in this order.
@@ -87,7 +87,7 @@ class Receipt(Record):
     def outcome(self) -> Outcome:
         """The headline. Computed whenever it is read, so older receipts have one, too."""
         return make_outcome(
-            End(
+            RunEnd(
                 cause=self.exit_cause.id,
                 words=self.exit_cause.words,
                 exit_code=self.exit_code,

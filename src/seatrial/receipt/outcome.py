@@ -99,7 +99,7 @@ class Outcome(Record):
 
 
 @dataclass(frozen=True)
-class End:
+class RunEnd:
     """The facts of a run's end.
 
     Attributes:
@@ -128,7 +128,7 @@ class End:
         return [criterion for criterion in open_ if criterion.asked or criterion.id == "ran-on-gpu"]
 
 
-def make_outcome(end: End) -> Outcome:
+def make_outcome(end: RunEnd) -> Outcome:
     """Return the headline."""
     id = _id(end)
     warnings = [criterion.title for criterion in end.criteria if criterion.weight == "warning"]
@@ -143,7 +143,7 @@ def make_outcome(end: End) -> Outcome:
     return Outcome(id=id, level=level, badge=badge, words="; ".join(parts), footnote=footnote)
 
 
-def _id(end: End) -> OutcomeId:
+def _id(end: RunEnd) -> OutcomeId:
     """Return the first that holds."""
     if end.cause in ("running", "pruned"):
         return "running" if end.cause == "running" else "pruned"
@@ -160,7 +160,7 @@ def _id(end: End) -> OutcomeId:
     return "unproven" if end.unproven else "passed"
 
 
-def _criteria_words(id: OutcomeId, end: End) -> list[str]:
+def _criteria_words(id: OutcomeId, end: RunEnd) -> list[str]:
     """Return the criteria that the outcome is about."""
     criteria = end.criteria
     if id in ("failed", "unmet"):

@@ -34,7 +34,7 @@ Axis = Literal["step", "epoch", "line"]
 
 
 @dataclass
-class Steps:
+class ReportedSteps:
     """The target's step lines.
 
     Attributes:
@@ -77,7 +77,7 @@ class Steps:
         return median(y for _, y in reported) if reported else None
 
 
-def read_steps(lines: Iterable[tuple[float, Mapping[str, Any]]]) -> Steps:
+def read_steps(lines: Iterable[tuple[float, Mapping[str, Any]]]) -> ReportedSteps:
     """Read (seconds since the first event, step event) pairs.
 
     Ranks other than 0 add their images but no points, as all ranks report the same curve. Lines of a framework (``by``)
@@ -88,7 +88,7 @@ def read_steps(lines: Iterable[tuple[float, Mapping[str, Any]]]) -> Steps:
     leading = [event for _, event in lines if ("by" in event) is by_framework]
     known: tuple[Axis, ...] = ("step", "epoch")
     axis: Axis = next((key for key in known if any(number(e.get(key)) is not None for e in leading)), "line")
-    steps = Steps(axis=axis, lines=len(lines))
+    steps = ReportedSteps(axis=axis, lines=len(lines))
     x = previous = offset = 0.0
     for at_s, event in lines:
         own = number(event.get(axis)) if axis != "line" else previous + 1
@@ -113,7 +113,7 @@ def _framework_leads(events: Sequence[Mapping[str, Any]]) -> bool:
     return not written or written < len(epochs)
 
 
-def _add_points(steps: Steps, event: Mapping[str, Any], phase: str, x: float) -> None:
+def _add_points(steps: ReportedSteps, event: Mapping[str, Any], phase: str, x: float) -> None:
     for key, value in event.items():
         y = number(value)
         if y is None or key in POSITION_KEYS:

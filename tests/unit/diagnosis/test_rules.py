@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from seatrial.diagnosis.happened import Ended
+from seatrial.diagnosis.happened import EndFacts
 from seatrial.diagnosis.rules import RULES, diagnose
 from seatrial.diagnosis.signals import signals
 
@@ -221,15 +221,15 @@ def test_too_little_is_no_diagnosis(seen):
 
 def test_ended_run_can_be_too_short():
     few = samples(count=2, utilization_pct=50)
-    assert diagnose(few, ended=Ended(wall_s=6.0, used=1)).cause == "too-short"
-    assert diagnose(few, ended=Ended(wall_s=6.0)) is None  # nobody knows whether it came to the GPU
-    compiled = Ended(wall_s=30.0, used=1, compile_s=20.0)
+    assert diagnose(few, ended=EndFacts(wall_s=6.0, used=1)).cause == "too-short"
+    assert diagnose(few, ended=EndFacts(wall_s=6.0)) is None  # nobody knows whether it came to the GPU
+    compiled = EndFacts(wall_s=30.0, used=1, compile_s=20.0)
     assert diagnose(samples(utilization_pct=2), ended=compiled).cause == "compiling"
 
 
 def test_long_start_is_a_tag():
     facts = {"training": {"pid": 7, "device": "cuda", "first_step_after_s": 18.0, "imported_after_s": 9.0}}
-    found = diagnose(STARVED, [anatomy(data=0.75), facts], ended=Ended(wall_s=30.0, used=1))
+    found = diagnose(STARVED, [anatomy(data=0.75), facts], ended=EndFacts(wall_s=30.0, used=1))
     assert found.cause == "data-bound" and "start-up" in found.tags and "18.0 s of 30.0 s" in found.evidence[-1]
 
 

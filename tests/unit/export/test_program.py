@@ -170,7 +170,7 @@ def test_inputs_by_name_go_where_the_network_takes_them(place: Path) -> None:
 
 
 def open_model_of(place: Path, name: str) -> Original:
-    """A network without weights of its own, beside one that has some."""
+    """A network without weights of its own, next to one that has some."""
     import importlib
     import os
 
@@ -226,7 +226,7 @@ def test_beyond_the_tolerance_nothing_is_left(place: Path, monkeypatch: pytest.M
 
 
 def test_a_network_that_fixes_its_batch(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Traced with 16 rows, it would answer 16 rows alone: the comparison at batch 1 tells."""
+    """Traced with 16 rows, it would answer 16 rows alone: the comparison at batch 1 finds that."""
     pytest.importorskip("onnxruntime")
     torch.save(made("make").state_dict(), place / "f.pth")
     module = __import__("importlib").import_module(net("x").partition(":")[0])

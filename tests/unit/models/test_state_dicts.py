@@ -79,7 +79,7 @@ SAVED: dict[str, Callable[[Net, dict[str, Tensor]], Any]] = {
     "a default dict": lambda net, state: {"history": defaultdict(list, {"loss": [1.0]}), "state_dict": state},
     "nested": lambda net, state: {"state": {"models": {"net": state}}, "rng": torch.get_rng_state()},
     "one of a tied pair": lambda net, state: tied_once(state),
-    "an optimizer beside": lambda net, state: {
+    "an optimizer too": lambda net, state: {
         "optimizer": torch.optim.Adam(net.parameters()).state_dict(),
         "weights": state,
     },

@@ -19,7 +19,7 @@ from fakes import FakeGpu, FakeNvml
 from seatrial.errors import DiskError, UsageError
 from seatrial.monitor import reading as reading_module
 from seatrial.monitor.reading import Named, Names, Reader
-from seatrial.monitor.top import COLUMNS, Sink, open_sink
+from seatrial.monitor.top import COLUMNS, ReadingLog, open_sink
 from seatrial.monitor.top_screen import SORTS, History, Options, render
 from seatrial.probe.machine import Owner
 from seatrial.system.host import Host
@@ -155,7 +155,7 @@ def test_log_files_that_cannot_be(tmp_path):
 
 
 def test_full_disk_is_reported():
-    sink = Sink(Path("/dev/full"))
+    sink = ReadingLog(Path("/dev/full"))
     with pytest.raises(DiskError, match="No space left"):
         sink.write(a_reader(init_error=9).read())
     sink.close()

@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 from planning_sites import GPUS, a_host, a_site
-from seatrial.cli.screen import Screen
 from seatrial.errors import GpuContractError
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import Plan
@@ -60,17 +59,6 @@ def test_the_other_machines_gpus_are_asked_for(tmp_path: Path, gpus: str, flag: 
         {"driver": "nvidia", **reserved, "capabilities": ["gpu"]}
     ]
     assert plan.image is not None and plan.image.stack["build"] == "cu130"
-
-
-@pytest.mark.parametrize(
-    ("gpus", "where"), [("auto", "1 GPU of h100"), ("2", "2 GPUs of h100"), ("all", "all GPUs of h100")]
-)
-def test_the_plans_first_line_names_the_other_machines_gpus(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], gpus: str, where: str
-) -> None:
-    Screen().plan(planned(tmp_path, gpus), [])
-    printed = " ".join(capsys.readouterr().out.split())
-    assert printed.partition(" image ")[0].endswith(f" on docker, on {where}")
 
 
 def test_the_compose_file_builds_its_image_and_names_nothing_of_this_machine(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from cluster_plans import CLAIMS, DDP, MODERN, a_cluster_plan, rendered
 from manifest_rules import CRDS, VERSIONS, violations
 from seatrial.backends.kubernetes.objects import path_of
 from seatrial.backends.kubernetes.survey import ClusterFacts, Node
-from seatrial.errors import GpuRequestError, UsageError
+from seatrial.errors import UsageError
 from seatrial.job.plan import Plan
 from seatrial.planning.pod_gpus import cluster_machine
 
@@ -92,20 +92,6 @@ def test_a_slice_is_a_resource_of_its_own(tmp_path: Path) -> None:
     assert _told(plan) == ("1 nvidia.com/mig-1g.10gb per pod", "--gpus mig-1g.10gb")
     assert plan.warnings == a_cluster_plan(tmp_path, MIXED, gpus="none").warnings
     assert plan.job.gpus.noun == "1g.10gb MIG slice" and plan.injection == "device-plugin"
-
-
-def test_a_size_that_no_node_has_names_those_that_it_has(tmp_path: Path) -> None:
-    facts = replace(MIXED, nodes=tuple(replace(node, capacity=0, allocatable=0) for node in MIXED.nodes or ()))
-    [warning] = [one for one in a_cluster_plan(tmp_path, facts, gpus="mig-7g.80gb").warnings if "No node" in one]
-    assert "nvidia.com/mig-7g.80gb now; its nodes offer nvidia.com/gpu, nvidia.com/mig-1g.10gb" in warning
-
-
-def test_several_slices_are_several_pods(tmp_path: Path) -> None:
-    with pytest.raises(GpuRequestError, match="one MIG slice and no other GPU") as raised:
-        a_cluster_plan(tmp_path, MIXED, gpus="2", kubernetes={"gpu_resource": "nvidia.com/mig-1g.10gb"})
-    assert "--nodes N" in (raised.value.run or "")
-    plan = a_cluster_plan(tmp_path, MIXED, gpus="mig-1g.10gb", nodes="3", script=DDP)
-    assert plan.gpus_asked == 3
 
 
 # ------------------------------------------------------------------ explained

@@ -9,7 +9,7 @@ import pytest
 
 from seatrial.errors import UsageError
 from seatrial.job.keys import Mount
-from seatrial.job.model import DataMount, ImageOptions, Job, Target
+from seatrial.job.model import DataMount, Job, Target
 from seatrial.job.script import script_facts
 from seatrial.planning import process as process_parts
 from seatrial.planning.container import outside
@@ -90,21 +90,6 @@ def lost(project: Path, source: str, *, build: bool = True, **job: Any) -> str:
 )
 def test_certain_write_outside_is_refused_with_its_mount(project: Path, path: str, mount: str) -> None:
     assert lost(project, f"torch.save(m, '{path}')") == f"refused: seatrial run … --mount {mount}"
-
-
-def test_write_that_may_run_is_a_warning(project: Path) -> None:
-    told = lost(project, "if x:\n    open('/output/a', 'w')")
-    assert told.startswith("code/train.py:2 may write /output/a") and told.endswith("--mount ./output:/output")
-
-
-def test_write_is_not_refused_where_it_may_succeed(project: Path) -> None:
-    source = "open('/output/a', 'w')"
-    for job in ({"writable": True}, {"image": ImageOptions(base="company/base:1")}):
-        assert lost(project, source, **job).startswith("code/train.py:1 writes /output/a")
-    assert lost(project, source, build=False).startswith("code/train.py:1 writes /output/a")
-    assert lost(project, source, mounts=(Mount(source=project / "inside", target="/output"),)) == ""
-    above = "import os\nos.makedirs('/output', exist_ok=True)\nopen('/output/run/a', 'w')"
-    assert lost(project, above, mounts=(Mount(source=project / "inside", target="/output/run"),)) == ""
 
 
 def test_write_to_read_only_data_is_a_warning(project: Path) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import venv
 from pathlib import Path
 
 import pytest
 
 from fakes import load_job
-from seatrial.errors import TargetError, UsageError
+from seatrial.errors import UsageError
 from seatrial.planning.new_project import find_script, write_project_file
 
 
@@ -42,26 +41,6 @@ def test_which_script_is_asked_where_it_is_not_plain(tmp_path: Path) -> None:
         write_project_file(tmp_path)
     assert caught.value.run == "seatrial init a.py"
     assert 'target = "b.py"' in write_project_file(tmp_path, "b.py").read_text()
-
-
-def test_no_script_of_an_environment_or_a_build_is_chosen(tmp_path: Path) -> None:
-    for name in ("venv", "env", ".venv", "build", "build/lib", "dist", "node_modules", "lib/site-packages"):
-        (tmp_path / name).mkdir(parents=True, exist_ok=True)
-        (tmp_path / name / "train.py").touch()
-    venv.create(tmp_path / "torch-2.6")
-    (tmp_path / "torch-2.6" / "bin" / "train.py").touch()
-    (tmp_path / "miniconda" / "conda-meta").mkdir(parents=True)
-    (tmp_path / "miniconda" / "conda-meta" / "history").touch()
-    (tmp_path / "miniconda" / "train.py").touch()
-    with pytest.raises(UsageError, match=r"There is no \.py file here"):
-        find_script(tmp_path)
-    with pytest.raises(TargetError, match=r"nothing to run: .*; recipes: "):
-        load_job(tmp_path, {})
-    (tmp_path / "environments").mkdir()
-    (tmp_path / "environments" / "train.py").touch()
-    assert find_script(tmp_path) == "environments/train.py"
-    with pytest.raises(TargetError, match=r"; here are environments/train\.py$"):
-        load_job(tmp_path, {})
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ import pytest
 from seatrial.backends.base import OF_PROCESSES, Traits
 from seatrial.backends.kubernetes.backend import Kubernetes
 from seatrial.errors import UsageError
-from seatrial.job.model import Target
-from seatrial.job.script import ScriptFacts, script_facts
+from seatrial.job.script import ScriptFacts
 from seatrial.planning.streams import Streams, choose_streams
 from seatrial.system.caller import Caller
 
@@ -85,23 +84,3 @@ def test_where_no_input_reaches_the_target(where: dict[str, Any]) -> None:
     typed = choose(TYPING, READS, **where)
     assert typed.input is None and typed.warnings == ()
     assert typed.terminal is None or typed.terminal.streams == (1, 2)  # a virtual machine has screens
-
-
-@pytest.mark.parametrize(
-    ("source", "reads"),
-    [
-        ("name = input('> ')", True),
-        ("import sys\nfor line in sys.stdin: pass", True),
-        ("from sys import stdin", True),
-        ("from questions import ask", False),  # not seen: --interactive helps
-        ("import click\nclick.confirm('sure?')", True),
-        ("open(0).read()", True),
-        ("open(False)", False),
-        ("def f(input): return input", False),
-        ("model.input(3)", False),
-        ("print('input()')", False),
-    ],
-)
-def test_what_reads_input(tmp_path: Path, source: str, reads: bool) -> None:
-    (tmp_path / "ask.py").write_text(source)
-    assert (script_facts(Target(kind="script", value="ask.py"), tmp_path).input_evidence is not None) is reads

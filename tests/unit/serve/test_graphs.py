@@ -122,7 +122,7 @@ def test_bert_is_what_torchs_own_encoder_computes():
     np.testing.assert_allclose(Bucketed(bert, CPU)([text])[0], logits.softmax(0).numpy(), atol=1e-5)
 
 
-def test_packed_texts_answer_as_each_one_alone_whatever_batch_came_before():
+def test_packed_texts_answer_as_each_one_alone_after_any_batch():
     bert, _ = bert_of()
     alone = Bucketed(bert, CPU)
     packed = PackedGraphs(bert, max_batch=32, width=128, device=CPU)

@@ -74,7 +74,7 @@ def test_weights_alone_and_a_truncated_file_and_another_recipes(models):
         open_model("spam", CPU)
 
 
-def test_weights_that_are_not_finite_are_told_before_the_first_request(models):
+def test_weights_that_are_not_finite_are_reported_before_the_first_request(models):
     model, images = save_digits(models)
     with torch.no_grad():
         model[0].weight[0, 0, 0, 0] = float("nan")
@@ -96,7 +96,7 @@ class Evil:
 
 @pytest.mark.parametrize("name", ["m.pt", "m.pth", "m.pt2", "m.onnx", "m.safetensors", "m.pkl", "m.bin"])
 @pytest.mark.parametrize("how", ["zip", "bare"])
-def test_a_pickle_is_refused_whatever_its_name_and_runs_nothing(tmp_path, name, how):
+def test_a_pickle_is_refused_under_any_name_and_runs_nothing(tmp_path, name, how):
     from pathlib import Path
 
     path = tmp_path / name

@@ -109,13 +109,3 @@ def test_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "enabled" not in names.secrets, "a word of ours is no secret that was guessed by its variable's name"
     text = names.text("dougal@florence /data/zebedee/x abcdef x1 0x1f")
     assert text == "USER@HOST ~/x <redacted> <redacted> 0x1f"
-
-
-@pytest.mark.parametrize("home", ["", "/", "/tmp", "/workspace", "relative/x", "/home"])
-def test_a_home_that_is_nobodys_is_left_alone(monkeypatch: pytest.MonkeyPatch, home: str) -> None:
-    def nobody(uid: int) -> None:
-        raise KeyError(uid)
-
-    monkeypatch.setattr(pwd, "getpwuid", nobody)
-    monkeypatch.setattr(os.path, "realpath", lambda path: path)
-    assert names_of(Host({"HOME": home})).homes == ()

@@ -99,7 +99,7 @@ def test_data_that_could_not_be_read_are_read_again(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_recipe_as_a_program_trains_as_ever(tmp_path: Path) -> None:
-    """With its data read beside the imports, and everything else of this; the same weights as by a call."""
+    """With its data read during the imports, and everything else of this; the same weights as by a call."""
     import numpy as np
     from safetensors.numpy import load_file
 

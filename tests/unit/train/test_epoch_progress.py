@@ -20,7 +20,7 @@ Make = Callable[..., Step]
 
 
 class Kept:
-    """Keeps what it is told."""
+    """Keeps the values it gets."""
 
     def __init__(self) -> None:
         self.shown: list[Values] = []
@@ -56,12 +56,12 @@ def test_the_trackers_get_the_same_losses_once(
     assert lines[-1].startswith("epoch 2: step 4 of 5, loss ")
 
 
-def test_the_first_line_says_when_the_training_began(make_step: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_line_marks_when_the_training_began(make_step: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = trained(make_step(), 1e9, monkeypatch)
     assert shown[0] == {"step": 0, "epoch": 1, "phase": "train"} and "step_loss" in shown[1]
 
 
-def test_a_loss_that_is_none_is_not_told_before_the_epochs_end_names_it(
+def test_a_loss_that_is_nan_is_not_reported_before_the_epochs_end_names_it(
     make_step: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def loss(model: nn.Module, images: Any, labels: Any) -> Any:

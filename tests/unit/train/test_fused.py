@@ -97,11 +97,11 @@ def test_never_inside_of_torch_compile(monkeypatch):
     monkeypatch.setattr(runtime, "unavailable", lambda: None)
     gpu = torch.device("cuda")
 
-    def asked(x):
+    def traced(x):
         return x + 1 if runtime.usable(gpu) else x
 
-    assert asked(torch.zeros(1)).item() == 1
-    assert torch.compile(asked, backend="eager")(torch.zeros(1)).item() == 0
+    assert traced(torch.zeros(1)).item() == 1
+    assert torch.compile(traced, backend="eager")(torch.zeros(1)).item() == 0
 
 
 def error(ours, exact):
@@ -123,9 +123,9 @@ def test_norm_sum_and_activation(kernels_on_cpu, activation, dtype, summed):
     nn.init.uniform_(norm.weight, -1, 1)
     nn.init.uniform_(norm.bias, -1, 1)
     exact = copy.deepcopy(norm).double()
-    x, beside = (torch.randn(3, 64, 7, 9).to(dtype).to(memory_format=torch.channels_last) for _ in range(2))
-    own = [x.clone().requires_grad_(), beside.clone().requires_grad_()]
-    theirs = [x.double().requires_grad_(), beside.double().requires_grad_()]
+    x, residual = (torch.randn(3, 64, 7, 9).to(dtype).to(memory_format=torch.channels_last) for _ in range(2))
+    own = [x.clone().requires_grad_(), residual.clone().requires_grad_()]
+    theirs = [x.double().requires_grad_(), residual.double().requires_grad_()]
     out = module_patches.NormThen(norm, activation)(own[0], own[1] if summed else None)
     expected = exact(theirs[0]) + (theirs[1] if summed else 0)
     expected = {"none": lambda z: z, "relu": F.relu, "gelu": F.gelu}[activation](expected)

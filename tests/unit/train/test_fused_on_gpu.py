@@ -120,7 +120,7 @@ def test_graph_and_eager_are_equal_to_the_bit(name):
     assert all(torch.equal(a, b) for a, b in zip(eager.parameters(), graph.parameters(), strict=True))
 
 
-def test_a_source_that_does_not_compile_says_why():
+def test_a_source_that_does_not_compile_reports_why():
     with pytest.raises(RuntimeError, match='identifier "nope" is undefined'):
         runtime.machine_code('extern "C" __global__ void f() { nope; }', "sm_90")
 
@@ -129,7 +129,7 @@ def test_a_source_that_does_not_compile_says_why():
 @pytest.mark.parametrize("rows", [64, 33])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_gradients_against_double_precision(name, rows, dtype):
-    """As near to it as torch's own layers in the same format."""
+    """Compare it with torch's own layers in the same format."""
     Precision("fp32", torch.device("cuda")).apply()
     torch.manual_seed(rows)
     model = NETWORKS[name]().to("cuda", memory_format=torch.channels_last)

@@ -55,7 +55,7 @@ def plain_loop(model, loss, dataset, optimizer, epochs, collate=torch.utils.data
     return losses
 
 
-def test_a_model_that_was_loaded_trains_and_says_so(capsys):
+def test_a_model_that_was_loaded_trains_and_reports_it(capsys):
     model, twin = network().eval(), network()
     expected = plain_loop(twin, classify, points(), sgd(twin), 3)
     assert fit(Step(model, classify, sgd(model), batches(points(), BATCH), epochs=3)).losses == expected
@@ -243,7 +243,7 @@ def test_checkpoints_of_fewer_steps_are_newer_than_those_before(tmp_path):
         assert newest() == epochs + 1
 
 
-def test_parts_of_a_step_that_cannot_be_meant():
+def test_parts_of_a_step_that_make_no_sense():
     model, other = network(), nn.Linear(3, 3)
     source, optimizer = batches(points(), BATCH), sgd(model)
     both = torch.optim.SGD([*model.parameters(), *other.parameters()], 0.1)
@@ -272,7 +272,7 @@ def test_parts_of_a_step_that_cannot_be_meant():
         ({"schedule": [cosine(), cosine()]}, "2 schedules for 1 parameter groups"),
     ],
 )
-def test_options_of_a_step_that_cannot_be_meant(option, sentence):
+def test_options_of_a_step_that_make_no_sense(option, sentence):
     model = network()
     with pytest.raises(InputError, match=sentence):
         Step(model, classify, sgd(model), batches(points(), BATCH), **option)
@@ -306,7 +306,7 @@ def test_settings_that_count_nothing(setting, value):
         (lambda *_: {"loss": torch.ones(3, 7)}, r"gives loss of shape \[3, 7\] for 20 examples"),
     ],
 )
-def test_a_score_that_cannot_be_meant(given, sentence):
+def test_a_score_that_make_no_sense(given, sentence):
     model = network()
     with pytest.raises(InputError, match=sentence):
         fit(Step(model, classify, sgd(model), batches(points(), BATCH)), test=Test(points(), given))

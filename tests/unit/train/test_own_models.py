@@ -393,7 +393,7 @@ class Endless(IterableDataset):
         (TensorDataset(torch.zeros(0, 2)), DataError, "no examples"),
     ],
 )
-def test_a_data_set_that_cannot_be_meant(dataset, error, reason):
+def test_a_data_set_that_make_no_sense(dataset, error, reason):
     with pytest.raises(error, match=reason):
         batches(dataset, 1)
 
@@ -424,7 +424,7 @@ def test_what_would_train_nothing_is_refused():
         batches(data, 0)
 
 
-def test_settings_of_fit_that_cannot_be_meant(tmp_path):
+def test_settings_of_fit_that_make_no_sense(tmp_path):
     model, data = nn.Linear(2, 1), TensorDataset(torch.zeros(9, 2))
     step = Step(model, lambda model, x: model(x).mean(), sgd(model.parameters()), batches(data, BATCH))
     with pytest.raises(InputError, match="no setting patence"):
@@ -453,7 +453,7 @@ def test_inside_of_a_run_checkpoints_are_the_runs(tmp_path, monkeypatch, capsys)
     assert "nothing is left to train" in capsys.readouterr().out
 
 
-def test_an_optimizer_and_schedulers_that_cannot_be_meant():
+def test_an_optimizer_and_schedulers_that_make_no_sense():
     model, loss, dataset = made("vae")
     source = batches(dataset, BATCH)
     with pytest.raises(InputError, match="LBFGS evaluates the loss several times"):

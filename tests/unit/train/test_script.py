@@ -13,7 +13,7 @@ pytestmark = pytest.mark.torch
 
 @pytest.fixture
 def parse(tmp_path, monkeypatch):
-    """The arguments of a recipe whose run goes on from ``told``, as seatrial sets it."""
+    """The arguments of a recipe whose run goes on from ``shown``, as seatrial sets it."""
 
     def run(*words, shown):
         monkeypatch.delenv("RANK", raising=False)
@@ -41,7 +41,7 @@ def test_a_run_that_saved_no_checkpoint_begins_anew(parse, tmp_path, capsys, the
 
 
 def test_a_run_with_a_checkpoint_goes_on(parse, tmp_path, capsys):
-    (tmp_path / "checkpoint-0000000001.pt").write_bytes(b"")  # damaged is another matter: the loop says so
+    (tmp_path / "checkpoint-0000000001.pt").write_bytes(b"")  # damaged is another matter: the loop reports it
     assert parse("--resume", str(tmp_path), shown=tmp_path).resume == tmp_path
     assert capsys.readouterr().err == ""
 

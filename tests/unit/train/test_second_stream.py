@@ -31,17 +31,17 @@ def test_only_weights_with_one_gradient_that_nobody_watches():
     counts = gradient_counts(loss)
     assert {counts[model.words.weight], counts[model.twice.weight]} == {2} and counts[model.once.weight] == 1
     assert is_watched(model.seen.weight) and not is_watched(model.once.weight)
-    beside, weights = SecondStream(), list(model.parameters())
-    with beside.backward(loss, weights):
-        assert [weight for weight in weights if beside.takes(weight)] == [model.once.weight]
+    side, weights = SecondStream(), list(model.parameters())
+    with side.backward(loss, weights):
+        assert [weight for weight in weights if side.takes(weight)] == [model.once.weight]
         loss.backward()
-        made = beside.run(model.once.weight, lambda: model.once.weight.grad)  # on a CPU at once
+        made = side.run(model.once.weight, lambda: model.once.weight.grad)  # on a CPU at once
         assert made is model.once.weight.grad is not None
-    assert not beside.takes(model.once.weight)
+    assert not side.takes(model.once.weight)
     again = model(torch.tensor([3])).sum()
-    with beside.backward(again, weights):  # a gradient is there, to which the next would be added
-        assert not beside.takes(model.once.weight)
+    with side.backward(again, weights):  # a gradient is there, to which the next would be added
+        assert not side.takes(model.once.weight)
     model.once.weight.grad = None
-    beside.refused.add(model.once.weight)
-    with beside.backward(again, weights):
-        assert not beside.takes(model.once.weight)
+    side.refused.add(model.once.weight)
+    with side.backward(again, weights):
+        assert not side.takes(model.once.weight)

@@ -150,7 +150,7 @@ def test_memory_fraction_needs_a_gpu() -> None:
         cap(1.5, CPU)
 
 
-def test_orthogonalised_brings_singular_values_near_one() -> None:
+def test_orthogonalised_brings_singular_values_close_to_one() -> None:
     torch.manual_seed(0)
     updates = [torch.randn(8, 3, 3, 3), torch.randn(32, 2, 3, 3), torch.randn(8, 3, 3, 3)]
     for update, original in zip(orthogonalised(updates), updates, strict=True):

@@ -125,14 +125,12 @@ def with_code(image: ImagePlan, project: Path, skipped: Collection[Path] = ()) -
     ]
     name = re.sub(r"^seatrial/", "", image.tag.rpartition(":")[0] if ":" in image.tag.rpartition("/")[2] else image.tag)
     slug = re.sub(r"[^a-z0-9-]+", "-", (name if image.build else project.name).lower()).strip("-") or "project"
-    return image.model_copy(
-        update={
-            "tag": f"seatrial/{slug}:{_code_digest(image, files)}",
-            "build": True,
-            "base": image.base or image.tag,
-            "dockerfile": "\n".join([*lines, ""]),
-            "context_files": {**image.context_files, **{f"{CODE}/{name}": str(path) for name, path in files.items()}},
-        }
+    return image.changed(
+        tag=f"seatrial/{slug}:{_code_digest(image, files)}",
+        build=True,
+        base=image.base or image.tag,
+        dockerfile="\n".join([*lines, ""]),
+        context_files={**image.context_files, **{f"{CODE}/{name}": str(path) for name, path in files.items()}},
     )
 
 

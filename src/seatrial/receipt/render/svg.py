@@ -84,7 +84,7 @@ def draw(
     return "".join([*parts, "</svg>"])
 
 
-class Entry(NamedTuple):
+class LegendEntry(NamedTuple):
     """A line in the legend: its classes, its name, and the kind (``max``, or nothing) of its value."""
 
     colour: str
@@ -93,12 +93,16 @@ class Entry(NamedTuple):
     value: str
 
 
-def legend(plot: Plot, values: Sequence[LegendValue] | None = None, styles: Sequence[str] | None = None) -> list[Entry]:
+def legend(
+    plot: Plot, values: Sequence[LegendValue] | None = None, styles: Sequence[str] | None = None
+) -> list[LegendEntry]:
     """Return each line's name and value in its colour; by default the highest over time and the last of a metric."""
     timed = plot.x == "seconds"
     last = [("max", max(y for _, y in line.points)) if timed else ("", line.points[-1][1]) for line in plot.lines]
     return [
-        Entry(style, line.name, kind and f"{kind} ", f"{value:.3g}" if timed and abs(value) < 1000 else figure(value))
+        LegendEntry(
+            style, line.name, kind and f"{kind} ", f"{value:.3g}" if timed and abs(value) < 1000 else figure(value)
+        )
         for line, style, (kind, value) in zip(plot.lines, styles or _colours(plot), values or last, strict=True)
     ]
 

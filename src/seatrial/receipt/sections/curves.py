@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from seatrial.common.signals import REGIONS
 from seatrial.job.units import format_seconds
 from seatrial.receipt.formatting import gpu_names
-from seatrial.receipt.reported import MAX_POINTS, PHASES, Point, Steps, significant, thin
+from seatrial.receipt.reported import MAX_POINTS, PHASES, Point, ReportedSteps, significant, thin
 from seatrial.receipt.section import STEPS_PLOT, Block, Charts, LegendValue, Line, Plot, Section
 from seatrial.receipt.sections.steps import stacked_plot
 
 if TYPE_CHECKING:
-    from seatrial.receipt.evidence import RunEvidence, Sample
+    from seatrial.receipt.evidence import RunEvidence, SampleFacts
     from seatrial.receipt.model import Receipt
     from seatrial.receipt.sections.measured import GpuUse
 
@@ -67,7 +67,7 @@ class Curves(Section):
         return [Charts(plots, values, window, window_note(receipt) if any(p.x == "seconds" for p in plots) else "")]
 
 
-def _step_plots(steps: Steps) -> list[Plot]:
+def _step_plots(steps: ReportedSteps) -> list[Plot]:
     """Return a plot for each metric, with train and test together."""
     groups: dict[str, list[str]] = {}
     for name in steps.series:
@@ -141,7 +141,7 @@ def _over_time(id: str, title: str, unit: str, lines: Iterable[Line]) -> Plot:
     return Plot(id=id, title=title, unit=unit, x="seconds", lines=tuple(line for line in lines if line.points))
 
 
-def _points(samples: Sequence[Sample], key: str, scale: float = 1.0, *, gpu: str | None = None) -> list[Point]:
+def _points(samples: Sequence[SampleFacts], key: str, scale: float = 1.0, *, gpu: str | None = None) -> list[Point]:
     """Return a value over time, of the container or of a GPU."""
     values = ((each.at_s, (each.host if gpu is None else each.gpus.get(gpu, {})).get(key)) for each in samples)
     return [(at_s, y / scale) for at_s, y in values if y is not None]

@@ -52,7 +52,7 @@ class FindingsSection(Section):
         return [Notices(receipt.findings)] if receipt.findings else []
 
 
-class Ending(Section):
+class WhyItFailed(Section):
     title = "Why it failed"
     embedded = False
 

@@ -16,7 +16,7 @@ from seatrial.receipt.formatting import count, energy, figure, gpu_names, metric
 from seatrial.receipt.section import Block, Record, Row, Rows, Section
 
 if TYPE_CHECKING:
-    from seatrial.receipt.evidence import Evidence, RunEvidence, Sample
+    from seatrial.receipt.evidence import Evidence, RunEvidence, SampleFacts
     from seatrial.receipt.model import Receipt
     from seatrial.receipt.reported import Point
 
@@ -126,7 +126,7 @@ class Measurements(Record):
     jax: JaxUse | None = None
 
 
-class Measured(Section):
+class MeasuredSection(Section):
     title = "Measured"
 
     def read(self, run: RunEvidence) -> dict[str, Any]:
@@ -250,7 +250,7 @@ def measure(evidence: Evidence, uuids: Sequence[str], gpu_memory_bytes: int | No
     )
 
 
-def _gpu_use(samples: Sequence[Sample], uuid: str) -> GpuUse:
+def _gpu_use(samples: Sequence[SampleFacts], uuid: str) -> GpuUse:
     readings = [sample.gpus[uuid] for sample in samples if uuid in sample.gpus]
     found: dict[str, Any] = {}
     for name, key, of_all in _OF_GPUS:
@@ -320,7 +320,7 @@ def _metric(name: str, points: Sequence[Point]) -> Metric:
     return Metric(name=name, first=values[0], last=values[-1], best=best, reports=len(values))
 
 
-def _values(samples: Iterable[Sample], key: str) -> list[float]:
+def _values(samples: Iterable[SampleFacts], key: str) -> list[float]:
     return [sample.host[key] for sample in samples if key in sample.host]
 
 

@@ -110,7 +110,7 @@ class ServingRecord(Record):
     largest_difference: Annotated[float | None, BeforeValidator(lambda value: _up_to(value, 1e30))] = None
 
 
-class Serving(Section):
+class ServingSection(Section):
     title = "Serving"
     brief = True
 

@@ -18,7 +18,7 @@ from seatrial.receipt.section import STEPS_PLOT, Block, Plot, Record, Row, Rows,
 
 if TYPE_CHECKING:
     from seatrial.diagnosis.diagnosis import Diagnosis
-    from seatrial.diagnosis.happened import Ended
+    from seatrial.diagnosis.happened import EndFacts
     from seatrial.receipt.evidence import RunEvidence
     from seatrial.receipt.model import Receipt
 
@@ -218,10 +218,10 @@ def _diagnosis(run: RunEvidence) -> Diagnosis | None:
     return found and replace(found, advice=in_framework(found.advice, run.plan.agent.check))
 
 
-def _ended(run: RunEvidence) -> Ended | None:
+def _ended(run: RunEvidence) -> EndFacts | None:
     """Return how the run ended; None while it goes on."""
     from seatrial.diagnosis.cpu_only import reason_by_torch, reasons
-    from seatrial.diagnosis.happened import Ended
+    from seatrial.diagnosis.happened import EndFacts
 
     cause, evidence = run.cause, run.evidence
     facts = read_facts(evidence.hook_lines)
@@ -230,7 +230,7 @@ def _ended(run: RunEvidence) -> Ended | None:
     used = {gpu.uuid for gpu in run.expected} & (set(evidence.contexts) | evidence.seen_by_host)
     by_torch = reason_by_torch(facts)
     on_cpu = len(used) == 0 or any(rank.facts.get("device") == "cpu" for rank in evidence.anatomy)
-    return Ended(
+    return EndFacts(
         failed=None if cause.id in _NOT_FAILED else cause.words,
         cut=cause.words if cause.id in _CUT else None,
         wall_s=evidence.wall_s,

@@ -142,14 +142,14 @@ class WhatRan(Section):
         return [Rows(shown)]
 
 
-class Trackers(Section):
+class TrackersSection(Section):
     title = "Trackers"
 
     def blocks(self, receipt: Receipt) -> list[Block]:
         return [Links([(page.name, page.url) for page in receipt.pages])] if receipt.pages else []
 
 
-class Timeline(Section):
+class TimelineSection(Section):
     title = "Timeline"
 
     def read(self, run: RunEvidence) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def test_reads_the_state_of_torchs_adam_and_goes_on_alike():
     assert all(torch.equal(a, b) for a, b in zip(train(theirs, before), train(ours, after), strict=True))
 
 
-def test_pieces_cover_the_memory_once_whatever_the_layout():
+def test_pieces_cover_the_memory_once_in_any_layout():
     weights = torch.randn(8, 3, 5, 5).to(memory_format=torch.channels_last)
     cut = pieces(weights, 64)
     assert [len(piece) for piece in cut] == [64] * 9 + [24]

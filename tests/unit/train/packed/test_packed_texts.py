@@ -1,4 +1,4 @@
-"""Batches of packed texts: every text once, none beyond its room, on every rank the same; sums name each row once."""
+"""Batches of packed texts: every text once, within capacity, the same on all ranks; each sum has its rows once."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def epoch(source, number):
 
 
 @pytest.mark.parametrize("world", [1, 3])
-def test_every_text_once_whole_and_within_its_room(world):
+def test_every_text_once_whole_and_within_its_capacity(world):
     data, tokens = texts(107)
     orders = []
     for number in (1, 2):
@@ -90,10 +90,10 @@ def test_one_text_far_longer_than_the_others():
         assert sum(len(labels) for _, (_, labels) in epoch(source, number)) == 31
 
 
-def test_no_batch_is_larger_than_its_room_after_changes():
+def test_no_batch_is_larger_than_its_capacity_after_changes():
     lengths = torch.tensor([2] * 40 + [50] * 10)
-    rows, room = [10] * 5, {10: 130}
-    found = sample_epoch(lengths, rows, room, seed=0, epoch=1)
+    rows, capacity = [10] * 5, {10: 130}
+    found = sample_epoch(lengths, rows, capacity, seed=0, epoch=1)
     assert found is not None and max(int(lengths[batch].sum()) for batch in found) <= 130
     assert sample_epoch(lengths, rows, {10: 110}, seed=0, epoch=1) is None  # the mean is 116
 

@@ -59,7 +59,7 @@ def test_a_file_system_without_hard_links_gets_the_best_as_a_file(
     assert load_newest(tmp_path / "best.pt", print)["model"]["weight"].tolist() == [1, 1, 1]
 
 
-def test_a_torn_checkpoint_falls_back_and_says_so(tmp_path: Path) -> None:
+def test_a_torn_checkpoint_falls_back_and_reports_it(tmp_path: Path) -> None:
     writer = CheckpointWriter(tmp_path)
     for step in (1, 2):
         writer.save(step, {"model": {"weight": torch.full((1000,), float(step))}})
@@ -211,7 +211,7 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> SlowDisk:
 
 
 def state_of(number: int) -> dict[str, object]:
-    """A state with whatever there may be: layouts, formats, nothing, names for numbers."""
+    """A state with everything that there may be: layouts, formats, nothing, names for numbers."""
     images = torch.full((2, 3, 4, 5), float(number)).contiguous(memory_format=torch.channels_last)
     return {
         "model": {"weight": torch.arange(600.0) * number, "nhwc": images, "half": torch.ones(3).bfloat16() * number},
@@ -245,7 +245,7 @@ def test_the_process_writes_what_the_thread_writes(tmp_path: Path) -> None:
     assert abs(sizes[0] - sizes[1]) < 2000, "tensors share a storage that is written whole for each"
 
 
-def test_large_states_wait_for_a_slow_disk_where_there_is_room_and_the_training_does_not(
+def test_large_states_wait_for_a_slow_disk_if_memory_allows_and_the_training_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = slow_disk(monkeypatch)
@@ -262,14 +262,14 @@ def test_large_states_wait_for_a_slow_disk_where_there_is_room_and_the_training_
     assert same(load_newest(tmp_path / "best.pt", print)["model"], state_of(3)["model"])
 
 
-def test_the_training_waits_where_a_large_state_has_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_training_waits_where_a_large_state_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = slow_disk(monkeypatch)
     monkeypatch.setattr(checkpoint, "free_bytes", lambda device: 0)
     writer = CheckpointWriter(tmp_path, keep=1, process_bytes=0)
     done = threading.Thread(target=lambda: [writer.save(step, state_of(step), best=True) for step in range(1, 7)])
     done.start()
     done.join(1)
-    assert done.is_alive(), "six states were copied, and there is room for none"
+    assert done.is_alive(), "six states were copied, and none fits"
     disk.goes_on.set()
     done.join(60)
     writer.close()
