@@ -13,6 +13,7 @@ from seatrial.errors import UntrustedPathError
 from seatrial.findings.finding import Finding
 from seatrial.findings.match import STEERS, match_lines, without_steering
 from seatrial.receipt.fields import clean, clean_line
+from seatrial.receipt.formatting import signal_name
 from seatrial.receipt.outcome import LogEnd
 from seatrial.system.nofollow import open_regular
 
@@ -44,6 +45,8 @@ _SIDES, _EDGES = ("│", "┃"), "╭╮╰╯─┏┓┗┛━┌┐└┘"
 _FRAME = re.compile(r"^  File \".*\", line \d+, in (\S+)$")
 #: torch.distributed puts this before every line a rank prints of its traceback.
 _RANK = re.compile(r"^\[rank\d+\]:\s?")
+#: torchrun's summary names the rank that failed first.
+_ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):[^=]*?rank +: (\d+) [^=]*?exitcode +: (-?\d+)")
 #: Python prints this before the traceback of an exception in a thread, in __del__, at exit, in logging, and in a
 #: task, of which it names the task or the handle in a line of its own.
 _GOES_ON = re.compile(
@@ -101,7 +104,8 @@ def read_output(run_dir: Path) -> Output:
     chunks = [chunk for line in _tail(run_dir / INDEX).splitlines() if (chunk := _CHUNK.fullmatch(line))]
     last_line = next((line for line in reversed(printed) if not line[0].isspace()), printed[-1] if printed else None)
     if any(error in line for line in printed for error in _LAUNCHER_ERRORS):
-        last_line = next((line for line in reversed(printed) if line.startswith("error: ")), last_line)
+        own = (line for line in reversed(printed) if line.startswith("error: "))
+        last_line = next(own, _failed_rank(tail) or last_line)
     exception, raised_in = _last_exception(tail)
     return Output(
         findings=tuple(findings.values()),
@@ -116,6 +120,15 @@ def read_output(run_dir: Path) -> Output:
         first_lines=tuple(_text(line) for end in ends for line in end.first),
         last_lines=tuple(_text(line) for end in ends for line in end.last),
     )
+
+
+def _failed_rank(lines: list[str]) -> str | None:
+    """Return how the rank ended that torchrun's summary names first, or None without a summary."""
+    match = _ROOT_CAUSE.search("\n".join(lines))
+    if match is None:
+        return None
+    code = int(match[2])
+    return f"rank {match[1]} " + (f"was killed by {signal_name(-code)}" if code < 0 else f"exited with {code}")
 
 
 def _without_frame(line: str) -> str:

@@ -180,6 +180,11 @@ REPORT = (
 @pytest.mark.parametrize(
     ("stderr", "last"),
     [
+        (
+            f"{REPORT}Root Cause (first observed failure):\n[0]:\n  time : 2026-11-24_20:14:01\n"
+            "  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 26441)\n=====\n",
+            "rank 1 was killed by SIGKILL",
+        ),
         (f"error: rank 3 makes no step since step 19\nrank 3 is here:\n{REPORT}", "error: rank 3"),
         ("error: not so bad\ngoing on\nlast words\n  and more\n", "last words"),
         (f"last words\n{REPORT}", "====="),
