@@ -1,4 +1,4 @@
-"""Check the base image: tags that do not exist, CUDA installed twice or of another version."""
+"""Check the base image: tags that do not exist, CUDA installed twice or of another version, no Python, root."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ _CUDA_IMAGE = re.compile(
     r"(?P<host>docker\.io/|nvcr\.io/)?nvidia/cuda(?::|$)(?P<cuda>\d+\.\d+(?:\.\d+)?)?-?(?P<rest>[a-z0-9.-]*)"
 )
 _VARIANT = re.compile(r"whl/(?:nightly/)?cu(?P<digits>\d{3})|torch==[\d.]+\+cu(?P<local>\d{3})")
+#: Commands that can install pip, a user's script included; yum's and dnf's Python comes with it.
+_BRINGS_PIP = re.compile(
+    r"\b(?:yum|dnf)\b|-pip\b|get-pip|ensurepip|-m pip\b|easy_install|\.sh\b|make install|\bADD\b|jupyter"
+)
 _CPU_BUILD = re.compile(r"/whl/cpu|torch==[\d.]+\+cpu")
 
 
@@ -166,7 +170,57 @@ def _newer_than_known(cuda: str | None) -> bool:
     return cuda is not None and _key(cuda) > max(_key(each.cuda) for each in cuda_images())
 
 
-RULES = (cuda_twice, devel_at_run_time, variant_against_base, wrong_cudnn_infix, dead_tags)
+def python_missing(file: Dockerfile) -> Iterator[Remark]:
+    """Find calls of a python or pip that nvidia/cuda, ubuntu and debian images do not have."""
+    bare = re.match(r"(?:docker\.io/)?(?:nvidia/cuda|ubuntu|(?:library/)?debian)[:@]?", file.final.image)
+    if not bare:
+        return
+    text = " ".join(each.value for each in file.instructions if each.stage in file.chain)
+    installed = re.search(r"python|conda|uv ", " ".join(each.value for each in file.of("RUN")))
+    pip_there = _BRINGS_PIP.search(text)
+    if re.search(r"(?:16|18)\.04", file.final.image) and re.search(r"\bpython(?:-[a-z]+)?(?=[\s\\]|$)", text):
+        return  # python-dev, python-pip and the like bring Python 2, whose name is python there
+    for each in file.instructions:
+        if each.stage != file.final.number or each.name not in ("CMD", "ENTRYPOINT", "RUN"):
+            continue
+        if re.search(
+            r"python-is-python3|/bin/python|conda|mamba|venv|pyenv|\buv\b|bin.*python\b.*(?:ln|alternatives)", text
+        ):
+            return
+        if re.search(r"(?:ln|alternatives)\b[^&;]*\bpython\b|--from=", text):
+            return
+        first = [command.words[0] for command in file.commands_of(each) if command.words and not command.sometimes]
+        missing = [name for name in first if name == "python" or (not installed and name == "python3")]
+        missing += [name for name in first if name in ("pip", "pip3") and not pip_there]
+        if missing:
+            yield Remark(
+                each.line,
+                "python-missing",
+                "error",
+                f"{file.final.image} has no `{missing[0]}`",
+                "RUN apt-get update && apt-get install -y --no-install-recommends python3-pip python-is-python3",
+            )
+            return
+
+
+def runs_as_root(file: Dockerfile) -> Iterator[Remark]:
+    """Find a final image without USER, whose files in mounted folders belong to root."""
+    users = [each for each in file.of("USER") if each.stage in file.chain]
+    if not users or users[-1].value.split(":")[0] in ("root", "0"):
+        line = users[-1].line if users else file.instructions[-1].line
+        message = "it runs as root: files in mounted folders will belong to root"
+        yield Remark(line, "root", "warning", message, "USER 1000:1000")
+
+
+RULES = (
+    cuda_twice,
+    devel_at_run_time,
+    variant_against_base,
+    wrong_cudnn_infix,
+    dead_tags,
+    python_missing,
+    runs_as_root,
+)
 
 
 def _release(cuda: str | None) -> CudaImage | None:

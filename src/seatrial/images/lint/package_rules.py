@@ -12,6 +12,8 @@ from seatrial.images.lint.commands import Install, installs_of, pip_installs
 from seatrial.images.lint.dockerfile import Dockerfile, Remark
 from seatrial.stack.facts import TORCH_VERSION, wheels
 
+_FRAMEWORKS = ("torch", "tensorflow", "jax")
+
 #: Images that include torch, and its release if the tag names it.
 _WITH_TORCH = re.compile(
     r"(?:docker\.io/)?(?:pytorch/pytorch:(?P<release>\d+\.\d+(?:\.\d+)?)?|nvcr\.io/nvidia/pytorch:|rocm/pytorch|"
@@ -22,6 +24,35 @@ _CPU_SOURCE = re.compile(r"/whl/(?:nightly/)?cpu(?:[/\s\"']|$)")
 #: A JAX with CUDA: its extra, its plug-in, a jaxlib that was built for it, or NVIDIA's own image.
 _WITH_CUDA = re.compile(r"^jax(?:lib)?\[cuda|^jax-cuda|^jaxlib==[\d.]+\+cuda|jax_cuda_releases")
 _WITH_JAX = re.compile(r"(?:nvcr\.io/nvidia|ghcr\.io/nvidia)/jax\b")
+
+
+def no_pins(file: Dockerfile) -> Iterator[Remark]:
+    """Find frameworks without a version, nightly builds included."""
+    for each in pip_installs(file.commands):
+        wanted = each.package(*_FRAMEWORKS)
+        if (
+            wanted
+            and not re.search(r"[=<~@$]", wanted)
+            and not {"-c", "--constraint"} & set(each.flags)
+            and not _nightly(each)
+        ):
+            name = re.split(r"\[", wanted)[0]
+            newest = TORCH_VERSION if name == "torch" else "VERSION"
+            yield Remark(
+                each.line,
+                "no-pins",
+                "warning",
+                f"{wanted} has no pinned version: the same Dockerfile can give a different image later",
+                f'pip install "{wanted}=={newest}"   # or -r requirements.txt with versions',
+            )
+        if wanted and _nightly(each) and not re.search(r"==|\$", wanted):
+            yield Remark(
+                each.line,
+                "nightly-unpinned",
+                "warning",
+                f"{wanted} is whatever was built last night: the same Dockerfile gives another image tomorrow",
+                f"pip install torch=={TORCH_VERSION}   # or a dated build: torch==X.Y.0.devYYYYMMDD",
+            )
 
 
 def python_too_new(file: Dockerfile) -> Iterator[Remark]:
@@ -158,4 +189,8 @@ def _installs_torch(each: Install) -> bool:
     return bool(each.package("torch", "pytorch", "torchvision", "torchaudio")) or bool(each.files)
 
 
-RULES = (python_too_new, torch_twice, cpu_torch, cpu_tensorflow_or_jax)
+def _nightly(each: Install) -> bool:
+    return any("/whl/nightly" in source for source in each.sources)
+
+
+RULES = (no_pins, python_too_new, torch_twice, cpu_torch, cpu_tensorflow_or_jax)
