@@ -4,15 +4,18 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # The core tier runs on every push; `make test-all` is the full one, run before a release.
 JOBS   ?= 2
+# Processor time that the core tier may take, in seconds.
+CORE_SECONDS ?= 900
 # Tests start the command line hundreds of times; without bytecode each start compiles 300 modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all wheel-test lint docs clean
+.PHONY: help demo test test-nightly test-all wheel-test lint docs clean
 
 help:
 	@echo "make demo      set up, train a small network in a container (or locally), show its receipt"
 	@echo "make test      set up, lint, and the core tests (Docker and Podman tests skip where there is no engine)"
-	@echo "make test-all  the same and the slow tests"
+	@echo "make test-nightly  the tests that tests/nightly.txt names"
+	@echo "make test-all  all of them, and the slow tests"
 	@echo "make wheel-test  build the wheel, install it with pip, pipx and uv, and use it from there"
 	@echo "make docs      build the site in build/site, with the pages that are generated from the code"
 
@@ -44,7 +47,11 @@ lint: $(VENV)/.test
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
 
 test: lint
-	$(PYTEST) -m "not slow" tests
+	$(PYTEST) -m "not slow and not nightly" --core-seconds $(CORE_SECONDS) tests
+
+# UNTIL is a Unix time: tests that would start later are skipped, and counted.
+test-nightly: $(VENV)/.test
+	$(PYTEST) -m "nightly and not slow" $(if $(UNTIL),--until $(UNTIL)) tests
 
 test-all: lint
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[spam]'

@@ -58,7 +58,7 @@ def _search(folder: Path, metric: str | None = "accuracy:max", trials: int = 9) 
         objective=parse_objective(metric) if metric else None,
         job=Job(project=folder, target=Target(kind="script", value="train.py")),
         host=Host({}),
-        say=print,
+        note=print,
         most=trials,
     )
 
