@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tiers import is_nightly, nightly
-
 #: The real engines, the cluster and a driver without a GPU, for tests/integration and tests/attacks.
 pytest_plugins = ["engines", "fake_driver", "tiers"]
 
@@ -51,10 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Tests of one file run on one worker, in their order, so that a module's fixtures are made once.
     """
-    names = nightly()
     for item in items:
-        if is_nightly(item.nodeid.removeprefix("tests/"), names):
-            item.add_marker(pytest.mark.nightly)
         if item.get_closest_marker("podman") and _repeats_docker(item) and not item.get_closest_marker("both_engines"):
             item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("docker_is_enough") and "local" in _parameters(item):

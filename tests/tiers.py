@@ -20,16 +20,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--until", type=float, help="Unix time from which on tests are skipped")
 
 
-def nightly() -> frozenset[str]:
-    """Return the names in ``nightly.txt``."""
-    lines = NIGHTLY.read_text().splitlines()
-    return frozenset(line for line in lines if line and not line.startswith("#"))
-
-
-def is_nightly(node: str, names: frozenset[str]) -> bool:
-    """Return True for a test that is named, or whose file is."""
-    test = node.partition("[")[0].partition("@")[0]
-    return test in names or test.partition("::")[0] in names
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that ``nightly.txt`` names, by themselves or by their file."""
+    names = set(NIGHTLY.read_text().splitlines())
+    for item in items:
+        test = item.nodeid.removeprefix("tests/").partition("[")[0].partition("@")[0]
+        if test in names or test.partition("::")[0] in names:
+            item.add_marker(pytest.mark.nightly)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
