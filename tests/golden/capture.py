@@ -127,7 +127,7 @@ class Capture:
         """Yield the IDs of the findings in each third recorded message, in their order."""
         for number, message in enumerate(cases.toml(messages.read_text())["message"][::3]):
             name = f"{number:03} {message['text'].splitlines()[0][:60]}"
-            ended = self.run(["explain", "--json", "--", message["text"]], self.folder)
+            ended = self.run(["explain", "--json", message["text"]], self.folder)
             yield name, [found["id"] for found in json.loads(ended.stdout or "[]")]
 
     def receipts(self, packed: Path, scripts: Path) -> Iterator[tuple[str, Any]]:
