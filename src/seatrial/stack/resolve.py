@@ -276,7 +276,7 @@ def resolve_once(constraints: Constraints, machine: Machine) -> Stack | None:
 
 
 #: Distance of a broken rule from the request: changes that keep the version are the closest.
-_WEIGHTS = {"version": 8, "variant": 6, "cpu-build": 5, "torchvision": 4, "cudnn": 4}
+_WEIGHTS = {"pins": 2, "version": 8, "variant": 6, "cpu-build": 5, "torchvision": 4, "cudnn": 4}
 
 
 def _distance(broken: list[Violation]) -> int:

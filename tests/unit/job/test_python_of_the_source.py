@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.errors import TargetError
+from seatrial.errors import ConfigError, TargetError
 from seatrial.images.plan import plan_image
 from seatrial.job.model import Job, Target
 from seatrial.job.script import ScriptFacts, script_facts
@@ -36,6 +36,11 @@ def test_newer_syntax_keeps_older_pythons_away(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("torch==1.13.1\n")
     job = Job(project=tmp_path, target=Target(kind="script", value="train.py"))
     assert plan_image(job, script=found, cpu_only=True)[0].base == "python:3.10-slim-bookworm"
+    (tmp_path / "requirements.txt").write_text("torch==1.9.0\n")
+    with pytest.raises(ConfigError) as caught:
+        plan_image(job, script=found, cpu_only=True)
+    assert "net.py:2 is syntax of Python 3.10 and later" in caught.value.message
+    assert "torch 1.9.0" in caught.value.message
 
 
 def test_a_ready_image_may_have_that_python(tmp_path: Path) -> None:
