@@ -13,8 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import click
 import pytest
-import typer
 
 import seatrial
 from cli_project import Project, environment
@@ -272,7 +272,7 @@ def python_of_others(user: dict[str, object]) -> dict[str, str]:
     Ours may be in root's home; the system's Python of the same version then reads the same packages.
     """
     here = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    packages = [str(Path(seatrial.__file__).parents[1]), str(Path(typer.__file__).parents[1])]
+    packages = [str(Path(seatrial.__file__).parents[1]), str(Path(click.__file__).parents[1])]
     for python in (sys.executable, f"/usr/bin/{here}"):
         environ = {"PATH": os.environ["PATH"], "PYTHON": python, "PYTHONPATH": os.pathsep.join(packages)}
         try:
