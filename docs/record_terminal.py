@@ -42,7 +42,7 @@ def main(picture: Path, commands: list[str]) -> None:
 
 
 def output(command: str) -> str:
-    """What a command writes on a terminal."""
+    """Return the output of a command on a terminal."""
     found: list[bytes] = []
 
     def read(descriptor: int) -> bytes:

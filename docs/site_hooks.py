@@ -103,7 +103,7 @@ def _with_copy(block: re.Match[str]) -> str:
 
 
 def commands(shown: str) -> str:
-    """What stands behind the prompts of a console block; nothing where there is none."""
+    """Return the text after the prompts of a console block; nothing without prompts."""
     typed, went_on = [], False
     for line in shown.splitlines():
         goes_on = went_on

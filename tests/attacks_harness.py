@@ -1,4 +1,4 @@
-"""What every attack is held against: a secret and a file on the host, and what seatrial says of the run afterwards."""
+"""Targets of every attack, a secret and a file on the host, and seatrial's report on the run afterwards."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Canaries:
         return cls(home)
 
     def digest(self) -> str:
-        """Of names, modes and contents."""
+        """Return the digest of names, modes and contents."""
         return digest(self.home)
 
 
 def digest(folder: Path) -> str:
-    """Of names, modes and contents of all that is below; links are not followed."""
+    """Return the digest of names, modes and contents below a folder; links are not followed."""
     sha = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         sha.update(os.fsencode(path) + b"%o" % path.lstat().st_mode)
@@ -71,7 +71,7 @@ class Arena:
         self._before = self._state()
 
     def ask(self, *words: str) -> str:
-        """What the engine says."""
+        """Return the engine's own record."""
         return subprocess.run([*self.engine, *words], capture_output=True, text=True, check=True).stdout.strip()
 
     def project(self, name: str) -> Project:
@@ -109,7 +109,7 @@ def record(project: Project, run_id: str | None = None) -> Run:
 
 
 def receipt(project: Project, run_id: str | None = None) -> dict[str, Any]:
-    """As the host keeps it."""
+    """Return the record that the host keeps."""
     loaded: dict[str, Any] = json.loads((record(project, run_id).folder / "receipt.json").read_bytes())
     return loaded
 

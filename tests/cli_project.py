@@ -128,7 +128,7 @@ class Project:
 
     @property
     def place(self) -> Path:
-        """What the last run wrote itself, and what people look at: its folder in the project."""
+        """Return the last run's folder in the project, with its outputs."""
         return self.folder / ".seatrial" / "runs" / self.last.name
 
     def kept(self) -> list[Path]:
@@ -136,16 +136,16 @@ class Project:
         return [path for top in (self.last, self.place) for path in top.rglob("*") if path.is_file()]
 
     def receipt(self) -> dict[str, Any]:
-        """Of the last run."""
+        """Return it for the last run."""
         loaded: dict[str, Any] = json.loads((self.last / "receipt.json").read_bytes())
         return loaded
 
     def events(self, type: str) -> list[dict[str, Any]]:
-        """Of the last run."""
+        """Return it for the last run."""
         return list(events.of_type(events.read(str((self.last / "events.jsonl").resolve()))[0], events.KINDS[type]))
 
     def output(self, stream: str = "stdout") -> str:
-        """Of the last run."""
+        """Return it for the last run."""
         path = self.last / f"{stream}.log"
         return path.read_text() if path.exists() else ""
 

@@ -60,7 +60,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _place(item: pytest.Item) -> int:
-    """Of its folder in ``LONGEST``, behind which come all others."""
+    """Return the place of its folder in ``LONGEST``; all others follow."""
     here = item.path.relative_to(item.config.rootpath / "tests").as_posix()
     return next((place for place, folder in enumerate(LONGEST) if here.startswith(folder)), len(LONGEST))
 

@@ -37,7 +37,7 @@ SHARED = Path(__file__).parents[2] / "shared" / "k8s"
 
 
 def _why_not(backend: Docker | Podman) -> str | None:
-    """What stops this engine from running a container of the base image, or None."""
+    """Return the reason why this engine cannot run a container of the base image, or None."""
     facts = backend.facts()
     if not facts.available:
         return facts.reason

@@ -1,4 +1,4 @@
-"""What the CRD and the webhook of JobSet refuse, as far as our manifests could meet it: restated, not copied.
+"""Rules of JobSet's CRD and webhook that our manifests could break: restated, not copied.
 
 Sources: kubernetes-sigs/jobset v0.5.0 and v0.12.0, api/jobset/v1alpha2/jobset_types.go (keys, and the lists that are
 maps), pkg/webhooks/jobset_webhook.go (names of Jobs and pods). The oldest that has a time to live, 0.5, is the measure.

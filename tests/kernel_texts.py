@@ -73,7 +73,7 @@ def bert():
 
 
 def any_model():
-    """What is replaced inside of any module: normalisations of ResNet-18's widths."""
+    """Return texts of kernels for any module: normalisations of ResNet-18's widths."""
     import torch
 
     from seatrial.train.kernels import batch_norm

@@ -81,7 +81,7 @@ class HealthNvml(FakeNvml):
 
 @dataclass
 class FakeHost:
-    """What a test may break before it asks for the machine.
+    """Parts that a test may break before it requests the machine.
 
     Attributes:
         answers: beginning of a command → what it prints; a command that is not there is not installed.
@@ -223,7 +223,7 @@ def podman_info(**changes: Any) -> dict[str, Any]:
 
 
 def inside(**changes: Any) -> dict[str, Any]:
-    """What probe.inside tells of a healthy container with one H200."""
+    """Return the report of probe.inside for a healthy container with one H200."""
     visible = {
         "uuid": UUID,
         "name": "NVIDIA H200",

@@ -1,4 +1,4 @@
-"""What an API server would say to a manifest: schemas of core kinds and of CRDs, and the rules that JSON Schema lacks.
+"""Validation of manifests as an API server does it: schemas of core kinds and CRDs, and rules that JSON Schema lacks.
 
 Checked beyond types, required keys, enums, patterns and sizes: unknown keys (``fieldValidation: Strict``), lists that
 are maps or sets (``x-kubernetes-list-type``), and CEL rules (``x-kubernetes-validations``) of an object that is new.
@@ -32,7 +32,7 @@ Schema = dict[str, Any]
 
 
 def violations(manifest: dict[str, Any], version: str = VERSIONS[-1]) -> list[str]:
-    """What is wrong, as ``path: words``; [] for a manifest that would be taken.
+    """Return errors as ``path: words``; [] for a valid manifest.
 
     Args:
         version: of Kubernetes, for kinds of its own.
@@ -95,7 +95,7 @@ def _closed(schema: Any) -> Any:
 
 
 def _rules(schema: Schema, value: Any, path: str, resolve: Callable[[str], Schema]) -> Iterator[str]:
-    """What JSON Schema does not check, here and below."""
+    """Check rules that JSON Schema lacks, here and below."""
     while "$ref" in schema:
         schema = resolve(schema["$ref"])
     yield from _cel(schema, value, path)

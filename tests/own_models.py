@@ -12,7 +12,7 @@ WORDS, LENGTH, EXAMPLES = 40, 12, 70
 
 
 class Block(nn.Module):
-    """Of a ResNet: the second convolution's norm, then the sum, then ReLU in place."""
+    """Block of a ResNet: the second convolution's norm, then the sum, then ReLU in place."""
 
     def __init__(self, inputs, outputs, stride):
         super().__init__()

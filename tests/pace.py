@@ -18,14 +18,14 @@ KNOWN_WORK_S = 0.18
 
 
 def slowness(clock: Callable[[], float] = time.process_time) -> float:
-    """How many times slower this machine is now, 1.0 or more; ``time.monotonic`` counts other processes, too."""
+    """Return how many times slower this machine is now, 1.0 or more; ``time.monotonic`` counts other processes, too."""
     began = clock()
     ast.parse("x = f(a, b)\n" * 10_000)
     return max(1.0, (clock() - began) / KNOWN_WORK_S)
 
 
 def within(limit_s: float, call: Callable[[], T], attempts: int = 3) -> T:
-    """What ``call`` returns. Fails when it takes longer each time than ``limit_s``, and than a busy machine explains.
+    """Return the value of ``call``; fail if each attempt exceeds ``limit_s`` by more than a busy machine explains.
 
     ``call`` must be one that can be repeated.
     """

@@ -122,7 +122,7 @@ _KEY = re.compile(r"^(\w+): ((?:.|\n )+)", re.MULTILINE)
 
 
 def _json_type(kind: type[schema.Event], key: str) -> str:
-    """What JSON has for a key: ``integer or null``."""
+    """Return the JSON type of a key: ``integer or null``."""
     hint = get_type_hints(kind)[key]
     optional = NoneType in get_args(hint)
     inner = get_args(hint)[0] if optional else hint
@@ -325,7 +325,7 @@ def _train_lines() -> Iterator[str]:
 
 
 def _called(name: str, function: ast.FunctionDef) -> Iterator[str]:
-    """How it is called, from its source."""
+    """Return the call signature from the source."""
     given, keywords = function.args.args, function.args.kwonlyargs
     defaults = [*[None] * (len(given) - len(function.args.defaults)), *function.args.defaults]
     shown = [_parameter(*pair) for pair in zip(given, defaults, strict=True) if pair[0].arg != "self"]
@@ -344,7 +344,7 @@ def _parameter(parameter: ast.arg, default: ast.expr | None) -> str:
 
 
 def _signature(name: str, function: Callable[..., object]) -> Iterator[str]:
-    """As it would be typed: no quotes around types, and a default that is a function by its name."""
+    """Return the signature as typed: types without quotes, a default function by its name."""
     signature = inspect.signature(function)
     shown = [str(one) for key, one in signature.parameters.items() if key != "self"]
     if any(one.kind is one.KEYWORD_ONLY for one in signature.parameters.values()):

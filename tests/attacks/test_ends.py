@@ -41,7 +41,7 @@ def beside(work):
 
 
 class End(NamedTuple):
-    """What the script does, and what seatrial must make of it.
+    """Act of the script, and the verdict that seatrial must reach.
 
     Attributes:
         code: what ``seatrial runs show`` exits with. causes: exit causes that are true.

@@ -78,7 +78,7 @@ def test_a_job_that_took_the_runs_name_is_not_touched(project: Project, cluster:
 
 
 def test_a_run_without_its_handle_is_found_and_ended(project: Project, cluster: Cluster) -> None:
-    """As after kill -9 of the command line between the Job's creation and the record."""
+    """Restore the state after kill -9 between the Job's creation and the record."""
     project.write("train.py", WAITS)
     run_id = project.run("train.py", "--gpus", "none", "--detach").stdout.strip()
     (record(project).folder / "handle.json").unlink()

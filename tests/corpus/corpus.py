@@ -53,7 +53,7 @@ NAMES = sorted(path.parent.name for path in HERE.glob("*/expected.toml"))
 
 
 def installed(plan: dict[str, Any]) -> set[str]:
-    """What pip is asked for: names, and with a pin also name==version, of a plan printed as JSON."""
+    """Return pip's requirements in a plan printed as JSON: names, and with a pin also name==version."""
     asked: set[str] = set()
     for file, text in plan["image"]["context_texts"].items():
         if "constraints" in file:

@@ -132,7 +132,7 @@ class Case:
 
 
 def copy(folder: Path, to: Path) -> None:
-    """What a clone has of a folder of the repository: no runs, no models."""
+    """Copy the files of a folder that a clone has: no runs, no models."""
     for path in sorted(folder.rglob("*")):
         made = to / path.relative_to(folder)
         if path.is_file() and not {".seatrial", "models", "__pycache__"} & set(made.parts):

@@ -118,7 +118,7 @@ def commands(body: list[str]) -> Iterator[str]:
 
 
 def _complete(command: str) -> bool:
-    """Whether a shell would run what has been read, not wait for more."""
+    """Return whether a shell would run the lines so far instead of waiting for more."""
     if here := re.search(r"<<\s*'?(\w+)'?", command):
         return command.splitlines()[-1] == here[1] and "\n" in command
     bare = re.sub(r"'[^']*'", "", re.sub(r"(?m)\s# .*$", "", command), flags=re.DOTALL)

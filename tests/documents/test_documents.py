@@ -115,7 +115,7 @@ def assert_exit(ended: subprocess.CompletedProcess[str], code: int) -> None:
 
 
 def fetched(words: list[str], path: str, folder: Path, environ: Mapping[str, str]) -> str:
-    """What a verb that serves prints first, and what it then answers under a path."""
+    """Return a serving verb's first output, and its answer under a path."""
     argv = [*PROGRAM, *words]
     serving = subprocess.Popen(
         argv, cwd=folder, env=dict(environ), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT

@@ -1,4 +1,4 @@
-"""What counts as an item of a tutorial, how it is named, and when its digest changes."""
+"""Items of a tutorial: which there are, their names, and when a digest changes."""
 
 from __future__ import annotations
 

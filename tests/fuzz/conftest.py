@@ -22,7 +22,7 @@ FULL_CASES = int(os.environ.get("SEATRIAL_FUZZ_CASES", "2000"))
 
 @pytest.fixture(params=[CORE_CASES, pytest.param(FULL_CASES, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 def cases(request: pytest.FixtureRequest) -> int:
-    """How many cases of a property are tried."""
+    """Set the number of cases of a property."""
     count: int = request.param
     return count
 

@@ -1,4 +1,4 @@
-"""What a project says of its packages: requirements, pyproject.toml, uv.lock, environment.yml, setup.py."""
+"""Package lists of a project: requirements, pyproject.toml, uv.lock, environment.yml, setup.py."""
 
 from __future__ import annotations
 

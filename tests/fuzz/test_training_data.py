@@ -1,4 +1,4 @@
-"""What training reads: IDX files, CIFAR-10, text data and checkpoints. Their errors are those of ``seatrial.train``."""
+"""Inputs of training: IDX files, CIFAR-10, text data and checkpoints. Errors are those of ``seatrial.train``."""
 
 from __future__ import annotations
 

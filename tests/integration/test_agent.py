@@ -301,13 +301,13 @@ def test_reports_are_steps_and_forgeries_are_reported(tmp_path, python):
 
 
 class Framed(Agent):
-    """As in a container: frames on stdout, no file, and shut off from its target."""
+    """Start the agent as in a container: frames on stdout, no file, isolated from its target."""
 
     def __init__(self, folder, script, python=sys.executable, **plan):
         super().__init__(folder, script, python, evidence_dir=None, **plan)
 
     def run(self, **options):
-        """As a container's log is taken apart by the host."""
+        """Parse the log as the host does for a container."""
         done = super().run(**options)
         sink, decoder = Sink(self.record), frames.FrameDecoder()
         for line in done.stdout.splitlines(keepends=True):

@@ -1,4 +1,4 @@
-"""What scripts take for granted, inside the container that is planned, on the real engines. No agent, no GPU."""
+"""Assumptions of ordinary scripts hold in the planned container, on real engines. No agent, no GPU."""
 
 import json
 import os

@@ -76,7 +76,7 @@ sys.exit(ended.returncode)
 
 
 class Death(NamedTuple):
-    """Who is killed and when, and what seatrial may say of the run afterwards.
+    """Process that is killed, the moment, and the verdicts allowed afterwards.
 
     Attributes:
         who: ``target``, ``agent`` or ``cli``.
@@ -117,7 +117,7 @@ QUICK = ("agent half way into a checkpoint",)
 
 
 def weights(steps: int = STEPS) -> list[str]:
-    """What SCRIPT computes, step by step."""
+    """Return the values of SCRIPT, step by step."""
     made = ["seed"]
     for step in range(1, steps + 1):
         made.append(hashlib.sha256(f"{made[-1]} {step}".encode()).hexdigest())

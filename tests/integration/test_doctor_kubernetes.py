@@ -33,7 +33,7 @@ POD = {
 
 
 def report_gpus(cluster: Cluster, capacity: str | None, allocatable: str | None) -> None:
-    """As a device plugin would: more than are allocatable means that the rest are unhealthy."""
+    """Patch as a device plugin does: a capacity above the allocatable count means unhealthy devices."""
     status = {"capacity": {"nvidia.com/gpu": capacity}, "allocatable": {"nvidia.com/gpu": allocatable}}
     cluster.patch(NODE_STATUS, {"status": status})
 

@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 
 
 def save_digits(folder: Path) -> None:
-    """As the recipe saves it, untrained."""
+    """Return the recipe's saved model, untrained."""
     import torch
 
     from seatrial.recipes import mnist

@@ -353,6 +353,6 @@ def alone(check, behind):
     ],
 )
 def test_messages_whole_and_cut_in_half(line, id):
-    """As terminals and logs wrap them."""
+    """Wrap lines as terminals and logs do."""
     assert [finding.id for finding in match_text(line)] == ([id] if id else [])
     assert id is None or by_id(id).sources

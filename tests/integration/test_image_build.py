@@ -75,7 +75,7 @@ class Builder:
         return image_bytes(self.backend.images, facts, python, Host({"SEATRIAL_STATE": str(self.project)})) or 0
 
     def python(self, tag: str, code: str) -> subprocess.CompletedProcess[str]:
-        """As a stranger's user ID, with nothing to write to and, on Docker, no network."""
+        """Run with an unknown user ID, nothing writable and, on Docker, no network."""
         network = "none" if self.backend.name == "docker" else "host"
         options = ["--rm", "--read-only", "--user", "1000:1000", "--network", network, "--pull", "never"]
         return self._engine("run", *options, tag, "python", "-W", "error", "-c", code)

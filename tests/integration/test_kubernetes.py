@@ -208,7 +208,7 @@ def test_with_exactly_the_role_of_the_docs(
 
 
 def _token(cluster: Cluster, accounts: str) -> str:
-    """Of the account's Secret, which controllers before 1.24 make."""
+    """Return the token of the account's Secret, which controllers before 1.24 create."""
     deadline_s = time.monotonic() + 30
     while not (secrets := cluster.get(f"{accounts}/seatrial").get("secrets")):
         assert time.monotonic() < deadline_s

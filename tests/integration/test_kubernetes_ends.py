@@ -1,4 +1,4 @@
-"""How a real cluster ends a run that has not finished: it is stopped, never done, for the receipt and for its Job."""
+"""A real cluster that ends an unfinished run: the receipt and the Job report it as stopped, never done."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def check_stopped(project: Project) -> None:
 
 
 def test_a_run_without_a_volume_that_is_asked_to_end_is_not_done(project: Project, cluster: Cluster) -> None:
-    """As a kubelet asks: SIGTERM for the first process of the container."""
+    """Send SIGTERM to the container's first process, as a kubelet does."""
     project.write("train.py", ANSWERS + "time.sleep(300)\n")
     run_id = project.run("train.py", "--gpus", "none", "--detach").stdout.strip()
     project.wait_for(lambda: "ready" in project.cli("runs", "logs", run_id).stdout)

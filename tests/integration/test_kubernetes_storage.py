@@ -154,7 +154,7 @@ def _pods(cluster: Cluster) -> list[dict]:
 
 
 def _begun(folder: Path) -> int:
-    """How often the target has begun."""
+    """Count the starts of the target."""
     begun = folder / "begun"
     return len(begun.read_text().splitlines()) if begun.exists() else 0
 

@@ -1,4 +1,4 @@
-"""What a real cluster does not let start: it is told once with the next command, waits, and goes on by itself."""
+"""Runs that a real cluster holds back: reported once with the next command, then continued without help."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
 
 @pytest.fixture(scope="module")
 def namespace(cluster: Cluster) -> Iterator[None]:
-    """Of these tests alone: a quota would hold up the others."""
+    """Create a namespace for these tests alone: a quota would hold up others."""
     cluster.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     until(lambda: cluster.find(f"{PLACE}/serviceaccounts/default"))
     yield

@@ -184,7 +184,7 @@ def test_a_searcher_that_is_killed_is_gone_on_with_by_the_same_command(project: 
 
 
 def _is_target(process: Path, folder: Path) -> bool:
-    """Whether a process is the script itself, not who started it."""
+    """Return whether a process is the script itself and not its parent."""
     try:
         words = (process / "cmdline").read_bytes().split(b"\0")
         return words[1].endswith(b"train.py") and (process / "cwd").readlink() == folder
@@ -241,7 +241,7 @@ def test_a_budget_ends_the_search_and_says_so(project: Project) -> None:
 
 
 def _refused(project: Project, *words: str, exit_code: int = 2) -> str:
-    """What is said, on one line."""
+    """Return the message on one line."""
     return " ".join(project.cli(*_words(*words), exit_code=exit_code).stderr.split())
 
 

@@ -41,7 +41,7 @@ def test_every_counter_of_the_chip_is_read(gpu):
 
 
 def test_a_sample_costs_at_most_0_3_ms_of_cpu_at_10_hz(gpu):
-    """As it is used: container, GPM and all."""
+    """Sample in ordinary use: in a container, with GPM."""
     sampler = Sampler([gpu.uuid])
     sampler.sample()
     spent_ms = []

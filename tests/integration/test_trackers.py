@@ -49,7 +49,7 @@ def test_a_training_that_fails_is_a_failed_run(tmp_path: Path) -> None:
 
 
 def scalars(models: Path, tag: str) -> list[tuple[int, float]]:
-    """What TensorBoard reads of one curve."""
+    """Return the points that TensorBoard reads of one curve."""
     events = EventAccumulator(str(models / "tensorboard"))
     events.Reload()
     return [(event.step, event.value) for event in events.Scalars(tag)]

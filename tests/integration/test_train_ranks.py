@@ -172,7 +172,7 @@ def test_a_lost_node_is_done_without_and_taken_back(tmp_path: Path) -> None:
 
 
 def output_of(out: Path) -> str:
-    """What the ranks have printed on all nodes."""
+    """Return the output of the ranks on all nodes."""
     return "".join(path.read_text() for path in sorted(out.glob("output-*")))
 
 

@@ -123,7 +123,7 @@ def test_run_is_unknown_while_its_engine_is_down(terminals: Terminals) -> None:
 
 
 def test_handle_without_engine_is_read_on_its_own_engine_alone(terminals: Terminals) -> None:
-    """As version 9f086b9 wrote it."""
+    """Write the handle in the form of version 9f086b9."""
     terminals.start()
     handle = terminals.project.last / "handle.json"
     kept = json.loads(handle.read_text())

@@ -61,7 +61,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory, env: dict[str, str]) -> Path
 
 
 def interpreter(version: str) -> str:
-    """Of this version. Where there is none: fails if it was asked for by name, or else skips."""
+    """Return the Python of this version. Without one: fail if it was requested by name, otherwise skip."""
     if sys.version.startswith(f"{version}."):
         return sys.executable
     asked = [BIN / "uv", "python", "find", "--no-project", "--no-python-downloads", version]
@@ -135,7 +135,7 @@ def promised() -> list[str]:
 
 @pytest.mark.parametrize("version", promised())
 def test_the_pins_hold_for_every_python(version: str, tmp_path: Path, env: dict[str, str]) -> None:
-    """What a new release of a package drops is seen here, not by who makes an environment with the oldest Python.
+    """Detect here, and not at a user's, that a new release of a package drops the oldest Python.
 
     Wheels only: nobody should need a compiler for a checkout.
     """

@@ -98,7 +98,7 @@ def network():
     ],
 )
 def test_two_containers_join(tmp_path, environ, docker_backend, network, package, script, printed):
-    """As on two hosts; the frameworks are this machine's, mounted, so that no image is built."""
+    """Start two workers as on two hosts; this machine's frameworks are mounted, so no image is built."""
     site = Path(importlib.util.find_spec(package).origin).parents[1]
     hosts = f"{SUBNET}.2,{SUBNET}.3"
     projects = [Project(tmp_path / f"node{rank}", "docker", environ, ("docker",)) for rank in (0, 1)]

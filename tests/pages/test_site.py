@@ -54,7 +54,7 @@ def pages() -> list[Path]:
 
 
 def anchors(page: Path) -> set[str]:
-    """As GitHub and MkDocs make them from headings alike."""
+    """Return anchors as GitHub and MkDocs derive them from headings."""
     text = generated().get(page) or page.read_text(encoding="utf-8")
     headings = _HEADING.findall(_FENCED.sub("", text))
     return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading.lower())).strip("-") for heading in headings}
@@ -177,7 +177,7 @@ def test_the_site_in_a_browser(site: Path) -> None:
 
 
 def looked_at(page: Any, file: Path, axe: str) -> list[str]:
-    """What is wrong with a page as Chromium shows it."""
+    """Return the faults of a page in Chromium."""
     wrong: list[str] = []
     page.set_default_timeout(1000 * BUSY_S)
     page.on("pageerror", lambda error: wrong.append(str(error)))

@@ -1,4 +1,4 @@
-"""What the agent carries into containers runs on Python 3.8."""
+"""Files that the agent carries into containers run on Python 3.8."""
 
 import subprocess
 import sys

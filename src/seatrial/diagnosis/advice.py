@@ -124,7 +124,7 @@ def _compute(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
         )
     tensor = seen.gpu.get("tensor_activity_pct", 0.0) / 100
     if 0 < tensor < busy:
-        rest = f"what is no matmul takes {100 * (busy - tensor):.0f} % of the time at most"
+        rest = f"kernels other than matrix products take at most {100 * (busy - tensor):.0f} % of the time"
         found.append(Advice("torch.compile(model)", f"at most {_times(busy - tensor)}: {rest}"))
     if "power-cap" in tags:
         found.append(Advice("the GPU is at its power limit: nvidia-smi -q -d POWER", UNKNOWN))

@@ -102,7 +102,7 @@ def _nowhere(script: str, trees: Iterable[ast.Module], imported: set[str]) -> It
         yield Reason(
             5,
             f"{script} computes with {library}, which takes a GPU by itself where it finds one: it found none",
-            f"{_ASK[library]}, as the script's first line, says what it finds and why it is no GPU",
+            f"{_ASK[library]}, as the script's first line, prints the devices found and why a GPU is missing",
         )
 
 
@@ -157,7 +157,7 @@ class _File:
             yield Reason(
                 0 if str(value_set) in _HIDING else 2,
                 f"{self._at(line)} sets CUDA_VISIBLE_DEVICES to {shown}, {hides}",
-                f"take {self._at(line)} out: seatrial sets CUDA_VISIBLE_DEVICES for the GPUs that were asked for",
+                f"remove {self._at(line)}: seatrial sets CUDA_VISIBLE_DEVICES for the requested GPUs",
             )
         elif name in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME", "ACCELERATE_USE_CPU") and value_set in ("cpu", "true", "1"):
             yield Reason(0, f"{self._at(line)} sets {name} to {value_set!r}", f"take {self._at(line)} out")

@@ -164,7 +164,7 @@ def _on_the_cpu(first: Anatomy | None, ended: EndFacts) -> Diagnosis:
     lines += [
         reason.words[0].upper() + reason.words[1:] if i else f"Why: {reason.words}" for i, reason in enumerate(why)
     ]
-    gain = "the GPU that you have; how much faster it is, a run on it tells"
+    gain = "your GPU; a run on it measures how much faster it is"
     advice = tuple(Advice(reason.change, gain) for reason in why)
     return Diagnosis("cpu-only", (), tuple(lines), advice or (_MOVE,))
 
@@ -199,20 +199,20 @@ def _steps(first: Anatomy) -> str:
 
 _MOVE = Advice(
     'model.to("cuda") before the optimizer is made, and each batch.to("cuda")',
-    "the GPU that you have; how much faster it is, a run on it tells",
+    "your GPU; a run on it measures how much faster it is",
 )
 _WHAT_THEN: dict[Cause, tuple[Advice, ...]] = {
     "compiling": (
-        Advice("judge a longer run: compiling is done once", "of the steps nothing else can be said yet"),
+        Advice("judge a longer run: compiling is done once", "the steps allow no other conclusion yet"),
         Advice(
             "torch.compile(model, dynamic=True), or batches padded to a few lengths, if it compiles again and again",
-            "TORCH_LOGS=recompiles says why",
+            "TORCH_LOGS=recompiles prints the reason",
         ),
         Advice("TORCHINDUCTOR_CACHE_DIR in a folder that is kept (--models)", "the next start compiles less"),
     ),
-    "too-short": (Advice("run it longer, 30 s or more, to be told what bounds it", "nothing can be said yet"),),
+    "too-short": (Advice("run it for 30 s or more to find what bounds it", "the run is too short for a conclusion"),),
     "start-up": (
-        Advice("judge a longer run: what is done before the first step is done once", "nothing else can be said yet"),
+        Advice("judge a longer run: work before the first step is done once", "the steps allow no other yet"),
         Advice(
             "keep what was prepared (tokens, converted weights) in a file and load that", "the next start is shorter"
         ),

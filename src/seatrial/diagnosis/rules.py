@@ -57,7 +57,7 @@ def _cpu_throttled(seen: Signals) -> bool:
 
 
 def _starved(seen: Signals) -> bool:
-    """Return whether the SMs have room; without GPM (before Hopper), by utilisation."""
+    """Return whether the SMs have spare capacity; without GPM (before Hopper), by utilisation."""
     return seen.gpu.get("sm_activity_pct", seen.gpu.get("utilization_pct", 0.0)) < at.STARVED_SM_PCT
 
 

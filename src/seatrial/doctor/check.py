@@ -65,7 +65,7 @@ class Layer:
 
     Attributes:
         needs: of each check that names none itself, IDs separated by spaces.
-        skips: returns the verdict where the layer does not apply, else None; asked before each check.
+        skips: returns the verdict where the layer does not apply, else None; called before each check.
     """
 
     name: str

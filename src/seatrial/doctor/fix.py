@@ -137,7 +137,7 @@ class ChangeJournal:
         """Return the newest session. Raises UsageError if there is nothing to undo."""
         files = sorted(self.folder.glob("*.json")) if self.folder.is_dir() else []
         if not files:
-            raise UsageError("There is no fix to undo", cause=f"{self.folder} contains none", run="seatrial doctor")
+            raise UsageError("No fix to undo", cause=f"{self.folder} contains none", run="seatrial doctor")
         return files[-1], [_from_dict(entry) for entry in json.loads(files[-1].read_text())]
 
     def close(self, path: Path) -> None:

@@ -158,7 +158,7 @@ class Inspection:
 
     @cached_property
     def injection(self) -> InjectionPlan:
-        """Choose how the GPUs get in. Raises GpuContractError if there is no way."""
+        """Choose how the GPUs get in. Raises GpuContractError if no way works."""
         assert self._host.engine is not None
         return injection.choose(self._host.engine, self.gpus, self._host.driver)
 
@@ -209,7 +209,7 @@ class Inspection:
     def _inside(self, words: Sequence[str], input: str | None, timeout_s: float, *, gpus: bool) -> Completed:
         """Run Python inside. Raises LookError."""
         if self.python is None:
-            raise LookError("there is no Python 3.8 or later inside")
+            raise LookError("no Python 3.8 or later found in the image")
         argv = [self.python, *words]
         try:
             if self.is_process:

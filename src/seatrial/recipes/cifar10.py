@@ -192,7 +192,7 @@ def norm(channels: int) -> nn.BatchNorm2d:
 
 
 class Summed(torch.autograd.Function):
-    """A mean as it is, whose gradient is that of the sum: in fp16 a mean's would be too small to hold."""
+    """Return a mean with the gradient of the sum: in fp16 the gradient of a mean would underflow."""
 
     @staticmethod
     def forward(ctx: Any, mean: Tensor, count: int) -> Tensor:
@@ -205,7 +205,7 @@ class Summed(torch.autograd.Function):
 
 
 def loss(batch: int, smoothing: float, model: nn.Module, images_BCHW: Tensor, labels_B: Tensor) -> Tensor:
-    """Mean cross-entropy with smoothed labels; its gradient is that of a sum over ``batch`` rows."""
+    """Mean cross-entropy with smoothed labels; its gradient is the one of a sum over ``batch`` rows."""
     if isinstance(model, Network):
         mean = model.mean_loss(images_BCHW, labels_B, smoothing)
     else:

@@ -177,7 +177,7 @@ def ending_of(
         value = printed if objective.pattern is not None else _named(objective.metric, metrics)
     state, outcome = _state(receipt), receipt.outcome.brief
     if objective is not None and diverged and state == "done":
-        state, value, outcome = "failed", None, f"diverged: its last {objective.metric} is no finite number"
+        state, value, outcome = "failed", None, f"diverged: its last {objective.metric} is not finite"
     return Ending(
         state=state,
         value=value,

@@ -316,7 +316,7 @@ class RunTrial(tune.Trainable):  # type: ignore[misc]  # ray has no types here
 
 
 def run_trials(search: Search) -> None:
-    """Run trials until there are no more."""
+    """Run trials until none are left."""
     connect(search.address)
     store = RunStore(search.job.project, search.host)
     store.root.mkdir(mode=0o700, parents=True, exist_ok=True)

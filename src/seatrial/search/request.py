@@ -62,7 +62,7 @@ def parse_objective(text: str, pattern: str | None = None) -> Objective:
             groups = re.compile(pattern).groups
         except re.error as error:
             raise UsageError(
-                f"--metric-from {pattern!r} is no regular expression: {error}", run=_pattern_example(name)
+                f"--metric-from {pattern!r} is not a regular expression: {error}", run=_pattern_example(name)
             ) from None
         if groups < 1:
             raise UsageError(
@@ -99,7 +99,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Flags:
-    """As typed; None where nothing was."""
+    """Return the value as typed; None without one."""
 
     settings: Sequence[str] = ()
     search: str | None = None
@@ -157,10 +157,12 @@ def parse_parallel(value: str | int) -> int | None:
 
 def _check_names(search: str, prune: str, objective: Objective | None) -> None:
     if search not in SEARCHES:
-        raise UsageError(f"There is no search {search!r}: {', '.join(SEARCHES)}", run="seatrial sweep … --search tpe")
+        raise UsageError(
+            f"Unknown search {search!r}; available: {', '.join(SEARCHES)}", run="seatrial sweep … --search tpe"
+        )
     if prune not in (*PRUNERS, "none"):
         raise UsageError(
-            f"There is no way {prune!r} to prune: {', '.join(PRUNERS)} or none", run="seatrial sweep … --prune asha"
+            f"Unknown pruner {prune!r}; available: {', '.join(PRUNERS)}, none", run="seatrial sweep … --prune asha"
         )
     if objective is None and (search == "tpe" or prune != "none"):
         flag = "--search tpe" if search == "tpe" else f"--prune {prune}"

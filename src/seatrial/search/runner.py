@@ -51,7 +51,7 @@ _LEFT_INTERVAL_S = 0.25
 
 
 def run_trials(search: Search) -> None:
-    """Ask for trials and run them until there are no more; then raise the error of one that could not be followed."""
+    """Run trials until none are left, then raise the error of a trial that could not be followed."""
     lost = search.study.take_lost()
     freed: Queue[None] = Queue()  # an item for each trial when its end is recorded; its container is removed after that
     busy, running = 0, []

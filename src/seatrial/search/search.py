@@ -116,7 +116,7 @@ class Search:
         self.study.leave()
 
     def ask(self) -> Trial | None:
-        """Return the next trial; None if there are no more, or the time is over."""
+        """Return the next trial; None if none are left or the time is over."""
         return None if self.time_is_over() else self.study.ask(most=self.most)
 
     def time_is_over(self) -> bool:
@@ -226,7 +226,7 @@ def find_study(store: RunStore, name: str) -> Study:
         known = sorted(study.path.parent.name for study in studies_of(store))
         similar = nearest(name, known)
         raise RunNotFoundError(
-            f"There is no study {name} in this project",
+            f"Study {name} not found in this project",
             cause=f"There {'is' if len(known) == 1 else 'are'} {', '.join(known[:12])}" if known else None,
             run=f"seatrial sweep --resume {similar or known[0]}"
             if known

@@ -167,7 +167,7 @@ def parse_dimension(text: str) -> Dimension:
         )
     if re.search(r"[^./\s]\.\.", spec) and "/" not in spec and "," not in spec:
         raise UsageError(
-            f"--set {text!r} is no range: it takes LOW..HIGH, two numbers with two dots between them",
+            f"--set {text!r} is not a range: write LOW..HIGH, two numbers with two dots between them",
             run=f"seatrial sweep … --set {name}=0.1..1",
         )
     values = tuple(value.strip() for value in spec.split(","))

@@ -172,7 +172,7 @@ class Study:
     # Changing it
 
     def ask(self, *, most: int | None = None, settings: Settings | None = None) -> Trial | None:
-        """Return a new trial of this process, or one that waits to run again; None if there are no more.
+        """Return a new trial of this process, or one that waits to run again; None if none are left.
 
         Args:
             most: trials that the study may have at most.

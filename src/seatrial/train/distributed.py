@@ -26,7 +26,7 @@ from seatrial.train.errors import InputError
 #: Bytes of gradients reduced at once: DistributedDataParallel's default (bucket_cap_mb=25, torch 2.13).
 BUCKET_BYTES = 25 * 2**20
 
-#: Number format that gradients travel in, by that of the products; else their own. Products in bf16 give gradients of
+#: Number format of gradients in transit, by the format of the products. Products in bf16 give gradients of
 #: that precision, which autocast widens: sending them as they came halves the traffic (as DDP's bf16_compress_hook).
 WIRE: dict[torch.dtype, torch.dtype] = {torch.bfloat16: torch.bfloat16}
 

@@ -99,7 +99,7 @@ class Graphed:
                     error = failure
                 any_too_large, any_error = self.step.ranks.any_of([too_large, error is not None])
                 if any_error:
-                    raise error or NotCapturable("that of another rank cannot")
+                    raise error or NotCapturable("the step of another rank cannot")
                 if any_too_large:
                     return False
         return True

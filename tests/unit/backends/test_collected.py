@@ -158,7 +158,7 @@ def test_one_collects_at_a_time(tmp_path: Path) -> None:
 
 
 def start_of(at: float, last: int) -> bytes:
-    """What one start of an agent sends."""
+    """Return the frames of one start of an agent."""
     lines = [frames.encode(frames.EVIDENCE, json.dumps({"t": at, "type": "agent.started", "_seq": 1}).encode())]
     lines += [evidence("sample", seq) for seq in range(2, last)]
     return b"".join([*lines, evidence("agent.finished", last, exit_code=5)])

@@ -1,4 +1,4 @@
-"""What is done to containers: only to the one that carries the run's label, and what was never written down is found.
+"""Actions on containers: only on the one with the run's label, and unrecorded containers are found.
 
 A shell script stands in for the engine: it lists and describes containers from files, and writes down what is asked.
 """
@@ -64,7 +64,7 @@ class Engine:
         )
 
     def done(self) -> list[str]:
-        """What was done, questions left out."""
+        """Return the actions, without queries."""
         calls = (self.folder / "calls").read_text().splitlines()
         return [call for call in calls if not call.startswith(("ps ", "container inspect", "info", "context"))]
 

@@ -1,4 +1,4 @@
-"""What no container may see is covered wherever it would show."""
+"""Private folders are masked wherever a mount would show them."""
 
 from pathlib import Path
 

@@ -144,7 +144,7 @@ _UNSEEN = re.compile(r"\x07|\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def pressed(argv: list[str], setup: str, typed: str, wanted: str, env: dict[str, str], folder: Path) -> str:
-    """What an interactive shell shows after ``setup``, and after ``typed`` with a Tab behind it, until ``wanted``."""
+    """Return an interactive shell's output after ``setup`` and ``typed`` with a Tab, until ``wanted``."""
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(folder)

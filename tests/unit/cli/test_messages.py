@@ -1,4 +1,4 @@
-"""What a user in trouble reads: one sentence of plain words, and a command that can be typed next."""
+"""Messages for a user in trouble: one plain sentence and the next command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a verb imports before it acts, counted: seconds differ between machines (docs/decisions.md, 0050)."""
+"""Modules that a verb imports before it acts, counted: seconds differ between machines (docs/decisions.md, 0050)."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_list_of_runs_loads_no_models(project: tuple[Path, dict[str, str]]) ->
 
 @pytest.mark.docker
 def test_a_run_up_to_the_engines_call(project: tuple[Path, dict[str, str]], docker_backend: object) -> None:
-    """What judges a run is loaded while its container starts."""
+    """Load the judge of a run while its container starts."""
     words = ["run", "train.py", "--on", "docker", "--image", "python:3.11-slim-bookworm", "--gpus", "none"]
     code, loaded = modules(words, *project)
     assert code == 0 and not HEAVY & loaded

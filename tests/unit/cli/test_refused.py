@@ -1,4 +1,4 @@
-"""What cannot be meant is refused where it is typed: exit code 2, one sentence, nothing done."""
+"""Impossible requests are refused as typed: exit code 2, one sentence, nothing done."""
 
 import shlex
 from pathlib import Path

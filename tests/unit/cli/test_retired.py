@@ -1,4 +1,4 @@
-"""What was retired answers with its replacement, at the command line and in seatrial.toml."""
+"""Retired options and keys answer with their replacement, at the command line and in seatrial.toml."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_none(read, lines: str) -> None:
     ],
 )
 def test_the_short_key(read, config: dict[str, object], expected: str | None) -> None:
-    """As ``docker compose config`` prints it; Compose before 2.30 does not know the key."""
+    """Return the output of ``docker compose config``; Compose before 2.30 lacks the key."""
     file = read("services:\n  a:\n    image: x\n")
     service = Service("a", config, "x")
     ask = gpu_ask(file, service)

@@ -74,7 +74,7 @@ def plans(ground: ComposeContext, tmp_path: Path, image: ImageFacts = IMAGE) -> 
 
 
 def merged(file: ComposeFile, tmp_path: Path, made: dict[str, Plan], network: str = "default") -> dict[str, Any]:
-    """What Compose makes of both files together."""
+    """Return Compose's merge of both files."""
     path = tmp_path / "override.yaml"
     path.write_text(override(file.services, made, file.short_waits, build_network=network))
     argv = file.compose.with_override(path).argv("config", "--format", "json")

@@ -858,7 +858,7 @@ def test_spec_whose_hooks_can_run_is_fresh(tmp_path: Path) -> None:
 
 
 def test_docker_whose_containerd_has_no_version_has_its_parts(tmp_path: Path) -> None:
-    """As Debian's Docker 28.5.2 prints it."""
+    """Return the output of Debian's Docker 28.5.2."""
     host = healthy(tmp_path)
     host.docker = json.loads((RECORDED / "docker-info-28.5.2.json").read_text())
     assert host.docker["ContainerdCommit"]["ID"] == ""
@@ -876,7 +876,7 @@ def test_runtime_on_the_path_of_dockerd_alone_exists(tmp_path: Path, path: str) 
 
 
 def test_runtime_of_a_daemon_in_a_root_of_its_own_exists(tmp_path: Path) -> None:
-    """As in a snap or a container."""
+    """Break the machine as a snap or a container does."""
     host = healthy(tmp_path)
     host.remove("/usr/bin/nvidia-container-runtime")
     host.write("/proc/812/root/usr/bin/nvidia-container-runtime")

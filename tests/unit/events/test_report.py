@@ -68,7 +68,7 @@ def test_a_line_is_long_at_most() -> None:
 
 @pytest.mark.parametrize("inner", ["1", "NaN"])
 def test_no_depth_that_can_be_read_stops_who_writes_it_down(tmp_path: Path, inner: str) -> None:
-    """What the parser just takes, the encoder must take as well, and further down the stack."""
+    """Accept in the encoder, deeper in the stack, the largest input that the parser accepts."""
     log = EvidenceLog(str(tmp_path / "events.jsonl"), "host")
     limit = sys.getrecursionlimit()
     kept = 0

@@ -1,4 +1,4 @@
-"""What a project's file asks for: named where it reaches out of the project, silent for an ordinary one."""
+"""Requests of a project's file: listed if they reach out of the project, none for an ordinary file."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def test_nothing_is_known_of_images_and_of_modules_elsewhere(tmp_path: Path) -> 
 
 
 def test_folders_of_the_jobs_python_path_are_the_projects_own(tmp_path: Path) -> None:
-    """What the advice of a plan leads to: the modules there are found, and read."""
+    """Follow the advice of a plan: the modules there are found and read."""
     (tmp_path / "lib" / "core").mkdir(parents=True)
     (tmp_path / "lib" / "core" / "__init__.py").write_text("import tabulate\n")
     (tmp_path / "train.py").write_text("import core\n")

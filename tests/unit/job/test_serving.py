@@ -1,4 +1,4 @@
-"""What a server calls of a class of the user's."""
+"""Methods of a user's class that a server calls."""
 
 from __future__ import annotations
 

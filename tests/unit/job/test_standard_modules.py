@@ -1,4 +1,4 @@
-"""What is Python's own is not the host's Python to say: the image has another."""
+"""The image's Python, not the host's, decides which modules are in the standard library."""
 
 from __future__ import annotations
 

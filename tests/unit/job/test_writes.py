@@ -1,4 +1,4 @@
-"""What a script writes outside of the project, as reading it shows."""
+"""Writes of a script outside the project, found by reading it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How pods get GPUs: the device plugin's resource, a MIG slice of a size, or a claim."""
+"""GPUs of pods: the device plugin's resource, a MIG slice of a size, or a claim."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_changes_of_another_script_are_left_out_with_a_sentence(project: Path) -
 
 
 def told(plan: Plan, folder: Path) -> str:
-    """What a reviewer looks for, a line each."""
+    """Return the lines that a reviewer looks for."""
     agent, count = plan.agent, len(plan.agent.gpus) or plan.agent.gpu_count or 0
     nodes = f"{agent.processes} processes on each of {agent.nodes} nodes"
     lines = [

@@ -1,4 +1,4 @@
-"""Who gets what of the caller's: docs/decisions.md, 0028 as a table."""
+"""The caller's streams that a target gets: docs/decisions.md, 0028 as a table."""
 
 from __future__ import annotations
 

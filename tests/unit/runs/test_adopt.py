@@ -65,7 +65,7 @@ class Killed:
         run.hand_over(dead)
 
     def start(self, run: Run) -> None:
-        """What the engine did; nobody wrote it down."""
+        """Record the engine's action without writing it down."""
         Local().start(self.plan, run.folder)
         deadline_s = time.monotonic() + 60
         while b"ready" not in _bytes(run.folder / "stdout.log"):

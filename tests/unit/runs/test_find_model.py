@@ -1,4 +1,4 @@
-"""What ``seatrial serve`` is asked for: each kind of word, and what is said where nothing fits."""
+"""Arguments of ``seatrial serve``: each kind of word, and the message if nothing fits."""
 
 from __future__ import annotations
 

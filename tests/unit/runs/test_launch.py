@@ -1,4 +1,4 @@
-"""What a launch says before anything starts."""
+"""Messages of a launch before anything starts."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a live run shows when its files hold anything at all: no error, no wait, and no old numbers."""
+"""A live run with arbitrary bytes in its files: no error, no wait, no old numbers."""
 
 import json
 import os

@@ -21,7 +21,7 @@ IMAGE = "registry.test/train:1"
 
 
 class Told:
-    """What is told of pulls, and how often that began."""
+    """Return the lines about pulls, and the number of pulls."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

@@ -1,4 +1,4 @@
-"""What several trials together show to be wrong, each in one sentence with the next command."""
+"""Failures that several trials share, each in one sentence with the next command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an ended trial has left on its GPU: real processes, and NVML's list of them from a fake driver."""
+"""Processes that an ended trial left on its GPU: real ones, listed by a fake driver's NVML."""
 
 from __future__ import annotations
 

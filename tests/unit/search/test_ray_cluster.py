@@ -1,4 +1,4 @@
-"""What is said of a cluster that cannot be used. The words of Ray's are those that 2.60 printed."""
+"""Messages for an unusable cluster. Ray's own are those of version 2.60."""
 
 from __future__ import annotations
 

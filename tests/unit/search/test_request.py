@@ -1,4 +1,4 @@
-"""What is asked of a sweep: flags over the file, and a clear sentence for what cannot be."""
+"""Requests for a sweep: flags override the file, and an invalid one gets a clear sentence."""
 
 from __future__ import annotations
 

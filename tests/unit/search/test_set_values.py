@@ -1,4 +1,4 @@
-"""How a setting reaches the target."""
+"""Ways in which a setting reaches the target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown has no names, and a name that is also a word garbles nothing."""
+"""Shown text has no names, and a name that is also a common word garbles nothing."""
 
 from __future__ import annotations
 

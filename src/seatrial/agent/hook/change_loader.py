@@ -300,7 +300,7 @@ class LoaderChanges:
         if loader.pin_memory:
             return "the script's loader pins its memory already"
         if not self._torch.cuda.is_available():
-            return "there is no GPU"
+            return "no GPU found"
         loader.pin_memory = True
         return None
 

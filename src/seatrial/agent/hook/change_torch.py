@@ -105,7 +105,7 @@ class Copies:
         if "non_blocking" not in self._changes.wanted:
             return
         if not self._torch.cuda.is_available():
-            self._changes.refuse("non_blocking", "there is no GPU")
+            self._changes.refuse("non_blocking", "no GPU found")
             return
         tensor = self._torch.Tensor
         compiling = is_compiling(self._torch)

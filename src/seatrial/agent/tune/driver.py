@@ -364,7 +364,7 @@ class TuneDriver:
             newest, gain = self.standing.reference[-1], statistics.gain(rates, against)
             why = self.standing.why_different(self.standing.kept_order[-1][0], newest)
             if gain <= statistics.noise(rates, against, self.standing.deviation()):
-                words = "measured again, %.4g steps/s with it and %.4g as it is are no more apart than the noise"
+                words = "a second measurement gave %.4g steps/s with the change and %.4g without: within the noise"
                 why = why or words % (rates.median, against.median)
             if not why:
                 whole = TuneRow.of(newest, "combination", dict(self.standing.kept), rates, round(against.median, 4))

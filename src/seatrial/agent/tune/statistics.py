@@ -231,7 +231,7 @@ class TuneState:
         agrees = self.band.agrees(made)
         if agrees is None:
             neutral = all(each in NEUTRAL for each in name.split(BESIDE))
-            return None if neutral else "no losses were seen, so nobody can say that it trains the same"
+            return None if neutral else "no losses were recorded, so equal training cannot be shown"
         if agrees:
             return None
         return "its losses differ by %.3g, and two seeds' by %.3g" % (self.band.distance(made) or 0.0, self.band.width)

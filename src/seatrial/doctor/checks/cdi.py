@@ -87,7 +87,7 @@ def _names(machine: Machine) -> Verdict:
             [f"looked in {', '.join(_folders(machine))}"],
             severity="warning",
             message=f"{engine.name.capitalize()} has no CDI device",
-            cause="There is no spec of kind nvidia.com/gpu; until then, seatrial run mounts device nodes",
+            cause="No CDI spec of kind nvidia.com/gpu found; until one exists, seatrial run mounts device nodes",
             fix=_generate_command(machine),
         )
     names = {device.name.partition("=")[2] for device in devices}

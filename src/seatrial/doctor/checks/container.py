@@ -97,7 +97,7 @@ def _gpus(machine: Machine) -> Verdict:
     live, visible = machine.inspection.live, _spelled(machine, "visible")
     expected = [gpu.model_dump() for gpu in machine.inspection.gpus]
     if not expected:
-        return unknown("NVML lists no GPU on the host: cannot tell what the container should see")
+        return unknown("NVML lists no GPU on the host, so the GPUs expected in the container are unknown")
     wanted = {gpu["uuid"] for gpu in expected}
     if wanted - {gpu["uuid"] for gpu in visible}:
         finding = explain_missing(expected, visible, _context(machine, live))
@@ -144,7 +144,7 @@ def _shm(machine: Machine) -> Verdict:
     live, count = machine.inspection.live, len(machine.inspection.gpus)
     size, problems = live["shm_bytes"], []
     if size is None:
-        return unknown("there is no /dev/shm inside: cannot verify that data loaders work")
+        return unknown("/dev/shm is missing in the container, so data loaders cannot be checked")
     if stale := live["shm_stale"][:3]:
         message = "Dead ranks left stale segments in /dev/shm"
         fix = "rm /dev/shm/nccl-*"

@@ -21,7 +21,7 @@ PARTS = {"containerd": "ContainerdCommit", "runc": "RuncCommit"}
 )
 def _docker(machine: Machine) -> Verdict:
     if not machine.asks_for("docker"):
-        return skipped(f"{machine.on} was asked for")
+        return skipped(f"--on {machine.on} was given")
     info = machine.docker_info
     if info is None:
         if machine.on != "auto":
@@ -37,7 +37,7 @@ def _docker(machine: Machine) -> Verdict:
 def _parts(machine: Machine) -> Verdict:
     """Docker starts containers through containerd and runc; it answers without them, and reports ``N/A`` then.
 
-    An empty version is that of a build without one, such as Debian's containerd.
+    A build without a version, such as Debian's containerd, reports an empty one.
     Source: moby daemon/info_unix.go, populateRuncCommit; measured with Docker 28.5.2+dfsg4.
     """
     info = machine.docker_info
@@ -52,7 +52,7 @@ def _parts(machine: Machine) -> Verdict:
 @ENGINE.check("podman", "Podman responds", "engine-down engine-missing engine-permission rootless-no-subids")
 def _podman(machine: Machine) -> Verdict:
     if not machine.asks_for("podman"):
-        return skipped(f"{machine.on} was asked for")
+        return skipped(f"--on {machine.on} was given")
     info = machine.podman_info
     if info is None:
         if machine.on != "auto":
@@ -137,7 +137,7 @@ def _runtime_programs(machine: Machine) -> Verdict:
             return ok(f"the nvidia runtime's program exists on the PATH of dockerd: {program}")
     if not daemons or machine.unseen:
         seen = "its PATH cannot be read" if daemons else "no dockerd runs here"
-        return unknown(f"{seen}: cannot tell whether Docker finds {program}")
+        return unknown(f"{seen}: whether Docker finds {program} is unknown")
     return found(
         "runtime-unknown",
         [f"runtime nvidia: {program} does not exist", *(f"looked in {folder}" for folder in folders if folder)],

@@ -71,7 +71,7 @@ def _peer_path(machine: Machine) -> Verdict:
         return skipped("one GPU has no peer")
     groups, line = machine.names("/sys/kernel/iommu_groups"), machine.read("/proc/cmdline")
     if line is None:
-        return unknown("/proc/cmdline cannot be read: cannot tell whether the IOMMU translates peer-to-peer traffic")
+        return unknown("/proc/cmdline cannot be read: whether the IOMMU translates peer-to-peer traffic is unknown")
     if not groups or "iommu=pt" in line or "iommu.passthrough=1" in line:
         return ok("no IOMMU translation between GPUs")
     evidence = [f"{len(groups)} IOMMU groups", f"/proc/cmdline has no iommu=pt: {line.strip()[:200]}"]

@@ -54,7 +54,7 @@ def _present(machine: Machine) -> Verdict:
         return found(
             "subject-missing",
             [f"{machine.engine.name if machine.engine else 'no engine'}: no running container {request.container}"],
-            message=f"There is no running container {request.container}",
+            message=f"Container {request.container} is not running",
             cause="It has another name, or it has ended: only one that is running can be looked into",
             fix=f"{engine} ps --all   # its name; one that has ended: {engine} start {request.container}",
         )
@@ -150,7 +150,7 @@ def _python(machine: Machine) -> Verdict:
     if not inspection.is_process and (nothing := _without_image(machine)):
         return nothing
     if inspection.python is None:
-        return unknown("there is no Python 3.8 or later inside to look at it with; name one: --python PATH")
+        return unknown("No Python 3.8 or later found in the image; name it with --python PATH")
     try:
         return ok(f"Python {inspection.still['python']} inside")
     except LookError as error:

@@ -41,7 +41,7 @@ def _daemon_json(machine: Machine) -> Verdict:
     text = machine.read(path)
     if text is None:
         if path in machine.unseen:
-            return unknown(f"{path} cannot be read: cannot tell which runtimes and features it sets")
+            return unknown(f"{path} cannot be read: its runtimes and features are unknown")
         return skipped(f"no {path}: Docker's defaults")
     try:
         settings = json.loads(text) if text.strip() else {}
@@ -169,7 +169,7 @@ def _cgroups(machine: Machine) -> Verdict:
     engine = machine.docker if machine.docker is not None else machine.engine
     if text is None:
         if TOOLKIT_CONFIG in machine.unseen:
-            return unknown(f"{TOOLKIT_CONFIG} cannot be read: cannot tell whether the toolkit leaves cgroups alone")
+            return unknown(f"{TOOLKIT_CONFIG} cannot be read: whether the toolkit leaves cgroups alone is unknown")
         return skipped(f"no {TOOLKIT_CONFIG}")
     if engine is None:
         return skipped("no engine to compare with")

@@ -93,7 +93,7 @@ def wrong_cudnn_infix(file: Dockerfile) -> Iterator[Remark]:
                 stage.line,
                 "cudnn-name",
                 "error",
-                f"there is no {stage.image}: in CUDA {image.cuda} the tag says {image.cudnn_infix}",
+                f"{stage.image} does not exist: tags of CUDA {image.cuda} contain {image.cudnn_infix}",
                 f"FROM {stage.image.replace(infix[0], image.cudnn_infix)}",
             )
 
@@ -110,7 +110,7 @@ def dead_tags(file: Dockerfile) -> Iterator[Remark]:
         if not base["cuda"]:
             problem = "nvidia/cuda has no tag latest"
         elif image is None:
-            problem = f"there is no known nvidia/cuda tag for CUDA {base['cuda']}"
+            problem = f"no nvidia/cuda tag is known for CUDA {base['cuda']}"
             same = [each for each in cuda_images() if each.cuda.startswith(".".join(base["cuda"].split(".")[:2]) + ".")]
             image = same[-1] if same else None
             if image and base["cuda"].count(".") == 2:

@@ -30,7 +30,7 @@ RULES: tuple[Rule, ...] = (*gpu_rules.RULES, *base_rules.RULES, *package_rules.R
 def check_dockerfile(path: Path) -> list[Remark]:
     """Return every remark, in the order of lines. Raises UsageError for a file that is not a Dockerfile."""
     if not is_there(path):
-        raise UsageError(f"there is no file {path}", run=f"ls {path.parent}")
+        raise UsageError(f"File not found: {path}", run=f"ls {path.parent}")
     text = read_bytes(path, inside=None, limit_bytes=_MAX_BYTES, refusal=UsageError).decode("utf-8", "replace")
     if text.count("\n") > _MOST_LINES:
         raise UsageError(f"{path} has more than {_MOST_LINES} lines", run=f"wc -l {path}")

@@ -92,7 +92,7 @@ def missing_capabilities(file: Dockerfile) -> Iterator[Remark]:
             requested.line,
             "no-utility",
             "warning",
-            f"NVIDIA_DRIVER_CAPABILITIES is {requested.value}: without utility there is no nvidia-smi, and no "
+            f"NVIDIA_DRIVER_CAPABILITIES is {requested.value}: without utility nvidia-smi is missing, and no "
             "GPU can be watched",
             f"ENV NVIDIA_DRIVER_CAPABILITIES=utility,{requested.value}",
         )
@@ -236,7 +236,7 @@ def gpu_at_build_time(file: Dockerfile) -> Iterator[Remark]:
                 command.line,
                 "gpu-at-build-time",
                 severity,
-                f"{match[0]} runs during the image build, where there is no GPU",
+                f"{match[0]} runs during the image build, which has no GPU",
                 "remove it; `seatrial run` checks the GPUs when the container starts",
             )
 

@@ -50,7 +50,7 @@ def no_pins(file: Dockerfile) -> Iterator[Remark]:
                 each.line,
                 "nightly-unpinned",
                 "warning",
-                f"{wanted} is whatever was built last night: the same Dockerfile gives another image tomorrow",
+                f"{wanted} is a nightly build: the same Dockerfile gives another image tomorrow",
                 f"pip install torch=={TORCH_VERSION}   # or a dated build: torch==X.Y.0.devYYYYMMDD",
             )
 

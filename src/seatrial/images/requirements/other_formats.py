@@ -281,7 +281,7 @@ _MOST_STEPS = 100
 
 
 def own_dependencies(project: Path, extras: Iterable[str]) -> tuple[Declared, tuple[str, ...]]:
-    """(what the project's files list literally, with that of the extras; what is not there, as pip warns of it).
+    """(requirements that the project's files list literally, extras included; missing extras, as pip warns).
 
     Raises ConfigError: a file that cannot be read.
     """

@@ -211,7 +211,7 @@ def _nearest_list(project: Path, script_dir: Path, packages: ImportedPackages) -
 
 
 def _read_list(file: Path, project: Path) -> tuple[Requirements, SpecifierSet]:
-    """Read a requirements.txt and the Python that it pins, in pip's format or that of ``conda list --export``."""
+    """Read a requirements.txt and the Python that it pins, in pip's format or the format of ``conda list --export``."""
     exported = read_conda_list(file, project)
     if exported is None:
         return read_requirements(file, project), SpecifierSet()

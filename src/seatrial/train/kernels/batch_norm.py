@@ -22,7 +22,7 @@ from seatrial.train.kernels.runtime import THREADS
 
 #: Blocks that sum over pixels: two for each multiprocessor of a large GPU (H200: 132).
 MAX_BLOCKS = 264
-#: Channels, and those whose blocks add to one total: the sums of more do not fit beside the others in a block's 48 KB.
+#: Channels, and those whose blocks add to one total: the sums of more would exceed a block's 48 KB.
 MAX_CHANNELS, MAX_ADDED = 2048, 1024
 #: Pixels of one thread where a result is written.
 EACH = 4

@@ -24,7 +24,7 @@ def bound(share: float) -> int:
 
 
 def scale(share: float) -> float:
-    """What is kept is multiplied by this."""
+    """Return the factor of the kept elements."""
     return 1 / (1 - bound(share) / 2**16)
 
 
@@ -34,7 +34,7 @@ def keys(places: int, device: torch.device) -> Tensor:
 
 
 def mask(key: Tensor, numbers: Tensor, share: float) -> Tensor:
-    """What the kernels compute: 0 where an element is dropped, else ``scale``; fp32, of the shape of ``numbers``.
+    """Return the kernels' mask: 0 for a dropped element, else ``scale``; fp32, of the shape of ``numbers``.
 
     Args:
         key: [2]. numbers: int64, below 2^32.

@@ -37,7 +37,7 @@ def forward(x_TC: Tensor, bias_C: Tensor) -> Tensor:
 
 
 def backward(dy_TC: Tensor, x_TC: Tensor, bias_C: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient of x, written over ``dy``, and parts [R, C] of that of the bias."""
+    """Write the gradient of x over ``dy``; return parts [R, C] of the gradient of the bias."""
     if runtime.usable(dy_TC.device):
         return dy_TC, _parts(dy_TC, x_TC, bias_C)
     z = x_TC.float() + bias_C

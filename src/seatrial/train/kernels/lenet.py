@@ -33,7 +33,7 @@ MAX_ROWS = 256
 
 @dataclass(frozen=True)
 class LenetShape:
-    """Of images and of classes."""
+    """Bytes of shared memory for images and for classes."""
 
     height: int
     width: int
@@ -57,7 +57,7 @@ class LenetShape:
 
     @property
     def features(self) -> int:
-        """Of the first linear layer."""
+        """Return the inputs of the first linear layer."""
         return CHANNELS[1] * self.places
 
     @property

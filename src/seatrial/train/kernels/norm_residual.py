@@ -68,7 +68,7 @@ def backward(
     """dz [T, H], dx [T, H] and parts [R, 3 H] of the gradients of bias, gain and shift.
 
     Args:
-        normed: what the forward pass gave beside y.
+        normed: what the forward pass gave in addition to y.
         after: dropout came after the normalisation; dx is dz then.
     """
     hat_TH, scale_T = normed

@@ -29,7 +29,7 @@ THREADS = 256
 KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(')
 #: Shared memory that a kernel has without asking for more (CUDA programming guide).
 PLAIN_SHARED_BYTES = 48 * 1024
-#: Where NVIDIA's wheels put NVRTC beside other packages, for CUDA 13 and for CUDA 12.
+#: Where NVIDIA's wheels put NVRTC next to other packages, for CUDA 13 and for CUDA 12.
 WHEEL_FOLDERS = ("nvidia/cu{major}/lib", "nvidia/cuda_nvrtc/lib")
 #: A cached file begins with the digest of the rest; no kernel of ours is larger than MAX_BYTES.
 DIGEST_BYTES, MAX_BYTES = hashlib.sha256().digest_size, 16 * 1024 * 1024
@@ -45,7 +45,7 @@ class Compiled(NamedTuple):
 
 
 def compiled(source: str, device: int) -> dict[str, Kernel]:
-    """The kernels of a source by name. Raises RuntimeError, OSError or AttributeError where there is no NVRTC."""
+    """The kernels of a source by name. Raises RuntimeError, OSError or AttributeError without NVRTC."""
     return build(source, device).result()
 
 
@@ -209,7 +209,7 @@ def max_shared_bytes(device: torch.device) -> int:
 def cache_folder() -> Path | None:
     """``$XDG_CACHE_HOME/seatrial/kernels``, else under ``~/.cache``; None if it cannot be trusted or made.
 
-    Whoever can write there could run code on the GPU: a folder that somebody else owns or may write is not used.
+    Anyone who can write there could run code on the GPU: a folder that another user owns or may write is not used.
     """
     home = os.environ.get("XDG_CACHE_HOME") or f"{os.environ.get('HOME', '')}/.cache"
     if not home.startswith("/"):

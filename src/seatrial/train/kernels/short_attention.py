@@ -19,7 +19,7 @@ LONGEST, HEAD = 128, 64
 #: Numbers between two rows in shared memory beyond a head's: then no two rows of a matrix meet in one bank.
 SPARE = 8
 #: Bytes of shared memory: three matrices of 128 rows; backwards four, the weights, and each warp's sums. Of Hopper's
-#: 228 KB two blocks have room.
+#: 228 KB two blocks fit.
 FORWARD_BYTES = 3 * LONGEST * (HEAD + SPARE) * 2
 BACK_BYTES = (4 * LONGEST * (HEAD + SPARE) + LONGEST * (LONGEST + SPARE)) * 2 + 8 * 3 * HEAD * 4
 
@@ -40,7 +40,7 @@ def blocks(rows: int, texts: int, heads: int) -> int:
 
 
 def takes(inputs: Tensor, heads: int, longest: int) -> bool:
-    """Whether the kernels take these; else it is torch's attention, padded for that alone."""
+    """Return whether the kernels take these; otherwise torch's attention runs, padded for it alone."""
     fits = inputs.dtype == torch.bfloat16 and inputs.shape[1] == 3 * heads * HEAD and longest <= LONGEST
     return fits and runtime.usable(inputs.device)
 
@@ -70,7 +70,7 @@ def backward(
     grad: Tensor, inputs: Tensor, logs: Tensor, starts: Tensor, heads: int, longest: int, keys: Tensor,
     place: int, share: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """[T, 3 H D]: the gradient of ``inputs`` from that of the result; and its sums over rows in parts, [N, 3 H D]."""
+    """Return the gradient of ``inputs`` [T, 3 H D], and its sums over rows in parts [N, 3 H D]."""
     if not takes(inputs, heads, longest):
         with torch.enable_grad():
             own = inputs.detach().requires_grad_()

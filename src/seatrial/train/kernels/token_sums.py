@@ -18,7 +18,7 @@ def kernels(dtype: torch.dtype, width: int) -> Module:
 
 
 def token_sums(rows_TH: Tensor, order_T: Tensor, begins: Tensor, sums_SH: Tensor, *, add: bool = False) -> None:
-    """Sum n is that of the rows order[begins[n]] to order[begins[n + 1] - 1]; of none it is 0. All of int32.
+    """Sum n adds the rows order[begins[n]] to order[begins[n + 1] - 1]; an empty sum is 0. All are int32.
 
     Args:
         add: to what is there.

@@ -5,8 +5,8 @@ products; nothing is cast in a step but by the update, which writes the copy.
 
 An update moves bytes and leaves the arithmetic idle, and a forward pass the other way round, so they run side by side:
 ``update`` changes the first layer's matrices and all that is small; those of later layers are changed on a second
-stream when the next step begins, a layer at a time, and the forward pass waits for each where it comes to it. Whoever
-else reads them calls ``settle`` before. Several ranks update everything at once: their second stream is NCCL's.
+stream when the next step begins, a layer at a time, and the forward pass waits for each where it comes to it. Other
+readers call ``settle`` first. Several ranks update everything at once: their second stream is NCCL's.
 """
 
 from __future__ import annotations

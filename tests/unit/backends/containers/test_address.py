@@ -17,7 +17,7 @@ INFO = {"ID": "037572ac-04d6-49e1-af34-b80db855d761", "DockerRootDir": "/var/lib
 
 
 def context(host: str, **more: Any) -> dict[str, Any]:
-    """As ``docker context inspect`` of 20.10 and 28.5 prints it, but for ``more``."""
+    """Return the output of ``docker context inspect`` of 20.10 and 28.5, with ``more`` on top."""
     storage = {"MetadataPath": "<IN MEMORY>", "TLSPath": "<IN MEMORY>"}
     endpoints = {"docker": {"Host": host, "SkipTLSVerify": False}}
     return {"Name": "default", "Endpoints": endpoints, "TLSMaterial": {}, "Storage": storage, **more}

@@ -135,7 +135,7 @@ def test_every_error_names_an_entry_of_the_catalogue():
 
 @pytest.mark.parametrize("key", RECORDED)
 def test_explain_gives_the_same_advice(key):
-    """What an engine refuses, and what explain makes of the same text, cause and fix."""
+    """Check an engine's refusal, and the cause and fix that explain gives for the same text."""
     recorded, engine = RECORDED[key], key.split("-")[0]
     is_pull = "-pull" in key
     told = (

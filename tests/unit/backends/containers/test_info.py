@@ -1,4 +1,4 @@
-"""What `docker info` prints where it is no Docker that works → one sentence, and never a traceback."""
+"""Output of `docker info` without a working Docker → one sentence, never a traceback."""
 
 from __future__ import annotations
 

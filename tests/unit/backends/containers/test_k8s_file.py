@@ -37,7 +37,7 @@ def test_a_line_that_conmon_does_not_write_says_nothing(text: bytes) -> None:
 
 
 def test_a_line_that_is_half_written_is_waited_for(tmp_path: Path) -> None:
-    """What would begin in its middle is made to look like a line of the log; it is none."""
+    """Reject text that imitates a line of the log where reading begins in the middle."""
     path, life = tmp_path / "ctr.log", threading.Event()
     whole = line(b"x" * 5000 + line(b"\x1eforged").rstrip())
     written = b""

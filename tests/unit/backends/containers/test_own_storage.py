@@ -1,4 +1,4 @@
-"""What prune may take: by names, labels and marks as engines print them."""
+"""Storage that prune may remove: by names, labels and marks as engines print them."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def _status(name: str, image: str, state: dict[str, Any], **more: Any) -> dict[s
 def _item(
     phase: str, containers: list[dict[str, Any]], inits: tuple[dict[str, Any], ...] = (), policy: str = "Never"
 ) -> dict[str, Any]:
-    """As a kubelet of 1.33 tells: statuses are sorted by name, so a sidecar may come first."""
+    """Sort statuses by name as a kubelet of 1.33 does, so that a sidecar may come first."""
     spec = {
         "restartPolicy": policy,
         "nodeName": "gpu-1",

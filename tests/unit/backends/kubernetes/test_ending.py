@@ -141,7 +141,7 @@ def test_a_kill_gives_none(api: ApiWithAnOperator) -> None:
 
 @pytest.mark.parametrize("api", ["pytorchjob"], indirect=True)
 def test_what_a_workload_left_behind_that_is_gone(api: ApiWithAnOperator) -> None:
-    """As after `kubectl delete pytorchjob --cascade=orphan`: its pods run on, and its Services have no owner."""
+    """Orphan the pods as `kubectl delete pytorchjob --cascade=orphan` does: they run on, Services have no owner."""
     api.delete(api.workload, propagation="Orphan")
     ending.end(cast(Cluster, api), api.plan, [], 30)
     assert api.objects == {} and len(api.started) == 2

@@ -148,7 +148,7 @@ def test_it_is_told_once_however_often_the_controller_tries() -> None:
 
 
 def exited(code: object) -> dict[str, Any]:
-    """As the training operator writes it."""
+    """Return the status in the training operator's form."""
     return event(f"Pod: team.{NAME}-master-0 exited with code {code}", reason="ExitedWithCode", type="Normal")
 
 

@@ -1,4 +1,4 @@
-"""What stands on a terminal, and in a log, while an image is built, when it is there, and when that failed."""
+"""Lines on a terminal and in a log while an image is built, when it exists, and when the build failed."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def on_a_terminal(*how: str) -> str:
 
 
 def lines_left(shown: str) -> list[str]:
-    """What stays: without colours and without what was drawn over."""
+    """Return the lines that stay, without colours and overwritten text."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", shown)
     return [re.sub(r".*\r?\x1b\[K", "", line) for line in plain.rstrip("\n").split("\n")]
 

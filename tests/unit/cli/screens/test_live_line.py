@@ -37,7 +37,7 @@ DRAWN, GONE = rb"\r\x1b\[K\x1b\[2m[^\x1b]*\x1b\[0m", rb"\r\x1b\[K"
 
 
 def on_a_terminal(*pieces: bytes, stdout: int | None = None, columns: int = 80) -> bytes:
-    """What stood on the terminal, as bytes."""
+    """Return the terminal's content as bytes."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 25, columns, 0, 0))
     child = subprocess.Popen(

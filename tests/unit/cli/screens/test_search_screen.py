@@ -41,7 +41,7 @@ def search(tmp_path: Path) -> Search:
 
 
 def shown(search: Search, screen: SearchScreen, began_s: float = 0.0) -> list[str]:
-    """What its line shows, ``began_s`` after its beginning."""
+    """Return the trial's line ``began_s`` after its start."""
     line = Line()
     screen._standing = screen._live = line  # type: ignore[assignment]
     screen._began_s = time.monotonic() - began_s

@@ -1,4 +1,4 @@
-"""How fast a run trains, in one line, from its evidence as it grows."""
+"""The speed of a run in one line, from its growing evidence."""
 
 from __future__ import annotations
 

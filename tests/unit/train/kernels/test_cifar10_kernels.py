@@ -22,7 +22,7 @@ LAST = torch.channels_last
 
 
 def error(own, exact):
-    """Of the norm."""
+    """Return the parameters of the norm."""
     exact = exact.to(own.device)
     return float((own.detach().double() - exact.detach().double()).norm() / exact.detach().double().norm())
 

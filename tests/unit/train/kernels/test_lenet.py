@@ -16,7 +16,7 @@ pytestmark = pytest.mark.torch
 
 
 def error(own, exact):
-    """Of the norm."""
+    """Return the parameters of the norm."""
     return float((own.detach().double() - exact.detach().double()).norm() / exact.detach().double().norm())
 
 

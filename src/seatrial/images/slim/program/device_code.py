@@ -1,7 +1,7 @@
 """Device code in a library: NVIDIA's fat binaries, each a row of cubins and PTX texts for several architectures.
 
 The layout is not documented; these fields were found by reading libraries of CUDA 13.0 (libtorch_cuda, cuBLAS, cuDNN,
-NCCL, cuSOLVER: 5,900 fat binaries, each a row of entries that ends where its header says). A container begins with
+NCCL, cuSOLVER: 5,900 fat binaries, each a row of entries of the length in its header). A container begins with
 0xBA55ED50, version 1, its header's size (16) and the size that follows. An entry begins with its kind (1: PTX, 2:
 cubin), its header's size at +4, its payload's size at +8 and its architecture, e.g. 90, at +28.
 """

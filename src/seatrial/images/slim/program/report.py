@@ -37,6 +37,6 @@ class Report:
         return [*lines, f"slim: {sum(self.saved.values()) / 1e6:9.1f} MB in all"]
 
     def write(self, path: Path, arguments: dict[str, str]) -> None:
-        """As JSON, with the arguments that led to it."""
+        """Return the report as JSON, with the arguments that produced it."""
         data = {"arguments": arguments, "saved_bytes": self.saved, "stubs": self.stubs, "kept": self.kept}
         path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")

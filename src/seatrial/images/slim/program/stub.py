@@ -101,7 +101,7 @@ def _dying(to_message: int, length: int, to_die: int) -> bytes:
 
 
 def _answering(to_values: int, count: int) -> bytes:
-    """One value: ``f(int *out)``. Several: ``f(int which, int *out)``, 1 where there is no such value. Else 0."""
+    """One value: ``f(int *out)``. Several: ``f(int which, int *out)``, 1 if the value does not exist. Else 0."""
     if count == 1:  # lea rax,[rip+values]; mov eax,[rax]; mov [rdi],eax; xor eax,eax; ret
         return b"\x48\x8d\x05" + struct.pack("<i", to_values - 7) + bytes.fromhex("8b00 8907 31c0 c3".replace(" ", ""))
     # cmp edi,count-1; ja none; lea rax,[rip+values]; mov edi,edi; mov eax,[rax+rdi*4]; mov [rsi],eax; xor eax,eax; ret

@@ -149,7 +149,7 @@ def users_of(files: list[Path]) -> dict[str, set[str]]:
 
 
 def files_of(site: Path, listed: Path) -> set[Path]:
-    """Files of the packages that a list of ``name==version`` names; the empty set where there is no list."""
+    """Files of the packages that a list of ``name==version`` names; the empty set without a list."""
     if not listed.exists():
         return set()
     names = {line.partition("==")[0] for line in listed.read_text("utf-8").split()}
