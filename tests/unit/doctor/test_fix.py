@@ -98,7 +98,7 @@ def test_cdi_is_turned_on_without_dropping_features_and_taken_back(host: FakeHos
     assert ("systemctl", "restart", "docker") in host.asked and "Docker was restarted" in text
     undo(console(), Host(host.environ))
     assert path.read_text() == before
-    with pytest.raises(UsageError, match="no fix to undo"):
+    with pytest.raises(UsageError, match="No fix to undo"):
         undo(console(), Host(host.environ))
 
 

@@ -34,14 +34,14 @@ def test_what_goes_without_saying() -> None:
         (Flags(["lr=0..1"], "tpe", "accuracy"), "names no direction: max or min"),
         (Flags(["lr=0..1"], "random"), "needs a limit: --trials or --budget"),
         (Flags(["lr=0,1"], metric="a:max", metric_from="a: .*"), "no group in parentheses"),
-        (Flags(["lr=0,1"], metric="a:max", metric_from="(a"), "no regular expression"),
+        (Flags(["lr=0,1"], metric="a:max", metric_from="(a"), "not a regular expression"),
         (Flags(["lr=0,1"], metric_from="(a)"), "--metric-from needs --metric"),
         (Flags(["lr=0,1"], parallel="many"), "neither a number of trials"),
         (Flags(["lr=0,1"], parallel="0"), "neither a number of trials"),
         (Flags(["lr=0,1"], parallel=""), "neither a number of trials"),
         (Flags(["lr=0,1"], metric=""), "names no direction: max or min"),
-        (Flags(["lr=0,1"], prune="best"), "There is no way 'best' to prune"),
-        (Flags(["lr=0,1"], "tpee"), "There is no search 'tpee'"),
+        (Flags(["lr=0,1"], prune="best"), "Unknown pruner 'best'"),
+        (Flags(["lr=0,1"], "tpee"), "Unknown search 'tpee'"),
     ],
 )
 def test_what_cannot_be_says_so_and_how_it_could(flags: Flags, says: str) -> None:

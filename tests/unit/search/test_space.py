@@ -90,7 +90,7 @@ def test_every_point_is_a_value_of_its_distribution_and_comes_back_as_text(low: 
 
 @pytest.mark.parametrize("text", ["lr=a..b", "lr=0..1..2", "lr=1e-5...1e-1", "lr=1..b"])
 def test_what_is_nearly_a_range_is_no_choice_of_one_value(text: str) -> None:
-    with pytest.raises(UsageError, match="no range"):
+    with pytest.raises(UsageError, match="not a range"):
         parse_dimension(text)
 
 

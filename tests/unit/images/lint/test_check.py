@@ -231,7 +231,7 @@ def test_text_that_is_not_a_dockerfile_is_refused(tmp_path: Path) -> None:
     for text in ("", "hello\n", "RUN true\n"):
         with pytest.raises(UsageError, match="not a Dockerfile"):
             check(tmp_path, text)
-    with pytest.raises(UsageError, match="there is no file"):
+    with pytest.raises(UsageError, match="File not found"):
         check_dockerfile(tmp_path / "gone")
     (tmp_path / "Dockerfile").write_bytes(PY.encode("utf-16"))
     with pytest.raises(UsageError, match="is not text in UTF-8"):
