@@ -7,6 +7,7 @@ are maps or sets (``x-kubernetes-list-type``), and CEL rules (``x-kubernetes-val
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -44,7 +45,8 @@ def violations(manifest: dict[str, Any], version: str = VERSIONS[-1]) -> list[st
     if manifest["kind"] in CUSTOM:
         schema, validator = _custom_schema(manifest["kind"])
         wrong = [f"{error.json_path}: {error.message}" for error in validator.iter_errors(manifest)]
-        return wrong + list(_rules(schema, manifest, "$", lambda ref: {}))
+        webhook = _trainer_webhook(manifest) if manifest["kind"] == "TrainJob" else ()
+        return [*wrong, *_rules(schema, manifest, "$", lambda ref: {}), *webhook]
     try:
         kubernetes_validate.validate(manifest, version, strict=True)
     except kubernetes_validate.SchemaNotFoundError:
@@ -53,6 +55,28 @@ def violations(manifest: dict[str, Any], version: str = VERSIONS[-1]) -> list[st
         return [f"{'.'.join(map(str, error.path))}: {error.message}"]
     schema, resolve = _core_schema(manifest["apiVersion"], manifest["kind"], version)
     return list(_rules(schema, manifest, "$", resolve))
+
+
+def _trainer_webhook(manifest: dict[str, Any]) -> Iterator[str]:
+    """Check rules of Trainer's validating webhook that our TrainJobs could break.
+
+    Source: kubeflow/trainer v2.3.0, pkg/runtime/framework/plugins: jobset/jobset.go, torch/torch.go.
+    """
+    spec = manifest["spec"]
+    yield from (f"env {each['name']} is reserved" for each in spec["trainer"]["env"] if each["name"].startswith("PET_"))
+    for patch in spec["runtimePatches"]:
+        domain, slash, path = patch["manager"].partition("/")
+        if not (re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", domain) and slash and path):
+            yield f"manager {patch['manager']} is no domain-prefixed path"
+        for job in patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]:
+            pod = job["template"]["spec"]["template"]["spec"]
+            if (
+                job["name"] != "node"
+                or pod.get("initContainers")
+                or [each["name"] for each in pod["containers"]] != ["node"]
+            ):
+                yield f"the runtimes of Trainer have no such job or container: {job['name']}"
+            yield from ("a patch has env" for each in pod["containers"] if each.get("env"))
 
 
 @cache

@@ -51,6 +51,11 @@ _PATCHED_POD = (
 )
 _PATCHED_CONTAINER = ("name", "securityContext")
 
+#: Owner of our patch. Trainer's webhook requires a domain and a path (v2.3, plugins/jobset/jobset.go).
+PATCH_MANAGER = "seatrial/run"
+#: Variables that Trainer's torch plugin sets and its webhook refuses in a TrainJob (v2.3, pkg/constants).
+_TRAINER_VARIABLES = ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
+
 
 def cluster_manifests(plan: Plan, agent: Path, recipes: Path | None = None) -> list[Manifest]:
     """Return every object of the run but its Secret, in the order of creation.
@@ -205,7 +210,7 @@ def _trainjob(cluster: ClusterPlan) -> list[Manifest]:
     pod["containers"] = [{**{key: container[key] for key in _PATCHED_CONTAINER}, "volumeMounts": mounts}]
     patched = {"template": {"spec": {"template": {"metadata": {"labels": dict(cluster.labels)}, "spec": pod}}}}
     patch = {
-        "manager": "seatrial",
+        "manager": PATCH_MANAGER,
         "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [{"name": "node", **patched}]}}},
     }
     spec = {"runtimeRef": {"name": cluster.runtime}, "trainer": trainer, "runtimePatches": [patch]}
@@ -339,6 +344,12 @@ def _refuse_beyond_a_patch(cluster: ClusterPlan) -> None:
                 cause=f"runtimePatches of trainer.kubeflow.org/v1alpha1 have no {flag}",
                 run="seatrial run … --kind job   # or put it into a TrainingRuntime of your own",
             )
+    if reserved := [name for name in _TRAINER_VARIABLES if name in cluster.env]:
+        raise UsageError(
+            f"A TrainJob cannot set {', '.join(reserved)}: its operator sets them",
+            cause="the webhook of Kubeflow Trainer refuses them",
+            run="seatrial run …   # without them; torchrun gets the same values",
+        )
     if cluster.claim is not None:
         raise UsageError(
             "A TrainJob cannot claim GPUs: its runtime does",

@@ -206,6 +206,12 @@ def test_what_a_trainjob_cannot_say(tmp_path: Path) -> None:
         rendered(plan)
 
 
+def test_trainjob_refuses_variables_that_its_webhook_reserves(tmp_path: Path) -> None:
+    plan = a_cluster_plan(tmp_path, MODERN, gpus="1", env={"PET_NNODES": "2"}, kubernetes={"kind": "trainjob"})
+    with pytest.raises(UsageError, match="PET_NNODES"):
+        rendered(plan)
+
+
 def test_what_steers_the_loader_is_the_targets_and_not_pid_1s(tmp_path):
     plan = a_cluster_plan(tmp_path, env={"LD_PRELOAD": "/workspace/evil.so", "PYTHONPATH": "lib", "LEVEL": "3"})
     assert plan.cluster is not None
