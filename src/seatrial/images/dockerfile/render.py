@@ -1,7 +1,9 @@
 """The Dockerfile's text: pure, deterministic, commented for the person who reviews it.
 
-No ``# syntax=`` line: it would pull a frontend image, and what is used here (cache, secret and bind mounts) is in
-every BuildKit since Docker 18.09's default frontend of 20.10 and in Buildah since 1.24.
+No ``# syntax=`` line: it would pull a frontend image, and what is used here (secret and bind mounts) is in every
+BuildKit since Docker 18.09's default frontend of 20.10 and in Buildah since 1.24.
+
+No step mounts a cache: code of packages runs in steps, and a cache would bring what one project wrote to the next.
 """
 
 from __future__ import annotations
@@ -36,18 +38,16 @@ PIP_SECRET = "pip_conf"
 
 WHEELS = "wheels"
 
-#: Where steps find the program for layers, a layer's requirements, and pip's cache. Folders that every Debian and
-#: Ubuntu has: for one that is not there the builder would leave an empty one in the layer, with the time of the build.
-_TOOLS_AT, _FILES_AT, _CACHE_AT = "/mnt", "/media", "/srv"
+#: Where steps find the program for layers, a layer's requirements, and another stage's packages. Folders that every
+#: Debian and Ubuntu has: for one that is not there the builder would leave an empty one, with the time of the build.
+_TOOLS_AT, _FILES_AT, _STAGE_AT = "/mnt", "/media", "/srv"
 _TOOLS_MOUNT = f"type=bind,source={TOOLS},target={_TOOLS_AT}"
 
-#: One cache of ours for all our builds, which `seatrial runs prune --all` can name.
-PIP_CACHE_ID = "seatrial-pip"
 #: At the end of each step, where the shell reads a comment: by it `runs prune` knows our steps in a build cache.
 OURS = "  # seatrial"
 
 _PIP_SETTINGS = (
-    f"export PIP_CACHE_DIR={_CACHE_AT} PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_PROGRESS_BAR=off "
+    "export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_PROGRESS_BAR=off "
     "PIP_ROOT_USER_ACTION=ignore"
 )
 
@@ -78,8 +78,7 @@ class ImageContents:
         compiles: the job compiles at run time.
         layers: folder of the build context → 12 hex digits of what is in it; those that there are requirements for.
         constrained: folders that have constraints.
-        hashed: the requirements list each package with its hash. complete: they list all that is installed.
-        afterwards: commands of the last layer of packages, once they are there.
+        hashed: the requirements list each package with its hash.
         git: a requirement comes from a git repository.
         builder: image of the builder stage, where that needs more than the base has, or None.
         index: package index to look at as well, or None. index_needed: the requirements name a build that only it
@@ -101,8 +100,6 @@ class ImageContents:
     layers: dict[str, str] = field(default_factory=dict)
     constrained: tuple[str, ...] = ()
     hashed: bool = False
-    complete: bool = False
-    afterwards: tuple[str, ...] = ()
     git: bool = False
     builder: str | None = None
     index: str | None = None
@@ -248,11 +245,9 @@ def _install(contents: ImageContents, folder: str) -> Iterator[str]:
         )
         sources.append("$index")
     install = " ".join([f"{VENV_PYTHON} -m pip install --no-compile", *sources])
-    if contents.complete or (folder == FRAMEWORK and contents.hashed):
+    if folder == FRAMEWORK and contents.hashed:
         flags.append("--no-deps")
     commands.append(" ".join([install, "-r", f"{_FILES_AT}/{REQUIREMENTS}", *flags]))
-    if folder == contents.last_layer:
-        commands += contents.afterwards
     if folder == FRAMEWORK:
         yield "# What it requires besides goes again: that is the next layer."
         commands += [
@@ -268,11 +263,7 @@ def _install(contents: ImageContents, folder: str) -> Iterator[str]:
 
 
 def _mounts(contents: ImageContents, folder: str) -> list[str]:
-    mounts = [
-        _TOOLS_MOUNT,
-        f"type=bind,source={folder},target={_FILES_AT}",
-        f"type=cache,id={PIP_CACHE_ID},target={_CACHE_AT}",
-    ]
+    mounts = [_TOOLS_MOUNT, f"type=bind,source={folder},target={_FILES_AT}"]
     if contents.pip_conf:
         mounts.append(f"type=secret,id={PIP_SECRET}")
     if contents.wheels:
@@ -304,8 +295,8 @@ def _final(contents: ImageContents) -> Iterator[str]:
     if contents.has_builder:
         yield "# What the packages add to the layers below."
         yield f"ARG FILES={contents.layers[PACKAGES_FOLDER]}"
-        mounts = [_TOOLS_MOUNT, f"type=bind,from=builder,source={VENV},target={_CACHE_AT}"]
-        yield f"RUN --mount={mounts[0]} \\\n    --mount={mounts[1]} \\\n    python3 {_LAYER} mirror {_CACHE_AT}{OURS}"
+        mounts = [_TOOLS_MOUNT, f"type=bind,from=builder,source={VENV},target={_STAGE_AT}"]
+        yield f"RUN --mount={mounts[0]} \\\n    --mount={mounts[1]} \\\n    python3 {_LAYER} mirror {_STAGE_AT}{OURS}"
     elif PACKAGES_FOLDER in contents.layers:
         yield "# All that the project asks for."
         yield from _install(contents, PACKAGES_FOLDER)
