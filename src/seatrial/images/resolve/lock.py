@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -13,6 +14,9 @@ from seatrial.images.resolve.uv import Lock, LockedPackage, PackageResolver, Res
 
 #: Packages with releases and builds that only PyTorch's index has.
 OF_TORCH = ("torch", "torchvision", "torchaudio")
+
+#: Base images for which an index may have other wheels than uv finds: without glibc, or with one before 2.35.
+_OTHER_WHEELS = re.compile(r"alpine|stretch|buster|bullseye|debian:(9|1[01])\b|bionic|focal|(18|20)\.04")
 
 #: A list that changes how pip chooses files is left to pip.
 _CHOOSING = ("--no-binary", "--only-binary", "--prefer-binary")
@@ -33,14 +37,16 @@ class Locked:
     rest: tuple[str, ...] = ()
 
 
-def lock_packages(resolver: PackageResolver, request: ResolveRequest, resolved: Resolved, lock: Lock) -> Locked | None:
+def lock_packages(
+    resolver: PackageResolver, request: ResolveRequest, resolved: Resolved, lock: Lock, base: str
+) -> Locked | None:
     """Lock what ``request`` was answered with; None if pip must resolve everything.
 
     Versions that the framework leaves open are the same for all projects that allow them: they are resolved without
     the project's lines first, and preferred then. A build that only PyTorch's index has is locked if that answers.
     """
     found = resolved.requirements
-    if any(option.startswith(_CHOOSING) for option in found.options):
+    if _OTHER_WHEELS.search(base) or any(option.startswith(_CHOOSING) for option in found.options):
         return None
     if (place := framework_place(found)) is None:
         return _by_layer(found, lock, frozenset(), hashed=True)
@@ -93,16 +99,14 @@ def _by_layer(found: Requirements, lock: Lock, of_framework: frozenset[str], *, 
         lines = {name: line for name, line in lines.items() if name not in {*binary, *OF_TORCH}}
     unhashed = {*lock.from_source, *names} - set(lines) - (binary if not hashed else set())
     listed = [line for line in found.lines if (canonical_name(line) in unhashed) or _has_address(line)]
-    further = unhashed - {canonical_name(line) for line in listed}
-    layers = [
-        tuple(sorted(line for name, line in lines.items() if wanted(name)))
-        for wanted in (
-            lambda name: name in binary,
-            lambda name: name in of_framework - binary,
-            lambda name: name not in of_framework,
-        )
-    ]
-    return Locked(*layers, rest=(*listed, *sorted(further)))
+    further = unhashed.difference(filter(None, map(canonical_name, listed)))
+    required = of_framework - binary
+    return Locked(
+        framework=tuple(sorted(line for name, line in lines.items() if name in binary)),
+        required=tuple(sorted(line for name, line in lines.items() if name in required)),
+        packages=tuple(sorted(line for name, line in lines.items() if name not in of_framework)),
+        rest=(*listed, *sorted(further)),
+    )
 
 
 def _has_address(line: str) -> bool:
