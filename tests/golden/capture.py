@@ -51,7 +51,7 @@ VOLATILE = frozenset(["created_at", "judged_at", "git_commit", "pids", "own_whee
 _MASKS = (
     (re.compile(r"\b\d{8}-\d{6}-[a-z0-9]{4}\b"), "RUN"),
     (re.compile(r"agent-[0-9a-f]{16}"), "agent-DIGEST"),
-    (re.compile(r"(seatrial/[\w.-]+:)[0-9a-f]{12}\b"), r"\1TAG"),
+    (re.compile(r"(seatrial/[\w.-]+:)[0-9a-f]{20}\b"), r"\1TAG"),
     (re.compile(r"(ARG FILES=)[0-9a-f]+"), r"\1DIGEST"),
     (re.compile(r"(projects/[\w.-]+-)[0-9a-f]{16}\b"), r"\1KEY"),
     (re.compile(r"(--pids-limit )\d+"), r"\1N"),

@@ -251,7 +251,7 @@ class ImageStore(Protocol):
         """Return the folder of the layers; None if it is not on this machine's disk."""
 
     def check_builder(self) -> None:
-        """Raises EngineUnavailableError: it lacks cache mounts and secrets, which images/ writes."""
+        """Raises EngineUnavailableError: it lacks bind mounts and secrets, which images/ writes."""
 
     def build(
         self, context: Path, tag: str, *, network: str | None, secrets: Sequence[str], labels: Mapping[str, str]

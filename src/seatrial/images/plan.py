@@ -24,7 +24,7 @@ from seatrial.images.base import (
 from seatrial.images.build.build import ready_image
 from seatrial.images.build.size import disk_choice, size_choice
 from seatrial.images.dockerfile.context import WHEEL_NAME, wheel_bytes
-from seatrial.images.dockerfile.layers import CONSTRAINTS, TOOLS, digest_of, program, split
+from seatrial.images.dockerfile.layers import CONSTRAINTS, TOOLS, Layers, digest_of, program, split
 from seatrial.images.dockerfile.render import CA_SECRET, VENV_PYTHON, WHEELS, ImageContents, render, render_plain
 from seatrial.images.recipes import recipe_requirements, serving_requirements
 from seatrial.images.requirements.adjust import system_packages
@@ -35,7 +35,7 @@ from seatrial.images.resolve.check import Checked, resolve_packages
 from seatrial.images.resolve.framework import Resolved, resolve_frameworks
 from seatrial.images.resolve.uv import PackageResolver
 from seatrial.images.slim.options import Slimming, slimmer_bytes, slimming_for
-from seatrial.images.sources import ca_bundle, digest_of_sources, has_own_sources, pip_conf, wheels_of
+from seatrial.images.sources import ca_bundle, digest_of_sources, digest_of_wheels, has_own_sources, pip_conf, wheels_of
 from seatrial.job.model import Flavour, Job, Target
 from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.script import ScriptFacts, script_facts
@@ -84,7 +84,8 @@ def plan_image(
     )
     own = WHEEL_NAME if job.target.kind == "recipe" or script.uses_seatrial else None
     with_system, system_choices, system_warnings = _with_system_packages(job, resolved)
-    plan = _to_build(with_system, base, resolved, slimming, own, compiles=compiles)
+    layers = split(resolved.requirements, checked.locked)
+    plan = _to_build(with_system, base, resolved, layers, slimming, own, compiles=compiles)
     choices = (
         base.choice,
         needs.choice,
@@ -141,12 +142,18 @@ def _with_system_packages(job: Job, resolved: Resolved) -> tuple[Job, tuple[Choi
 
 
 def _to_build(
-    job: Job, base: Base, resolved: Resolved, slimming: Slimming, own_wheel: str | None, *, compiles: bool
+    job: Job,
+    base: Base,
+    resolved: Resolved,
+    layers: Layers,
+    slimming: Slimming,
+    own_wheel: str | None,
+    *,
+    compiles: bool,
 ) -> ImagePlan:
     """The Dockerfile and all that goes in; the tag is the digest of it."""
-    found, wheels = resolved.requirements, wheels_of(job)
-    layers = split(found, apart=base.builder is None)
-    texts = layers.texts()
+    found, wheels, texts = resolved.requirements, wheels_of(job), layers.texts()
+    sources, own_sources = digest_of_sources(job, wheels)
     slimmer = slimmer_bytes() if slimming.arguments else b""
     contents = ImageContents(
         slug=_slug(job),
@@ -157,14 +164,16 @@ def _to_build(
         compiles=compiles,
         layers=_digests(texts, slimmer),
         constrained=tuple(sorted(PurePath(name).parts[0] for name in texts if name.endswith(f"/{CONSTRAINTS}"))),
+        by_hash=layers.by_hash,
         hashed=layers.hashed,
         git=found.needs_git,
         index=resolved.index,
         index_needed=resolved.index_needed,
         ca_bundle=job.image.ca_bundle is not None,
         pip_conf=pip_conf(job.image) is not None,
-        wheels=bool(wheels),
-        sources=digest_of_sources(job.image, wheels),
+        wheels=digest_of_wheels(wheels),
+        sources=sources,
+        own_sources=own_sources,
         own_wheel=own_wheel,
         slimming=slimming.arguments,
         slims_packages=slimming.packages,
@@ -174,7 +183,7 @@ def _to_build(
     dockerfile = render(contents)
     everything = json.dumps([dockerfile, texts], sort_keys=True).encode() + (wheel_bytes() if own_wheel else b"")
     return ImagePlan(
-        tag=f"seatrial/{contents.slug}:{hashlib.sha256(everything + program() + slimmer).hexdigest()[:12]}",
+        tag=f"seatrial/{contents.slug}:{hashlib.sha256(everything + program() + slimmer).hexdigest()[:20]}",
         build=True,
         base=base.image,
         python=VENV_PYTHON,

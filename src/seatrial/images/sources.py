@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
 from seatrial.errors import ConfigError
+from seatrial.images.resolve.indexes import Source
 from seatrial.job.model import ImageOptions, Job
 from seatrial.system.project_files import read_bytes
-from seatrial.system.text import without_login
 
 #: Three times what torch 2.13 for CUDA 13.0 and its packages are as wheels (2.76 GB), and some more.
 _MOST_WHEEL_BYTES = 10_000_000_000
@@ -42,6 +45,9 @@ def wheels_of(job: Job) -> tuple[Path, ...]:
         raise ConfigError(
             f"seatrial.toml: image.find_links: no wheels in {folder}", run=f"pip download -d {folder} PACKAGE"
         )
+    for path in wheels:
+        if path.is_symlink() or not path.is_file():  # a link's target would be sent to the builder
+            raise ConfigError(f"seatrial.toml: image.find_links: {path} is not a file", run=f"ls -l {folder}")
     sizes = {path.name: path.stat().st_size for path in wheels}
     if sum(sizes.values()) > _MOST_WHEEL_BYTES:
         largest = sorted(sizes.items(), key=lambda row: -row[1])[:3]
@@ -69,11 +75,44 @@ def ca_bundle(job: Job) -> Path:
     return path
 
 
-def digest_of_sources(options: ImageOptions, wheels: tuple[Path, ...]) -> str | None:
-    """12 hex digits over where packages come from, logins left out; wheels count by name and size."""
-    sources = [without_login(url) for url in (options.index_url, options.find_links) if url and _is_url(url)]
-    sources += [f"{path.name} {path.stat().st_size}" for path in wheels]
-    return hashlib.sha256("\n".join(sources).encode()).hexdigest()[:12] if sources else None
+def digest_of_sources(job: Job, wheels: Iterable[Path]) -> tuple[str | None, str | None]:
+    """Return digests over where packages come from; None without any.
+
+    The first is for layers whose packages are checked by hash, and leaves logins out. The second is for the others:
+    the same address may hold other packages for another login, so with a login it is the project's own.
+    """
+    urls = [url for url in (job.image.index_url, job.image.find_links) if url and _is_url(url)]
+    shown, files = [Source(url).shown for url in urls], digest_of_wheels(wheels)
+    sources = [*shown, *([files] if files else [])]
+    bundle = (
+        [read_bytes(ca_bundle(job), inside=None, limit_bytes=_MAX_BUNDLE_BYTES).hex()] if job.image.ca_bundle else []
+    )
+    cell = [os.path.realpath(job.project)] if shown != urls else []
+    return _digest(sources), _digest([*sources, *bundle, *cell])
+
+
+def digest_of_wheels(wheels: Iterable[Path]) -> str | None:
+    """Return a digest over names and contents; None without any."""
+    return _digest([f"{path.name} {digest_of_wheel(path)}" for path in wheels])
+
+
+def digest_of_wheel(path: Path) -> str:
+    """Return the SHA-256 of a wheel, which is read once in a command unless it changes."""
+    found = path.lstat()
+    return _digest_of(path, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+
+
+@lru_cache(maxsize=1000)
+def _digest_of(path: Path, identity: tuple[int, ...]) -> str:
+    digest = hashlib.sha256()
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _digest(parts: list[str]) -> str | None:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32] if parts else None
 
 
 def _is_url(place: str) -> bool:

@@ -56,7 +56,7 @@ def planned(
 
 def text_of(plan: ImagePlan) -> str:
     """All that a build sees of the plan, as one text; digests of our own programs left out."""
-    parts = [re.sub("FILES=[0-9a-f]{12}", "FILES=…", str(plan.dockerfile))]
+    parts = [re.sub("(FILES|PACKAGE_SOURCES)=[0-9a-f]{32}", r"\1=…", str(plan.dockerfile))]
     parts += [f"=== {name}\n{text}" for name, text in plan.context_texts.items()]
     parts += [f"=== secrets {sorted(plan.secrets)} wheel {plan.own_wheel} network {plan.network}"]
     return "\n".join(parts)
@@ -158,7 +158,7 @@ def test_a_recipe_keeps_nccl_for_several_gpus_alone(project: Path) -> None:
 def test_image_requirements_replace_a_bare_import(project: Path) -> None:
     plan, _ = planned(project, built_for="driver=580.95,gpu=h100", requirements=("torch==2.12.0",))
     assert plan.stack["torch"] == "2.12.0"
-    assert plan.context_texts["required/requirements.txt"].count("torch") == 1
+    assert plan.context_texts["framework/requirements.txt"].count("torch") == 1
     with pytest.raises(GpuContractError, match=r"535\.129"):
         planned(project, built_for="driver=535.129,gpu=A4000", requirements=("torch==2.13.0+cu130",))
 
@@ -217,7 +217,7 @@ def test_cuda_code_is_compiled_in_a_stage_of_its_own(project: Path) -> None:
 
 def test_a_target_is_built_for_without_a_gpu_here(project: Path) -> None:
     plan, _ = planned(project, cpu_only=True, built_for="driver=535.129,gpu=A4000")
-    assert "torch==2.13.0+cu126" in plan.context_texts["required/requirements.txt"]
+    assert "torch==2.13.0+cu126" in plan.context_texts["framework/requirements.txt"]
     assert plan.stack == {"python": "3.11", "torch": "2.13.0", "build": "cu126", "cuda": "12.6"} | {
         "cudnn": "9.10.2.21",
         "nccl": "2.29.3",
@@ -312,7 +312,7 @@ def test_a_ready_image_is_not_built(project: Path) -> None:
 
 def test_the_tag_is_that_of_the_contents(project: Path) -> None:
     tag = planned(project)[0].tag
-    assert re.fullmatch(r"seatrial/my-project:[0-9a-f]{12}", tag)
+    assert re.fullmatch(r"seatrial/my-project:[0-9a-f]{20}", tag)
     (project / "train.py").write_text("import torch\nprint('edited')\n")
     assert planned(project)[0].tag == tag
 

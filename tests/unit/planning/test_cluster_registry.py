@@ -43,7 +43,7 @@ def loaded(tmp_path: Path, registry: str) -> Job:
 def test_built_image_is_named_after_the_registry(tmp_path: Path, code: str) -> None:
     plan = planned(tmp_path, code, "ghcr.io/me")
     assert plan.image is not None and plan.cluster is not None
-    assert re.fullmatch(r"ghcr\.io/me/[a-z-]+:[0-9a-f]{12}", plan.image.tag)
+    assert re.fullmatch(r"ghcr\.io/me/[a-z-]+:[0-9a-f]{20}", plan.image.tag)
     assert plan.cluster.image == plan.image.tag
     assert any(name.startswith("code/") for name in plan.image.context_files) == (code == "image")
 

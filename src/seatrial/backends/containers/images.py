@@ -138,8 +138,8 @@ def own_steps(client: EngineClient) -> list[CacheStep]:
 
 
 def _is_ours(description: str) -> bool:
-    """Return whether the step's own text ends with our mark; a cache mount's has its name after it."""
-    return re.search(re.escape(STEP_MARK) + r'( with id "[^"]*")?$', description.strip()) is not None
+    """Return True if the step's own text ends with our mark."""
+    return description.strip().endswith(STEP_MARK)
 
 
 def _drop_steps(client: EngineClient, steps: Sequence[CacheStep]) -> list[CacheStep]:

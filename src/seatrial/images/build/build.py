@@ -21,8 +21,9 @@ from seatrial.images.build.progress import CACHED, PULLING, READY
 from seatrial.images.build.size import check_space
 from seatrial.images.dockerfile.context import wheel_bytes
 from seatrial.images.dockerfile.layers import PROGRAM, TOOLS, program
-from seatrial.images.dockerfile.render import PIP_SECRET, SLIMMER
+from seatrial.images.dockerfile.render import PIP_SECRET, SLIMMER, WHEELS
 from seatrial.images.slim.options import slimmer_bytes
+from seatrial.images.sources import digest_of_wheels
 from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.units import format_bytes, format_seconds
 
@@ -125,7 +126,12 @@ def write_context(image: ImagePlan, context: Path) -> None:
     for name, data in contents.items():
         (context / name).write_bytes(data)
     for name, source in image.context_files.items():
-        shutil.copyfile(source, context / name)
+        # A wheel was no link when the plan was made (images/sources.py): one that is by now is not followed.
+        shutil.copyfile(source, context / name, follow_symlinks=not name.startswith(f"{WHEELS}/"))
+    if (wheels := sorted((context / WHEELS).glob("*"))) and (
+        any(path.is_symlink() for path in wheels) or f"={digest_of_wheels(wheels)}\n" not in str(image.dockerfile)
+    ):
+        raise ImageError("The wheels of image.find_links have changed since they were planned", run="seatrial run …")
 
 
 def _build(

@@ -114,7 +114,7 @@ def _count(store: ImageStore, reference: str, python: str) -> int | None:
 
 
 #: torch 2.13.0 for the CPU above the base, unpacked, measured (docs/benchmarks.md); a CUDA build of a framework that
-#: _MEASURED does not have. The download is a third of that again, and pip keeps it.
+#: _MEASURED does not have. The download is a third of that again.
 _CPU_BYTES, _GPU_BYTES = 950_000_000, 5_000_000_000
 _OTHER_BYTES = 400_000_000
 #: A smaller part is not listed.
@@ -182,7 +182,7 @@ def check_space(image: ImagePlan, store: ImageStore) -> None:
 
 
 def needed_bytes(image: ImagePlan) -> int:
-    """Bytes of the layers and the download, where the engine has none of them yet."""
+    """Return the bytes of the layers and the download, where the engine has none of them yet."""
     return installed_bytes(image) * 4 // 3
 
 
@@ -206,7 +206,7 @@ def disk_choice(image: ImagePlan) -> Choice:
     return Choice(
         what="disk",
         value=f"about {needed:.{int(needed < 1)}f} GB to build",
-        reason=f"{', '.join(parts)}, above the base image; pip keeps the downloads, a third of that again",
+        reason=f"{', '.join(parts)}, above the base image; pip's downloads take a third of that again meanwhile",
     )
 
 

@@ -152,7 +152,7 @@ def _code_digest(image: ImagePlan, files: dict[str, Path]) -> str:
     digest = hashlib.sha256(json.dumps([image.tag, sorted(files)]).encode())
     for path in files.values():
         digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()[:12]
+    return digest.hexdigest()[:20]
 
 
 #: ``user@host:path``, as ssh is usually written.

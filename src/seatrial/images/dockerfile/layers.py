@@ -1,4 +1,4 @@
-"""Requirements → the layers that they go into: the framework, what it requires, what is large, and all of them."""
+"""Requirements → the layers that they go into: the framework, what it requires, what is large, and all others."""
 
 from __future__ import annotations
 
@@ -12,31 +12,19 @@ from packaging.requirements import Requirement
 
 from seatrial.images.dockerfile import layer_program
 from seatrial.images.requirements.pip_format import Requirements, canonical_name, parsed
-from seatrial.images.resolve.framework import FRAMEWORKS, PACKAGES
-from seatrial.stack.facts import Framework
+from seatrial.images.resolve.framework import PACKAGES, framework_place
+from seatrial.images.resolve.lock import Locked
 
 #: The program of images/dockerfile/layer_program.py as a file of the build context, and its folder there.
 TOOLS, PROGRAM = "tools", "layer.py"
 
 #: Folders of the build context, each with the requirements of a layer.
-FRAMEWORK, REQUIRED, LARGE, PACKAGES_FOLDER = "framework", "required", "large", "packages"
+FRAMEWORK, REQUIRED, LARGE, LOCKED, LISTED = "framework", "required", "large", "locked", "packages"
 REQUIREMENTS, CONSTRAINTS = "requirements.txt", "constraints.txt"
+_ORDER = (FRAMEWORK, REQUIRED, LARGE, LOCKED, LISTED)
 
-#: Requirements of a framework without its binary parts; numpy is no requirement of torch, but comes with it in any case
-#: (resolve_frameworks). A project that asks for one of these at a version gets it there in the layer above the
-#: framework; a name that is missing here costs a second copy of it, nothing else.
-_REQUIRED: dict[Framework, str] = {
-    "torch": "filelock fsspec jinja2 markupsafe mpmath networkx numpy setuptools sympy typing-extensions",
-    "tensorflow": (
-        "absl-py astunparse flatbuffers gast google-pasta grpcio h5py keras libclang markdown markupsafe ml-dtypes "
-        "namex numpy opt-einsum optree protobuf requests rich setuptools six tensorboard termcolor "
-        "typing-extensions wrapt"
-    ),
-    "jax": "ml-dtypes numpy opt-einsum scipy",
-}
-
-#: Common packages that take more than 10 MB unpacked, or a second of CPU to compile, themselves or with what they
-#: require. By judgement, not by measurement: a name too few or too many costs time in a build, nothing else.
+#: Common packages that take more than 10 MB unpacked. By judgement, not by measurement: a name too few or too many
+#: costs time in a build, nothing else.
 _LARGE = """
 accelerate albumentations bitsandbytes botorch catboost datasets deepspeed diffusers fastai gensim gradio gymnasium
 jupyter jupyterlab lightgbm lightning librosa llvmlite matplotlib mlflow moviepy notebook numba onnx onnxruntime
@@ -49,60 +37,58 @@ torchtext torchvision transformers ultralytics vllm wandb xformers xgboost
 
 @dataclass(frozen=True)
 class Layers:
-    """Hold the requirements of each layer.
+    """Hold the requirements of each layer, by its folder.
 
     Attributes:
-        framework: of the first one: the framework alone, which names what it needs of CUDA; None without a framework.
-        required: what the framework requires besides, at the versions that the project asks for, where it does.
-        large: the project's packages that are large or slow to install; None if they are not separated.
-        packages: everything: pip sees that the layers below have most of it. None where they have it all.
-        hashed: each requirement has its hash, so pip takes nothing that is not listed.
+        folders: FRAMEWORK: of the first one, and what it needs of CUDA. REQUIRED: what it requires besides. LARGE:
+            packages that are large. LOCKED: all others. LISTED: the lines as the project lists them, for pip to
+            resolve on top of the layers below.
+        by_hash: folders whose packages are all that is installed, each with its hash. hashed: the project's own lines
+            have hashes.
     """
 
-    framework: Requirements | None
-    required: Requirements | None
-    large: Requirements | None
-    packages: Requirements | None
+    folders: dict[str, Requirements]
+    by_hash: frozenset[str] = frozenset()
     hashed: bool = False
 
     def texts(self) -> dict[str, str]:
         """Path in the build context → text."""
         found = {}
-        entry = (self.framework, self.required, self.large, self.packages)
-        for folder, wanted in zip((FRAMEWORK, REQUIRED, LARGE, PACKAGES_FOLDER), entry, strict=True):
-            if wanted is not None and wanted.lines:
-                found[f"{folder}/{REQUIREMENTS}"] = "\n".join([*wanted.options, *wanted.lines, ""])
-                if wanted.constraints:
-                    found[f"{folder}/{CONSTRAINTS}"] = "\n".join([*wanted.constraints, ""])
+        for folder, wanted in self.folders.items():
+            found[f"{folder}/{REQUIREMENTS}"] = "\n".join([*wanted.options, *wanted.lines, ""])
+            if wanted.constraints:
+                found[f"{folder}/{CONSTRAINTS}"] = "\n".join([*wanted.constraints, ""])
         return found
 
 
-def split(found: Requirements, *, apart: bool = True) -> Layers:
-    """The layers of these requirements.
-
-    Args:
-        apart: there may be a layer of large packages. Not where they are compiled: then all are made in one place.
-    """
+def split(found: Requirements, locked: Locked | None = None) -> Layers:
+    """Return the layers of these requirements; without a lock, the framework and all that the project lists."""
+    place = framework_place(found)
     hashed = "--require-hashes" in found.options or any("--hash" in line for line in found.lines)
-    place = _framework_place(found)
-    if hashed:
-        binary = _chosen(found.lines, _is_binary) if place is not None else ()
-        framework = Requirements(lines=binary, options=found.options) if binary else None
-        return Layers(framework, None, None, found, hashed=True)
-    large = _large(found) if apart else None
-    if place is None:
-        return Layers(None, None, large, found)
+    folders, by_hash = {}, set()
+    if locked is not None:
+        large = tuple(line for line in locked.packages if canonical_name(line) in _LARGE.split())
+        others = tuple(line for line in locked.packages if line not in large)
+        parts = {FRAMEWORK: locked.framework, REQUIRED: locked.required, LARGE: large, LOCKED: others}
+        folders = {name: Requirements(lines, options=found.options) for name, lines in parts.items() if lines}
+        by_hash = set(folders)
+    if hashed and place is not None:
+        folders[FRAMEWORK] = Requirements(_chosen(found.lines, _is_binary), options=found.options)
+        by_hash = {FRAMEWORK}
+    elif FRAMEWORK not in folders and place is not None:
+        folders[FRAMEWORK] = _framework(found, place)
+    if found.lines and (locked is None or locked.rest):
+        folders[LISTED] = found
+    return Layers({name: folders[name] for name in _ORDER if name in folders}, frozenset(by_hash), hashed)
+
+
+def _framework(found: Requirements, place: int) -> Requirements:
+    """Return the framework's line; torch names each of its parts exactly, itself, and others name ranges."""
     line = found.lines[place]
-    name: Framework = PACKAGES[canonical_name(line) or ""]
-    with_ranges = name != "torch"  # torch names each of its parts exactly, itself
+    with_ranges = canonical_name(line) != "torch"
     parts = _chosen(found.lines, _is_binary_part) if with_ranges else ()
     constraints = _chosen(found.constraints, _is_binary_part) if with_ranges else ()
-    framework = Requirements(tuple(sorted({line, *parts})), constraints, found.options)
-    required = _required(found, framework, name)
-    nothing_more = large is None and set(found.lines) <= set(required.lines)
-    if nothing_more and set(found.constraints) <= set(required.constraints):
-        return Layers(framework, required, None, None)
-    return Layers(framework, required, large, found)
+    return Requirements(tuple(sorted({line, *parts})), constraints, found.options)
 
 
 def program() -> bytes:
@@ -111,33 +97,14 @@ def program() -> bytes:
 
 
 def digest_of(texts: dict[str, str], folder: str, slimmer: bytes = b"") -> str:
-    """12 hex digits of a folder's files and our programs: Buildah does not look into what a step mounts."""
+    """Return a digest of a folder's files and our programs: Buildah does not look into what a step mounts.
+
+    It is long: a project chooses what goes in, and must not meet the digest of another's.
+    """
     files = {name: text for name, text in texts.items() if name.startswith(f"{folder}/")}
     digest = hashlib.sha256(json.dumps(files, sort_keys=True).encode())
     digest.update(hashlib.sha256(program()).digest() + hashlib.sha256(slimmer).digest())
-    return digest.hexdigest()[:12]
-
-
-def _required(found: Requirements, framework: Requirements, name: Framework) -> Requirements:
-    names = _REQUIRED[name].split()
-    lines = _chosen(found.lines, lambda name, entry: name in names and (name == "numpy" or bool(entry.specifier)))
-    constraints = _chosen(found.constraints, lambda name, entry: name in names)
-    return Requirements((*framework.lines, *lines), (*framework.constraints, *constraints), found.options)
-
-
-def _large(found: Requirements) -> Requirements | None:
-    lines = _chosen(found.lines, _is_large)
-    return Requirements(lines, _chosen(found.constraints, _is_large), found.options) if lines else None
-
-
-def _framework_place(found: Requirements) -> int | None:
-    """Where the line of the first framework is: torch before TensorFlow before JAX, as they are resolved."""
-    for framework in FRAMEWORKS:
-        for place, line in enumerate(found.lines):
-            requirement = parsed(line)
-            if PACKAGES.get(canonical_name(line) or "") == framework and requirement and not requirement.url:
-                return place
-    return None
+    return digest.hexdigest()[:32]
 
 
 def _chosen(lines: Iterable[str], wanted: Callable[[str, Requirement], bool]) -> tuple[str, ...]:
@@ -153,7 +120,3 @@ def _is_binary(name: str, entry: Requirement) -> bool:
 def _is_binary_part(name: str, entry: Requirement) -> bool:
     """Not a framework itself: a second one belongs to the packages."""
     return name not in PACKAGES and _is_binary(name, entry)
-
-
-def _is_large(name: str, entry: Requirement) -> bool:
-    return name in _LARGE.split()

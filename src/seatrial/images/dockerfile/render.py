@@ -1,7 +1,9 @@
 """The Dockerfile's text: pure, deterministic, commented for the person who reviews it.
 
-No ``# syntax=`` line: it would pull a frontend image, and what is used here (cache, secret and bind mounts) is in
-every BuildKit since Docker 18.09's default frontend of 20.10 and in Buildah since 1.24.
+No ``# syntax=`` line: it would pull a frontend image, and what is used here (secret and bind mounts) is in every
+BuildKit since Docker 18.09's default frontend of 20.10 and in Buildah since 1.24.
+
+No step mounts a cache: code of packages runs in steps, and a cache would bring what one project wrote to the next.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from seatrial.images.dockerfile.layers import (
     CONSTRAINTS,
     FRAMEWORK,
     LARGE,
-    PACKAGES_FOLDER,
+    LISTED,
+    LOCKED,
     PROGRAM,
     REQUIRED,
     REQUIREMENTS,
@@ -36,18 +39,16 @@ PIP_SECRET = "pip_conf"
 
 WHEELS = "wheels"
 
-#: Where steps find the program for layers, a layer's requirements, and pip's cache. Folders that every Debian and
-#: Ubuntu has: for one that is not there the builder would leave an empty one in the layer, with the time of the build.
-_TOOLS_AT, _FILES_AT, _CACHE_AT = "/mnt", "/media", "/srv"
+#: Where steps find the program for layers, a layer's requirements, and another stage's packages. Folders that every
+#: Debian and Ubuntu has: for one that is not there the builder would leave an empty one, with the time of the build.
+_TOOLS_AT, _FILES_AT, _STAGE_AT = "/mnt", "/media", "/srv"
 _TOOLS_MOUNT = f"type=bind,source={TOOLS},target={_TOOLS_AT}"
 
-#: One cache of ours for all our builds, which `seatrial runs prune --all` can name.
-PIP_CACHE_ID = "seatrial-pip"
 #: At the end of each step, where the shell reads a comment: by it `runs prune` knows our steps in a build cache.
 OURS = "  # seatrial"
 
 _PIP_SETTINGS = (
-    f"export PIP_CACHE_DIR={_CACHE_AT} PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_PROGRESS_BAR=off "
+    "export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_PROGRESS_BAR=off "
     "PIP_ROOT_USER_ACTION=ignore"
 )
 
@@ -56,6 +57,8 @@ ORDINARY_USER = "1000:1000"
 SLIMMER = "slim.pyz"
 
 _LAYER = f"{_TOOLS_AT}/{PROGRAM}"
+#: Lines of the framework layer that come back (_slim), with their hashes.
+_WANTED = "/tmp/wanted.txt"
 
 _AUTHORITIES = "/tmp/authorities.pem"
 _TRUST = (
@@ -76,17 +79,18 @@ class ImageContents:
         slug: name for people, in the title label.
         base_packages: Debian packages that the base's Python needs. system_packages: those of the project.
         compiles: the job compiles at run time.
-        layers: folder of the build context → 12 hex digits of what is in it; those that there are requirements for.
+        layers: folder of the build context → digest of what is in it; those that there are requirements for.
         constrained: folders that have constraints.
-        hashed: the requirements list each package with its hash. complete: they list all that is installed.
-        afterwards: commands of the last layer of packages, once they are there.
+        by_hash: folders that list each package with its hash. hashed: so do the project's own lines.
         git: a requirement comes from a git repository.
         builder: image of the builder stage, where that needs more than the base has, or None.
         index: package index to look at as well, or None. index_needed: the requirements name a build that only it
             has; otherwise a base whose pip names its own sources keeps to those.
         ca_bundle, pip_conf: these build secrets are given.
-        wheels: there is a folder of wheels in the build context.
-        sources: digest of index and find-links, so that other sources make other layers; None without any.
+        wheels: digest of the folder of wheels in the build context, or None.
+        sources: digest of where packages come from, so that other sources make other layers; None without any.
+        own_sources: the same for layers whose packages have no hashes: two projects share them only if nothing secret
+            decides what is in there.
         own_wheel: file name of our wheel in the build context, or None.
         slimming: arguments of the slimming program, () for none. slims_packages: those of the project, too.
         architectures: compute capabilities left, () for all.
@@ -100,17 +104,17 @@ class ImageContents:
     compiles: bool = False
     layers: dict[str, str] = field(default_factory=dict)
     constrained: tuple[str, ...] = ()
+    by_hash: frozenset[str] = frozenset()
     hashed: bool = False
-    complete: bool = False
-    afterwards: tuple[str, ...] = ()
     git: bool = False
     builder: str | None = None
     index: str | None = None
     index_needed: bool = False
     ca_bundle: bool = False
     pip_conf: bool = False
-    wheels: bool = False
+    wheels: str | None = None
     sources: str | None = None
+    own_sources: str | None = None
     own_wheel: str | None = None
     slimming: tuple[str, ...] = ()
     slims_packages: bool = True
@@ -120,12 +124,12 @@ class ImageContents:
     @property
     def has_builder(self) -> bool:
         """Packages are built in a stage that has more than the image."""
-        return PACKAGES_FOLDER in self.layers and (self.builder is not None or self.git)
+        return LISTED in self.layers and (self.builder is not None or self.git)
 
     @property
     def last_layer(self) -> str:
         """Folder of the requirements that are installed last."""
-        return [folder for folder in (FRAMEWORK, REQUIRED, LARGE, PACKAGES_FOLDER) if folder in self.layers][-1]
+        return [folder for folder in (FRAMEWORK, REQUIRED, LARGE, LOCKED, LISTED) if folder in self.layers][-1]
 
 
 def render(contents: ImageContents) -> str:
@@ -168,8 +172,11 @@ def _framework(contents: ImageContents) -> Iterator[str]:
 def _shared_with_builder(contents: ImageContents) -> Iterator[str]:
     yield from debian_packages(contents)
     if LARGE in contents.layers:
-        yield "# What is large or slow to install, apart: adding a small package does not install it again."
+        yield "# What is large, apart: adding a small package does not install it again."
         yield from _install(contents, LARGE)
+    if LOCKED in contents.layers:
+        yield "# All other packages that have a hash."
+        yield from _install(contents, LOCKED)
 
 
 def debian_packages(contents: ImageContents) -> Iterator[str]:
@@ -214,7 +221,7 @@ def _builder(contents: ImageContents) -> Iterator[str]:
     if contents.git:
         yield "# A requirement comes from a git repository."
         yield from _run(contents, ["apt-get update", "apt-get install -y --no-install-recommends git ca-certificates"])
-    yield from _install(contents, PACKAGES_FOLDER)
+    yield from _install(contents, LISTED)
 
 
 def _below(contents: ImageContents) -> str:
@@ -224,42 +231,45 @@ def _below(contents: ImageContents) -> str:
 
 def _install(contents: ImageContents, folder: str) -> Iterator[str]:
     """One layer: pip with the requirements of one folder of the context, on what is there already."""
-    if contents.sources:
+    by_hash = folder in contents.by_hash
+    if digest := contents.sources if by_hash else contents.own_sources:
         yield "# Digest of the package sources, which are build secrets: other sources make other layers."
-        yield f"ARG PACKAGE_SOURCES={contents.sources}"
+        yield f"ARG PACKAGE_SOURCES={digest}"
+    if contents.wheels:
+        yield f"ARG WHEELS={contents.wheels}"
     yield "# Digest of the requirements below."
     yield f"ARG FILES={contents.layers[folder]}"
     commands = [_PIP_SETTINGS]
     if contents.pip_conf:
         commands.append(f"export PIP_CONFIG_FILE=/run/secrets/{PIP_SECRET}")
     flags = [f"-c {_FILES_AT}/{CONSTRAINTS}"] if folder in contents.constrained else []
-    if folder != FRAMEWORK and FRAMEWORK in contents.layers and not contents.hashed:
+    if folder == LISTED and FRAMEWORK in contents.layers and not contents.hashed:
         yield "# The framework stays as it is below: what contradicts it is an error of pip's."
         flags.append(f"-c {FRAMEWORK_LIST}")
     sources = ["--find-links", f"/build/{WHEELS}"] if contents.wheels else []
-    if contents.index and contents.index_needed:
+    also = contents.index if not by_hash or FRAMEWORK in contents.by_hash else None
+    if also and (contents.index_needed or FRAMEWORK in contents.by_hash):
         yield "# The build for the target's driver and GPU is on PyTorch's own index."
-        sources.append(f"--extra-index-url {contents.index}")
-    elif contents.index:
+        sources.append(f"--extra-index-url {also}")
+    elif also:
         yield "# No GPU: the CPU build of torch. A base whose pip names an index or find-links keeps to those."
         commands.append(
             f"index=$({VENV_PYTHON} -m pip config list | grep -E 'index-url|find-links' > /dev/null"
-            f" || echo --extra-index-url {contents.index})"
+            f" || echo --extra-index-url {also})"
         )
         sources.append("$index")
     install = " ".join([f"{VENV_PYTHON} -m pip install --no-compile", *sources])
-    if contents.complete or (folder == FRAMEWORK and contents.hashed):
-        flags.append("--no-deps")
+    if by_hash:
+        flags.append("--no-deps --require-hashes --only-binary :all:")
     commands.append(" ".join([install, "-r", f"{_FILES_AT}/{REQUIREMENTS}", *flags]))
-    if folder == contents.last_layer:
-        commands += contents.afterwards
-    if folder == FRAMEWORK:
+    if folder == FRAMEWORK and not by_hash:
         yield "# What it requires besides goes again: that is the next layer."
         commands += [
             f"others=$({VENV_PYTHON} {_LAYER} others)",
             f'{{ [ -z "$others" ] || {VENV_PYTHON} -m pip uninstall -q -y $others; }}',
-            f"{VENV_PYTHON} {_LAYER} freeze",
         ]
+    if folder == FRAMEWORK:
+        commands.append(f"{VENV_PYTHON} {_LAYER} freeze")
     if contents.slimming:
         yield "# image.slim; what each level saves: seatrial build --explain"
         commands += _slim(contents, folder, install)
@@ -268,11 +278,9 @@ def _install(contents: ImageContents, folder: str) -> Iterator[str]:
 
 
 def _mounts(contents: ImageContents, folder: str) -> list[str]:
-    mounts = [
-        _TOOLS_MOUNT,
-        f"type=bind,source={folder},target={_FILES_AT}",
-        f"type=cache,id={PIP_CACHE_ID},target={_CACHE_AT}",
-    ]
+    mounts = [_TOOLS_MOUNT, f"type=bind,source={folder},target={_FILES_AT}"]
+    if "--unused" in contents.slimming and folder != FRAMEWORK and FRAMEWORK in contents.by_hash:
+        mounts.append(f"type=bind,source={FRAMEWORK},target={_STAGE_AT}")
     if contents.pip_conf:
         mounts.append(f"type=secret,id={PIP_SECRET}")
     if contents.wheels:
@@ -285,11 +293,16 @@ def _slim(contents: ImageContents, folder: str, install: str) -> list[str]:
     slimmer = f"{VENV_PYTHON} {_FILES_AT}/{SLIMMER} --root {VENV} {' '.join(contents.slimming)}"
     if folder == FRAMEWORK:
         return [f"{slimmer} --keep-metadata"]
-    commands = []
+    commands, again = [], f"{install} --no-deps --force-reinstall"
+    if FRAMEWORK in contents.by_hash:
+        lines = f'for each in $wanted; do grep "^$each " {_STAGE_AT}/{REQUIREMENTS} || exit 1; done'
+        again = f"{{ {lines} > {_WANTED} && {again} --require-hashes -r {_WANTED} && rm {_WANTED}; }}"
+    else:
+        again += " $wanted"
     if "--unused" in contents.slimming and FRAMEWORK in contents.layers:
         commands += [
             f"wanted=$({slimmer} --wanted)",
-            f'{{ [ -z "$wanted" ] || {install} --no-deps --force-reinstall $wanted; }}',
+            f'{{ [ -z "$wanted" ] || {again}; }}',
         ]
     if not contents.slims_packages:
         return commands
@@ -303,12 +316,12 @@ def _final(contents: ImageContents) -> Iterator[str]:
         yield from _shared_with_builder(contents)
     if contents.has_builder:
         yield "# What the packages add to the layers below."
-        yield f"ARG FILES={contents.layers[PACKAGES_FOLDER]}"
-        mounts = [_TOOLS_MOUNT, f"type=bind,from=builder,source={VENV},target={_CACHE_AT}"]
-        yield f"RUN --mount={mounts[0]} \\\n    --mount={mounts[1]} \\\n    python3 {_LAYER} mirror {_CACHE_AT}{OURS}"
-    elif PACKAGES_FOLDER in contents.layers:
+        yield f"ARG FILES={contents.layers[LISTED]}"
+        mounts = [_TOOLS_MOUNT, f"type=bind,from=builder,source={VENV},target={_STAGE_AT}"]
+        yield f"RUN --mount={mounts[0]} \\\n    --mount={mounts[1]} \\\n    python3 {_LAYER} mirror {_STAGE_AT}{OURS}"
+    elif LISTED in contents.layers:
         yield "# All that the project asks for."
-        yield from _install(contents, PACKAGES_FOLDER)
+        yield from _install(contents, LISTED)
     yield from finish(contents)
 
 

@@ -1,9 +1,9 @@
-"""Find the Python that has all packages of a list, by resolving the list for one Python after the other."""
+"""Find the Python that has all packages of a list, by resolving it for one Python after the other; lock the list."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -15,9 +15,11 @@ from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
 from seatrial.images.requirements.imports import elsewhere
 from seatrial.images.requirements.pip_format import Needs, Requirements, parsed
-from seatrial.images.resolve.framework import PACKAGES, Resolved, public
+from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_place, public
 from seatrial.images.resolve.indexes import index_sources
+from seatrial.images.resolve.lock import OF_TORCH, Locked, bare, lock_packages
 from seatrial.images.resolve.uv import Answer, Lock, PackageResolver, ResolveRequest, Unreachable, Unsatisfiable
+from seatrial.images.sources import wheels_of
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
 from seatrial.stack.facts import wheels
@@ -26,17 +28,19 @@ from seatrial.stack.resolve import PYTHONS
 #: A wheel is unpacked to about three times its size (torch 2.13, numpy, scipy).
 _UNPACKED = 3
 
-#: Packages with releases that only PyTorch's index has.
-_OF_TORCH = ("torch", "torchvision", "torchaudio")
-
 Base = TypeVar("Base")
 
 
 @dataclass(frozen=True)
 class Checked:
-    """Hold the result; without a lock nothing was checked."""
+    """Hold the result; without a lock nothing was checked.
+
+    Attributes:
+        locked: what is installed by hash; None if pip resolves everything.
+    """
 
     lock: Lock | None = None
+    locked: Locked | None = None
     choices: tuple[Choice, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -67,8 +71,16 @@ def resolve_packages(
     """
     base, resolved = choose(barred)
     bounded = _bounded(needs.requirements)
-    if resolver is None or not bounded or _request(resolver, job, resolved) is None:
+    if resolver is None or (request := _request(resolver, job, resolved)) is None:
         return base, resolved, Checked()
+    if not bounded:
+        answer = _resolve(resolver, request)
+        checked = (
+            _locked(resolver, request, resolved, answer, bounded, job.image.base)
+            if isinstance(answer, Lock)
+            else Checked()
+        )
+        return base, resolved, checked
     tried: dict[str, str] = {}
     usable: list[tuple[Base, Resolved, Lock]] = []
     refusal: ConfigError | None = None
@@ -95,7 +107,9 @@ def resolve_packages(
             refusal = refusal or _contradiction(answer, request, place)
         if own_base:
             note = f"{tried[request.python]}, and the base image has Python {request.python}"
-            checked = _checked(answer, bounded) if isinstance(answer, Lock) else Checked()
+            checked = Checked()
+            if isinstance(answer, Lock):
+                checked = _locked(resolver, request, resolved, answer, bounded, job.image.base)
             return base, resolved, replace(checked, warnings=(note,))
         try:
             base, resolved = choose({**barred, **tried})
@@ -107,7 +121,9 @@ def resolve_packages(
     best = min(usable, key=lambda each: len(each[2].from_source))
     chosen = best[1].stack.python
     base, resolved = choose({**barred, **{python: why for python, why in tried.items() if python != chosen}})
-    return base, resolved, _checked(best[2], bounded)
+    request = _request(resolver, job, resolved)
+    assert request is not None
+    return base, resolved, _locked(resolver, request, resolved, best[2], bounded, job.image.base)
 
 
 def _bounded(found: Requirements) -> dict[str, str]:
@@ -139,14 +155,14 @@ def _request(resolver: PackageResolver, job: Job, resolved: Resolved) -> Resolve
     """Return the request; None if there is no index, the Python is unknown, or the list has its own hashes."""
     found, options = resolved.requirements, job.image
     sources = index_sources(options, found, resolver.host)
-    links = job.project / options.find_links if options.find_links and "://" not in options.find_links else None
+    links = wheels_of(job)
     hashed = any("--hash" in line for line in found.lines)
     if hashed or not resolved.stack.python or not (sources or links):
         return None
     bundle = job.project / options.ca_bundle if options.ca_bundle else resolver.host.env.get("PIP_CERT")
     return ResolveRequest(
-        lines=_without_builds(found.lines),
-        constraints=_without_builds(found.constraints),
+        lines=bare(found.lines, builds=False),
+        constraints=bare(found.constraints, builds=False),
         python=resolved.stack.python,
         sources=sources,
         prereleases="--pre" in found.options,
@@ -155,22 +171,10 @@ def _request(resolver: PackageResolver, job: Job, resolved: Resolved) -> Resolve
     )
 
 
-def _without_builds(lines: Iterable[str]) -> tuple[str, ...]:
-    """Leave out addresses, which uv would fetch with the user's logins, and builds, which are on other indexes."""
-    requirements = (each for line in lines if (each := parsed(line)) is not None and each.url is None)
-    return tuple(map(_without_build, requirements))
-
-
-def _without_build(requirement: Requirement) -> str:
-    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
-    marker = f" ; {requirement.marker}" if requirement.marker else ""
-    return f"{requirement.name}{extras}{public(requirement)[0]}{marker}"
-
-
 def _resolve(resolver: PackageResolver, request: ResolveRequest) -> Answer:
     answer = resolver.resolve(request)
-    if isinstance(answer, Unsatisfiable) and (answer.no_package or answer.no_version) in _OF_TORCH:
-        return resolver.resolve(replace(request, excluded=_OF_TORCH))  # a build that is on PyTorch's index alone
+    if isinstance(answer, Unsatisfiable) and (answer.no_package or answer.no_version) in OF_TORCH:
+        return resolver.resolve(replace(request, excluded=OF_TORCH))  # a build that is on PyTorch's index alone
     return answer
 
 
@@ -223,9 +227,24 @@ def _refuse_missing(
     )
 
 
-def _checked(lock: Lock, bounded: Mapping[str, str]) -> Checked:
-    if not lock.from_source:
-        return Checked(lock)
-    built = [bounded.get(canonicalize_name(name), name) for name in lock.from_source]
-    reason = "the index has no wheel of them: pip builds them, which takes a compiler unless they are plain Python"
-    return Checked(lock, (Choice(what="from source", value=", ".join(built), reason=reason),))
+def _locked(
+    resolver: PackageResolver,
+    request: ResolveRequest,
+    resolved: Resolved,
+    lock: Lock,
+    bounded: Mapping[str, str],
+    base: str,
+) -> Checked:
+    """Lock what was answered, and name what has no hash."""
+    locked = lock_packages(resolver, request, resolved, lock, base)
+    choices = []
+    if lock.from_source:
+        built = [bounded.get(canonicalize_name(name), name) for name in lock.from_source]
+        reason = "the index has no wheel of them: pip builds them, which takes a compiler unless they are plain Python"
+        choices.append(Choice(what="from source", value=", ".join(built), reason=reason))
+    place = framework_place(resolved.requirements)
+    framework = () if place is None or (locked and locked.framework) else resolved.requirements.lines[place : place + 1]
+    if unlocked := (*framework, *(locked.rest if locked else ("all packages",))):
+        reason = "no hash is known on this machine: pip resolves them in the build"
+        choices.append(Choice(what="not locked", value=", ".join(unlocked), reason=reason))
+    return Checked(lock, locked, tuple(choices))

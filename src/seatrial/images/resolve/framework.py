@@ -279,6 +279,16 @@ def _file_of(constraints: Constraints) -> str:
     return "requirements.txt" if source == "the imports" else source
 
 
+def framework_place(found: Requirements) -> int | None:
+    """Return where the line of the first framework is: torch before TensorFlow before JAX, as they are resolved."""
+    for framework in FRAMEWORKS:
+        for place, line in enumerate(found.lines):
+            requirement = parsed(line)
+            if PACKAGES.get(canonical_name(line) or "") == framework and requirement and not requirement.url:
+                return place
+    return None
+
+
 def _place(found: Requirements, framework: Framework) -> int | None:
     names = [PACKAGES.get(canonical_name(line) or "") for line in found.lines]
     return names.index(framework) if framework in names else None

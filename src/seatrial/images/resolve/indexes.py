@@ -105,12 +105,12 @@ def _files(host: Host) -> Iterator[Path]:
 
 
 def _of_lines(options: tuple[str, ...]) -> dict[str, list[str]]:
-    """Options of requirements files, ``--index-url URL``: key → values in their order."""
+    """Options of requirements files, ``--index-url URL``: key → values in their order; no folder of this machine."""
     found: dict[str, list[str]] = {}
     for line in options:
         name, _, value = line.replace("=", " ", 1).partition(" ")
         key = _LONG.get(name, name.removeprefix("--"))
-        if key in _KEYS:
+        if key in _KEYS and not value.strip().startswith("file:"):
             found.setdefault(key, []).append(value.strip() or "1")
     return found
 

@@ -1,8 +1,9 @@
 """Resolve packages with uv, without building or running anything that the project or a package brings.
 
 uv runs in an empty folder, with its own environment and our interpreter: in a project's folder it would start the
-project's ``.venv/bin/python``. Sources are never built (``--no-build``): a package without a wheel is excluded and
-listed as one that pip builds in the image.
+project's ``.venv/bin/python``. It gets no PATH: there is nothing else that it may start. Sources are never built
+(``--no-build``): a package without a wheel is excluded and listed as one that pip builds in the image. Metadata comes
+from strangers, so its memory is bounded.
 """
 
 from __future__ import annotations
@@ -20,21 +21,33 @@ from typing import Any, Protocol
 
 from seatrial.errors import CommandTimeoutError, DiskError, EngineUnavailableError, SeatrialError
 from seatrial.images.resolve.indexes import Source
+from seatrial.images.resolve.wheel_metadata import metadata_wheel
+from seatrial.images.sources import digest_of_wheel
 from seatrial.system import command, toml_file
 from seatrial.system.files import make_folder, write_atomically
 from seatrial.system.host import Host
 
 #: A plan waits no longer than this for one answer of all indexes together; uv gives up on one request after a third.
 LIMIT_S = 15.0
-#: A lock is used again for this long: it must not change because an index got a new release.
-_FRESH_S = 86_400.0
-_FORMAT = 1
+#: A lock is used again for this long: an image must not change because an index got a new release.
+_FRESH_S = 30 * 86_400.0
+_FORMAT = 2
+
+#: Address space of uv, which takes 1 GB on two cores; metadata of an index may unpack to any size.
+_MOST_BYTES = 8 << 30
+_BOUNDED = (
+    "import os, resource, sys; _, most, *argv = sys.argv; "
+    "resource.setrlimit(resource.RLIMIT_AS, (int(most),) * 2); os.execv(argv[0], argv)"
+)
 
 #: Packages without a wheel in one list.
 _MOST_EXCLUDED = 20
 
-#: Debian 12, from which the base images are made, has glibc 2.36. Source: packages.debian.org/bookworm/libc6.
-_PLATFORM = f"{platform.machine()}-manylinux_2_36"
+#: The name that uv wants for a lock.
+_LOCK = "pylock.toml"
+
+#: Of the base images, Ubuntu 22.04 has the oldest glibc, 2.35. Source: packages.ubuntu.com/jammy/libc6.
+_PLATFORM = f"{platform.machine()}-manylinux_2_35"
 
 #: uv 0.13: the texts that are read; all others are shown as they are.
 _NO_WHEEL = re.compile(r"Wheels are required for `([A-Za-z0-9._-]+)`")
@@ -45,7 +58,7 @@ _LOGIN = re.compile(r"401 Unauthorized|403 Forbidden|Missing credentials")
 _IN_URL = re.compile(r"(?<=://)[^/@\s]+@")
 
 #: Variables of the machine that uv needs: the way to the network and to logins.
-_PASSED_ON = ("NETRC", "SSL_CERT_DIR", "SSL_CERT_FILE", "PATH", "TMPDIR")
+_PASSED_ON = ("NETRC", "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR")
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 
@@ -57,8 +70,8 @@ class ResolveRequest:
         lines, constraints: requirements without options, URLs and hashes.
         python: ``3.11``.
         dependencies: their requirements are resolved as well.
-        excluded: names that count as installed.
-        links: folder of wheels that the build gets as well; None if there is none.
+        excluded: names that count as installed. preferred: versions by name, taken where the lines allow.
+        links: wheels that the build gets as well.
         authorities: PEM bundle in place of the system's; None for the system's.
     """
 
@@ -69,7 +82,8 @@ class ResolveRequest:
     prereleases: bool = False
     dependencies: bool = True
     excluded: tuple[str, ...] = ()
-    links: Path | None = None
+    preferred: tuple[tuple[str, str], ...] = ()
+    links: tuple[Path, ...] = ()
     authorities: Path | None = None
 
 
@@ -134,8 +148,16 @@ class UvResolver:
     def resolve(self, request: ResolveRequest) -> Answer:
         """Answer from memory, or by running uv once for each package without a wheel."""
         memory = self._folder / "locks" / f"{_digest(request)}.json"
-        if (lock := _remembered(memory)) is not None:
+        if (lock := _remembered(memory, _FRESH_S)) is not None:
             return lock
+        answer = self._resolve(request)
+        if isinstance(answer, Lock):
+            _remember(memory, answer)
+        elif isinstance(answer, Unreachable):
+            return _remembered(memory, float("inf")) or answer
+        return answer
+
+    def _resolve(self, request: ResolveRequest) -> Answer:
         from_source: list[str] = []
         while True:
             try:
@@ -149,8 +171,6 @@ class UvResolver:
                 continue
             if isinstance(answer, str):
                 return Unsatisfiable(f"{answer} has no wheel")
-            if isinstance(answer, Lock):
-                _remember(memory, answer)
             return answer
 
     def _compile(self, request: ResolveRequest, from_source: list[str]) -> Answer | str:
@@ -160,25 +180,24 @@ class UvResolver:
             (folder / "requirements.in").write_text("\n".join([*request.lines, ""]))
             (folder / "constraints.txt").write_text("\n".join([*request.constraints, ""]))
             (folder / "excludes.txt").write_text("\n".join([*request.excluded, *from_source, ""]))
-            argv = [_uv(), "pip", "compile", "requirements.in", "--constraints", "constraints.txt"]
-            argv += [
-                "--excludes",
-                "excludes.txt",
-                "--python",
-                sys.executable,
-                "--python-version",
-                f"{request.python}.99",
-            ]
+            (folder / "links").mkdir()
+            digests = _write_links(folder / "links", request.links)
+            if request.preferred:
+                rows = [f'[[packages]]\nname = "{name}"\nversion = "{at}"\n' for name, at in request.preferred]
+                (folder / _LOCK).write_text("".join(['lock-version = "1.0"\ncreated-by = "seatrial"\n', *rows]))
+            argv = [sys.executable, "-I", "-S", "-c", _BOUNDED, str(_MOST_BYTES), _uv(), "pip", "compile"]
+            argv += ["requirements.in", "--constraints", "constraints.txt", "--excludes", "excludes.txt"]
+            argv += ["--python", sys.executable, "--python-version", f"{request.python}.99"]
             argv += ["--python-platform", _PLATFORM, "--no-build", "--no-config", "--no-header", "--quiet"]
-            argv += ["--format", "pylock.toml", "-o", "pylock.toml"]
+            argv += ["--format", "pylock.toml", "-o", _LOCK]
             if sum(each.kind == "index" for each in request.sources) > 1:  # as pip; uv then passes over refused logins
                 argv += ["--index-strategy", "unsafe-best-match"]
             argv += ["--prerelease", "allow"] if request.prereleases else []
             argv += [] if request.dependencies else ["--no-deps"]
-            argv += ["--find-links", str(request.links)] if request.links else []
+            argv += ["--find-links", "links"] if request.links else []
             ended = command.run(argv, timeout_s=self._limit_s, env=self._environment(request, folder), cwd=folder)
             if ended.exit_code == 0:
-                lock = _read_lock(folder / "pylock.toml", from_source)
+                lock = _read_lock(folder / _LOCK, from_source, digests)
                 return lock or Unreachable("uv wrote a lock that cannot be read")
         return _refusal(ended.stderr, request)
 
@@ -246,37 +265,47 @@ def _shown(request: ResolveRequest) -> str:
     return request.sources[0].shown if request.sources else "the folder of wheels"
 
 
-def _read_lock(file: Path, from_source: list[str]) -> Lock | None:
+def _write_links(folder: Path, wheels: tuple[Path, ...]) -> dict[str, str]:
+    """Write the metadata of these wheels for uv; return the digests of what it reads → those of the wheels."""
+    digests = {}
+    for path in wheels:
+        data = metadata_wheel(path) or b""  # nothing: uv then names the wheel, and gives up
+        (folder / path.name).write_bytes(data)
+        digests[hashlib.sha256(data).hexdigest()] = digest_of_wheel(path)
+    return digests
+
+
+def _read_lock(file: Path, from_source: list[str], digests: dict[str, str]) -> Lock | None:
     """Read names, versions, hashes and sizes; addresses and paths are left out. None if it is not such a file."""
     try:
         listed = toml_file.parse_toml(file.read_text(encoding="utf-8"), file).get("packages", [])
-        packages = tuple(_package(each) for each in listed)
+        packages = tuple(_package(each, digests) for each in listed)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SeatrialError):
         return None
     return Lock(packages, tuple(from_source))
 
 
-def _package(row: dict[str, Any]) -> LockedPackage:
+def _package(row: dict[str, Any], digests: dict[str, str]) -> LockedPackage:
     wheels = row.get("wheels", [])
     sizes = [wheel["size"] for wheel in wheels if isinstance(wheel.get("size"), int)]
-    hashes = tuple(wheel["hashes"]["sha256"] for wheel in wheels if "sha256" in wheel.get("hashes", {}))
-    return LockedPackage(row["name"], row["version"], hashes, max(sizes, default=None))
+    hashes = (wheel["hashes"]["sha256"] for wheel in wheels if "sha256" in wheel.get("hashes", {}))
+    real = tuple(sorted({digests.get(each, each) for each in hashes}))
+    return LockedPackage(row["name"], row["version"], real, max(sizes, default=None))
 
 
 def _digest(request: ResolveRequest) -> str:
     """Digest all that a lock follows from, logins included: another login may see other packages."""
     parts: list[Any] = [_FORMAT, _PLATFORM, request.lines, request.constraints, request.python]
-    parts += [request.prereleases, request.dependencies, request.excluded]
+    parts += [request.prereleases, request.dependencies, request.excluded, request.preferred]
     parts += [[each.kind, each.url] for each in request.sources]
-    wheels = sorted(request.links.glob("*.whl")) if request.links else []
-    parts += [[path.name, path.stat().st_size] for path in wheels]
+    parts += [[path.name, digest_of_wheel(path)] for path in request.links]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def _remembered(file: Path) -> Lock | None:
+def _remembered(file: Path, fresh_s: float) -> Lock | None:
     try:
         data = json.loads(file.read_bytes())
-        if not 0 <= time.time() - float(data["at"]) <= _FRESH_S:
+        if not 0 <= time.time() - float(data["at"]) <= fresh_s:
             return None
         rows = [LockedPackage(**{**row, "sha256": tuple(row["sha256"])}) for row in data["packages"]]
         return Lock(tuple(rows), tuple(map(str, data["from_source"])))

@@ -31,7 +31,6 @@ def test_a_project_keeps_its_newest_and_what_a_container_has() -> None:
     ("description", "ours"),
     [
         (f"mount / from exec /bin/sh -c export A=b &&     python3 /mnt/layer.py finish{OURS}", True),
-        (f'cached mount /srv from exec /bin/sh -c pip install{OURS} with id "seatrial-pip"', True),
         ("mount / from exec /bin/sh -c python3 -m venv /opt/venv", False),
         (f"mount / from exec /bin/sh -c echo '{OURS}' > notes", False),
         ("mount / from exec /bin/sh -c pip install seatrial", False),

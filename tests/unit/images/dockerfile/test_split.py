@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from seatrial.images.dockerfile.layers import split
 from seatrial.images.plan import plan_image
 from seatrial.images.requirements.pip_format import Requirements
+from seatrial.images.resolve.lock import Locked
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import ImagePlan
 from seatrial.job.script import ScriptFacts
@@ -40,59 +42,63 @@ def folder(plan: ImagePlan, name: str) -> dict[str, str]:
     return {path: text for path, text in plan.context_texts.items() if path.startswith(f"{name}/")}
 
 
+LOCKED = Locked(
+    framework=(f"torch==2.13.0{HASH}", f"triton==3.5.0{HASH}"),
+    required=(f"numpy==2.4.6{HASH}",),
+    packages=(f"pandas==2.2.2{HASH}", f"tqdm==4.67.1{HASH}"),
+)
+
+
 def test_projects_with_one_stack_have_its_layers_in_common(tmp_path: Path) -> None:
     one = planned(tmp_path / "one", "torch==2.13.0\nnumpy\npandas\ntqdm\n")
     two = planned(tmp_path / "two", "einops\ntorch==2.13.0\nnumpy\n", system_packages=("ffmpeg",))
-    for name in ("framework", "required"):
-        assert folder(one, name) == folder(two, name) != {}
+    assert folder(one, "framework") == folder(two, "framework") != {}
     assert steps(one, "base") == steps(two, "base")
     assert steps(one, "framework") == steps(two, "framework")
     assert "ffmpeg" in str(two.dockerfile)
     assert one.tag != two.tag
 
 
-def test_a_small_package_changes_the_last_layer_alone(tmp_path: Path) -> None:
-    before = planned(tmp_path / "one", "torch==2.13.0\nnumpy\npandas\ntqdm\n")
-    after = planned(tmp_path / "one", "torch==2.13.0\nnumpy\npandas\ntqdm\neinops\n")
-    changed = [path for path, text in after.context_texts.items() if before.context_texts[path] != text]
-    assert changed == ["packages/requirements.txt"]
-    lines = zip(str(before.dockerfile).splitlines(), str(after.dockerfile).splitlines(), strict=True)
-    assert [new[:10] for old, new in lines if old != new] == ["ARG FILES="]
+def test_locked_packages_are_divided_and_leave_nothing_to_pip() -> None:
+    layers = split(requested("torch==2.13.0", "numpy", "pandas==2.2.2", "tqdm"), LOCKED)
+    assert {name: each.lines for name, each in layers.folders.items()} == {
+        "framework": LOCKED.framework,
+        "required": LOCKED.required,
+        "large": LOCKED.packages[:1],
+        "locked": LOCKED.packages[1:],
+    }
+    assert layers.by_hash == {"framework", "required", "large", "locked"}
 
 
-def test_versions_of_what_the_framework_requires_leave_the_framework_as_it_is() -> None:
-    plain = split(requested("torch==2.13.0", "numpy"))
-    pinned = split(
-        requested("torch==2.13.0", "numpy<2.4", "sympy==1.13.3", constraints=("networkx==3.4", "tqdm==4.67.0"))
-    )
-    assert plain.framework == pinned.framework == requested("torch==2.13.0")
-    assert pinned.required is not None
-    assert pinned.required.lines == ("torch==2.13.0", "numpy<2.4", "sympy==1.13.3")
-    assert pinned.required.constraints == ("networkx==3.4",)
-    assert pinned.packages is not None  # the constraint on tqdm
+def test_a_small_package_changes_the_last_layer_alone() -> None:
+    more = replace(LOCKED, packages=(*LOCKED.packages, f"einops==0.8{HASH}"))
+    before, after = (split(requested("torch"), each).texts() for each in (LOCKED, more))
+    assert [name for name, text in after.items() if before[name] != text] == ["locked/requirements.txt"]
 
 
-def test_nothing_more_is_no_layer_more() -> None:
-    layers = split(requested("torch==2.13.0", "numpy"))
-    assert (layers.large, layers.packages) == (None, None)
-    assert "packages/requirements.txt" not in layers.texts()
+def test_a_line_without_a_hash_is_installed_after_all_that_has_one() -> None:
+    listed = requested("torch==2.13.0", "git+https://e.org/x.git")
+    layers = split(listed, replace(LOCKED, rest=("git+https://e.org/x.git",)))
+    assert list(layers.folders) == ["framework", "required", "large", "locked", "packages"]
+    assert layers.folders["packages"] == listed and "packages" not in layers.by_hash
 
 
-def test_order_is_no_other_layer() -> None:
-    one, two = (split(requested(*lines)) for lines in (("torch", "pandas", "timm"), ("timm", "torch", "pandas")))
-    assert (one.framework, one.required, one.large) == (two.framework, two.required, two.large)
+def test_a_framework_without_a_hash_is_a_layer_that_pip_resolves() -> None:
+    layers = split(requested("torch==2.13.0", "tqdm"), replace(LOCKED, framework=()))
+    assert layers.folders["framework"] == requested("torch==2.13.0")
+    assert "framework" not in layers.by_hash and "packages" not in layers.folders
 
 
 def test_a_freeze_that_names_every_part_of_torch_has_the_same_framework_layer() -> None:
     frozen = split(requested("nvidia-cublas==13.1", "numpy==2.3.0", "torch==2.13.0", "triton==3.5.0"))
-    assert frozen.framework == requested("torch==2.13.0")
+    assert frozen.folders["framework"] == requested("torch==2.13.0")
 
 
 def test_ranges_of_jax_are_narrowed_where_the_project_does() -> None:
     layers = split(
         requested("jax[cuda12]==0.7.0", "jaxlib==0.7.0", constraints=("nvidia-cudnn-cu12==9.10", "rich==13.0"))
     )
-    assert layers.framework == requested(
+    assert layers.folders["framework"] == requested(
         "jax[cuda12]==0.7.0", "jaxlib==0.7.0", constraints=("nvidia-cudnn-cu12==9.10",)
     )
 
@@ -102,10 +108,9 @@ def test_hashes_hold_in_every_layer() -> None:
     lines = [f"{name}{HASH}" for name in ("torch==2.13.0", "triton==3.5.0", "nvidia-nccl-cu12==2.27", "tqdm==4.67.1")]
     layers = split(requested(*lines))
     assert layers.hashed
-    assert layers.framework is not None
-    assert sorted(layers.framework.lines) == sorted(lines[:3])
-    assert (layers.required, layers.large) == (None, None)
-    assert layers.packages == requested(*lines)
+    assert sorted(layers.folders["framework"].lines) == sorted(lines[:3])
+    assert layers.folders["packages"] == requested(*lines)
+    assert len(layers.folders) == 2
 
 
 def test_hash_mode_in_the_dockerfile(tmp_path: Path) -> None:
@@ -117,20 +122,19 @@ def test_hash_mode_in_the_dockerfile(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", ["torch @ https://e.org/torch.whl", "torch @ git+https://e.org/torch.git", "six"])
 def test_what_is_on_no_index_is_no_framework_layer(line: str) -> None:
     layers = split(requested(line, "numpy"))
-    assert layers.framework is None
-    assert layers.required is None
+    assert list(layers.folders) == ["packages"]
 
 
 def test_a_second_framework_is_a_package() -> None:
     layers = split(requested("tensorflow-cpu==2.20.0", "torch==2.13.0", "numpy"))
-    assert layers.framework == requested("torch==2.13.0")
-    assert layers.packages is not None
+    assert layers.folders["framework"] == requested("torch==2.13.0")
+    assert "packages" in layers.folders
 
 
 def test_options_hold_in_every_layer() -> None:
     found = Requirements(("torch==2.13.0", "pandas", "six"), options=("--extra-index-url https://e.org/simple",))
-    texts = split(found).texts()
-    for name in ("framework", "required", "large", "packages"):
+    texts = split(found).texts() | split(found, LOCKED).texts()
+    for name in ("framework", "required", "large", "locked", "packages"):
         assert texts[f"{name}/requirements.txt"].startswith("--extra-index-url https://e.org/simple\n")
 
 

@@ -1,0 +1,118 @@
+"""Lock a project's packages: what is installed by hash, in which layer, and what only pip can resolve."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from seatrial.images.dockerfile.layer_program import FRAMEWORK
+from seatrial.images.requirements.pip_format import Requirements, canonical_name, parsed
+from seatrial.images.resolve.framework import Resolved, framework_place, public
+from seatrial.images.resolve.indexes import Source
+from seatrial.images.resolve.uv import Lock, LockedPackage, PackageResolver, ResolveRequest
+
+#: Packages with releases and builds that only PyTorch's index has.
+OF_TORCH = ("torch", "torchvision", "torchaudio")
+
+#: Base images for which an index may have other wheels than uv finds: without glibc, or with one before 2.35.
+_OTHER_WHEELS = re.compile(r"alpine|stretch|buster|bullseye|debian:(9|1[01])\b|bionic|focal|(18|20)\.04")
+
+#: A list that changes how pip chooses files is left to pip.
+_CHOOSING = ("--no-binary", "--only-binary", "--prefer-binary")
+
+
+@dataclass(frozen=True)
+class Locked:
+    """Hold requirements with their hashes, no address among them.
+
+    Attributes:
+        framework: the framework and what it needs of CUDA; () if pip resolves it. required: what it requires besides.
+        rest: what has no hash: pip resolves it, after all that has one.
+    """
+
+    framework: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    rest: tuple[str, ...] = ()
+
+
+def lock_packages(
+    resolver: PackageResolver, request: ResolveRequest, resolved: Resolved, lock: Lock, base: str
+) -> Locked | None:
+    """Lock what ``request`` was answered with; None if pip must resolve everything.
+
+    Versions that the framework leaves open are the same for all projects that allow them: they are resolved without
+    the project's lines first, and preferred then. A build that only PyTorch's index has is locked if that answers.
+    """
+    found = resolved.requirements
+    if _OTHER_WHEELS.search(base) or any(option.startswith(_CHOOSING) for option in found.options):
+        return None
+    if (place := framework_place(found)) is None:
+        return _by_layer(found, lock, frozenset(), hashed=True)
+    further = (Source(resolved.index),) if resolved.index else ()
+    for builds, sources in ((True, further), *(((False, ()),) if further else ())):
+        asked = replace(
+            request,
+            lines=bare(found.lines, builds=builds),
+            constraints=bare(found.constraints, builds=builds),
+            sources=(*request.sources, *sources),
+            excluded=(),
+        )
+        line = bare(found.lines[place : place + 1], builds=builds)
+        own = resolver.resolve(replace(asked, lines=(*line, "numpy"), constraints=()))
+        if not isinstance(own, Lock):
+            continue
+        answer = resolver.resolve(replace(asked, preferred=tuple((each.name, each.version) for each in own.packages)))
+        if isinstance(answer, Lock):
+            return _by_layer(found, answer, frozenset(each.name for each in own.packages), hashed=builds)
+    return None
+
+
+def bare(lines: Iterable[str], *, builds: bool) -> tuple[str, ...]:
+    """Leave out pip's options and addresses, which uv would fetch with the user's logins.
+
+    Args:
+        builds: keep ``+cpu`` of a version; only PyTorch's index has such builds.
+    """
+    requirements = (each for line in lines if (each := parsed(line)) is not None and each.url is None)
+    found = []
+    for each in requirements:
+        extras = f"[{','.join(sorted(each.extras))}]" if each.extras else ""
+        marker = f" ; {each.marker}" if each.marker else ""
+        found.append(f"{each.name}{extras}{each.specifier if builds else public(each)[0]}{marker}")
+    return tuple(found)
+
+
+def _by_layer(found: Requirements, lock: Lock, of_framework: frozenset[str], *, hashed: bool) -> Locked:
+    """Divide a lock.
+
+    Args:
+        of_framework: names of the framework and of all that it requires.
+        hashed: the lock holds the framework's build; otherwise pip resolves that, and what is built for it.
+    """
+    names = {each.name for each in lock.packages}
+    lines = {each.name: _line(each) for each in lock.packages if each.sha256}
+    binary = {name for name in of_framework & names if FRAMEWORK.match(name)}
+    hashed = hashed and binary <= set(lines)
+    if not hashed:
+        lines = {name: line for name, line in lines.items() if name not in {*binary, *OF_TORCH}}
+    unhashed = {*lock.from_source, *names} - set(lines) - (binary if not hashed else set())
+    listed = [line for line in found.lines if (canonical_name(line) in unhashed) or _has_address(line)]
+    further = unhashed.difference(filter(None, map(canonical_name, listed)))
+    required = of_framework - binary
+    return Locked(
+        framework=tuple(sorted(line for name, line in lines.items() if name in binary)),
+        required=tuple(sorted(line for name, line in lines.items() if name in required)),
+        packages=tuple(sorted(line for name, line in lines.items() if name not in of_framework)),
+        rest=(*listed, *sorted(further)),
+    )
+
+
+def _has_address(line: str) -> bool:
+    requirement = parsed(line)
+    return requirement is None or requirement.url is not None
+
+
+def _line(package: LockedPackage) -> str:
+    return " ".join([f"{package.name}=={package.version}", *(f"--hash=sha256:{each}" for each in package.sha256)])
