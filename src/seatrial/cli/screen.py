@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 ELAPSED_FROM_S = 3
 
 #: Lines printed also with ``quiet``; those of a service stand behind its name.
-_LOUD = re.compile(r"(?:[\w.-]+: )?(?:warning:|failed:|NO GPU)")
+_LOUD = re.compile(r"(?:[\w.-]+: )?(?:warning:|failed:|No GPU)")
 
 
 class Screen:
@@ -120,10 +120,9 @@ class Screen:
                 live.clear()
 
     def announce(self, plan: Plan) -> None:
-        """Print the run that starts, where, and on which GPUs; first, that an automatic choice fell on the CPU."""
-        if plan.agent.gpu_mode == "auto-cpu":
-            why = next((choice.reason for choice in plan.choices if choice.what == "gpus"), "")
-            self.note(f"NO GPU: this run is on the CPU ({why}).")
+        """Print the run that starts, where, and on which GPUs."""
+        if self._quiet:
+            self._no_gpu(plan)
         where = f"{plan.backend}, {plan.image.tag}" if plan.image else plan.backend
         self.note(f"{plan.run_id}: {plan.target_line} on {_gpus_of(plan)} ({where})")
         for warning in plan.warnings:
@@ -150,7 +149,15 @@ class Screen:
     def detached(self, plan: Plan) -> None:
         """Print the ID of a run in the background and how to follow it."""
         print(json.dumps({"id": plan.run_id, "name": plan.job.name}) if self._json else plan.run_id)
-        self.note(f"is running in the background; follow it with seatrial runs logs -f {plan.run_id}")
+        self._no_gpu(plan)
+        self.note(f"is running in the background; follow it with seatrial runs logs -f {plan.job.name or plan.run_id}")
+
+    def _no_gpu(self, plan: Plan) -> None:
+        """Print that the automatic choice fell on the CPU, where no verdict follows that would."""
+        if plan.agent.gpu_mode == "auto-cpu":
+            from seatrial.receipt.outcome import NO_GPU
+
+            self.note(NO_GPU.format("running"))
 
     def receipt(self, receipt: Receipt, run: Run, *, error_follows: bool = False) -> None:
         """Print the receipt and the path of its page.
