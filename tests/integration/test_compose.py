@@ -315,6 +315,7 @@ def test_ctrl_c_while_a_task_runs_stops_all(project: Project) -> None:
 @pytest.mark.slow
 def test_detached_it_goes_on_and_down_ends_it(project: Project) -> None:
     up(project, "--detach")
+    assert "interrupted" not in project.cli("runs", "ls").stdout
     project.wait_for(lambda: set(states(project).values()) == {"done"}, 120)
     project.wait_for(lambda: left_running(project) == "", 60)
     assert all((run / "receipt.json").exists() for run in project.runs)

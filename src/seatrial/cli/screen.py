@@ -180,21 +180,19 @@ class Screen:
         self._quiet = False
         self.note(f"receipt: {as_typed((run.place if run.recorded else run.folder) / 'receipt.html')}")
 
-    def plan(
-        self, plan: Plan, request: list[str], asks: Sequence[str] = (), *, built: bool = False, started: bool = False
-    ) -> None:
+    def plan(self, plan: Plan, request: list[str], asks: Sequence[str] = (), *, built: bool = False) -> None:
         """Print a plan: target, warnings, every choice with its reason, and with ``whole`` the engine's command.
 
         Args:
             asks: the permissions that the project's file requests, in full: a plan keeps less of them.
-            built: its image is there. started: the run exists.
+            built: its image is there.
         """
         if self._json:
             print(plan.model_dump_json(indent=1))
             return
         out = self._out
         gpus = _gpus_of(plan).replace("CPU", "the CPU")
-        head = f"{'Running' if started else 'Would run'} {plan.target_line} on {plan.backend}, on {gpus}"
+        head = f"Would run {plan.target_line} on {plan.backend}, on {gpus}"
         out.print(Text(head, style="bold"))
         if image := _image_of(plan, built=built):
             out.print(Text(f"  image {image}"), soft_wrap=True)
