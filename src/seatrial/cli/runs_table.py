@@ -19,8 +19,8 @@ _HEAD = ("RUN", "NAME", "TARGET", "ON", "GPUS", "AGE", "TIME", "STATUS")
 #: Columns that a narrow terminal does without, the first one first.
 _LEFT_OUT = ("ON", "GPUS", "TIME", "AGE")
 
-#: Characters of a target that stay while there are other columns, and then; of a status that are shown before other columns are, and of an ID's end, by which
-#: a run is found as well.
+#: Characters of a target that stay while there are other columns, and without these; of a status that are shown before
+#: other columns are; and of an ID's end, by which a run is found as well.
 _TARGET, _LEAST, _STATUS, _ID_END = 14, 6, 32, 4
 
 #: Beginnings of messages that are cut: the row already names the run, and only the reason is new.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from seatrial.backends.kubernetes.pod import Manifest
     from seatrial.compose.request import Console as Person
     from seatrial.job.model import Job
-    from seatrial.job.plan import Plan
+    from seatrial.job.plan import Choice, Plan
     from seatrial.receipt.model import Receipt
     from seatrial.runs.following.streams import Stream
     from seatrial.runs.run import Run
@@ -34,6 +34,20 @@ ELAPSED_FROM_S = 3
 
 #: Lines printed also with ``quiet``; those of a service stand behind its name.
 _LOUD = re.compile(r"(?:[\w.-]+: )?(?:warning:|failed:|No GPU)")
+
+
+#: Choice → how value and reason begin while it is what nearly every run has.
+_USUAL = {
+    "GPU injection": "none: ",
+    "base image": ".*: small; no GPU",
+    "image size": ".*: within",
+    "launcher": "none: no sign",
+    "memory": ".*: of this host's",
+    "python": r".*: (every current framework|the base image's)",
+    "root file system": "read-only: ",
+    "user": r"\S+: ",
+    "/dev/shm": ".*: (2 GiB ×|half of)",
+}
 
 
 class Screen:
@@ -181,7 +195,9 @@ class Screen:
         self.note(f"receipt: {as_typed((run.place if run.recorded else run.folder) / 'receipt.html')}")
 
     def plan(self, plan: Plan, request: list[str], asks: Sequence[str] = (), *, built: bool = False) -> None:
-        """Print a plan: target, warnings, every choice with its reason, and with ``whole`` the engine's command.
+        """Print a plan: target, warnings, and each choice with its reason; those that are as usual in one line.
+
+        With ``whole`` also the reasons of these, and the engine's command.
 
         Args:
             asks: the permissions that the project's file requests, in full: a plan keeps less of them.
@@ -204,13 +220,19 @@ class Screen:
         table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
+        usual = [] if self._whole else [choice for choice in plan.choices if _is_usual(choice)]
         for choice in plan.choices:
-            table.add_row(choice.what, Text(choice.value).append(f"\n{choice.reason}", style="dim"))
+            if choice not in usual:
+                table.add_row(choice.what, Text(choice.value).append(f"\n{choice.reason}", style="dim"))
+        if usual:
+            words = "; ".join(f"{choice.what} {choice.value}" for choice in usual)
+            table.add_row("as usual", Text(words).append("\n--verbose: each with its reason", style="dim"))
         out.print(table)
         if request and self._whole:
             out.print(Text("\n" + _wrapped(request), style="dim"), soft_wrap=True)
         elif request:
-            out.print(Text("\nthe engine's command: add --verbose; without seatrial: --as docker", style="dim"))
+            portable = "" if plan.container is None else "; the same without seatrial: --as docker"
+            out.print(Text(f"\nthe engine's command: --verbose{portable}", style="dim"))
 
     def asks(self, wishes: Sequence[str]) -> None:
         """Print the permissions that the project's file requests, before a question."""
@@ -223,6 +245,11 @@ class Screen:
 
             self._out.print(Text(f"\n{as_yaml(rendered, whole=False)}", style="dim"), soft_wrap=True)
         self._out.print("\nmanifests: seatrial plan … --manifests > run.yaml; kubectl create -f run.yaml")
+
+
+def _is_usual(choice: Choice) -> bool:
+    pattern = _USUAL.get(choice.what)
+    return pattern is not None and re.match(pattern, f"{choice.value}: {choice.reason}") is not None
 
 
 def _gpus_of(plan: Plan) -> str:

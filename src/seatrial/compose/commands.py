@@ -42,7 +42,7 @@ def up(request: UpRequest, console: Console, host: Host) -> int:
     store = GroupStore(RunStore(request.project, host))
     if request.plan_only:
         planned = starting.plan_only(context, store.runs)
-        console.show(starting.plan_text(planned, warnings))
+        console.show(starting.plan_text(planned, warnings, whole=request.whole))
         return EXIT_DONE
     console.allow(context.job)
     group = _living(store, context.file)
