@@ -186,7 +186,7 @@ def test_a_service_of_another_user_has_a_run_that_it_can_write(project: Project)
     lines = ["services:", "  train:", "    image: python:3.11-slim-bookworm", '    user: "65534:65534"']
     lines += ["    command: |", '      python -c "', "      import os", "      print('user', os.getuid())", '      "']
     project.write("compose.yaml", "\n".join(lines) + "\n")
-    planned = up(project, "--plan").stdout
+    planned = up(project, "--plan", "--verbose").stdout
     assert list(yaml.compose(planned).value[0][1].value)  # the command's line ends are no lines of the file
     ended = up(project)
     assert "train | user 65534" in ended.stdout and states(project) == {"train": "done"}
@@ -247,7 +247,9 @@ def test_gpus_that_are_not_there_end_it_with_3_before_anything_starts(project: P
 
 @pytest.mark.slow
 def test_the_plan_is_printed_and_nothing_is_made(project: Project) -> None:
-    ended = up(project, "--plan")
+    short = up(project, "--plan").stdout
+    assert len(short.splitlines()) < 10 and "agent.pyz" not in short and "python train.py" in short
+    ended = up(project, "--plan", "--verbose")
     assert "train waits until prep has ended well" in ended.stdout and "/seatrial/agent.pyz" in ended.stdout
     assert "service_completed_successfully" in ended.stdout
     assert project.runs == [] and left_running(project) == ""
@@ -315,6 +317,7 @@ def test_ctrl_c_while_a_task_runs_stops_all(project: Project) -> None:
 @pytest.mark.slow
 def test_detached_it_goes_on_and_down_ends_it(project: Project) -> None:
     up(project, "--detach")
+    assert "interrupted" not in project.cli("runs", "ls").stdout
     project.wait_for(lambda: set(states(project).values()) == {"done"}, 120)
     project.wait_for(lambda: left_running(project) == "", 60)
     assert all((run / "receipt.json").exists() for run in project.runs)

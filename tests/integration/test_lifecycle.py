@@ -55,7 +55,10 @@ def test_a_detached_run_from_start_to_prune(project: Project) -> None:
         "running",
         project.backend,
     )
-    assert "has not ended" in project.cli("runs", "show", "worker1").stderr
+    project.wait_for_output("ready")
+    shown = project.cli("runs", "show", "worker1")
+    assert "has not ended" in shown.stderr and "last line  ready" in shown.stdout
+    assert shown.stdout.startswith("train.py: running for ") and "image" not in shown.stdout
     assert project.cli("runs", "logs", run_id.rpartition("-")[2]).stdout == "ready\n"
     said = project.cli("runs", "exec", "worker1", "--", "sh", "-c", "echo $SEATRIAL_RUN_ID; pwd; exit 4", exit_code=4)
     assert said.stdout.split()[-1] == ("/workspace" if project.engine else str(project.folder))
@@ -285,6 +288,15 @@ def test_json_of_a_run_is_the_receipt(project: Project) -> None:
     ended = project.run("train.py", "--json")
     assert json.loads(ended.stdout) == project.receipt()
     assert "not json\n" in ended.stderr
+
+
+def test_explain_finds_a_run_by_name_and_last(local_project: Project) -> None:
+    local_project.write("train.py", "raise RuntimeError('CUDA error: no kernel image is available')")
+    local_project.run("train.py", "--name", "worker1", exit_code=1)
+    for name in ("last", "worker1"):
+        explained = local_project.cli("explain", name)
+        assert "no-kernel-image" in explained.stdout and "Failed. " in explained.stderr
+    assert "No known failure" in local_project.cli("explain", "worker2", exit_code=1).stdout
 
 
 def test_runs_that_are_not_there(local_project: Project) -> None:

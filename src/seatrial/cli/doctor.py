@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from seatrial.cli.options import argument, command, importing, option, this_host
-from seatrial.errors import UsageError
+from seatrial.errors import RunNotFoundError, UsageError
 
 if TYPE_CHECKING:
     from seatrial.doctor.check import Layer
     from seatrial.doctor.examine import Result
     from seatrial.doctor.inspection import InspectionRequest
     from seatrial.findings.finding import Finding
+    from seatrial.runs.run import Run
 
 #: Values of --on; ``k8s`` examines the chain's last layer alone.
 _ENGINES = ("auto", "docker", "podman", "local", "k8s")
@@ -216,7 +217,7 @@ def _agrees(question: str) -> bool:
 def explain(text: tuple[str, ...], as_json: bool) -> int:
     """Explain an error, a log or a receipt: cause and fix of every known failure.
 
-    TEXT is a message or a part of it, a file (log, receipt.json, folder of a run), or an ID; - is stdin.
+    TEXT is a message or a part of it, a file (log, receipt.json), a run (its name, or last), or an ID; - is stdin.
     Exit code 0 if a known failure was found, 1 if not.
 
     \b
@@ -224,6 +225,7 @@ def explain(text: tuple[str, ...], as_json: bool) -> int:
     seatrial explain train.log                         a file: a log, a receipt.json, the folder of a run
     seatrial explain < train.log                       a log of any size
     dmesg | seatrial explain -                         the kernel's messages
+    seatrial explain last                              a run that has ended
     seatrial explain uvm-node-missing                  the ID of a finding
     """
     with importing():
@@ -248,6 +250,22 @@ def explain(text: tuple[str, ...], as_json: bool) -> int:
     return 0 if findings else 1
 
 
+def _run_of(word: str) -> Run | None:
+    """Return the run that the word names, after its verdict is printed; None if it names none that has ended."""
+    from seatrial.compose.output import find_run
+    from seatrial.runs.finish import finalise
+    from seatrial.runs.store import store_of
+
+    try:
+        run = find_run(store_of(None), word)
+    except RunNotFoundError:
+        return None
+    if (receipt := finalise(run, this_host())) is None:
+        return None
+    print(f"{run.id}: {receipt.outcome.sentence}", file=sys.stderr)
+    return run
+
+
 def _findings(words: list[str]) -> list[Finding]:
     """Find known failures in standard input, a file, or the words themselves."""
     from seatrial.doctor.explain import explain_file, explain_stream, explain_text, looks_like_a_file, named_file
@@ -260,6 +278,8 @@ def _findings(words: list[str]) -> list[Finding]:
     if (path := named_file(words)) is not None:
         return explain_file(path)
     findings = explain_text(" ".join(words))
+    if not findings and len(words) == 1 and (run := _run_of(words[0])) is not None:
+        return explain_file(run.folder)
     if not findings and looks_like_a_file(words):
         raise UsageError(f"There is no file {words[0]}", run=f"ls {shlex.quote(str(Path(words[0]).parent))}")
     return findings

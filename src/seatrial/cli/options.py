@@ -23,7 +23,8 @@ from seatrial.job.flags import FLAGS, GROUPS, Flag, in_tables
 if TYPE_CHECKING:
     from seatrial.system.host import Host
 
-_HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+#: Help uses the terminal's width: click alone stops at 80 columns.
+_HELP_OPTIONS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 
 #: The plug-ins that pydantic leaves out. Source: pydantic.dev/docs, "Pydantic plugins".
 _PYDANTIC_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
@@ -95,6 +96,11 @@ class VerbOption(click.Option):
         super().__init__(*args, **settings)
         self.group = group
 
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        extra = super().get_help_extra(ctx)
+        extra.pop("range", None)  # "[x>=0]" is noise: a wrong number has its own sentence
+        return extra
+
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         return fitting(self, ctx, incomplete)
 
@@ -123,7 +129,7 @@ class VerbCommand(click.Command):
             raise click.Abort from error
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {title: [] for title in ("Options", *GROUPS)}
+        sections: dict[str, list[tuple[str, str]]] = {title: [] for title in (*GROUPS, "Options")}
         for parameter in self.get_params(ctx):
             if isinstance(parameter, click.Option) and (record := parameter.get_help_record(ctx)) is not None:
                 sections[getattr(parameter, "group", "Options")].append(record)
@@ -146,6 +152,12 @@ class VerbGroup(click.Group):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **{"context_settings": _HELP_OPTIONS, **settings})
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the first sentence of each command's help, whole: click alone cuts it at 45 letters."""
+        shown = [(name, each.get_short_help_str(200)) for name, each in self.commands.items() if not each.hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(shown))
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         word = args[0]
@@ -207,7 +219,7 @@ def project_option(help: str, **settings: Any) -> Callable[..., Any]:
 
 WORDS = argument("words", nargs=-1, metavar="TARGET", help="Script or recipe name; omit with -m or --image.")
 #: No -v here: some commands take mounts with it, as docker does.
-VERBOSE = option("--verbose", is_flag=True, help="The build's log, and the whole receipt, not its verdict alone.")
+VERBOSE = option("--verbose", is_flag=True, help="Print the build's log and the whole receipt, not its verdict alone.")
 RECEIPT_AS_JSON = option("as_json", "--json", is_flag=True, help="Print the receipt as JSON; output goes to stderr.")
 AS_JSON = option("as_json", "--json", is_flag=True, help="Print JSON.")
 RUN = argument("reference", metavar="RUN", type=RunReference(), help="Run ID, part of it, name, or last.")
@@ -243,7 +255,7 @@ def takes_job(function: Callable[..., int]) -> Callable[..., int]:
         return function(flags=in_tables(given), **typed)
 
     of_a_job = [_option(flag) for flag in reversed(usable.values())]
-    with_flags.__click_params__ = [*of_a_job, *getattr(function, "__click_params__", ())]  # type: ignore[attr-defined]
+    with_flags.__click_params__ = [*getattr(function, "__click_params__", ()), *of_a_job]  # type: ignore[attr-defined]
     return with_flags
 
 

@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     type=click.Choice(("docker", "compose")),
     help="Print it as docker run or a compose file, without seatrial: docker, compose.",
 )
-@option("--verbose", is_flag=True, help="Also the engine's command, or the manifests.")
+@option(
+    "--verbose", is_flag=True, help="Also the choices that are as usual, and the engine's command or the manifests."
+)
 def plan(
     words: tuple[str, ...], as_json: bool, manifests: bool, form: str | None, verbose: bool, flags: dict[str, Any]
 ) -> int:

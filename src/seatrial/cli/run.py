@@ -43,18 +43,18 @@ if TYPE_CHECKING:
 )
 @takes_job
 @WORDS
+@option("--detach", "-d", is_flag=True, group="Common", help="Run in the background.")
 @option("--resume", metavar="RUN", type=RunReference(), help="Resume from a run's checkpoints.")
-@option("--detach", "-d", is_flag=True, help="Run in the background.")
 @option(
     "--interactive",
     "-i",
     is_flag=True,
     help="Pass standard input to the target, whatever it is. A terminal and pipes are passed anyway.",
 )
-@option("--rank-of", metavar="N", type=click.IntRange(min=0), help="This machine's index in --nodes host1,host2.")
 @RECEIPT_AS_JSON
 @VERBOSE
-@option("--quiet", "-q", is_flag=True, help="The target's output, warnings, and the verdict of a failure.")
+@option("--quiet", "-q", is_flag=True, help="Print the target's output, warnings, and the verdict of a failure.")
+@option("--rank-of", metavar="N", type=click.IntRange(min=0), help="This machine's index in --nodes host1,host2.")
 def run(
     words: tuple[str, ...],
     resume: str | None,

@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import time
+import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,6 +37,7 @@ from seatrial.system.typed_path import as_typed, from_here
 
 if TYPE_CHECKING:
     from seatrial.backends.base import Freed
+    from seatrial.cli.screen import Screen
     from seatrial.compose.group import Group as RunGroup
     from seatrial.compose.listing import Listed
     from seatrial.runs.run import Run
@@ -113,7 +115,7 @@ def list_(limit: int, status: str | None, since: str | None, watch: bool, as_jso
         return kept[:limit] if limit and (statuses or since_s) else kept
 
     if as_json:
-        print(json.dumps(listing.as_json(found()), indent=1))
+        print(json.dumps(listing.as_json(found(), store), indent=1))
         return EXIT_DONE
     while True:
         listed = found()
@@ -137,7 +139,7 @@ def list_(limit: int, status: str | None, since: str | None, watch: bool, as_jso
 @AS_JSON
 @_PROJECT
 def show(reference: str, as_json: bool, project: Path | None) -> int:
-    """Show a run's receipt, or its progress. Exits with the run's own exit code."""
+    """Show a run's receipt, or while it lives its progress and last line. Exits with the run's own exit code."""
     with importing():
         from seatrial.cli.screen import Screen
         from seatrial.runs.finish import finalise
@@ -152,13 +154,35 @@ def show(reference: str, as_json: bool, project: Path | None) -> int:
     if not run.recorded:
         screen.note(f"{run.id} predates seatrial's own records: this receipt cannot be verified")
     if receipt is None:
-        screen.plan(run.plan(), [], started=True)
-        screen.note(f"{run.id} has not ended; seatrial runs logs -f {run.id}")
+        _show_live(run, screen, as_json=as_json)
         return EXIT_DONE
     screen.receipt(receipt, run)
     for note in [] if as_json else notes(run.folder):
         screen.note(f"notified {note}")
     return receipt.exit_code
+
+
+def _show_live(run: Run, screen: Screen, *, as_json: bool) -> None:
+    """Print state, time, steps and the last line of output; as JSON the plan."""
+    from seatrial.job.units import format_seconds
+    from seatrial.monitor.run_view import read_log
+    from seatrial.runs.following.live import Progress
+    from seatrial.runs.following.streams import Stream
+    from seatrial.runs.listing import line_of
+
+    if as_json:
+        print(run.plan().model_dump_json(indent=1))
+        return
+    line = line_of(run, this_host())
+    seconds = f" for {format_seconds(max(1, round(line.seconds)))}" if line.seconds else ""
+    print(f"{line.target}: {line.status}{seconds} on {line.backend}{f': {line.outcome}' if line.outcome else ''}")
+    logs = {stream: run.folder / f"{stream}.log" for stream in typing.get_args(Stream)}
+    newest = max((stream for stream in logs if logs[stream].is_file()), key=lambda each: logs[each].stat().st_mtime)
+    lines = read_log(run, newest, None, None)["text"].split("\n")
+    for label, words in (("steps", Progress(run).words()), ("last line", next(filter(str.strip, lines[::-1]), ""))):
+        if words:
+            print(f"  {label:<9}  {words}")
+    screen.note(f"{run.id} has not ended; seatrial runs logs -f {line.name or run.id}")
 
 
 @runs.command(examples=("seatrial runs logs -f last",))

@@ -11,18 +11,17 @@ from seatrial.errors import UsageError
 from seatrial.job.units import format_seconds
 from seatrial.runs.listing import started_at
 
-#: Columns of a terminal from which on every column is shown, and below which only the last part of an ID is, by which
-#: a run is found as well.
-WIDE, NARROWEST = 100, 60
-
 #: Values of ``--status``. ``unmet``: ended well, and criteria are not met.
 STATUSES = ("starting", "waiting", "running", "done", "stopped", "failed", "unmet", "unknown")
 
 _HEAD = ("RUN", "NAME", "TARGET", "ON", "GPUS", "AGE", "TIME", "STATUS")
 
-#: Of the head, on a narrow terminal; a run's name is in place of its ID, and finds it as well.
-_NARROW = ("RUN", "TARGET", "AGE", "STATUS")
-_NARROWEST = ("RUN", "AGE", "STATUS")
+#: Columns that a narrow terminal does without, the first one first.
+_LEFT_OUT = ("ON", "GPUS", "TIME", "AGE")
+
+#: Characters of a target that stay while there are other columns, and without these; of a status that are shown before
+#: other columns are; and of an ID's end, by which a run is found as well.
+_TARGET, _LEAST, _STATUS, _ID_END = 14, 6, 32, 4
 
 #: Beginnings of messages that are cut: the row already names the run, and only the reason is new.
 _BEFORE_REASON = (
@@ -34,20 +33,42 @@ _BEFORE_REASON = (
 def table(listed: Sequence[Listed], width: int | None, now: float) -> list[str]:
     """Return a line each, below a head. By hand: rich needs a second for a thousand.
 
+    Where the terminal is narrow, the ID becomes the run's name or its own end, columns are left out, and the target is
+    cut. The state is whole; only the reason behind it is cut.
+
     Args:
         width: of the terminal, where lines end; None without a terminal: nothing is left out.
     """
-    several = len({each.line.engine for each in listed if each.line.engine}) > 1
+    engines = {(each.line.backend, each.line.engine) for each in listed if each.line.engine}
+    several = len(engines) > len({backend for backend, _ in engines})
     rows = [dict(zip(_HEAD, _row(each, now, engine=several), strict=True)) for each in listed]
-    head: tuple[str, ...] = _HEAD
-    if width is not None and width < WIDE:
-        head = _NARROW if width >= NARROWEST else _NARROWEST
-        part = slice(None) if head is _NARROW else slice(-4, None)
-        rows = [{**row, "RUN": row["NAME"].strip() or row["RUN"][part]} for row in rows]
-    lines = [head, *(tuple(row[column] for column in head) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    shown = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
-    return [line if width is None or len(line) <= width else line[: width - 1] + "…" for line in shown]
+    widths = {column: max(len(column), *(len(row[column]) for row in rows)) for column in _HEAD}
+    states = max(len(row["STATUS"].partition(":")[0]) for row in rows)
+    wanted = max(states + 2, min(_STATUS, widths["STATUS"]))
+
+    def missing() -> int:
+        others = sum(widths[column] + 2 for column in widths if column != "STATUS")
+        return others + wanted - (width or others + wanted)
+
+    if missing() > 0:
+        for row in rows:
+            row["RUN"] = row["NAME"] if row["NAME"].strip() else row["RUN"][-_ID_END:]
+        del widths["NAME"]
+        widths["RUN"] = max(3, *(len(row["RUN"]) for row in rows))
+        for column in (None, *_LEFT_OUT):
+            if column is not None:
+                del widths[column]
+            least = min(widths["TARGET"], _TARGET if column != _LEFT_OUT[-1] else _LEAST)
+            if missing() <= widths["TARGET"] - least:
+                break
+        widths["TARGET"] = max(least, widths["TARGET"] - max(0, missing()))
+    lines = [dict(zip(_HEAD, _HEAD, strict=True)), *rows]
+    shown = ["  ".join(_cut(line[column], widths[column]).ljust(widths[column]) for column in widths) for line in lines]
+    return [_cut(line.rstrip(), width or len(line)) for line in shown]
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def matches(listed: Listed, statuses: Sequence[str], since_s: float | None, now: float) -> bool:
@@ -77,7 +98,7 @@ def _row(listed: Listed, now: float, *, engine: bool) -> tuple[str, ...]:
     statuses = {
         "done": line.headline or "done",
         "waiting": f"waiting: {line.outcome}" if line.outcome else "waiting",
-        "stopped": line.outcome or "stopped",
+        "stopped": line.outcome if line.outcome.lower().startswith("stopped") else f"stopped: {line.outcome}",
         "failed": f"failed: {reason}",
         "unknown": f"unknown: {line.outcome}",
         "unchanged": f"unchanged: {line.outcome}",
@@ -91,7 +112,8 @@ def _row(listed: Listed, now: float, *, engine: bool) -> tuple[str, ...]:
     old = "" if started is None else age(now - started)
     run_id, name = (f"  {line.id}", f"  {listed.member}") if listed.member else (line.id, line.name or "")
     backend = f"{line.backend} {line.engine}" if engine and line.engine else line.backend
-    return run_id, name, line.target, backend, gpus, old, seconds, status
+    target = line.target.partition(" -- ")[2] if listed.member and line.target.startswith("--image ") else line.target
+    return run_id, name, target or line.target, backend, gpus, old, seconds, status
 
 
 def parse_statuses(text: str | None) -> tuple[str, ...]:

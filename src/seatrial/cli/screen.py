@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from seatrial.backends.kubernetes.pod import Manifest
     from seatrial.compose.request import Console as Person
     from seatrial.job.model import Job
-    from seatrial.job.plan import Plan
+    from seatrial.job.plan import Choice, Plan
     from seatrial.receipt.model import Receipt
     from seatrial.runs.following.streams import Stream
     from seatrial.runs.run import Run
@@ -33,7 +33,21 @@ if TYPE_CHECKING:
 ELAPSED_FROM_S = 3
 
 #: Lines printed also with ``quiet``; those of a service stand behind its name.
-_LOUD = re.compile(r"(?:[\w.-]+: )?(?:warning:|failed:|NO GPU)")
+_LOUD = re.compile(r"(?:[\w.-]+: )?(?:warning:|failed:|No GPU)")
+
+
+#: Choice → how value and reason begin while it is what nearly every run has.
+_USUAL = {
+    "GPU injection": "none: ",
+    "base image": ".*: small; no GPU",
+    "image size": ".*: within",
+    "launcher": "none: no sign",
+    "memory": ".*: of this host's",
+    "python": r".*: (every current framework|the base image's)",
+    "root file system": "read-only: ",
+    "user": r"\S+: ",
+    "/dev/shm": ".*: (2 GiB ×|half of)",
+}
 
 
 class Screen:
@@ -120,10 +134,9 @@ class Screen:
                 live.clear()
 
     def announce(self, plan: Plan) -> None:
-        """Print the run that starts, where, and on which GPUs; first, that an automatic choice fell on the CPU."""
-        if plan.agent.gpu_mode == "auto-cpu":
-            why = next((choice.reason for choice in plan.choices if choice.what == "gpus"), "")
-            self.note(f"NO GPU: this run is on the CPU ({why}).")
+        """Print the run that starts, where, and on which GPUs."""
+        if self._quiet:
+            self._no_gpu(plan)
         where = f"{plan.backend}, {plan.image.tag}" if plan.image else plan.backend
         self.note(f"{plan.run_id}: {plan.target_line} on {_gpus_of(plan)} ({where})")
         for warning in plan.warnings:
@@ -150,7 +163,15 @@ class Screen:
     def detached(self, plan: Plan) -> None:
         """Print the ID of a run in the background and how to follow it."""
         print(json.dumps({"id": plan.run_id, "name": plan.job.name}) if self._json else plan.run_id)
-        self.note(f"is running in the background; follow it with seatrial runs logs -f {plan.run_id}")
+        self._no_gpu(plan)
+        self.note(f"is running in the background; follow it with seatrial runs logs -f {plan.job.name or plan.run_id}")
+
+    def _no_gpu(self, plan: Plan) -> None:
+        """Print that the automatic choice fell on the CPU, where no verdict follows that would."""
+        if plan.agent.gpu_mode == "auto-cpu":
+            from seatrial.receipt.outcome import NO_GPU
+
+            self.note(NO_GPU.format("running"))
 
     def receipt(self, receipt: Receipt, run: Run, *, error_follows: bool = False) -> None:
         """Print the receipt and the path of its page.
@@ -173,21 +194,21 @@ class Screen:
         self._quiet = False
         self.note(f"receipt: {as_typed((run.place if run.recorded else run.folder) / 'receipt.html')}")
 
-    def plan(
-        self, plan: Plan, request: list[str], asks: Sequence[str] = (), *, built: bool = False, started: bool = False
-    ) -> None:
-        """Print a plan: target, warnings, every choice with its reason, and with ``whole`` the engine's command.
+    def plan(self, plan: Plan, request: list[str], asks: Sequence[str] = (), *, built: bool = False) -> None:
+        """Print a plan: target, warnings, and each choice with its reason; those that are as usual in one line.
+
+        With ``whole`` also the reasons of these, and the engine's command.
 
         Args:
             asks: the permissions that the project's file requests, in full: a plan keeps less of them.
-            built: its image is there. started: the run exists.
+            built: its image is there.
         """
         if self._json:
             print(plan.model_dump_json(indent=1))
             return
         out = self._out
         gpus = _gpus_of(plan).replace("CPU", "the CPU")
-        head = f"{'Running' if started else 'Would run'} {plan.target_line} on {plan.backend}, on {gpus}"
+        head = f"Would run {plan.target_line} on {plan.backend}, on {gpus}"
         out.print(Text(head, style="bold"))
         if image := _image_of(plan, built=built):
             out.print(Text(f"  image {image}"), soft_wrap=True)
@@ -199,13 +220,19 @@ class Screen:
         table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
+        usual = [] if self._whole else [choice for choice in plan.choices if _is_usual(choice)]
         for choice in plan.choices:
-            table.add_row(choice.what, Text(choice.value).append(f"\n{choice.reason}", style="dim"))
+            if choice not in usual:
+                table.add_row(choice.what, Text(choice.value).append(f"\n{choice.reason}", style="dim"))
+        if usual:
+            words = "; ".join(f"{choice.what} {choice.value}" for choice in usual)
+            table.add_row("as usual", Text(words).append("\n--verbose: each with its reason", style="dim"))
         out.print(table)
         if request and self._whole:
             out.print(Text("\n" + _wrapped(request), style="dim"), soft_wrap=True)
         elif request:
-            out.print(Text("\nthe engine's command: add --verbose; without seatrial: --as docker", style="dim"))
+            portable = "" if plan.container is None else "; the same without seatrial: --as docker"
+            out.print(Text(f"\nthe engine's command: --verbose{portable}", style="dim"))
 
     def asks(self, wishes: Sequence[str]) -> None:
         """Print the permissions that the project's file requests, before a question."""
@@ -218,6 +245,11 @@ class Screen:
 
             self._out.print(Text(f"\n{as_yaml(rendered, whole=False)}", style="dim"), soft_wrap=True)
         self._out.print("\nmanifests: seatrial plan … --manifests > run.yaml; kubectl create -f run.yaml")
+
+
+def _is_usual(choice: Choice) -> bool:
+    pattern = _USUAL.get(choice.what)
+    return pattern is not None and re.match(pattern, f"{choice.value}: {choice.reason}") is not None
 
 
 def _gpus_of(plan: Plan) -> str:

@@ -29,8 +29,8 @@ from seatrial.cli.options import (
 @option("--notify", metavar="COMMAND", multiple=True, help="A command to run here when all has ended.")
 @option("name", "--name", metavar="TEXT", type=GroupName(), help="A name for the group.")
 @AS_JSON
-@option("--verbose", "-v", is_flag=True, help="Every line of a build.")
-@option("--quiet", "-q", is_flag=True, help="Outputs, warnings, failures, the receipt.")
+@option("--verbose", "-v", is_flag=True, help="Print every line of a build; with --plan, the override file.")
+@option("--quiet", "-q", is_flag=True, help="Print outputs, warnings, failures and the receipt alone.")
 @option("--trust", is_flag=True, help="Allow what the project's file requests without asking.")
 @project_option("The project folder; default: here.")
 def up(
@@ -50,6 +50,8 @@ def up(
         from seatrial.compose.request import UpRequest
 
     folder = check_folder(project or Path.cwd()).absolute()
-    wanted = UpRequest(project=folder, files=tuple(Path(file) for file in files), as_json=as_json, **request)
+    wanted = UpRequest(
+        project=folder, files=tuple(Path(file) for file in files), as_json=as_json, whole=verbose, **request
+    )
     person = front(trust=trust, as_json=as_json, whole=verbose, quiet=quiet and not verbose)
     return commands.up(wanted, person, this_host())

@@ -24,6 +24,7 @@ from seatrial.job.loading import load_job, read_file
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import EngineAddress
 from seatrial.planning.host import read_host
+from seatrial.probe import processes
 from seatrial.runs.store import RunStore
 from seatrial.system.command import spawn_detached
 from seatrial.system.host import Host
@@ -41,7 +42,7 @@ def up(request: UpRequest, console: Console, host: Host) -> int:
     store = GroupStore(RunStore(request.project, host))
     if request.plan_only:
         planned = starting.plan_only(context, store.runs)
-        console.show(starting.plan_text(planned, warnings))
+        console.show(starting.plan_text(planned, warnings, whole=request.whole))
         return EXIT_DONE
     console.allow(context.job)
     group = _living(store, context.file)
@@ -214,7 +215,9 @@ def _detach(request: UpRequest, store: GroupStore, group: Group, console: Consol
     argv = [sys.executable, "-m", "seatrial", "up", "-C", str(request.project), "--on", backend]
     argv += [word for file in request.files for word in ("-f", str(file))]
     argv += [word for name in request.profiles for word in ("--profile", name)]
-    spawn_detached([*argv, *request.names], output=store.folder(group.id) / "watch.log")
+    pid = spawn_detached([*argv, *request.names], output=store.folder(group.id) / "watch.log")
+    if (follower := processes.read(pid)) is not None:  # until it has loaded and writes itself down
+        store.change_group(group, launcher=(pid, follower.started_ticks))
     console.show(group.id)
     console.note(f"{group.name} is up in the background; seatrial runs ls shows it, seatrial runs stop ends it")
     return EXIT_DONE

@@ -1,21 +1,26 @@
-"""Groups in ``runs ls``: runs, newest first, a group's under it with the members that have no run."""
+"""Groups in ``runs ls``: runs, newest first; members under their group, trials under their sweep."""
 
 from __future__ import annotations
 
+import re
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from seatrial.compose.group import KIND, Group, GroupStore, Member
-from seatrial.runs.listing import Line, line_of
+from seatrial.runs.listing import Line, line_of, started_at
 from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
+
+#: The number of a trial and its run, in a line of a study's journal (search/study.py).
+_TRIAL = re.compile(rb'"trial_id": ?([0-9]+), ?"user_attr": ?\{"run": ?"([0-9a-z-]+)"')
 
 
 @dataclass(frozen=True)
 class MemberLine(Line):
-    """A group, or a member without a run, in the form of a run's line."""
+    """A group, a sweep, or a member without a run, in the form of a run's line."""
 
     status: str  # type: ignore[assignment]
 
@@ -25,7 +30,8 @@ class Listed:
     """One line of ``runs ls``.
 
     Attributes:
-        group: ID of the group that it is, or belongs to. member: its name in the group; None if it is not a member.
+        group: ID of the group, or name of the sweep, that it is or belongs to.
+        member: its name in the group; None if it is not a member.
     """
 
     line: Line
@@ -34,25 +40,35 @@ class Listed:
 
 
 def listed(store: RunStore, host: Host, *, limit: int | None = None) -> list[Listed]:
-    """Return the newest ``limit`` runs and groups (None: all), newest first; below a group all its members."""
+    """Return the newest ``limit`` runs, groups and sweeps (None: all), newest first, each with all its members."""
     groups = GroupStore(store)
     found = {group.id: group for group in groups.all()}
     owned = {member.run for group in found.values() for member in group.members}
     ids = store.ids()  # of thousands, of which a screen shows twenty: only those are looked into
-    tops = sorted([*found, *(run_id for run_id in ids if run_id not in owned)], reverse=True)[:limit]
+    sweeps = {min(trials.values()): (name, trials) for name, trials in _sweeps(store, ids).items()}
+    owned.update(run_id for _, trials in sweeps.values() for run_id in trials.values())
+    tops = sorted([*found, *sweeps, *(run_id for run_id in ids if run_id not in owned)], reverse=True)[:limit]
     lines: list[Listed] = []
     for top in tops:
         if top in found:
             lines += _group(groups, found[top], ids, host)
+        elif top in sweeps:
+            lines += _sweep(*sweeps[top], store, ids, host)
         else:
             lines.append(Listed(line_of(store.known(top, recorded=ids[top]), host)))
     return lines
 
 
-def as_json(lines: list[Listed]) -> list[dict[str, Any]]:
-    """Return runs, each with its group and its name in it; groups and members without a run are left out."""
+def as_json(lines: list[Listed], store: RunStore) -> list[dict[str, Any]]:
+    """Return runs, each with its project, its group and its name in it; lines that are no runs are left out."""
     return [
-        {**asdict(each.line), "group": each.group, "member": each.member}
+        {
+            **asdict(each.line),
+            "group": each.group,
+            "member": each.member,
+            "project": str(store.project),
+            "started_at": started_at(each.line.id),
+        }
         for each in lines
         if not isinstance(each.line, MemberLine)
     ]
@@ -71,6 +87,30 @@ def _group(groups: GroupStore, group: Group, ids: Mapping[str, bool], host: Host
             line = _without_run(member)
         lines.append(Listed(line, group.id, member.name))
     return [Listed(_head(group), group.id), *lines]
+
+
+def _sweeps(store: RunStore, ids: Mapping[str, bool]) -> dict[str, dict[int, str]]:
+    """Return study → number of each trial that has a run → the run's ID."""
+    found = {}
+    for journal in (store.record / "sweeps").glob("*/study.journal"):
+        trials = {int(number): run_id.decode() for number, run_id in _TRIAL.findall(journal.read_bytes())}
+        if kept := {number: run_id for number, run_id in trials.items() if run_id in ids}:
+            found[journal.parent.name] = kept
+    return found
+
+
+def _sweep(name: str, trials: Mapping[int, str], store: RunStore, ids: Mapping[str, bool], host: Host) -> list[Listed]:
+    lines = [line_of(store.known(trials[number], recorded=ids[trials[number]]), host) for number in sorted(trials)]
+    states = Counter(line.status for line in lines)
+    live = next((state for state in ("running", "starting", "waiting") if states[state]), None)
+    status = live or ", ".join(f"{count} {state}" for state, count in states.items())
+    count = f"sweep: {len(lines)} trial{'s' * (len(lines) != 1)}"
+    gpus = max(line.gpus or 0 for line in lines)
+    head = MemberLine(min(trials.values())[:15], name, count, "", gpus, status, "")
+    return [
+        Listed(head, name),
+        *(Listed(line, name, f"trial {at}") for at, line in zip(sorted(trials), lines, strict=True)),
+    ]
 
 
 def _head(group: Group) -> MemberLine:

@@ -164,16 +164,16 @@ def plan_service(
         grace_s = parse_seconds(str(service.config["stop_grace_period"]))
     python = image.python if image else None
     watch = context.job.watch
+    argv = service_argv(service, image)
     job = context.job.without_notify.changed(
         name=service.name,
-        target=Target(kind="image", value=""),
+        target=Target(kind="image", value="", args=argv if argv and argv[0][:1] != "(" else ()),
         gpus=ask.request if ask else GpuRequest("none"),
         grace_s=grace_s,
         image=context.job.image.changed(ready=service.image, python=python),
         mounts=_binds(service),
         watch=watch if service.is_task else watch.changed(hang_after_s=None),
     )
-    argv = service_argv(service, image)
     site = replace(
         run_site(run, job.project, context.backend, context.engine, context.host),
         selection=selection,

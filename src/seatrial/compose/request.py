@@ -19,7 +19,7 @@ class UpRequest:
         names: services; () for all.
         files: named by ``-f``; () if the project's own is looked for.
         profiles: of the Compose file, added to those in COMPOSE_PROFILES.
-        plan_only: print what would happen and change nothing.
+        plan_only: print what would happen and change nothing. whole: with the override file.
         gpus, backend: replace the file's for each member.
         notify: replaces [notify] of the file; as typed.
     """
@@ -28,6 +28,7 @@ class UpRequest:
     names: tuple[str, ...] = ()
     name: str | None = None
     plan_only: bool = False
+    whole: bool = False
     detach: bool = False
     gpus: str | None = None
     backend: str | None = None

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -276,27 +276,22 @@ def hand_over(store: GroupStore, group: Group, runs: Iterable[Run], process: Pro
     return store.change_group(group, details={**group.details, "compose": [process.pid, process.started_ticks]})
 
 
-def plan_text(planned: Planned, warnings: Iterable[ComposeWarning]) -> str:
-    """Return each service with what is done with it, the warnings, and the override."""
-    file, lines = planned.file, []
-    lines.append(f"# {file.path.name}, project {file.name}")
+def plan_text(planned: Planned, warnings: Iterable[ComposeWarning], *, whole: bool) -> str:
+    """Return a table of the services and the warnings; with ``whole`` both as comments above the override."""
+    file, rows = planned.file, [("SERVICE", "KIND", "ON", "COMMAND")]
     for name, service in file.services.items():
-        kind = f"service ({service.why_service})" if service.why_service else "task: it ends by itself"
-        lines.append(f"# {name}: {kind}")
-        if name in planned.plans:
-            lines += [f"#   {line}" for line in _of_plan(planned.plans[name])]
-        else:
-            lines.append("#   as Compose runs it: no run of seatrial's")
+        plan, kind = planned.plans.get(name), "service" if service.why_service else "task"
+        gpus = ", ".join(f"GPU {gpu.mig or gpu.index} ({gpu.name})" for gpu in plan.gpus) if plan else "Compose alone"
+        rows.append((name, kind, gpus or "CPU", _one_line(plan.agent.argv) if plan else service.image))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [f"{file.path.name}, project {file.name}", ""]
+    lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    lines += [f"{name}: warning: {text}" for name, plan in planned.plans.items() for text in plan.warnings]
     short = short_form(file)
-    lines += [f"# {warning}" for warning in (*warnings, *([short] if short else []))]
-    return "\n".join(lines) + "\n" + planned.text
-
-
-def _of_plan(plan: Plan) -> Iterator[str]:
-    gpus = ", ".join(f"GPU {gpu.mig or gpu.index} ({gpu.name}, {gpu.uuid})" for gpu in plan.gpus)
-    yield f"a run on {gpus or 'the CPU'}: {_one_line(plan.agent.argv)}"
-    yield from (f"{each.what}: {each.value} ({each.reason})" for each in plan.choices if each.what == "GPU injection")
-    yield from (f"warning: {warning}" for warning in plan.warnings)
+    lines += [str(warning) for warning in (*warnings, *([short] if short else []))]
+    if whole:
+        return "".join(f"# {line}".rstrip() + "\n" for line in lines) + planned.text
+    return "\n".join([*lines, "", "the file that seatrial adds to Compose's: --verbose"]) + "\n"
 
 
 def _one_line(argv: Sequence[str]) -> str:

@@ -56,6 +56,7 @@ class Known(NamedTuple):
         healthy: a regular expression, case ignored: text that has a symptom in it and is none is not looked at.
         consequence: ``ended`` for a process that ended without the reason, ``missed`` for a missing rank.
         follows: IDs of entries that this one follows from.
+        knowing: name of a value, and the cause and the fix where the text has it; () for none.
     """
 
     id: str
@@ -68,6 +69,7 @@ class Known(NamedTuple):
     healthy: Optional[str] = None
     consequence: str = ""
     follows: Tuple[str, ...] = ()
+    knowing: Tuple[str, ...] = ()
 
     def without_healthy(self, text: str) -> str:
         """The text that its symptoms are looked for in."""
@@ -105,12 +107,13 @@ class Known(NamedTuple):
     ) -> Finding:
         """The finding, with the values filled in; what is given besides is known better there."""
         known = dict(ENGINE_WORDS, **(values or {}))
+        known_cause, known_fix = self.knowing[1:] if known.keys() & self.knowing[:1] else (self.cause, self.fix)
         return Finding(
             self.id,
             severity or self.severity,
             message or _filled(self.title, known, in_title=True),
-            cause or _filled(self.cause, known),
-            fix or _filled(self.fix, known),
+            cause or _filled(known_cause, known),
+            fix or _filled(known_fix, known),
             list(evidence),
         )
 

@@ -45,9 +45,19 @@ class Flag(NamedTuple):
 #: Heading of the help → its options; "" for those listed with the command's own.
 _OPTIONS: dict[str, tuple[Flag, ...]] = {
     "": (
-        Flag("name", "--name", "A name for the run.", metavar="NAME", without="build"),
         Flag("trust", "--trust", "Allow what the project's file requests without asking.", kind=bool),
         Flag("project", "--project -C", "The project folder; default: here.", kind=Path, metavar="DIR"),
+    ),
+    "Common": (
+        Flag(
+            "gpus", "--gpus",
+            "auto, none, all, a count, 0.5, 0,2, device=0,2, GPU-<uuid>, MIG-<uuid>, 0:1 (MIG slice) or mig-1g.10gb.",
+            metavar="REQUEST",
+        ),
+        Flag("on", "--on", "auto, docker, podman, local or k8s.", metavar="BACKEND"),
+        Flag("data", "--data", "Folder at /data, read-only; DIR:rw opens it; pvc:NAME on k8s.", metavar="DIR"),
+        Flag("env", "--env -e", "NAME=VALUE, or NAME to pass the host's value.", kind=list[str], metavar="NAME=VALUE"),
+        Flag("name", "--name", "A name for the run.", metavar="NAME", without="build"),
     ),
     "Target": (
         Flag("module", "-m", "Run a module, as python -m does.", metavar="MODULE", without="export serve"),
@@ -60,14 +70,8 @@ _OPTIONS: dict[str, tuple[Flag, ...]] = {
             metavar="MACHINE",
         ),
         Flag("image.slim", "--slim", "Slim the image: auto, none, files, unused, arch.", metavar="LEVEL"),
-        Flag("on", "--on", "auto, docker, podman, local or k8s.", metavar="BACKEND"),
     ),
     "GPUs": (
-        Flag(
-            "gpus", "--gpus",
-            "auto, none, all, a count, 0.5, 0,2, device=0,2, GPU-<uuid>, MIG-<uuid>, 0:1 (MIG slice) or mig-1g.10gb.",
-            metavar="REQUEST",
-        ),
         Flag(
             "nodes", "--nodes", "Number of nodes, or a host list: 2, or host1,host2.",
             metavar="N", without="export serve",
@@ -83,12 +87,10 @@ _OPTIONS: dict[str, tuple[Flag, ...]] = {
         ),
     ),
     "Data": (
-        Flag("data", "--data", "Folder at /data, read-only; DIR:rw opens it; pvc:NAME on k8s.", metavar="DIR"),
         Flag("models", "--models", "Folder at /models, for saved models.", metavar="DIR"),
         Flag("mounts", "--mount -v", "SOURCE:TARGET[:ro|rw].", kind=list[str], metavar="SRC:DST", needs="container"),
     ),
     "Container": (
-        Flag("env", "--env -e", "NAME=VALUE, or NAME to pass the host's value.", kind=list[str], metavar="NAME=VALUE"),
         Flag("env_files", "--env-file", "File of NAME=VALUE.", kind=list[str], metavar="FILE"),
         Flag(
             "secrets", "--secret", "Pass a host variable; its value is hidden everywhere.",

@@ -22,7 +22,7 @@ from seatrial.receipt.section import Plot
 from seatrial.receipt.sections.curves import values_in_window, window_note
 from seatrial.receipt.sections.steps import stacked_plot
 from seatrial.receipt.store import load
-from seatrial.receipt.summary import headline, tiles
+from seatrial.receipt.summary import headline, tiles, warnings
 from seatrial.runs.following.live import Live
 from seatrial.runs.following.streams import Stream
 from seatrial.runs.listing import started_at
@@ -57,7 +57,7 @@ def run_view(run: Run, receipt: Receipt, now: Live) -> dict[str, Any]:
         "traceback": list(receipt.ending.traceback) if receipt.ending else [],
         "failed": receipt.ending is not None,
         "bound_by": bound,
-        "warnings": list(receipt.warnings),
+        "warnings": warnings(receipt),
         "found": [] if ended else list(_found(receipt)),
         "tiles": [[row.label, row.value] for row in tiles(receipt)] + ([] if ended else _live_tiles(receipt, now)),
         "plots": [_plot(receipt, plot) for plot in receipt.plots if plot is not stacked],

@@ -46,6 +46,7 @@ from seatrial.receipt.sections.findings import files_outside, pasteable, without
 from seatrial.receipt.sections.gpu_contract import not_used_finding
 from seatrial.receipt.sections.measured import measure
 from seatrial.receipt.sections.trust import (
+    ALTERABLE,
     alterable,
     contradiction_finding,
     contradictions,
@@ -153,10 +154,7 @@ def _exit_code(run: RunEvidence, criteria: Criteria) -> int:
 
 def _warnings(run: RunEvidence) -> tuple[str, ...]:
     """Return sentences that no reader may miss, the most important first."""
-    evidence, warnings = run.evidence, []
-    if run.plan.agent.gpu_mode == "auto-cpu":
-        warnings.append("This ran on the CPU: --gpus auto found no usable GPU; --gpus all would have failed instead")
-    warnings += [warning for warning in run.plan.warnings if warning not in warnings]
+    evidence, warnings = run.evidence, list(dict.fromkeys(run.plan.warnings))
     kills = evidence.exited.number("oom_kills") if evidence.exited else None
     if kills and kills > 0 and evidence.exited and evidence.exited.number("exit_code") == 0:
         warnings.append(f"The kernel's OOM killer ended {count(int(kills), 'process')} of the run, which continued")
@@ -167,7 +165,7 @@ def _warnings(run: RunEvidence) -> tuple[str, ...]:
     if lost := lost_output_lines(run):
         warnings.append(f"{count(lost, 'line')} of output are in no log: the cluster cut them before they were read")
     if why := alterable(run):
-        warnings.append(f"Evidence could be altered by the target: {why}")
+        warnings.append(ALTERABLE + why)
     if unreadable := len(evidence.all(ReportUnreadable)):
         lines = count(unreadable, "line")
         warnings.append(

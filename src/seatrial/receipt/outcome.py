@@ -44,13 +44,13 @@ _SHOWN: dict[OutcomeId, tuple[Level, str]] = {
     "unmet": ("bad", "criteria not met"),
     "in-doubt": ("warning", "in doubt"),
     "cpu": ("good", "done on the CPU"),
-    "cpu-fallback": ("warning", "done on the CPU, no GPU was found"),
+    "cpu-fallback": ("good", "done on the CPU"),
     "unproven": ("warning", "done, not proven"),
     "passed": ("good", "passed"),
 }
 
-#: The reason why GPU criteria do not apply to a run on the CPU.
-_WITHOUT_GPU: dict[OutcomeId, str] = {"cpu": "no GPU was requested", "cpu-fallback": "it ran without one"}
+#: The one sentence about a run that found no GPU and required none.
+NO_GPU = "No GPU found; {} on the CPU. Use --gpus all to require one."
 
 #: Findings that cast doubt on an end with 0 → the words behind its exit cause.
 DOUBTFUL = {
@@ -92,8 +92,8 @@ class Outcome(Record):
     @computed_field  # type: ignore[prop-decorator]  # mypy issue 1362
     @property
     def sentence(self) -> str:
-        """Badge and words: ``Done on the CPU. Finished in 3.2 s; GPU criteria do not apply: no GPU was requested``."""
-        if self.words.lower().startswith(self.badge) or self.id == "running":
+        """Badge and words: ``Done on the CPU. Finished in 3.2 s; met: Model saved``."""
+        if self.words.lower().startswith(self.badge) or self.id in ("running", "cpu-fallback"):
             return self.words
         return f"{self.badge[0].upper()}{self.badge[1:]}. {self.words}"
 
@@ -133,14 +133,15 @@ def make_outcome(end: RunEnd) -> Outcome:
     id = _id(end)
     warnings = [criterion.title for criterion in end.criteria if criterion.weight == "warning"]
     level, badge = _SHOWN[id]
-    if id in ("passed", "cpu") and warnings:
+    if id in ("passed", "cpu", "cpu-fallback") and warnings:
         badge += f", {count(len(warnings), 'warning')}"
     parts = [end.words]
     if id not in _BY_CAUSE or end.cause == "finished":
         missed = f"default{'' if len(warnings) == 1 else 's'} missed: {', '.join(warnings)}"
         parts += [*_criteria_words(id, end), *([missed] if warnings else [])]
     footnote = f"{EXIT_CRITERIA} with --strict" if id == "unmet" and end.exit_code == EXIT_DONE else ""
-    return Outcome(id=id, level=level, badge=badge, words="; ".join(parts), footnote=footnote)
+    words = "; ".join(parts) + (f". {NO_GPU.format('ran')}" if id == "cpu-fallback" else "")
+    return Outcome(id=id, level=level, badge=badge, words=words, footnote=footnote)
 
 
 def _id(end: RunEnd) -> OutcomeId:
@@ -173,8 +174,7 @@ def _criteria_words(id: OutcomeId, end: RunEnd) -> list[str]:
     if id == "passed":
         return [f"{met} {'criterion' if met == 1 else 'criteria'} met"]
     judged = sorted((each for each in criteria if each.verdict == "pass"), key=lambda each: not each.asked)
-    parts = [f"met: {_titles(judged)}"] if judged else []
-    return [*parts, f"GPU criteria do not apply: {_WITHOUT_GPU[id]}"]
+    return [f"met: {_titles(judged)}"] if judged else []
 
 
 def _both_sides(criterion: Criterion) -> str:

@@ -10,6 +10,7 @@ from seatrial.receipt.formatting import energy_short, figure, percent, rate
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.reported import headline_metrics
 from seatrial.receipt.section import Row
+from seatrial.receipt.sections.trust import ALTERABLE
 from seatrial.receipt.sections.what_ran import device_in_words
 
 #: Metrics for the last line of a run, in order.
@@ -26,10 +27,22 @@ def headline(receipt: Receipt) -> str:
 
 
 def ending(receipt: Receipt) -> str:
-    """Return ``Passed. Finished in 33 s; 5 criteria met (seatrial exits with 0)``."""
-    outcome = receipt.outcome
-    also = f"; {outcome.footnote}" if outcome.footnote else ""
-    return f"{outcome.sentence} (seatrial exits with {receipt.exit_code}{also})"
+    """Return ``Passed. Finished in 33 s; 5 criteria met``."""
+    return receipt.outcome.sentence + exit_words(receipt)
+
+
+def exit_words(receipt: Receipt) -> str:
+    """Return `` (seatrial exits with 1)``; "" for an exit code of 0 that nothing would change."""
+    footnote = receipt.outcome.footnote
+    if not receipt.exit_code and not footnote:
+        return ""
+    return f" (seatrial exits with {receipt.exit_code}{f'; {footnote}' if footnote else ''})"
+
+
+def warnings(receipt: Receipt) -> list[str]:
+    """Return the warnings to show. Each local run's evidence could be altered: the row about evidence has that."""
+    usual = receipt.header.backend == "local"
+    return [warning for warning in receipt.warnings if not (usual and warning.startswith(ALTERABLE))]
 
 
 def numbers(receipt: Receipt) -> list[str]:

@@ -50,7 +50,18 @@ def test_options_of_a_job_are_in_groups() -> None:
     places = [text.index(f"\n{title}:\n") for title in GROUPS]
     assert places == sorted(places)
     assert text.index("Kubernetes:\n") < text.index("--namespace NAME") < text.index("Limits and criteria:\n")
-    assert {flag.key for flag in FLAGS if not flag.group} == {"name", "trust", "project"}
+    assert {flag.key for flag in FLAGS if not flag.group} == {"trust", "project"}
+    assert GROUPS[0] == "Common" and text.index("--gpus") < text.index("--detach") < text.index("--rank-of")
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_help_uses_the_width_of_the_terminal_and_cuts_no_sentence(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    group = command_of(["runs"])
+    assert group is not None
+    lines = group.make_context("seatrial runs", [], resilient_parsing=True).get_help().splitlines()
+    assert width - 25 < max(map(len, lines)) <= width and "..." not in "".join(lines[2:])
+    assert "its own exit code" not in "".join(lines) and "their curves." in " ".join(" ".join(lines).split())
 
 
 @pytest.mark.parametrize("verb", ["run", "plan", "shell", "build", "tune", "sweep", "export", "serve"])

@@ -42,7 +42,7 @@ def test_members_stand_under_their_group_between_other_runs(
     lines = listed(project, Host())
     assert [each.line.id for each in lines] == [group.id, own, "", older]
     assert [each.member for each in lines] == [None, "train", "export", None]
-    assert [(each["id"], each["member"]) for each in as_json(lines)] == [(own, "train"), (older, None)]
+    assert [(each["id"], each["member"]) for each in as_json(lines, project)] == [(own, "train"), (older, None)]
     assert len(listed(project, Host(), limit=1)) == 3  # the group, whole
     assert _main(["runs", "ls"]) == 0
     out = capsys.readouterr().out.splitlines()

@@ -35,6 +35,16 @@ def test_a_part_is_enough(part: str, id: str) -> None:
     assert [finding.id for finding in explain_text(part)] == [id]
 
 
+@pytest.mark.parametrize(("size", "advised"), [("6.91 GiB", True), ("12.40 MiB", False)])
+def test_reserved_and_unallocated_memory_of_an_oom_decides_the_fix(size: str, advised: bool) -> None:
+    [found] = explain_text(
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. Of the allocated memory 68.20 GiB is "
+        f"allocated by PyTorch, and {size} is reserved by PyTorch but unallocated. If reserved"
+    )
+    assert found.id == "cuda-out-of-memory"
+    assert ("expandable_segments:True" in found.fix and size in found.cause) is advised
+
+
 def test_words_of_several_messages_list_them(tmp_path: Path) -> None:
     done = run("Out of memory", folder=tmp_path)
     assert done.returncode == 1 and not done.stderr

@@ -59,21 +59,20 @@ def _untried() -> Scenario:
 
 
 SERVER = {"timeout_s": 110.0, "serve": Serving(kind="recipe", model="digits", name="digits", port=8000)}
-ON_CPU, LIMIT = "GPU criteria do not apply: no GPU was requested", "Failed. Stopped at the time limit of 1 min 50 s"
+LIMIT = "Failed. Stopped at the time limit of 1 min 50 s"
 LOW = "GPU kept busy (GPU 0 12 %, required at least 70 %)"
 STRICT = "seatrial exits with 0; 4 with --strict"
 
 #: What happened → its level and its headline.
 CASES = {
-    "cpu": (_cpu, "good", f"Done on the CPU. Finished in 33 s; {ON_CPU}"),
+    "cpu": (_cpu, "good", "Done on the CPU. Finished in 33 s"),
     "cpu-image": (
         lambda: _cpu(backend="docker"), "good",
-        f"Done on the CPU. Finished in 33 s; met: Image small enough; {ON_CPU}",
+        "Done on the CPU. Finished in 33 s; met: Image small enough",
     ),
     "cpu-fallback": (
-        SCENARIOS["cpu-fallback"], "warning",
-        "Done on the CPU, no GPU was found. Finished in 33 s; met: Model saved; GPU criteria do not apply: it ran "
-        "without one",
+        SCENARIOS["cpu-fallback"], "good",
+        "Finished in 33 s; met: Model saved. No GPU found; ran on the CPU. Use --gpus all to require one.",
     ),
     "contract": (
         SCENARIOS["contract-failure"], "bad",
@@ -103,7 +102,7 @@ CASES = {
     ),
     "metric-met": (
         lambda: _cpu(criteria={"metrics": {"accuracy": ">= 0.9"}}), "good",
-        f"Done on the CPU. Finished in 33 s; met: Metric accuracy; {ON_CPU}",
+        "Done on the CPU. Finished in 33 s; met: Metric accuracy",
     ),
     "torch-untried": (
         _untried, "warning", "Done, not proven. Finished in 33 s; not judged: Training ran on the GPU",
@@ -146,9 +145,8 @@ CASES = {
 def test_headline(case: str, tmp_path: Path) -> None:
     scenario, level, words = CASES[case]
     receipt = scenario().judge(tmp_path)
-    whole = words if "seatrial exits" in words else f"{words} (seatrial exits with 0)"
-    assert (receipt.outcome.level, sentence(receipt)) == (level, whole)
-    assert receipt.model_dump(mode="json")["outcome"]["sentence"] == whole.rpartition(" (seatrial")[0]
+    assert (receipt.outcome.level, sentence(receipt)) == (level, words)
+    assert receipt.model_dump(mode="json")["outcome"]["sentence"] == words.rpartition(" (seatrial")[0] or words
     mark, badge = {"good": ("✅", "pass"), "warning": ("⚠️", "warning"), "bad": ("❌", "fail")}[level]
     assert markdown.render(receipt).startswith(f"# {mark} ")
     assert f'badge {badge}">' in html.render(receipt)

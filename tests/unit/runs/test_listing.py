@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -82,11 +83,44 @@ def test_only_those_since(many, capsys):
 
 def test_age_and_a_narrow_terminal(many, capsys):
     found = listing.listed(RunStore(many), Host({}))
-    wide, narrow = (runs_table.table(found, width, time.time()) for width in (160, 60))
+    wide = runs_table.table(found, 160, time.time())
     assert wide[0].split() == ["RUN", "NAME", "TARGET", "ON", "GPUS", "AGE", "TIME", "STATUS"]
     assert [line.split()[5] for line in wide[1:3]] == ["5m", "1h"]
-    assert narrow[0].split() == ["RUN", "TARGET", "AGE", "STATUS"]
-    assert narrow[1].startswith("good ") and all(len(line) <= 60 for line in narrow) and narrow[2].endswith("…")
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
+def test_a_narrow_terminal_cuts_the_reason_and_never_the_state(many, width):
+    found = listing.listed(RunStore(many), Host({}))
+    target = "train.py -- --epochs 500 --data /data/photos/of/ships --width 512"
+    found = [replace(each, line=replace(each.line, target=target)) for each in found]
+    lines = runs_table.table(found, width, time.time())
+    assert lines[0].endswith("STATUS") and "TARGET" in lines[0] and all(len(line) <= width for line in lines)
+    for line, state in zip(lines[1:], ["passed", "criteria not met", "failed", "stopped"], strict=True):
+        assert f"  {state}" in line
+    assert lines[1].startswith("good ") and lines[3].startswith("kkk2 ")
+
+
+def test_json_has_start_and_project_of_each_run(many, capsys):
+    assert cli._main(["runs", "ls", "--json"]) == 0
+    newest = json.loads(capsys.readouterr().out)[0]
+    assert newest["project"] == str(many) and abs(time.time() - 300 - newest["started_at"]) < 60
+
+
+def test_trials_stand_under_their_sweep(many, capsys):
+    store = RunStore(many)
+    ids = sorted(store.ids())
+    journal = store.record / "sweeps" / "lr-search" / "study.journal"
+    journal.parent.mkdir(parents=True)
+    rows = [
+        {"op_code": 8, "trial_id": at, "user_attr": {"run": run}}
+        for at, run in enumerate([*ids[:2], "20200101-000000-gone"])
+    ]
+    journal.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = listing.listed(store, Host({}))
+    assert [(each.group, each.member) for each in found] == [
+        (None, None), (None, None), ("lr-search", None), ("lr-search", "trial 0"), ("lr-search", "trial 1"),
+    ]  # fmt: skip
+    assert found[2].line.target == "sweep: 2 trials" and found[2].line.status == "1 stopped, 1 failed"
 
 
 def test_the_page_that_open_opens(many, capsys, monkeypatch):

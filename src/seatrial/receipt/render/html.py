@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.render.pages import PACKAGE, render_page
 from seatrial.receipt.section import Bars, Block, Criterion, Log, Rows, Table, Times, Verdicts
-from seatrial.receipt.summary import headline, tiles
+from seatrial.receipt.summary import exit_words, headline, tiles, warnings
 
 #: Criteria in a reader's order; those that were not judged are folded away.
 _ORDER = ("fail", "warning", "pass")
@@ -28,6 +28,8 @@ def render(receipt: Receipt, *, embedded: bool = False) -> str:
         headline=headline(receipt),
         judged_at=datetime.fromtimestamp(receipt.header.judged_at, timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         unmet=[criterion for criterion in receipt.criteria if criterion.weight == "fail"],
+        exit_words=exit_words(receipt),
+        warnings=warnings(receipt),
         words=receipt.outcome.words.partition("; not met: ")[0],  # the badge is followed by unmet criteria
         tiles=tiles(receipt),
         sections=list(_sections(receipt, embedded)),

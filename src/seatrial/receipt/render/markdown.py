@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from seatrial.findings.finding import CAUSE, FIX
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.section import Bars, Block, FindingRecord, Links, Notices, Rows, Table, Times, Verdicts
-from seatrial.receipt.summary import ending, headline
+from seatrial.receipt.summary import exit_words, headline, warnings
 
 _MARKS = {"pass": "✅ pass", "fail": "❌ fail", "warning": "⚠️ warning", "not judged": "➖ not judged"}
 _LEVELS = {"good": "✅", "bad": "❌", "warning": "⚠️", "none": "⏳"}
@@ -21,10 +21,9 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&])")
 
 def render(receipt: Receipt) -> str:
     """Return the receipt as CommonMark with GitHub's tables."""
-    sentence, _, code = ending(receipt).rpartition(" (")
     lines = [f"# {_LEVELS[receipt.outcome.level]} {_text(headline(receipt))}", ""]
-    lines.append(f"**{_text(sentence)}** ({_text(code)}")
-    for warning in receipt.warnings:
+    lines.append(f"**{_text(receipt.outcome.sentence)}**{_text(exit_words(receipt))}")
+    for warning in warnings(receipt):
         lines += ["", f"> ⚠️ {_text(warning)}"]
     for section, blocks in receipt.sections(in_text=True):
         title = section.title

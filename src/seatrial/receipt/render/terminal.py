@@ -11,10 +11,7 @@ from rich.text import Text
 from seatrial.findings.finding import CAUSE, FIX
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.section import Block, Criterion, FindingRecord, Links, Notices, Row, Rows, Table, Times, Verdicts
-from seatrial.receipt.summary import ending, headline, numbers
-
-#: Widest a receipt is drawn: it fits a plain terminal, a code review and an issue.
-WIDTH = 80
+from seatrial.receipt.summary import ending, headline, numbers, warnings
 
 #: Findings at a run's end; the others are in the receipt.
 _MOST_FINDINGS = 3
@@ -35,7 +32,7 @@ _ASCII = str.maketrans({"✓": "v", "✗": "x", "·": "-", "×": "x", "…": "..
 
 def render(receipt: Receipt, console: Console) -> None:
     """Print the receipt. Output of a run is text here, never markup."""
-    width = min(WIDTH, console.width)
+    width = console.width
     lines = [*_heading(receipt, width), *_warnings(receipt, width)]
     for section, blocks in receipt.sections(in_text=True):
         lines += _section(section.title, blocks, width)
@@ -44,7 +41,7 @@ def render(receipt: Receipt, console: Console) -> None:
 
 def render_verdict(receipt: Receipt, console: Console) -> None:
     """Print the end of a run: problems and their fixes, and as the last lines the verdict and three numbers."""
-    _print(_verdict(receipt, min(WIDTH, console.width)), console)
+    _print(_verdict(receipt, console.width), console)
 
 
 def _print(lines: Iterable[Text], console: Console) -> None:
@@ -64,7 +61,7 @@ def _heading(receipt: Receipt, width: int) -> Iterator[Text]:
 
 
 def _warnings(receipt: Receipt, width: int) -> Iterator[Text]:
-    for warning in receipt.warnings:
+    for warning in warnings(receipt):
         yield from _wrapped(warning, "[!] ", width, "yellow")
 
 
@@ -89,8 +86,7 @@ def _verdict(receipt: Receipt, width: int) -> Iterator[Text]:
         yield from _wrapped(f"bound by {receipt.diagnosis.words}", "[i] ", width, "cyan")
         yield from _wrapped(f"{advice.change} ({advice.gain})", f"    {FIX:<5}  ", width, dim=9)
     yield from _heading(receipt, width)
-    found = numbers(receipt)
-    if found and not (len(found) == 1 and found[0] in ending(receipt)):  # the sentence has the time already
+    if found := [number for number in numbers(receipt) if number not in ending(receipt)]:
         yield Text(f"    {' · '.join(found)}")
 
 

@@ -26,6 +26,9 @@ MIN_LOOKS = 5
 #: Folders of an image with programs, libraries and the loader's settings. Source: ld.so(8); hier(7).
 _SYSTEM = re.compile(r"(/usr(/local)?)?(/(s?bin|lib[^/]*)(/.*)?)?|/etc|/etc/ld\.so\.[^/]*(/.*)?")
 
+#: Beginning of the warning about evidence that could be altered.
+ALTERABLE = "Evidence could be altered by the target: "
+
 #: Exit codes of a container whose PID 1 was ended from outside: it could not give the engine its own.
 _KILLED = (137, 143)
 
@@ -75,7 +78,7 @@ def evidence_in_words(seal: Seal) -> str:
     chained = f"chained, digest {seal.digest[:16]}" if seal.digest else "still open"
     parts = [count(seal.lines, "line"), f"broken at line {seal.broken_at}" if seal.broken_at else chained]
     parts += [f"{seal.missing} missing"] if seal.missing else []
-    parts += ["could be altered by the target"] if seal.alterable else ["not accessible to the target"]
+    parts += [f"could be altered by the target: {seal.alterable}" if seal.alterable else "not accessible to the target"]
     parts += [f"the host observed the run on {seal.witnessed}"] if seal.witnessed else []
     return "; ".join(parts)
 

@@ -176,7 +176,7 @@ def device_in_words(header: Header) -> str:
     """Return ``2 × NVIDIA H200``; if no pod named its GPUs, the number requested."""
     gpus, asked = header.gpus, header.gpus_asked
     if header.device != "gpu":
-        return "CPU (no GPU found)" if header.device == "cpu-fallback" else "CPU"
+        return "CPU"
     if not gpus:
         return f"{count(asked, 'GPU')} requested, none reported" if asked else "GPU"
     names = dict.fromkeys(gpu.name for gpu in gpus)
