@@ -211,6 +211,82 @@ def resumed(trainer: Project, run_id: str) -> None:
     assert trainer.containers() == []
 
 
+#: Kills ``seatrial run`` before the change to files or processes of this number, counted from the run's first folder.
+#: Without KILL_AT it writes how many there are.
+MOMENTS = """
+import atexit, os, signal, sys
+CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.symlink", "os.chmod", "fcntl.flock",
+           "subprocess.Popen", "os.posix_spawn", "os.fork"}
+if sys.orig_argv[1:4] == ["-m", "seatrial", "run"] and "MOMENTS" in os.environ:
+    path, last, count, began = os.environ.pop("MOMENTS"), int(os.environ.pop("KILL_AT", -1)), 0, False
+    def look(event, arguments):
+        global count, began
+        began = began or (event == "os.mkdir" and str(arguments[0]).endswith("/runs"))
+        flags = arguments[2] if event == "open" else 0
+        if began and (event in CHANGES or (isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))):
+            count += 1
+            if count - 1 == last:
+                os.kill(os.getpid(), signal.SIGKILL)
+    sys.addaudithook(look)
+    atexit.register(lambda: open(path, "w").write(str(count)))
+"""
+KILLS = 16
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_moment_leaves_a_run_that_is_reported_rightly_or_none(
+    local_project: Project, tmp_path: Path
+) -> None:
+    """At sixteen moments between the run's first folder and its receipt, about half of them before its plan."""
+    local_project.write("train.py", "print('ready')")
+    (tmp_path / "hook").mkdir()
+    (tmp_path / "hook" / "sitecustomize.py").write_text(MOMENTS)
+    counted = tmp_path / "moments"
+    local_project.environ |= {
+        "PYTHONPATH": str(tmp_path / "hook"), "PYTHONDONTWRITEBYTECODE": "1", "MOMENTS": str(counted),
+    }  # fmt: skip
+    for _ in range(2):  # the first run makes folders for those after it
+        local_project.run("train.py", "--gpus", "none", "--name", "again")
+    moments = int(counted.read_text())
+    assert moments > 40
+    for kill in range(KILLS):
+        local_project.environ["KILL_AT"] = str(moments * kill // (KILLS + 1))
+        killed = local_project.start("train.py", "--gpus", "none", "--name", "again")  # the name is free each time
+        _, shown = killed.communicate(timeout=60)
+        assert killed.returncode == -signal.SIGKILL, shown
+        local_project.wait_for(lambda: not has_live_runs(local_project))
+        lines = json.loads(local_project.cli("runs", "ls", "--json").stdout)
+        assert {line["target"] for line in lines} == {"train.py"}, lines
+        causes = {line["outcome"].partition(" in ")[0] for line in lines}
+        assert causes <= {"Finished", "The run never started: seatrial was interrupted while it was prepared"}
+        assert {line["id"] for line in lines} == {
+            run.name for run in local_project.runs if (run / "plan.json").exists()
+        }
+    del local_project.environ["KILL_AT"]
+    local_project.run("train.py", "--gpus", "none", "--name", "again")
+    assert 3 + 3 < len(local_project.runs) < 3 + KILLS - 3, "a kill before the plan leaves nothing, one after it a run"
+
+
+def has_live_runs(project: Project) -> bool:
+    lines = json.loads(project.cli("runs", "ls", "--json").stdout)
+    return any(line["status"] in ("starting", "running", "waiting") for line in lines)
+
+
+@pytest.mark.slow
+def test_two_starts_with_one_name_are_one_run(local_project: Project) -> None:
+    local_project.write("train.py", "import pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)")
+    for pair in range(20):
+        (local_project.folder / "go").unlink(missing_ok=True)
+        both = [local_project.start("train.py", "--gpus", "none", "--name", f"pair{pair}") for _ in range(2)]
+        local_project.wait_for(lambda both=both: any(each.poll() is not None for each in both))
+        refused, runs = sorted(both, key=lambda each: each.poll() is None)
+        assert (refused.wait(), runs.poll()) == (2, None)
+        assert f'The name "pair{pair}" belongs to run ' in refused.communicate()[1]
+        local_project.write("go", "")
+        assert runs.wait(60) == 0, runs.communicate()[1]
+        runs.communicate()
+
+
 @pytest.fixture
 def small_state(tmp_path: Path) -> Iterator[Path]:
     """A state folder on a disk of 8 MB."""

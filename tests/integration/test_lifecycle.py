@@ -136,6 +136,23 @@ def test_kill_9_of_the_command_line_leaves_the_run_alive(project: Project) -> No
     assert project.containers() == []
 
 
+def test_a_container_that_is_removed_while_it_runs_is_reported_as_removed(container_project: Project) -> None:
+    project = container_project
+    project.write("train.py", SLEEPS)
+    followed = project.start("train.py", "--gpus", "none")
+    project.wait_for_output("ready")
+    project.wait_for(lambda: project.events("sample"))
+    at_once = ["--time", "0"] if project.backend == "podman" else []  # it sends SIGTERM first
+    subprocess.run([*project.engine, "rm", "--force", *at_once, project.handle()], capture_output=True, check=True)
+    shown = "".join(followed.communicate(timeout=60))
+    assert followed.returncode == 5, shown
+    removed = f"The container was removed from {project.backend} while it ran after "
+    receipt = project.receipt()
+    assert receipt["exit_cause"]["words"].startswith(removed) and removed in " ".join(shown.split())
+    assert (receipt["exit_cause"]["id"], receipt["exit_code"]) == ("agent-lost", 5)
+    assert receipt["measurements"]["wall_s"] > 0 and project.output() == "ready\n"
+
+
 def test_kill_9_of_the_agent_takes_the_target_along(project: Project) -> None:
     project.write("train.py", f"import subprocess; subprocess.Popen(['sleep', '600']); {SLEEPS}")
     started = project.start("train.py")
@@ -328,7 +345,7 @@ def test_a_limit_of_gpu_memory_without_gpus_is_refused(local_project: Project) -
     assert "--gpu-memory limits nothing" in local_project.cli(*words, exit_code=2).stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_ctrl_c_before_the_start_still_leaves_a_receipt(local_project: Project, number: int) -> None:
     local_project.write("train.py", "import six; print('never')")
     local_project.write("requirements.txt", "--index-url http://192.0.2.1/\nsix-of-nowhere")  # TEST-NET-1: pip waits
@@ -338,8 +355,11 @@ def test_ctrl_c_before_the_start_still_leaves_a_receipt(local_project: Project, 
     time.sleep(2)
     started.send_signal(number)
     _, shown = started.communicate(timeout=60)
-    assert started.returncode == 130 and "Traceback" not in shown
+    killed = number == signal.SIGKILL
+    assert started.returncode == (-number if killed else 130) and "Traceback" not in shown
+    words = "The run never started: seatrial was interrupted" if killed else "Stopped by the user before it started"
+    assert words in local_project.cli("runs", "ls").stdout
     receipt = local_project.receipt()
-    assert (receipt["exit_cause"]["id"], receipt["exit_code"]) == ("stopped", 130)
-    assert "Stopped by the user before it started" in local_project.cli("runs", "ls").stdout
+    ended = (receipt["exit_cause"]["id"], receipt["exit_code"])
+    assert ended == (("engine-error", 5) if killed else ("stopped", 130))
     assert not local_project.alive()

@@ -316,15 +316,27 @@ def test_the_token():
 
 def test_other_sites_pages(client):
     """A page whose own name points here (DNS rebinding), and one that sends a request across."""
+    own = f"{socket.gethostname().partition('.')[0]}.local"
     hosts = {"evil.example": 403, "127.0.0.1.evil.example:80": 403, "": 403, "server:8000": 200, "10.1.2.3": 200,
-             "[::1]:9": 200, "net.ns.svc.cluster.local": 200}  # fmt: skip
+             "[::1]:9": 200, "127.0.0.1": 200, "localhost:8000": 200, own: 200, f"evil.{own}": 403, "evil.local": 403,
+             "evil.local:8000": 403, "EVIL.LOCAL": 403, "local": 200, ".local": 403, "evil.localhost": 403,
+             "evil.internal": 403, "net.ns.svc": 403, "net.ns.svc.cluster.local": 403, "localhost.": 403,
+             "evil.example:٨٠": 403}  # fmt: skip
     for host, status in hosts.items():
-        response = client.post("/predict", json={"input": [1, 2]}, headers={"host": host})
+        response = client.post("/predict", json={"input": [1, 2]}, headers={"host": host.encode()})
         assert response.status_code == status, host
     page = client.get("/", headers={"host": "evil.example"})
     assert page.status_code == 403 and error_of(page)
     origin = {"origin": "https://evil.example"}
     assert client.post("/predict", json={"input": [1, 2]}, headers=origin).status_code == 403
+
+
+def test_names_that_the_server_is_given_are_answered():
+    names = "net.ns.svc, Net.ns.svc.cluster.local"
+    with Server(SEATRIAL_SERVE_HOSTS=names) as server, server.client() as client:
+        for host, status in {"net.ns.svc:8000": 200, "net.ns.svc.cluster.local": 200, "x.net.ns.svc": 403}.items():
+            answer = client.post("/predict", json={"input": [1, 2]}, headers={"host": host})
+            assert answer.status_code == status, host
 
 
 def test_connections_beyond_what_may_be_open():

@@ -194,10 +194,10 @@ def _living(store: GroupStore, file: ComposeFile) -> Group | None:
             continue
         if all(member.ended for member in group.members):
             return None
-        if group.details.get("compose") is None:  # its command line was killed before Compose had it
+        if group.details.get("compose") is not None:
+            return group
+        if not group.followed:  # its command line was killed before Compose had it
             store.remove(group)
-            continue
-        return group
     return None
 
 

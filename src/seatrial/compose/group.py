@@ -8,7 +8,6 @@ record; the group only has its ID. Listing groups loads no models, as listing ru
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -18,12 +17,13 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from seatrial.errors import DiskError, RunNotFoundError, SeatrialError, UntrustedPathError
+from seatrial.errors import DiskError, NameInUseError, RunNotFoundError, SeatrialError, UntrustedPathError
 from seatrial.probe import processes
-from seatrial.runs.store import RunStore, is_run_id, new_run_id
+from seatrial.runs.store import CLAIMS, RunStore, is_run_id, new_run_id
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
 from seatrial.system.host import Host
+from seatrial.system.records import Folder
 from seatrial.system.text import did_you_mean
 
 #: task: ends by itself. service: runs until it is stopped.
@@ -116,6 +116,17 @@ class Group:
             return "interrupted"
         return "failed" if "failed" in states else "stopped"
 
+    @property
+    def lives(self) -> bool:
+        """Compose has started it, or its command line prepares it, and a member has not ended."""
+        begun = self.details.get("compose") is not None or self.followed
+        return begun and not all(member.ended for member in self.members)
+
+    def is_in_the_way_of(self, other: Group) -> bool:
+        """Return whether it lives, and has the other's name or Compose project."""
+        names = {key for key in (self.name, self.details.get("project")) if key is not None}
+        return self.lives and not names.isdisjoint((other.name, other.details.get("project")))
+
     def changed(self, name: str, **changes: Any) -> Group:
         """Return it with other values of one member."""
         return replace(
@@ -146,13 +157,24 @@ class GroupStore:
         return self.root / group_id
 
     def create(self, members: tuple[Member, ...], *, name: str | None = None, details: Mapping[str, Any] = {}) -> Group:
-        """Make a group that this process follows. Raises DiskError."""
+        """Make a group that this process follows.
+
+        Raises NameInUseError: a group that has not ended has its name, or its Compose project. DiskError.
+        """
         group = Group(new_run_id(), members, name, time.time(), this_process(), dict(details))
         try:
-            self.folder(group.id).mkdir(mode=0o700, parents=True)
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with Folder(self.runs.record).lock(CLAIMS):
+                if (other := next((each for each in self.all() if each.is_in_the_way_of(group)), None)) is not None:
+                    title = other.name or other.id
+                    raise NameInUseError(
+                        f'The name "{title}" belongs to group {other.id}, which has not ended',
+                        run=f"seatrial runs stop {title}   # or: seatrial up --name ANOTHER",
+                    )
+                self.folder(group.id).mkdir(mode=0o700)
+                self._write(group)
         except OSError as error:
             raise DiskError(f"Cannot create the folder of a group: {error.strerror}", run="df -h ~") from error
-        self._write(group)
         return group
 
     def all(self) -> list[Group]:
@@ -209,8 +231,7 @@ class GroupStore:
 
     def _changed(self, group: Group, change: Callable[[Group], Group]) -> Group:
         """Change the group as it is now, while no other process does; return it."""
-        with (self.folder(group.id) / ".lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with Folder(self.folder(group.id)).lock(".lock"):
             now = change(self.read(group.id) or group)
             self._write(now)
         return now

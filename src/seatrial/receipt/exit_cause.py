@@ -144,9 +144,11 @@ def _engine(run: RunEvidence) -> str | None:
         doing = "its image was built" if run.plan.image and run.plan.image.build else "it was prepared"
         return f"The run never started: seatrial was interrupted while {doing}"
     if run.state is None or run.state.status == "gone":
-        if run.plan.agent.pod_restarts is not None and run.evidence.first(HostLaunched) is not None:
-            return f"{run.plan.backend} no longer knows the run: it was deleted there before its evidence was read"
-        return f"The run never started, and {run.plan.backend} no longer knows it"
+        if run.evidence.first(HostLaunched) is None:
+            return f"The run never started, and {run.plan.backend} no longer knows it"
+        if run.plan.image is None:
+            return None  # a process of this machine, whose agent was lost before its first line
+        return f"{run.plan.backend} no longer knows the run: it was deleted there before its evidence was read"
     if not run.state.error and (run.state.exit_code or 0) > 128:
         return None  # a signal ended it: it had been started, and the agent was lost before its first line
     reported = f": {clean(run.state.error)}" if run.state.error else ""
@@ -337,6 +339,9 @@ def _agent_lost(run: RunEvidence) -> str | None:
         return f"The agent ended before the target was started: {note.text('message')}"
     reported = f" ({run.plan.backend} reports exit code {code})" if code is not None else ""
     after = f" after {count(len(run.evidence.samples), 'sample')}" if run.evidence.target_started else ""
+    if run.plan.image is not None and run.state is not None and run.state.status == "gone":
+        what = "container was" if run.plan.agent.pod_restarts is None else "pods were"
+        return f"The {what} removed from {run.plan.backend} while it ran{after}, so the target's exit is unknown"
     return (
         f"The agent was lost{after}{reported}: it was killed or the machine went down, so the target's exit is unknown"
     )

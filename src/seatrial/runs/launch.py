@@ -159,6 +159,7 @@ def prepare(
         selection = _select_and_lease(ground, run, host)
         plan = _plan(ground, run, selection, host, interactive=interactive, caller=caller)
         if plan.image_is_unknown:
+            run.save_plan(plan)  # a pull may take minutes, or be killed
             _make_present(plan, ground.backend, building)
             plan = _plan(ground, run, selection, host, interactive=interactive, caller=caller)
         _refuse_cut_down_image(plan)

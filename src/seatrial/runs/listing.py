@@ -91,7 +91,9 @@ def line_of(run: Run, host: Host) -> Line:
 
 
 def _live(run: Run, status: Status, outcome: str) -> Line:
-    """Return the line of a run without a summary, from its plan."""
+    """Return the line of a run without a summary, from its plan, once it is made."""
+    if not run.records.has("plan.json") and run.is_starting():
+        return Line(run.id, run_name(run), "", "", None, status, "its plan is being made")
     plan = run.plan()
     return Line(
         run.id,

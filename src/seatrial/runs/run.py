@@ -42,6 +42,9 @@ PLACE_FOLDER = (".seatrial", "runs")
 #: Receipts that people look at in the project; the record has them first.
 COPIED = ("receipt.html", "receipt.md", "receipt.json")
 
+#: Records that come before the plan.
+_CLAIM = ("launcher.json", "name")
+
 #: A plan holds the texts of a ConfigMap's script and of a Dockerfile.
 _MOST_PLAN_BYTES = 32 << 20
 
@@ -149,6 +152,16 @@ class Run:
             return False
         launcher = self.records.read("launcher.json", Process.from_json)
         return launcher is not None and launcher.is_alive()
+
+    def is_abandoned(self) -> bool:
+        """Return whether it has no plan, and the process that should make one is dead: nothing was started for it."""
+        if (self.folder / "plan.json").exists():
+            return False
+        try:
+            claims = all(each.name.startswith(".") or each.name in _CLAIM for each in self.folder.iterdir())
+        except OSError:  # it was removed meanwhile
+            return True
+        return claims and not self.is_starting()
 
     def hand_over(self, launcher: Process) -> None:
         """Let another process start it: while that lives, the run is about to start."""

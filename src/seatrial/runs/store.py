@@ -25,6 +25,9 @@ from seatrial.system.typed_path import as_typed, from_here
 #: Files of the record that the project links to.
 LINKED = ("stdout.log", "stderr.log", "events.jsonl")
 
+#: Locked while a run or a group claims its name.
+CLAIMS = ".claims.lock"
+
 #: No letters that look like digits, no vowels that make words.
 _ID_ALPHABET = "bcdfghjkmnpqrstvwxz23456789"
 
@@ -73,20 +76,22 @@ class RunStore:
             DiskError: they cannot be written.
             UntrustedPathError: ``.seatrial`` in the project is a link.
         """
-        if name is not None and (other := self.unfinalised(name)) is not None:
-            raise NameInUseError(
-                f'The name "{name}" belongs to run {other.id}, which has not ended',
-                run=f"seatrial runs stop {name}   # or choose another --name",
-            )
         run = self.run(run_id)
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not (self.record / "project.json").exists():
                 Folder(self.record).write("project.json", {"project": str(self.project)})
-            run.folder.mkdir(mode=0o700)
-            run.hand_over(Process.this())
-            if name is not None:
-                run.records.write("name", name)
+            with Folder(self.record).lock(CLAIMS):
+                self._clear()
+                if name is not None and (other := self.unfinalised(name)) is not None:
+                    raise NameInUseError(
+                        f'The name "{name}" belongs to run {other.id}, which has not ended',
+                        run=f"seatrial runs stop {name}   # or choose another --name",
+                    )
+                run.folder.mkdir(mode=0o700)
+                run.hand_over(Process.this())
+                if name is not None:
+                    run.records.write("name", name)
             self._make_place(run)
         except (OSError, SeatrialError) as error:
             if not isinstance(error, FileExistsError):
@@ -98,6 +103,16 @@ class RunStore:
                 run=f"df -h {as_typed(self.project)}; ls -ld {as_typed(self.project)}",
             ) from error
         return run
+
+    def _clear(self) -> None:
+        """Delete what killed commands have left: runs without a plan, and half a record. The caller has the lock."""
+        with nofollow.folder(self.root) as records, contextlib.suppress(OSError):
+            for each in self.root.glob(".*"):
+                nofollow.remove_tree(records, each.name)
+        for run in map(self.run, _folders(self.root)):
+            if run.is_abandoned():
+                with contextlib.suppress(SeatrialError):
+                    self.remove(run)
 
     def _make_place(self, run: Run) -> None:
         with nofollow.folder(self.project, PLACE_FOLDER[0], make=True) as descriptor:
@@ -123,7 +138,7 @@ class RunStore:
 
     def ids(self) -> dict[str, bool]:
         """Return the ID of every run, in no order → whether this machine has its record."""
-        recorded = dict.fromkeys(_folders(self.root), True)
+        recorded = {name: True for name in _folders(self.root) if not self.run(name).is_abandoned()}
         old = (name for name in _folders(self.places) if name not in recorded)
         return {**{name: False for name in old if os.path.lexists(self.places / name / "plan.json")}, **recorded}
 
@@ -190,7 +205,10 @@ class RunStore:
             with contextlib.suppress(FileNotFoundError), nofollow.folder(self.project, *PLACE_FOLDER) as places:
                 nofollow.remove_tree(places, run.id)
             with nofollow.folder(self.root) as records:
-                nofollow.remove_tree(records, run.id)
+                removed = f".{run.id}"  # under this name nobody finds half a record
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(run.id, removed, src_dir_fd=records, dst_dir_fd=records)
+                nofollow.remove_tree(records, removed)
         except OSError as error:
             raise DiskError(
                 f"Cannot delete {error.filename or run.place}: {error.strerror}", run=f"ls -la {as_typed(run.place)}"
@@ -202,8 +220,8 @@ class RunStore:
 
     def unfinalised(self, name: str) -> Run | None:
         """Return the newest run of this name without a summary: it lives, or nobody has finalised it."""
-        named = (run for run in reversed(self.all()) if run.recorded and run_name(run) == name)
-        return next((run for run in named if run.summary() is None), None)
+        named = (run for run in map(self.run, sorted(_folders(self.root), reverse=True)) if run_name(run) == name)
+        return next((run for run in named if not run.ended and not run.is_abandoned()), None)
 
 
 def is_run_id(text: str) -> bool:

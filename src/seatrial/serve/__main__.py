@@ -11,14 +11,14 @@ import os
 import sys
 from typing import NoReturn
 
-from seatrial.serve.options import TOKEN_VARIABLE, parse
+from seatrial.serve.options import HOSTS_VARIABLE, TOKEN_VARIABLE, parse
 from seatrial.serve.supervisor import Open, Supervisor, open_on_device, process_start_s
 from seatrial.train.errors import TrainError
 
 
 def main(open_model: Open = open_on_device) -> int:
     """Serve; return the exit code."""
-    options = parse(sys.argv[1:], os.environ.pop(TOKEN_VARIABLE, None))
+    options = parse(sys.argv[1:], os.environ.pop(TOKEN_VARIABLE, None), os.environ.get(HOSTS_VARIABLE, ""))
     if isinstance(sys.stdout, io.TextIOWrapper):  # shows the output of a user's class at once
         sys.stdout.reconfigure(line_buffering=True)
     try:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 TOKEN_VARIABLE = "SEATRIAL_SERVE_TOKEN"
+#: Names of the server besides the machine's own, with commas: of a Kubernetes service, for example.
+HOSTS_VARIABLE = "SEATRIAL_SERVE_HOSTS"
 #: Lowest values.
 _LOWEST = {"port": 0, "fronts": 1, "max_batch": 1, "queue": 1, "max_body": 1, "deadline_ms": 0}
 
@@ -18,7 +20,7 @@ class Options:
 
     Attributes:
         queue: rows that may wait, of all fronts together.
-        token: required in every request if it is set.
+        token: required in every request if it is set. hosts: names that it answers to without one, besides its own.
     """
 
     model: str
@@ -32,9 +34,10 @@ class Options:
     max_body_bytes: int
     timeout_s: float
     token: str | None
+    hosts: tuple[str, ...] = ()
 
 
-def parse(argv: Sequence[str], token: str | None) -> Options:
+def parse(argv: Sequence[str], token: str | None, hosts: str = "") -> Options:
     """Read the command line; exit with 2 for a wrong option."""
     parser = argparse.ArgumentParser(prog="seatrial.serve", description="Serve a model over HTTP.")
     parser.add_argument("--model", required=True, help="a recipe's name, a model file, or file.py:Class")
@@ -58,7 +61,7 @@ def parse(argv: Sequence[str], token: str | None) -> Options:
     given["max_body_bytes"] = given.pop("max_body")
     given["name"] = given["name"] or _name(given["model"])
     given["fronts"] = given["fronts"] or default_fronts(len(os.sched_getaffinity(0)))
-    return Options(**given, token=token or None)
+    return Options(**given, token=token or None, hosts=tuple(filter(None, hosts.split(","))))
 
 
 def default_fronts(cores: int) -> int:

@@ -1,9 +1,9 @@
 """Decide who may read a page or send a request, and restrict what a browser may do with the answer.
 
 With a token everybody must send it: as a bearer token, in a cookie, or once as ``?token=``, which becomes the cookie.
-Without one the Host header must be a name that no site of the internet can have: a page of another site that points its
-own name at this server is turned away. Requests that a browser sends for another site's page (Origin) are refused,
-unless they carry the bearer token.
+Without one the Host header must be an address, a name without a dot, or one of a list: a page of another site that
+points its own name at this server is turned away. Requests that a browser sends for another site's page (Origin) are
+refused, unless they carry the bearer token.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 import hmac
 import ipaddress
+import socket
 from collections.abc import Callable, Iterable, MutableMapping
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
@@ -19,8 +20,6 @@ from urllib.parse import parse_qsl, urlencode
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-#: Names of clusters and private networks, which nobody on the internet can own.
-_PRIVATE = (".svc", ".cluster.local", ".local", ".internal", ".localhost")
 #: Hosts that were accepted are kept; no more of them than this.
 _MOST_HOSTS = 64
 _COOKIE = "seatrial-token"
@@ -163,14 +162,23 @@ def security_headers(*, images: str, forms: str, frames: str) -> list[tuple[byte
     ]
 
 
-def is_private_name(host: str) -> bool:
-    """Return True for a Host header that is an address, or a name that no site of the internet can have."""
-    name, _, port = host.rpartition(":")
-    if not port.isdecimal():
-        name = host
-    name = name.removeprefix("[").removesuffix("]").lower()
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return bool(name) and ("." not in name or name.endswith(_PRIVATE))
-    return True
+def own_names(more: Iterable[str] = ()) -> Callable[[str], bool]:
+    """Return a test of Host headers: an address, a name without a dot, this machine's names, or one of ``more``.
+
+    No page of the internet has a name without a dot. Every device of a network can take a name that ends with .local.
+    """
+    machine = socket.gethostname().lower()
+    names = {machine, f"{machine.partition('.')[0]}.local", *(name.strip().lower() for name in more)}
+
+    def accepts(host: str) -> bool:
+        name, _, port = host.rpartition(":")
+        if not (port.isascii() and port.isdecimal()):
+            name = host
+        name = name.removeprefix("[").removesuffix("]").lower()
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return bool(name) and ("." not in name or name in names)
+        return True
+
+    return accepts

@@ -11,6 +11,7 @@ import logging
 import resource
 import signal
 import socket
+from collections import Counter
 from collections.abc import Callable
 from types import FrameType
 
@@ -23,7 +24,8 @@ from seatrial.system.address import cannot_listen
 #: A request's head must be here after so long, however the bytes trickle in.
 PATIENCE_S = 10.0
 
-#: Connections at a time. With one more, the oldest that waits for a request is closed, or else the oldest of all.
+#: Connections at a time. With one more, the client that has most of them loses its oldest that waits for a request, or
+#: else its oldest; the newest stays.
 MOST_CLIENTS = 256
 
 #: A client that does not read its last bytes does not delay the end.
@@ -109,8 +111,10 @@ def _protocol(patience_s: float, most: int | None) -> type[H11Protocol]:
             super().connection_made(transport)
             connected[self] = None
             if len(connected) > limit:
-                oldest = next((each for each in connected if each.is_waiting()), next(iter(connected)))
-                oldest.transport.abort()
+                held = Counter(each.address for each in connected if each is not self)
+                most = held.most_common(1)[0][0]
+                theirs = [each for each in connected if each is not self and each.address == most]
+                next((each for each in theirs if each.is_waiting()), theirs[0]).transport.abort()
             self._watch()
 
         def connection_lost(self, exc: Exception | None) -> None:
@@ -121,6 +125,11 @@ def _protocol(patience_s: float, most: int | None) -> type[H11Protocol]:
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
             self._watch()
+
+        @property
+        def address(self) -> str:
+            """The client's, without its port."""
+            return self.client[0] if self.client else ""
 
         def is_waiting(self) -> bool:
             """Return whether none of its requests is being answered."""

@@ -25,6 +25,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunStore:
 def run_of(store: RunStore, name: str | None = None, *, ago_s: float = 0.0) -> str:
     run = store.create(new_run_id(time.time() - ago_s), name)
     run.give_up()
+    run.events_path.touch()
     return run.id
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.compose.group import Group, GroupStore, Member, State, ended
-from seatrial.errors import RunNotFoundError
+from seatrial.errors import NameInUseError, RunNotFoundError
 from seatrial.runs.store import RunStore
 from tables import cases
 
@@ -33,6 +33,21 @@ def test_a_group_is_found_by_id_part_name_and_last(store: GroupStore) -> None:
         store.find("weekly")
     with pytest.raises(RunNotFoundError, match="matches 2 groups"):
         store.find(first.id[:4])
+
+
+def test_a_name_is_free_once_its_group_has_ended_or_its_command_line_was_killed(store: GroupStore) -> None:
+    first = store.create((Member("train"),), name="nightly", details={"project": "churn"})
+    for name, project in (("nightly", "other"), ("other", "churn"), ("churn", "other")):
+        with pytest.raises(NameInUseError, match=f'"nightly" belongs to group {first.id}, which has not ended'):
+            store.create((Member("train"),), name=name, details={"project": project})
+    store.create((Member("train"),), name="another", details={"project": "other"})
+    killed = store.change_group(first, launcher=(2**22 + 1, 1))
+    second = store.create((Member("train"),), name="nightly")
+    store.change_group(second, launcher=killed.launcher, details={"compose": [1, 1]})
+    with pytest.raises(NameInUseError, match=second.id):  # Compose has started it
+        store.create((Member("train"),), name="nightly")
+    store.change(second, "train", state="done")
+    store.create((Member("train"),), name="nightly")
 
 
 def test_the_newest_of_a_name_is_meant(store: GroupStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,6 +172,27 @@ def test_many_clients_that_send_nothing_do_not_stop_the_page(served):
         each.close()
 
 
+STREAM = b"GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def test_a_new_client_is_served_where_every_connection_is_an_open_stream(served):
+    streams = [served.connect(STREAM) for _ in range(2 * MOST)]
+    assert within(3.0, lambda: [served.get("/")[0] for _ in range(10)]) == [200] * 10
+    for each in streams:
+        each.close()
+
+
+def test_one_client_with_many_connections_closes_its_own_and_nobody_elses(served):
+    other = socket.create_connection(("127.0.0.1", served.port), 10, source_address=("127.0.0.2", 0))
+    other.sendall(STREAM)
+    other.recv(100)
+    streams = [served.connect(STREAM) for _ in range(3 * MOST)]
+    for _ in range(5):
+        assert b"data: " in other.recv(1 << 20)
+    for each in [other, *streams]:
+        each.close()
+
+
 def has_values(served):
     text = served.get("/metrics")[1]
     ok = b"seatrial_exporter_reading_ok 1\n" in text

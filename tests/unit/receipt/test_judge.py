@@ -141,13 +141,33 @@ ASKED = {"signal": 15, "name": "SIGTERM", "forwarded_to": []}
             "stopped", "Stopped by the search before it started: its time was over",
         ),
         ([], "engine-error", "The run never started: seatrial was interrupted while its image was built"),
-        (prologue()[:1], "engine-error", "The run never started, and docker no longer knows it"),
+        (
+            prologue()[:1],
+            "engine-error", "docker no longer knows the run: it was deleted there before its evidence was read",
+        ),
     ],
 )  # fmt: skip
 def test_run_that_never_started_names_what_stopped_it(tmp_path, events, cause, words):
     receipt = Scenario(events, state=None, model=None).judge(tmp_path)
     assert (receipt.exit_cause.id, receipt.exit_cause.words) == (cause, words)
     assert receipt.exit_code == (130 if cause == "stopped" else 5)
+
+
+@pytest.mark.parametrize(
+    ("backend", "words"),
+    [
+        (
+            "docker",
+            "The container was removed from docker while it ran after 20 samples, so the target's exit is unknown",
+        ),
+        ("local", "The agent was lost after 20 samples: it was killed or the machine went down"),
+    ],
+)
+def test_engine_that_no_longer_has_the_container_removed_it_while_it_ran(tmp_path, backend, words):
+    receipt = Scenario([*prologue(), *running(20)], backend=backend, state=State("gone"), model=None).judge(tmp_path)
+    assert receipt.exit_cause.words.startswith(words)
+    assert (receipt.exit_cause.id, receipt.exit_code, receipt.outcome.level) == ("agent-lost", 5, "bad")
+    assert receipt.measurements.wall_s
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from seatrial.runs.listing import line_of
 from seatrial.runs.run import Run, run_name
 from seatrial.runs.store import RunStore
 from seatrial.system.host import Host
+from seatrial.system.records import Process
 
 ID = "20261120-231501-k3f9"
 
@@ -39,6 +42,62 @@ def planted(store: RunStore, run_id: str = "20261121-000000-bcdf", **files: str)
     for name, text in files.items():
         (folder / f"{name}.json").write_text(text)
     return folder
+
+
+# ---------------------------------------------------------------------- names
+
+
+def test_two_processes_that_claim_one_name_at_once_leave_one_run(store: RunStore) -> None:
+    store.create(ID, "first of all")  # the folders are there
+    fork = multiprocessing.get_context("fork")
+    for pair in range(20):
+        together, outcomes = fork.Barrier(2), fork.SimpleQueue()
+
+        def claim(number: int, name: str, together: Any = together, outcomes: Any = outcomes) -> None:
+            together.wait()
+            try:
+                store.create(f"20261121-0000{number:02}-bcdf", name)
+            except NameInUseError:
+                outcomes.put("in use")
+            else:
+                outcomes.put("runs")
+            together.wait()  # the owner of a claim lives
+
+        both = [fork.Process(target=claim, args=(2 * pair + n, f"name{pair}")) for n in range(2)]
+        for each in both:
+            each.start()
+        assert sorted(outcomes.get() for _ in both) == ["in use", "runs"]
+        for each in both:
+            each.join()
+
+
+def test_a_run_whose_launcher_died_before_its_plan_is_not_there_and_is_cleared(store: RunStore) -> None:
+    killed = store.create(ID, "baseline")
+    assert line_of(killed, Host({})).outcome == "its plan is being made"
+    killed.hand_over(Process(2**22 + 1, 1))
+    (killed.folder / ".plan.json.cut").write_text("{")
+    assert store.all() == [] and store.unfinalised("baseline") is None
+    with pytest.raises(RunNotFoundError):
+        store.find(ID)
+    again = store.create("20261121-000000-bcdf", "baseline")
+    assert [run.id for run in store.all()] == [again.id]
+    assert not killed.folder.exists() and not killed.place.exists()
+
+
+def test_a_run_that_has_evidence_and_no_plan_is_kept(store: RunStore) -> None:
+    run = store.create(ID, None)
+    run.hand_over(Process(2**22 + 1, 1))
+    run.events_path.write_text("")
+    store.create("20261121-000000-bcdf", None)
+    assert ID in store.ids()
+
+
+def test_a_removal_that_was_killed_half_way_is_finished(store: RunStore) -> None:
+    run = store.create(ID, None)
+    run.folder.rename(store.root / f".{ID}")
+    assert store.all() == []
+    store.create("20261121-000000-bcdf", None)
+    assert [path.name for path in store.root.iterdir()] == ["20261121-000000-bcdf"]
 
 
 # ---------------------------------------------------------------------- layout

@@ -20,7 +20,7 @@ from seatrial.serve.model_link import ModelLink, Refusal
 from seatrial.serve.options import Options
 from seatrial.serve.readers.others import MOST_INPUTS
 from seatrial.serve.served_model import Answer, Reader, Row
-from seatrial.web.guard import Guard, Wrong, is_private_name, security_headers
+from seatrial.web.guard import Guard, Wrong, own_names, security_headers
 
 _PREDICT, _INFER, _OTHER = range(len(KINDS))
 COOKIE = "seatrial-serve-token"
@@ -30,7 +30,9 @@ _HEADERS: Headers = security_headers(images="'self' data: blob:", forms="'self'"
 #: Probes need no token.
 _OPEN = frozenset(("/v2/health/live", "/v2/health/ready"))
 _REFUSALS = {
-    Wrong.HOST: Refusal(403, "This server answers to addresses and local names only: start it with a token."),
+    Wrong.HOST: Refusal(
+        403, "This server answers to addresses and its own names: start it with a token, or set SEATRIAL_SERVE_HOSTS."
+    ),
     Wrong.TOKEN: Refusal(401, "This is not the token."),
     Wrong.NO_TOKEN: Refusal(401, "A token is required: send the header authorization: Bearer TOKEN."),
     Wrong.ORIGIN: Refusal(403, "Another page's request: it is not answered."),
@@ -49,7 +51,7 @@ class App:
     def __init__(self, options: Options, link: ModelLink, counters: Counters) -> None:
         self._options, self._link, self._counters = options, link, counters
         self._infer_path = f"/v2/models/{options.name}/infer"
-        self._guard = Guard(options.token, COOKIE, is_private_name, cookie_s=_COOKIE_S)
+        self._guard = Guard(options.token, COOKIE, own_names(options.hosts), cookie_s=_COOKIE_S)
         self._pages = pages(options, link, counters)
         self._max_rows = min(MOST_INPUTS, options.queue)
         self._decoder: Decoder | None = None
