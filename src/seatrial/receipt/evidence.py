@@ -25,6 +25,7 @@ from seatrial.receipt.clock import on_one_clock
 from seatrial.receipt.fields import clean, items, mapping, number, text, whole
 from seatrial.receipt.logs import Output
 from seatrial.receipt.outcome import ExitCause
+from seatrial.receipt.printed import Printed, Series
 from seatrial.receipt.reported import Point, ReportedSteps, read_steps
 from seatrial.receipt.sections.measured import Measurements
 from seatrial.receipt.sections.serving import last_report, ready_s
@@ -204,6 +205,15 @@ class Evidence:
     def written(self) -> list[Moment]:
         """Those of ``reported`` that the script wrote itself; a framework reports whole epochs through the hook."""
         return [moment for moment in self.reported if "by" not in moment.keys]
+
+    def of_printed(self, printed: Printed) -> dict[str, tuple[str, Series]]:
+        """Return the printed numbers that count: of a script that reports its numbers only those of ``[metrics]``."""
+        known = self.steps.series
+        return {
+            name: found
+            for name, found in printed.series.items()
+            if name not in known and (name in printed.own or not self.written)
+        }
 
     @cached_property
     def anatomy(self) -> tuple[Anatomy, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -131,11 +132,18 @@ def _name(key: str, phase: str) -> str:
 
 
 def headline_metrics(names: Collection[str]) -> tuple[str, str]:
-    """Return the names of one loss and of one accuracy, each "" if there is none."""
+    """Return the names of one loss and of one accuracy, each "" if there is none.
+
+    Without one of the usual names it is the first that has one of those words in it: ``lm_loss``, ``test_acc@1``.
+    """
 
     def first(wanted: Sequence[str]) -> str:
         candidates = (f"{phase}{name}" for name in wanted for phase in _HEADLINE_PHASES)
-        return next((name for name in candidates if name in names), "")
+        parts = ((name, re.findall("[a-z0-9]+", name.lower())) for word in wanted for name in names if word in name)
+        return next(
+            (name for name in candidates if name in names),
+            next((name for name, words in parts if words[0] != "best" and set(wanted) & set(words)), ""),
+        )
 
     return first(_LOSSES), first(_ACCURACIES)
 

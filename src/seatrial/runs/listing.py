@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from seatrial import events
 from seatrial.errors import EngineUnavailableError, SeatrialError
-from seatrial.receipt.fields import number, text, whole
+from seatrial.receipt.fields import mapping, number, text, whole
 from seatrial.runs.run import Run, run_name
 from seatrial.system.host import Host
 
@@ -32,6 +32,7 @@ class Line:
         engine: its address, as its client reaches it. address: of a live server.
         gpus: their number; None if the plan cannot be read.
         seconds: of the target; while it lives, since it was started.
+        metrics: the last value of each that the script reported or printed, once it has ended.
     """
 
     id: str
@@ -46,6 +47,7 @@ class Line:
     address: str | None = None
     headline: str | None = None
     engine: str | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 def started_at(run_id: str) -> float | None:
@@ -79,6 +81,7 @@ def line_of(run: Run, host: Host) -> Line:
                 seconds=summary["seconds"],
                 headline=text(summary.get("headline")),
                 engine=text(summary.get("engine")),
+                metrics=mapping(summary.get("metrics")),
             )
         handle = run.handle()
         waiting = _waiting(handle, host) if handle else None
@@ -101,7 +104,7 @@ def _live(run: Run, status: Status, outcome: str) -> Line:
         plan.gpus_asked,
         status,
         outcome,
-        seconds=None if status == "unknown" else _seconds_so_far(run),
+        seconds=None if status == "unknown" else seconds_so_far(run),
         address=plan.job.serve.url if plan.job.serve is not None and status == "running" else None,
         engine=plan.engine_endpoint,
     )
@@ -117,7 +120,7 @@ def _waiting(handle: Handle, host: Host) -> str | None:
     return state_of(handle, host).waiting
 
 
-def _seconds_so_far(run: Run) -> float | None:
+def seconds_so_far(run: Run) -> float | None:
     """Return the seconds since the target was started by its agent's clock; None before."""
     started = events.mark(events.TargetStarted)
     for line in events.Lines(str(run.events_path)).new(_FIRST_BYTES):

@@ -13,6 +13,7 @@ from seatrial.events import AgentFinished, AgentStarted
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.fields import items, mapping, number, text
 from seatrial.receipt.formatting import count, energy, figure, gpu_names, metric_figure, percent
+from seatrial.receipt.printed import Printed, Progress, Series
 from seatrial.receipt.section import Block, Record, Row, Rows, Section
 
 if TYPE_CHECKING:
@@ -53,13 +54,26 @@ class GpuUse(Record):
 
 
 class Metric(Record):
-    """A number that the target reported. ``best`` only if its name shows the better direction."""
+    """A number that the target reported. ``best`` only if its name shows the better direction.
+
+    Attributes:
+        source: ``printed: line 312``, of a number that was read from the output; None if the script reported it.
+        unit: ``%``, as printed, or nothing.
+        ended_as: ``nan``, ``inf`` or ``-inf``, if that came after the last number.
+    """
 
     name: str
     first: float
     last: float
     best: float | None = None
     reports: int
+    source: str | None = None
+    unit: str = ""
+    ended_as: str | None = None
+
+    def figure(self, value: float) -> str:
+        """Return one of its values in words."""
+        return metric_figure(self.name, value) + (f" {self.unit}" if self.unit else "")
 
 
 class GpuMemory(Record):
@@ -101,6 +115,7 @@ class Measurements(Record):
         energy_j: of all GPUs. energy_from: ``counter`` (the GPU's own) or ``power`` (samples, integrated).
         memory_peak_bytes: of the container, or of the target's processes if there is none.
         images, images_per_s: of training, as the target counted them.
+        planned_work: ``60 epochs``, where the script printed ``epoch 46/60``.
         gpu_memory: None without ``--gpu-memory``. jax: None if the script did not use it, or without the hook.
     """
 
@@ -122,6 +137,7 @@ class Measurements(Record):
     images: int | None = None
     images_per_s: float | None = None
     metrics: tuple[Metric, ...] = ()
+    planned_work: str | None = None
     gpu_memory: GpuMemory | None = None
     jax: JaxUse | None = None
 
@@ -206,11 +222,12 @@ def _limit(memory: GpuMemory) -> str:
 
 
 def _metric_words(metric: Metric) -> str:
+    last = (f"{metric.ended_as}, after " if metric.ended_as else "") + metric.figure(metric.last)
     if metric.reports == 1:
-        return metric_figure(metric.name, metric.last)
-    best = f"best {metric_figure(metric.name, metric.best)}, " if metric.best is not None else ""
-    last, first = metric_figure(metric.name, metric.last), metric_figure(metric.name, metric.first)
-    return f"{last} ({best}first {first}, {metric.reports} reports)"
+        return last + (f" ({metric.source})" if metric.source else "")
+    best = f"best {metric.figure(metric.best)}, " if metric.best is not None else ""
+    where = metric.source if metric.source else "reports"
+    return f"{last} ({best}first {metric.figure(metric.first)}, {metric.reports} {where})"
 
 
 def _share(words: str, part: int | None, whole: int | None) -> str | None:
@@ -220,8 +237,11 @@ def _share(words: str, part: int | None, whole: int | None) -> str | None:
     return f"{words} {format_bytes(part)}{share}"
 
 
-def measure(evidence: Evidence, uuids: Sequence[str], gpu_memory_bytes: int | None = None) -> Measurements:
+def measure(
+    evidence: Evidence, uuids: Sequence[str], gpu_memory_bytes: int | None = None, printed: Printed | None = None
+) -> Measurements:
     """Measure the run; GPUs in the order of ``uuids``, those in the plan. ``gpu_memory_bytes``: its limit."""
+    own_words = evidence.of_printed(printed or Printed())
     started, window, samples = evidence.target_started, evidence.window, evidence.window_samples
     energy_j, energy_from = _joules(evidence, uuids)
     cpu_cores = _values(samples, "cpu_cores")
@@ -244,7 +264,11 @@ def measure(evidence: Evidence, uuids: Sequence[str], gpu_memory_bytes: int | No
         shm_total_bytes=_top(_values(evidence.samples, "shm_total_bytes")),
         images=evidence.steps.images,
         images_per_s=evidence.steps.images_per_s,
-        metrics=tuple(_metric(name, points) for name, points in evidence.steps.series.items()),
+        metrics=(
+            *(_metric(name, points) for name, points in evidence.steps.series.items()),
+            *(_printed(name, stream, series) for name, (stream, series) in own_words.items()),
+        ),
+        planned_work=_work(printed.progress) if printed else None,
         gpu_memory=_gpu_memory(evidence, gpu_memory_bytes),
         jax=_jax_use(evidence),
     )
@@ -318,6 +342,24 @@ def _metric(name: str, points: Sequence[Point]) -> Metric:
     values = [y for _, y in points]
     best = {-1: min(values), 1: max(values)}.get(direction(name))
     return Metric(name=name, first=values[0], last=values[-1], best=best, reports=len(values))
+
+
+def _work(progress: Progress) -> str | None:
+    return count(progress.total, progress.unit) if progress.total else None
+
+
+def _printed(name: str, stream: str, series: Series) -> Metric:
+    at = f": line {series.line}" if series.line else ""
+    return Metric(
+        name=name,
+        first=series.first,
+        last=series.last,
+        best={-1: series.lowest, 1: series.highest}.get(direction(name)),
+        reports=series.count,
+        source=f"printed{at}" + (" of stderr" if stream == "stderr" else ""),
+        unit=series.unit,
+        ended_as=series.ended_as,
+    )
 
 
 def _values(samples: Iterable[SampleFacts], key: str) -> list[float]:

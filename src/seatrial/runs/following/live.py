@@ -15,12 +15,18 @@ from seatrial.diagnosis.rules import diagnose
 from seatrial.errors import SeatrialError
 from seatrial.job.units import format_seconds
 from seatrial.receipt.formatting import percent, rate
+from seatrial.receipt.logs import read_printed
+from seatrial.receipt.printed import Printed
 from seatrial.runs.following.watch import ensure_recorder
+from seatrial.runs.listing import seconds_so_far
 from seatrial.runs.run import Run, run_name
 from seatrial.runs.store import RunStore
 
 #: The end of events.jsonl that is read: a minute of samples of 8 GPUs and a step line each 50 ms is below this.
 TAIL_BYTES = 512 * 1024
+
+#: The end of each log that is read for metrics and progress.
+OUTPUT_BYTES = 16 * 1024
 
 #: Seconds that the live diagnosis looks back.
 LOOK_BACK_S = 60.0
@@ -40,16 +46,19 @@ class Live:
 
     Attributes:
         numbers: of the last step line, ``step`` and ``epoch`` first, then the measured rates.
-        latest: the last value of each number that the target reported.
+        latest: the last value of each number that the target reported, or printed. percent: names of those in percent.
+        progress: ``epoch 46/60, about 12 s left``; "" if the target prints no position.
     """
 
     numbers: Mapping[str, float]
     diagnosis: Diagnosis | None
     latest: Mapping[str, float]
+    percent: frozenset[str] = frozenset()
+    progress: str = ""
 
 
-def look(run: Run, gpu_name: str = "") -> Live:
-    """Read the tail of its events."""
+def look(run: Run, gpu_name: str = "", metrics: Mapping[str, str] | None = None) -> Live:
+    """Read the tail of its events and of its output; ``metrics``: the patterns of ``[metrics]``."""
     read, _ = events.tail(str(run.events_path), TAIL_BYTES)
     samples, steps = list(events.of_type(read, events.Sample)), list(events.of_type(read, events.Step))
     timed = [[event for event in kind if _has_time(event)] for kind in (samples, steps)]
@@ -57,11 +66,31 @@ def look(run: Run, gpu_name: str = "") -> Live:
     # By the last line and not by the latest time: a clock that was set back would hide all later lines.
     recent = [[event for event in kind if abs(event["t"] - times[-1]) <= LOOK_BACK_S] for kind in timed]
     own = [step for step in steps if not is_hooks(step)]
+    now = rates(recent[1])
+    printed = read_printed(run.folder, metrics or {}, OUTPUT_BYTES)
+    counted = {name: series for name, (_, series) in printed.series.items() if not own or name in printed.own}
     return Live(
-        numbers={**(_numbers(own[-1]) if own else {}), **rates(recent[1])},
+        numbers={**(_numbers(own[-1]) if own else {}), **now},
         diagnosis=diagnose(recent[0], recent[1], gpu_name),
-        latest={key: value for step in own for key, value in _floats(step).items()},
+        latest={name: series.last for name, series in counted.items()}
+        | {key: value for step in own for key, value in _floats(step).items()},
+        percent=frozenset(name for name, series in counted.items() if series.unit),
+        progress=progress_words(run, printed, now.get("pass_pct")),
     )
+
+
+def progress_words(run: Run, printed: Printed, pass_pct: float | None) -> str:
+    """Return the position in the whole training, and the time left by the mean since the target's start."""
+    share = printed.progress.share(None if pass_pct is None else pass_pct / 100)
+    if share is None:
+        return ""
+    elapsed_s = seconds_so_far(run)
+    if not elapsed_s or not 0 < share < 1:
+        return str(printed.progress)
+    ages = [time.time() - path.stat().st_mtime for path in run.folder.glob("std*.log")]
+    age_s = min(max(0.0, min(ages, default=0.0)), elapsed_s)
+    left_s = (elapsed_s - age_s) * (1 - share) / share - age_s
+    return f"{printed.progress}, about {format_seconds(max(1.0, round(left_s)))} left"
 
 
 def _has_time(event: Mapping[str, Any]) -> bool:
@@ -81,7 +110,7 @@ def live_runs(store: RunStore) -> list[dict[str, Any]]:
         ensure_recorder(run)
         try:
             plan = run.plan()
-            now = look(run, plan.gpus[0].name if plan.gpus else "") if _is_fresh(run) else None
+            now = look(run, plan.gpus[0].name if plan.gpus else "", plan.job.metrics) if _is_fresh(run) else None
         except (SeatrialError, OSError, ValueError, TypeError, ArithmeticError, LookupError, RecursionError):
             continue
         diagnosis = now.diagnosis if now else None
@@ -146,6 +175,7 @@ class Progress:
     """Reads the new evidence of a followed run, at most once a second."""
 
     def __init__(self, run: Run) -> None:
+        self._run = run
         self._lines = events.Lines(str(run.events_path))
         self._lines.skip_to_last(_FIRST_BYTES)
         self._recent: deque[tuple[float, Mapping[str, Any]]] = deque(maxlen=_MOST_LINES)
@@ -154,13 +184,19 @@ class Progress:
         self._words = ""
 
     def words(self) -> str:
-        """``1,203 steps, 81.4 steps/s, 5,209 examples/s; 43 % of this pass, 12 s left``; "" while nothing trains."""
+        """``1,203 steps, 81.4 steps/s, 5,209 examples/s; epoch 3/10, about 2 min left``; "" while nothing trains.
+
+        Where the target prints no position in the whole training, that in the pass over its data.
+        """
         now_s = time.monotonic()
         if now_s - self._read_s < _READ_EVERY_S:
             return self._words
         self._read_s = now_s
         self._read(now_s)
-        words = _words([line for _, line in self._recent]) if self._is_fresh(now_s) else ""
+        lines = [line for _, line in self._recent] if self._is_fresh(now_s) else []
+        words, of_pass, pass_pct = _words(lines) if lines else ("", "", None)
+        printed = read_printed(self._run.folder, {}, OUTPUT_BYTES)
+        words = "; ".join(filter(None, (words, progress_words(self._run, printed, pass_pct) or of_pass)))
         self._words = f"rank 0: {words}" if words and self._other_ranks else words
         return self._words
 
@@ -189,16 +225,17 @@ class Progress:
             self._recent.popleft()
 
 
-def _words(lines: list[Mapping[str, Any]]) -> str:
+def _words(lines: list[Mapping[str, Any]]) -> tuple[str, str, float | None]:
+    """Return the rates in words, the position in the pass in words, and in percent."""
     process = lines[-1][LINE].get("pid")  # a script may start another, which begins to count anew
     found = rates([line for line in lines if line[LINE].get("pid") == process])
     if "steps_per_s" not in found:
-        return ""
+        return "", "", None
     steps = lines[-1][LINE].get("steps")
     parts = [f"{steps:,} steps"] if isinstance(steps, int) and 0 < steps < 1e15 else []
     parts += [f"{rate(found['steps_per_s'])} steps/s"]
     parts += [f"{rate(found['examples_per_s'])} examples/s"] if "examples_per_s" in found else []
     if "pass_pct" not in found:
-        return ", ".join(parts)
+        return ", ".join(parts), "", None
     left = format_seconds(max(1.0, round(found["pass_left_s"])))
-    return f"{', '.join(parts)}; {percent(found['pass_pct'])} of this pass, {left} left"
+    return ", ".join(parts), f"{percent(found['pass_pct'])} of this pass, {left} left", found["pass_pct"]
