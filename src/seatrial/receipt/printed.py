@@ -10,7 +10,10 @@ import math
 import re
 from ast import literal_eval
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib import resources
+from typing import NamedTuple
 
 from seatrial.receipt.fields import clean_line, number
 from seatrial.receipt.reported import MAX_POINTS, MAX_SERIES, Point, thin
@@ -22,35 +25,17 @@ _MOST_LETTERS, _MOST_NAME, _MOST_NUMBERS = 4000, 60, 100
 _MOST_SHAPES = 1000
 
 
-def _set(words: str) -> frozenset[str]:
-    return frozenset(words.split())
-
-
-#: Words that make a name a metric's, also with digits behind them (acc1), or glued to a word in front (_ENDINGS).
-_METRICS = _set(
-    "loss accuracy acc perplexity ppl auc auroc auprc rmse mae mse mape bleu rouge meteor cider wer cer iou miou psnr"
-    " ssim jaccard lpips fid reward rewards rew nll elbo logloss bpb bpc f1 f2 fscore r2 ndcg mrr kappa mcc pearson"
-    " spearman spearmanr sensitivity specificity xent prec"
+#: Words: of a metric's name, also with digits behind them (acc1); of one whose figure is exact, as they have other
+#: uses; of a position unless it is; of a setting, a duration or a count; of a sentence; that are no part of a name.
+_METRICS, _IF_EXACT, _POSITIONS, _OTHERWISE, _PROSE, _FILLERS = (
+    frozenset(words.split())
+    for words in json.loads(resources.files("seatrial.receipt").joinpath("printed.json").read_text("utf-8")).values()
 )
-#: Words that are also used otherwise: their number has a decimal point, an exponent or a percent sign.
-_WEAK = _set("error err score return returns map recall precision hit hits dice entropy top1 top5")
-#: With these a number without such a sign is a position: ``best_loss_epoch: 3``.
-_POSITIONS = _set("epoch iter step")
-#: Words that make it something else: a setting, a duration, a count.
-_OTHERWISE = _set(
-    "scale scaler scaling weight weights coef coeff coefficient time times ms s sec secs seconds lr rate num number"
-    " count patience threshold thresh thr delta smoothing type interval epochs iters steps target goal size code norm"
-    " ratio lambda alpha gamma params parameters memory mem function version gradient grad accumulation fn packet"
-)
-#: Words of a sentence about a number that is not the last value of what it names.
-_PROSE = _set("from to than by below above since until start started if when reached improved did not target")
-#: Words in front of a name that are no part of it.
-_FILLERS = _set("the a an and with final finished new now current got our its of on at in after")
-_ENDINGS = ("loss", "accuracy")
-_HINT = re.compile("|".join(sorted(_METRICS | _WEAK, key=len)).encode())
+_HINT = re.compile("|".join(sorted(_METRICS | _IF_EXACT, key=len)).encode())
 
 _PHASES = {"training": "train", "testing": "test", "evaluation": "eval"}
 _PHASE = r"train(?:ing)?|test(?:ing)?|eval(?:uation)?|val(?:id(?:ation)?)?|dev"
+_PHASE_IN = re.compile(rf"(?<![a-z])(?:{_PHASE})(?![a-z])")
 #: A phase that stands for all numbers behind it: ``Test set:``, ``Train Epoch: 1``, ``| valid |``, ``Epoch(train)``.
 _SECTION = re.compile(
     rf"(?:^|[\[(|=>*:]\s*|\s-\s+)({_PHASE})(?:\s+(?:set|results?|metrics?|phase))?\s*(?:[\]):|]|\s-\s|\s+epoch\b)", re.I
@@ -73,15 +58,17 @@ _HUMP = re.compile(r"([a-z0-9])([A-Z])")
 _OF_MODEL = re.compile(
     r"\b(accuracy|acc|loss|f1|error)\s+(?:of|on|for|over)\s((?:(?!class\b)[\w -]){3,60}?)\s?(?::|=|\bis\b)\s?$", re.I
 )
-_DUMP = re.compile(r"\b(?:Namespace|config|args|arguments|hparams|hyper-?parameters|settings|options)\b\s*[(:=]", re.I)
+#: Settings, and a table of COCO's whose numbers stand for many others.
+_NONE = re.compile(
+    r"\b(?:Namespace|config|args|arguments|hparams|hyper-?parameters|settings|options)\b\s*[(:=]|@\[", re.I
+)
 _ROW = re.compile(r"\s*[|│]\s*([A-Za-z][\w@./ -]{0,60}?)\s*[|│]\s*(\S+)\s*[|│]?\s*$")
 _RULE = re.compile(r"[\s|+=─━═┼╪┃│:-]*$")
 _BAR = re.compile(r":\s+\d+%\|")
 _OTHER_RANK = re.compile(r"\[(?:rank|default)0*[1-9]\d*\]:")
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(NamedTuple):
     """A printed number. ``unit``: ``%`` or nothing."""
 
     name: str
@@ -91,30 +78,23 @@ class Value:
 
 @dataclass
 class Series:
-    """All values of a name in one stream; ``line`` of the last, from 1; ``ended_as``: a last one that is nan or inf."""
+    """All values of a name in one stream; ``line`` of the last, from 1; ``ended_as``: a last one that is nan or inf.
 
-    unit: str = ""
-    first: float = math.nan
-    last: float = math.nan
-    lowest: float = math.inf
-    highest: float = -math.inf
+    Of many only some points are kept: first, last, lowest and highest are among them.
+    """
+
+    points: list[Point] = field(default_factory=list)
     count: int = 0
     line: int = 0
+    unit: str = ""
     ended_as: str | None = None
-    points: list[Point] = field(default_factory=list)
 
     def add(self, value: Value, line: int) -> None:
-        self.line = line
-        self.ended_as = None if math.isfinite(value.value) else str(value.value)
-        if self.ended_as is not None or number(value.value) is None:
-            return
-        self.first = value.value if not self.count else self.first
-        self.unit, self.last = value.unit, value.value
-        self.lowest, self.highest = min(self.lowest, value.value), max(self.highest, value.value)
-        self.count += 1
-        self.points.append((float(self.count), value.value))
-        if len(self.points) > 4 * MAX_POINTS:
-            self.points = thin(self.points)
+        self.line, self.ended_as = line, None if math.isfinite(value.value) else str(value.value)
+        if number(value.value) is not None and self.ended_as is None:
+            self.unit, self.count = value.unit, self.count + 1
+            self.points.append((float(self.count), value.value))
+            self.points = thin(self.points) if len(self.points) > 4 * MAX_POINTS else self.points
 
 
 _OF = r"(\d{1,9})\s{0,5}(?:/|\bof\b)\s{0,5}(\d{1,9})(?![\d.:/])"
@@ -128,8 +108,7 @@ class Progress:
     """The position in the whole training, of a script that prints it: ``epoch 46/60``, ``step 100/500``.
 
     Attributes:
-        unit: epoch, or step. inner: position in an epoch, 0 to 1; None if none was printed since its number.
-        ended: the last number stood with values of the epoch, so that this is over.
+        inner: position in the epoch, 0 to 1, if one was printed since its number. ended: its values stood with it.
     """
 
     unit: str = ""
@@ -140,25 +119,22 @@ class Progress:
 
     def read(self, text: str, *, ended: bool) -> None:
         """Read a state of a line."""
-        for unit, pattern in (("epoch", _EPOCH), ("step", _STEP)):
-            if (self.unit != "epoch" or unit == "epoch") and (match := pattern.search(text)) is not None:
-                done, total = int(match[1]), int(match[2])
-                if done <= total != 0:
-                    again = (unit, done, total) == (self.unit, self.done, self.total)
-                    self.unit, self.done, self.total, self.ended = unit, done, total, ended
-                    self.inner = self.inner if again else None
-                text = text[match.end() :] if unit == "epoch" else text
-        if self.unit == "epoch" and (match := _INNER.search(text)) is not None and 0 < int(match[2]) >= int(match[1]):
-            self.inner = int(match[1]) / int(match[2])
+        unit, match = "epoch", _EPOCH.search(text)
+        if match is None and self.unit != "epoch":
+            unit, match = "step", _STEP.search(text)
+        if match is not None and 0 < int(match[2]) >= int(match[1]):
+            if (int(match[1]), int(match[2])) != (self.done, self.total):
+                self.inner = None
+            self.unit, self.done, self.total, self.ended = unit, int(match[1]), int(match[2]), ended
+        inner = _INNER.search(text, match.end() if match else 0) if self.unit == "epoch" else None
+        if inner is not None and 0 < int(inner[2]) >= int(inner[1]):
+            self.inner = int(inner[1]) / int(inner[2])
 
     def share(self, of_pass: float | None = None) -> float | None:
         """Return the part of the training that is over, 0 to 1; ``of_pass``: that of a pass, as measured."""
-        if not self.total:
-            return None
-        inner = self.inner if self.inner is not None else of_pass
-        if self.unit == "step" or (self.ended and self.inner is None):
-            return min(1.0, (self.done + (inner or 0.0) * (self.unit == "epoch")) / self.total)
-        return max(0.0, self.done - 1 + (inner or 0.0)) / self.total
+        inner = (self.inner if self.inner is not None else of_pass or 0.0) if self.unit == "epoch" else 0.0
+        begun = self.unit == "epoch" and (self.inner is not None or not self.ended)
+        return min(1.0, max(0.0, self.done - begun + inner) / self.total) if self.total else None
 
     def __str__(self) -> str:
         return f"{self.unit} {self.done:,}/{self.total:,}"
@@ -174,7 +150,7 @@ class Printed:
 
     series: Mapping[str, tuple[str, Series]] = field(default_factory=dict)
     own: frozenset[str] = frozenset()
-    progress: Progress = field(default_factory=lambda: Progress())
+    progress: Progress = field(default_factory=Progress)
 
 
 class PrintedLines:
@@ -200,16 +176,13 @@ class PrintedLines:
         hinted = bool(self._columns) or _HINT.search(lower) is not None
         placed = b"/" in lower or b" of " in lower
         for text in states(raw) if hinted or placed or self._patterns else ():
-            values = [*self._own(text), *(self.values(text) if hinted else ())]
+            values = [Value(name, value) for name, each in self._patterns.items() for value in matched(each, text)]
+            values += self.values(text) if hinted else ()
             for value in values:
                 if value.name in self.series or len(self.series) < MAX_SERIES:
                     self.series.setdefault(value.name, Series()).add(value, line)
             if placed:
                 self.progress.read(text, ended=bool(values) or "nd of epoch" in text)
-
-    def _own(self, text: str) -> Iterator[Value]:
-        for name, pattern in self._patterns.items():
-            yield from (Value(name, value) for value in matched(pattern, text))
 
     def values(self, text: str) -> list[Value]:
         """Return the metrics of one state of a line. A name that has two values there has none."""
@@ -221,12 +194,11 @@ class PrintedLines:
         text = _TOP.sub(r"top\1", text)
         numbers = list(_NUMBER.finditer(text))[:_MOST_NUMBERS]
         shape = _NUMBER.sub(_kind, text)
-        if (named := self._shapes.get(shape)) is None:
-            if len(self._shapes) >= _MOST_SHAPES:
-                self._shapes.clear()
-            named = self._shapes[shape] = list(_named(text, numbers))
+        if shape not in self._shapes:
+            self._shapes = self._shapes if len(self._shapes) < _MOST_SHAPES else {}
+            self._shapes[shape] = list(_named(text, numbers))
         kept: dict[str, Value | None] = {}
-        for place, name, unit in named:
+        for place, name, unit in self._shapes[shape]:
             value = _value(name, unit, numbers[place])
             kept[name] = value if kept.get(name, value) == value else None
         return [value for name, value in kept.items() if value is not None and name not in self._patterns]
@@ -267,19 +239,17 @@ def states(raw: bytes) -> Iterator[str]:
             yield clean_line(part[:_MOST_LETTERS].decode("utf-8", "replace")).rstrip()
 
 
+#: It belongs to a number and is easily left out of a pattern: ``([\d.]+)`` on ``1.2e-05`` is not 1.2.
+_EXPONENT = re.compile(r"[eE][+-]?\d+")
+
+
 def matched(pattern: re.Pattern[str], text: str) -> Iterator[float]:
     """Yield the first group of each match as a number, with its exponent, without a full stop or percent sign."""
     for match in pattern.finditer(text):
         digits = (match[1] or "").strip().rstrip("%.,;)")
         exponent = _EXPONENT.match(text, match.end(1)) if digits[-1:].isdigit() else None
-        try:
+        with suppress(ValueError):
             yield float(digits + (exponent[0] if exponent is not None else ""))
-        except ValueError:
-            continue
-
-
-#: It belongs to a number and is easily left out of a pattern: ``([\d.]+)`` on ``1.2e-05`` is not 1.2.
-_EXPONENT = re.compile(r"[eE][+-]?\d+")
 
 
 def is_metric(words: Sequence[str], figure: str) -> bool:
@@ -290,8 +260,8 @@ def is_metric(words: Sequence[str], figure: str) -> bool:
         return False
     exact = _EXACT.search(figure) is not None
     names = {*parts, *(part.rstrip("0123456789") for part in parts)}
-    strong = not names.isdisjoint(_METRICS) or any(name.endswith(_ENDINGS) for name in names)
-    return (exact and not names.isdisjoint(_WEAK)) or (strong and (exact or names.isdisjoint(_POSITIONS)))
+    strong = not names.isdisjoint(_METRICS) or any(name.endswith(("loss", "accuracy")) for name in names)
+    return (exact and not names.isdisjoint(_IF_EXACT)) or (strong and (exact or names.isdisjoint(_POSITIONS)))
 
 
 def _kind(match: re.Match[str]) -> str:
@@ -310,61 +280,45 @@ def _value(name: str, unit: str, match: re.Match[str]) -> Value | None:
 
 def _named(text: str, numbers: Sequence[re.Match[str]]) -> Iterator[tuple[int, str, str]]:
     """Yield the places of the numbers whose words in front of them name a metric, with name and unit."""
-    if _DUMP.search(text) or _OTHER_RANK.match(text):
+    if _NONE.search(text) or _OTHER_RANK.match(text):
         return
     sections = [(match.end(), match[1].lower()) for match in _SECTION.finditer(text)]
     row = _ROW.match(text)
     end = 0
     for place, match in enumerate(numbers):
         begin, end = end, match.end()
-        before = text[max(begin, match.start() - _MOST_NAME) : match.start()]
-        if _PART.match(text, end) or "@[" in text[max(0, begin - 9) : match.start()]:
-            continue
+        before, unit = text[max(0, match.start() - 2 * _MOST_NAME) : match.start()], _PERCENT.match(text, end)
         if row is not None:
             words = row[1].split() if row.start(2) == match.start() else None
+        elif (model := _OF_MODEL.search(before)) is not None:
+            words = [*re.findall(rf"\b{_PHASE}\b", model[2], re.I)[:1], model[1]]
         else:
-            words = _of_model(text[max(0, match.start() - 2 * _MOST_NAME) : match.start()]) or _words(before)
-        unit = "%" if _PERCENT.match(text, end) else ""
-        if words is None or not is_metric(words, match[1] + unit):
+            words = _words(before[begin - match.start() :])
+        if words is None or _PART.match(text, end) or not is_metric(words, match[1] + "%" * (unit is not None)):
             continue
         name = "_".join(words).lower()
         if match[2] is not None and not any(part.startswith("acc") for part in _PARTS.findall(name)):
             continue  # 9812/10000 is a share of examples, if anything
         spoken = next((phase for at, phase in reversed(sections) if at <= match.start()), None)
-        if spoken is not None and not re.search(rf"(?<![a-z])(?:{_PHASE})(?![a-z])", name):
+        if spoken is not None and not _PHASE_IN.search(name):
             name = f"{_PHASES.get(spoken, spoken)}_{name}"
         elif len(words) > 1 and re.fullmatch(_PHASE, words[0], re.I):
             sections.append((match.start(), words[0].lower()))
-        yield place, name, unit
-
-
-def _of_model(before: str) -> list[str] | None:
-    """Return ``test accuracy`` of ``Accuracy of the network on the 10000 test images:``, None for other text."""
-    model = _OF_MODEL.search(before)
-    phase = re.search(rf"\b({_PHASE})\b", model[2], re.I) if model is not None else None
-    return None if model is None else [phase[1], model[1]] if phase else [model[1]]
+        yield place, name, "%" if unit else ""
 
 
 def _words(before: str) -> list[str] | None:
     """Return the words of the name in front of a number; None if it has none."""
-    text = _WRAPPED.sub("", before)
-    stripped = text.rstrip(" \t'\"")
-    if stripped.endswith((":", "=")):
-        stripped = stripped[:-1]
-    elif stripped.endswith(" is"):
-        stripped = stripped[:-3]
-    elif stripped == text:
-        return None
-    else:  # nothing but a space between them: the last word names it
-        last = stripped.split()[-1:]
-        if not last or not is_metric(last, "1.0"):
-            return None
-    stripped = re.sub(r"\s?\(([\w %/]{1,12})\)\s*$", r" \1", stripped.rstrip(" \t'\""))
+    stripped = _WRAPPED.sub("", before).rstrip(" \t'\"")
+    named = re.sub(r"[:=]$| is$", "", stripped).rstrip(" \t'\"")
+    if named == stripped and (stripped == before or not is_metric(stripped.split()[-1:], "1.0")):
+        return None  # with nothing but a space between them the last word names it
+    stripped = re.sub(r"\s?\(([\w %/]{1,12})\)$", r" \1", named)
     words = [word.rstrip(".") for word in _BETWEEN.split(stripped)[-1].split()]
     while words and (words[0].lower() in _FILLERS or (len(words) > 1 and not _WORD.fullmatch(words[0]))):
         words.pop(0)
-    named = 0 < len(words) <= 4 and all(_WORD.fullmatch(word) and word.lower() not in _PROSE for word in words)
-    return words if named else None
+    fits = 0 < len(words) <= 4 and all(_WORD.fullmatch(word) and word.lower() not in _PROSE for word in words)
+    return words if fits else None
 
 
 def _nested(text: str) -> list[Value]:

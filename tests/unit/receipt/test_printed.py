@@ -26,7 +26,7 @@ def test_a_scripts_lines_have_its_metrics_and_no_other(
 ) -> None:
     read = _read(lines)
     found = {
-        name: series.ended_as or (f"{series.last:.10g} %" if series.unit else series.last)
+        name: series.ended_as or (f"{series.points[-1][1]:.10g} %" if series.unit else series.points[-1][1])
         for name, series in read.series.items()
     }
     assert found == values
@@ -60,13 +60,13 @@ def test_a_number_that_is_not_surely_a_metric_is_left_out(line: str) -> None:
 
 def test_a_pattern_reads_its_own_name_and_wins() -> None:
     lines = _read("loss 0.5, at 12.5 dB and 1.5e-05.\n", {"psnr": r"at (\S+) dB", "loss": r"and ([\d.]+)"})
-    assert {name: series.last for name, series in lines.series.items()} == {"psnr": 12.5, "loss": 1.5e-05}
+    assert {name: series.points[-1][1] for name, series in lines.series.items()} == {"psnr": 12.5, "loss": 1.5e-05}
 
 
 def test_a_name_in_both_streams_is_that_of_standard_output() -> None:
     streams = {"stdout": _read("loss 0.5\n"), "stderr": _read("loss=0.9\nacc=0.8\n")}
     found = together(streams).series
-    assert [(name, stream, series.last) for name, (stream, series) in sorted(found.items())] == [
+    assert [(name, stream, series.points[-1][1]) for name, (stream, series) in sorted(found.items())] == [
         ("acc", "stderr", 0.8),
         ("loss", "stdout", 0.5),
     ]
@@ -76,9 +76,9 @@ def test_the_line_of_the_last_value_counts_from_the_first_of_the_log(tmp_path: P
     (tmp_path / "stdout.log").write_text("start\nepoch 1/2 loss 0.5\n\nepoch 2/2 loss 0.25\nend\n")
     printed = read_output(tmp_path).printed
     _, series = printed.series["loss"]
-    assert (series.line, series.count, series.first, series.last) == (4, 2, 0.5, 0.25)
+    assert (series.line, series.count, series.points[0][1], series.points[-1][1]) == (4, 2, 0.5, 0.25)
     assert (str(printed.progress), printed.progress.share()) == ("epoch 2/2", 1.0)
-    assert read_printed(tmp_path, {}).series["loss"][1].last == 0.25
+    assert read_printed(tmp_path, {}).series["loss"][1].points[-1][1] == 0.25
 
 
 def test_a_million_names_and_values_stay_few(tmp_path: Path) -> None:

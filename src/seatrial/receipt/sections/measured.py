@@ -13,7 +13,7 @@ from seatrial.events import AgentFinished, AgentStarted
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.fields import items, mapping, number, text
 from seatrial.receipt.formatting import count, energy, figure, gpu_names, metric_figure, percent
-from seatrial.receipt.printed import Printed, Progress, Series
+from seatrial.receipt.printed import Printed, Series
 from seatrial.receipt.section import Block, Record, Row, Rows, Section
 
 if TYPE_CHECKING:
@@ -241,7 +241,8 @@ def measure(
     evidence: Evidence, uuids: Sequence[str], gpu_memory_bytes: int | None = None, printed: Printed | None = None
 ) -> Measurements:
     """Measure the run; GPUs in the order of ``uuids``, those in the plan. ``gpu_memory_bytes``: its limit."""
-    own_words = evidence.of_printed(printed or Printed())
+    printed = printed or Printed()
+    own_words, work = evidence.of_printed(printed), printed.progress
     started, window, samples = evidence.target_started, evidence.window, evidence.window_samples
     energy_j, energy_from = _joules(evidence, uuids)
     cpu_cores = _values(samples, "cpu_cores")
@@ -268,7 +269,7 @@ def measure(
             *(_metric(name, points) for name, points in evidence.steps.series.items()),
             *(_printed(name, stream, series) for name, (stream, series) in own_words.items()),
         ),
-        planned_work=_work(printed.progress) if printed else None,
+        planned_work=count(work.total, work.unit) if work.total else None,
         gpu_memory=_gpu_memory(evidence, gpu_memory_bytes),
         jax=_jax_use(evidence),
     )
@@ -344,19 +345,11 @@ def _metric(name: str, points: Sequence[Point]) -> Metric:
     return Metric(name=name, first=values[0], last=values[-1], best=best, reports=len(values))
 
 
-def _work(progress: Progress) -> str | None:
-    return count(progress.total, progress.unit) if progress.total else None
-
-
 def _printed(name: str, stream: str, series: Series) -> Metric:
-    at = f": line {series.line}" if series.line else ""
-    return Metric(
-        name=name,
-        first=series.first,
-        last=series.last,
-        best={-1: series.lowest, 1: series.highest}.get(direction(name)),
+    source = f"printed: line {series.line}" if series.line else "printed"
+    return _metric(name, series.points).changed(
         reports=series.count,
-        source=f"printed{at}" + (" of stderr" if stream == "stderr" else ""),
+        source=source + " of stderr" * (stream == "stderr"),
         unit=series.unit,
         ended_as=series.ended_as,
     )

@@ -72,7 +72,7 @@ def look(run: Run, gpu_name: str = "", metrics: Mapping[str, str] | None = None)
     return Live(
         numbers={**(_numbers(own[-1]) if own else {}), **now},
         diagnosis=diagnose(recent[0], recent[1], gpu_name),
-        latest={name: series.last for name, series in counted.items()}
+        latest={name: series.points[-1][1] for name, series in counted.items()}
         | {key: value for step in own for key, value in _floats(step).items()},
         percent=frozenset(name for name, series in counted.items() if series.unit),
         progress=progress_words(run, printed, now.get("pass_pct")),
