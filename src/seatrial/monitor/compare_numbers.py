@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import fmean
 
 from seatrial.job.units import format_bytes, format_seconds
-from seatrial.receipt.formatting import energy_short, metric_figure, percent, rate
+from seatrial.receipt.formatting import energy_short, percent, rate
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.sections.measured import GpuUse, Metric, direction
 from seatrial.receipt.sections.steps import StepAnatomy
@@ -22,25 +21,31 @@ _PHASE = re.compile(r"^(?:train|test|val|valid|eval|end)_")
 
 @dataclass(frozen=True)
 class ComparedNumber:
-    """One number of a run. ``direction``: 1 if more is better, -1 if less is. ``measured``: it has noise."""
+    """One number of a run. ``direction``: 1 if more is better, -1 if less is. ``measured``: it has noise.
+
+    ``share``: in percent, so that its changes are in percentage points.
+    """
 
     label: str
     read: Read
     words: Words
     direction: int = 0
     measured: bool = True
+    share: bool = False
 
 
 def readings(runs: Sequence[Receipt]) -> Iterator[ComparedNumber]:
     """Yield the scripts' own numbers first, then the measured ones."""
-    for name in dict.fromkeys(metric.name for receipt in runs for metric in receipt.measurements.metrics):
-        words = partial(metric_figure, name)
-        better = direction(name) or int(name.endswith("_per_s"))
-        yield ComparedNumber(f"{name}, last", _metric(name, lambda metric: metric.last), words, better, measured=False)
-        yield ComparedNumber(f"{name}, best", _metric(name, lambda metric: metric.best), words, better, measured=False)
+    every = [metric for receipt in runs for metric in receipt.measurements.metrics]
+    for metric in {(metric.name, metric.unit): metric for metric in every}.values():
+        better = direction(metric.name) or int(metric.name.endswith("_per_s"))
+        for which, value in (("last", _last), ("best", lambda metric: metric.best)):
+            read = _metric(metric.name, metric.unit, value)
+            label, share = f"{metric.name}, {which}", metric.unit == "%"
+            yield ComparedNumber(label, read, metric.figure, better, measured=False, share=share)
     yield from _MEASURED
     for part in dict.fromkeys(part.words for receipt in runs for one in receipt.anatomy[:1] for part in one.parts):
-        yield ComparedNumber(f"time in {part}", _share(part), percent)
+        yield ComparedNumber(f"time in {part}", _share(part), percent, share=True)
 
 
 def stem(label: str) -> str:
@@ -48,9 +53,14 @@ def stem(label: str) -> str:
     return _PHASE.sub("", label.partition(",")[0])
 
 
-def _metric(name: str, value: Callable[[Metric], float | None]) -> Read:
+def _last(metric: Metric) -> float:
+    return metric.last if metric.ended_as is None else float(metric.ended_as)
+
+
+def _metric(name: str, unit: str, value: Callable[[Metric], float | None]) -> Read:
     def read(receipt: Receipt) -> float | None:
-        return next((value(metric) for metric in receipt.measurements.metrics if metric.name == name), None)
+        metrics = receipt.measurements.metrics
+        return next((value(metric) for metric in metrics if (metric.name, metric.unit) == (name, unit)), None)
 
     return read
 
@@ -85,13 +95,15 @@ _MEASURED = (
     ComparedNumber("steps/s", _steps(lambda one: one.steps_per_s), rate, 1),
     ComparedNumber("examples/s", _steps(lambda one: one.examples_per_s), rate, 1),
     ComparedNumber("images/s", lambda r: r.measurements.images_per_s, rate, 1),
-    ComparedNumber("utilisation", _gpu_mean(lambda use: use.utilization_mean_pct), percent, 1),
-    ComparedNumber("SM activity", _gpu_mean(lambda use: use.sm_activity_mean_pct), percent, 1),
-    ComparedNumber("tensor activity", _gpu_mean(lambda use: use.tensor_activity_mean_pct), percent, 1),
-    ComparedNumber("DRAM activity", _gpu_mean(lambda use: use.dram_activity_mean_pct), percent),
+    ComparedNumber("utilisation", _gpu_mean(lambda use: use.utilization_mean_pct), percent, 1, share=True),
+    ComparedNumber("SM activity", _gpu_mean(lambda use: use.sm_activity_mean_pct), percent, 1, share=True),
+    ComparedNumber("tensor activity", _gpu_mean(lambda use: use.tensor_activity_mean_pct), percent, 1, share=True),
+    ComparedNumber("DRAM activity", _gpu_mean(lambda use: use.dram_activity_mean_pct), percent, share=True),
     ComparedNumber("GPU memory, peak", _gpu_mean(lambda use: use.memory_peak_bytes), _bytes),
     ComparedNumber("power, mean", _gpu_mean(lambda use: use.power_mean_w), lambda value: f"{value:.0f} W"),
-    ComparedNumber("MFU", lambda r: 100 * r.diagnosis.mfu if r.diagnosis and r.diagnosis.mfu else None, percent, 1),
+    ComparedNumber(
+        "MFU", lambda r: 100 * r.diagnosis.mfu if r.diagnosis and r.diagnosis.mfu else None, percent, 1, share=True
+    ),
     ComparedNumber("energy", lambda r: r.measurements.energy_j, energy_short, -1),
     ComparedNumber("CPU, mean", lambda r: r.measurements.cpu_cores_mean, lambda value: f"{value:.2f} cores"),
     ComparedNumber("memory, peak", lambda r: r.measurements.memory_peak_bytes, _bytes),

@@ -206,13 +206,13 @@ class Evidence:
         """Those of ``reported`` that the script wrote itself; a framework reports whole epochs through the hook."""
         return [moment for moment in self.reported if "by" not in moment.keys]
 
-    def of_printed(self, printed: Printed) -> dict[str, tuple[str, Series]]:
+    def of_printed(self, printed: Printed) -> dict[str, Series]:
         """Return the printed numbers that count: of a script that reports its numbers only those of ``[metrics]``."""
-        known = self.steps.series
+        names = printed.patterns if self.written else printed.series
         return {
-            name: found
-            for name, found in printed.series.items()
-            if name not in known and (name in printed.own or not self.written)
+            name: series
+            for name, series in printed.series.items()
+            if name in names and name not in self.steps.series and series.points
         }
 
     @cached_property

@@ -15,7 +15,7 @@ from seatrial.findings.match import STEERS, match_lines, without_steering
 from seatrial.receipt.fields import clean, clean_line
 from seatrial.receipt.formatting import signal_name
 from seatrial.receipt.outcome import LogEnd
-from seatrial.receipt.printed import Printed, PrintedLines, together
+from seatrial.receipt.printed import Printed
 from seatrial.system.nofollow import open_regular
 
 #: The agent's names for the two streams, in the run folder.
@@ -97,7 +97,8 @@ class Output:
 def read_output(run_dir: Path, metrics: Mapping[str, str] | None = None) -> Output:
     """Read both logs of a run; a missing log is empty. ``metrics``: the patterns of ``[metrics]``."""
     findings: dict[str, Finding] = {}
-    ends = [_Ends(PrintedLines(metrics)) for _ in STREAMS]
+    printed_metrics = Printed(metrics)
+    ends = [_Ends(printed_metrics, name.removesuffix(".log")) for name in STREAMS]
     for name, end in zip(STREAMS, ends, strict=True):
         for finding in match_lines(end.watch(_lines(run_dir / name))):
             finding.evidence = [f"{name} {clean(line)}" for line in finding.evidence]
@@ -122,18 +123,17 @@ def read_output(run_dir: Path, metrics: Mapping[str, str] | None = None) -> Outp
         line_ends=sum(end.line_ends for end in ends),
         first_lines=tuple(_text(line) for end in ends for line in end.first),
         last_lines=tuple(_text(line) for end in ends for line in end.last),
-        printed=together({"stdout": ends[1].printed, "stderr": ends[0].printed}, metrics or ()),
+        printed=printed_metrics,
     )
 
 
 def read_printed(run_dir: Path, metrics: Mapping[str, str], most_bytes: int = TAIL_BYTES) -> Printed:
     """Return the metrics among the last lines of both logs; their lines have no numbers."""
-    streams = {}
-    for name in reversed(STREAMS):
-        lines = streams[name.removesuffix(".log")] = PrintedLines(metrics)
-        for line in _end(run_dir / name, most_bytes).split(b"\n")[:-1]:
-            lines.add(line, 0)
-    return together(streams, metrics)
+    printed = Printed(metrics)
+    for name in STREAMS:
+        for line in _end(run_dir / name, most_bytes).split(b"\n"):
+            printed.add(line, stream=name.removesuffix(".log"))
+    return printed
 
 
 def _failed_rank(lines: list[str]) -> str | None:
@@ -156,15 +156,15 @@ def _without_frame(line: str) -> str:
 class _Ends:
     """Counts lines, and keeps the first and the last that are not empty."""
 
-    def __init__(self, printed: PrintedLines) -> None:
-        self.printed = printed
+    def __init__(self, printed: Printed, stream: str) -> None:
+        self._printed, self._stream = printed, stream
         self.count = self.line_ends = 0
         self.first: list[bytes] = []
         self.last: deque[bytes] = deque(maxlen=FEW_LINES)
 
     def watch(self, lines: Iterator[bytes]) -> Iterator[bytes]:
         for line in lines:
-            self.printed.add(line, self.line_ends + 1)
+            self._printed.add(line, self.line_ends + 1, self._stream)
             self.line_ends += line.endswith(b"\n")
             if not line.isspace():
                 self.count += 1

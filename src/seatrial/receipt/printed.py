@@ -5,14 +5,15 @@ A number counts as a metric if the words in front of it name one. A number that 
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from ast import literal_eval
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import resources
+from functools import cache
+from importlib import import_module, resources
+from types import SimpleNamespace
 from typing import NamedTuple
 
 from seatrial.receipt.fields import clean_line, number
@@ -25,47 +26,22 @@ _MOST_LETTERS, _MOST_NAME, _MOST_NUMBERS = 4000, 60, 100
 _MOST_SHAPES = 1000
 
 
-#: Words: of a metric's name, also with digits behind them (acc1); of one whose figure is exact, as they have other
-#: uses; of a position unless it is; of a setting, a duration or a count; of a sentence; that are no part of a name.
-_METRICS, _IF_EXACT, _POSITIONS, _OTHERWISE, _PROSE, _FILLERS = (
-    frozenset(words.split())
-    for words in json.loads(resources.files("seatrial.receipt").joinpath("printed.json").read_text("utf-8")).values()
-)
-_HINT = re.compile("|".join(sorted(_METRICS | _IF_EXACT, key=len)).encode())
-
+_RE = SimpleNamespace()
+_WORDS: dict[str, frozenset[str]] = {}
 _PHASES = {"training": "train", "testing": "test", "evaluation": "eval"}
-_PHASE = r"train(?:ing)?|test(?:ing)?|eval(?:uation)?|val(?:id(?:ation)?)?|dev"
-_PHASE_IN = re.compile(rf"(?<![a-z])(?:{_PHASE})(?![a-z])")
-#: A phase that stands for all numbers behind it: ``Test set:``, ``Train Epoch: 1``, ``| valid |``, ``Epoch(train)``.
-_SECTION = re.compile(
-    rf"(?:^|[\[(|=>*:]\s*|\s-\s+)({_PHASE})(?:\s+(?:set|results?|metrics?|phase))?\s*(?:[\]):|]|\s-\s|\s+epoch\b)", re.I
-)
 
-_NUMBER = re.compile(
-    r"(?<![\w.@/\\-])([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|[+-]?(?:nan|inf)\b)(?:\s{0,9}/\s{0,9}(\d+)(?!\.?\d))?",
-    re.I,
-)
-#: Behind a number: what makes it a part of a version, a time, a list, a size, or the value before a change.
-_PART = re.compile(r"[A-Za-z_/]|[:.,]\d|\s{0,3}(?:-+>|→|of\s|out\s)")
-_EXACT = re.compile(r"[.%e]", re.I)
-_PERCENT = re.compile(r"\s?%")
-_WRAPPED = re.compile(r"(?:tensor|np\.float\d+)\($")
-_BETWEEN = re.compile(r"[,;|\[\](){}<>\t=:]|(?<!\w)['\"]|['\"](?!\w)|\s[-–—•*]\s|\s{2,}")
-_WORD = re.compile(r"[A-Za-z][\w@./'+-]*")
-_PARTS = re.compile(r"[a-z]+[0-9]*")
-_TOP = re.compile(r"\btop\s(\d)\b", re.I)
-_HUMP = re.compile(r"([a-z0-9])([A-Z])")
-_OF_MODEL = re.compile(
-    r"\b(accuracy|acc|loss|f1|error)\s+(?:of|on|for|over)\s((?:(?!class\b)[\w -]){3,60}?)\s?(?::|=|\bis\b)\s?$", re.I
-)
-#: Settings, and a table of COCO's whose numbers stand for many others.
-_NONE = re.compile(
-    r"\b(?:Namespace|config|args|arguments|hparams|hyper-?parameters|settings|options)\b\s*[(:=]|@\[", re.I
-)
-_ROW = re.compile(r"\s*[|│]\s*([A-Za-z][\w@./ -]{0,60}?)\s*[|│]\s*(\S+)\s*[|│]?\s*$")
-_RULE = re.compile(r"[\s|+=─━═┼╪┃│:-]*$")
-_BAR = re.compile(r":\s+\d+%\|")
-_OTHER_RANK = re.compile(r"\[(?:rank|default)0*[1-9]\d*\]:")
+
+@cache
+def _load() -> None:
+    """Read words and forms, which only a run's output needs."""
+    toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    tables = toml.loads(resources.files("seatrial.receipt").joinpath("printed.toml").read_text("utf-8"))
+    _WORDS.update({kind: frozenset(words.split()) for kind, words in tables["words"].items()})
+    for name, form in tables["forms"].items():
+        for part in ("within", "of", "phase"):
+            form = form.replace(part.upper(), tables["forms"][part])
+        setattr(_RE, name, re.compile(form, re.IGNORECASE))
+    _RE.hint = re.compile("|".join(_WORDS["metric"] | _WORDS["exact"]).encode())
 
 
 class Value(NamedTuple):
@@ -78,11 +54,12 @@ class Value(NamedTuple):
 
 @dataclass
 class Series:
-    """All values of a name in one stream; ``line`` of the last, from 1; ``ended_as``: a last one that is nan or inf.
+    """All values of a name in a stream; ``line`` of the last, from 1; ``ended_as``: a last one that is nan or inf.
 
     Of many only some points are kept: first, last, lowest and highest are among them.
     """
 
+    stream: str
     points: list[Point] = field(default_factory=list)
     count: int = 0
     line: int = 0
@@ -95,12 +72,6 @@ class Series:
             self.unit, self.count = value.unit, self.count + 1
             self.points.append((float(self.count), value.value))
             self.points = thin(self.points) if len(self.points) > 4 * MAX_POINTS else self.points
-
-
-_OF = r"(\d{1,9})\s{0,5}(?:/|\bof\b)\s{0,5}(\d{1,9})(?![\d.:/])"
-_EPOCH = re.compile(rf"\b(?:epochs?|episodes?)\b[\s:#=\[(]{{0,4}}{_OF}", re.I)
-_STEP = re.compile(rf"(?:\b(?:step|iter|iteration|update)s?\b[\s:#=\[(]{{0,9}}|^\[){_OF}", re.I)
-_INNER = re.compile(rf"(?:\b(?:step|iter|iteration|update|batch)s?\b[\s:#=\[(]{{0,9}}|[\[(|]\s{{0,5}}|^){_OF}", re.I)
 
 
 @dataclass
@@ -119,14 +90,14 @@ class Progress:
 
     def read(self, text: str, *, ended: bool) -> None:
         """Read a state of a line."""
-        unit, match = "epoch", _EPOCH.search(text)
+        unit, match = "epoch", _RE.epoch.search(text)
         if match is None and self.unit != "epoch":
-            unit, match = "step", _STEP.search(text)
+            unit, match = "step", _RE.step.search(text)
         if match is not None and 0 < int(match[2]) >= int(match[1]):
             if (int(match[1]), int(match[2])) != (self.done, self.total):
                 self.inner = None
             self.unit, self.done, self.total, self.ended = unit, int(match[1]), int(match[2]), ended
-        inner = _INNER.search(text, match.end() if match else 0) if self.unit == "epoch" else None
+        inner = _RE.inner.search(text, match.end() if match else 0) if self.unit == "epoch" else None
         if inner is not None and 0 < int(inner[2]) >= int(inner[1]):
             self.inner = int(inner[1]) / int(inner[2])
 
@@ -140,21 +111,8 @@ class Progress:
         return f"{self.unit} {self.done:,}/{self.total:,}"
 
 
-@dataclass(frozen=True)
 class Printed:
-    """The numbers of all streams. ``series``: (stream, its values) by name; standard output's are the deliberate ones.
-
-    Attributes:
-        own: names of ``[metrics]``. progress: of the stream that shows it.
-    """
-
-    series: Mapping[str, tuple[str, Series]] = field(default_factory=dict)
-    own: frozenset[str] = frozenset()
-    progress: Progress = field(default_factory=Progress)
-
-
-class PrintedLines:
-    """Reads the lines of one stream in their order.
+    """Reads the lines of a run in their order. Of a name in both streams, standard output has the deliberate values.
 
     Args:
         patterns: name → regular expression whose first group is the value, of ``[metrics]``.
@@ -164,36 +122,41 @@ class PrintedLines:
     """
 
     def __init__(self, patterns: Mapping[str, str] | None = None) -> None:
-        self._patterns = {name: re.compile(pattern) for name, pattern in (patterns or {}).items()}
+        _load()
+        self.patterns = {name: re.compile(pattern) for name, pattern in (patterns or {}).items()}
         self._columns: list[str] = []
         self._shapes: dict[str, list[tuple[int, str, str]]] = {}
         self.series: dict[str, Series] = {}
         self.progress = Progress()
 
-    def add(self, raw: bytes, line: int) -> None:
-        """Read a line."""
-        lower = raw.lower()
-        hinted = bool(self._columns) or _HINT.search(lower) is not None
+    def add(self, raw: bytes, line: int = 0, stream: str = "stdout") -> list[Value]:
+        """Read a line of a stream; return its values."""
+        found, lower = [], raw.lower()
+        hinted = bool(self._columns) or _RE.hint.search(lower) is not None
         placed = b"/" in lower or b" of " in lower
-        for text in states(raw) if hinted or placed or self._patterns else ():
-            values = [Value(name, value) for name, each in self._patterns.items() for value in matched(each, text)]
+        for text in states(raw) if hinted or placed or self.patterns else ():
+            values = [Value(name, value) for name, each in self.patterns.items() for value in matched(each, text)]
             values += self.values(text) if hinted else ()
-            for value in values:
-                if value.name in self.series or len(self.series) < MAX_SERIES:
-                    self.series.setdefault(value.name, Series()).add(value, line)
+            found += values
             if placed:
                 self.progress.read(text, ended=bool(values) or "nd of epoch" in text)
+        for value in found:
+            if value.name in self.series or len(self.series) < MAX_SERIES:
+                series = self.series.setdefault(value.name, Series(stream))
+                if series.stream == "stderr" != stream:
+                    series = self.series[value.name] = Series(stream)
+                if series.stream == stream:
+                    series.add(value, line)
+        return found
 
     def values(self, text: str) -> list[Value]:
         """Return the metrics of one state of a line. A name that has two values there has none."""
         if self._columns and (cells := self._cells(text)) is not None:
             return cells
         self._columns = _columns(text)
-        if text.count("{") > 1 and (nested := _nested(text)):
-            return nested
-        text = _TOP.sub(r"top\1", text)
-        numbers = list(_NUMBER.finditer(text))[:_MOST_NUMBERS]
-        shape = _NUMBER.sub(_kind, text)
+        text = _RE.top.sub(r"top\1", text)
+        numbers = list(_RE.number.finditer(text))[:_MOST_NUMBERS]
+        shape = _RE.number.sub(_kind, text)
         if shape not in self._shapes:
             self._shapes = self._shapes if len(self._shapes) < _MOST_SHAPES else {}
             self._shapes[shape] = list(_named(text, numbers))
@@ -201,35 +164,24 @@ class PrintedLines:
         for place, name, unit in self._shapes[shape]:
             value = _value(name, unit, numbers[place])
             kept[name] = value if kept.get(name, value) == value else None
-        return [value for name, value in kept.items() if value is not None and name not in self._patterns]
+        return [value for name, value in kept.items() if value is not None and name not in self.patterns]
 
     def _cells(self, text: str) -> list[Value] | None:
         """Return the metrics of a row below a table's head; None if the table has ended."""
-        if _RULE.match(text):
+        if _RE.rule.match(text):
             return []
-        cells = _BAR.split(text, maxsplit=1)[0].replace("|", " ").replace("│", " ").split()
-        if len(cells) != len(self._columns) or not any(map(_NUMBER.match, cells)):
+        cells = _RE.bar.split(text, maxsplit=1)[0].replace("|", " ").replace("│", " ").split()
+        if len(cells) != len(self._columns) or not any(map(_RE.number.match, cells)):
             return None
         words = [cell for cell in cells if cell[0].isalpha() and cell.lower() not in ("all", "nan", "inf")]
         found = []
         for name, cell in zip(self._columns, cells, strict=True):
-            value = None if words else _NUMBER.fullmatch(cell.removesuffix("%"))
+            value = None if words else _RE.number.fullmatch(cell.removesuffix("%"))
             if value is not None and value[2] is not None and name.lower() == "epoch":
                 self.progress.read(f"epoch {cell}", ended=False)
             elif value is not None and value[2] is None and is_metric(name.split(), cell):
                 found.append(Value(name.lower().replace(" ", "_"), float(value[1]), "%" if cell[-1] == "%" else ""))
         return found
-
-
-def together(streams: Mapping[str, PrintedLines], own: Iterable[str] = ()) -> Printed:
-    """Return the numbers of streams; of a name in several of them, those of the first."""
-    found: dict[str, tuple[str, Series]] = {}
-    for stream, lines in streams.items():
-        for name, series in lines.series.items():
-            if series.count and len(found) < MAX_SERIES:
-                found.setdefault(name, (stream, series))
-    progress = [lines.progress for lines in streams.values() if lines.progress.total]
-    return Printed(found, frozenset(own), progress[0] if progress else Progress())
 
 
 def states(raw: bytes) -> Iterator[str]:
@@ -239,15 +191,11 @@ def states(raw: bytes) -> Iterator[str]:
             yield clean_line(part[:_MOST_LETTERS].decode("utf-8", "replace")).rstrip()
 
 
-#: It belongs to a number and is easily left out of a pattern: ``([\d.]+)`` on ``1.2e-05`` is not 1.2.
-_EXPONENT = re.compile(r"[eE][+-]?\d+")
-
-
 def matched(pattern: re.Pattern[str], text: str) -> Iterator[float]:
     """Yield the first group of each match as a number, with its exponent, without a full stop or percent sign."""
     for match in pattern.finditer(text):
         digits = (match[1] or "").strip().rstrip("%.,;)")
-        exponent = _EXPONENT.match(text, match.end(1)) if digits[-1:].isdigit() else None
+        exponent = _RE.exponent.match(text, match.end(1)) if digits[-1:].isdigit() else None
         with suppress(ValueError):
             yield float(digits + (exponent[0] if exponent is not None else ""))
 
@@ -255,19 +203,21 @@ def matched(pattern: re.Pattern[str], text: str) -> Iterator[float]:
 def is_metric(words: Sequence[str], figure: str) -> bool:
     """Return whether these words name a metric that has such a figure."""
     joined = " ".join(words).replace("'s", "")
-    parts = _PARTS.findall(joined.lower()) + _PARTS.findall(_HUMP.sub(r"\1 \2", joined).lower())
-    if any(part in _OTHERWISE for part in parts):
+    parts = _RE.parts.findall(joined.lower()) + _RE.parts.findall(re.sub("([a-z0-9])([A-Z])", r"\1 \2", joined).lower())
+    if any(part in _WORDS["otherwise"] for part in parts):
         return False
-    exact = _EXACT.search(figure) is not None
+    exact = _RE.exact.search(figure) is not None
     names = {*parts, *(part.rstrip("0123456789") for part in parts)}
-    strong = not names.isdisjoint(_METRICS) or any(name.endswith(("loss", "accuracy")) for name in names)
-    return (exact and not names.isdisjoint(_IF_EXACT)) or (strong and (exact or names.isdisjoint(_POSITIONS)))
+    strong = not names.isdisjoint(_WORDS["metric"]) or any(name.endswith(("loss", "accuracy")) for name in names)
+    return (exact and not names.isdisjoint(_WORDS["exact"])) or (
+        strong and (exact or names.isdisjoint(_WORDS["position"]))
+    )
 
 
 def _kind(match: re.Match[str]) -> str:
     """Return what stands for a number in the shape of its line: names depend on no more of it."""
     figure = match[1].lower()
-    return "/" if match[2] is not None else "n" if figure[-1] in "nf" else "." if _EXACT.search(figure) else "0"
+    return "/" if match[2] is not None else "n" if figure[-1] in "nf" else "." if _RE.exact.search(figure) else "0"
 
 
 def _value(name: str, unit: str, match: re.Match[str]) -> Value | None:
@@ -280,70 +230,56 @@ def _value(name: str, unit: str, match: re.Match[str]) -> Value | None:
 
 def _named(text: str, numbers: Sequence[re.Match[str]]) -> Iterator[tuple[int, str, str]]:
     """Yield the places of the numbers whose words in front of them name a metric, with name and unit."""
-    if _NONE.search(text) or _OTHER_RANK.match(text):
+    if _RE.without.search(text):
         return
-    sections = [(match.end(), match[1].lower()) for match in _SECTION.finditer(text)]
-    row = _ROW.match(text)
+    sections = [(match.end(), match[1].lower()) for match in _RE.section.finditer(text)]
+    row = _RE.row.match(text)
     end = 0
     for place, match in enumerate(numbers):
         begin, end = end, match.end()
-        before, unit = text[max(0, match.start() - 2 * _MOST_NAME) : match.start()], _PERCENT.match(text, end)
+        before, unit = text[max(0, match.start() - 2 * _MOST_NAME) : match.start()], _RE.percent.match(text, end)
         if row is not None:
             words = row[1].split() if row.start(2) == match.start() else None
-        elif (model := _OF_MODEL.search(before)) is not None:
-            words = [*re.findall(rf"\b{_PHASE}\b", model[2], re.I)[:1], model[1]]
+        elif (model := _RE.model.search(before)) is not None:
+            words = [*_RE.named.findall(model[2])[:1], model[1]]
         else:
             words = _words(before[begin - match.start() :])
-        if words is None or _PART.match(text, end) or not is_metric(words, match[1] + "%" * (unit is not None)):
+        if words is None or _RE.part.match(text, end) or not is_metric(words, match[1] + "%" * (unit is not None)):
             continue
         name = "_".join(words).lower()
-        if match[2] is not None and not any(part.startswith("acc") for part in _PARTS.findall(name)):
+        if match[2] is not None and not any(part.startswith("acc") for part in _RE.parts.findall(name)):
             continue  # 9812/10000 is a share of examples, if anything
         spoken = next((phase for at, phase in reversed(sections) if at <= match.start()), None)
-        if spoken is not None and not _PHASE_IN.search(name):
+        if spoken is not None and not _RE.named.search(name):
             name = f"{_PHASES.get(spoken, spoken)}_{name}"
-        elif len(words) > 1 and re.fullmatch(_PHASE, words[0], re.I):
+        elif len(words) > 1 and _RE.phase.fullmatch(words[0]):
             sections.append((match.start(), words[0].lower()))
         yield place, name, "%" if unit else ""
 
 
 def _words(before: str) -> list[str] | None:
     """Return the words of the name in front of a number; None if it has none."""
-    stripped = _WRAPPED.sub("", before).rstrip(" \t'\"")
-    named = re.sub(r"[:=]$| is$", "", stripped).rstrip(" \t'\"")
+    stripped = _RE.wrapped.sub("", before).rstrip(" \t'\"")
+    named = _RE.sign.sub("", stripped).rstrip(" \t'\"")
     if named == stripped and (stripped == before or not is_metric(stripped.split()[-1:], "1.0")):
         return None  # with nothing but a space between them the last word names it
-    stripped = re.sub(r"\s?\(([\w %/]{1,12})\)$", r" \1", named)
-    words = [word.rstrip(".") for word in _BETWEEN.split(stripped)[-1].split()]
-    while words and (words[0].lower() in _FILLERS or (len(words) > 1 and not _WORD.fullmatch(words[0]))):
+    stripped = _RE.unit.sub(r" \1", named)
+    words = [word.rstrip(".") for word in _RE.between.split(stripped)[-1].split()]
+    while words and (words[0].lower() in _WORDS["filler"] or (len(words) > 1 and not _RE.word.fullmatch(words[0]))):
         words.pop(0)
-    fits = 0 < len(words) <= 4 and all(_WORD.fullmatch(word) and word.lower() not in _PROSE for word in words)
+    fits = 0 < len(words) <= 4 and all(
+        _RE.word.fullmatch(word) and word.lower() not in _WORDS["prose"] for word in words
+    )
     return words if fits else None
-
-
-def _nested(text: str) -> list[Value]:
-    """Return the metrics of the objects in an object of JSON or Python, with its name in front; [] for other text."""
-    try:
-        loaded = json.loads(text) if '"' in text else literal_eval(text)
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
-        return []
-    found = []
-    for before, table in loaded.items() if isinstance(loaded, dict) else ():
-        for key, value in table.items() if isinstance(table, dict) else ():
-            name = f"{before}_{key}"
-            plain = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if plain and len(name) <= _MOST_NAME and name.isprintable() and is_metric([str(key)], repr(value)):
-                found.append(Value("_".join(name.lower().split()), float(value)))
-    return found
 
 
 def _columns(text: str) -> list[str]:
     """Return the names of a table's columns, if this line is its head."""
-    if _NUMBER.search(text) and not _BAR.search(text):
+    if _RE.number.search(text) and not _RE.bar.search(text):
         return []
-    names = [name for name in re.split(r"\s{2,}|\s*[|│]\s*|\t", _BAR.split(text, maxsplit=1)[0].strip(" |│")) if name]
+    names = [name for name in _RE.column.split(_RE.bar.split(text, maxsplit=1)[0].strip(" |│")) if name]
     names = [re.sub(r"^\w+\(|\)$", "", name) for name in names]
     fits = 3 <= len(names) <= 40 and all(
-        _WORD.fullmatch(word) or word == "#" for name in names for word in name.split()
+        _RE.word.fullmatch(word) or word == "#" for name in names for word in name.split()
     )
     return names if fits and any(is_metric(name.split(), "1.0") for name in names) else []

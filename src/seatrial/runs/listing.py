@@ -104,7 +104,7 @@ def _live(run: Run, status: Status, outcome: str) -> Line:
         plan.gpus_asked,
         status,
         outcome,
-        seconds=None if status == "unknown" else seconds_so_far(run),
+        seconds=None if status == "unknown" else _seconds_so_far(run),
         address=plan.job.serve.url if plan.job.serve is not None and status == "running" else None,
         engine=plan.engine_endpoint,
     )
@@ -120,7 +120,7 @@ def _waiting(handle: Handle, host: Host) -> str | None:
     return state_of(handle, host).waiting
 
 
-def seconds_so_far(run: Run) -> float | None:
+def _seconds_so_far(run: Run) -> float | None:
     """Return the seconds since the target was started by its agent's clock; None before."""
     started = events.mark(events.TargetStarted)
     for line in events.Lines(str(run.events_path)).new(_FIRST_BYTES):

@@ -51,7 +51,7 @@ class Curves(Section):
 
     def read(self, run: RunEvidence) -> dict[str, Any]:
         """Return the target's numbers over steps, the GPUs and the container over time."""
-        printed = {name: each.points for name, (_, each) in run.evidence.of_printed(run.output.printed).items()}
+        printed = {name: each.points for name, each in run.evidence.of_printed(run.output.printed).items()}
         own = [*_step_plots(run.evidence.steps), *_step_plots(ReportedSteps(series=printed))]
         plots = [*own, *_anatomy_plots(run), *_gpu_plots(run), *_host_plots(run)]
         return {"plots": tuple(plot for plot in plots if any(len(line.points) > 1 for line in plot.lines))}

@@ -22,8 +22,21 @@ if TYPE_CHECKING:
     from seatrial.receipt.reported import Point
 
 #: The better direction of a metric, by a word in its name; other metrics have no best value.
-LOWER_IS_BETTER = {"loss", "error", "perplexity", "rmse", "mae"}
-HIGHER_IS_BETTER = {"accuracy", "acc", "f1", "auc", "precision", "recall", "score", "bleu"}
+LOWER_IS_BETTER = {"loss", "error", "perplexity", "ppl", "rmse", "mae", "mse", "nll", "logloss", "wer", "cer", "err"}
+HIGHER_IS_BETTER = {
+    "accuracy",
+    "acc",
+    "f1",
+    "auc",
+    "precision",
+    "recall",
+    "score",
+    "bleu",
+    "map",
+    "iou",
+    "miou",
+    "psnr",
+}
 
 #: A framework as the plan and the hook name it → as its project writes it.
 FRAMEWORKS = {"torch": "torch", "tensorflow": "TensorFlow", "jax": "JAX"}
@@ -267,7 +280,7 @@ def measure(
         images_per_s=evidence.steps.images_per_s,
         metrics=(
             *(_metric(name, points) for name, points in evidence.steps.series.items()),
-            *(_printed(name, stream, series) for name, (stream, series) in own_words.items()),
+            *(_printed(name, series) for name, series in own_words.items()),
         ),
         planned_work=count(work.total, work.unit) if work.total else None,
         gpu_memory=_gpu_memory(evidence, gpu_memory_bytes),
@@ -335,7 +348,7 @@ def _memory_limit(evidence: Evidence) -> int | None:
 
 def direction(name: str) -> int:
     """Return 1 if more of a metric is better, -1 if less is, 0 if its name does not show it."""
-    words = set(re.findall("[a-z0-9]+", name.lower()))
+    words = {word for each in re.findall("[a-z0-9]+", name.lower()) for word in (each, each.rstrip("0123456789"))}
     return -1 if words & LOWER_IS_BETTER else 1 if words & HIGHER_IS_BETTER else 0
 
 
@@ -345,11 +358,11 @@ def _metric(name: str, points: Sequence[Point]) -> Metric:
     return Metric(name=name, first=values[0], last=values[-1], best=best, reports=len(values))
 
 
-def _printed(name: str, stream: str, series: Series) -> Metric:
+def _printed(name: str, series: Series) -> Metric:
     source = f"printed: line {series.line}" if series.line else "printed"
     return _metric(name, series.points).changed(
         reports=series.count,
-        source=source + " of stderr" * (stream == "stderr"),
+        source=source + " of stderr" * (series.stream == "stderr"),
         unit=series.unit,
         ended_as=series.ended_as,
     )

@@ -18,7 +18,6 @@ from seatrial.receipt.formatting import percent, rate
 from seatrial.receipt.logs import read_printed
 from seatrial.receipt.printed import Printed
 from seatrial.runs.following.watch import ensure_recorder
-from seatrial.runs.listing import seconds_so_far
 from seatrial.runs.run import Run, run_name
 from seatrial.runs.store import RunStore
 
@@ -68,7 +67,9 @@ def look(run: Run, gpu_name: str = "", metrics: Mapping[str, str] | None = None)
     own = [step for step in steps if not is_hooks(step)]
     now = rates(recent[1])
     printed = read_printed(run.folder, metrics or {}, OUTPUT_BYTES)
-    counted = {name: series for name, (_, series) in printed.series.items() if not own or name in printed.own}
+    counted = {
+        name: each for name, each in printed.series.items() if each.points and (not own or name in printed.patterns)
+    }
     return Live(
         numbers={**(_numbers(own[-1]) if own else {}), **now},
         diagnosis=diagnose(recent[0], recent[1], gpu_name),
@@ -84,12 +85,10 @@ def progress_words(run: Run, printed: Printed, pass_pct: float | None) -> str:
     share = printed.progress.share(None if pass_pct is None else pass_pct / 100)
     if share is None:
         return ""
-    elapsed_s = seconds_so_far(run)
-    if not elapsed_s or not 0 < share < 1:
+    began, printed_at = run.started_at(), max((path.stat().st_mtime for path in run.folder.glob("std*.log")), default=0)
+    if began is None or not 0 < share < 1:
         return str(printed.progress)
-    ages = [time.time() - path.stat().st_mtime for path in run.folder.glob("std*.log")]
-    age_s = min(max(0.0, min(ages, default=0.0)), elapsed_s)
-    left_s = (elapsed_s - age_s) * (1 - share) / share - age_s
+    left_s = max(0.0, printed_at - began) * (1 - share) / share - (time.time() - printed_at)
     return f"{printed.progress}, about {format_seconds(max(1.0, round(left_s)))} left"
 
 
