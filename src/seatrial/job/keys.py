@@ -211,7 +211,7 @@ def matching(pattern: str, what: str) -> Callable[[Any], str]:
     return check
 
 
-def _pattern(value: Any) -> str:
+def read_pattern(value: Any) -> str:
     """Read a regular expression with a group; one that repeats a repetition may take for ever on a hostile line."""
     try:
         groups = re.compile(value).groups if isinstance(value, str) else 0
@@ -344,7 +344,7 @@ Condition = Annotated[
     typed(matching(PATTERN, 'a condition such as ">= 0.985"')),
     Schema({**TEXT, "pattern": f"^{PATTERN}$"}),
 ]
-Pattern = Annotated[str, typed(_pattern), Schema(text(r"psnr of (\S+) dB"))]
+Pattern = Annotated[str, typed(read_pattern), Schema(text(r"psnr of (\S+) dB"))]
 Webhook = Annotated[
     str,
     typed(matching(r"https?://[^\s/]+\S*", "an http or https URL")),

@@ -1,7 +1,4 @@
-"""Runs side by side: what differs in what ran, what was measured, and every plot that two of them have.
-
-Only finished runs of equal work are ranked: a run that crashed after 3 s is not faster.
-"""
+"""Runs side by side: what differs in what ran, what was measured, and every plot that two of them have."""
 
 from __future__ import annotations
 
@@ -153,18 +150,14 @@ def _numbers(runs: Sequence[Receipt]) -> tuple[ComparedRow, ...]:
 #: Arguments with such a word in their name change how much work a run has.
 _OF_WORK = re.compile("epoch|step|iter|batch|size|sample|layer|depth|width|hidden|dim|len|model|arch|data|limit|debug")
 
+#: ``--lr 0.1``, ``-e 3``, ``--amp``, ``lr=0.1``.
+_ARGUMENT = re.compile(r"(?<!\S)(?:--?([A-Za-z][\w.-]*)|([A-Za-z][\w.]*)(?==))(?:[ =]([^\s-]\S*|-[\d.]\S*))?")
+
 
 def _arguments(receipt: Receipt) -> dict[str, str]:
-    """Return the target's arguments by name: ``lr`` of ``--lr 0.1`` and ``lr=0.1``; others by their place."""
-    found: dict[str, str] = {}
-    name = ""
-    for place, word in enumerate(receipt.header.target.partition(" -- ")[2].split(), 1):
-        if named := re.fullmatch(r"--?([A-Za-z][\w.-]*)(?:=(.*))?|([A-Za-z][\w.]*)=(.*)", word):
-            name, value = named[1] or named[3], named[2] or named[4]
-            found[name], name = value or "yes", "" if value else name
-        else:
-            found[name or f"argument {place}"] = word if found.get(name) in ("yes", None) else f"{found[name]} {word}"
-    return found
+    """Return the target's arguments by name; one without a value is ``yes``."""
+    typed = receipt.header.target.partition(" -- ")[2]
+    return {one[1] or one[2]: one[3] or "yes" for one in _ARGUMENT.finditer(typed)}
 
 
 def _work(receipt: Receipt) -> str | None:
@@ -174,7 +167,7 @@ def _work(receipt: Receipt) -> str | None:
 
 
 def _ranked(runs: Sequence[Receipt]) -> list[bool]:
-    """Return for each run whether it finished, with the work of the first that did."""
+    """Return for each run whether it finished with the work of the first that did: a crash after 3 s is not faster."""
     finished = [receipt.outcome.id not in NOT_FINISHED for receipt in runs]
     first = next((receipt for receipt, ended in zip(runs, finished, strict=True) if ended), None)
     return [ended and first is not None and _equal_work(first, run) for run, ended in zip(runs, finished, strict=True)]
@@ -199,7 +192,7 @@ def _cells(reading: ComparedNumber, values: Sequence[float | None], ranked: Sequ
         change, verdict = None, None
         if place and (first := values[0]) is not None:
             least = _NOISE * abs(first) if reading.measured else 0.0
-            change = _change(first, value, reading)
+            change = _change(first, value, reading.words)
             if reading.direction and ranked[0] and ranked[place] and abs(value - first) > least:
                 verdict = _VERDICTS[(value > first) == (reading.direction > 0)]
         words = reading.words(value) if math.isfinite(value) else str(value)
@@ -207,16 +200,15 @@ def _cells(reading: ComparedNumber, values: Sequence[float | None], ranked: Sequ
     return cells
 
 
-def _change(first: float, value: float, reading: ComparedNumber) -> str | None:
+def _change(first: float, value: float, words: Callable[[float], str]) -> str | None:
     """Return ``same``, ``+12.0 %``, from a doubling or halving on ``×2.4``, of shares ``+3 points``; else None."""
-    if first == value or (reading.share and reading.words(first) == reading.words(value)):
+    share = words(0.0).endswith("%")
+    if first == value or (share and words(first) == words(value)):
         return "same"
-    if not (math.isfinite(first) and math.isfinite(value)):
-        return None
-    if reading.share:
+    if share and math.isfinite(value - first):
         return f"{value - first:+.3g} points"
     ratio = value / first if first else 0.0
-    if ratio <= 0:
+    if not 0 < ratio < math.inf:
         return None
     return f"×{ratio:.3g}" if ratio >= 2 or ratio <= 0.5 else f"{100 * (ratio - 1):+.1f} %"
 

@@ -21,17 +21,13 @@ _PHASE = re.compile(r"^(?:train|test|val|valid|eval|end)_")
 
 @dataclass(frozen=True)
 class ComparedNumber:
-    """One number of a run. ``direction``: 1 if more is better, -1 if less is. ``measured``: it has noise.
-
-    ``share``: in percent, so that its changes are in percentage points.
-    """
+    """One number of a run. ``direction``: 1 if more is better, -1 if less is. ``measured``: it has noise."""
 
     label: str
     read: Read
     words: Words
     direction: int = 0
     measured: bool = True
-    share: bool = False
 
 
 def readings(runs: Sequence[Receipt]) -> Iterator[ComparedNumber]:
@@ -39,22 +35,17 @@ def readings(runs: Sequence[Receipt]) -> Iterator[ComparedNumber]:
     every = [metric for receipt in runs for metric in receipt.measurements.metrics]
     for metric in {(metric.name, metric.unit): metric for metric in every}.values():
         better = direction(metric.name) or int(metric.name.endswith("_per_s"))
-        for which, value in (("last", _last), ("best", lambda metric: metric.best)):
+        for which, value in (("last", lambda one: float(one.ended_as or one.last)), ("best", lambda one: one.best)):
             read = _metric(metric.name, metric.unit, value)
-            label, share = f"{metric.name}, {which}", metric.unit == "%"
-            yield ComparedNumber(label, read, metric.figure, better, measured=False, share=share)
+            yield ComparedNumber(f"{metric.name}, {which}", read, metric.figure, better, measured=False)
     yield from _MEASURED
     for part in dict.fromkeys(part.words for receipt in runs for one in receipt.anatomy[:1] for part in one.parts):
-        yield ComparedNumber(f"time in {part}", _share(part), percent, share=True)
+        yield ComparedNumber(f"time in {part}", _share(part), percent)
 
 
 def stem(label: str) -> str:
     """Return ``accuracy`` of ``test_accuracy, best``."""
     return _PHASE.sub("", label.partition(",")[0])
-
-
-def _last(metric: Metric) -> float:
-    return metric.last if metric.ended_as is None else float(metric.ended_as)
 
 
 def _metric(name: str, unit: str, value: Callable[[Metric], float | None]) -> Read:
@@ -95,15 +86,13 @@ _MEASURED = (
     ComparedNumber("steps/s", _steps(lambda one: one.steps_per_s), rate, 1),
     ComparedNumber("examples/s", _steps(lambda one: one.examples_per_s), rate, 1),
     ComparedNumber("images/s", lambda r: r.measurements.images_per_s, rate, 1),
-    ComparedNumber("utilisation", _gpu_mean(lambda use: use.utilization_mean_pct), percent, 1, share=True),
-    ComparedNumber("SM activity", _gpu_mean(lambda use: use.sm_activity_mean_pct), percent, 1, share=True),
-    ComparedNumber("tensor activity", _gpu_mean(lambda use: use.tensor_activity_mean_pct), percent, 1, share=True),
-    ComparedNumber("DRAM activity", _gpu_mean(lambda use: use.dram_activity_mean_pct), percent, share=True),
+    ComparedNumber("utilisation", _gpu_mean(lambda use: use.utilization_mean_pct), percent, 1),
+    ComparedNumber("SM activity", _gpu_mean(lambda use: use.sm_activity_mean_pct), percent, 1),
+    ComparedNumber("tensor activity", _gpu_mean(lambda use: use.tensor_activity_mean_pct), percent, 1),
+    ComparedNumber("DRAM activity", _gpu_mean(lambda use: use.dram_activity_mean_pct), percent),
     ComparedNumber("GPU memory, peak", _gpu_mean(lambda use: use.memory_peak_bytes), _bytes),
     ComparedNumber("power, mean", _gpu_mean(lambda use: use.power_mean_w), lambda value: f"{value:.0f} W"),
-    ComparedNumber(
-        "MFU", lambda r: 100 * r.diagnosis.mfu if r.diagnosis and r.diagnosis.mfu else None, percent, 1, share=True
-    ),
+    ComparedNumber("MFU", lambda r: 100 * r.diagnosis.mfu if r.diagnosis and r.diagnosis.mfu else None, percent, 1),
     ComparedNumber("energy", lambda r: r.measurements.energy_j, energy_short, -1),
     ComparedNumber("CPU, mean", lambda r: r.measurements.cpu_cores_mean, lambda value: f"{value:.2f} cores"),
     ComparedNumber("memory, peak", lambda r: r.measurements.memory_peak_bytes, _bytes),

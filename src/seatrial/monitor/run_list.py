@@ -16,7 +16,6 @@ from seatrial.receipt.fields import items, mapping, number
 from seatrial.receipt.formatting import figure
 from seatrial.receipt.render.pages import LEVELS, STATES
 from seatrial.receipt.reported import headline_metrics
-from seatrial.receipt.store import JSON_NAME, MOST_BYTES
 from seatrial.runs.following.live import look
 from seatrial.runs.listing import started_at
 from seatrial.runs.run import Run, run_name
@@ -118,7 +117,7 @@ def _line_of(run: Run) -> Line:
     summary = run.summary()
     if summary is not None:
         level = _level(summary)
-        last, percent = _numbers(run, summary)
+        older = {name: summary.get(name) for name in ("loss", "accuracy")}
         headline = summary.get("headline") or summary.get("outcome")
         return _line(
             run,
@@ -130,8 +129,8 @@ def _line_of(run: Run) -> Line:
             outcome=str(summary.get("outcome") or ""),
             headline=str(headline or "?"),
             seconds=number(summary.get("seconds")),
-            last=last,
-            percent=percent,
+            last=mapping(summary.get("metrics")) or older,
+            percent=items(summary.get("percent")),
         )
     try:
         plan = run.plan()
@@ -157,18 +156,6 @@ def _level(summary: Mapping[str, Any]) -> str:
     if (level := summary.get("level")) in LEVELS:
         return str(level)
     return "none" if summary.get("cause") == "stopped" else "good" if summary.get("exit_code") == 0 else "bad"
-
-
-def _numbers(run: Run, summary: Mapping[str, Any]) -> tuple[Mapping[str, Any], Collection[str]]:
-    """Return the last metrics, and the names of those in percent; of an older run from its receipt, without models."""
-    if "loss" in summary:
-        older = {"loss": summary["loss"], "accuracy": summary.get("accuracy")}
-        return mapping(summary.get("metrics")) or older, items(summary.get("percent"))
-    try:
-        receipt = json.loads(read_regular(run.folder / JSON_NAME, most_bytes=MOST_BYTES))
-        return {each["name"]: each["last"] for each in receipt["measurements"]["metrics"]}, ()
-    except (FileNotFoundError, UntrustedPathError, ValueError, KeyError, TypeError, RecursionError):
-        return {}, ()
 
 
 # As many parameters as a line has columns, all of them named where it is called.

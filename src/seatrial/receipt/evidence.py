@@ -25,7 +25,6 @@ from seatrial.receipt.clock import on_one_clock
 from seatrial.receipt.fields import clean, items, mapping, number, text, whole
 from seatrial.receipt.logs import Output
 from seatrial.receipt.outcome import ExitCause
-from seatrial.receipt.printed import Printed, Series
 from seatrial.receipt.reported import Point, ReportedSteps, read_steps
 from seatrial.receipt.sections.measured import Measurements
 from seatrial.receipt.sections.serving import last_report, ready_s
@@ -205,15 +204,6 @@ class Evidence:
     def written(self) -> list[Moment]:
         """Those of ``reported`` that the script wrote itself; a framework reports whole epochs through the hook."""
         return [moment for moment in self.reported if "by" not in moment.keys]
-
-    def of_printed(self, printed: Printed) -> dict[str, Series]:
-        """Return the printed numbers that count: of a script that reports its numbers only those of ``[metrics]``."""
-        names = printed.patterns if self.written else printed.series
-        return {
-            name: series
-            for name, series in printed.series.items()
-            if name in names and name not in self.steps.series and series.points
-        }
 
     @cached_property
     def anatomy(self) -> tuple[Anatomy, ...]:

@@ -127,11 +127,11 @@ def read_output(run_dir: Path, metrics: Mapping[str, str] | None = None) -> Outp
     )
 
 
-def read_printed(run_dir: Path, metrics: Mapping[str, str], most_bytes: int = TAIL_BYTES) -> Printed:
+def read_printed(run_dir: Path, metrics: Mapping[str, str]) -> Printed:
     """Return the metrics among the last lines of both logs; their lines have no numbers."""
     printed = Printed(metrics)
     for name in STREAMS:
-        for line in _end(run_dir / name, most_bytes).split(b"\n"):
+        for line in _end(run_dir / name, TAIL_BYTES // 8).split(b"\n"):
             printed.add(line, stream=name.removesuffix(".log"))
     return printed
 

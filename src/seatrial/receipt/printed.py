@@ -17,14 +17,13 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 from seatrial.receipt.fields import clean_line, number
-from seatrial.receipt.reported import MAX_POINTS, MAX_SERIES, Point, thin
+from seatrial.receipt.reported import MAX_POINTS, MAX_SERIES, Point, ReportedSteps, thin
 
 #: Of one state of a line, of the words in front of a number, and of the numbers of one state: bounds of the work.
 _MOST_LETTERS, _MOST_NAME, _MOST_NUMBERS = 4000, 60, 100
 
 #: Lines that differ in their numbers alone have one shape, and are read by the words of the first.
 _MOST_SHAPES = 1000
-
 
 _RE = SimpleNamespace()
 _WORDS: dict[str, frozenset[str]] = {}
@@ -134,19 +133,19 @@ class Printed:
         found, lower = [], raw.lower()
         hinted = bool(self._columns) or _RE.hint.search(lower) is not None
         placed = b"/" in lower or b" of " in lower
-        for text in states(raw) if hinted or placed or self.patterns else ():
-            values = [Value(name, value) for name, each in self.patterns.items() for value in matched(each, text)]
+        drawn = re.split(rb"[\r\x08]+", raw) if hinted or placed or self.patterns else ()  # one over the other
+        for text in (clean_line(state[:_MOST_LETTERS].decode("utf-8", "replace")).rstrip() for state in drawn):
+            values = [value for name, each in self.patterns.items() for value in _matched(name, each, text)]
             values += self.values(text) if hinted else ()
             found += values
             if placed:
                 self.progress.read(text, ended=bool(values) or "nd of epoch" in text)
         for value in found:
             if value.name in self.series or len(self.series) < MAX_SERIES:
-                series = self.series.setdefault(value.name, Series(stream))
-                if series.stream == "stderr" != stream:
-                    series = self.series[value.name] = Series(stream)
-                if series.stream == stream:
-                    series.add(value, line)
+                if (known := self.series.get(value.name)) is None or known.stream == "stderr" != stream:
+                    known = self.series[value.name] = Series(stream)
+                if known.stream == stream:
+                    known.add(value, line)
         return found
 
     def values(self, text: str) -> list[Value]:
@@ -162,7 +161,9 @@ class Printed:
             self._shapes[shape] = list(_named(text, numbers))
         kept: dict[str, Value | None] = {}
         for place, name, unit in self._shapes[shape]:
-            value = _value(name, unit, numbers[place])
+            value = Value(name, float(numbers[place][1]), unit)
+            if (whole := numbers[place][2]) is not None:  # 9812/10000
+                value = Value(name, 100 * value.value / max(1.0, float(whole)), "%")
             kept[name] = value if kept.get(name, value) == value else None
         return [value for name, value in kept.items() if value is not None and name not in self.patterns]
 
@@ -183,49 +184,36 @@ class Printed:
                 found.append(Value(name.lower().replace(" ", "_"), float(value[1]), "%" if cell[-1] == "%" else ""))
         return found
 
-
-def states(raw: bytes) -> Iterator[str]:
-    """Yield what a line showed, one after the other, where a progress bar has drawn over it."""
-    for part in re.split(rb"[\r\x08]+", raw):
-        if part.strip():
-            yield clean_line(part[:_MOST_LETTERS].decode("utf-8", "replace")).rstrip()
+    def beside(self, steps: ReportedSteps, *, own: bool) -> dict[str, Series]:
+        """Return the numbers that are not reported; ``own``: those of ``[metrics]`` alone, as the script reports."""
+        names = (self.patterns if own else self.series).keys() - steps.series.keys()
+        return {name: each for name, each in self.series.items() if name in names and each.points}
 
 
-def matched(pattern: re.Pattern[str], text: str) -> Iterator[float]:
+def _matched(name: str, pattern: re.Pattern[str], text: str) -> Iterator[Value]:
     """Yield the first group of each match as a number, with its exponent, without a full stop or percent sign."""
     for match in pattern.finditer(text):
         digits = (match[1] or "").strip().rstrip("%.,;)")
         exponent = _RE.exponent.match(text, match.end(1)) if digits[-1:].isdigit() else None
         with suppress(ValueError):
-            yield float(digits + (exponent[0] if exponent is not None else ""))
+            yield Value(name, float(digits + (exponent[0] if exponent is not None else "")))
 
 
 def is_metric(words: Sequence[str], figure: str) -> bool:
     """Return whether these words name a metric that has such a figure."""
     joined = " ".join(words).replace("'s", "")
     parts = _RE.parts.findall(joined.lower()) + _RE.parts.findall(re.sub("([a-z0-9])([A-Z])", r"\1 \2", joined).lower())
-    if any(part in _WORDS["otherwise"] for part in parts):
+    names, exact = {*parts, *(part.rstrip("0123456789") for part in parts)}, _RE.exact.search(figure) is not None
+    if names & _WORDS["otherwise"]:
         return False
-    exact = _RE.exact.search(figure) is not None
-    names = {*parts, *(part.rstrip("0123456789") for part in parts)}
-    strong = not names.isdisjoint(_WORDS["metric"]) or any(name.endswith(("loss", "accuracy")) for name in names)
-    return (exact and not names.isdisjoint(_WORDS["exact"])) or (
-        strong and (exact or names.isdisjoint(_WORDS["position"]))
-    )
+    if names & _WORDS["metric"] or any(name.endswith(("loss", "accuracy")) for name in names):
+        return exact or not names & _WORDS["position"]
+    return exact and bool(names & _WORDS["exact"])
 
 
 def _kind(match: re.Match[str]) -> str:
     """Return what stands for a number in the shape of its line: names depend on no more of it."""
-    figure = match[1].lower()
-    return "/" if match[2] is not None else "n" if figure[-1] in "nf" else "." if _RE.exact.search(figure) else "0"
-
-
-def _value(name: str, unit: str, match: re.Match[str]) -> Value | None:
-    """Return the value; of ``9812/10000`` the share."""
-    value = float(match[1])
-    if match[2] is None:
-        return Value(name, value, unit)
-    return Value(name, 100 * value / float(match[2]), "%") if 0 <= value <= float(match[2]) != 0 else None
+    return "/" if match[2] is not None else "." if _RE.exact.search(match[1]) else "0"
 
 
 def _named(text: str, numbers: Sequence[re.Match[str]]) -> Iterator[tuple[int, str, str]]:
@@ -267,10 +255,8 @@ def _words(before: str) -> list[str] | None:
     words = [word.rstrip(".") for word in _RE.between.split(stripped)[-1].split()]
     while words and (words[0].lower() in _WORDS["filler"] or (len(words) > 1 and not _RE.word.fullmatch(words[0]))):
         words.pop(0)
-    fits = 0 < len(words) <= 4 and all(
-        _RE.word.fullmatch(word) and word.lower() not in _WORDS["prose"] for word in words
-    )
-    return words if fits else None
+    plain = all(_RE.word.fullmatch(word) and word.lower() not in _WORDS["prose"] for word in words)
+    return words if plain and 0 < len(words) <= 4 else None
 
 
 def _columns(text: str) -> list[str]:
@@ -279,7 +265,5 @@ def _columns(text: str) -> list[str]:
         return []
     names = [name for name in _RE.column.split(_RE.bar.split(text, maxsplit=1)[0].strip(" |│")) if name]
     names = [re.sub(r"^\w+\(|\)$", "", name) for name in names]
-    fits = 3 <= len(names) <= 40 and all(
-        _RE.word.fullmatch(word) or word == "#" for name in names for word in name.split()
-    )
+    fits = 3 <= len(names) <= 40 and all(_RE.word.match(name) or name == "#" for name in names)
     return names if fits and any(is_metric(name.split(), "1.0") for name in names) else []

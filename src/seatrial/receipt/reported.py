@@ -132,18 +132,12 @@ def _name(key: str, phase: str) -> str:
 
 
 def headline_metrics(names: Collection[str]) -> tuple[str, str]:
-    """Return the names of one loss and of one accuracy, each "" if there is none.
-
-    Without one of the usual names it is the first that has one of those words in it: ``lm_loss``, ``test_acc@1``.
-    """
+    """Return the names of one loss and of one accuracy, or of ``lm_loss`` and ``test_acc@1``; "" if there is none."""
 
     def first(wanted: Sequence[str]) -> str:
         candidates = (f"{phase}{name}" for name in wanted for phase in _HEADLINE_PHASES)
-        parts = ((name, re.findall("[a-z0-9]+", name.lower())) for word in wanted for name in names if word in name)
-        return next(
-            (name for name in candidates if name in names),
-            next((name for name, words in parts if words[0] != "best" and set(wanted) & set(words)), ""),
-        )
+        others = (name for word in wanted for name in names if re.search(rf"(?<![a-z]){word}(?![a-z])", name, re.I))
+        return next((name for name in candidates if name in names), next(others, ""))
 
     return first(_LOSSES), first(_ACCURACIES)
 

@@ -59,7 +59,7 @@ def tiles(receipt: Receipt) -> list[Row]:
     utilization = [use.utilization_mean_pct for use in measured.gpus if use.utilization_mean_pct is not None]
     sm_activity = [use.sm_activity_mean_pct for use in measured.gpus if use.sm_activity_mean_pct is not None]
     last = {metric.name: metric.last for metric in measured.metrics}
-    percents = {metric.name for metric in measured.metrics if metric.unit}
+    units = {metric.name: f", {metric.unit}" for metric in measured.metrics if metric.unit}
     loss, accuracy = headline_metrics(last)
     steps = receipt.anatomy[0] if receipt.anatomy else None
     of_rank = ", rank 0" if len(receipt.anatomy) > 1 else ""
@@ -71,7 +71,7 @@ def tiles(receipt: Receipt) -> list[Row]:
         served = [("requests", serving.requests, figure), *served]
         served.append(("for 1,000 requests", serving.joules_per_1000, energy_short))
     found: list[_Tile] = [
-        (accuracy.replace("_", " "), last.get(accuracy), _in_percent if accuracy in percents else _four_digits),
+        (accuracy.replace("_", " ") + units.get(accuracy, ""), last.get(accuracy), _four_digits),
         (loss.replace("_", " "), last.get(loss), _four_digits),
         ("wall time", measured.wall_s, format_seconds),
         ("GPU utilisation", fmean(utilization) if utilization else None, percent),
@@ -83,10 +83,6 @@ def tiles(receipt: Receipt) -> list[Row]:
         ("energy", measured.energy_j, energy_short),
     ]
     return [Row(label, words(value)) for label, value, words in found if value is not None]
-
-
-def _in_percent(value: float) -> str:
-    return f"{_four_digits(value)} %"
 
 
 def _four_digits(value: float) -> str:

@@ -17,6 +17,7 @@ from seatrial.runs.following.streams import Stream
 from seatrial.runs.run import Run
 from seatrial.search.request import Objective
 from seatrial.search.trial import Ending, State, Trial
+from seatrial.system.text import nearest
 
 #: Read at once: a script may report without end.
 _MOST_BYTES = 4 << 20
@@ -52,11 +53,8 @@ class Reading:
         self._pattern = objective.pattern
         self._output = Printed({objective.metric: self._pattern} if self._pattern is not None else None)
         self._lines = events.Lines(str(run.events_path))
-        names = (
-            [objective.metric]
-            if self._pattern is not None
-            else [phase + objective.metric for phase in PHASES if phase != "train_"]
-        )
+        phases = PHASES if self._pattern is None else ("",)
+        names = [phase + objective.metric for phase in phases if phase != "train_"]
         self._names = [series] if series is not None else names
         self.counts = dict.fromkeys(self._names, 0)
         self._unfinished: dict[Stream, bytes] = {}
@@ -213,7 +211,8 @@ def unreported(objective: Objective, trial: Trial, last_line: str = "") -> Usage
         )
     if reported:
         names = ", ".join(sorted(reported)[:12])
-        better = _nearest(objective.metric, list(reported))
+        alike = [name for name in reported if objective.metric in name or name in objective.metric]
+        better = (alike or [nearest(objective.metric, list(reported)) or min(reported)])[0]
         return UsageError(
             f"No trial reports {objective.metric}: {words} reported {names}",
             run=f"seatrial sweep … --metric {better}:{objective.direction}",
@@ -223,16 +222,6 @@ def unreported(objective: Objective, trial: Trial, last_line: str = "") -> Usage
         cause="a script reports by lines of JSON in the file that $SEATRIAL_EVENTS names, or prints its numbers",
         run=rf"seatrial sweep … --metric-from '{objective.metric}[:=\s]+([\d.e+-]+)'   # what it prints: "
         f"seatrial runs logs {trial.run_id}",
-    )
-
-
-def _nearest(name: str, reported: list[str]) -> str:
-    from seatrial.system.text import nearest
-
-    return (
-        next((one for one in reported if name in one or one in name), None)
-        or nearest(name, reported)
-        or sorted(reported)[0]
     )
 
 

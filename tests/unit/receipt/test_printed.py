@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from seatrial.receipt.logs import read_output, read_printed
-from seatrial.receipt.printed import PrintedLines, together
+from seatrial.receipt.printed import Printed
 from tables import cases
 
 
-def _read(text: str, patterns: dict[str, str] | None = None) -> PrintedLines:
-    lines = PrintedLines(patterns)
+def _read(text: str, patterns: dict[str, str] | None = None) -> Printed:
+    lines = Printed(patterns)
     for number, line in enumerate(text.encode().split(b"\n"), 1):
         lines.add(line, number)
     return lines
@@ -63,26 +63,31 @@ def test_a_pattern_reads_its_own_name_and_wins() -> None:
     assert {name: series.points[-1][1] for name, series in lines.series.items()} == {"psnr": 12.5, "loss": 1.5e-05}
 
 
-def test_a_name_in_both_streams_is_that_of_standard_output() -> None:
-    streams = {"stdout": _read("loss 0.5\n"), "stderr": _read("loss=0.9\nacc=0.8\n")}
-    found = together(streams).series
-    assert [(name, stream, series.points[-1][1]) for name, (stream, series) in sorted(found.items())] == [
-        ("acc", "stderr", 0.8),
-        ("loss", "stdout", 0.5),
-    ]
+@pytest.mark.parametrize("order", [("stdout", "stderr"), ("stderr", "stdout")])
+def test_a_name_in_both_streams_is_that_of_standard_output(order: tuple[str, str]) -> None:
+    lines = Printed()
+    for stream in order:
+        lines.add(b"loss 0.5" if stream == "stdout" else b"loss=0.9, acc=0.8", 1, stream)
+    found = {name: (series.stream, series.points[-1][1]) for name, series in lines.series.items()}
+    assert found == {"acc": ("stderr", 0.8), "loss": ("stdout", 0.5)}
+
+
+def test_a_last_value_that_is_no_number_does_not_hide_the_last_number() -> None:
+    series = _read("loss 0.5\nloss 0.25\nloss nan\n").series["loss"]
+    assert (series.ended_as, series.line, series.count, series.points[-1][1]) == ("nan", 3, 2, 0.25)
 
 
 def test_the_line_of_the_last_value_counts_from_the_first_of_the_log(tmp_path: Path) -> None:
     (tmp_path / "stdout.log").write_text("start\nepoch 1/2 loss 0.5\n\nepoch 2/2 loss 0.25\nend\n")
     printed = read_output(tmp_path).printed
-    _, series = printed.series["loss"]
+    series = printed.series["loss"]
     assert (series.line, series.count, series.points[0][1], series.points[-1][1]) == (4, 2, 0.5, 0.25)
     assert (str(printed.progress), printed.progress.share()) == ("epoch 2/2", 1.0)
-    assert read_printed(tmp_path, {}).series["loss"][1].points[-1][1] == 0.25
+    assert read_printed(tmp_path, {}).series["loss"].points[-1][1] == 0.25
 
 
 def test_a_million_names_and_values_stay_few(tmp_path: Path) -> None:
-    lines = PrintedLines()
+    lines = Printed()
     for number in range(5000):
         lines.add(b"loss_%d: 0.5 loss: %d.5" % (number, number), number)
     assert len(lines.series) == 32

@@ -23,20 +23,8 @@ if TYPE_CHECKING:
 
 #: The better direction of a metric, by a word in its name; other metrics have no best value.
 LOWER_IS_BETTER = {"loss", "error", "perplexity", "ppl", "rmse", "mae", "mse", "nll", "logloss", "wer", "cer", "err"}
-HIGHER_IS_BETTER = {
-    "accuracy",
-    "acc",
-    "f1",
-    "auc",
-    "precision",
-    "recall",
-    "score",
-    "bleu",
-    "map",
-    "iou",
-    "miou",
-    "psnr",
-}
+HIGHER_IS_BETTER = {"accuracy", "acc", "f1", "auc", "precision", "recall", "score", "bleu", "map", "iou", "miou",
+                    "psnr"}  # fmt: skip
 
 #: A framework as the plan and the hook name it → as its project writes it.
 FRAMEWORKS = {"torch": "torch", "tensorflow": "TensorFlow", "jax": "JAX"}
@@ -239,8 +227,7 @@ def _metric_words(metric: Metric) -> str:
     if metric.reports == 1:
         return last + (f" ({metric.source})" if metric.source else "")
     best = f"best {metric.figure(metric.best)}, " if metric.best is not None else ""
-    where = metric.source if metric.source else "reports"
-    return f"{last} ({best}first {metric.figure(metric.first)}, {metric.reports} {where})"
+    return f"{last} ({best}first {metric.figure(metric.first)}, {metric.reports} {metric.source or 'reports'})"
 
 
 def _share(words: str, part: int | None, whole: int | None) -> str | None:
@@ -255,7 +242,7 @@ def measure(
 ) -> Measurements:
     """Measure the run; GPUs in the order of ``uuids``, those in the plan. ``gpu_memory_bytes``: its limit."""
     printed = printed or Printed()
-    own_words, work = evidence.of_printed(printed), printed.progress
+    own_words, work = printed.beside(evidence.steps, own=bool(evidence.written)), printed.progress
     started, window, samples = evidence.target_started, evidence.window, evidence.window_samples
     energy_j, energy_from = _joules(evidence, uuids)
     cpu_cores = _values(samples, "cpu_cores")
