@@ -109,13 +109,13 @@ def compare(*receipts: Receipt) -> Comparison:
 
 def _facts(runs: Sequence[Receipt]) -> tuple[ComparedRow, ...]:
     """Return the facts that differ, arguments among them, and always target, outcome and bound."""
-    ranked = _ranked(runs)
+    ranked = _unranked(runs)
     arguments = {receipt.header.run_id: _arguments(receipt) for receipt in runs}
     names = dict.fromkeys(name for given in arguments.values() for name in given)
     fields: list[tuple[str, Callable[[Receipt], str | None], bool]] = [
         ("target", lambda r: r.header.target, True),
         ("outcome", lambda r: r.outcome.sentence, True),
-        ("ranked", lambda r: "yes" if ranked[runs.index(r)] else "no: not finished, or other work", False),
+        ("ranked", lambda r: ranked[r.header.run_id] or "yes", False),
         *((name, lambda r, name=name: arguments[r.header.run_id].get(name), False) for name in names),
         ("work", _work, False),
         ("bound by", lambda r: r.diagnosis.cause if r.diagnosis else None, True),
@@ -137,7 +137,7 @@ def _facts(runs: Sequence[Receipt]) -> tuple[ComparedRow, ...]:
 
 def _numbers(runs: Sequence[Receipt]) -> tuple[ComparedRow, ...]:
     """Return the numbers, without repetitions: a best value that is the last, a script's summary at its end."""
-    rows, seen, ranked = [], set(), _ranked(runs)
+    rows, seen, ranked = [], set(), [not why for why in _unranked(runs).values()]
     for reading in readings(runs):
         values = tuple(reading.read(receipt) for receipt in runs)
         if all(value is None for value in values) or (stem(reading.label), values) in seen:
@@ -151,7 +151,9 @@ def _numbers(runs: Sequence[Receipt]) -> tuple[ComparedRow, ...]:
 _OF_WORK = re.compile("epoch|step|iter|batch|size|sample|layer|depth|width|hidden|dim|len|model|arch|data|limit|debug")
 
 #: ``--lr 0.1``, ``-e 3``, ``--amp``, ``lr=0.1``.
-_ARGUMENT = re.compile(r"(?<!\S)(?:--?([A-Za-z][\w.-]*)|([A-Za-z][\w.]*)(?==))(?:[ =]([^\s-]\S*|-[\d.]\S*))?")
+_ARGUMENT = re.compile(
+    r"(?<!\S)(?:--?([A-Za-z][\w.-]*)|([A-Za-z][\w.]*)(?==))(?:(?:=| (?![\w.]+=))([^\s-]\S*|-[\d.]\S*))?"
+)
 
 
 def _arguments(receipt: Receipt) -> dict[str, str]:
@@ -166,18 +168,26 @@ def _work(receipt: Receipt) -> str | None:
     return receipt.measurements.planned_work or (None if steps is None else count(steps, "step"))
 
 
-def _ranked(runs: Sequence[Receipt]) -> list[bool]:
-    """Return for each run whether it finished with the work of the first that did: a crash after 3 s is not faster."""
-    finished = [receipt.outcome.id not in NOT_FINISHED for receipt in runs]
-    first = next((receipt for receipt, ended in zip(runs, finished, strict=True) if ended), None)
-    return [ended and first is not None and _equal_work(first, run) for run, ended in zip(runs, finished, strict=True)]
+def _unranked(runs: Sequence[Receipt]) -> dict[str, str]:
+    """Return why each run is not ranked: it did not finish with the work of the first that did; "" if it is."""
+    first = next((run for run in runs if run.outcome.id not in NOT_FINISHED), None)
+    return {
+        run.header.run_id: f"no: {run.outcome.badge}"
+        if run.outcome.id in NOT_FINISHED or first is None
+        else ""
+        if _equal_work(first, run)
+        else "no: other work"
+        for run in runs
+    }
 
 
 def _equal_work(one: Receipt, other: Receipt) -> bool:
     """Return whether two runs did as much; of two scripts, only if it is known of both."""
     works, scripts = {_work(one), _work(other)}, {run.header.target.partition(" -- ")[0] for run in (one, other)}
-    given = [{name: value for name, value in _arguments(run).items() if _OF_WORK.search(name)} for run in (one, other)]
-    return given[0] == given[1] and len(works - {None}) <= 1 and (len(scripts) == 1 or None not in works)
+    a, b = ({name: value for name, value in _arguments(run).items() if _OF_WORK.search(name)} for run in (one, other))
+    known = None not in works
+    given = (a.keys() & b.keys()) if known else (a.keys() | b.keys())  # a default may be typed
+    return all(a.get(n) == b.get(n) for n in given) and len(works - {None}) <= 1 and (len(scripts) == 1 or known)
 
 
 def _cells(reading: ComparedNumber, values: Sequence[float | None], ranked: Sequence[bool]) -> list[Cell]:
