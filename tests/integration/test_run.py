@@ -18,6 +18,9 @@ import pytest
 
 import seatrial
 from cli_project import Project, environment
+from seatrial.monitor.run_list import Listing, Projects, Wanted
+from seatrial.runs.store import RunStore
+from seatrial.system.host import Host
 
 GPU_HERE = Path("/dev/nvidiactl").exists()
 
@@ -56,6 +59,43 @@ def test_a_script_that_succeeds(project: Project) -> None:
     assert receipt["seal"]["missing"] == 0 and not receipt["seal"]["refused"]
     assert (receipt["seal"]["alterable"] is None) is (project.backend != "local")
     assert "model.pth" in page and not re.search(r"""(src|href)=["']?(https?:)?//""", page)
+
+
+def test_printed_metrics_are_in_receipt_list_comparison_and_dashboard(project: Project) -> None:
+    project.write(
+        "train.py",
+        "import sys\n"
+        "rate, fails = float(sys.argv[2]), '--fail' in sys.argv\n"
+        "for epoch in 1, 2, 3:\n"
+        "    print(f'epoch {epoch}/3 loss {0.3576 / epoch * rate:.4f} accuracy {0.9519 + epoch / 100:.4f}')\n"
+        "    print(f'at {epoch + rate} dB', file=sys.stderr)\n"
+        "    if fails: sys.exit('boom')\n",
+    )
+    project.write("seatrial.toml", '[image]\nbuild_network = "host"\n[metrics]\npsnr = "at (.*) dB"\n')
+    for name, words, exit_code in (("one", ["1"], 0), ("two", ["2"], 0), ("bad", ["1", "--fail"], 1)):
+        project.run("train.py", "--name", name, "--", "--lr", *words, exit_code=exit_code)
+    one, two = (json.loads((run / "receipt.json").read_bytes())["measurements"] for run in project.runs[:2])
+    read = {metric["name"]: (metric["last"], metric["source"], metric["reports"]) for metric in one["metrics"]}
+    assert read == {
+        "psnr": (4.0, "printed: line 3 of stderr", 3),
+        "loss": (0.1192, "printed: line 3", 3),
+        "accuracy": (0.9819, "printed: line 3", 3),
+    }
+    assert one["planned_work"] == two["planned_work"] == "3 epochs"
+    listed = json.loads(project.cli("runs", "ls", "--json").stdout)
+    assert [run["metrics"]["loss"] for run in listed] == [0.3576, 0.2384, 0.1192]
+    compared = json.loads(project.cli("runs", "compare", "one", "two", "bad", "--json").stdout)
+    rows = {row["label"]: row["cells"] for row in compared["facts"] + compared["numbers"]}
+    assert [cell["text"] for cell in rows["lr"]] == ["1", "2", "1"]
+    assert [cell["text"] for cell in rows["ranked"]] == ["yes", "yes", "no: failed"]
+    assert [(cell["text"], cell["verdict"], cell["best"]) for cell in rows["loss, last"]] == [
+        ("0.1192", None, True),
+        ("0.2384", "worse", False),
+        ("0.3576", None, False),
+    ]
+    listing = Listing(Projects(RunStore(project.folder, Host(project.environ))))
+    shown = [(line["name"], line["loss"], line["accuracy"]) for line in listing.page(Wanted())["runs"]]
+    assert shown == [("bad", "0.3576", "0.9619"), ("two", "0.2384", "0.9819"), ("one", "0.1192", "0.9819")]
 
 
 @pytest.mark.parametrize(

@@ -211,6 +211,17 @@ def matching(pattern: str, what: str) -> Callable[[Any], str]:
     return check
 
 
+def read_pattern(value: Any) -> str:
+    """Read a regular expression with a group; one that repeats a repetition may take for ever on a hostile line."""
+    try:
+        groups = re.compile(value).groups if isinstance(value, str) else 0
+    except re.error as error:
+        raise ValueError(f"{shown(value)} is no regular expression: {error}") from None
+    if groups < 1 or re.search(r"[*+}]\)[*+{]", value):
+        raise ValueError(f"expected a regular expression with one group such as 'loss of (\\S+)', got {shown(value)}")
+    return str(value)
+
+
 def _mirror(value: str) -> str:
     matching(_URL, "a URL")(value)
     if "@" in value.partition("://")[2].partition("/")[0]:
@@ -333,6 +344,7 @@ Condition = Annotated[
     typed(matching(PATTERN, 'a condition such as ">= 0.985"')),
     Schema({**TEXT, "pattern": f"^{PATTERN}$"}),
 ]
+Pattern = Annotated[str, typed(read_pattern), Schema(text(r"psnr of (\S+) dB"))]
 Webhook = Annotated[
     str,
     typed(matching(r"https?://[^\s/]+\S*", "an http or https URL")),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +16,9 @@ from rich.text import Text
 
 from seatrial.errors import UsageError
 from seatrial.monitor.compare_numbers import ComparedNumber, readings, stem
+from seatrial.receipt.formatting import count
 from seatrial.receipt.model import Receipt
+from seatrial.receipt.outcome import NOT_FINISHED
 from seatrial.receipt.render.pages import render_page
 from seatrial.receipt.render.svg import COLOURS
 from seatrial.receipt.section import STEPS_PLOT, Line, Plot
@@ -104,10 +108,16 @@ def compare(*receipts: Receipt) -> Comparison:
 
 
 def _facts(runs: Sequence[Receipt]) -> tuple[ComparedRow, ...]:
-    """Return the facts that differ, and always target, outcome and bound."""
+    """Return the facts that differ, arguments among them, and always target, outcome and bound."""
+    ranked = _unranked(runs)
+    arguments = {receipt.header.run_id: _arguments(receipt) for receipt in runs}
+    names = dict.fromkeys(name for given in arguments.values() for name in given)
     fields: list[tuple[str, Callable[[Receipt], str | None], bool]] = [
         ("target", lambda r: r.header.target, True),
         ("outcome", lambda r: r.outcome.sentence, True),
+        ("ranked", lambda r: ranked[r.header.run_id] or "yes", False),
+        *((name, lambda r, name=name: arguments[r.header.run_id].get(name), False) for name in names),
+        ("work", _work, False),
         ("bound by", lambda r: r.diagnosis.cause if r.diagnosis else None, True),
         ("commit", lambda r: r.header.git_commit, False),
         ("backend", lambda r: r.header.backend, False),
@@ -127,18 +137,62 @@ def _facts(runs: Sequence[Receipt]) -> tuple[ComparedRow, ...]:
 
 def _numbers(runs: Sequence[Receipt]) -> tuple[ComparedRow, ...]:
     """Return the numbers, without repetitions: a best value that is the last, a script's summary at its end."""
-    rows, seen = [], set()
+    rows, seen, ranked = [], set(), [not why for why in _unranked(runs).values()]
     for reading in readings(runs):
         values = tuple(reading.read(receipt) for receipt in runs)
         if all(value is None for value in values) or (stem(reading.label), values) in seen:
             continue
         seen.add((stem(reading.label), values))
-        rows.append(ComparedRow(reading.label, tuple(_cells(reading, values))))
+        rows.append(ComparedRow(reading.label, tuple(_cells(reading, values, ranked))))
     return tuple(rows)
 
 
-def _cells(reading: ComparedNumber, values: Sequence[float | None]) -> list[Cell]:
-    known = {value for value in values if value is not None}
+#: Arguments with such a word in their name change how much work a run has.
+_OF_WORK = re.compile("epoch|step|iter|batch|size|sample|layer|depth|width|hidden|dim|len|model|arch|data|limit|debug")
+
+#: ``--lr 0.1``, ``-e 3``, ``--amp``, ``lr=0.1``.
+_ARGUMENT = re.compile(
+    r"(?<!\S)(?:--?([A-Za-z][\w.-]*)|([A-Za-z][\w.]*)(?==))(?:(?:=| (?![\w.]+=))([^\s-]\S*|-[\d.]\S*))?"
+)
+
+
+def _arguments(receipt: Receipt) -> dict[str, str]:
+    """Return the target's arguments by name; one without a value is ``yes``."""
+    typed = receipt.header.target.partition(" -- ")[2]
+    return {one[1] or one[2]: one[3] or "yes" for one in _ARGUMENT.finditer(typed)}
+
+
+def _work(receipt: Receipt) -> str | None:
+    """Return ``3 epochs``, or the number of steps; None if neither is known."""
+    steps = receipt.anatomy[0].steps if receipt.anatomy else None
+    return receipt.measurements.planned_work or (None if steps is None else count(steps, "step"))
+
+
+def _unranked(runs: Sequence[Receipt]) -> dict[str, str]:
+    """Return why each run is not ranked: it did not finish with the work of the first that did; "" if it is."""
+    first = next((run for run in runs if run.outcome.id not in NOT_FINISHED), None)
+    return {
+        run.header.run_id: f"no: {run.outcome.badge}"
+        if run.outcome.id in NOT_FINISHED or first is None
+        else ""
+        if _equal_work(first, run)
+        else "no: other work"
+        for run in runs
+    }
+
+
+def _equal_work(one: Receipt, other: Receipt) -> bool:
+    """Return whether two runs did as much; of two scripts, only if it is known of both."""
+    works, scripts = {_work(one), _work(other)}, {run.header.target.partition(" -- ")[0] for run in (one, other)}
+    a, b = ({name: value for name, value in _arguments(run).items() if _OF_WORK.search(name)} for run in (one, other))
+    known = None not in works
+    given = (a.keys() & b.keys()) if known else (a.keys() | b.keys())  # a default may be typed
+    return all(a.get(n) == b.get(n) for n in given) and len(works - {None}) <= 1 and (len(scripts) == 1 or known)
+
+
+def _cells(reading: ComparedNumber, values: Sequence[float | None], ranked: Sequence[bool]) -> list[Cell]:
+    known = {value for value, counts in zip(values, ranked, strict=True) if counts and value is not None}
+    known = {value for value in known if math.isfinite(value)}
     best = (max if reading.direction > 0 else min)(known) if reading.direction and len(known) > 1 else None
     cells = []
     for place, value in enumerate(values):
@@ -148,19 +202,23 @@ def _cells(reading: ComparedNumber, values: Sequence[float | None]) -> list[Cell
         change, verdict = None, None
         if place and (first := values[0]) is not None:
             least = _NOISE * abs(first) if reading.measured else 0.0
-            change = _change(first, value)
-            if reading.direction and abs(value - first) > least:
+            change = _change(first, value, reading.words)
+            if reading.direction and ranked[0] and ranked[place] and abs(value - first) > least:
                 verdict = _VERDICTS[(value > first) == (reading.direction > 0)]
-        cells.append(Cell(reading.words(value), change, verdict, value == best))
+        words = reading.words(value) if math.isfinite(value) else str(value)
+        cells.append(Cell(words, change, verdict, ranked[place] and value == best))
     return cells
 
 
-def _change(first: float, value: float) -> str | None:
-    """Return ``same``, ``+12.0 %``, from a doubling or halving on ``×2.4``; None without a ratio."""
-    if first == value:
+def _change(first: float, value: float, words: Callable[[float], str]) -> str | None:
+    """Return ``same``, ``+12.0 %``, from a doubling or halving on ``×2.4``, of shares ``+3 points``; else None."""
+    share = words(0.0).endswith("%")
+    if first == value or (share and words(first) == words(value)):
         return "same"
+    if share and math.isfinite(value - first):
+        return f"{value - first:+.3g} points"
     ratio = value / first if first else 0.0
-    if ratio <= 0:
+    if not 0 < ratio < math.inf:
         return None
     return f"×{ratio:.3g}" if ratio >= 2 or ratio <= 0.5 else f"{100 * (ratio - 1):+.1f} %"
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import fmean
 
 from seatrial.job.units import format_bytes, format_seconds
-from seatrial.receipt.formatting import energy_short, metric_figure, percent, rate
+from seatrial.receipt.formatting import energy_short, percent, rate
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.sections.measured import GpuUse, Metric, direction
 from seatrial.receipt.sections.steps import StepAnatomy
@@ -33,11 +32,12 @@ class ComparedNumber:
 
 def readings(runs: Sequence[Receipt]) -> Iterator[ComparedNumber]:
     """Yield the scripts' own numbers first, then the measured ones."""
-    for name in dict.fromkeys(metric.name for receipt in runs for metric in receipt.measurements.metrics):
-        words = partial(metric_figure, name)
-        better = direction(name) or int(name.endswith("_per_s"))
-        yield ComparedNumber(f"{name}, last", _metric(name, lambda metric: metric.last), words, better, measured=False)
-        yield ComparedNumber(f"{name}, best", _metric(name, lambda metric: metric.best), words, better, measured=False)
+    every = [metric for receipt in runs for metric in receipt.measurements.metrics]
+    for metric in {(metric.name, metric.unit): metric for metric in every}.values():
+        better = direction(metric.name) or int(metric.name.endswith("_per_s"))
+        for which, value in (("last", lambda one: float(one.ended_as or one.last)), ("best", lambda one: one.best)):
+            read = _metric(metric.name, metric.unit, value)
+            yield ComparedNumber(f"{metric.name}, {which}", read, metric.figure, better, measured=False)
     yield from _MEASURED
     for part in dict.fromkeys(part.words for receipt in runs for one in receipt.anatomy[:1] for part in one.parts):
         yield ComparedNumber(f"time in {part}", _share(part), percent)
@@ -48,9 +48,10 @@ def stem(label: str) -> str:
     return _PHASE.sub("", label.partition(",")[0])
 
 
-def _metric(name: str, value: Callable[[Metric], float | None]) -> Read:
+def _metric(name: str, unit: str, value: Callable[[Metric], float | None]) -> Read:
     def read(receipt: Receipt) -> float | None:
-        return next((value(metric) for metric in receipt.measurements.metrics if metric.name == name), None)
+        metrics = receipt.measurements.metrics
+        return next((value(metric) for metric in metrics if (metric.name, metric.unit) == (name, unit)), None)
 
     return read
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from seatrial.errors import RunNotFoundError, SeatrialError, UntrustedPathError
 from seatrial.job.units import format_seconds
-from seatrial.receipt.fields import number
+from seatrial.receipt.fields import items, mapping, number
 from seatrial.receipt.formatting import figure
 from seatrial.receipt.render.pages import LEVELS, STATES
 from seatrial.receipt.reported import headline_metrics
-from seatrial.receipt.store import JSON_NAME, MOST_BYTES
 from seatrial.runs.following.live import look
 from seatrial.runs.listing import started_at
 from seatrial.runs.run import Run, run_name
@@ -118,7 +117,7 @@ def _line_of(run: Run) -> Line:
     summary = run.summary()
     if summary is not None:
         level = _level(summary)
-        loss, accuracy = _numbers(run, summary)
+        older = {name: summary.get(name) for name in ("loss", "accuracy")}
         headline = summary.get("headline") or summary.get("outcome")
         return _line(
             run,
@@ -130,15 +129,14 @@ def _line_of(run: Run) -> Line:
             outcome=str(summary.get("outcome") or ""),
             headline=str(headline or "?"),
             seconds=number(summary.get("seconds")),
-            loss=loss,
-            accuracy=accuracy,
+            last=mapping(summary.get("metrics")) or older,
+            percent=items(summary.get("percent")),
         )
     try:
         plan = run.plan()
     except SeatrialError as error:
         return _line(run, target="?", ended=False, outcome=error.message)
-    now = look(run, plan.gpus[0].name if plan.gpus else "")
-    loss_name, accuracy_name = headline_metrics(now.latest)
+    now = look(run, plan.gpus[0].name if plan.gpus else "", plan.job.metrics)
     begun = started_at(run.id)
     return _line(
         run,
@@ -146,9 +144,10 @@ def _line_of(run: Run) -> Line:
         backend=plan.backend,
         gpus=plan.gpus_asked,
         ended=False,
+        outcome=now.progress,
         seconds=None if begun is None else max(0.0, time.time() - begun),
-        loss=now.latest.get(loss_name),
-        accuracy=now.latest.get(accuracy_name),
+        last=now.latest,
+        percent=now.percent,
     )
 
 
@@ -157,19 +156,6 @@ def _level(summary: Mapping[str, Any]) -> str:
     if (level := summary.get("level")) in LEVELS:
         return str(level)
     return "none" if summary.get("cause") == "stopped" else "good" if summary.get("exit_code") == 0 else "bad"
-
-
-def _numbers(run: Run, summary: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    """Return (loss, accuracy); of an older run from its receipt, without the models that make reading it slow."""
-    if "loss" in summary:
-        return number(summary["loss"]), number(summary.get("accuracy"))
-    try:
-        receipt = json.loads(read_regular(run.folder / JSON_NAME, most_bytes=MOST_BYTES))
-        last = {each["name"]: each["last"] for each in receipt["measurements"]["metrics"]}
-    except (FileNotFoundError, UntrustedPathError, ValueError, KeyError, TypeError, RecursionError):
-        return None, None
-    loss, accuracy = headline_metrics(last)
-    return number(last.get(loss)), number(last.get(accuracy))
 
 
 # As many parameters as a line has columns, all of them named where it is called.
@@ -184,12 +170,15 @@ def _line(
     outcome: str = "",
     headline: str = "",
     seconds: float | None = None,
-    loss: float | None = None,
-    accuracy: float | None = None,
+    last: Mapping[str, Any] | None = None,
+    percent: Collection[str] = (),
 ) -> Line:
+    shown = [(number((last or {}).get(name)), name in percent) for name in headline_metrics(last or {})]
+    words = [None if at is None else figure(float(f"{at:.4g}")) + " %" * share for at, share in shown]
+    loss, accuracy = (at if at is None or not share else at / 100 for at, share in shown)
     name, began = run_name(run), started_at(run.id)
     chip = LEVELS[level] if ended else STATES["running"]
-    words, reason = _chip_words(headline, level) if ended else ("running", outcome)
+    chip_words, reason = _chip_words(headline, level) if ended else ("running", outcome)
     return {
         "id": run.id,
         "name": name,
@@ -198,14 +187,14 @@ def _line(
         "gpus": gpus,
         "ended": ended,
         "level": level,
-        "chip": {"colour": chip.colour, "words": f"{chip.mark}{words}"},
+        "chip": {"colour": chip.colour, "words": f"{chip.mark}{chip_words}"},
         "reason": reason,
         "outcome": outcome,
         "began": began,
         "started": "–" if began is None else time.strftime("%d %b %H:%M", time.localtime(began)),
         "time": None if seconds is None else format_seconds(seconds),
-        "loss": None if loss is None else figure(float(f"{loss:.4g}")),
-        "accuracy": None if accuracy is None else figure(float(f"{accuracy:.4g}")),
+        "loss": words[0],
+        "accuracy": words[1],
         "by": {
             "started": began,
             "name": (name or run.id).lower(),

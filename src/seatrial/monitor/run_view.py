@@ -14,7 +14,7 @@ from seatrial.job.units import format_seconds
 from seatrial.receipt.fields import clean_line
 from seatrial.receipt.formatting import figure, rate
 from seatrial.receipt.judge import judge
-from seatrial.receipt.logs import Output
+from seatrial.receipt.logs import Output, read_printed
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.render.pages import LEVELS, STATES
 from seatrial.receipt.render.svg import legend
@@ -48,7 +48,7 @@ def run_view(run: Run, receipt: Receipt, now: Live) -> dict[str, Any]:
         "ended": ended,
         "headline": headline(receipt),
         "chip": {"colour": chip.colour, "words": f"{chip.mark}{receipt.outcome.badge if ended else 'running'}"},
-        "words": receipt.outcome.words.partition("; not met: ")[0] if ended else _so_far(run),
+        "words": receipt.outcome.words.partition("; not met: ")[0] if ended else _so_far(run, now),
         "unmet": [
             ": ".join(filter(None, (c.title, c.measured))) + (f", {c.wanted}" if c.expected else "")
             for c in receipt.criteria
@@ -75,9 +75,10 @@ def _found(receipt: Receipt) -> Iterator[tuple[str, str]]:
         yield FIX, f"{advice.change} ({advice.gain})"
 
 
-def _so_far(run: Run) -> str:
+def _so_far(run: Run, now: Live) -> str:
     began = started_at(run.id)
-    return "" if began is None else f"Started {format_seconds(round(max(1.0, time.time() - began)))} ago"
+    started = "" if began is None else f"Started {format_seconds(round(max(1.0, time.time() - began)))} ago"
+    return "; ".join(filter(None, (started, now.progress)))
 
 
 def _live_tiles(receipt: Receipt, now: Live) -> list[list[str]]:
@@ -136,7 +137,7 @@ class Receipts:
 def provisional(run: Run) -> Receipt:
     """Judge the run as if it ended now; changes nothing. Raises SeatrialError when the plan cannot be read.
 
-    The logs are not read, which can take a minute: what they hold is judged once, at the end.
+    Of the logs only the end is read, for its metrics: all of them can take a minute, and are judged once, at the end.
     """
     plan = run.plan()
     evidence, skipped = run.events()
@@ -148,7 +149,7 @@ def provisional(run: Run) -> Receipt:
         run_dir=run.folder,
         now=time.time(),
         image=None,
-        output=Output(),
+        output=Output(printed=read_printed(run.folder, plan.job.metrics)),
     )
     judged = tuple(criterion for criterion in receipt.criteria if criterion.id != "clean-output")
     return receipt.changed(criteria=judged)

@@ -82,11 +82,12 @@ def judge(
     """
     evidence = gather(events, skipped_lines)
     expected = [gpu.uuid for gpu in plan.agent.gpus] if plan.agent.gpu_mode == "required" else []
+    output = read_output(run_dir, plan.job.metrics) if output is None else output
     run = RunEvidence(
         plan=plan,
         evidence=evidence,
-        output=read_output(run_dir) if output is None else output,
-        measurements=measure(evidence, expected, plan.agent.gpu_memory_bytes),
+        output=output,
+        measurements=measure(evidence, expected, plan.agent.gpu_memory_bytes, output.printed),
         state=state,
         engine_findings=tuple(match_text(state.error, AT_START)) if state and state.error else (),
         run_dir=run_dir,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from seatrial.findings.match import STEERS, match_lines, without_steering
 from seatrial.receipt.fields import clean, clean_line
 from seatrial.receipt.formatting import signal_name
 from seatrial.receipt.outcome import LogEnd
+from seatrial.receipt.printed import Printed
 from seatrial.system.nofollow import open_regular
 
 #: The agent's names for the two streams, in the run folder.
@@ -76,6 +77,7 @@ class Output:
         chunk_times: Unix times of the last chunks; () if there was no output, None without an index.
         lines: not empty, of both streams. line_ends: of all lines.
         first_lines, last_lines: a few of either stream, those of stderr first.
+        printed: the metrics among the lines.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -89,12 +91,14 @@ class Output:
     line_ends: int = 0
     first_lines: tuple[str, ...] = ()
     last_lines: tuple[str, ...] = ()
+    printed: Printed = field(default_factory=Printed)
 
 
-def read_output(run_dir: Path) -> Output:
-    """Read both logs of a run; a missing log is empty."""
+def read_output(run_dir: Path, metrics: Mapping[str, str] | None = None) -> Output:
+    """Read both logs of a run; a missing log is empty. ``metrics``: the patterns of ``[metrics]``."""
     findings: dict[str, Finding] = {}
-    ends = [_Ends() for _ in STREAMS]
+    printed_metrics = Printed(metrics)
+    ends = [_Ends(printed_metrics, name.removesuffix(".log")) for name in STREAMS]
     for name, end in zip(STREAMS, ends, strict=True):
         for finding in match_lines(end.watch(_lines(run_dir / name))):
             finding.evidence = [f"{name} {clean(line)}" for line in finding.evidence]
@@ -119,7 +123,17 @@ def read_output(run_dir: Path) -> Output:
         line_ends=sum(end.line_ends for end in ends),
         first_lines=tuple(_text(line) for end in ends for line in end.first),
         last_lines=tuple(_text(line) for end in ends for line in end.last),
+        printed=printed_metrics,
     )
+
+
+def read_printed(run_dir: Path, metrics: Mapping[str, str]) -> Printed:
+    """Return the metrics among the last lines of both logs; their lines have no numbers."""
+    printed = Printed(metrics)
+    for name in STREAMS:
+        for line in _end(run_dir / name, TAIL_BYTES // 8).split(b"\n"):
+            printed.add(line, stream=name.removesuffix(".log"))
+    return printed
 
 
 def _failed_rank(lines: list[str]) -> str | None:
@@ -142,13 +156,15 @@ def _without_frame(line: str) -> str:
 class _Ends:
     """Counts lines, and keeps the first and the last that are not empty."""
 
-    def __init__(self) -> None:
+    def __init__(self, printed: Printed, stream: str) -> None:
+        self._printed, self._stream = printed, stream
         self.count = self.line_ends = 0
         self.first: list[bytes] = []
         self.last: deque[bytes] = deque(maxlen=FEW_LINES)
 
     def watch(self, lines: Iterator[bytes]) -> Iterator[bytes]:
         for line in lines:
+            self._printed.add(line, self.line_ends + 1, self._stream)
             self.line_ends += line.endswith(b"\n")
             if not line.isspace():
                 self.count += 1

@@ -61,7 +61,7 @@ DOUBTFUL = {
 }
 
 #: Outcomes that the exit cause explains alone: a reader of a failed run does not look for its criteria first.
-_BY_CAUSE: tuple[OutcomeId, ...] = ("running", "pruned", "stopped", "failed", "in-doubt")
+NOT_FINISHED: tuple[OutcomeId, ...] = ("running", "pruned", "stopped", "failed", "in-doubt")
 
 
 class Outcome(Record):
@@ -136,7 +136,7 @@ def make_outcome(end: RunEnd) -> Outcome:
     if id in ("passed", "cpu", "cpu-fallback") and warnings:
         badge += f", {count(len(warnings), 'warning')}"
     parts = [end.words]
-    if id not in _BY_CAUSE or end.cause == "finished":
+    if id not in NOT_FINISHED or end.cause == "finished":
         missed = f"default{'' if len(warnings) == 1 else 's'} missed: {', '.join(warnings)}"
         parts += [*_criteria_words(id, end), *([missed] if warnings else [])]
     footnote = f"{EXIT_CRITERIA} with --strict" if id == "unmet" and end.exit_code == EXIT_DONE else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -131,11 +132,12 @@ def _name(key: str, phase: str) -> str:
 
 
 def headline_metrics(names: Collection[str]) -> tuple[str, str]:
-    """Return the names of one loss and of one accuracy, each "" if there is none."""
+    """Return the names of one loss and of one accuracy, or of ``lm_loss`` and ``test_acc@1``; "" if there is none."""
 
     def first(wanted: Sequence[str]) -> str:
         candidates = (f"{phase}{name}" for name in wanted for phase in _HEADLINE_PHASES)
-        return next((name for name in candidates if name in names), "")
+        others = (name for word in wanted for name in names if re.search(rf"(?<![a-z]){word}(?![a-z])", name, re.I))
+        return next((name for name in candidates if name in names), next(others, ""))
 
     return first(_LOSSES), first(_ACCURACIES)
 

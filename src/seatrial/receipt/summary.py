@@ -49,11 +49,12 @@ def numbers(receipt: Receipt) -> list[str]:
     """Return three at most: how long, how well, how busy or how fast."""
     measured = receipt.measurements
     found = [] if measured.wall_s is None else [format_seconds(measured.wall_s)]
-    metrics = {metric.name: metric.last for metric in measured.metrics}
+    metrics = {metric.name: metric for metric in measured.metrics}
     required = [c.id.removeprefix("metric-") for c in receipt.criteria if c.id.startswith("metric-")]
-    name = next((name for name in (*required, *_WANTED) if name in metrics), None)
+    headline = reversed(headline_metrics(metrics))
+    name = next((name for name in (*required, *_WANTED, *headline) if name in metrics), None)
     if name is not None:
-        found.append(f"{name} {metrics[name]:.4g}")
+        found.append(f"{name} {metrics[name].last:.4g}" + (" %" if metrics[name].unit else ""))
     busy = [use.utilization_mean_pct for use in measured.gpus if use.utilization_mean_pct is not None]
     steps = [each.examples_per_s for each in receipt.anatomy if each.examples_per_s]
     if busy:
@@ -71,6 +72,7 @@ def tiles(receipt: Receipt) -> list[Row]:
     utilization = [use.utilization_mean_pct for use in measured.gpus if use.utilization_mean_pct is not None]
     sm_activity = [use.sm_activity_mean_pct for use in measured.gpus if use.sm_activity_mean_pct is not None]
     last = {metric.name: metric.last for metric in measured.metrics}
+    units = {metric.name: f", {metric.unit}" for metric in measured.metrics if metric.unit}
     loss, accuracy = headline_metrics(last)
     steps = receipt.anatomy[0] if receipt.anatomy else None
     of_rank = ", rank 0" if len(receipt.anatomy) > 1 else ""
@@ -82,7 +84,7 @@ def tiles(receipt: Receipt) -> list[Row]:
         served = [("requests", serving.requests, figure), *served]
         served.append(("for 1,000 requests", serving.joules_per_1000, energy_short))
     found: list[_Tile] = [
-        (accuracy.replace("_", " "), last.get(accuracy), _four_digits),
+        (accuracy.replace("_", " ") + units.get(accuracy, ""), last.get(accuracy), _four_digits),
         (loss.replace("_", " "), last.get(loss), _four_digits),
         ("wall time", measured.wall_s, format_seconds),
         ("GPU utilisation", fmean(utilization) if utilization else None, percent),

@@ -129,6 +129,8 @@ def _summary(run: Run, plan: Plan, receipt: Receipt) -> dict[str, Any]:
         "seconds": receipt.measurements.wall_s,
         "loss": last.get(loss),
         "accuracy": last.get(accuracy),
+        "metrics": last,
+        "percent": [metric.name for metric in receipt.measurements.metrics if metric.unit == "%"],
         "receipt": hashlib.sha256((run.folder / JSON_NAME).read_bytes()).hexdigest(),
     }
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from seatrial import events
 from seatrial.errors import EngineUnavailableError, SeatrialError
-from seatrial.receipt.fields import number, text, whole
+from seatrial.receipt.fields import mapping, number, text, whole
 from seatrial.runs.run import Run, run_name
 from seatrial.system.host import Host
 
@@ -32,6 +32,7 @@ class Line:
         engine: its address, as its client reaches it. address: of a live server.
         gpus: their number; None if the plan cannot be read.
         seconds: of the target; while it lives, since it was started.
+        metrics: the last value of each that the script reported or printed, once it has ended.
     """
 
     id: str
@@ -46,6 +47,7 @@ class Line:
     address: str | None = None
     headline: str | None = None
     engine: str | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 def started_at(run_id: str) -> float | None:
@@ -79,6 +81,7 @@ def line_of(run: Run, host: Host) -> Line:
                 seconds=summary["seconds"],
                 headline=text(summary.get("headline")),
                 engine=text(summary.get("engine")),
+                metrics=mapping(summary.get("metrics")),
             )
         handle = run.handle()
         waiting = _waiting(handle, host) if handle else None

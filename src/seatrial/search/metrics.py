@@ -11,11 +11,13 @@ from seatrial.errors import SeatrialError, TrialsFailError, UsageError
 from seatrial.events import Step
 from seatrial.receipt.fields import number, text
 from seatrial.receipt.model import Receipt
+from seatrial.receipt.printed import Printed
 from seatrial.receipt.reported import PHASES
 from seatrial.runs.following.streams import Stream
 from seatrial.runs.run import Run
 from seatrial.search.request import Objective
 from seatrial.search.trial import Ending, State, Trial
+from seatrial.system.text import nearest
 
 #: Read at once: a script may report without end.
 _MOST_BYTES = 4 << 20
@@ -24,9 +26,6 @@ _MOST_BYTES = 4 << 20
 _MOST_LINE_BYTES = 64 * 1024
 
 _LINE_END = re.compile(rb"[\r\n]")
-
-#: What belongs to a number and is easily left out of a pattern: ``([\d.]+)`` on ``1.2e-05`` is not 1.2.
-_EXPONENT = re.compile(r"[eE][+-]?\d+")
 
 #: Trials that fail one after the other, none having ended well, before the search gives up.
 MOST_FAILURES = 5
@@ -39,21 +38,23 @@ _OF_TIME = ("_s", "_ms", "per_s", "per_second", "seconds", "time", "epoch_time",
 
 
 class Reading:
-    """The values of one trial as they come.
+    """The values of one trial as they come: matches of the pattern, else reports, else what it prints.
 
     Args:
         series: the objective's full name among what scripts report, where an earlier trial has shown it.
 
     Attributes:
-        last_printed: with a pattern, the last finite value.
+        last_printed: the last finite value that was read from the output.
         diverged: the objective's last value is NaN or infinite.
         counts: full name among what scripts report → how many values came.
     """
 
     def __init__(self, run: Run, objective: Objective, series: str | None) -> None:
-        self._pattern = re.compile(objective.pattern) if objective.pattern is not None else None
+        self._pattern = objective.pattern
+        self._output = Printed({objective.metric: self._pattern} if self._pattern is not None else None)
         self._lines = events.Lines(str(run.events_path))
-        names = [phase + objective.metric for phase in PHASES if phase != "train_"]
+        phases = PHASES if self._pattern is None else ("",)
+        names = [phase + objective.metric for phase in phases if phase != "train_"]
         self._names = [series] if series is not None else names
         self.counts = dict.fromkeys(self._names, 0)
         self._unfinished: dict[Stream, bytes] = {}
@@ -61,6 +62,7 @@ class Reading:
         self.last_printed: float | None = None
         self.diverged = False
         self.count = 0
+        self._reports = False
 
     @property
     def series(self) -> str | None:
@@ -70,8 +72,6 @@ class Reading:
 
     def output(self, stream: Stream, data: bytes) -> None:
         """More of the output."""
-        if self._pattern is None:
-            return
         *whole, rest = _LINE_END.split(self._unfinished.get(stream, b"") + data)
         self._unfinished[stream] = rest[:_MOST_LINE_BYTES]
         for line in whole:
@@ -85,21 +85,16 @@ class Reading:
 
     def new(self) -> list[tuple[int, float]]:
         """(1, 2, 3 …, value) of those that have come since the last call; NaN and infinity do not count."""
-        values, self._printed = self._printed, []
-        if self._pattern is None:
-            values = self._reported()
+        reported = self._reported() if self._pattern is None else []
+        self._reports = self._reports or bool(reported)
+        values, self._printed = reported or self._printed, []
         first = self.count + 1
         self.count += len(values)
         return list(enumerate(values, first))
 
     def _match(self, line: bytes) -> None:
-        assert self._pattern is not None
-        for match in self._pattern.finditer(line.decode("utf-8", "replace")):
-            value = _printed_number(match)
-            if value is None:
-                continue
-            self.diverged = not math.isfinite(value)
-            if not self.diverged:
+        for name, value, _ in () if self._reports else self._output.add(line):
+            if self._first_of([(name, value)]) is not None:
                 self._printed.append(value)
                 self.last_printed = value
 
@@ -118,9 +113,13 @@ class Reading:
         return found
 
     def _of(self, event: dict[str, object]) -> float | None:
-        """The objective of one line. The first name that was seen is the one from then on."""
         phase = text(event.get("phase")) or ""
-        values = [(key if not phase or key.startswith(phase + "_") else f"{phase}_{key}", event[key]) for key in event]
+        return self._first_of(
+            [(key if not phase or key.startswith(phase + "_") else f"{phase}_{key}", event[key]) for key in event]
+        )
+
+    def _first_of(self, values: Sequence[tuple[str, object]]) -> float | None:
+        """The objective of one line. The first name that was seen is the one from then on."""
         for name in {name for name, raw in values if name in self.counts and number(raw) is not None}:
             self.counts[name] += 1
         for name, raw in values:
@@ -133,16 +132,6 @@ class Reading:
             self.diverged = False
             self._names = self._names[: self._names.index(name) + 1] if name != self._names[0] else [name]
             return value
-        return None
-
-
-def _printed_number(match: re.Match[str]) -> float | None:
-    """The first group as a number, with its exponent, and without the full stop or percent sign behind it."""
-    digits = (match[1] or "").strip().rstrip("%.,;)")
-    exponent = _EXPONENT.match(match.string, match.end(1)) if digits[-1:].isdigit() else None
-    try:
-        return float(digits + (exponent[0] if exponent is not None else ""))
-    except ValueError:
         return None
 
 
@@ -222,7 +211,8 @@ def unreported(objective: Objective, trial: Trial, last_line: str = "") -> Usage
         )
     if reported:
         names = ", ".join(sorted(reported)[:12])
-        better = _nearest(objective.metric, list(reported))
+        alike = [name for name in reported if objective.metric in name or name in objective.metric]
+        better = (alike or [nearest(objective.metric, list(reported)) or min(reported)])[0]
         return UsageError(
             f"No trial reports {objective.metric}: {words} reported {names}",
             run=f"seatrial sweep … --metric {better}:{objective.direction}",
@@ -232,16 +222,6 @@ def unreported(objective: Objective, trial: Trial, last_line: str = "") -> Usage
         cause="a script reports by lines of JSON in the file that $SEATRIAL_EVENTS names, or prints its numbers",
         run=rf"seatrial sweep … --metric-from '{objective.metric}[:=\s]+([\d.e+-]+)'   # what it prints: "
         f"seatrial runs logs {trial.run_id}",
-    )
-
-
-def _nearest(name: str, reported: list[str]) -> str:
-    from seatrial.system.text import nearest
-
-    return (
-        next((one for one in reported if name in one or one in name), None)
-        or nearest(name, reported)
-        or sorted(reported)[0]
     )
 
 

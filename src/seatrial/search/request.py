@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from seatrial.errors import UsageError
+from seatrial.job.keys import read_pattern
 from seatrial.job.tables import SweepTable
 from seatrial.search.space import Space, from_table, parse_space
 from seatrial.system.text import shown
@@ -59,16 +60,9 @@ def parse_objective(text: str, pattern: str | None = None) -> Objective:
         )
     if pattern is not None:
         try:
-            groups = re.compile(pattern).groups
-        except re.error as error:
-            raise UsageError(
-                f"--metric-from {pattern!r} is not a regular expression: {error}", run=_pattern_example(name)
-            ) from None
-        if groups < 1:
-            raise UsageError(
-                f"--metric-from {pattern!r} has no group in parentheses that would be the number",
-                run=_pattern_example(name),
-            )
+            read_pattern(pattern)
+        except ValueError as error:
+            raise UsageError(f"--metric-from: {error}", run=_pattern_example(name)) from None
     return Objective(name.strip(), "max" if direction == "max" else "min", pattern)
 
 

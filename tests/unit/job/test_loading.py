@@ -168,6 +168,8 @@ BAD_FILES = {
     "a login that would be kept": "[image]\ntorch_index = 'https://me:hunter2@e.org/whl'",
     "requests below limits": "[kubernetes]\nrequests = {cpu = '1'}",
     "misspelled criterion": "[criteria]\nmean_utilisation = 70",
+    "a metric's pattern without a group": "[metrics]\nloss = 'loss [0-9.]+'",
+    "a metric's pattern that takes for ever": "[metrics]\nloss = '((a+)+)b'",
     "condition without an operator": "[criteria]\naccuracy = '0.9'",
     "percentage": "[criteria]\nmean_utilization = 170",
     "true is no percentage": "[criteria]\nmean_utilization = true",

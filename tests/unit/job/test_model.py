@@ -39,6 +39,6 @@ def test_a_job_is_written_as_before() -> None:
     assert written.pop("no_tune") is False and written.pop("tuning") is None
     assert set(written.pop("tune").values()) == {None}
     assert written["target"].pop("typed") == ""
-    assert not any(written.pop("notify").values())
+    assert not any(written.pop("notify").values()) and written.pop("metrics") == {}
     assert not any(ask.pop("hides") for ask in written["asks"])
     assert written == recorded

@@ -16,15 +16,16 @@ from seatrial.receipt.sections.steps import DiagnosisRecord
 from seatrial.receipt.sections.what_ran import Header
 
 
-def a_receipt(run_id, name=None, wall_s=10.0, metrics=(), plots=(), cause="data-bound", **header):
+def a_receipt(run_id, name=None, wall_s=10.0, metrics=(), plots=(), cause="data-bound", end="finished", work=None,
+              target="train.py", **header):  # fmt: skip
     return Receipt(
-        header=Header(run_id=run_id, name=name, target="train.py", backend="docker", device="cpu", injection="none",
+        header=Header(run_id=run_id, name=name, target=target, backend="docker", device="cpu", injection="none",
                       judged_at=1.0, **header),
-        exit_cause=ExitCause(id="finished", words=f"Finished in {wall_s:g} s"),
-        exit_code=0,
+        exit_cause=ExitCause(id=end, words=f"Finished in {wall_s:g} s"),
+        exit_code=0 if end == "finished" else 1,
         criteria=(),
         diagnosis=DiagnosisRecord(cause=cause, words=cause),
-        measurements=Measurements(wall_s=wall_s, metrics=tuple(metrics)),
+        measurements=Measurements(wall_s=wall_s, metrics=tuple(metrics), planned_work=work),
         plots=tuple(plots),
     )  # fmt: skip
 
@@ -34,8 +35,8 @@ def a_plot(*values, id="steps-loss", x="step"):
     return Plot(id=id, title="loss", unit="", x=x, lines=(Line(name="loss", points=points),))
 
 
-def a_metric(name, last, best=None):
-    return Metric(name=name, first=1.0, last=last, best=best, reports=3)
+def a_metric(name, last, best=None, **more):
+    return Metric(name=name, first=1.0, last=last, best=best, reports=3, **more)
 
 
 def rows(found):
@@ -144,3 +145,49 @@ def test_repeated_numbers_are_shown_once():
 def test_more_runs_than_colours_are_refused():
     with pytest.raises(UsageError, match="9 runs are too many"):
         compare(*(a_receipt(f"r{n}") for n in range(9)))
+
+
+def test_a_crashed_run_is_shown_and_not_ranked():
+    good, crashed = a_receipt("r1"), a_receipt("r2", wall_s=3.0, end="error")
+    found = compare(good, crashed)
+    assert verdicts(found, "wall time") == [(None, False), (None, False)]
+    assert rows(found)["wall time"] == ("10 s", "3 s", "×0.3")
+    assert rows(found)["ranked"] == ("yes", "no: failed", None)
+    assert verdicts(compare(crashed, good), "wall time") == [(None, False), (None, False)]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "ranked"),
+    [
+        ({"work": "3 epochs"}, {"work": "6 epochs"}, False),
+        ({"work": "3 epochs"}, {"work": "3 epochs"}, True),
+        ({"work": "3 epochs"}, {}, True),
+        ({"target": "train.py -- --epochs 3"}, {"target": "train.py -- --epochs=6"}, False),
+        ({"target": "train.py -- --epochs 3"}, {"target": "train.py"}, False),
+        ({"target": "train.py -- --epochs 3", "work": "3 epochs"}, {"target": "train.py", "work": "3 epochs"}, True),
+        ({"target": "train.py -- --lr 0.1 --amp"}, {"target": "train.py -- --lr -1e-3"}, True),
+        ({"target": "train.py -- batch_size=8"}, {"target": "train.py -- batch_size=16"}, False),
+        ({"target": "prep.py"}, {"target": "train.py", "work": "3 epochs"}, False),
+        ({"target": "a.py", "work": "3 epochs"}, {"target": "b.py", "work": "3 epochs"}, True),
+    ],
+)
+def test_only_runs_of_equal_work_are_ranked(first, second, ranked):
+    found = compare(a_receipt("r1", **first), a_receipt("r2", wall_s=4.0, **second))
+    assert verdicts(found, "wall time") == [(None, False), ("better" if ranked else None, ranked)]
+    assert ("ranked" in rows(found)) is not ranked
+
+
+def test_arguments_that_differ_are_rows():
+    a = a_receipt("r1", target="train.py -- --lr 0.1 --seed 3 -e 2 --amp data=./x")
+    b = a_receipt("r2", target="train.py -- --lr=-1e-3 --seed 3 -e 4 data=./y")
+    found = rows(compare(a, b))
+    assert found["lr"] == ("0.1", "-1e-3", None) and found["e"] == ("2", "4", None) and "seed" not in found
+    assert found["amp"] == ("yes", None, None) and found["data"] == ("./x", "./y", None)
+
+
+def test_shares_are_compared_in_points_and_a_nan_is_neither_better_nor_worse():
+    a = a_receipt("r1", metrics=[a_metric("acc", 90.0, unit="%"), a_metric("loss", 0.5)])
+    b = a_receipt("r2", metrics=[a_metric("acc", 93.5, unit="%"), a_metric("loss", 0.4, ended_as="nan")])
+    found = compare(a, b)
+    assert rows(found)["acc, last"] == ("90 %", "93.5 %", "+3.5 points")
+    assert rows(found)["loss, last"] == ("0.5", "nan", None) and verdicts(found, "loss, last")[1] == (None, False)

@@ -13,6 +13,7 @@ from seatrial.events import AgentFinished, AgentStarted
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.fields import items, mapping, number, text
 from seatrial.receipt.formatting import count, energy, figure, gpu_names, metric_figure, percent
+from seatrial.receipt.printed import Printed, Series
 from seatrial.receipt.section import Block, Record, Row, Rows, Section
 
 if TYPE_CHECKING:
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
     from seatrial.receipt.reported import Point
 
 #: The better direction of a metric, by a word in its name; other metrics have no best value.
-LOWER_IS_BETTER = {"loss", "error", "perplexity", "rmse", "mae"}
-HIGHER_IS_BETTER = {"accuracy", "acc", "f1", "auc", "precision", "recall", "score", "bleu"}
+LOWER_IS_BETTER = {"loss", "error", "perplexity", "ppl", "rmse", "mae", "mse", "nll", "logloss", "wer", "cer", "err"}
+HIGHER_IS_BETTER = {"accuracy", "acc", "f1", "auc", "precision", "recall", "score", "bleu", "map", "iou", "miou",
+                    "psnr"}  # fmt: skip
 
 #: A framework as the plan and the hook name it → as its project writes it.
 FRAMEWORKS = {"torch": "torch", "tensorflow": "TensorFlow", "jax": "JAX"}
@@ -53,13 +55,26 @@ class GpuUse(Record):
 
 
 class Metric(Record):
-    """A number that the target reported. ``best`` only if its name shows the better direction."""
+    """A number that the target reported. ``best`` only if its name shows the better direction.
+
+    Attributes:
+        source: ``printed: line 312``, of a number that was read from the output; None if the script reported it.
+        unit: ``%``, as printed, or nothing.
+        ended_as: ``nan``, ``inf`` or ``-inf``, if that came after the last number.
+    """
 
     name: str
     first: float
     last: float
     best: float | None = None
     reports: int
+    source: str | None = None
+    unit: str = ""
+    ended_as: str | None = None
+
+    def figure(self, value: float) -> str:
+        """Return one of its values in words."""
+        return metric_figure(self.name, value) + (f" {self.unit}" if self.unit else "")
 
 
 class GpuMemory(Record):
@@ -101,6 +116,7 @@ class Measurements(Record):
         energy_j: of all GPUs. energy_from: ``counter`` (the GPU's own) or ``power`` (samples, integrated).
         memory_peak_bytes: of the container, or of the target's processes if there is none.
         images, images_per_s: of training, as the target counted them.
+        planned_work: ``60 epochs``, where the script printed ``epoch 46/60``.
         gpu_memory: None without ``--gpu-memory``. jax: None if the script did not use it, or without the hook.
     """
 
@@ -122,6 +138,7 @@ class Measurements(Record):
     images: int | None = None
     images_per_s: float | None = None
     metrics: tuple[Metric, ...] = ()
+    planned_work: str | None = None
     gpu_memory: GpuMemory | None = None
     jax: JaxUse | None = None
 
@@ -206,11 +223,11 @@ def _limit(memory: GpuMemory) -> str:
 
 
 def _metric_words(metric: Metric) -> str:
+    last = (f"{metric.ended_as}, after " if metric.ended_as else "") + metric.figure(metric.last)
     if metric.reports == 1:
-        return metric_figure(metric.name, metric.last)
-    best = f"best {metric_figure(metric.name, metric.best)}, " if metric.best is not None else ""
-    last, first = metric_figure(metric.name, metric.last), metric_figure(metric.name, metric.first)
-    return f"{last} ({best}first {first}, {metric.reports} reports)"
+        return last + (f" ({metric.source})" if metric.source else "")
+    best = f"best {metric.figure(metric.best)}, " if metric.best is not None else ""
+    return f"{last} ({best}first {metric.figure(metric.first)}, {metric.reports} {metric.source or 'reports'})"
 
 
 def _share(words: str, part: int | None, whole: int | None) -> str | None:
@@ -220,8 +237,12 @@ def _share(words: str, part: int | None, whole: int | None) -> str | None:
     return f"{words} {format_bytes(part)}{share}"
 
 
-def measure(evidence: Evidence, uuids: Sequence[str], gpu_memory_bytes: int | None = None) -> Measurements:
+def measure(
+    evidence: Evidence, uuids: Sequence[str], gpu_memory_bytes: int | None = None, printed: Printed | None = None
+) -> Measurements:
     """Measure the run; GPUs in the order of ``uuids``, those in the plan. ``gpu_memory_bytes``: its limit."""
+    printed = printed or Printed()
+    own_words, work = printed.beside(evidence.steps, own=bool(evidence.written)), printed.progress
     started, window, samples = evidence.target_started, evidence.window, evidence.window_samples
     energy_j, energy_from = _joules(evidence, uuids)
     cpu_cores = _values(samples, "cpu_cores")
@@ -244,7 +265,11 @@ def measure(evidence: Evidence, uuids: Sequence[str], gpu_memory_bytes: int | No
         shm_total_bytes=_top(_values(evidence.samples, "shm_total_bytes")),
         images=evidence.steps.images,
         images_per_s=evidence.steps.images_per_s,
-        metrics=tuple(_metric(name, points) for name, points in evidence.steps.series.items()),
+        metrics=(
+            *(_metric(name, points) for name, points in evidence.steps.series.items()),
+            *(_printed(name, series) for name, series in own_words.items()),
+        ),
+        planned_work=count(work.total, work.unit) if work.total else None,
         gpu_memory=_gpu_memory(evidence, gpu_memory_bytes),
         jax=_jax_use(evidence),
     )
@@ -310,7 +335,7 @@ def _memory_limit(evidence: Evidence) -> int | None:
 
 def direction(name: str) -> int:
     """Return 1 if more of a metric is better, -1 if less is, 0 if its name does not show it."""
-    words = set(re.findall("[a-z0-9]+", name.lower()))
+    words = {word for each in re.findall("[a-z0-9]+", name.lower()) for word in (each, each.rstrip("0123456789"))}
     return -1 if words & LOWER_IS_BETTER else 1 if words & HIGHER_IS_BETTER else 0
 
 
@@ -318,6 +343,16 @@ def _metric(name: str, points: Sequence[Point]) -> Metric:
     values = [y for _, y in points]
     best = {-1: min(values), 1: max(values)}.get(direction(name))
     return Metric(name=name, first=values[0], last=values[-1], best=best, reports=len(values))
+
+
+def _printed(name: str, series: Series) -> Metric:
+    source = f"printed: line {series.line}" if series.line else "printed"
+    return _metric(name, series.points).changed(
+        reports=series.count,
+        source=source + " of stderr" * (series.stream == "stderr"),
+        unit=series.unit,
+        ended_as=series.ended_as,
+    )
 
 
 def _values(samples: Iterable[SampleFacts], key: str) -> list[float]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,9 @@ from seatrial.diagnosis.rules import diagnose
 from seatrial.errors import SeatrialError
 from seatrial.job.units import format_seconds
 from seatrial.receipt.formatting import percent, rate
+from seatrial.receipt.logs import read_printed
+from seatrial.receipt.printed import Printed
+from seatrial.receipt.reported import ReportedSteps
 from seatrial.runs.following.watch import ensure_recorder
 from seatrial.runs.run import Run, run_name
 from seatrial.runs.store import RunStore
@@ -40,16 +43,19 @@ class Live:
 
     Attributes:
         numbers: of the last step line, ``step`` and ``epoch`` first, then the measured rates.
-        latest: the last value of each number that the target reported.
+        latest: the last value of each number that the target reported, or printed. percent: names of those in percent.
+        progress: ``epoch 46/60, about 12 s left``; "" if the target prints no position.
     """
 
     numbers: Mapping[str, float]
     diagnosis: Diagnosis | None
     latest: Mapping[str, float]
+    percent: frozenset[str] = frozenset()
+    progress: str = ""
 
 
-def look(run: Run, gpu_name: str = "") -> Live:
-    """Read the tail of its events."""
+def look(run: Run, gpu_name: str = "", metrics: Mapping[str, str] | None = None) -> Live:
+    """Read the tail of its events and of its output; ``metrics``: the patterns of ``[metrics]``."""
     read, _ = events.tail(str(run.events_path), TAIL_BYTES)
     samples, steps = list(events.of_type(read, events.Sample)), list(events.of_type(read, events.Step))
     timed = [[event for event in kind if _has_time(event)] for kind in (samples, steps)]
@@ -57,11 +63,29 @@ def look(run: Run, gpu_name: str = "") -> Live:
     # By the last line and not by the latest time: a clock that was set back would hide all later lines.
     recent = [[event for event in kind if abs(event["t"] - times[-1]) <= LOOK_BACK_S] for kind in timed]
     own = [step for step in steps if not is_hooks(step)]
+    now = rates(recent[1])
+    printed = read_printed(run.folder, metrics or {})
+    counted = printed.beside(ReportedSteps(), own=bool(own))
     return Live(
-        numbers={**(_numbers(own[-1]) if own else {}), **rates(recent[1])},
+        numbers={**(_numbers(own[-1]) if own else {}), **now},
         diagnosis=diagnose(recent[0], recent[1], gpu_name),
-        latest={key: value for step in own for key, value in _floats(step).items()},
+        latest={name: series.points[-1][1] for name, series in counted.items()}
+        | {key: value for step in own for key, value in _floats(step).items()},
+        percent=frozenset(name for name, series in counted.items() if series.unit),
+        progress=progress_words(run, printed, now.get("pass_pct")),
     )
+
+
+def progress_words(run: Run, printed: Printed, pass_pct: float | None) -> str:
+    """Return the position in the whole training, and the time left by the mean since the target's start."""
+    share = printed.progress.share(None if pass_pct is None else pass_pct / 100)
+    if share is None:
+        return ""
+    began, printed_at = run.started_at(), max((path.stat().st_mtime for path in run.folder.glob("std*.log")), default=0)
+    if began is None or not 0 < share < 1:
+        return str(printed.progress)
+    left_s = max(0.0, printed_at - began) * (1 - share) / share - (time.time() - printed_at)
+    return f"{printed.progress}, about {format_seconds(max(1.0, round(left_s)))} left"
 
 
 def _has_time(event: Mapping[str, Any]) -> bool:
@@ -81,7 +105,7 @@ def live_runs(store: RunStore) -> list[dict[str, Any]]:
         ensure_recorder(run)
         try:
             plan = run.plan()
-            now = look(run, plan.gpus[0].name if plan.gpus else "") if _is_fresh(run) else None
+            now = look(run, plan.gpus[0].name if plan.gpus else "", plan.job.metrics) if _is_fresh(run) else None
         except (SeatrialError, OSError, ValueError, TypeError, ArithmeticError, LookupError, RecursionError):
             continue
         diagnosis = now.diagnosis if now else None
@@ -133,72 +157,47 @@ _WINDOW_S = 10.0
 #: hangs.
 _GOOD_FOR_S, _GOOD_FOR_LINES = 5.0, 3.0
 
-_READ_EVERY_S = 1.0
-
-#: Of evidence that exists when the reading begins.
-_FIRST_BYTES = 64 * 1024
-
-#: Read at once, and kept: a target may write lines without end.
-_MOST_BYTES, _MOST_LINES = 1 << 20, 1000
+#: How often evidence is read, and how much of it.
+_READ_EVERY_S, _SPEED_BYTES = 1.0, 64 * 1024
 
 
 class Progress:
-    """Reads the new evidence of a followed run, at most once a second."""
+    """The speed and the progress of a followed run, looked at once a second at most."""
 
     def __init__(self, run: Run) -> None:
-        self._lines = events.Lines(str(run.events_path))
-        self._lines.skip_to_last(_FIRST_BYTES)
-        self._recent: deque[tuple[float, Mapping[str, Any]]] = deque(maxlen=_MOST_LINES)
-        self._other_ranks = False
-        self._read_s = float("-inf")
-        self._words = ""
+        self._run, self._read_s, self._words = run, float("-inf"), ""
 
     def words(self) -> str:
-        """``1,203 steps, 81.4 steps/s, 5,209 examples/s; 43 % of this pass, 12 s left``; "" while nothing trains."""
+        """``1,203 steps, 81.4 steps/s, 5,209 examples/s; epoch 3/10, about 2 min left``; "" while nothing trains."""
         now_s = time.monotonic()
-        if now_s - self._read_s < _READ_EVERY_S:
-            return self._words
-        self._read_s = now_s
-        self._read(now_s)
-        words = _words([line for _, line in self._recent]) if self._is_fresh(now_s) else ""
-        self._words = f"rank 0: {words}" if words and self._other_ranks else words
+        if now_s - self._read_s >= _READ_EVERY_S:
+            self._read_s = now_s
+            with suppress(OSError):  # gone, or not ours to read
+                self._words = _speed(self._run)
         return self._words
 
-    def _is_fresh(self, now_s: float) -> bool:
-        if len(self._recent) < 2:
-            return False
-        (before_s, _), (last_s, _) = self._recent[-2], self._recent[-1]
-        return now_s - last_s <= max(_GOOD_FOR_S, _GOOD_FOR_LINES * (last_s - before_s))
 
-    def _read(self, now_s: float) -> None:
-        step = events.mark(events.Step)
-        try:
-            for line in self._lines.new(_MOST_BYTES):
-                if step not in line or LINE.encode() not in line:
-                    continue
-                event = events.parse(line)
-                if event is None or not isinstance(event.get(LINE), Mapping):
-                    continue
-                if event.get("rank"):
-                    self._other_ranks = True
-                else:
-                    self._recent.append((now_s, event))
-        except OSError:  # gone, or not ours to read
-            return
-        while len(self._recent) > 2 and now_s - self._recent[0][0] > _WINDOW_S:
-            self._recent.popleft()
-
-
-def _words(lines: list[Mapping[str, Any]]) -> str:
-    process = lines[-1][LINE].get("pid")  # a script may start another, which begins to count anew
-    found = rates([line for line in lines if line[LINE].get("pid") == process])
-    if "steps_per_s" not in found:
-        return ""
-    steps = lines[-1][LINE].get("steps")
-    parts = [f"{steps:,} steps"] if isinstance(steps, int) and 0 < steps < 1e15 else []
-    parts += [f"{rate(found['steps_per_s'])} steps/s"]
-    parts += [f"{rate(found['examples_per_s'])} examples/s"] if "examples_per_s" in found else []
-    if "pass_pct" not in found:
-        return ", ".join(parts)
-    left = format_seconds(max(1.0, round(found["pass_left_s"])))
-    return f"{', '.join(parts)}; {percent(found['pass_pct'])} of this pass, {left} left"
+def _speed(run: Run) -> str:
+    """Return rates and position, in the whole training or else in the pass over the data, in words."""
+    read = [event for event in events.tail(str(run.events_path), _SPEED_BYTES)[0] if _has_time(event)]
+    steps = [event for event in read if isinstance(event.get(LINE), Mapping)]
+    own = [event for event in steps if not event.get("rank")]
+    found: dict[str, float] = {}
+    if len(own) > 1:
+        last_s, before_s = own[-1]["t"], own[-2]["t"]
+        if read[-1]["t"] - last_s <= max(_GOOD_FOR_S, _GOOD_FOR_LINES * (last_s - before_s)):
+            pid = own[-1][LINE].get("pid")  # a script may start another, which begins to count anew
+            recent = [event for event in own[:-2] if last_s - event["t"] <= _WINDOW_S] + own[-2:]
+            found = rates([event for event in recent if event[LINE].get("pid") == pid])
+    parts = []
+    if "steps_per_s" in found:
+        steps_so_far = own[-1][LINE].get("steps")
+        whole = isinstance(steps_so_far, int) and 0 < steps_so_far < 1e15
+        parts += [f"{steps_so_far:,} steps"] * whole + [f"{rate(found['steps_per_s'])} steps/s"]
+        parts += [f"{rate(found['examples_per_s'])} examples/s"] if "examples_per_s" in found else []
+    position = progress_words(run, read_printed(run.folder, {}), found.get("pass_pct"))
+    if not position and "pass_pct" in found:
+        left = format_seconds(max(1.0, round(found["pass_left_s"])))
+        position = f"{percent(found['pass_pct'])} of this pass, {left} left"
+    words = "; ".join(filter(None, (", ".join(parts), position)))
+    return f"rank 0: {words}" if words and len(own) < len(steps) else words

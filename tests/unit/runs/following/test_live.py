@@ -51,3 +51,14 @@ def test_alerts_come_once_and_cannot_steer_the_terminal(tmp_path):
     write(run, a_sample(1), a_finding("It \x1b[2Jhangs"), a_finding("no", source="host"), b'{"type":"finding","half')
     assert list(alerts.new()) == ["warning: It hangs (seen)"] and list(alerts.new()) == []
     assert list(Alerts(run, from_now=True).new()) == []
+
+
+def test_printed_numbers_are_shown_until_the_script_reports_its_own(tmp_path):
+    run = a_run(tmp_path)
+    write(run, a_sample(1))
+    (run.folder / "stdout.log").write_text("epoch 2/4 loss 0.5 acc 91.5 %\nat 12.5 dB\n")
+    now = look(run, "", {"psnr": r"at (\S+) dB"})
+    assert now.latest == {"psnr": 12.5, "loss": 0.5, "acc": 91.5}
+    assert (now.percent, now.progress) == ({"acc"}, "epoch 2/4")
+    write(run, {"t": 2.0, "loss": 0.25})
+    assert look(run, "", {"psnr": r"at (\S+) dB"}).latest == {"psnr": 12.5, "loss": 0.25}

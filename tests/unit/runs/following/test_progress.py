@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +60,42 @@ def test_a_run_that_makes_no_steps_any_more_has_no_rate(tmp_path: Path, clock: C
     write(run, told(10, 1.0), told(20, 2.0))
     clock.now_s += 1
     assert now.words() == "20 steps, 10 steps/s"
-    clock.now_s += 6
+    write(run, {"t": 58.0, "type": "sample", "source": "agent"})
+    clock.now_s += 1
     assert now.words() == ""
+
+
+@pytest.mark.parametrize(
+    ("printed", "words"),
+    [
+        ("epoch 1/4 loss 0.5\n", "epoch 1/4, about 3 min left"),
+        ("Epoch 2/4\n 30/60 loss: 0.5\r 45/60 loss: 0.4", "epoch 2/4, about 1 min 17 s left"),
+        ("| 3/10 [00:03<00:07, loss=0.5]\n", ""),
+        ("epoch 4/4 loss 0.1\n", "epoch 4/4"),
+    ],
+)
+def test_a_printed_position_has_the_time_left_of_the_whole_training(tmp_path: Path, printed: str, words: str) -> None:
+    run = Run(tmp_path / "record", tmp_path / "place")
+    run.folder.mkdir()
+    (run.folder / "handle.json").touch()
+    (run.folder / "stdout.log").write_text(printed)
+    now_s = time.time()
+    os.utime(run.folder / "handle.json", (now_s - 60, now_s - 60))
+    os.utime(run.folder / "stdout.log", (now_s, now_s))
+    a_second_later = words.replace("3 min", "2 min 59 s").replace("17 s", "16 s")
+    assert Progress(run).words() in (words, a_second_later)
+
+
+def test_a_measured_pass_is_a_part_of_the_printed_epochs(tmp_path: Path) -> None:
+    run = Run(tmp_path / "record", tmp_path / "place")
+    write(run, told(10, 1.0, **{"pass": [10, 40]}), told(20, 2.0, **{"pass": [20, 40]}))
+    (run.folder / "stdout.log").write_text("Epoch 2/2\n")
+    assert Progress(run).words() == "20 steps, 10 steps/s; epoch 2/2"
+    (run.folder / "handle.json").touch()
+    now_s = time.time()
+    os.utime(run.folder / "handle.json", (now_s - 30, now_s - 30))
+    assert Progress(run).words() in ("20 steps, 10 steps/s; epoch 2/2, about 10 s left",
+                                     "20 steps, 10 steps/s; epoch 2/2, about 9 s left")  # fmt: skip
 
 
 def test_another_ranks_lines_and_garbage_count_for_nothing(tmp_path: Path, clock: Clock) -> None:
