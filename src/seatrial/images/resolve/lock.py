@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from seatrial.images.base import DEFAULT_BASE, python_of_image
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
 from seatrial.images.requirements.pip_format import Requirements, canonical_name, parsed
 from seatrial.images.resolve.framework import Resolved, framework_place, public
@@ -15,8 +16,8 @@ from seatrial.images.resolve.uv import Lock, LockedPackage, PackageResolver, Res
 #: Packages with releases and builds that only PyTorch's index has.
 OF_TORCH = ("torch", "torchvision", "torchaudio")
 
-#: Base images for which an index may have other wheels than uv finds: without glibc, or with one before 2.35.
-_OTHER_WHEELS = re.compile(r"alpine|stretch|buster|bullseye|debian:(9|1[01])\b|bionic|focal|(18|20)\.04")
+#: Base images for which an index may have other wheels than uv finds: their glibc is older than 2.35.
+_OTHER_WHEELS = re.compile(r"stretch|buster|bullseye|debian:(9|1[01])\b|bionic|focal|(18|20)\.04")
 
 #: A list that changes how pip chooses files is left to pip.
 _CHOOSING = ("--no-binary", "--only-binary", "--prefer-binary")
@@ -46,7 +47,8 @@ def lock_packages(
     the project's lines first, and preferred then. A build that only PyTorch's index has is locked if that answers.
     """
     found = resolved.requirements
-    if _OTHER_WHEELS.search(base) or any(option.startswith(_CHOOSING) for option in found.options):
+    unknown = base != DEFAULT_BASE and (python_of_image(base) is None or _OTHER_WHEELS.search(base))
+    if unknown or any(option.startswith(_CHOOSING) for option in found.options):
         return None
     if (place := framework_place(found)) is None:
         return _by_layer(found, lock, frozenset(), hashed=True)
