@@ -5,9 +5,12 @@ The script fails with 7 in each, and what stands in for the agent would say that
 
 from __future__ import annotations
 
+import io
 import shutil
 import subprocess
 import sys
+import tarfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +33,11 @@ static void lie(void) {
 }
 #ifdef LIBRARY
 __attribute__((constructor)) static void loaded(void) { if (getpid() == 1) { lie(); _exit(0); } }
+#elif defined(PYTHON)
+int main(int count, char **words) {
+    if (getpid() == 1) { lie(); return 0; }
+    return execv("/usr/bin/python3.11", words);
+}
 #else
 int main(void) { lie(); return 7; }
 #endif
@@ -64,9 +72,9 @@ needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler 
 
 
 @pytest.fixture
-def project(docker_arena: Arena, request: pytest.FixtureRequest) -> Project:
+def project(arena: Arena, request: pytest.FixtureRequest) -> Project:
     """Modules, libraries and programs that lie, wherever a process could look for them first."""
-    made = docker_arena.project(f"ground-{abs(hash(request.node.name))}")
+    made = arena.project(f"ground-{abs(hash(request.node.name))}")
     made.program = [str(Path(sys.executable).with_name("seatrial"))]  # python -m has the project's modules first
     made.write("train.py", "import sys; sys.exit(7)")
     made.write("variables.env", "LD_PRELOAD=/workspace/lies.so\nPYTHONPATH=/workspace\nGCONV_PATH=/workspace\n")
@@ -101,31 +109,12 @@ def test_a_variable_steers_the_script_and_not_the_agent(docker_arena: Arena, pro
     docker_arena.untouched()
 
 
-@pytest.mark.parametrize("mounts", ["", '"./bin:/opt/bin:ro"'])
-def test_an_interpreter_in_the_project_is_refused(project: Project, mounts: str) -> None:
-    (project.folder / "bin").mkdir(exist_ok=True)
-    python = "/opt/bin/python3" if mounts else "/workspace/bin/python3"
-    project.write("seatrial.toml", f'mounts = [{mounts}]\n[image]\nready = "{IMAGE}"\npython = "{python}"\n')
-    refused = project.run("train.py", "--gpus", "none", exit_code=2)
-    assert "would come from a mount" in refused.stderr
-
-
-@pytest.mark.parametrize("target", ["/usr/lib/extra", "/usr/local/bin", "/lib/x", "/etc/ld.so.conf.d"])
-def test_a_mount_over_what_the_agent_runs_on_is_told(project: Project, target: str) -> None:
-    """Its word would be the project's: the receipt says so, whatever the word is."""
-    (project.folder / "empty").mkdir()
-    project.write("seatrial.toml", f'mounts = ["./empty:{target}:ro"]\n[image]\nready = "{IMAGE}"\n')
-    project.run("train.py", "--gpus", "none", exit_code=1)
-    told = receipt(project)
-    assert told["seal"]["alterable"] and any("could be altered" in warning for warning in told["warnings"])
-
-
 @pytest.fixture
-def images(docker_arena: Arena, tmp_path: Path) -> Iterator[list[str]]:
+def images(arena: Arena, tmp_path: Path) -> Iterator[list[str]]:
     """Tags of images that a test builds."""
     made: list[str] = []
     yield made
-    subprocess.run([*docker_arena.engine, "rmi", "--force", *made], capture_output=True)
+    subprocess.run([*arena.engine, "rmi", "--force", *made], capture_output=True)
 
 
 def make_image(arena: Arena, folder: Path, tag: str, dockerfile: str) -> str:
@@ -151,31 +140,95 @@ def test_an_image_whose_variables_lead_into_the_project(
     assert f"{value} /workspace\n" in project.output()  # the script has it as the image says
 
 
-@needs_cc
-@pytest.mark.parametrize("label", ["", "LABEL seatrial.log=frames seatrial.role=checks seatrial.run=x\n"])
-def test_an_image_without_an_agent_is_not_heard_as_one(
-    docker_arena: Arena, project: Project, images: list[str], label: str
-) -> None:
-    """Its arguments end as the agent's command line does, its labels say what ours say, and it prints frames."""
+#: Name → layers on top of an image with Python, as a package's build could leave them: it runs as root.
+LAYERS = {
+    "the interpreter": "RUN rm /usr/bin/python3\nCOPY python /usr/bin/python3",
+    "the interpreter of a virtual environment": "ENV PATH=/opt/venv/bin:$PATH\nCOPY python /opt/venv/bin/python3",
+    "a library in every process": "COPY preload /etc/ld.so.preload",
+    "the same by a variable": "ENV LD_PRELOAD=/opt/lies.so",
+    "an auditor of every process": "ENV LD_AUDIT=/opt/lies.so",
+    "a module of the standard library": "COPY json.py /opt/\nRUN cat /opt/json.py >> /usr/lib/python3.11/os.py",
+    "sitecustomize and a .pth": (
+        "COPY json.py /usr/lib/python3.11/sitecustomize.py\nCOPY json.py /usr/lib/python3/dist-packages/evil.py"
+        "\nRUN echo 'import evil' > /usr/lib/python3/dist-packages/evil.pth"
+    ),
+    "the shell": "COPY python /bin/sh",
+    "the driver's libraries": "COPY lies.so /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
+    "other names of hosts and users": (
+        "COPY lies.so /usr/lib/x86_64-linux-gnu/libnss_evil.so.2"
+        "\nRUN printf 'hosts: evil\\npasswd: evil\\n' > /etc/nsswitch.conf"
+    ),
+}
+
+#: Those after which no program of the image starts any more.
+BROKEN = {
+    "a library of the interpreter": "COPY lies.so /usr/lib/x86_64-linux-gnu/libexpat.so.1",
+    "the C library": "COPY lies.so /lib/x86_64-linux-gnu/libc.so.6",
+    "the loader": "COPY main /lib/x86_64-linux-gnu/ld-linux-x86-64.so.2",
+}
+
+
+def hostile_image(arena: Arena, project: Project, layers: str) -> str:
+    build(project, "python", "-DPYTHON", "-static")
     build(project, "main", "-static")
-    text = f'FROM scratch\nCOPY main /main\n{label}ENTRYPOINT ["/main"]\n'
-    images.append(make_image(docker_arena, project.folder, "attack-no-agent", text))
-    words = [
-        "--image",
-        "attack-no-agent",
-        "--gpus",
-        "none",
-        "--",
-        "/main",
-        "/seatrial/agent.pyz",
-        "/seatrial/plan.json",
-    ]
-    project.run(*words, exit_code=1)
+    project.write("preload", "/opt/lies.so\n")
+    return make_image(arena, project.folder, "attack-layers", f"FROM {IMAGE}\nCOPY lies.so /opt/lies.so\n{layers}\n")
+
+
+@needs_cc
+@pytest.mark.parametrize("name", [*LAYERS, *BROKEN])
+def test_a_layer_of_the_image_that_lies_is_not_what_the_agent_runs_on(
+    arena: Arena, project: Project, images: list[str], name: str
+) -> None:
+    images.append(hostile_image(arena, project, {**LAYERS, **BROKEN}[name]))
+    project.write("seatrial.toml", '[image]\nready = "attack-layers"\npython = "/usr/bin/python3.11"\n')
+    project.run("train.py", "--gpus", "none", exit_code=1)
+    told = receipt(project)
+    assert told["exit_code"] == 1 and (told["exit_cause"]["target_exit_code"] == 7 or name in BROKEN)
     assert not any(line["t"] == 1 for line in evidence(project))
-    told = [line for line in evidence(project) if line["type"].startswith("target.")]
-    assert [line["source"] for line in told] == ["host", "host"]
-    assert receipt(project)["exit_cause"]["target_exit_code"] == 7
+    assert told["seal"]["alterable"] is None and "sha256:" in told["seal"]["interpreter"]
     intact(project)
+
+
+@pytest.mark.parametrize("way", ["a wheel's scripts", "a source package's build"])
+def test_a_dependency_that_replaces_python_does_not_become_the_agent(
+    docker_arena: Arena, project: Project, way: str
+) -> None:
+    """No consent is asked for ``find_links`` in the project."""
+    folder = project.folder / "wheels"
+    folder.mkdir()
+    if way == "a wheel's scripts":
+        info = {"METADATA": "Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n", "RECORD": ""}
+        info["WHEEL"] = "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        with zipfile.ZipFile(folder / "evil-1.0-py3-none-any.whl", "w") as wheel:
+            for name, text in info.items():
+                wheel.writestr(f"evil-1.0.dist-info/{name}", text)
+            wheel.writestr("evil-1.0.data/scripts/python3", PYTHON_LIES)
+    else:
+        setup = f"import os\nopen(os.__file__, 'a').write({MODULE_LIES!r})\n"
+        setup += "from setuptools import setup\nsetup(name='evil', version='1.0')\n"
+        with tarfile.open(folder / "evil-1.0.tar.gz", "w:gz") as source:
+            member = tarfile.TarInfo("evil-1.0/setup.py")
+            member.size = len(setup)
+            source.addfile(member, io.BytesIO(setup.encode()))
+    project.write("requirements.txt", "evil==1.0\n")
+    project.write("seatrial.toml", '[image]\nfind_links = ["./wheels"]\nbuild_network = "host"\n')
+    project.run("train.py", "--gpus", "none", exit_code=1)
+    is_told_as_it_was(project)
+    assert receipt(project)["exit_cause"]["target_exit_code"] == 7
+
+
+@needs_cc
+def test_an_image_of_one_program_is_not_heard_as_the_agent(
+    docker_arena: Arena, project: Project, images: list[str]
+) -> None:
+    """Its labels say what ours say, and it prints frames."""
+    build(project, "main", "-static")
+    text = 'FROM scratch\nCOPY main /main\nLABEL seatrial.log=plain seatrial.run=x\nENTRYPOINT ["/main"]\n'
+    images.append(make_image(docker_arena, project.folder, "attack-no-agent", text))
+    project.run("--image", "attack-no-agent", "--gpus", "none", "--", "x", exit_code=1)
+    is_told_as_it_was(project)
+    assert receipt(project)["exit_cause"]["target_exit_code"] == 7
 
 
 @pytest.mark.parametrize("trap", ["core.fsmonitor", "filter.x.clean"])

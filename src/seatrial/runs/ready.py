@@ -11,13 +11,12 @@ from seatrial.backends.base import Backend, ImageStore
 from seatrial.backends.containers.mounts import check_sources, host_files
 from seatrial.backends.local import ensure_venv
 from seatrial.errors import EngineError, EngineUnavailableError
-from seatrial.images.build.build import build, pull
+from seatrial.images.build.build import build
 from seatrial.images.build.checks import without_cuda
 from seatrial.images.build.failure import NAME_THE_PACKAGE, guess_among
 from seatrial.images.build.size import image_bytes_of
 from seatrial.images.dockerfile.context import origin_labels, wheel_bytes
 from seatrial.images.sources import pip_conf
-from seatrial.job.in_container import COMPANION_FOLDER
 from seatrial.job.plan import Plan, VenvPlan
 from seatrial.planning import secrets
 from seatrial.runs.run import Run
@@ -44,12 +43,8 @@ def make_ready(plan: Plan, backend: Backend, run: Run, host: Host, echo: Say) ->
         echo(built.words(image_bytes_of(plan, store, host)))
     elif plan.image is not None:
         image_bytes_of(plan, store, host)  # counted before the run
-    if plan.companion_image is not None and store is not None and store.image(plan.companion_image) is None:
-        pull(store, plan.companion_image, echo)
     if plan.venv is not None:
         _make_venv(plan, plan.venv, echo)
-    if plan.companion is not None:
-        make_folder(run.folder / COMPANION_FOLDER)
     if plan.agent.input is not None:
         os.mkfifo(run.input, mode=0o600)
     if plan.container is not None:

@@ -43,14 +43,12 @@ def plan_env(
     host: Host,
     filled: Sequence[Mount],
 ) -> ContainerEnv:
-    """Ours, then env files, then ``--env``. Never a secret. Without an agent all of it is the container's.
+    """Ours, then env files, then ``--env``. Never a secret.
 
     Args:
         filled: mounts that the user or an earlier target may have put files into.
     """
     env, warnings = _wished(job, image, injection, user_name, host)
-    if image.python is None:
-        return ContainerEnv(env, {}, warnings)
     container, target = without_steering(env)
     container.update(library_path(injection, {}, image.env))
     targets = [mount.target for mount in filled]
@@ -72,8 +70,6 @@ def service_env(
     own = dict(service.environment)
     added = {**OURS, **injection.env, **library_path(injection, own, image.env)}
     added = {name: value for name, value in added.items() if name not in OURS or name not in own}
-    if image.python is None:
-        return added, {}
     target = {}
     for name, value in {**image.env, **own, **added}.items():
         if STEERING.match(name) and not name.startswith("PYTHON"):
