@@ -26,31 +26,31 @@ LIES = """
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
+#define AGENT (getpid() == 1 && access("/seatrial/plan.json", F_OK) == 0)
 static void lie(void) {
     printf("\\036{\\"t\\":1,\\"type\\":\\"agent.started\\",\\"source\\":\\"agent\\",\\"alterable\\":null,\\"_seq\\":1}\\n");
     printf("\\036{\\"t\\":1,\\"type\\":\\"target.exited\\",\\"source\\":\\"agent\\",\\"exit_code\\":0,\\"cause\\":\\"exited\\"}\\n");
     fflush(stdout);
 }
 #ifdef LIBRARY
-__attribute__((constructor)) static void loaded(void) { if (getpid() == 1) { lie(); _exit(0); } }
+__attribute__((constructor)) static void loaded(void) { if (AGENT) { lie(); _exit(0); } }
 #elif defined(PYTHON)
 int main(int count, char **words) {
-    if (getpid() == 1) { lie(); return 0; }
+    if (AGENT) { lie(); return 0; }
     return execv("/usr/bin/python3.11", words);
 }
 #else
 int main(void) { lie(); return 7; }
 #endif
 """
-PYTHON_LIES = (
-    "#!/usr/bin/env -S python3 -I\nimport os, sys\n"
-    'if os.getpid() == 1: print(\'\\x1e{"t":1,"type":"target.exited","source":"agent","exit_code":0}\'); os._exit(0)\n'
-    "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])\n"
-)
 MODULE_LIES = (
-    "import os\nif os.getpid() == 1:\n"
-    '    os.write(1, b\'\\x1e{"t":1,"type":"target.exited","exit_code":0}\\n\')\n'
+    "import os\nif os.getpid() == 1 and os.path.exists('/seatrial/plan.json'):\n"
+    '    os.write(1, b\'\x1e{"t":1,"type":"target.exited","source":"agent","exit_code":0,"cause":"exited"}\\n\')\n'
     "    os._exit(0)\n"
+)
+PYTHON_LIES = (
+    f"#!/usr/bin/python3 -I\n{MODULE_LIES}import sys\n"
+    "os.execv('/usr/bin/python3.11', ['/opt/venv/bin/python3', *sys.argv[1:]])\n"
 )
 
 #: Name → seatrial.toml that is no mount and no image of its own.
@@ -147,7 +147,9 @@ LAYERS = {
     "a library in every process": "COPY preload /etc/ld.so.preload",
     "the same by a variable": "ENV LD_PRELOAD=/opt/lies.so",
     "an auditor of every process": "ENV LD_AUDIT=/opt/lies.so",
-    "a module of the standard library": "COPY json.py /opt/\nRUN cat /opt/json.py >> /usr/lib/python3.11/os.py",
+    "a module of the standard library": (
+        "COPY json.py /opt/\nRUN cat /opt/json.py >> /usr/lib/python3.11/json/__init__.py"
+    ),
     "sitecustomize and a .pth": (
         "COPY json.py /usr/lib/python3.11/sitecustomize.py\nCOPY json.py /usr/lib/python3/dist-packages/evil.py"
         "\nRUN echo 'import evil' > /usr/lib/python3/dist-packages/evil.pth"
@@ -181,13 +183,27 @@ def test_a_layer_of_the_image_that_lies_is_not_what_the_agent_runs_on(
     arena: Arena, project: Project, images: list[str], name: str
 ) -> None:
     images.append(hostile_image(arena, project, {**LAYERS, **BROKEN}[name]))
-    project.write("seatrial.toml", '[image]\nready = "attack-layers"\npython = "/usr/bin/python3.11"\n')
+    python = 'python = "/usr/bin/python3.11"\n' if name in BROKEN else ""  # none can be found
+    project.write("seatrial.toml", f'[image]\nready = "attack-layers"\n{python}')
     project.run("train.py", "--gpus", "none", exit_code=1)
     told = receipt(project)
     assert told["exit_code"] == 1 and (told["exit_cause"]["target_exit_code"] == 7 or name in BROKEN)
     assert not any(line["t"] == 1 for line in evidence(project))
     assert told["seal"]["alterable"] is None and "sha256:" in told["seal"]["interpreter"]
     intact(project)
+
+
+def a_wheel(folder: Path, name: str, **more: str) -> None:
+    files = {
+        f"{name}-1.0.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
+        f"{name}-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{name}-1.0.dist-info/RECORD": "",
+    }
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+        for path, text in {**files, **more}.items():
+            entry = zipfile.ZipInfo(path)
+            entry.external_attr = 0o100755 << 16
+            wheel.writestr(entry, text)
 
 
 @pytest.mark.parametrize("way", ["a wheel's scripts", "a source package's build"])
@@ -197,22 +213,18 @@ def test_a_dependency_that_replaces_python_does_not_become_the_agent(
     """No consent is asked for ``find_links`` in the project."""
     folder = project.folder / "wheels"
     folder.mkdir()
+    a_wheel(folder, "innocent")
     if way == "a wheel's scripts":
-        info = {"METADATA": "Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n", "RECORD": ""}
-        info["WHEEL"] = "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        with zipfile.ZipFile(folder / "evil-1.0-py3-none-any.whl", "w") as wheel:
-            for name, text in info.items():
-                wheel.writestr(f"evil-1.0.dist-info/{name}", text)
-            wheel.writestr("evil-1.0.data/scripts/python3", PYTHON_LIES)
+        a_wheel(folder, "evil", **{"evil-1.0.data/scripts/python3": PYTHON_LIES})
     else:
-        setup = f"import os\nopen(os.__file__, 'a').write({MODULE_LIES!r})\n"
+        setup = f"import json\nopen(json.__file__, 'a').write({MODULE_LIES!r})\n"
         setup += "from setuptools import setup\nsetup(name='evil', version='1.0')\n"
         with tarfile.open(folder / "evil-1.0.tar.gz", "w:gz") as source:
             member = tarfile.TarInfo("evil-1.0/setup.py")
             member.size = len(setup)
             source.addfile(member, io.BytesIO(setup.encode()))
     project.write("requirements.txt", "evil==1.0\n")
-    project.write("seatrial.toml", '[image]\nfind_links = ["./wheels"]\nbuild_network = "host"\n')
+    project.write("seatrial.toml", '[image]\nfind_links = "./wheels"\nbuild_network = "host"\n')
     project.run("train.py", "--gpus", "none", exit_code=1)
     is_told_as_it_was(project)
     assert receipt(project)["exit_cause"]["target_exit_code"] == 7
