@@ -223,7 +223,7 @@ def start(prepared: Prepared, host: Host, echo: Say) -> None:
     run, plan, backend = prepared.run, prepared.plan, prepared.backend
     handle = None
     try:
-        make_ready(plan, backend, run, prepared.host, echo)
+        plan = make_ready(plan, backend, run, prepared.host, echo)
         handle = backend.start(plan, run.folder)
         record_start(run, plan, backend, handle, host)
     except BaseException as error:
@@ -356,8 +356,8 @@ def shell(prepared: Prepared, host: Host, building: Building) -> int:
 
     try:
         with building() as echo:
-            make_ready(prepared.plan, prepared.backend, prepared.run, prepared.host, echo)
-        return prepared.backend.shell(prepared.plan, prepared.run.folder)
+            plan = make_ready(prepared.plan, prepared.backend, prepared.run, prepared.host, echo)
+        return prepared.backend.shell(plan, prepared.run.folder)
     finally:
         leases(host).release(prepared.run.id)
         secrets.remove_secrets(prepared.run.id, host)

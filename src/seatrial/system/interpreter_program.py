@@ -19,15 +19,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 #: Modules that compiled code imports, ``os.wait4`` for one, and codecs, which are found by a name that is computed.
-ALWAYS = ("_strptime", "ctypes._endian", "encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.utf_8",
-          "linecache", "resource", "runpy", "threading", "tokenize", "traceback", "unicodedata", "warnings")  # fmt: skip
+ALWAYS = (
+    *("_strptime", "ctypes._endian", "encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.utf_8"),
+    *("linecache", "resource", "runpy", "threading", "tokenize", "traceback", "unicodedata", "warnings"),
+)
 
 #: Parts of the standard library that others import only in functions which the agent does not call.
 NEVER = frozenset(("asyncio", "doctest", "multiprocessing", "pdb", "pydoc", "site", "test", "tkinter", "unittest"))
 
 #: Libraries that a driver needs, and that the C library loads by name when a thread ends or a host is looked up.
-LIBRARIES = ("libdl.so.2", "libgcc_s.so.1", "libm.so.6", "libnss_dns.so.2", "libpthread.so.0", "libresolv.so.2",
-             "librt.so.1")  # fmt: skip
+LIBRARIES = (
+    *("libdl.so.2", "libgcc_s.so.1", "libm.so.6", "libnss_dns.so.2", "libpthread.so.0", "libresolv.so.2"),
+    "librt.so.1",
+)
 
 #: Places in the image where the loader and the C library look for code and settings → names of the same length in the
 #: kernel's own file system, where none of them can be.
