@@ -10,14 +10,16 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from attacks_harness import IMAGE, Arena, evidence, intact, receipt
+from attacks_harness import IMAGE, READY, Arena, evidence, intact, receipt, record
 from cli_project import Project
+from seatrial.job.in_container import PYTHON_COMMAND
 
 pytestmark = pytest.mark.slow  # minutes on two cores: containers that print, fork and linger
 
@@ -228,6 +230,56 @@ def test_a_dependency_that_replaces_python_does_not_become_the_agent(
     project.run("train.py", "--gpus", "none", exit_code=1)
     is_told_as_it_was(project)
     assert receipt(project)["exit_cause"]["target_exit_code"] == 7
+
+
+def test_every_file_that_pid_1_maps_is_of_its_own_python(arena: Arena, project: Project) -> None:
+    project.write("train.py", "import sys, time; time.sleep(4); sys.exit(7)")
+    project.write("seatrial.toml", f'env = {{ LANG = "de_DE.ISO-8859-1" }}\nsecrets = ["TOKEN"]\n{READY}')
+    project.run("--detach", "--timeout", "60s", "--gpus", "none", "train.py", TOKEN="x")
+    [container] = arena.containers(record(project).id)
+    pid = arena.ask("container", "inspect", "--format", "{{.State.Pid}}", container)
+    time.sleep(2)  # it has taken samples
+    lines = [line.split(None, 5) for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
+    mapped = {words[5] for words in lines if len(words) == 6 and words[5].startswith("/")}
+    assert "/seatrial/python/lib/ld.so" in mapped
+    assert not {path for path in mapped if not path.startswith("/seatrial/python/")}
+    project.cli("runs", "wait", record(project).id, exit_code=None)
+    assert receipt(project)["exit_cause"]["target_exit_code"] == 7
+
+
+FIND = (
+    "import os, sys; sys.path.insert(0, '/seatrial/agent.pyz'); from seatrial.probe import driver_library as d; "
+    "print(d.find('libnvidia-ml.so.1', ['/workspace'], os.environ))"
+)
+OF_IMAGE = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
+
+
+@needs_cc
+@pytest.mark.parametrize(
+    ("target", "found", "of_image"),
+    [
+        (None, OF_IMAGE, True),
+        (
+            "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.1:ro",
+            "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.1",
+            False,
+        ),
+        ("/usr/local/nvidia/lib64/libnvidia-ml.so.1:ro", "/usr/local/nvidia/lib64/libnvidia-ml.so.1", False),
+        ("/opt/libnvidia-ml.so.580.1", OF_IMAGE, True),  # whoever may write there may have written it
+        ("/workspace/lib/libnvidia-ml.so.1:ro", OF_IMAGE, True),
+    ],
+)
+def test_a_drivers_library_counts_where_the_engine_has_mounted_it(
+    docker_arena: Arena, project: Project, images: list[str], target: str | None, found: str, of_image: bool
+) -> None:
+    images.append(hostile_image(docker_arena, project, LAYERS["the driver's libraries"]))
+    own = project.state / "agent"
+    copy = next(path for path in own.glob("python-*") if path.is_dir())
+    mounts = [f"{copy}:/seatrial/python:ro", f"{next(own.glob('*.pyz'))}:/seatrial/agent.pyz:ro"]
+    mounts += [f"{project.folder / 'lies.so'}:{target}"] if target else []
+    options = [word for mount in mounts for word in ("--volume", mount)]
+    printed = docker_arena.ask("run", "--rm", *options, "attack-layers", *PYTHON_COMMAND, "-I", "-S", "-c", FIND)
+    assert printed == str((found, of_image))
 
 
 @needs_cc
