@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 from seatrial import events
-from seatrial.system import agent_archive
+from seatrial.job.in_container import CONTAINER_PYTHON, PYTHON_COMMAND
+from seatrial.system import agent_archive, interpreter
 
 #: Interpreters the agent is run with: this one, and the oldest it supports where there is one.
 FLOOR = next(
     (str(path) for path in sorted(Path("~/.pyenv/versions").expanduser().glob("3.8.*/bin/python"))),
     shutil.which("python3.8"),
 )
+
+
+@functools.cache
+def own_python() -> list[str]:
+    """The command line of the copy that runs the agent in containers."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    made = interpreter.build(folder, agent_archive.build(folder))
+    assert made is not None
+    return [word.replace(CONTAINER_PYTHON, str(made.folder)) for word in PYTHON_COMMAND]
 
 
 class Agent:
@@ -46,7 +60,8 @@ class Agent:
             "sample_interval_s": 0.1,
         }
         self.plan = {**agent, **plan}
-        self.command = [python, "-I", "-S", str(self.archive), str(self.record / "agent.json")]
+        start = own_python() if python == sys.executable else [python]
+        self.command = [*start, "-I", "-S", str(self.archive), str(self.record / "agent.json")]
         self.write_plan()
 
     def write_plan(self) -> None:

@@ -5,16 +5,21 @@ The script fails with 7 in each, and what stands in for the agent would say that
 
 from __future__ import annotations
 
+import io
 import shutil
 import subprocess
 import sys
+import tarfile
+import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from attacks_harness import IMAGE, Arena, evidence, intact, receipt
+from attacks_harness import IMAGE, READY, Arena, evidence, intact, receipt, record
 from cli_project import Project
+from seatrial.job.in_container import PYTHON_COMMAND
 
 pytestmark = pytest.mark.slow  # minutes on two cores: containers that print, fork and linger
 
@@ -23,26 +28,31 @@ LIES = """
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
+#define AGENT (getpid() == 1 && access("/seatrial/plan.json", F_OK) == 0)
 static void lie(void) {
     printf("\\036{\\"t\\":1,\\"type\\":\\"agent.started\\",\\"source\\":\\"agent\\",\\"alterable\\":null,\\"_seq\\":1}\\n");
     printf("\\036{\\"t\\":1,\\"type\\":\\"target.exited\\",\\"source\\":\\"agent\\",\\"exit_code\\":0,\\"cause\\":\\"exited\\"}\\n");
     fflush(stdout);
 }
 #ifdef LIBRARY
-__attribute__((constructor)) static void loaded(void) { if (getpid() == 1) { lie(); _exit(0); } }
+__attribute__((constructor)) static void loaded(void) { if (AGENT) { lie(); _exit(0); } }
+#elif defined(PYTHON)
+int main(int count, char **words) {
+    if (AGENT) { lie(); return 0; }
+    return execv("/usr/bin/python3.11", words);
+}
 #else
 int main(void) { lie(); return 7; }
 #endif
 """
-PYTHON_LIES = (
-    "#!/usr/bin/env -S python3 -I\nimport os, sys\n"
-    'if os.getpid() == 1: print(\'\\x1e{"t":1,"type":"target.exited","source":"agent","exit_code":0}\'); os._exit(0)\n'
-    "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])\n"
-)
 MODULE_LIES = (
-    "import os\nif os.getpid() == 1:\n"
-    '    os.write(1, b\'\\x1e{"t":1,"type":"target.exited","exit_code":0}\\n\')\n'
+    "import os\nif os.getpid() == 1 and os.path.exists('/seatrial/plan.json'):\n"
+    '    os.write(1, b\'\x1e{"t":1,"type":"target.exited","source":"agent","exit_code":0,"cause":"exited"}\\n\')\n'
     "    os._exit(0)\n"
+)
+PYTHON_LIES = (
+    f"#!/usr/bin/python3 -I\n{MODULE_LIES}import sys\n"
+    "os.execv('/usr/bin/python3.11', ['/opt/venv/bin/python3', *sys.argv[1:]])\n"
 )
 
 #: Name → seatrial.toml that is no mount and no image of its own.
@@ -64,9 +74,9 @@ needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler 
 
 
 @pytest.fixture
-def project(docker_arena: Arena, request: pytest.FixtureRequest) -> Project:
+def project(arena: Arena, request: pytest.FixtureRequest) -> Project:
     """Modules, libraries and programs that lie, wherever a process could look for them first."""
-    made = docker_arena.project(f"ground-{abs(hash(request.node.name))}")
+    made = arena.project(f"ground-{abs(hash(request.node.name))}")
     made.program = [str(Path(sys.executable).with_name("seatrial"))]  # python -m has the project's modules first
     made.write("train.py", "import sys; sys.exit(7)")
     made.write("variables.env", "LD_PRELOAD=/workspace/lies.so\nPYTHONPATH=/workspace\nGCONV_PATH=/workspace\n")
@@ -101,31 +111,12 @@ def test_a_variable_steers_the_script_and_not_the_agent(docker_arena: Arena, pro
     docker_arena.untouched()
 
 
-@pytest.mark.parametrize("mounts", ["", '"./bin:/opt/bin:ro"'])
-def test_an_interpreter_in_the_project_is_refused(project: Project, mounts: str) -> None:
-    (project.folder / "bin").mkdir(exist_ok=True)
-    python = "/opt/bin/python3" if mounts else "/workspace/bin/python3"
-    project.write("seatrial.toml", f'mounts = [{mounts}]\n[image]\nready = "{IMAGE}"\npython = "{python}"\n')
-    refused = project.run("train.py", "--gpus", "none", exit_code=2)
-    assert "would come from a mount" in refused.stderr
-
-
-@pytest.mark.parametrize("target", ["/usr/lib/extra", "/usr/local/bin", "/lib/x", "/etc/ld.so.conf.d"])
-def test_a_mount_over_what_the_agent_runs_on_is_told(project: Project, target: str) -> None:
-    """Its word would be the project's: the receipt says so, whatever the word is."""
-    (project.folder / "empty").mkdir()
-    project.write("seatrial.toml", f'mounts = ["./empty:{target}:ro"]\n[image]\nready = "{IMAGE}"\n')
-    project.run("train.py", "--gpus", "none", exit_code=1)
-    told = receipt(project)
-    assert told["seal"]["alterable"] and any("could be altered" in warning for warning in told["warnings"])
-
-
 @pytest.fixture
-def images(docker_arena: Arena, tmp_path: Path) -> Iterator[list[str]]:
+def images(arena: Arena, tmp_path: Path) -> Iterator[list[str]]:
     """Tags of images that a test builds."""
     made: list[str] = []
     yield made
-    subprocess.run([*docker_arena.engine, "rmi", "--force", *made], capture_output=True)
+    subprocess.run([*arena.engine, "rmi", "--force", *made], capture_output=True)
 
 
 def make_image(arena: Arena, folder: Path, tag: str, dockerfile: str) -> str:
@@ -151,31 +142,157 @@ def test_an_image_whose_variables_lead_into_the_project(
     assert f"{value} /workspace\n" in project.output()  # the script has it as the image says
 
 
-@needs_cc
-@pytest.mark.parametrize("label", ["", "LABEL seatrial.log=frames seatrial.role=checks seatrial.run=x\n"])
-def test_an_image_without_an_agent_is_not_heard_as_one(
-    docker_arena: Arena, project: Project, images: list[str], label: str
-) -> None:
-    """Its arguments end as the agent's command line does, its labels say what ours say, and it prints frames."""
+#: Name → layers on top of an image with Python, as a package's build could leave them: it runs as root.
+LAYERS = {
+    "the interpreter": "RUN rm /usr/bin/python3\nCOPY python /usr/bin/python3",
+    "the interpreter of a virtual environment": "ENV PATH=/opt/venv/bin:$PATH\nCOPY python /opt/venv/bin/python3",
+    "a library in every process": "COPY preload /etc/ld.so.preload",
+    "the same by a variable": "ENV LD_PRELOAD=/opt/lies.so",
+    "an auditor of every process": "ENV LD_AUDIT=/opt/lies.so",
+    "a module of the standard library": (
+        "COPY json.py /opt/\nRUN cat /opt/json.py >> /usr/lib/python3.11/json/__init__.py"
+    ),
+    "sitecustomize and a .pth": (
+        "COPY json.py /usr/lib/python3.11/sitecustomize.py\nCOPY json.py /usr/lib/python3/dist-packages/evil.py"
+        "\nRUN echo 'import evil' > /usr/lib/python3/dist-packages/evil.pth"
+    ),
+    "the shell": "COPY python /bin/sh",
+    "the driver's libraries": "COPY lies.so /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
+    "other names of hosts and users": (
+        "COPY lies.so /usr/lib/x86_64-linux-gnu/libnss_evil.so.2"
+        "\nRUN printf 'hosts: evil\\npasswd: evil\\n' > /etc/nsswitch.conf"
+    ),
+}
+
+#: Those after which no program of the image starts any more.
+BROKEN = {
+    "a library of the interpreter": "COPY lies.so /usr/lib/x86_64-linux-gnu/libexpat.so.1",
+    "the C library": "COPY lies.so /lib/x86_64-linux-gnu/libc.so.6",
+    "the loader": "COPY main /lib/x86_64-linux-gnu/ld-linux-x86-64.so.2",
+}
+
+
+def hostile_image(arena: Arena, project: Project, layers: str) -> str:
+    build(project, "python", "-DPYTHON", "-static")
     build(project, "main", "-static")
-    text = f'FROM scratch\nCOPY main /main\n{label}ENTRYPOINT ["/main"]\n'
-    images.append(make_image(docker_arena, project.folder, "attack-no-agent", text))
-    words = [
-        "--image",
-        "attack-no-agent",
-        "--gpus",
-        "none",
-        "--",
-        "/main",
-        "/seatrial/agent.pyz",
-        "/seatrial/plan.json",
-    ]
-    project.run(*words, exit_code=1)
+    project.write("preload", "/opt/lies.so\n")
+    return make_image(arena, project.folder, "attack-layers", f"FROM {IMAGE}\nCOPY lies.so /opt/lies.so\n{layers}\n")
+
+
+@needs_cc
+@pytest.mark.parametrize("name", [*LAYERS, *BROKEN])
+def test_a_layer_of_the_image_that_lies_is_not_what_the_agent_runs_on(
+    arena: Arena, project: Project, images: list[str], name: str
+) -> None:
+    images.append(hostile_image(arena, project, {**LAYERS, **BROKEN}[name]))
+    python = 'python = "/usr/bin/python3.11"\n' if name in BROKEN else ""  # none can be found
+    project.write("seatrial.toml", f'[image]\nready = "attack-layers"\n{python}')
+    project.run("train.py", "--gpus", "none", exit_code=1)
+    told = receipt(project)
+    assert told["exit_code"] == 1 and (told["exit_cause"]["target_exit_code"] == 7 or name in BROKEN)
     assert not any(line["t"] == 1 for line in evidence(project))
-    told = [line for line in evidence(project) if line["type"].startswith("target.")]
-    assert [line["source"] for line in told] == ["host", "host"]
-    assert receipt(project)["exit_cause"]["target_exit_code"] == 7
+    assert told["seal"]["alterable"] is None and "sha256:" in told["seal"]["interpreter"]
     intact(project)
+
+
+def a_wheel(folder: Path, name: str, **more: str) -> None:
+    files = {
+        f"{name}-1.0.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
+        f"{name}-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{name}-1.0.dist-info/RECORD": "",
+    }
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+        for path, text in {**files, **more}.items():
+            entry = zipfile.ZipInfo(path)
+            entry.external_attr = 0o100755 << 16
+            wheel.writestr(entry, text)
+
+
+@pytest.mark.parametrize("way", ["a wheel's scripts", "a source package's build"])
+def test_a_dependency_that_replaces_python_does_not_become_the_agent(
+    docker_arena: Arena, project: Project, way: str
+) -> None:
+    """No consent is asked for ``find_links`` in the project."""
+    folder = project.folder / "wheels"
+    folder.mkdir()
+    a_wheel(folder, "innocent")
+    if way == "a wheel's scripts":
+        a_wheel(folder, "evil", **{"evil-1.0.data/scripts/python3": PYTHON_LIES})
+    else:
+        setup = f"import json\nopen(json.__file__, 'a').write({MODULE_LIES!r})\n"
+        setup += "from setuptools import setup\nsetup(name='evil', version='1.0')\n"
+        with tarfile.open(folder / "evil-1.0.tar.gz", "w:gz") as source:
+            member = tarfile.TarInfo("evil-1.0/setup.py")
+            member.size = len(setup)
+            source.addfile(member, io.BytesIO(setup.encode()))
+    project.write("requirements.txt", "evil==1.0\n")
+    project.write("seatrial.toml", '[image]\nfind_links = "./wheels"\nbuild_network = "host"\n')
+    project.run("train.py", "--gpus", "none", exit_code=1)
+    is_told_as_it_was(project)
+    assert receipt(project)["exit_cause"]["target_exit_code"] == 7
+
+
+def test_every_file_that_pid_1_maps_is_of_its_own_python(arena: Arena, project: Project) -> None:
+    project.write("train.py", "import sys, time; time.sleep(4); sys.exit(7)")
+    project.write("seatrial.toml", f'env = {{ LANG = "de_DE.ISO-8859-1" }}\nsecrets = ["TOKEN"]\n{READY}')
+    project.run("--detach", "--timeout", "60s", "--gpus", "none", "train.py", TOKEN="x")
+    [container] = arena.containers(record(project).id)
+    pid = arena.ask("container", "inspect", "--format", "{{.State.Pid}}", container)
+    time.sleep(2)  # it has taken samples
+    lines = [line.split(None, 5) for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
+    mapped = {words[5] for words in lines if len(words) == 6 and words[5].startswith("/")}
+    assert "/seatrial/python/lib/ld.so" in mapped
+    assert not {path for path in mapped if not path.startswith("/seatrial/python/")}
+    project.cli("runs", "wait", record(project).id, exit_code=None)
+    assert receipt(project)["exit_cause"]["target_exit_code"] == 7
+
+
+FIND = (
+    "import os, sys; sys.path.insert(0, '/seatrial/agent.pyz'); from seatrial.probe import driver_library as d; "
+    "print(d.find('libnvidia-ml.so.1', ['/workspace'], os.environ))"
+)
+OF_IMAGE = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
+
+
+@needs_cc
+@pytest.mark.parametrize(
+    ("target", "found", "of_image"),
+    [
+        (None, OF_IMAGE, True),
+        (
+            "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.1:ro",
+            "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.1",
+            False,
+        ),
+        ("/usr/local/nvidia/lib64/libnvidia-ml.so.1:ro", "/usr/local/nvidia/lib64/libnvidia-ml.so.1", False),
+        ("/opt/libnvidia-ml.so.580.1", OF_IMAGE, True),  # whoever may write there may have written it
+        ("/workspace/lib/libnvidia-ml.so.1:ro", OF_IMAGE, True),
+    ],
+)
+def test_a_drivers_library_counts_where_the_engine_has_mounted_it(
+    docker_arena: Arena, project: Project, images: list[str], target: str | None, found: str, of_image: bool
+) -> None:
+    images.append(hostile_image(docker_arena, project, LAYERS["the driver's libraries"]))
+    own = project.state / "agent"
+    copy = next(path for path in own.glob("python-*") if path.is_dir())
+    mounts = [f"{copy}:/seatrial/python:ro", f"{next(own.glob('*.pyz'))}:/seatrial/agent.pyz:ro"]
+    mounts += [f"{project.folder / 'lies.so'}:{target}"] if target else []
+    options = [word for mount in mounts for word in ("--volume", mount)]
+    printed = docker_arena.ask("run", "--rm", *options, "attack-layers", *PYTHON_COMMAND, "-I", "-S", "-c", FIND)
+    assert printed == str((found, of_image))
+
+
+@needs_cc
+def test_an_image_of_one_program_is_not_heard_as_the_agent(
+    docker_arena: Arena, project: Project, images: list[str]
+) -> None:
+    """Its labels say what ours say, and it prints frames."""
+    build(project, "main", "-static")
+    text = 'FROM scratch\nCOPY main /main\nLABEL seatrial.log=plain seatrial.run=x\nENTRYPOINT ["/main"]\n'
+    images.append(make_image(docker_arena, project.folder, "attack-no-agent", text))
+    project.run("--image", "attack-no-agent", "--gpus", "none", "--", "x", exit_code=1)
+    is_told_as_it_was(project)
+    assert receipt(project)["exit_cause"]["target_exit_code"] == 7
 
 
 @pytest.mark.parametrize("trap", ["core.fsmonitor", "filter.x.clean"])

@@ -366,21 +366,12 @@ GPU = {"index": 0, "uuid": "GPU-de421f49-0f0c-0000-0000-000000000000", "name": "
 
 @both
 @pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="this machine has a GPU")  # noqa: PTH110
-@pytest.mark.parametrize("host_sampled", [False, True])
-def test_no_gpu_here_is_exit_3_with_a_finding_and_no_target(tmp_path, python, host_sampled):
-    agent = Agent(
-        tmp_path, "print('never')", python, gpu_mode="required", check="driver", gpus=[GPU], host_sampled=host_sampled
-    )
+def test_no_gpu_here_is_exit_3_with_a_finding_and_no_target(tmp_path, python):
+    agent = Agent(tmp_path, "print('never')", python, gpu_mode="required", check="driver", gpus=[GPU])
     done = agent.run()
     assert done.returncode == 3 and b"No GPU device node" in done.stderr and done.stdout == b""
     assert agent.events("gpu.check")[0]["ok"] is False and agent.events("finding")[0]["id"] == "device-nodes-missing"
     assert agent.exited()["cause"] == "gpu-contract" and agent.events("target.started") == []
-
-
-def test_a_companion_without_gpus_has_nothing_to_object(tmp_path):
-    agent = Agent(tmp_path, "print('never')", host_sampled=True)
-    done = agent.run()
-    assert done.returncode == 0 and done.stdout == b"" and agent.events("target.started") == []
 
 
 def test_interactive_inherits_our_streams(tmp_path):

@@ -346,7 +346,7 @@ def test_a_cdi_device_that_nobody_knows(podman_launcher):
     assert podman_launcher.containers() == []
 
 
-# ------------------------------------------------------------------------------------------- images and companion
+# ----------------------------------------------------------------------------------------------------------- images
 
 
 def test_python_is_found_where_it_is(engine):
@@ -382,33 +382,3 @@ def test_folders_of_any_name_can_be_mounted(launcher, name):
     assert launcher.ended(handle).exit_code != 0
     assert "content" in launcher.backend.logs_tail(handle, 10)
     assert not (folder / "x").exists()
-
-
-def companion(launcher, script):
-    evidence = launcher.folder / "companion"
-    evidence.mkdir(exist_ok=True)
-    return a_container(
-        name=f"seatrial-test-{launcher.label}-check",
-        command=("sh", "-c", script),
-        labels={"seatrial.test": launcher.label},
-        network="none" if launcher.backend.name == "docker" else "host",
-        mounts=[Mount(source=evidence, target="/seatrial/run")],
-    )
-
-
-def test_a_companion_that_finds_no_gpu_stops_the_start(launcher):
-    finding = {"t": 1.0, "type": "finding", "source": "agent", "id": "x", "severity": "error"}
-    finding.update(message="GPU-1 is not visible", cause="no device node", fix="sudo nvidia-modprobe -u")
-    script = f"echo '{json.dumps(finding)}' >> /seatrial/run/events.jsonl; exit 3"
-    plan = launcher.plan("true").model_copy(update={"companion": companion(launcher, script), "companion_image": IMAGE})
-    with pytest.raises(GpuContractError, match="GPU-1 is not visible") as caught:
-        launcher.backend.start(plan, launcher.folder)
-    assert (caught.value.cause, caught.value.run) == ("no device node", "sudo nvidia-modprobe -u")
-    assert launcher.containers() == []
-
-
-def test_a_companion_that_is_content_lets_the_run_start(launcher):
-    plan = launcher.plan("true").model_copy(update={"companion": companion(launcher, "true"), "companion_image": IMAGE})
-    handle = launcher.backend.start(plan, launcher.folder)
-    assert launcher.ended(handle).exit_code == 0
-    assert launcher.containers() == [handle.id]

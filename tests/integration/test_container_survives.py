@@ -103,13 +103,13 @@ def run_script(
     )
     job = Job.model_validate({"project": project, "target": Target(kind="script", value="train.py"), **keys})
     way_in = injection or choose(facts, (), DriverFiles(version=None))
-    command = ("sh", "-c", "cd /workspace && exec python3 train.py")
-    parts = plan_container(job, site, ImagePlan(tag=IMAGE, build=False), way_in, command)
-    host_files(parts.container).write(project)
+    container = plan_container(job, site, ImagePlan(tag=IMAGE, build=False), way_in).container
+    container = container.changed(command=("sh", "-c", "cd /workspace && exec python3 train.py"))
+    host_files(container).write(project)
     if os.geteuid() == 0:
         for path in [folder, *folder.rglob("*")]:
             os.chown(path, uid, uid)
-    argv = run_options(parts.container, IMAGE).plus(remove=True).argv([engine_name])
+    argv = run_options(container, IMAGE).plus(remove=True).argv([engine_name])
     done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)

@@ -49,24 +49,28 @@ def test_the_entrypoint_of_a_ready_image_runs(container_project: Project, build:
     assert container_project.receipt()["header"]["image"]["tag"] == image
 
 
-def test_an_image_without_python(container_project: Project, build: Callable[[str], str]) -> None:
-    """No agent can run in it: a companion does the checks, and the host writes down what the engine knows."""
+def test_a_program_in_an_image_without_python_is_measured_and_gets_its_secret(
+    container_project: Project, build: Callable[[str], str]
+) -> None:
     image = build("RUN find / -xdev -name 'python*' ! -type d -delete")
-    command = "echo no python in $SEATRIAL_RUN_ID; sleep 1; exit 6"
-    ended = container_project.run("--image", image, "--", "sh", "-c", command, exit_code=1)
-    assert "The image has no Python >= 3.8" in ended.stderr
-    assert ended.stdout.startswith(f"no python in {container_project.last.name}\n")
+    command = "echo no python in $SEATRIAL_RUN_ID, $TOKEN; sleep 3; exit 6"
+    words = ["--image", image, "--gpus", "none", "--secret", "TOKEN"]
+    ended = container_project.run(*words, "--", "sh", "-c", command, exit_code=1, TOKEN="hidden-0f7c")
+    assert ended.stdout.startswith(f"no python in {container_project.last.name}, ***\n")
     receipt = container_project.receipt()
     assert (receipt["exit_cause"]["id"], receipt["exit_cause"]["target_exit_code"]) == ("script-error", 6)
-    assert 0.9 <= receipt["measurements"]["wall_s"] < 30  # its sleep, by the engine's clock
+    assert 2.9 <= receipt["measurements"]["wall_s"] < 30 and receipt["measurements"]["samples"] >= 2
+    assert receipt["seal"]["alterable"] is None
     assert container_project.containers() == []
 
+    ended = container_project.run(
+        "--image", image, "--gpus", "none", "--timeout", "1s", "--", "sleep", "60", exit_code=1
+    )
+    assert container_project.receipt()["exit_cause"]["id"] == "timeout"
     container_project.write("train.py", "")
     refused = container_project.run("train.py", "--image", image, exit_code=2)
     assert f"{image} has no Python >= 3.8 to run train.py" in refused.stderr
-    refused = container_project.run("--image", image, "--timeout", "1s", exit_code=2)
-    assert "--timeout needs the agent" in refused.stderr
-    assert len(container_project.runs) == 1
+    assert len(container_project.runs) == 2
 
 
 def test_a_base_image_that_is_not_there(container_project: Project) -> None:

@@ -1,12 +1,16 @@
 """``python agent.pyz PLAN_JSON``: the agent. Its exit code is the target's; see supervisor.supervise."""
 
+import os
 import sys
+from typing import Optional
 
 from seatrial.agent import isolation, plan
 from seatrial.agent.framed_output import STALL_S
 from seatrial.agent.journal import Journal, print_to_stderr, take
 from seatrial.agent.supervisor import supervise
 from seatrial.agent.tune import spec as tune
+from seatrial.common.contract.agent_plan import AgentPlan
+from seatrial.probe import cuda, driver_library, nvml
 
 EXIT_USAGE = 2
 EXIT_NO_RUN = 125  # as engines have it: what was to run the target failed, not the target
@@ -28,9 +32,9 @@ def main() -> int:
         return EXIT_USAGE
     journal = None
     try:
-        alterable = None if run.host_sampled else "agent and target are processes of one user"
+        alterable: Optional[str] = "agent and target are processes of one user"
         if run.evidence_dir is None:
-            alterable = isolation.close()
+            alterable = isolation.close() or _unproven_driver(run)
         journal = Journal(run.evidence_dir, repeats=run.pod_restarts is not None)
         if run.alert_webhook is not None:
             taken = take([run.alert_webhook], run.secrets_dir)
@@ -45,6 +49,16 @@ def main() -> int:
             journal.note(reason)
             journal.flush(STALL_S)
         return EXIT_NO_RUN
+
+
+def _unproven_driver(run: AgentPlan) -> Optional[str]:
+    """Choose NVML's library, and return why the image could answer for the driver, or None if it could not."""
+    if run.gpu_mode != "required":
+        return None
+    nvml.library, of_image = driver_library.find(nvml.library, run.filled, os.environ)
+    cuda_library, of_image_too = driver_library.find(cuda.LIBRARY, run.filled, os.environ)
+    suspect = [path for path, its in ((nvml.library, of_image), (cuda_library, of_image_too)) if its]
+    return "%s can be the image's: the engine did not mount it" % " and ".join(suspect) if suspect else None
 
 
 if __name__ == "__main__":

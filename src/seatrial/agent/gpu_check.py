@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import seatrial
 from seatrial.agent import target
-from seatrial.agent.isolation import PR_SET_DUMPABLE
+from seatrial.agent.isolation import PR_SET_DUMPABLE, own_python
 from seatrial.agent.journal import Journal, print_to_stderr
 from seatrial.agent.plan import Gpu
 from seatrial.common.contract.agent_plan import AgentPlan
@@ -23,7 +23,7 @@ from seatrial.events import GpuCheck, GpuKernel
 from seatrial.findings.finding import Finding, in_one_line
 from seatrial.findings.gpu_missing import ARCHITECTURES, cut_down, explain_missing
 from seatrial.findings.match import match_text
-from seatrial.probe import cuda, nvml
+from seatrial.probe import cuda, driver_library, nvml
 from seatrial.probe.nvml import Inventory
 from seatrial.probe.programs import read_program
 
@@ -324,11 +324,11 @@ def check(plan: AgentPlan, env: Dict[str, str], journal: Journal) -> CheckOutcom
 
 
 def _before_the_target(plan: AgentPlan, inventory: nvml.Inventory) -> bool:
-    """Return whether the framework's check cannot run alongside the target: nothing follows, a person would be typing
-    into it, or a GPU takes one process at a time."""
+    """Return whether the framework's check cannot run alongside the target: a person would be typing into it, or a GPU
+    takes one process at a time."""
     modes = {gpu.uuid: gpu.compute_mode for gpu in inventory.gpus}
     shared = all(modes.get(gpu.uuid) in _SHARED_MODES for gpu in plan.gpus)
-    return plan.interactive or plan.host_sampled or not shared
+    return plan.interactive or not shared
 
 
 def passed(trial: FrameworkCheck, journal: Journal) -> bool:
@@ -362,10 +362,11 @@ def _see(plan: AgentPlan, env: Dict[str, str]) -> Dict[str, Any]:
     """Run probe.cuda.check in a child, with the plan's spelling of UUIDs: CUDA gives 16 bytes for GPU- and MIG-."""
     # The archive, or the folder of the package. -I: modules of the user's folder must not stand in for Python's own.
     root = os.path.dirname(os.path.dirname(os.path.abspath(seatrial.__file__)))
-    program = "import sys; sys.path.insert(0, %r); from seatrial.probe import cuda; cuda.main()" % root
+    library, _ = driver_library.find(cuda.LIBRARY, plan.filled, env)
+    program = "import sys; sys.path.insert(0, %r); from seatrial.probe import cuda; cuda.main(%r)" % (root, library)
     try:
         done = subprocess.run(
-            [sys.executable, "-I", "-c", program],
+            [*own_python(os.path.dirname(library)), "-I", "-S", "-c", program],
             # A library that is loaded into every process would answer for the driver.
             env={name: value for name, value in env.items() if name not in ("LD_PRELOAD", "LD_AUDIT")},
             cwd=plan.workdir,

@@ -39,7 +39,22 @@ def close() -> Optional[str]:
         return "the target has the capabilities %s" % ", ".join(names)
     if _own_code_is_writable():
         return "the target can write the Python that the agent runs on"
+    if len(own_python()) == 1:
+        return "the agent ran on the Python of the image, which its packages can replace"
     return None
+
+
+def own_python(*folders: str) -> List[str]:
+    """The command line of this Python: behind the loader that came along with it, or only the program.
+
+    Args:
+        folders: of libraries that it loads besides its own.
+    """
+    place = os.path.dirname(os.path.dirname(sys.executable))
+    loader = os.path.join(place, "lib", "ld.so")
+    if not os.path.exists(loader):
+        return [sys.executable]
+    return [loader, "--library-path", ":".join([os.path.join(place, "lib"), *folders]), sys.executable]
 
 
 def _capabilities(status: Dict[str, str]) -> Optional[int]:
@@ -53,9 +68,10 @@ def _capabilities(status: Dict[str, str]) -> Optional[int]:
 
 
 def _own_code_is_writable() -> bool:
-    """Python loads some modules only when it needs them."""
+    """Python loads some modules only when it needs them. A link on the way to them could be another one by then."""
     places = [os.path.dirname(os.__file__), os.path.realpath(sys.executable), sys.argv[0]]
-    return any(os.access(place, os.W_OK) for place in places)
+    moved = len(own_python()) > 1 and os.path.realpath(sys.executable) != sys.executable
+    return moved or any(os.access(place, os.W_OK) for place in places)
 
 
 def _status() -> Dict[str, str]:

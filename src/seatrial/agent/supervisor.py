@@ -39,10 +39,9 @@ def supervise(plan: AgentPlan, journal: Journal, alterable: Optional[str]) -> in
         journal.hide(encode(secrets))
         env = target_environment(plan, os.environ, secrets)
         outcome = _check(plan, env, journal)
-        if outcome is None or plan.host_sampled:
-            code = EXIT_GPU_CONTRACT if outcome is None else 0
-            journal.write(AgentFinished(exit_code=code, energy_j={}))
-            return code
+        if outcome is None:
+            journal.write(AgentFinished(exit_code=EXIT_GPU_CONTRACT, energy_j={}))
+            return EXIT_GPU_CONTRACT
         if outcome.gpus:
             plan = plan._replace(gpus=tuple(outcome.gpus))
         plan = _with_its_own_horovod(plan, env, journal)

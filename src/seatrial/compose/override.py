@@ -15,7 +15,6 @@ from seatrial.backends.table import ENGINES
 from seatrial.compose.client import escaped
 from seatrial.compose.gpu_requests import RESERVED, is_nvidias
 from seatrial.compose.service import COMPLETED, Service
-from seatrial.job.in_container import FRAMED_LOG, LOG_LABEL
 from seatrial.job.plan import ContainerPlan, Mount, Plan
 from seatrial.planning.container.plan import GPU_DEVICE
 
@@ -77,8 +76,7 @@ def service_entry(service: Service, plan: Plan) -> Entry:
     container = plan.container
     assert container is not None
     entry: Entry = {}
-    if container.labels[LOG_LABEL] == FRAMED_LOG:
-        entry |= _agent(service, container, ENGINES[plan.backend]().own_options)
+    entry |= _agent(service, container, ENGINES[plan.backend]().own_options)
     entry["environment"] = {name: value.replace("$", "$$") for name, value in sorted(container.env.items())}
     own = {(volume.source, volume.target) for volume in service.volumes}
     mounts = [_mount(each) for each in container.mounts if (str(each.source), each.target) not in own]

@@ -22,14 +22,13 @@ from seatrial.images.build.build import pull
 from seatrial.images.build.failure import failing_step, last_meaningful, readable
 from seatrial.images.build.progress import READY
 from seatrial.job.gpus import Selection
-from seatrial.job.in_container import COMPANION_FOLDER
 from seatrial.job.plan import Plan
 from seatrial.job.units import format_seconds
 from seatrial.runs.leases import leases
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore, new_run_id
 from seatrial.system import command
-from seatrial.system.files import make_folder, write_atomically
+from seatrial.system.files import write_atomically
 from seatrial.system.host import Host
 from seatrial.system.records import Process
 from seatrial.system.typed_path import from_here
@@ -85,10 +84,6 @@ def start(context: ComposeContext, request: UpRequest, store: GroupStore, consol
         path = store.folder(group.id) / OVERRIDE
         write_atomically(path, planned.text.encode(), mode=0o600)
         _check_override(context, path, planned)
-        for name, plan in planned.plans.items():
-            if plan.companion is not None:
-                console.note(f"{name}: checking its GPUs from a second container, as its image has no Python")
-                context.backend.check_first(plan, made[name].folder)
         group = _with_runs(store, group, planned, made)
         process = launch(context.file.compose.with_override(path), store.folder(group.id), *request.names)
         return hand_over(store, group, made.values(), process, context.host)
@@ -208,8 +203,6 @@ def _save(planned: Planned, made: Mapping[str, Run], store: RunStore) -> None:
             store.let_any_user_write(run)
         # The service's user may be any; the folders above let nobody else of this machine in.
         (run.folder / "agent.json").chmod(0o644)
-        if plan.companion is not None:
-            make_folder(run.folder / COMPANION_FOLDER)
 
 
 def _print_runs(planned: Planned, console: Console) -> None:

@@ -20,7 +20,7 @@ from seatrial.compose.up import LOG, hand_over, launch
 from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, EngineUnavailableError, SeatrialError
 from seatrial.events import AgentFinished, AgentStarted, Signal
 from seatrial.findings.finding import Finding
-from seatrial.runs.adopt import record_start, record_target_start
+from seatrial.runs.adopt import record_start
 from seatrial.runs.finish import finalise
 from seatrial.runs.following.watch import follow, handled, request_stop
 from seatrial.runs.run import Run
@@ -146,10 +146,7 @@ class Watch:
         if not run.ended:
             with run.lock("adopt"):
                 if run.handle() is None:
-                    plan = run.plan()
-                    record_start(run, plan, self._backend, handle, self._host)
-                    if plan.image is not None and plan.image.python is None:
-                        record_target_start(run, plan)
+                    record_start(run, run.plan(), self._backend, handle, self._host)
         self._change(member.name, state="running", started_at=member.started_at or time.time())
         thread = threading.Thread(target=self._follow, args=(member.name, run), name=member.name, daemon=True)
         self._threads[member.name] = thread

@@ -9,6 +9,14 @@ CONTAINER_MODELS = "/models"
 CONTAINER_HOME = "/home/seatrial"
 CONTAINER_RUN = "/seatrial/run"
 CONTAINER_AGENT = "/seatrial/agent.pyz"
+#: The Python that runs it where one comes along (system/interpreter.py), and its command line behind its own loader.
+CONTAINER_PYTHON = "/seatrial/python"
+PYTHON_COMMAND = (
+    f"{CONTAINER_PYTHON}/lib/ld.so",
+    "--library-path",
+    f"{CONTAINER_PYTHON}/lib",
+    f"{CONTAINER_PYTHON}/bin/python3",
+)
 
 #: DataLoader workers hand batches over through /dev/shm; a batch of 256 ImageNet images is 154 MB in float32, and
 #: each worker holds two. Docker's default of 64 MB ends in "Bus error". PyTorch's README asks for more by --ipc=host.
@@ -18,23 +26,20 @@ CONTAINER_INPUT = "/seatrial/input"
 #: How the agent's Python is started: PYTHONPATH, the user's site packages and a json.py of the project stay out of it.
 AGENT_PYTHON_FLAGS = ("-I", "-S")
 
-#: Labels of a container of ours: the run's ID and name; its purpose, the target or the checks; and whether
-#: its log is the agent's, in frames, or what the target prints. All are always set: an image may bring labels, too.
+#: Labels of a container of ours: the run's ID and name; its purpose; that its log is the agent's, in frames. All are
+#: always set: an image may bring labels, too.
 RUN_LABEL = "seatrial.run"
 NAME_LABEL = "seatrial.name"
 ROLE_LABEL = "seatrial.role"
 LOG_LABEL = "seatrial.log"
-TARGET_ROLE, CHECKS_ROLE = "target", "checks"
-FRAMED_LOG, PLAIN_LOG = "frames", "plain"
+TARGET_ROLE = "target"
+FRAMED_LOG = "frames"
 
 CONTAINER_RECIPES = "/seatrial/recipes.whl"
 CONTAINER_SECRETS = "/seatrial/secrets"
 #: The earlier run's outputs, and in them the checkpoints to go on from.
 CONTAINER_RESUME = "/seatrial/resume"
 CONTAINER_RESUMED_CHECKPOINTS = f"{CONTAINER_RESUME}/checkpoints"
-
-#: Where the companion's agent writes, in the run's record.
-COMPANION_FOLDER = "companion"
 
 #: Choice and value of a plan whose ready image is not here yet.
 IMAGE_UNKNOWN = ("image contents", "unknown")

@@ -70,7 +70,7 @@ class ImagePlan(Value):
 
     Attributes:
         tag: what is run. For a built image its digits are the hash of everything that goes in.
-        python: interpreter inside the image, or None without a Python >= 3.8 (then a companion checks).
+        python: interpreter inside the image, or None without a Python >= 3.8.
         entrypoint, cmd: of a ready image; run through the agent as they are.
         plain_dockerfile: one that needs no build context, for other people's tools; None where there can be none.
         context_files: path in the build context → absolute host path.
@@ -206,7 +206,7 @@ class Plan(Value):
         engine: where it will run; None if the backend cannot determine it.
         image: None on the local backend.
         container: None on the local backend and on a cluster. cluster: the pods, on Kubernetes.
-        companion: a second container for the GPU checks when ``image.python`` is None.
+        interpreter: what the agent runs on, where it is not the image's Python or this machine's.
         python: interpreter of the local backend, which runs agent and target. venv: where it must be made first.
         injection: how the GPUs get in.
         warnings: sentences printed before the start and kept in the receipt.
@@ -223,8 +223,7 @@ class Plan(Value):
     image: ImagePlan | None = None
     container: ContainerPlan | None = None
     cluster: ClusterPlan | None = None
-    companion: ContainerPlan | None = None
-    companion_image: str | None = None
+    interpreter: str | None = None
     python: str | None = None
     venv: VenvPlan | None = None
     agent: Annotated[AgentPlan, PlainValidator(_read_agent), PlainSerializer(_written_agent)]
@@ -235,10 +234,12 @@ class Plan(Value):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_stages(cls, data: Any) -> Any:
-        """Drop what a plan of 0.1 has for its stages; such runs may still end under this version."""
+    def _without_retired(cls, data: Any) -> Any:
+        """Drop what a plan of 0.1 has for its stages and its second container; such runs may still end under this
+        version.
+        """
         if isinstance(data, dict):
-            data = {key: value for key, value in data.items() if key != "view"}
+            data = {key: value for key, value in data.items() if key not in ("view", "companion", "companion_image")}
             if isinstance(job := data.get("job"), dict):
                 data["job"] = {key: value for key, value in job.items() if key != "outputs"}
         return data

@@ -13,6 +13,7 @@ from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.errors import GpuContractError, UsageError
 from seatrial.images.recipes import recipe
 from seatrial.job.gpus import Selection, select
+from seatrial.job.keys import changeable
 from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import Check, Choice, Plan
 from seatrial.job.reading.signs import memory_note
@@ -131,8 +132,7 @@ def make_plan(
         image=parts.image,
         container=streams.container,
         cluster=parts.cluster,
-        companion=parts.companion,
-        companion_image=job.image.base if parts.companion else None,
+        interpreter=site.interpreter.words if site.interpreter else None,
         python=parts.python,
         venv=parts.venv,
         agent=_agent(job, site, script, parts, "none" if interactive else launcher, interactive=interactive, **more),
@@ -206,11 +206,19 @@ def _agent(
         alert_command=job.watch.command,
         alert_webhook=WEBHOOK_SECRET if job.watch.webhook else None,
         interactive=interactive,
-        host_sampled=parts.companion is not None,
         unkept=() if interactive else parts.unkept,
+        filled=_filled(site, parts),
         pod_restarts=parts.cluster.restarts if parts.cluster else None,
         **more,
     )
+
+
+def _filled(site: Site, parts: Parts) -> tuple[str, ...]:
+    """Return the targets of mounts that may hold what an image or a target has written."""
+    if site.service is not None:
+        return site.service.filled
+    mounts = parts.container.mounts if parts.container else ()
+    return tuple(mount.target for mount in mounts if changeable(mount, mounts))
 
 
 def _changes(job: Job, *, interactive: bool) -> dict[str, Any] | None:

@@ -24,6 +24,7 @@ from seatrial.job.plan import Choice, ContainerPlan, Gpu, GpuMode, ImagePlan, In
 from seatrial.planning.host import AnotherMachine, HostFacts
 from seatrial.recipe_names import module_of
 from seatrial.system.caller import Caller
+from seatrial.system.interpreter import Interpreter
 from seatrial.system.typed_path import as_typed
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ class Site:
     Attributes:
         record, place: the run's two folders (runs/run.py). outputs: the one in ``place`` that the target writes.
         project_cache: where this project's downloads and compiled kernels persist.
-        agent_archive: where no target can write.
+        agent_archive: where no target can write. interpreter: what runs it in a container of this machine; None: the
+            image's Python does.
         secrets_folder: where the run's secrets are handed over, or None when it has none.
         selection: this machine's GPUs that answer the request (leased, when the plan is about to be launched); None
             where a scheduler picks them.
@@ -97,6 +99,7 @@ class Site:
     engine: EngineFacts
     host: HostFacts
     agent_archive: Path
+    interpreter: Interpreter | None = None
     secrets_folder: Path | None = None
     resumed: Resumed | None = None
     selection: Selection | None = None
@@ -163,7 +166,6 @@ class Parts:
     env: dict[str, str] = field(default_factory=dict)
     image: ImagePlan | None = None
     container: ContainerPlan | None = None
-    companion: ContainerPlan | None = None
     cluster: ClusterPlan | None = None
     python: str | None = None
     venv: VenvPlan | None = None

@@ -43,7 +43,7 @@ def choose_streams(site: Site, script: ScriptFacts, parts: Parts, launcher: Laun
             warnings = (f"Standard input is not passed to the target: {no_input[0]}",)
         wants = False
     terminal = None
-    if site.backend.traits.on_this_host and parts.companion is None and not _has_ranks(parts, launcher):
+    if site.backend.traits.on_this_host and not _has_ranks(parts, launcher):
         terminal = _terminal(caller, typed=wants)
     if not wants:
         return Streams(parts.container, terminal, None, warnings)
@@ -81,8 +81,6 @@ def _why_no_input(site: Site, parts: Parts, launcher: Launcher) -> tuple[str, st
     """(why nothing typed or piped can reach the target, the next command), or None."""
     if not site.backend.traits.on_this_host:
         return "a cluster's pods run detached", "seatrial runs exec RUN -- bash   # once it runs"
-    if parts.companion is not None:
-        return "the image has no Python >= 3.8 for the agent, which would pass it on", "seatrial shell …"
     if _has_ranks(parts, launcher):
         return "several ranks would share one input", "seatrial run … --launcher none"
     if site.engine.desktop:

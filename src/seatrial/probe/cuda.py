@@ -53,9 +53,9 @@ class CudaError(Exception):
 class CudaDriver:
     """libcuda.so.1, not yet initialised. Raises CudaError when it cannot be loaded."""
 
-    def __init__(self) -> None:
+    def __init__(self, library: str = LIBRARY) -> None:
         try:
-            self._library = ctypes.CDLL(LIBRARY)
+            self._library = ctypes.CDLL(library)
         except OSError as error:
             raise CudaError("libcuda.so.1 cannot be loaded: %s" % error) from None
 
@@ -75,8 +75,8 @@ class CudaDriver:
         return value.value
 
 
-def check() -> Dict[str, Any]:
-    """See and try every device.
+def check(library: str = LIBRARY) -> Dict[str, Any]:
+    """See and try every device. ``library``: the path or the name of libcuda.so.1.
 
     Returns:
         ``visible`` as in the event ``gpu.check``, ``kernels`` as in ``gpu.kernel``, ``cuda_driver`` ("13.0"),
@@ -85,7 +85,7 @@ def check() -> Dict[str, Any]:
     """
     result = nothing_seen()
     try:
-        driver = CudaDriver()
+        driver = CudaDriver(library)
         result["libcuda"] = LIBRARY
         driver.call("cuInit", 0)
         result["cu_init"] = 0
@@ -160,6 +160,6 @@ def _run_kernel(driver: CudaDriver) -> None:
         raise CudaError("the kernel ran but %d of %d results are wrong" % (len(wrong), _THREADS))
 
 
-def main() -> None:
+def main(library: str = LIBRARY) -> None:
     """Print check() as one line of JSON."""
-    sys.stdout.write(json.dumps(check()) + "\n")
+    sys.stdout.write(json.dumps(check(library)) + "\n")

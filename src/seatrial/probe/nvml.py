@@ -127,10 +127,14 @@ class ComputeProcess(NamedTuple):
     memory_bytes: Optional[int]
 
 
+#: The driver's NVML: the name, or the path that this process loads it from.
+library = "libnvidia-ml.so.1"
+
+
 def present() -> bool:
-    """Return whether the driver's NVML library can be loaded."""
+    """Return whether the driver's NVML library can be loaded; pynvml then gets the same, by its name."""
     try:
-        ctypes.CDLL("libnvidia-ml.so.1")
+        ctypes.CDLL(library)
     except OSError:
         return False
     return True

@@ -1,4 +1,4 @@
-"""Find the handle of a run that nobody wrote down, and record starts and ends that no agent records."""
+"""Find the handle of a run that nobody wrote down, and record its start."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ import platform
 from typing import TYPE_CHECKING
 
 from seatrial.errors import SeatrialError
-from seatrial.events import HostLaunched, TargetExited, TargetStarted
+from seatrial.events import HostLaunched
 from seatrial.runs.run import Run
 from seatrial.system.host import Host
 
 if TYPE_CHECKING:  # what a run with a receipt does not need is imported where it is used
-    from seatrial.backends.base import Backend, Handle, State
+    from seatrial.backends.base import Backend, Handle
     from seatrial.job.plan import Plan
-
-#: Lines of output requested from the engine: all.
-_ALL = 2**31 - 1
 
 
 def handle_of(run: Run, host: Host) -> Handle | None:
@@ -61,35 +58,5 @@ def record_start(run: Run, plan: Plan, backend: Backend, handle: Handle, host: H
             image_id=facts.id if facts else None,
             image_digest=facts.digest if facts else None,
             image_bytes=image_bytes_of(plan, backend.images, host),
-        )
-    )
-
-
-# ------------------------------------------------- an image without Python: no agent writes what the target does
-
-
-def record_target_start(run: Run, plan: Plan) -> None:
-    """Record that the target has started: it is the container's own command."""
-    run.record(TargetStarted(pid=None, argv=list(plan.agent.argv), launcher="none", framework=None))
-
-
-def record_target_end(run: Run, backend: Backend, handle: Handle, state: State) -> None:
-    """Record the target's output and its end as the engine has them, once.
-
-    The engine does not distinguish a signal from an exit code above 128, which shells and engines both use for one.
-    """
-    if state.status != "exited" or run.has(TargetExited):
-        return
-    (run.folder / "stdout.log").write_text(backend.logs_tail(handle, _ALL))
-    code = state.exit_code or 0
-    number = code - 128 if code > 128 else None
-    run.record(
-        TargetExited(
-            exit_code=None if number else code,
-            signal=number,
-            cause="signal" if number else "exited",
-            seconds=state.seconds,
-            max_rss_bytes=None,
-            oom_kills=None,
         )
     )

@@ -20,7 +20,7 @@ from seatrial.receipt.reported import headline_metrics
 from seatrial.receipt.sections.what_ran import TrackerPage
 from seatrial.receipt.store import JSON_NAME, write_receipt
 from seatrial.runs import notify
-from seatrial.runs.adopt import handle_of, record_target_end
+from seatrial.runs.adopt import handle_of
 from seatrial.runs.leases import backend_of, leases, state_of
 from seatrial.runs.mlflow import URI
 from seatrial.runs.run import Run, run_name
@@ -42,8 +42,6 @@ def end(run: Run, host: Host, *, ended: State | None, judged: Callable[[Receipt]
         return None
     collected = ended is not None
     plan = run.plan()
-    if handle is not None and state is not None and plan.companion is not None:
-        record_target_end(run, backend_of(handle, host), handle, state)
     if (recorded := _recorded_state(run)) is not None:
         state = recorded  # by now the engine may have forgotten the container
     elif collected and state is not None:

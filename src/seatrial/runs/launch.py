@@ -26,7 +26,7 @@ from seatrial.planning import secrets
 from seatrial.planning.host import AnotherMachine, HostFacts, another_machine, read_host, refuse_without_gpu
 from seatrial.planning.plan import Notes, make_plan, select_gpus, with_defaults
 from seatrial.planning.site import ClusterSite, Site
-from seatrial.runs.adopt import record_start, record_target_start
+from seatrial.runs.adopt import record_start
 from seatrial.runs.leases import leases
 from seatrial.runs.mlflow import Tracked, tracked
 from seatrial.runs.model_jobs import refuse_taken_port, warnings_of
@@ -34,7 +34,7 @@ from seatrial.runs.models import WEIGHTS, of_recipe
 from seatrial.runs.resume import has_checkpoint, resumed
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore, new_run_id, project_key
-from seatrial.system import agent_archive
+from seatrial.system import agent_archive, interpreter
 from seatrial.system.caller import Caller
 from seatrial.system.host import Host
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 
-#: In the user's state folder: archives of the agent, one for each version of it.
+#: In the user's state folder: archives of the agent, one for each version of it, and the Python that runs it.
 AGENT = "agent"
 
 #: Makes a context manager that yields a callback for the lines of a build or a pull.
@@ -98,6 +98,8 @@ def plan_only(job: Job, host: Host) -> Plan:
 
 def run_site(run: Run, project: Path, backend: Backend, engine: EngineFacts, host: HostFacts) -> Site:
     """Return the facts that every plan for ``run`` needs; ``dataclasses.replace`` adds those of one."""
+    folder, in_container = host.state_folder / AGENT, backend.traits.planner == "container"
+    archive = agent_archive.build(folder, compiled=in_container)
     return Site(
         run_id=run.id,
         record=run.folder,
@@ -107,7 +109,8 @@ def run_site(run: Run, project: Path, backend: Backend, engine: EngineFacts, hos
         backend=backend,
         engine=engine,
         host=host,
-        agent_archive=agent_archive.build(host.state_folder / AGENT, compiled=backend.images is not None),
+        agent_archive=archive,
+        interpreter=interpreter.build(folder, archive) if in_container else None,
     )
 
 
@@ -221,7 +224,7 @@ def start(prepared: Prepared, host: Host, echo: Say) -> None:
     run, plan, backend = prepared.run, prepared.plan, prepared.backend
     handle = None
     try:
-        make_ready(plan, backend, run, prepared.host, echo)
+        plan = make_ready(plan, backend, run, prepared.host, echo)
         handle = backend.start(plan, run.folder)
         record_start(run, plan, backend, handle, host)
     except BaseException as error:
@@ -233,8 +236,6 @@ def start(prepared: Prepared, host: Host, echo: Say) -> None:
         if isinstance(error, (SeatrialError, KeyboardInterrupt)):
             run.record(_as_finding(error).event())
         raise
-    if plan.companion is not None:
-        record_target_start(run, plan)
 
 
 def _select_and_lease(ground: _Ground, run: Run, host: Host) -> Selection | None:
@@ -356,8 +357,8 @@ def shell(prepared: Prepared, host: Host, building: Building) -> int:
 
     try:
         with building() as echo:
-            make_ready(prepared.plan, prepared.backend, prepared.run, prepared.host, echo)
-        return prepared.backend.shell(prepared.plan, prepared.run.folder)
+            plan = make_ready(prepared.plan, prepared.backend, prepared.run, prepared.host, echo)
+        return prepared.backend.shell(plan, prepared.run.folder)
     finally:
         leases(host).release(prepared.run.id)
         secrets.remove_secrets(prepared.run.id, host)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from seatrial.backends import table
@@ -11,15 +11,15 @@ from seatrial.backends.base import Backend, ImageStore
 from seatrial.backends.containers.mounts import check_sources, host_files
 from seatrial.backends.local import ensure_venv
 from seatrial.errors import EngineError, EngineUnavailableError
-from seatrial.images.build.build import build, pull
+from seatrial.images.build.build import build
 from seatrial.images.build.checks import without_cuda
 from seatrial.images.build.failure import NAME_THE_PACKAGE, guess_among
 from seatrial.images.build.size import image_bytes_of
 from seatrial.images.dockerfile.context import origin_labels, wheel_bytes
 from seatrial.images.sources import pip_conf
-from seatrial.job.in_container import COMPANION_FOLDER
 from seatrial.job.plan import Plan, VenvPlan
 from seatrial.planning import secrets
+from seatrial.planning.container.env import shielded
 from seatrial.runs.run import Run
 from seatrial.system.files import make_folder
 from seatrial.system.host import Host
@@ -27,29 +27,26 @@ from seatrial.system.host import Host
 Say = Callable[[str], None]
 
 
-def make_ready(plan: Plan, backend: Backend, run: Run, host: Host, echo: Say) -> None:
-    """Make all that a start needs: image or virtual environment, output folders, secrets.
+def make_ready(plan: Plan, backend: Backend, run: Run, host: Host, echo: Say) -> Plan:
+    """Make all that a start needs: image or virtual environment, output folders, secrets. Return what is to be started.
 
     Args:
         host: with what became a secret on the way.
     """
     if not plan.on_this_host:
         make_image_ready(plan, run.folder, host, echo)
-        return
+        return plan
     store = backend.images
     if plan.image is not None and plan.image.build:
         assert store is not None, "a plan with an image to build is for a backend with a store"
         pip = pip_conf(plan.job.image)
         built = build(plan.image, store=store, progress=echo, pip_conf=pip, labels=origin_labels(plan.job))
         echo(built.words(image_bytes_of(plan, store, host)))
+        plan = _shielded(plan, built.env, run)
     elif plan.image is not None:
         image_bytes_of(plan, store, host)  # counted before the run
-    if plan.companion_image is not None and store is not None and store.image(plan.companion_image) is None:
-        pull(store, plan.companion_image, echo)
     if plan.venv is not None:
         _make_venv(plan, plan.venv, echo)
-    if plan.companion is not None:
-        make_folder(run.folder / COMPANION_FOLDER)
     if plan.agent.input is not None:
         os.mkfifo(run.input, mode=0o600)
     if plan.container is not None:
@@ -58,6 +55,19 @@ def make_ready(plan: Plan, backend: Backend, run: Run, host: Host, echo: Say) ->
     elif plan.job.models is not None:
         make_folder(plan.job.models.source)
     secrets.write_secrets(plan.job, plan.run_id, host)
+    return plan
+
+
+def _shielded(plan: Plan, env: Mapping[str, str], run: Run) -> Plan:
+    """Keep from PID 1 by what a base image, known only now, steers the loader: ``ENV LD_PRELOAD``."""
+    assert plan.container is not None, "an image is for a container"
+    safe, back = shielded(plan.container.env, env, plan.agent.filled)
+    if not safe:
+        return plan
+    container = plan.container.changed(env={**plan.container.env, **safe})
+    plan = plan.changed(container=container, agent=plan.agent._replace(env={**back, **plan.agent.env}))
+    run.save_plan(plan)
+    return plan
 
 
 def make_image_ready(plan: Plan, run_folder: Path, host: Host, echo: Callable[[str], None]) -> None:

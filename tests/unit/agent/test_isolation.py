@@ -112,6 +112,7 @@ def test_capabilities_that_reach_the_agent_are_named(monkeypatch, uid, status, p
     monkeypatch.setattr(isolation, "_own_code_is_writable", lambda: False)
     monkeypatch.setattr(isolation, "_status", lambda: {} if status is None else {**STATUS, **status})
     monkeypatch.setattr(os, "geteuid", lambda: uid)
+    monkeypatch.setattr(isolation, "own_python", lambda: ["ld.so", "python3"])
     why = isolation.close()
     assert why is None if printed is None else printed in why
     assert requested == [4, 3]  # set, and read back

@@ -93,5 +93,4 @@ def container(
         selection=Selection(gpus, ()),
     )
     built = ImagePlan(tag="seatrial/mnist:0123456789ab", build=True)
-    command = ("python3", "/seatrial/agent.pyz", "/seatrial/plan.json")
-    return plan_container(job(**keys), site, image or built, choose(engine, gpus, driver), command)
+    return plan_container(job(**keys), site, image or built, choose(engine, gpus, driver))

@@ -44,7 +44,6 @@ def test_golden_docker_cpu(snapshot: SnapshotAssertion) -> None:
     )
     assert golden(parts.container) == snapshot
     assert [f"{choice.what}: {choice.value} | {choice.reason}" for choice in parts.choices] == snapshot
-    assert parts.companion is None
 
 
 def test_golden_docker_nvidia_runtime(snapshot: SnapshotAssertion) -> None:
@@ -64,14 +63,6 @@ def test_golden_docker_device_nodes(snapshot: SnapshotAssertion, tmp_path: Path)
 
 def test_golden_podman_rootless_cdi(snapshot: SnapshotAssertion) -> None:
     assert golden(container(podman(cdi_devices=CDI_BY_UUID, selinux=True), H200S).container) == snapshot
-
-
-def test_golden_companion(snapshot: SnapshotAssertion, tmp_path: Path) -> None:
-    driver = driver_files.find(str(trees.one_folder(tmp_path)), {})
-    image = ImagePlan(tag="busybox", build=False, python=None)
-    parts = container(docker(), H200S[:1], driver, image=image, publish=("8080:80",), env={"A": "1"})
-    assert parts.companion is not None
-    assert golden(parts.companion) == snapshot
 
 
 @pytest.mark.parametrize(

@@ -123,16 +123,6 @@ def test_what_was_made_and_never_started_is_removed(engine: Engine, tmp_path: Pa
     assert engine.left() == set()
 
 
-def test_the_companion_of_a_killed_start_is_removed_and_is_not_the_target(engine: Engine, tmp_path: Path) -> None:
-    engine.has("checks", **{"seatrial.role": "checks"})
-    assert engine.backend.find(RUN, tmp_path) is None
-    assert engine.left() == set()
-    engine.has("checks", **{"seatrial.role": "checks"})
-    engine.has("target")
-    handle = engine.backend.find(RUN, tmp_path)
-    assert handle is not None and handle.id == "target" and engine.left() == {"target"}
-
-
 @pytest.mark.parametrize("moved", [{"id": "7c2e /other/data"}, {"id": "0aa0 /var/lib/docker"}])
 def test_missing_container_is_unknown_when_another_engine_answers(
     engine: Engine, tmp_path: Path, moved: dict[str, str]

@@ -106,7 +106,7 @@ volumes: {{data: }}
     plan, train = made["train"], merged(file, tmp_path, made)["train"]
     assert plan.agent.argv == ("python", "train.py", "--name", "$HOME's 100 %")
     assert plan.agent.workdir == "/app" and plan.agent.gpu_mode == "required"
-    assert train["entrypoint"][0] == "/usr/bin/python3" and train["entrypoint"][-1] == "/seatrial/plan.json"
+    assert train["entrypoint"][0] == "/seatrial/python/lib/ld.so" and train["entrypoint"][-1] == "/seatrial/plan.json"
     assert not train["command"] and not train.get("init") and not train.get("tty")
     assert train["user"] == "1000" and train["healthcheck"]["test"] == ["CMD", "python", "check.py"]
     assert train["labels"]["mine"] == "1" and train["labels"]["seatrial.run"] == plan.run_id
@@ -117,6 +117,7 @@ volumes: {{data: }}
         "/src",
         "/data",
         "/seatrial/run",
+        "/seatrial/python",
         "/seatrial/agent.pyz",
         "/seatrial/plan.json",
     }
@@ -214,16 +215,15 @@ def test_the_reader_of_a_volume_waits_and_others_do_not(read, tmp_path: Path) ->
     assert sorted(made) == ["a", "b"]  # a service without GPUs is Compose's alone
 
 
-def test_a_service_without_python_keeps_its_command_and_gets_a_check_beside_it(read, tmp_path: Path) -> None:
+def test_a_service_without_python_gets_the_agent_with_a_python_of_its_own(read, tmp_path: Path) -> None:
     file = read(f"services:\n  a:\n    image: x\n    command: [./train]\n    {ONE}\n")
     none = replace(IMAGE, python=None, entrypoint=())
     place = ground(file, tmp_path)
     place.backend.images.held["x"] = none
     made = plans(place, tmp_path, none)
     train = merged(file, tmp_path, made)["a"]
-    assert train["command"] == ["./train"] and not train["entrypoint"] and "logging" not in train
-    assert made["a"].companion is not None and made["a"].companion.gpus_flag == f'"device={GPUS[0].uuid}"'
-    assert made["a"].companion_image is not None
+    assert train["entrypoint"][0].startswith("/seatrial/python/") and made["a"].agent.argv == ("./train",)
+    assert made["a"].interpreter is not None and "sha256:" in made["a"].interpreter
 
 
 def test_the_framework_of_the_script_that_is_built_in_decides_the_check(read, tmp_path: Path) -> None:

@@ -35,9 +35,7 @@ def choose(
         backend=SimpleNamespace(traits=traits),
         engine=SimpleNamespace(desktop=other.get("desktop", False)),
     )
-    parts: Any = SimpleNamespace(
-        container=None, companion=other.get("companion"), meeting=SimpleNamespace(nodes=other.get("nodes", 1))
-    )
+    parts: Any = SimpleNamespace(container=None, meeting=SimpleNamespace(nodes=other.get("nodes", 1)))
     return choose_streams(site, script, parts, launcher)  # type: ignore[arg-type]
 
 
@@ -71,7 +69,7 @@ def test_input_without_a_screen(kind: Any, script: ScriptFacts, asks: bool, pass
 
 @pytest.mark.parametrize(
     "where",
-    [{"traits": Kubernetes.traits}, {"launcher": "torchrun"}, {"nodes": 2}, {"companion": object()}, {"desktop": True}],
+    [{"traits": Kubernetes.traits}, {"launcher": "torchrun"}, {"nodes": 2}, {"desktop": True}],
     ids=lambda where: next(iter(where)),
 )
 def test_where_no_input_reaches_the_target(where: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ import os
 import sys
 from typing import List, NamedTuple, Optional
 
+from seatrial.agent.isolation import own_python
 from seatrial.common.contract.agent_plan import AgentPlan
 
 #: The word behind the agent's archive that makes it the driver.
@@ -49,7 +50,7 @@ def command(spec: Spec) -> List[str]:
     path = os.path.join(spec.folder, "spec.json")
     with open(path, "w", encoding="utf-8") as file:
         json.dump(spec._asdict(), file)
-    return [sys.executable, "-I", "-S", os.path.abspath(sys.argv[0]), WORD, path]
+    return [*own_python(), "-I", "-S", os.path.abspath(sys.argv[0]), WORD, path]
 
 
 def read(path: str) -> Spec:

@@ -24,19 +24,16 @@ from seatrial.backends.containers.client import (
     container_state,
     is_unknown,
 )
-from seatrial.backends.containers.errors import last_line, start_error
+from seatrial.backends.containers.errors import start_error
 from seatrial.backends.containers.images import EngineImages
 from seatrial.backends.containers.log import OpenLog, collecting
 from seatrial.backends.containers.run_options import RunOptions, run_options
-from seatrial.errors import EXIT_GPU_CONTRACT, EngineError, EngineUnavailableError, GpuContractError
+from seatrial.errors import EngineError, EngineUnavailableError
 from seatrial.findings.known import mid_sentence
 from seatrial.job.in_container import (
-    CHECKS_ROLE,
-    COMPANION_FOLDER,
     CONTAINER_RUN,
     FRAMED_LOG,
     LOG_LABEL,
-    ROLE_LABEL,
     RUN_LABEL,
 )
 from seatrial.job.plan import ContainerPlan, EngineAddress, Plan
@@ -51,7 +48,6 @@ _NOT_STARTED = (126, 127)
 #: The message of runc and crun, on stderr or, Docker 20.10, on stdout.
 NO_PROGRAM = re.compile(r"executable file [^\n]*not found in \$PATH")
 
-COMPANION_TIMEOUT_S = 300.0
 #: The image is there already: a container of it takes seconds at most, on a slow disk with a cold cache a minute.
 START_TIMEOUT_S = 300.0
 
@@ -102,7 +98,6 @@ class ContainerEngine(ABC):
 
     def start(self, plan: Plan, run_dir: Path) -> Handle:
         container, image = _container(plan)
-        self.check_first(plan, run_dir)
         options = self.options(container, image).plus(detach=True)
         with self._removed_on_failure(run_dir) as id_file:
             ended = self._run(options.plus(cidfile=id_file), START_TIMEOUT_S)
@@ -111,7 +106,6 @@ class ContainerEngine(ABC):
 
     def shell(self, plan: Plan, run_dir: Path) -> int:
         container, image = _container(plan)
-        self.check_first(plan, run_dir)
         options = self.options(container, image).plus(remove=True, interactive=True, tty=sys.stdin.isatty())
         with self._removed_on_failure(run_dir) as id_file:
             ended = command.call_interactive(options.plus(cidfile=id_file).argv(self.client.call), keep_stderr=True)
@@ -125,8 +119,7 @@ class ContainerEngine(ABC):
             raise self.client.unavailable(ended.stderr)
         targets = []
         for one in map(self._inspect, ended.stdout.split()):
-            is_target = _labels(one).get(ROLE_LABEL) != CHECKS_ROLE
-            if is_target and STATUSES.get(one["State"]["Status"].lower()) != "created":
+            if STATUSES.get(one["State"]["Status"].lower()) != "created":
                 targets.append(one)
             elif COMPOSE_LABEL not in _labels(one):  # Compose is about to start its own
                 self._remove_now(one["Id"])
@@ -153,8 +146,6 @@ class ContainerEngine(ABC):
     def collect(
         self, handle: Handle, run_dir: Path, echo: Callable[[str], None]
     ) -> contextlib.AbstractContextManager[None]:
-        if not handle.framed:
-            return contextlib.nullcontext()
         return collecting(
             [*self.client.call, "container", "logs", handle.id],
             run_dir,
@@ -180,8 +171,6 @@ class ContainerEngine(ABC):
         self._act(handle, "stop", "-t", str(seconds), timeout_s=seconds + ANSWER_TIMEOUT_S)
 
     def interrupt(self, handle: Handle) -> bool:
-        if not handle.framed:  # the target is the first process, to which a SIGINT without a handler does nothing
-            return False
         self._act(handle, "kill", "--signal", "INT")
         return True
 
@@ -202,16 +191,15 @@ class ContainerEngine(ABC):
         flags = ["--interactive"] if interactive else []
         if interactive and sys.stdin.isatty():
             flags.append("--tty")
-        if handle.framed:
-            agent = _agent_plan(handle)
-            flags += ["--workdir", agent["workdir"]]
-            flags += [word for name, value in agent["env"].items() for word in ("--env", f"{name}={value}")]
+        agent = _agent_plan(handle)
+        flags += ["--workdir", agent["workdir"]]
+        flags += [word for name, value in agent["env"].items() for word in ("--env", f"{name}={value}")]
         call = [*self.client.call, "container", "exec", *flags, handle.id, *argv]
         ended = command.call_interactive(call, keep_stderr=True, withhold=NO_PROGRAM)
         if ended.exit_code in _NOT_STARTED:  # or a shell's own "not found", which ends alike
             found = self.client.ask("container", "exec", handle.id, "sh", "-c", 'command -v "$0"', argv[0])
             if found.exit_code != 0:
-                raise _not_in_the_container(argv[0], gpu_mode=agent["gpu_mode"] if handle.framed else "none")
+                raise _not_in_the_container(argv[0], gpu_mode=agent["gpu_mode"])
         return ended.exit_code
 
     def logs_tail(self, handle: Handle, lines: int) -> str:
@@ -254,21 +242,6 @@ class ContainerEngine(ABC):
     def _run(self, options: RunOptions, timeout_s: float) -> command.Completed:
         return command.run(options.argv(self.client.call), timeout_s=timeout_s)
 
-    def check_first(self, plan: Plan, run_dir: Path) -> None:
-        """Run the companion of an image without Python: the GPU checks, under the same injection, to their end."""
-        if plan.companion is None:
-            return
-        assert plan.companion_image is not None, "a companion has an image"
-        options = self.options(plan.companion, plan.companion_image).plus(remove=True)
-        with self._removed_on_failure(run_dir) as id_file:
-            ended = self._run(options.plus(cidfile=id_file), COMPANION_TIMEOUT_S)
-        checked, _ = events.read(str(run_dir / COMPANION_FOLDER / "events.jsonl"))
-        with events.EvidenceLog(str(run_dir / "events.jsonl"), "agent") as log:
-            log.append(checked)
-        if ended.exit_code == EXIT_GPU_CONTRACT:
-            raise _contract_error(checked, ended.stderr)
-        _require_success(self.name, ended)
-
 
 def _container(plan: Plan) -> tuple[ContainerPlan, str]:
     assert plan.container is not None and plan.image is not None, "a plan for an engine has a container and an image"
@@ -299,15 +272,6 @@ def _agent_has_started(plan: Plan) -> bool:
         return False
     started = events.mark(events.AgentStarted)
     return any(started in line for line in events.Lines(str(outputs / "events.jsonl")).new())
-
-
-def _contract_error(checked: list[dict[str, Any]], stderr: str) -> GpuContractError:
-    """Return the finding that the companion's agent has written, as an error."""
-    findings = [finding for finding in events.of_type(checked, events.Found) if finding.get("severity") == "error"]
-    if not findings:
-        return GpuContractError(f"The GPU check failed: {last_line(stderr)}")
-    finding = findings[-1]
-    return GpuContractError(str(finding["message"]), cause=finding.get("cause"), run=finding.get("fix"))
 
 
 def _require_success(engine: str, ended: command.Completed) -> None:

@@ -55,10 +55,10 @@ class AgentPlan(NamedTuple):
         interactive: a shell: checks run, then the target inherits the terminal.
         terminal: terminals of its own that the target gets, as the caller looks on; None: none.
         input: the named pipe that the caller's input comes through (seatrial.input_frames); None without input.
-        host_sampled: the agent runs next to a container without Python (companion): checks only.
         pod_restarts: in a pod of a cluster, how often another takes the place of one that was lost without a word; None
             elsewhere. A request to end that comes from outside does not end a pod's run (docs/decisions.md, 0031).
         unkept: folders whose files end with the container: results there are copied into ``run_dir``.
+        filled: targets of mounts that hold files of others than the engine.
         injection: how GPUs get into the container, for the words of a finding; the agent takes it from the plan.
     """
 
@@ -100,9 +100,9 @@ class AgentPlan(NamedTuple):
     interactive: bool = False
     terminal: Optional[Terminal] = None
     input: Optional[str] = None
-    host_sampled: bool = False
     pod_restarts: Optional[int] = None
     unkept: Tuple[str, ...] = ()
+    filled: Tuple[str, ...] = ()
     injection: Optional[str] = None
 
 

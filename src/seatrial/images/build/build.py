@@ -37,11 +37,13 @@ class BuildResult:
 
     Attributes:
         image_id: ``sha256:…`` of its configuration.
+        env: its variables, those of its base among them.
         seconds: wall time of the whole call.
         cached: the tag was there already; nothing was built.
     """
 
     image_id: str
+    env: Mapping[str, str]
     seconds: float
     cached: bool
 
@@ -90,7 +92,7 @@ def build(
         raise ImageError(
             f"{image.tag} was built but no longer exists", cause="another program removed it", run="seatrial run …"
         )
-    return BuildResult(built.id, time.monotonic() - started, cached=present is not None)
+    return BuildResult(built.id, built.env, time.monotonic() - started, cached=present is not None)
 
 
 @contextmanager

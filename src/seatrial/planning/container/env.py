@@ -43,22 +43,31 @@ def plan_env(
     host: Host,
     filled: Sequence[Mount],
 ) -> ContainerEnv:
-    """Ours, then env files, then ``--env``. Never a secret. Without an agent all of it is the container's.
+    """Ours, then env files, then ``--env``. Never a secret.
 
     Args:
         filled: mounts that the user or an earlier target may have put files into.
     """
     env, warnings = _wished(job, image, injection, user_name, host)
-    if image.python is None:
-        return ContainerEnv(env, {}, warnings)
     container, target = without_steering(env)
     container.update(library_path(injection, {}, image.env))
-    targets = [mount.target for mount in filled]
-    for name, value in image.env.items():
-        if STEERING.match(name) and (safe := _unsteered(name, container.get(name, value), targets)) != value:
-            container[name] = safe
-            target.setdefault(name, value)
-    return ContainerEnv(container, target, warnings)
+    safe, back = shielded(container, image.env, [mount.target for mount in filled])
+    return ContainerEnv({**container, **safe}, {**back, **target}, warnings)
+
+
+def shielded(
+    env: Mapping[str, str], image: Mapping[str, str], filled: Sequence[str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """(PID 1's values of variables by which an image steers the loader, what the target gets back of them).
+
+    Args:
+        env: of the container, on top of the ``image``'s. filled: targets of mounts with files of others.
+    """
+    safe, back = {}, {}
+    for name, value in image.items():
+        if STEERING.match(name) and (own := _unsteered(name, env.get(name, value), filled)) != value:
+            safe[name], back[name] = own, value
+    return safe, back
 
 
 def service_env(
@@ -72,8 +81,6 @@ def service_env(
     own = dict(service.environment)
     added = {**OURS, **injection.env, **library_path(injection, own, image.env)}
     added = {name: value for name, value in added.items() if name not in OURS or name not in own}
-    if image.python is None:
-        return added, {}
     target = {}
     for name, value in {**image.env, **own, **added}.items():
         if STEERING.match(name) and not name.startswith("PYTHON"):

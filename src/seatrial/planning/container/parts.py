@@ -12,11 +12,7 @@ from seatrial.images.build.build import ready_image
 from seatrial.images.dockerfile.context import write_wheel
 from seatrial.images.recipes import recipe
 from seatrial.job.in_container import (
-    AGENT_PYTHON_FLAGS,
-    CONTAINER_AGENT,
-    CONTAINER_PLAN,
     CONTAINER_RECIPES,
-    CONTAINER_RUN,
     CONTAINER_SECRETS,
     IMAGE_UNKNOWN,
 )
@@ -35,38 +31,8 @@ from seatrial.planning.container.outside import (
 from seatrial.planning.container.plan import plan_container, unkept_folders
 from seatrial.planning.launcher import meeting, with_network
 from seatrial.planning.process import gpu_count, gpu_plan, selected
-from seatrial.planning.secrets import targets_secrets
 from seatrial.planning.site import Parts, Site, container_places, target_argv
 from seatrial.system.files import make_folder, write_atomically
-
-WITHOUT_AGENT = (
-    "The image has no Python >= 3.8, so no agent runs next to the target: a companion container checks the GPUs, and"
-    " nothing is sampled"
-)
-
-
-def _refuse_what_needs_the_agent(job: Job) -> None:
-    """Raises UsageError for what only an agent in the container can do."""
-    if job.target.kind != "image":
-        raise UsageError(
-            f"{job.image.ready} has no Python >= 3.8 to run {job.target.value}",
-            cause="Searched its PATH and the standard locations; set [image] python to use another",
-            run=f"seatrial run --image {job.image.ready} -- PROGRAM",
-        )
-    needs = {
-        "--secret": targets_secrets(job),
-        "--timeout": job.timeout_s,
-        "--gpu-memory": job.gpu_memory_bytes,
-        "[watch] command": job.watch.command,
-        "[watch] webhook": job.watch.webhook,
-    }
-    given = [flag for flag, value in needs.items() if value]
-    if given:
-        raise UsageError(
-            f"{', '.join(given)} need{'s' if len(given) == 1 else ''} the agent, which {job.image.ready} cannot run",
-            cause="It has no Python >= 3.8 on its PATH or in the standard locations; set [image] python to use another",
-            run=f"seatrial run --image {job.image.ready}",
-        )
 
 
 def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
@@ -78,12 +44,13 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     refuse_lost_writes(job, script, build=image.build)
     injected = way_in(job, site)
     places = container_places(job, resumes=site.resumed is not None)
+    if image.python is None and job.target.kind != "image":
+        raise UsageError(
+            f"{job.image.ready} has no Python >= 3.8 to run {job.target.value}",
+            cause="Searched its PATH and the standard locations; set [image] python to use another",
+            run=f"seatrial run --image {job.image.ready} -- PROGRAM",
+        )
     argv, script_index = target_argv(job.target, image, image.python or "python3", places)
-    command = (image.python, *AGENT_PYTHON_FLAGS, CONTAINER_AGENT, CONTAINER_PLAN) if image.python else argv
-    more_env: dict[str, str] = {}
-    if image.python is None:
-        _refuse_what_needs_the_agent(job)
-        more_env = {**places.env(), "SEATRIAL_RUN_ID": site.run_id}
     # A ready image has no recipes inside: they are mounted as a wheel, which Python imports as it is.
     wheel = write_wheel(site.host.state_folder / "recipes") if job.target.kind == "recipe" and not image.build else None
     made = plan_container(
@@ -91,17 +58,13 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         site,
         image,
         injected,
-        command,
         script.ray_evidence,
         made_if_missing=made_by_writes(job, script),
-        more_env=more_env,
         more_mounts=() if wheel is None else (Mount(source=wheel, target=CONTAINER_RECIPES, read_only=True),),
     )
     missing = warn_of_missing_data(job, script) if image.build else ()
     lost = warn_of_lost_writes(job, script)
     warnings = (*injected.warnings, *made.warnings, *warn_of_outside(job, script), *missing, *lost)
-    if image.python is None:
-        warnings += (WITHOUT_AGENT,)
     recipe_env: dict[str, str] = {}
     if wheel is not None:
         own = made.target_env.get("PYTHONPATH", image.env.get("PYTHONPATH", ""))
@@ -112,14 +75,12 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         script=script_index,
         gpus=gpu_plan(job, site, injected.strategy),
         keeps_checkpoints=job.target.kind == "recipe" and recipe(job.target.value).trains,
-        evidence_dir=CONTAINER_RUN if made.companion is not None else None,  # the log is the target's own there
         secrets_dir=CONTAINER_SECRETS if job.secrets else None,
         unkept=unkept_folders(made.container),
         meeting=meeting(job),
         env={**made.target_env, **recipe_env, **_ray_env(script, made.container, image)},
         image=image,
         container=made.container,
-        companion=made.companion,
         choices=(
             *image_choices,
             Choice(what="GPU injection", value=injected.strategy, reason=injected.reason),

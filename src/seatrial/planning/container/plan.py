@@ -4,39 +4,37 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from seatrial.backends.base import EngineFacts
 from seatrial.backends.containers.env_file import proxy_env
 from seatrial.backends.containers.injection import InjectionPlan
-from seatrial.backends.containers.mounts import checked_mount, home_mounts, inside, masks, place_mounts, real_source
+from seatrial.backends.containers.mounts import checked_mount, home_mounts, masks, place_mounts, real_source
 from seatrial.errors import UsageError
 from seatrial.job.in_container import (
     AGENT_GRACE_S,
     AGENT_PYTHON_FLAGS,
-    CHECKS_ROLE,
-    COMPANION_FOLDER,
     CONTAINER_AGENT,
     CONTAINER_DATA,
     CONTAINER_MODELS,
     CONTAINER_PLAN,
     CONTAINER_PROJECT,
+    CONTAINER_PYTHON,
     CONTAINER_RUN,
     CONTAINER_SECRETS,
     FRAMED_LOG,
     LOG_LABEL,
     NAME_LABEL,
-    PLAIN_LOG,
+    PYTHON_COMMAND,
     ROLE_LABEL,
     RUN_LABEL,
     TARGET_ROLE,
 )
-from seatrial.job.keys import changeable
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, ContainerPlan, ImagePlan, Mount, Tmpfs
-from seatrial.planning.container.env import library_path, plan_env
+from seatrial.planning.container.env import plan_env
 from seatrial.planning.container.limits import memory_limit, pids_limit, refuse_unenforceable, shm_limit, shm_warnings
 from seatrial.planning.process import gpu_count
 from seatrial.planning.site import Site
@@ -55,15 +53,13 @@ GPU_DEVICE = re.compile(r"^/dev/(nvidia|dxg)|^[a-z.]*nvidia\.com/")
 
 @dataclass(frozen=True)
 class ContainerParts:
-    """The container, and the second one for the GPU checks when its image has no Python >= 3.8.
+    """Attributes:
 
-    Attributes:
-        target_env: variables of the user's that the target gets from the agent, and PID 1 itself does not have.
+    target_env: variables of the user's that the target gets from the agent, and PID 1 itself does not have.
     """
 
     container: ContainerPlan
     target_env: dict[str, str]
-    companion: ContainerPlan | None
     choices: tuple[Choice, ...]
     warnings: tuple[str, ...]
 
@@ -73,20 +69,17 @@ def plan_container(
     site: Site,
     image: ImagePlan,
     injection: InjectionPlan,
-    command: Sequence[str],
     ray: str | None = None,
     *,
     made_if_missing: Collection[str] = (),
-    more_env: Mapping[str, str] | None = None,
     more_mounts: Sequence[Mount] = (),
 ) -> ContainerParts:
     """Everything about the container but the image.
 
     Args:
-        command: what PID 1 runs.
         ray: where the script imports Ray, or None.
         made_if_missing: targets of the user's mounts whose folders in the project need not be there.
-        more_env, more_mounts: on top of the job's.
+        more_mounts: on top of the job's.
 
     Raises:
         UsageError: a mount, env file, device or working directory that is invalid.
@@ -100,22 +93,20 @@ def plan_container(
     user, userns, user_choice = caller_in(engine, host.uid, host.gid)
     named_user = not engine.names_every_user and user != "0:0"
     mounts = _mounts(job, site, injection, named_user=named_user, made_if_missing=made_if_missing)
-    if image.python is not None:
-        _refuse_planted_python(image.python, mounts)
     env = plan_env(job, image, injection, host.user_name, host, [m for m in mounts if m not in injection.mounts])
     memory_bytes, memory_choice = memory_limit(job, engine, host_memory)
     shm_bytes, shm_choice = shm_limit(job, gpu_count(site), ray=ray, memory_bytes=memory_bytes or host_memory)
     plan = ContainerPlan(
         name=f"seatrial-{site.run_id}",
         hostname=_hostname(job, engine, site.run_id),
-        command=tuple(command),
+        command=agent_command(site, image),
         user=user,
         userns=userns,
         capabilities=ROOT_CAPABILITIES if user == "0:0" else (),
         security_opts=("label=disable",) if engine.selinux else (),
         groups=injection.groups,
         workdir=_workdir(job),
-        env={**env.container, **(more_env or {})},
+        env=env.container,
         mounts=(*mounts, *more_mounts),
         tmpfs=_tmpfs(job, site, mounts),
         devices=(*injection.devices, *job.devices),
@@ -130,53 +121,37 @@ def plan_container(
         pids=pids_limit(most_pids),
         shm_bytes=shm_bytes,
         read_only_root=not job.writable,
-        labels=container_labels(job, site, image),
+        labels=container_labels(job, site),
         stop_timeout_s=math.ceil(job.grace_s) + AGENT_GRACE_S,
     )
-    companion = plan_companion(plan, injection, site.record) if image.python is None else None
     choices = (user_choice, shm_choice, *memory_choice, _root_choice(job), *_selinux_choice(engine))
-    return ContainerParts(plan, env.target, companion, choices, (*env.warnings, *_warnings(job, host)))
+    return ContainerParts(plan, env.target, choices, (*env.warnings, *_warnings(job, host)))
 
 
-def plan_companion(
-    container: ContainerPlan,
-    injection: InjectionPlan,
-    record: Path,
-    *,
-    user: str | None = None,
-    userns: str | None = None,
-    agent: Sequence[Mount] = (),
-) -> ContainerPlan:
-    """The container that checks the GPUs for one whose image has no Python >= 3.8: the same way in, nothing else.
+def agent_command(site: Site, image: ImagePlan) -> tuple[str, ...]:
+    """Return what PID 1 runs: the agent, on the interpreter that comes along or, without one, on the image's Python.
 
-    It sees neither project nor data nor secrets, and its network is shut. No target runs in it, so it may write its
-    evidence into a folder of the record.
-
-    Args:
-        user, userns, agent: as whom it runs, and the mounts of the agent, where the container itself has neither.
+    Raises UsageError: there is neither.
     """
-    injected = {mount.target for mount in injection.mounts} | {CONTAINER_AGENT, CONTAINER_PLAN}
-    evidence = Mount(source=record / COMPANION_FOLDER, target=CONTAINER_RUN)
-    return ContainerPlan(
-        name=f"{container.name}-checks",
-        hostname=None,
-        command=("python3", *AGENT_PYTHON_FLAGS, CONTAINER_AGENT, CONTAINER_PLAN),
-        user=user or container.user,
-        userns=userns or container.userns,
-        capabilities=container.capabilities,
-        security_opts=container.security_opts,
-        groups=container.groups,
-        workdir=CONTAINER_RUN,
-        env={"PYTHONUNBUFFERED": "1", "HOME": "/tmp", **injection.env, **library_path(injection, {}, {})},
-        mounts=(*(mount for mount in (*container.mounts, *agent) if mount.target in injected), evidence),
-        tmpfs=(TMP,),
-        pids=container.pids,
-        devices=injection.devices,
-        gpus_flag=injection.gpus_flag,
-        runtime=injection.runtime,
-        network="none",
-        labels={**container.labels, ROLE_LABEL: CHECKS_ROLE},
-    )
+    if site.interpreter is None and image.python is None:
+        raise UsageError(
+            f"{image.tag} has no Python >= 3.8 to run the agent",
+            cause="From this system seatrial has no Python of its own to bring along; [image] python names another",
+            run="seatrial run --image ANOTHER -- PROGRAM",
+        )
+    python = PYTHON_COMMAND if site.interpreter is not None else (str(image.python),)
+    return (*python, *AGENT_PYTHON_FLAGS, CONTAINER_AGENT, CONTAINER_PLAN)
+
+
+def agent_mounts(site: Site) -> list[Mount]:
+    """Return the mounts of the agent: what it is made of, its orders, and where the target's own files go."""
+    own = site.interpreter
+    return [
+        Mount(source=site.outputs, target=CONTAINER_RUN),
+        *([Mount(source=own.folder, target=CONTAINER_PYTHON, read_only=True)] if own else []),
+        Mount(source=site.agent_archive, target=CONTAINER_AGENT, read_only=True),
+        Mount(source=site.record / "agent.json", target=CONTAINER_PLAN, read_only=True),
+    ]
 
 
 def caller_in(engine: EngineFacts, uid: int, gid: int) -> tuple[str, str | None, Choice]:
@@ -208,7 +183,7 @@ def _mounts(
     ours = [
         *_job_mounts(job, site.host.state_folder),
         *home_mounts(site.record, site.place, site.project_cache, named_user=named_user),
-        *_agent_mounts(site),
+        *_run_mounts(site),
         *injection.mounts,
     ]
     state = site.host.state_folder
@@ -222,12 +197,12 @@ def _tmpfs(job: Job, site: Site, mounts: Sequence[Mount]) -> tuple[Tmpfs, ...]:
     return (*tmp, *masks(mounts, [site.host.state_folder, job.project / ".seatrial"]))
 
 
-def container_labels(job: Job, site: Site, image: ImagePlan) -> dict[str, str]:
+def container_labels(job: Job, site: Site) -> dict[str, str]:
     return {
         RUN_LABEL: site.run_id,
         NAME_LABEL: job.name or "",
         ROLE_LABEL: TARGET_ROLE,
-        LOG_LABEL: FRAMED_LOG if image.python is not None else PLAIN_LOG,
+        LOG_LABEL: FRAMED_LOG,
     }
 
 
@@ -240,29 +215,13 @@ def _job_mounts(job: Job, state: Path) -> list[Mount]:
     return mounts
 
 
-def _agent_mounts(site: Site) -> list[Mount]:
-    mounts = [
-        Mount(source=site.outputs, target=CONTAINER_RUN),
-        Mount(source=site.agent_archive, target=CONTAINER_AGENT, read_only=True),
-        Mount(source=site.record / "agent.json", target=CONTAINER_PLAN, read_only=True),
-    ]
+def _run_mounts(site: Site) -> list[Mount]:
+    mounts = agent_mounts(site)
     if site.secrets_folder:  # writable: the agent deletes each secret once it has read it
         mounts.append(Mount(source=site.secrets_folder, target=CONTAINER_SECRETS))
     if site.resumed and site.resumed.mount:
         mounts.append(site.resumed.mount)
     return mounts
-
-
-def _refuse_planted_python(python: str, mounts: Sequence[Mount]) -> None:
-    """The agent is PID 1, whose word the receipt is made on: its Python lies where the target cannot write."""
-    planted = [mount.target for mount in mounts if changeable(mount, mounts)]
-    if any(inside(python, folder) for folder in (*planted, TMP.target)):
-        raise UsageError(
-            f"The agent's Python {python} would come from a mount that the target can write to",
-            cause="The agent records the run's evidence; its interpreter must be in the image, or on a "
-            "read-only mount from outside the project",
-            run="seatrial run … without [image] python, or with one that is in the image",
-        )
 
 
 def _network_alias(job: Job) -> str | None:

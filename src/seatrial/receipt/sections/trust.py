@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
@@ -16,15 +15,14 @@ from seatrial.receipt.formatting import count, short_uuid
 from seatrial.receipt.section import Record, Section
 
 if TYPE_CHECKING:
-    from seatrial.job.plan import Plan
     from seatrial.receipt.evidence import Evidence, Moment, RunEvidence
 
 #: Looks of the host without any process on a GPU, and samples of the agent with work on it, that make a contradiction:
 #: a context can come and go between two looks.
 MIN_LOOKS = 5
 
-#: Folders of an image with programs, libraries and the loader's settings. Source: ld.so(8); hier(7).
-_SYSTEM = re.compile(r"(/usr(/local)?)?(/(s?bin|lib[^/]*)(/.*)?)?|/etc|/etc/ld\.so\.[^/]*(/.*)?")
+#: A digest, of which sixteen digits are shown, as of the chain's.
+_SHA256 = re.compile(r"(sha256:[0-9a-f]{16})[0-9a-f]*")
 
 #: Beginning of the warning about evidence that could be altered.
 ALTERABLE = "Evidence could be altered by the target: "
@@ -40,6 +38,7 @@ class Seal(Record):
         lines, digest: of events.jsonl when it was judged; ``seatrial runs verify`` compares. digest: None while the run
             goes on, or if the chain is broken (``broken_at``: the first line that does not hold, from 1).
         missing: numbered lines of the agent that never arrived.
+        interpreter: what the agent ran on, with its digest; None where that was the image's or this machine's Python.
         alterable: why the target could have altered the evidence; None if it could not.
         refused: type of evidence → lines of the target that posed as it.
         witnessed: observations of the host's own driver, in words; None if it did not look.
@@ -49,6 +48,7 @@ class Seal(Record):
     digest: str | None = None
     broken_at: int | None = None
     missing: int = 0
+    interpreter: str | None = None
     alterable: str | None = None
     refused: dict[str, int] = Field(default_factory=dict)
     witnessed: str | None = None
@@ -66,6 +66,7 @@ class Trust(Section):
             digest=chain.digest if chain and chain.broken_at is None else None,
             broken_at=chain.broken_at if chain else None,
             missing=evidence.missing_lines,
+            interpreter=run.plan.interpreter,
             alterable=alterable(run),
             refused=_refused(evidence),
             witnessed="; ".join(seen) or None,
@@ -79,38 +80,19 @@ def evidence_in_words(seal: Seal) -> str:
     parts = [count(seal.lines, "line"), f"broken at line {seal.broken_at}" if seal.broken_at else chained]
     parts += [f"{seal.missing} missing"] if seal.missing else []
     parts += [f"could be altered by the target: {seal.alterable}" if seal.alterable else "not accessible to the target"]
+    parts += ["the agent ran on " + _SHA256.sub(r"\1", seal.interpreter)] if seal.interpreter else []
     parts += [f"the host observed the run on {seal.witnessed}"] if seal.witnessed else []
     return "; ".join(parts)
 
 
 def alterable(run: RunEvidence) -> str | None:
     """Return why the target could have altered the evidence, or None if it could not."""
-    if (planted := _planted(run.plan)) is not None:
-        return planted
     started = run.evidence.all(AgentStarted)
     if not started:
         return None
     if any("alterable" not in moment.keys for moment in started):
         return "the agent's version did not yet isolate itself"
     return next((why for moment in started if (why := moment.text("alterable"))), None)
-
-
-def _planted(plan: Plan) -> str | None:
-    """Find a mount of the user's over the agent's own files that the target can change, which voids its word."""
-    from seatrial.job.keys import changeable  # a receipt that is only shown does not need it
-
-    if plan.container is None or plan.image is None or plan.image.python is None:
-        return None
-    prefix = PurePosixPath(plan.image.python).parent.parent
-    wanted = {PurePosixPath(mount.target) for mount in plan.job.mounts}
-    for mount in plan.container.mounts:
-        target = PurePosixPath(mount.target)
-        if target not in wanted or not changeable(mount, plan.container.mounts):
-            continue
-        own = prefix != PurePosixPath("/") and (target.is_relative_to(prefix) or prefix.is_relative_to(target))
-        if own or _SYSTEM.fullmatch(str(target)):
-            return f"{target} in the container, which runs the agent, is a mount"
-    return None
 
 
 def lost_output_lines(run: RunEvidence) -> int:
@@ -155,7 +137,7 @@ def contradictions(run: RunEvidence) -> list[str]:
 def _exit_codes(run: RunEvidence) -> list[str]:
     """Compare the exit code that a container's PID 1 reported with the engine's."""
     state, finished = run.state, run.evidence.last(AgentFinished)
-    if state is None or run.plan.container is None or run.plan.companion is not None or finished is None:
+    if state is None or run.plan.container is None or finished is None:
         return []
     reported = whole(finished.keys.get("exit_code"))
     if state.status != "exited" or state.exit_code is None or reported is None or state.oom_killed:

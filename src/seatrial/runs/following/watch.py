@@ -24,7 +24,7 @@ from seatrial.probe.machine import owner
 from seatrial.probe.nvml import ComputeProcess
 from seatrial.probe.sampler import Sampler
 from seatrial.receipt.fields import clean
-from seatrial.runs.adopt import handle_of, record_target_end
+from seatrial.runs.adopt import handle_of
 from seatrial.runs.following.streams import OfRank, OutputReader, Stream
 from seatrial.runs.leases import backend_of
 from seatrial.runs.run import Run
@@ -100,8 +100,6 @@ def follow(
     for stream, data in reader.new():
         write(stream, data)
     if not state.is_live:
-        if run.plan().companion is not None:
-            record_target_end(run, backend, handle, state)
         for stream, data in reader.rest():
             write(stream, data)
     return state
@@ -161,7 +159,7 @@ def interrupt_stops(run: Run, host: Host, say: Say) -> Iterator[None]:
         return
     backend = backend_of(handle, host)
     plan = run.plan()
-    job, takes_sigint = plan.job, plan.on_this_host and plan.companion is None
+    job, takes_sigint = plan.job, plan.on_this_host
     grace_s, sent = job.grace_s, 0
     who, why = ("target", "") if job.serve is None else ("server", " to answer what it has accepted")
     stopping = f"Stopping: SIGTERM was sent to the {who}{why}; it is killed in {grace_s:g} s, or by another Ctrl-C."
