@@ -77,8 +77,7 @@ class Api:
         """Return a run: its receipt (provisional while it goes on) with plots, and the last numbers."""
         key, run = self._projects.find(request.path_params["id"])
         receipt = self._receipt_of(run)
-        metrics = {} if run.ended else run.plan().job.metrics
-        now = look(run, receipt.header.gpus[0].name if receipt.header.gpus else "", metrics)
+        now = look(run, receipt.header.gpus[0].name if receipt.header.gpus else "")
         line = self._listing.line(key, run)
         return {**run_view(run, receipt, now), "project": line["project"], "ago": line["ago"]}
 

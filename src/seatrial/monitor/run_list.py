@@ -117,7 +117,6 @@ def _line_of(run: Run) -> Line:
     summary = run.summary()
     if summary is not None:
         level = _level(summary)
-        older = {name: summary.get(name) for name in ("loss", "accuracy")}
         headline = summary.get("headline") or summary.get("outcome")
         return _line(
             run,
@@ -129,7 +128,7 @@ def _line_of(run: Run) -> Line:
             outcome=str(summary.get("outcome") or ""),
             headline=str(headline or "?"),
             seconds=number(summary.get("seconds")),
-            last=mapping(summary.get("metrics")) or older,
+            last=mapping(summary.get("metrics")) or summary,
             percent=items(summary.get("percent")),
         )
     try:
@@ -193,8 +192,7 @@ def _line(
         "began": began,
         "started": "–" if began is None else time.strftime("%d %b %H:%M", time.localtime(began)),
         "time": None if seconds is None else format_seconds(seconds),
-        "loss": words[0],
-        "accuracy": words[1],
+        **dict(zip(("loss", "accuracy"), words, strict=True)),
         "by": {
             "started": began,
             "name": (name or run.id).lower(),

@@ -48,7 +48,7 @@ def run_view(run: Run, receipt: Receipt, now: Live) -> dict[str, Any]:
         "ended": ended,
         "headline": headline(receipt),
         "chip": {"colour": chip.colour, "words": f"{chip.mark}{receipt.outcome.badge if ended else 'running'}"},
-        "words": receipt.outcome.words.partition("; not met: ")[0] if ended else _so_far(run, now),
+        "words": receipt.outcome.words.partition("; not met: ")[0] if ended else _so_far(run) + now.progress,
         "unmet": [
             ": ".join(filter(None, (c.title, c.measured))) + (f", {c.wanted}" if c.expected else "")
             for c in receipt.criteria
@@ -75,10 +75,9 @@ def _found(receipt: Receipt) -> Iterator[tuple[str, str]]:
         yield FIX, f"{advice.change} ({advice.gain})"
 
 
-def _so_far(run: Run, now: Live) -> str:
+def _so_far(run: Run) -> str:
     began = started_at(run.id)
-    started = "" if began is None else f"Started {format_seconds(round(max(1.0, time.time() - began)))} ago"
-    return "; ".join(filter(None, (started, now.progress)))
+    return "" if began is None else f"Started {format_seconds(round(max(1.0, time.time() - began)))} ago. "
 
 
 def _live_tiles(receipt: Receipt, now: Live) -> list[list[str]]:

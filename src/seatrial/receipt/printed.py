@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import import_module, resources
+from importlib import resources
+from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
 from seatrial.receipt.fields import clean_line, number
 from seatrial.receipt.reported import MAX_POINTS, MAX_SERIES, Point, ReportedSteps, thin
+from seatrial.system.toml_file import parse_toml
 
 #: Of one state of a line, of the words in front of a number, and of the numbers of one state: bounds of the work.
 _MOST_LETTERS, _MOST_NAME, _MOST_NUMBERS = 4000, 60, 100
@@ -33,8 +34,8 @@ _PHASES = {"training": "train", "testing": "test", "evaluation": "eval"}
 @cache
 def _load() -> None:
     """Read words and forms, which only a run's output needs."""
-    toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    tables = toml.loads(resources.files("seatrial.receipt").joinpath("printed.toml").read_text("utf-8"))
+    path = Path(__file__).with_suffix(".toml")
+    tables = parse_toml(resources.files("seatrial.receipt").joinpath(path.name).read_text("utf-8"), path)
     _WORDS.update({kind: frozenset(words.split()) for kind, words in tables["words"].items()})
     for name, form in tables["forms"].items():
         for part in ("within", "of", "phase"):
@@ -113,11 +114,7 @@ class Progress:
 class Printed:
     """Reads the lines of a run in their order. Of a name in both streams, standard output has the deliberate values.
 
-    Args:
-        patterns: name → regular expression whose first group is the value, of ``[metrics]``.
-
-    Attributes:
-        series: name → its values, of at most MAX_SERIES names.
+    ``patterns``, of ``[metrics]``: name → regular expression whose first group is the value.
     """
 
     def __init__(self, patterns: Mapping[str, str] | None = None) -> None:
@@ -263,7 +260,7 @@ def _columns(text: str) -> list[str]:
     """Return the names of a table's columns, if this line is its head."""
     if _RE.number.search(text) and not _RE.bar.search(text):
         return []
-    names = [name for name in _RE.column.split(_RE.bar.split(text, maxsplit=1)[0].strip(" |│")) if name]
-    names = [re.sub(r"^\w+\(|\)$", "", name) for name in names]
+    head = _RE.column.split(_RE.bar.split(text, maxsplit=1)[0].strip(" |│"))
+    names = [re.sub(r"^\w+\(|\)$", "", name) for name in head if name]
     fits = 3 <= len(names) <= 40 and all(_RE.word.match(name) or name == "#" for name in names)
     return names if fits and any(is_metric(name.split(), "1.0") for name in names) else []

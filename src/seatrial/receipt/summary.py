@@ -13,9 +13,6 @@ from seatrial.receipt.section import Row
 from seatrial.receipt.sections.trust import ALTERABLE
 from seatrial.receipt.sections.what_ran import device_in_words
 
-#: Metrics for the last line of a run, in order.
-_WANTED = ("accuracy", "val_accuracy", "test_accuracy", "val_loss", "test_loss", "loss", "train_loss")
-
 _Tile = tuple[str, float | None, Callable[[float], str]]
 
 
@@ -51,8 +48,7 @@ def numbers(receipt: Receipt) -> list[str]:
     found = [] if measured.wall_s is None else [format_seconds(measured.wall_s)]
     metrics = {metric.name: metric for metric in measured.metrics}
     required = [c.id.removeprefix("metric-") for c in receipt.criteria if c.id.startswith("metric-")]
-    headline = reversed(headline_metrics(metrics))
-    name = next((name for name in (*required, *_WANTED, *headline) if name in metrics), None)
+    name = next((name for name in (*required, *reversed(headline_metrics(metrics))) if name in metrics), None)
     if name is not None:
         found.append(f"{name} {metrics[name].last:.4g}" + (" %" if metrics[name].unit else ""))
     busy = [use.utilization_mean_pct for use in measured.gpus if use.utilization_mean_pct is not None]

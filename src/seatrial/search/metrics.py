@@ -38,23 +38,21 @@ _OF_TIME = ("_s", "_ms", "per_s", "per_second", "seconds", "time", "epoch_time",
 
 
 class Reading:
-    """The values of one trial as they come: matches of the pattern, else reports, else what it prints.
+    """The values of one trial as they come.
 
     Args:
         series: the objective's full name among what scripts report, where an earlier trial has shown it.
 
     Attributes:
-        last_printed: the last finite value that was read from the output.
+        last_printed: with a pattern, the last finite value.
         diverged: the objective's last value is NaN or infinite.
         counts: full name among what scripts report → how many values came.
     """
 
     def __init__(self, run: Run, objective: Objective, series: str | None) -> None:
-        self._pattern = objective.pattern
-        self._output = Printed({objective.metric: self._pattern} if self._pattern is not None else None)
+        self._output = Printed({objective.metric: objective.pattern}) if objective.pattern is not None else None
         self._lines = events.Lines(str(run.events_path))
-        phases = PHASES if self._pattern is None else ("",)
-        names = [phase + objective.metric for phase in phases if phase != "train_"]
+        names = [phase + objective.metric for phase in PHASES if phase != "train_"]
         self._names = [series] if series is not None else names
         self.counts = dict.fromkeys(self._names, 0)
         self._unfinished: dict[Stream, bytes] = {}
@@ -62,7 +60,6 @@ class Reading:
         self.last_printed: float | None = None
         self.diverged = False
         self.count = 0
-        self._reports = False
 
     @property
     def series(self) -> str | None:
@@ -72,6 +69,8 @@ class Reading:
 
     def output(self, stream: Stream, data: bytes) -> None:
         """More of the output."""
+        if self._output is None:
+            return
         *whole, rest = _LINE_END.split(self._unfinished.get(stream, b"") + data)
         self._unfinished[stream] = rest[:_MOST_LINE_BYTES]
         for line in whole:
@@ -85,16 +84,20 @@ class Reading:
 
     def new(self) -> list[tuple[int, float]]:
         """(1, 2, 3 …, value) of those that have come since the last call; NaN and infinity do not count."""
-        reported = self._reported() if self._pattern is None else []
-        self._reports = self._reports or bool(reported)
-        values, self._printed = reported or self._printed, []
+        values, self._printed = self._printed, []
+        if self._output is None:
+            values = self._reported()
         first = self.count + 1
         self.count += len(values)
         return list(enumerate(values, first))
 
     def _match(self, line: bytes) -> None:
-        for name, value, _ in () if self._reports else self._output.add(line):
-            if self._first_of([(name, value)]) is not None:
+        assert self._output is not None
+        for name, value, _ in self._output.add(line):
+            if name not in self._output.patterns:
+                continue
+            self.diverged = not math.isfinite(value)
+            if not self.diverged:
                 self._printed.append(value)
                 self.last_printed = value
 
@@ -113,13 +116,9 @@ class Reading:
         return found
 
     def _of(self, event: dict[str, object]) -> float | None:
-        phase = text(event.get("phase")) or ""
-        return self._first_of(
-            [(key if not phase or key.startswith(phase + "_") else f"{phase}_{key}", event[key]) for key in event]
-        )
-
-    def _first_of(self, values: Sequence[tuple[str, object]]) -> float | None:
         """The objective of one line. The first name that was seen is the one from then on."""
+        phase = text(event.get("phase")) or ""
+        values = [(key if not phase or key.startswith(phase + "_") else f"{phase}_{key}", event[key]) for key in event]
         for name in {name for name, raw in values if name in self.counts and number(raw) is not None}:
             self.counts[name] += 1
         for name, raw in values:
@@ -160,10 +159,12 @@ def ending_of(
         "utilization_pct": sum(used) / len(used) if used else None,
         "cpu_s": cores * wall_s if cores is not None and wall_s is not None else None,
     }
-    metrics = {metric.name: metric.last for metric in measured.metrics if math.isfinite(metric.last)}
+    last = {metric.name: float(metric.ended_as or metric.last) for metric in measured.metrics}
+    metrics = {name: number for name, number in last.items() if math.isfinite(number)}
     value = None
     if objective is not None:
-        value = printed if objective.pattern is not None else _named(objective.metric, metrics)
+        value = printed if objective.pattern is not None else _named(objective.metric, last)
+        diverged = diverged or not math.isfinite(value or 0.0)
     state, outcome = _state(receipt), receipt.outcome.brief
     if objective is not None and diverged and state == "done":
         state, value, outcome = "failed", None, f"diverged: its last {objective.metric} is not finite"
@@ -175,6 +176,7 @@ def ending_of(
         measured={key: number for key, number in facts.items() if number is not None},
         metrics=metrics,
         series=series,
+        printed=[metric.name for metric in measured.metrics if metric.source],
     )
 
 
@@ -256,8 +258,9 @@ def _ignores_settings(trials: Sequence[Trial]) -> SeatrialError | None:
 
 
 def _numbers(trial: Trial) -> tuple[object, ...]:
-    metrics = trial.ending.metrics if trial.ending else {}
-    kept = tuple(sorted(item for item in metrics.items() if not item[0].endswith(_OF_TIME)))
+    ending = trial.ending or Ending(trial.state)  # printed numbers of few digits may well be the same
+    names = [name for name in sorted(ending.metrics) if name not in ending.printed and not name.endswith(_OF_TIME)]
+    kept = tuple((name, ending.metrics[name]) for name in names)
     return (*kept, *((report.step, report.value) for report in trial.reports))
 
 

@@ -32,7 +32,7 @@ class Ending:
         value: the objective's last value; None: never reported.
         outcome: the receipt's headline, or why there is none.
         measured: ``seconds``, ``images_per_s``, ``energy_j``, ``utilization_pct``, ``cpu_s``: what is known of them.
-        metrics: last values of all that the target reported.
+        metrics: last values of all that the target reported. printed: names of those that it only printed.
         series: the full name under which the objective came several times while it ran; None: none did.
     """
 
@@ -43,6 +43,7 @@ class Ending:
     measured: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     series: str | None = None
+    printed: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,14 @@ def test_five_equal_trials_end_it_whatever_their_speed() -> None:
     assert problem_of([_trial(number) for number in range(4)]) is None
 
 
+def test_equal_printed_numbers_of_few_digits_end_nothing() -> None:
+    trials = [_trial(number) for number in range(5)]
+    for trial in trials:
+        assert trial.ending is not None
+        trial.ending.printed.append("loss")
+    assert problem_of(trials) is None
+
+
 def test_a_setting_that_changes_nothing_is_named_beside_one_that_does() -> None:
     done = [
         _trial(0, loss=0.5, lr="1", batch="8"),

@@ -63,17 +63,3 @@ def test_a_reported_one_that_is_no_finite_number(tmp_path: Path, told: list[str]
     path.write_text("".join(f'{{"type":"step","epoch":1,"loss":{one}}}\n' for one in told))
     reading.new()
     assert reading.diverged is diverged
-
-
-def test_printed_values_count_where_the_script_reports_none(tmp_path: Path) -> None:
-    reading, path = _reading(tmp_path)
-    reading.output("stdout", b"epoch 1/3 train_loss 0.9 val_loss 0.5\nval_loss=0.4")
-    assert _values(reading) == [0.5]
-    reading.finish()
-    assert _values(reading) == [0.4] and not reading.diverged
-    reading.output("stdout", b"val_loss nan\n")
-    assert _values(reading) == [] and reading.diverged
-    path.write_text('{"type":"step","phase":"val","loss":0.3}\n')
-    assert _values(reading) == [0.3]
-    reading.output("stdout", b"val_loss 0.2\n")
-    assert _values(reading) == []

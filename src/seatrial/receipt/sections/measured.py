@@ -55,12 +55,9 @@ class GpuUse(Record):
 
 
 class Metric(Record):
-    """A number that the target reported. ``best`` only if its name shows the better direction.
+    """A number that the target reported, or that was read from its output (``source``: ``printed: line 312``).
 
-    Attributes:
-        source: ``printed: line 312``, of a number that was read from the output; None if the script reported it.
-        unit: ``%``, as printed, or nothing.
-        ended_as: ``nan``, ``inf`` or ``-inf``, if that came after the last number.
+    ``best`` only if its name shows the better direction. ``ended_as``: nan or inf, if that came after the last number.
     """
 
     name: str
@@ -73,7 +70,6 @@ class Metric(Record):
     ended_as: str | None = None
 
     def figure(self, value: float) -> str:
-        """Return one of its values in words."""
         return metric_figure(self.name, value) + (f" {self.unit}" if self.unit else "")
 
 

@@ -85,7 +85,7 @@ def progress_words(run: Run, printed: Printed, pass_pct: float | None) -> str:
     if began is None or not 0 < share < 1:
         return str(printed.progress)
     left_s = max(0.0, printed_at - began) * (1 - share) / share - (time.time() - printed_at)
-    return f"{printed.progress}, about {format_seconds(max(1.0, round(left_s)))} left"
+    return f"{printed.progress}, about {format_seconds(round(left_s))} left" if left_s >= 1 else str(printed.progress)
 
 
 def _has_time(event: Mapping[str, Any]) -> bool:
@@ -191,9 +191,7 @@ def _speed(run: Run) -> str:
             found = rates([event for event in recent if event[LINE].get("pid") == pid])
     parts = []
     if "steps_per_s" in found:
-        steps_so_far = own[-1][LINE].get("steps")
-        whole = isinstance(steps_so_far, int) and 0 < steps_so_far < 1e15
-        parts += [f"{steps_so_far:,} steps"] * whole + [f"{rate(found['steps_per_s'])} steps/s"]
+        parts += [f"{int(own[-1][LINE]['steps']):,} steps", f"{rate(found['steps_per_s'])} steps/s"]
         parts += [f"{rate(found['examples_per_s'])} examples/s"] if "examples_per_s" in found else []
     position = progress_words(run, read_printed(run.folder, {}), found.get("pass_pct"))
     if not position and "pass_pct" in found:

@@ -61,4 +61,5 @@ def test_printed_numbers_are_shown_until_the_script_reports_its_own(tmp_path):
     assert now.latest == {"psnr": 12.5, "loss": 0.5, "acc": 91.5}
     assert (now.percent, now.progress) == ({"acc"}, "epoch 2/4")
     write(run, {"t": 2.0, "loss": 0.25})
-    assert look(run, "", {"psnr": r"at (\S+) dB"}).latest == {"psnr": 12.5, "loss": 0.25}
+    latest = look(run, "", {"psnr": r"at (\S+) dB"}).latest
+    assert latest == {"psnr": 12.5, "loss": 0.25, "t": 2.0}
