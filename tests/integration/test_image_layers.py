@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -12,10 +13,11 @@ import pytest
 
 from seatrial.backends.containers.docker import Docker
 from seatrial.backends.containers.podman import Podman
-from seatrial.errors import ImageError
+from seatrial.errors import ConfigError, ImageError
 from seatrial.images.build.build import build
 from seatrial.images.build.size import image_bytes
 from seatrial.images.plan import plan_image, slug
+from seatrial.images.resolve.uv import UvResolver
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import ImagePlan
 from seatrial.job.script import ScriptFacts
@@ -32,17 +34,18 @@ class Projects:
         self.engine, self.folder, self.lines = engine, folder, list[str]()
         self.built: list[str] = []
 
-    def plan(self, name: str, requirements: str, **image: object) -> ImagePlan:
+    def plan(self, name: str, requirements: str, *, uv: bool = True, **image: object) -> ImagePlan:
         project = self.folder / name
         project.mkdir(exist_ok=True)
         imports = ("torch",) if "torch" in requirements else ()
         (project / "requirements.txt").write_text(requirements)
         options = ImageOptions.model_validate({"build_network": "host", **image})
         job = Job(project=project, target=Target(kind="script", value="train.py"), image=options)
-        return plan_image(job, script=ScriptFacts(imports=imports), cpu_only=True)[0]
+        resolver = UvResolver(self.folder / "locks", Host({**os.environ, "PIP_CONFIG_FILE": os.devnull}))
+        return plan_image(job, script=ScriptFacts(imports=imports), cpu_only=True, resolver=resolver if uv else None)[0]
 
-    def build(self, name: str, requirements: str, **image: object) -> str:
-        plan = self.plan(name, requirements, **image)
+    def build(self, name: str, requirements: str, *, uv: bool = True, **image: object) -> str:
+        plan = self.plan(name, requirements, uv=uv, **image)
         self.built.append(plan.tag)
         build(plan, store=self.engine.images, progress=self.lines.append)
         return plan.tag
@@ -122,8 +125,12 @@ def test_slimmed_projects_share_the_slimmed_stack(projects: Projects, name: str)
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_package_that_wants_another_torch_is_one_sentence(projects: Projects, name: str) -> None:
+    list_of_both = "torch==2.13.0\nnumpy\nfastai==2.7.19\n"
+    with pytest.raises(ConfigError, match="contradict each other") as refused:
+        projects.plan(f"{name}-1", list_of_both)
+    assert "fastai==2.7.19 depends on torch>=1.10,<2.7" in str(refused.value.cause)
     with pytest.raises(ImageError, match=r"fastai 2\.7\.19 depends on torch<2\.7") as raised:
-        projects.build(f"{name}-1", "torch==2.13.0\nnumpy\nfastai==2.7.19\n")
+        projects.build(f"{name}-1", list_of_both, uv=False)
     assert "constraint" not in raised.value.message
 
 
