@@ -68,12 +68,14 @@ Sentence = tuple[str, str | None, str | None]
 def report(error: Exception, argv: list[str]) -> int:
     """Print the error to stderr; return the exit code."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    sentence = _sentence(error, argv)
-    _print(console, *(sentence or _defect(error, argv)))
+    message, cause, run = _sentence(error, argv) or _defect(error, argv)
     if isinstance(error, GpuContractError) and not isinstance(error, CapacityError | StackError):
-        from seatrial.doctor.examine import second_opinion  # no other error needs it
+        from seatrial.doctor.examine import first_broken  # no other error needs it
 
-        console.print(Text(as_typed(second_opinion(Host()), argv) or ""))
+        if (broken := first_broken(Host())) is not None and broken.fix:  # this machine decides the one fix
+            same = broken.message.lower() in message.lower()
+            cause, run = cause if same else broken.message, as_typed(broken.fix, argv)
+    _print(console, message, cause, run)
     return exit_code(error)
 
 

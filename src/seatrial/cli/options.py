@@ -7,6 +7,7 @@ import gc
 import importlib
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from seatrial.cli.completion import find_command, fitting
-from seatrial.cli.verbs import VERBS
+from seatrial.cli.verbs import OTHER_WORDS, VERBS
 from seatrial.errors import UsageError
 from seatrial.job.flags import FLAGS, GROUPS, Flag, in_tables
 
@@ -165,9 +166,10 @@ class VerbGroup(click.Group):
             from seatrial.system.text import nearest  # an error alone needs it
 
             known = [name for name, command in self.commands.items() if not command.hidden]
-            close = nearest(word, known)
+            other = OTHER_WORDS.get(word, "").removeprefix("runs ")
+            close = other if other in known else nearest(word, known)
             hint = f"did you mean {close}?" if close else f"it has {', '.join(known)}"
-            run = f"{ctx.command_path} {close or '--help'}"
+            run = shlex.join([*ctx.command_path.split(), *((close, *args[1:]) if close else ("--help",))])
             raise UsageError(f'{ctx.command_path} has no command "{word}"; {hint}', run=run)
         return super().resolve_command(ctx, args)
 

@@ -139,6 +139,9 @@ class Screen:
             self._no_gpu(plan)
         where = f"{plan.backend}, {plan.image.tag}" if plan.image else plan.backend
         self.note(f"{plan.run_id}: {plan.target_line} on {_gpus_of(plan)} ({where})")
+        for choice in plan.choices:
+            if choice.what == "packages" and "imports" in choice.reason and choice.value != "none":
+                self.note(f"packages: {choice.value} ({choice.reason})")
         for warning in plan.warnings:
             self.note(f"warning: {warning}")
 

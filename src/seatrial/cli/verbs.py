@@ -28,4 +28,7 @@ OTHER_WORDS = {
     "attach": "runs attach", "exec": "runs exec", "stop": "runs stop", "kill": "runs stop", "rm": "runs rm",
     "compare": "runs compare", "verify": "runs verify", "cp": "runs cp", "status": "runs show", "train": "run",
     "start": "run", "create": "init", "check": "doctor", "diagnose": "doctor", "why": "explain", "clean": "runs prune",
+    "gpus": "top", "gpu": "top", "nvidia-smi": "top", "monitor": "top", "diff": "runs compare", "history": "runs ls",
+    "ui": "dashboard", "web": "dashboard", "metrics": "dashboard", "tensorboard": "dashboard", "validate": "plan",
+    "dry-run": "plan", "bash": "shell", "ssh": "shell", "compose": "up", "delete": "runs rm",
 }  # fmt: skip

@@ -122,7 +122,7 @@ def select(context: ComposeContext, leased: Mapping[str, str]) -> dict[str, Sele
             raise type(error)(
                 f"{place}: {name} reserves {_in_words(ask.request)}: {problem}",
                 cause="; ".join(filter(None, [error.cause, "up plans for this machine's GPUs, for no others yet"])),
-                run=f"{context.file.command} --gpus none   # to try it on the CPU; or see: nvidia-smi -L",
+                run=f"{context.file.command} --gpus none   # on the CPU; seatrial doctor checks the machine",
             ) from None
     return chosen
 

@@ -86,7 +86,7 @@ def second_opinion(host: Host, *, in_container: bool = True) -> str:
     if finding is None:
         return "The host side of the chain is healthy. To check the container side: seatrial doctor --image IMAGE"
     fix = f"\n  {FIX}: {finding.fix}" if finding.fix else ""
-    return f"First failed check on this host: {finding.message}{fix}\n  all: seatrial doctor"
+    return f"First failed check on this host: {finding.message}{fix}"
 
 
 def first_broken(host: Host, names: Sequence[str] = HOST) -> Finding | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from seatrial.errors import ImageError
 from seatrial.findings.catalogue import AT_BUILD, OF_A_BUILD, by_id
-from seatrial.findings.known import mid_sentence
+from seatrial.findings.known import mid_sentence, plain
 from seatrial.findings.match import Match, first_in
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
 from seatrial.job.plan import ImagePlan
@@ -27,6 +27,9 @@ _STEP = re.compile(r"(?:\[\d+/\d+\] )?S(?:TEP|tep) \d+/\d+ ?:")
 _BASE_FIRST = dict.fromkeys(
     ("host-not-resolved", "registry-name-not-resolved", "registry-unreachable"), ("base-image-missing",)
 )
+
+#: The fix where one of these is shown: neither a login nor another name helps.
+_WITHOUT_REGISTRY = "seatrial run --on local …   # without a container, until the registry answers"
 
 #: What mends a failure in a build, where the same words in a run have another remedy.
 _IN_A_BUILD = {
@@ -75,6 +78,11 @@ _CONSTRAINT = re.compile(r"The user requested \(constraint\) (?P<name>[\w.-]+)==
 _SIDES = re.compile(r"^The conflict is caused by:\n(?P<sides>(?: {2,}.*\n?)+)", re.MULTILINE)
 
 
+def _shows_no_registry(lines: Sequence[str]) -> bool:
+    known = [by_id(id) for id in _BASE_FIRST]
+    return any(entry.values_in(line, plain(line)) is not None for entry in known for line in lines)
+
+
 def readable(line: str) -> str:
     """Return a line of build output without BuildKit's numbering; "" for one without content."""
     text = _text(line.rstrip())
@@ -107,6 +115,8 @@ def explain(lines: Sequence[str], *, image: ImagePlan, engine: str) -> ImageErro
     package = _package(lines) if "package" not in match.values else None
     message = mid_sentence(finding.message) + (f" (needed by {package})" if package else "")
     cause_text = f"{finding.cause} (the build printed: {message_line})"
+    if match.known.id == "base-image-missing" and _shows_no_registry(lines):
+        return ImageError(f"{where}: {message}", cause=cause_text, run=_WITHOUT_REGISTRY)
     return ImageError(f"{where}: {message}", cause=cause_text, run=_IN_A_BUILD.get(match.known.id, finding.fix))
 
 

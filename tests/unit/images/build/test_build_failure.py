@@ -40,6 +40,10 @@ def test_docker(name: str, reason: str, run: str) -> None:
     assert run in (error.run or "")
 
 
+def test_a_base_that_a_reached_registry_lacks_is_no_reason_to_leave_the_container() -> None:
+    assert "the name and tag seatrial-no-such-base:1" in (explained(PODMAN, "base").run or "")
+
+
 def test_a_version_that_is_not_there_names_the_newest() -> None:
     cause = explained(DOCKER, "noversion").cause or ""
     assert "the newest is 2.4.6" in cause and "No matching distribution found for numpy==99.0" in cause
