@@ -5,11 +5,9 @@ The script fails with 7 in each, and what stands in for the agent would say that
 
 from __future__ import annotations
 
-import io
 import shutil
 import subprocess
 import sys
-import tarfile
 import time
 import zipfile
 from collections.abc import Iterator
@@ -208,23 +206,10 @@ def a_wheel(folder: Path, name: str, **more: str) -> None:
             wheel.writestr(entry, text)
 
 
-@pytest.mark.parametrize("way", ["a wheel's scripts", "a source package's build"])
-def test_a_dependency_that_replaces_python_does_not_become_the_agent(
-    docker_arena: Arena, project: Project, way: str
-) -> None:
+def test_a_wheel_that_replaces_python_does_not_become_the_agent(docker_arena: Arena, project: Project) -> None:
     """No consent is asked for ``find_links`` in the project."""
-    folder = project.folder / "wheels"
-    folder.mkdir()
-    a_wheel(folder, "innocent")
-    if way == "a wheel's scripts":
-        a_wheel(folder, "evil", **{"evil-1.0.data/scripts/python3": PYTHON_LIES})
-    else:
-        setup = f"import json\nopen(json.__file__, 'a').write({MODULE_LIES!r})\n"
-        setup += "from setuptools import setup\nsetup(name='evil', version='1.0')\n"
-        with tarfile.open(folder / "evil-1.0.tar.gz", "w:gz") as source:
-            member = tarfile.TarInfo("evil-1.0/setup.py")
-            member.size = len(setup)
-            source.addfile(member, io.BytesIO(setup.encode()))
+    (project.folder / "wheels").mkdir()
+    a_wheel(project.folder / "wheels", "evil", **{"evil-1.0.data/scripts/python3": PYTHON_LIES})
     project.write("requirements.txt", "evil==1.0\n")
     project.write("seatrial.toml", '[image]\nfind_links = "./wheels"\nbuild_network = "host"\n')
     project.run("train.py", "--gpus", "none", exit_code=1)
@@ -243,7 +228,8 @@ def test_every_file_that_pid_1_maps_is_of_its_own_python(arena: Arena, project: 
     mapped = {words[5] for words in lines if len(words) == 6 and words[5].startswith("/")}
     assert "/seatrial/python/lib/ld.so" in mapped
     assert not {path for path in mapped if not path.startswith("/seatrial/python/")}
-    project.cli("runs", "wait", record(project).id, exit_code=None)
+    project.cli("runs", "logs", "--follow", record(project).id, exit_code=None)
+    project.cli("runs", "show", record(project).id, exit_code=None)
     assert receipt(project)["exit_cause"]["target_exit_code"] == 7
 
 
