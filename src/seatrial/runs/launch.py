@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -27,13 +28,13 @@ from seatrial.planning.host import AnotherMachine, HostFacts, another_machine, r
 from seatrial.planning.plan import Notes, make_plan, select_gpus, with_defaults
 from seatrial.planning.site import ClusterSite, Site
 from seatrial.runs.adopt import record_start, record_target_start
-from seatrial.runs.leases import leases
+from seatrial.runs.leases import default_folder, leases
 from seatrial.runs.mlflow import Tracked, tracked
 from seatrial.runs.model_jobs import refuse_taken_port, warnings_of
 from seatrial.runs.models import WEIGHTS, of_recipe
 from seatrial.runs.resume import has_checkpoint, resumed
 from seatrial.runs.run import Run
-from seatrial.runs.store import RunStore, new_run_id, project_key
+from seatrial.runs.store import RunStore, new_run_id, other_projects, project_key
 from seatrial.system import agent_archive
 from seatrial.system.caller import Caller
 from seatrial.system.host import Host
@@ -45,6 +46,9 @@ Say = Callable[[str], None]
 
 #: In the user's state folder: archives of the agent, one for each version of it.
 AGENT = "agent"
+
+#: Where engines listen.
+_ENGINES_PLACES = ("/run/docker.sock", "/run/podman/podman.sock", "/run/containerd/containerd.sock", "/")
 
 #: Makes a context manager that yields a callback for the lines of a build or a pull.
 Building = Callable[[], AbstractContextManager[Say]]
@@ -103,12 +107,27 @@ def run_site(run: Run, project: Path, backend: Backend, engine: EngineFacts, hos
         record=run.folder,
         place=run.place,
         outputs=run.outputs,
-        project_cache=host.cache_folder / "projects" / project_key(project),
+        project_cache=Path(os.path.realpath(host.cache_folder)) / "projects" / project_key(project),
         backend=backend,
         engine=engine,
         host=host,
         agent_archive=agent_archive.build(host.state_folder / AGENT, compiled=backend.images is not None),
+        hidden=_hidden(project, backend, host) if backend.traits.isolates and backend.traits.on_this_host else (),
     )
+
+
+def _hidden(project: Path, backend: Backend, host: HostFacts) -> tuple[Path, ...]:
+    """Return what no container may see of this user's, besides the state folder. Raises UsageError."""
+    found = [*host.own_folders, default_folder(host), *other_projects(host)]
+    if any(Path(os.path.realpath(place)).is_relative_to(project.resolve()) for place in _ENGINES_PLACES):
+        raise UsageError(
+            f"The project {project} contains the engine's socket: a script there would be root on this machine",
+            run="cd FOLDER_OF_THE_SCRIPT && seatrial run …",
+        )
+    home = Path(os.path.realpath(host.env.get("HOME", "/nowhere")))
+    if home.is_relative_to(project.resolve()) and backend.images is not None:
+        found += filter(None, [backend.images.storage_root()])  # rootless engines keep their layers there
+    return tuple(found)
 
 
 def manifests(plan: Plan, host: Host) -> list[Manifest]:
@@ -215,13 +234,14 @@ def start(prepared: Prepared, host: Host, echo: Say) -> None:
         SeatrialError, KeyboardInterrupt: it did not start, or was ended at once. The reason is among the run's
             events, for its receipt; its leases and secrets are taken back.
     """
-    from seatrial.runs.ready import make_ready  # what builds, which a plan does not need
+    from seatrial.runs.ready import make_ready, mounts_held  # what builds, which a plan does not need
 
     run, plan, backend = prepared.run, prepared.plan, prepared.backend
     handle = None
     try:
         make_ready(plan, backend, run, prepared.host, echo)
-        handle = backend.start(plan, run.folder)
+        with mounts_held(plan, run):
+            handle = backend.start(plan, run.folder)
         record_start(run, plan, backend, handle, host)
     except BaseException as error:
         if handle is not None:  # nobody could find it again, or its user has stopped it
@@ -351,12 +371,13 @@ def _as_finding(error: SeatrialError | KeyboardInterrupt) -> Finding:
 
 def shell(prepared: Prepared, host: Host, building: Building) -> int:
     """Run the plan on the caller's terminal; the shell's exit code. Leaves no run behind."""
-    from seatrial.runs.ready import make_ready
+    from seatrial.runs.ready import make_ready, mounts_held
 
     try:
         with building() as echo:
             make_ready(prepared.plan, prepared.backend, prepared.run, prepared.host, echo)
-        return prepared.backend.shell(prepared.plan, prepared.run.folder)
+        with mounts_held(prepared.plan, prepared.run):
+            return prepared.backend.shell(prepared.plan, prepared.run.folder)
     finally:
         leases(host).release(prepared.run.id)
         secrets.remove_secrets(prepared.run.id, host)

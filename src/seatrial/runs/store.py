@@ -217,6 +217,16 @@ def project_key(project: Path) -> str:
     return f"{readable}-{hashlib.sha256(os.fsencode(project)).hexdigest()[:16]}"
 
 
+def other_projects(host: Host) -> list[Path]:
+    """Return ``.seatrial`` of each project that has runs on this machine and still is there."""
+    found = []
+    for record in (host.state_folder / "projects").glob("*/project.json"):
+        project = Folder(record.parent).read(record.name, lambda data: Path(str(data["project"])))
+        if project is not None and (place := project / PLACE_FOLDER[0]).is_dir() and not place.is_symlink():
+            found.append(place)
+    return found
+
+
 def _folders(root: Path) -> list[str]:
     """List the names of runs' folders; none if the root is a link or missing."""
     try:

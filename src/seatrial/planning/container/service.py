@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 
 from seatrial.backends.containers.injection import InjectionPlan
-from seatrial.backends.containers.mounts import masks
+from seatrial.backends.containers.mounts import shielded
 from seatrial.errors import UsageError
 from seatrial.job.in_container import AGENT_GRACE_S, AGENT_PYTHON_FLAGS, CONTAINER_AGENT, CONTAINER_PLAN, CONTAINER_RUN
 from seatrial.job.model import Job
@@ -18,7 +18,7 @@ from seatrial.job.plan import Choice, ContainerPlan, ImagePlan, Mount
 from seatrial.job.script import ScriptFacts
 from seatrial.planning.container.env import service_env
 from seatrial.planning.container.parts import WITHOUT_AGENT, planned_image, way_in
-from seatrial.planning.container.plan import caller_in, container_labels, plan_companion
+from seatrial.planning.container.plan import caller_in, container_labels, hidden_folders, plan_companion
 from seatrial.planning.process import gpu_plan, selected
 from seatrial.planning.site import Parts, Places, ServiceSite, Site
 
@@ -76,7 +76,7 @@ def _container(
             Mount(source=site.agent_archive, target=CONTAINER_AGENT, read_only=True),
             Mount(source=site.record / "agent.json", target=CONTAINER_PLAN, read_only=True),
         ]
-    hidden = [site.host.state_folder, job.project / ".seatrial"]
+    mounts, masks = shielded(service.mounts, hidden_folders(job, site))
     return (
         ContainerPlan(
             name=f"seatrial-{site.run_id}",
@@ -86,8 +86,8 @@ def _container(
             groups=injected.groups,
             workdir=service.workdir,
             env={**env, **more_env},
-            mounts=(*service.mounts, *ours),
-            tmpfs=masks(service.mounts, hidden),
+            mounts=(*mounts, *ours),
+            tmpfs=masks,
             devices=injected.devices,
             gpus_flag=injected.gpus_flag,
             runtime=injected.runtime,
