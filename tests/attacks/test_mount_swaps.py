@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from attacks_harness import READY, SECRET, Canaries, receipt
+from attacks_harness import READY, SECRET, Canaries
 from cli_project import Project
 
 #: In the attacker's container: when the project's folder is opened, and a little later each time, names change places

@@ -91,14 +91,13 @@ def real_source(source: Path, project: Path, flag: str, *, state: Path) -> Path:
     """Resolve the links in a mount's source.
 
     Args:
-        source, project: absolute. flag: as typed, for the message. state: the folder that no container sees.
+        source, project: absolute, links in the project resolved. flag: as typed, for the message. state: the folder that no container sees.
 
     Raises UsageError: it lies in the project and leads out of it through a link; or it is in the state folder.
     """
-    lexical, root = Path(os.path.normpath(source)), project.resolve()
-    real = Path(os.path.realpath(source))  # Path.resolve raises for a link that leads to itself
-    inside = lexical.is_relative_to(project) or lexical.is_relative_to(root)
-    if inside and not real.is_relative_to(root):
+    lexical, real = Path(os.path.normpath(source)), _real(source)
+    inside = lexical.is_relative_to(project) or project in map(_real, lexical.parents)
+    if inside and not real.is_relative_to(project):
         shown = f"./{lexical.relative_to(project)}" if lexical.is_relative_to(project) else str(lexical)
         raise UsageError(
             f"{flag} {shown} points outside the project, to {real}",

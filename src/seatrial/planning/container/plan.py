@@ -232,8 +232,8 @@ def container_labels(job: Job, site: Site, image: ImagePlan) -> dict[str, str]:
 
 
 def _job_mounts(job: Job, state: Path) -> list[Mount]:
-    project = real_source(job.project, job.project, "--project", state=state)
-    mounts = [Mount(source=project, target=CONTAINER_PROJECT)]
+    real_source(job.project, job.project, "--project", state=state)
+    mounts = [Mount(source=job.project, target=CONTAINER_PROJECT)]
     for flag, folder, target in (("--data", job.data, CONTAINER_DATA), ("--models", job.models, CONTAINER_MODELS)):
         if folder:
             source = real_source(folder.source, job.project, flag, state=state)

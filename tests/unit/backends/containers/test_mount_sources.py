@@ -110,3 +110,19 @@ def test_folders_are_made_in_the_project_through_no_link(project: Path, tmp_path
     with pytest.raises(UntrustedPathError):
         make_folder_inside(project / "out" / "planted", project)
     assert list((tmp_path / "secrets").iterdir()) == [] and not (tmp_path / "elsewhere").exists()
+
+
+def test_a_project_that_became_a_link_since_it_was_named_gives_no_source(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "secrets" / "data").mkdir()
+    project.rename(tmp_path / "moved")
+    project.symlink_to(tmp_path / "secrets")
+    with pytest.raises(UsageError, match="points outside the project"):
+        real(project / "data", project)
+
+
+def test_a_link_out_of_the_project_is_found_by_another_path_to_the_project_too(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "alias").symlink_to(project)
+    (project / "out").symlink_to(tmp_path / "secrets")
+    assert real(tmp_path / "alias" / "data", project) == project / "data"
+    with pytest.raises(UsageError, match="points outside the project"):
+        real(tmp_path / "alias" / "out", project)
