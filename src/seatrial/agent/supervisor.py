@@ -27,13 +27,12 @@ EXIT_REFUSED = 5
 def refuse(plan: AgentPlan, target: str) -> int:
     """Report a mount that was swapped, and write into none. Return the exit code."""
     finding = by_id("mount-swapped").finding(values={"target": target})
-    if plan.evidence_dir is not None:  # of a shell, in one of the mounts
-        print_to_stderr(in_one_line(finding.message, finding.cause, finding.fix))
-        return EXIT_REFUSED
-    journal = Journal(None)
-    gpu_check.report(finding, journal)
-    journal.write(AgentFinished(exit_code=EXIT_REFUSED, energy_j={}))
-    journal.flush(STALL_S)
+    print_to_stderr(in_one_line(finding.message, finding.cause, finding.fix))
+    if plan.evidence_dir is None:  # else it is a shell, whose evidence is in one of the mounts
+        journal = Journal(None)
+        journal.write(finding.event())
+        journal.write(AgentFinished(exit_code=EXIT_REFUSED, energy_j={}))
+        journal.flush(STALL_S)
     return EXIT_REFUSED
 
 

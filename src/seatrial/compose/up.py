@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from seatrial.backends.containers.mounts import host_files
+from seatrial.backends.containers.mounts import held_sources, host_files
 from seatrial.compose.client import Compose
 from seatrial.compose.group import Group, GroupStore, Member
 from seatrial.compose.override import override
@@ -27,7 +27,6 @@ from seatrial.job.in_container import COMPANION_FOLDER
 from seatrial.job.plan import Plan
 from seatrial.job.units import format_seconds
 from seatrial.runs.leases import leases
-from seatrial.runs.ready import mounts_held
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore, new_run_id
 from seatrial.system import command
@@ -82,7 +81,6 @@ def start(context: ComposeContext, request: UpRequest, store: GroupStore, consol
                 return run
 
             planned = _planned(context, selections, make=make)
-        plans = planned.plans.items()
         _save(planned, made, store.runs)
         _print_runs(planned, console)
         path = store.folder(group.id) / OVERRIDE
@@ -95,8 +93,9 @@ def start(context: ComposeContext, request: UpRequest, store: GroupStore, consol
         group = _with_runs(store, group, planned, made)
         compose, folder = context.file.compose.with_override(path), store.folder(group.id)
         with contextlib.ExitStack() as held:  # the service's user may be any; the folders above let nobody else in
-            sources = [held.enter_context(mounts_held(plan, made[name], mode=0o644)) for name, plan in plans]
-            process = launch(compose, folder, *request.names, keep=[each for one in sources for each in one])
+            for container in filter(None, (plan.container for plan in planned.plans.values())):
+                held.enter_context(held_sources(container, mode=0o644))
+            process = launch(compose, folder, *request.names)
         return hand_over(store, group, made.values(), process, context.host)
     except BaseException:
         for run in made.values():
@@ -258,17 +257,14 @@ def _with_runs(store: GroupStore, group: Group, planned: Planned, made: Mapping[
     return store.change_group(group, members=tuple(members))
 
 
-def launch(compose: Compose, folder: Path, *words: str, keep: Sequence[int] = ()) -> Process:
+def launch(compose: Compose, folder: Path, *words: str) -> Process:
     """``docker compose up --detach`` as a process of its own: it goes on when this one is killed.
 
     Args:
         compose: with the override. folder: the group's record. words: further options, and services.
-        keep: descriptors that it holds.
     """
     argv = compose.argv("--ansi", "never", "up", "--detach", "--no-build", *words)
-    pid = command.spawn_detached(
-        argv, output=folder / LOG, env=compose.host.env, cwd=compose.files[0].parent, keep=keep
-    )
+    pid = command.spawn_detached(argv, output=folder / LOG, env=compose.host.env, cwd=compose.files[0].parent)
     deadline_s = time.monotonic() + 1.0
     while (process := Process.of(pid)) is None and time.monotonic() < deadline_s:
         time.sleep(0.005)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -47,7 +46,7 @@ Say = Callable[[str], None]
 #: In the user's state folder: archives of the agent, one for each version of it.
 AGENT = "agent"
 
-#: Where engines listen.
+#: Where engines listen; and the root, below which all of them do.
 _ENGINES_PLACES = ("/run/docker.sock", "/run/podman/podman.sock", "/run/containerd/containerd.sock", "/")
 
 #: Makes a context manager that yields a callback for the lines of a build or a pull.
@@ -107,7 +106,7 @@ def run_site(run: Run, project: Path, backend: Backend, engine: EngineFacts, hos
         record=run.folder,
         place=run.place,
         outputs=run.outputs,
-        project_cache=Path(os.path.realpath(host.cache_folder)) / "projects" / project_key(project),
+        project_cache=host.cache_folder.resolve() / "projects" / project_key(project),
         backend=backend,
         engine=engine,
         host=host,
@@ -117,16 +116,15 @@ def run_site(run: Run, project: Path, backend: Backend, engine: EngineFacts, hos
 
 
 def _hidden(project: Path, backend: Backend, host: HostFacts) -> tuple[Path, ...]:
-    """Return what no container may see of this user's, besides the state folder. Raises UsageError."""
-    found = [*host.own_folders, default_folder(host), *other_projects(host)]
-    if any(Path(os.path.realpath(place)).is_relative_to(project.resolve()) for place in _ENGINES_PLACES):
+    """Return what no container may see besides the state folder. Raises UsageError."""
+    if any(Path(place).is_relative_to(project) for place in _ENGINES_PLACES):
         raise UsageError(
             f"The project {project} contains the engine's socket: a script there would be root on this machine",
             run="cd FOLDER_OF_THE_SCRIPT && seatrial run …",
         )
-    home = Path(os.path.realpath(host.env.get("HOME", "/nowhere")))
-    if home.is_relative_to(project.resolve()) and backend.images is not None:
-        found += filter(None, [backend.images.storage_root()])  # rootless engines keep their layers there
+    found = [*host.own_folders, default_folder(host), *other_projects(host)]
+    if host.home.is_relative_to(project) and backend.images is not None:  # where rootless engines keep their layers
+        found += filter(None, [backend.images.storage_root()])
     return tuple(found)
 
 
@@ -234,14 +232,13 @@ def start(prepared: Prepared, host: Host, echo: Say) -> None:
         SeatrialError, KeyboardInterrupt: it did not start, or was ended at once. The reason is among the run's
             events, for its receipt; its leases and secrets are taken back.
     """
-    from seatrial.runs.ready import make_ready, mounts_held  # what builds, which a plan does not need
+    from seatrial.runs.ready import make_ready  # what builds, which a plan does not need
 
     run, plan, backend = prepared.run, prepared.plan, prepared.backend
     handle = None
     try:
         make_ready(plan, backend, run, prepared.host, echo)
-        with mounts_held(plan, run):
-            handle = backend.start(plan, run.folder)
+        handle = backend.start(plan, run.folder)
         record_start(run, plan, backend, handle, host)
     except BaseException as error:
         if handle is not None:  # nobody could find it again, or its user has stopped it
@@ -371,13 +368,12 @@ def _as_finding(error: SeatrialError | KeyboardInterrupt) -> Finding:
 
 def shell(prepared: Prepared, host: Host, building: Building) -> int:
     """Run the plan on the caller's terminal; the shell's exit code. Leaves no run behind."""
-    from seatrial.runs.ready import make_ready, mounts_held
+    from seatrial.runs.ready import make_ready
 
     try:
         with building() as echo:
             make_ready(prepared.plan, prepared.backend, prepared.run, prepared.host, echo)
-        with mounts_held(prepared.plan, prepared.run):
-            return prepared.backend.shell(prepared.plan, prepared.run.folder)
+        return prepared.backend.shell(prepared.plan, prepared.run.folder)
     finally:
         leases(host).release(prepared.run.id)
         secrets.remove_secrets(prepared.run.id, host)

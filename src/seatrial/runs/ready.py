@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from seatrial.backends import table
 from seatrial.backends.base import Backend, ImageStore
-from seatrial.backends.containers.mounts import host_files, opened_sources
+from seatrial.backends.containers.mounts import host_files
 from seatrial.backends.local import ensure_venv
 from seatrial.errors import EngineError, EngineUnavailableError
 from seatrial.images.build.build import build, pull
@@ -58,25 +57,6 @@ def make_ready(plan: Plan, backend: Backend, run: Run, host: Host, echo: Say) ->
     elif plan.job.models is not None:
         make_folder(plan.job.models.source)
     secrets.write_secrets(plan.job, plan.run_id, host)
-
-
-@contextlib.contextmanager
-def mounts_held(plan: Plan, run: Run, *, mode: int = 0o600) -> Iterator[list[int]]:
-    """Hold what the plan mounts, and hand its identity to the agent, until the engine has started the run.
-
-    An engine mounts by path, so another could be there by then; the agent refuses that.
-
-    Args:
-        mode: of the file that the agent reads.
-
-    Raises UntrustedPathError.
-    """
-    if plan.container is None:
-        yield []
-        return
-    with opened_sources(plan.container) as (identities, descriptors):
-        run.save_mounts(identities, mode)
-        yield descriptors
 
 
 def make_image_ready(plan: Plan, run_folder: Path, host: Host, echo: Callable[[str], None]) -> None:

@@ -18,9 +18,7 @@ The models of a plan are imported where one is read or written: listing ended ru
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +29,6 @@ from seatrial.errors import SeatrialError, UntrustedPathError, UsageError
 from seatrial.events import Event, EvidenceLog
 from seatrial.input_frames import PIPE
 from seatrial.system import nofollow
-from seatrial.system.files import write_atomically
 from seatrial.system.records import Folder, Process
 from seatrial.system.text import without_login
 
@@ -179,11 +176,6 @@ class Run:
             plan = plan.changed(job=plan.job.changed(image=image))
         self.records.write("plan.json", plan.model_dump_json(indent=1))
         self.records.write("agent.json", plan.model_dump_json(include={"agent", "injection"}))
-
-    def save_mounts(self, mounts: Mapping[str, object], mode: int) -> None:
-        """Add what the agent compares its mounts with to agent.json."""
-        agent = json.loads(self.records.load("agent.json", max_bytes=_MOST_PLAN_BYTES))
-        write_atomically(self.folder / "agent.json", json.dumps({**agent, "mounts": mounts}).encode(), mode)
 
     def save_handle(self, handle: Handle) -> None:
         self.records.write("handle.json", handle)

@@ -219,12 +219,9 @@ def project_key(project: Path) -> str:
 
 def other_projects(host: Host) -> list[Path]:
     """Return ``.seatrial`` of each project that has runs on this machine and still is there."""
-    found = []
-    for record in (host.state_folder / "projects").glob("*/project.json"):
-        project = Folder(record.parent).read(record.name, lambda data: Path(str(data["project"])))
-        if project is not None and (place := project / PLACE_FOLDER[0]).is_dir() and not place.is_symlink():
-            found.append(place)
-    return found
+    records = map(Folder, (host.state_folder / "projects").glob("*"))
+    known = [record.read("project.json", lambda data: Path(data["project"], PLACE_FOLDER[0])) for record in records]
+    return [place for place in known if place is not None and place.is_dir() and not place.is_symlink()]
 
 
 def _folders(root: Path) -> list[str]:

@@ -178,19 +178,16 @@ def spawn_detached(
     output: Path,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-    keep: Sequence[int] = (),
 ) -> int:
     """Start in a session of its own, so that it outlives the caller and its terminal; the process ID.
 
     Args:
-        output: gets both streams, appended. keep: descriptors that stay open until it ends.
+        output: gets both streams, appended.
 
     Raises EngineUnavailableError.
     """
     with output.open("ab") as file:
-        process = _start(
-            argv, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, env=env, cwd=cwd, keep=keep
-        )
+        process = _start(argv, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, env=env, cwd=cwd)
     process.returncode = 0  # nobody waits for it through this object, which is not a leak
     return process.pid
 
@@ -269,7 +266,6 @@ def _start(
     start_new_session: bool = False,
     env: Mapping[str, str] | None,
     cwd: Path | None,
-    keep: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
@@ -280,7 +276,6 @@ def _start(
             start_new_session=start_new_session,
             env=env,
             cwd=cwd,
-            pass_fds=keep,
         )
     except (FileNotFoundError, PermissionError) as error:
         raise _not_there(argv, error) from error

@@ -139,11 +139,16 @@ class Host:
             run="export XDG_CACHE_HOME=/path/to/your/folder",
         )
 
-    @cached_property
+    @property
+    def home(self) -> Path:
+        """The user's home, links resolved."""
+        return Path(os.path.realpath(self.env.get("HOME") or _account_home()))
+
+    @property
     def own_folders(self) -> tuple[Path, ...]:
         """Every folder of state or caches, also those of another environment of this user's that can be made."""
-        candidates = [self.state_folder, self.cache_folder, *self._usual_state(), *self._cache_candidates()]
-        return tuple(folder for folder in dict.fromkeys(candidates) if _can_be_made(folder))
+        candidates = {self.state_folder, self.cache_folder, *self._usual_state(), *self._cache_candidates()}
+        return tuple(folder for folder in candidates if os.access(_nearest(folder), os.W_OK))
 
     def _state_candidates(self) -> list[Path]:
         if chosen := self.env.get(STATE_VARIABLE):
@@ -174,9 +179,8 @@ def _account_home() -> str:
         return ""
 
 
-def _can_be_made(folder: Path) -> bool:
-    there = next(each for each in (folder, *folder.parents) if each.exists())
-    return there == folder or (there.is_dir() and os.access(there, os.W_OK))
+def _nearest(folder: Path) -> Path:
+    return next(each for each in (folder, *folder.parents) if each.exists())
 
 
 def _is_usable(folder: Path) -> bool:

@@ -132,15 +132,12 @@ def open_source(path: Path) -> int:
     Raises UntrustedPathError: it is not there, or the path or a folder above it is a link.
     """
     descriptor, at = os.open("/", _FOLDER), Path("/")
-    try:
-        for part in path.parts[1:]:
-            at = at / part
-            inner = _hold(descriptor, part, at)
-            os.close(descriptor)
-            descriptor = inner
-    except BaseException:
-        os.close(descriptor)
-        raise
+    for part in path.parts[1:]:
+        parent, at = descriptor, at / part
+        try:
+            descriptor = _hold(parent, part, at)
+        finally:
+            os.close(parent)
     return descriptor
 
 

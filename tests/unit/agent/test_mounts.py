@@ -11,7 +11,7 @@ from seatrial.agent import mounts
 
 
 def identity(path: Path) -> list[int]:
-    found = os.stat(path, follow_symlinks=False)
+    found = path.lstat()
     return [found.st_dev, found.st_ino]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
@@ -91,7 +92,8 @@ def real_source(source: Path, project: Path, flag: str, *, state: Path) -> Path:
     """Resolve the links in a mount's source.
 
     Args:
-        source, project: absolute, links in the project resolved. flag: as typed, for the message. state: the folder that no container sees.
+        source: absolute. project: the same, links resolved. flag: as typed, for the message.
+        state: the folder that no container sees.
 
     Raises UsageError: it lies in the project and leads out of it through a link; or it is in the state folder.
     """
@@ -112,29 +114,29 @@ def real_source(source: Path, project: Path, flag: str, *, state: Path) -> Path:
     return real
 
 
-#: Target of a mount → device and inode of its source; None: only that something is mounted there (a mask).
-Identities = dict[str, tuple[int, int] | None]
-
-
 @contextlib.contextmanager
-def opened_sources(container: ContainerPlan) -> Iterator[tuple[Identities, list[int]]]:
-    """Open the source of every mount, through no link, at the moment of the start; yield identities and descriptors.
+def held_sources(container: ContainerPlan, *, mode: int = 0o600) -> Iterator[None]:
+    """Open the source of every mount, through no link, and hand device and inode of each to the agent in its plan.
 
-    The agent compares them with what the engine has mounted. The descriptors stay open until then, so that no other
-    file can get the inode of one that is deleted meanwhile. The agent's plan holds the identities, and so not its own.
+    Around the start: an engine mounts by path, where another folder may be by then, and the agent refuses that. Held
+    until then, no source gives its inode to another file. The agent's plan cannot hold its own.
+
+    Args:
+        mode: of the agent's plan.
 
     Raises UntrustedPathError.
     """
-    identities: Identities = dict.fromkeys(mask.target for mask in container.tmpfs if mask.options == OPTIONS)
+    identities = dict[str, tuple[int, int] | None].fromkeys(each.target for each in container.tmpfs if is_mask(each))
     with contextlib.ExitStack() as held:
-        descriptors = []
         for mount in container.mounts:
             if mount.target != CONTAINER_PLAN:
-                descriptors.append(nofollow.open_source(mount.source))
-                held.callback(os.close, descriptors[-1])
-                status = os.fstat(descriptors[-1])
+                held.callback(os.close, descriptor := nofollow.open_source(mount.source))
+                status = os.fstat(descriptor)
                 identities[mount.target] = (status.st_dev, status.st_ino)
-        yield identities, descriptors
+        for plan in [mount.source for mount in container.mounts if mount.target == CONTAINER_PLAN]:
+            whole = {**json.loads(plan.read_bytes()), "mounts": identities}
+            write_atomically(plan, json.dumps(whole).encode(), mode)
+        yield
 
 
 CACHE = f"{CONTAINER_HOME}/.cache"
@@ -267,6 +269,10 @@ def _masked(container: ContainerPlan) -> tuple[Path, ...]:
 
 #: Nothing can be written into it, and it takes no memory.
 OPTIONS = "ro,size=4k,mode=0555"
+
+
+def is_mask(tmpfs: Tmpfs) -> bool:
+    return tmpfs.options == OPTIONS
 
 
 def shielded(mounts: Sequence[Mount], hidden: Iterable[Path]) -> tuple[tuple[Mount, ...], tuple[Tmpfs, ...]]:

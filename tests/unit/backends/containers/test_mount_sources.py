@@ -1,11 +1,12 @@
 """Mounts: no link that a script could have made points outside the project."""
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
-from seatrial.backends.containers.mounts import make_folder_inside, opened_sources, real_source
+from seatrial.backends.containers.mounts import held_sources, make_folder_inside, real_source
 from seatrial.errors import UntrustedPathError, UsageError
 from seatrial.job.in_container import CONTAINER_PLAN
 from seatrial.job.plan import ContainerPlan, Mount
@@ -42,11 +43,15 @@ def test_the_state_folder_is_nobodys_data(project: Path, tmp_path: Path, way: st
         real(tmp_path / way, project)
 
 
-def opened(*mounts: Mount) -> dict[str, tuple[int, int] | None]:
-    plan = ContainerPlan(name="x", hostname=None, command=(), user=None, workdir="/", mounts=mounts)
-    with opened_sources(plan) as (identities, descriptors):
-        assert len(descriptors) == len([mount for mount in mounts if mount.target != CONTAINER_PLAN])
-    return identities
+def opened(folder: Path, *mounts: Mount) -> dict[str, list[int] | None]:
+    """What the agent is told of them."""
+    record = Mount(source=folder / "agent.json", target=CONTAINER_PLAN)
+    record.source.write_text('{"agent": {}}')
+    plan = ContainerPlan(name="x", hostname=None, command=(), user=None, workdir="/", mounts=(*mounts, record))
+    with held_sources(plan):
+        told = json.loads(record.source.read_bytes())
+    assert told["agent"] == {}
+    return dict(told["mounts"])
 
 
 def test_a_ring_of_links_is_no_traceback(project: Path) -> None:
@@ -56,7 +61,7 @@ def test_a_ring_of_links_is_no_traceback(project: Path) -> None:
     for name in ("ring", "there", "ring/below"):
         source = real(project / name, project)
         with pytest.raises(UntrustedPathError):
-            opened(Mount(source=source, target="/data"))
+            opened(project.parent, Mount(source=source, target="/data"))
 
 
 def test_what_became_a_link_or_went_after_the_plan_is_refused_at_the_start(project: Path, tmp_path: Path) -> None:
@@ -66,40 +71,34 @@ def test_what_became_a_link_or_went_after_the_plan_is_refused_at_the_start(proje
         Mount(source=project / "a" / "b", target="/b"),
         Mount(source=tmp_path / "secrets", target="/d"),
     ]
-    seen = opened(*mounts)
+    seen = opened(project.parent, *mounts)
     for mount in mounts:
         status = mount.source.stat()
-        assert seen[mount.target] == (status.st_dev, status.st_ino)
+        assert seen[mount.target] == [status.st_dev, status.st_ino]
     (project / "data").rename(project / "moved")
     (project / "data").symlink_to(tmp_path / "secrets")
     with pytest.raises(UntrustedPathError, match="is a symlink"):
-        opened(mounts[0])
+        opened(project.parent, mounts[0])
     (project / "data").unlink()
     with pytest.raises(UntrustedPathError, match="No such file"):
-        opened(mounts[0])
+        opened(project.parent, mounts[0])
     (project / "a").rename(project / "moved again")
     (project / "a").symlink_to(tmp_path)
     with pytest.raises(UntrustedPathError, match="is a symlink"):
-        opened(mounts[1])
+        opened(project.parent, mounts[1])
 
 
 def test_a_folder_above_the_project_that_became_a_link_is_refused(project: Path, tmp_path: Path) -> None:
     moved = project.rename(tmp_path / "moved")
     project.symlink_to(moved)
     with pytest.raises(UntrustedPathError, match="is a symlink"):
-        opened(Mount(source=project / "data", target="/data"))
+        opened(project.parent, Mount(source=project / "data", target="/data"))
 
 
 def test_pipes_and_devices_are_held_and_not_opened(project: Path) -> None:
     os.mkfifo(project / "pipe")
-    assert set(opened(Mount(source=project / "pipe", target="/p"), Mount(source=Path("/dev/null"), target="/n"))) == {
-        "/p",
-        "/n",
-    }
-
-
-def test_the_agents_plan_does_not_hold_its_own_identity(project: Path) -> None:
-    assert opened(Mount(source=project / "not written yet", target=CONTAINER_PLAN)) == {}
+    mounts = [Mount(source=project / "pipe", target="/p"), Mount(source=Path("/dev/null"), target="/n")]
+    assert set(opened(project.parent, *mounts)) == {"/p", "/n"}
 
 
 def test_folders_are_made_in_the_project_through_no_link(project: Path, tmp_path: Path) -> None:
