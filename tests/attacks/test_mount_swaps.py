@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from attacks_harness import READY, SECRET, Canaries
+from attacks_harness import IMAGE, READY, SECRET, Canaries, finding_ids
 from cli_project import Project
 
 #: In the attacker's container: when the project's folder is opened, and a little later each time, names change places
@@ -108,9 +109,24 @@ def test_a_models_folder_that_a_run_of_the_project_swaps_gives_no_host_folder(
     with swapping(container_project, script):
         for _ in range(TRIES):
             ended = container_project.run("read.py", "--gpus", "none", "--models", "./models", exit_code=None)
-            print(ended.returncode, ended.stderr[-700:])
             refused(ended)
             assert SECRET not in ended.stdout and victim.digest() == before
+
+
+def test_a_mounted_file_that_a_run_of_the_project_swaps_gives_no_host_file(
+    docker_project: Project, victim: Canaries
+) -> None:
+    docker_project.write("seatrial.toml", READY)
+    docker_project.write("settings", "mine")
+    docker_project.write("read.py", "print(open('/settings').read())")
+    key = victim.home / ".ssh" / "id_rsa"
+    script = SWAPPER.replace("{victim!r}", repr(str(key))).replace("{paths}", "['/workspace/settings']")
+    with swapping(docker_project, script + ON_OPEN % "/workspace"):
+        for _ in range(TRIES):
+            words = ("read.py", "--gpus", "none", "--mount", "./settings:/settings:ro")
+            ended = docker_project.run(*words, exit_code=None)
+            refused(ended)
+            assert SECRET not in ended.stdout
 
 
 def test_the_seatrial_folder_of_a_nested_project_gives_no_host_folder(
@@ -147,6 +163,34 @@ def test_parallel_trials_that_swap_each_others_folder_reach_no_host_folder(
     )
     logs = "".join(path.read_text() for run in container_project.runs for path in run.glob("stdout.log"))
     assert SECRET not in logs and victim.digest() == before
+
+
+def test_a_mount_over_a_symlink_of_the_image_is_refused(docker_project: Project) -> None:
+    """The engine follows it inside the image: the mount would cover a folder that nobody named."""
+    tag = f"seatrial-test-links:{os.getpid()}"
+    dockerfile = f"FROM {IMAGE}\nRUN ln -s /usr/lib /links\n"
+    build = [*docker_project.engine, "build", "--network", "none", "--tag", tag, "-"]
+    subprocess.run(build, input=dockerfile, text=True, capture_output=True, check=True)
+    try:
+        docker_project.write("seatrial.toml", f'[image]\nready = "{tag}"\n')
+        docker_project.write("train.py", "print('started')")
+        (docker_project.folder / "lib").mkdir()
+        ended = docker_project.run("train.py", "--gpus", "none", "--mount", "./lib:/links", exit_code=5)
+        assert "mount /links" in ended.stderr and "started" not in ended.stdout
+        assert finding_ids(docker_project) == {"mount-swapped"}
+    finally:
+        subprocess.run([*docker_project.engine, "rmi", tag], capture_output=True)
+
+
+def test_home_and_caches_behind_symlinks_are_mounted_as_before(docker_project: Project, tmp_path: Path) -> None:
+    (tmp_path / "far" / "cache").mkdir(parents=True)
+    (tmp_path / "home").symlink_to("far")
+    environ = {**docker_project.environ, "HOME": str(tmp_path / "home"), "XDG_CACHE_HOME": str(tmp_path / "home/cache")}
+    linked = Project(docker_project.folder, "docker", environ, docker_project.engine)
+    linked.write("seatrial.toml", READY)
+    linked.write("train.py", "import os; open(os.environ['XDG_CACHE_HOME'] + '/kept', 'w').close()")
+    linked.run("train.py", "--gpus", "none")
+    assert list((tmp_path / "far" / "cache").rglob("kept"))
 
 
 LOCAL = 'on = "local"\n'
