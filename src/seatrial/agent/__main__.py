@@ -4,10 +4,10 @@ import os
 import sys
 from typing import Optional
 
-from seatrial.agent import isolation, plan
+from seatrial.agent import isolation, mounts, plan
 from seatrial.agent.framed_output import STALL_S
 from seatrial.agent.journal import Journal, print_to_stderr, take
-from seatrial.agent.supervisor import supervise
+from seatrial.agent.supervisor import refuse, supervise
 from seatrial.agent.tune import spec as tune
 from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.probe import cuda, driver_library, nvml
@@ -30,6 +30,9 @@ def main() -> int:
     except (OSError, ValueError, KeyError, TypeError) as error:
         print_to_stderr("%s does not contain a plan that this agent can read: %s" % (sys.argv[1], error))
         return EXIT_USAGE
+    swapped, unverified = mounts.compare(run.mounts, sys.argv[0])
+    if swapped is not None:
+        return refuse(run, swapped)
     journal = None
     try:
         alterable: Optional[str] = "agent and target are processes of one user"
@@ -39,7 +42,7 @@ def main() -> int:
         if run.alert_webhook is not None:
             taken = take([run.alert_webhook], run.secrets_dir)
             run = run._replace(alert_webhook=taken[run.alert_webhook])
-        code = supervise(run, journal, alterable)
+        code = supervise(run, journal, alterable, unverified)
         journal.flush(STALL_S)
         return code
     except OSError as error:

@@ -26,7 +26,7 @@ def read(path: str) -> AgentPlan:
     """The agent's plan of a plan.json. Raises OSError, or ValueError, KeyError or TypeError for what is none."""
     with open(path, encoding="utf-8") as file:
         whole = json.load(file)
-    keys: Dict[str, Any] = dict(whole["agent"], injection=whole.get("injection"))
+    keys: Dict[str, Any] = dict(whole["agent"], injection=whole.get("injection"), mounts=whole.get("mounts", {}))
     keys["gpus"] = tuple(Gpu(**known(gpu, Gpu._fields)) for gpu in keys.get("gpus", ()))
     terminal = keys.get("terminal")
     keys["terminal"] = Terminal(**known(terminal, Terminal._fields)) if terminal else None

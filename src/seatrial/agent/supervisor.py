@@ -7,6 +7,7 @@ from typing import Dict, Optional, Tuple
 
 import seatrial
 from seatrial.agent import attempts, gpu_check, isolation, signals
+from seatrial.agent.framed_output import STALL_S
 from seatrial.agent.hook import install
 from seatrial.agent.journal import Journal, encode, print_to_stderr, take
 from seatrial.agent.plan import make_folder
@@ -14,24 +15,42 @@ from seatrial.agent.run_loop import EXIT_GPU_CONTRACT, TargetRun
 from seatrial.agent.target import interpreter, target_environment
 from seatrial.common.contract.agent_plan import AgentPlan
 from seatrial.events import AgentFinished, AgentStarted, Signal, never_started
+from seatrial.findings.catalogue import by_id
+from seatrial.findings.finding import in_one_line
 from seatrial.probe import nvml
 from seatrial.probe.container import Cgroup
 
+#: Of the agent that was given another folder than the host had opened: an engine's refusal, as of seatrial itself.
+EXIT_REFUSED = 5
 
-def supervise(plan: AgentPlan, journal: Journal, alterable: Optional[str]) -> int:
+
+def refuse(plan: AgentPlan, target: str) -> int:
+    """Report a mount that was swapped, and write into none. Return the exit code."""
+    finding = by_id("mount-swapped").finding(values={"target": target})
+    print_to_stderr(in_one_line(finding.message, finding.cause, finding.fix))
+    if plan.evidence_dir is None:  # else it is a shell, whose evidence is in one of the mounts
+        journal = Journal(None)
+        journal.write(finding.event())
+        journal.write(AgentFinished(exit_code=EXIT_REFUSED, energy_j={}))
+        journal.flush(STALL_S)
+    return EXIT_REFUSED
+
+
+def supervise(plan: AgentPlan, journal: Journal, alterable: Optional[str], unverified: Optional[str] = None) -> int:
     """Run the plan; the agent's exit code: the target's own, 128 + signal, 3 (GPU contract) or 124 (time-out).
 
     In a pod, 143 means that its end was requested and its run has not ended (attempts.exit_code).
 
     Args:
         alterable: why the target could alter the evidence, or None.
+        unverified: why mounts could not be compared with what the host opened, or None.
 
     Raises OSError when a secret cannot be read or the run folder cannot be written.
     """
     signals.raise_stopped()
     os.umask(0o022)
     cgroup = Cgroup()
-    _write_started(journal, cgroup, alterable)
+    _write_started(journal, cgroup, alterable, unverified)
     hooks = os.path.join(plan.run_dir, "python-hooks")
     try:
         make_folder(plan.run_dir)  # a TrainJob's lies in the folder of models, where nobody made it
@@ -68,7 +87,8 @@ def supervise(plan: AgentPlan, journal: Journal, alterable: Optional[str]) -> in
         install.remove(hooks)
 
 
-def _write_started(journal: Journal, cgroup: Cgroup, alterable: Optional[str]) -> None:
+def _write_started(journal: Journal, cgroup: Cgroup, alterable: Optional[str], unverified: Optional[str]) -> None:
+    more = {} if unverified is None else {"unverified_mounts": unverified}
     limits = {"memory_limit_bytes": cgroup.memory_limit_bytes(), "cpu_quota_cores": cgroup.cpu_quota_cores()}
     journal.write(
         AgentStarted(
@@ -80,6 +100,7 @@ def _write_started(journal: Journal, cgroup: Cgroup, alterable: Optional[str]) -
             gid=os.getgid(),
             cgroup=limits,
             alterable=alterable,
+            **more,
         )
     )
 

@@ -278,8 +278,8 @@ def _findings(words: list[str]) -> list[Finding]:
     if (path := named_file(words)) is not None:
         return explain_file(path)
     findings = explain_text(" ".join(words))
-    if not findings and len(words) == 1 and (run := _run_of(words[0])) is not None:
-        return explain_file(run.folder)
+    if not findings and len(words) == 1 and (known := _run_of(words[0])) is not None:
+        return explain_file(known.folder)
     if not findings and looks_like_a_file(words):
         raise UsageError(f"There is no file {words[0]}", run=f"ls {shlex.quote(str(Path(words[0]).parent))}")
     return findings

@@ -78,8 +78,7 @@ def service_entry(service: Service, plan: Plan) -> Entry:
     entry: Entry = {}
     entry |= _agent(service, container, ENGINES[plan.backend]().own_options)
     entry["environment"] = {name: value.replace("$", "$$") for name, value in sorted(container.env.items())}
-    own = {(volume.source, volume.target) for volume in service.volumes}
-    mounts = [_mount(each) for each in container.mounts if (str(each.source), each.target) not in own]
+    mounts = [_mount(each) for each in container.mounts if each not in plan.job.mounts]
     lists = {
         "volumes": mounts,
         "tmpfs": [f"{each.target}:{each.options}" for each in container.tmpfs],

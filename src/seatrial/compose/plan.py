@@ -11,6 +11,7 @@ from pathlib import Path
 
 from seatrial.backends.base import EngineFacts, ImageFacts
 from seatrial.backends.containers.engine import ContainerEngine
+from seatrial.backends.containers.mounts import real_source
 from seatrial.compose.gpu_requests import GpuAsk, foreign_ask, gpu_ask
 from seatrial.compose.read import ComposeFile
 from seatrial.compose.service import ImageConfig, Service
@@ -162,7 +163,7 @@ def plan_service(
     grace_s = context.job.grace_s
     with suppress(SeatrialError, KeyError):
         grace_s = parse_seconds(str(service.config["stop_grace_period"]))
-    python = image.python if image else None
+    python, binds = image.python if image else None, _binds(service, context)
     watch = context.job.watch
     argv = service_argv(service, image)
     job = context.job.without_notify.changed(
@@ -171,7 +172,7 @@ def plan_service(
         gpus=ask.request if ask else GpuRequest("none"),
         grace_s=grace_s,
         image=context.job.image.changed(ready=service.image, python=python),
-        mounts=_binds(service),
+        mounts=binds,
         watch=watch if service.is_task else watch.changed(hang_after_s=None),
     )
     site = replace(
@@ -182,7 +183,7 @@ def plan_service(
             argv=argv,
             workdir=str(service.config.get("working_dir") or (image.workdir if image else "") or "/"),
             environment=service.environment,
-            mounts=_binds(service),
+            mounts=binds,
             filled=tuple(volume.target for volume in service.volumes),
             read_only_root=bool(service.config.get("read_only")),
         ),
@@ -204,9 +205,15 @@ def service_argv(service: Service, image: ImageFacts | None) -> tuple[str, ...]:
     return argv
 
 
-def _binds(service: Service) -> tuple[Mount, ...]:
+def _binds(service: Service, context: ComposeContext) -> tuple[Mount, ...]:
+    """Return its bind mounts, links resolved. Raises UsageError: a link leads out of the project."""
+    project, state = context.job.project, context.host.state_folder
     return tuple(
-        Mount(source=Path(volume.source), target=volume.target, read_only=volume.read_only)
+        Mount(
+            source=real_source(Path(volume.source), project, "--mount", state=state),
+            target=volume.target,
+            read_only=volume.read_only,
+        )
         for volume in service.volumes
         if volume.kind == "bind" and volume.source.startswith("/")
     )

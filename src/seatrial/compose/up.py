@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from seatrial.backends.containers.mounts import held_sources, host_files
 from seatrial.compose.client import Compose
 from seatrial.compose.group import Group, GroupStore, Member
 from seatrial.compose.override import override
@@ -85,7 +86,11 @@ def start(context: ComposeContext, request: UpRequest, store: GroupStore, consol
         write_atomically(path, planned.text.encode(), mode=0o600)
         _check_override(context, path, planned)
         group = _with_runs(store, group, planned, made)
-        process = launch(context.file.compose.with_override(path), store.folder(group.id), *request.names)
+        compose, folder = context.file.compose.with_override(path), store.folder(group.id)
+        with contextlib.ExitStack() as held:  # the service's user may be any; the folders above let nobody else in
+            for container in filter(None, (plan.container for plan in planned.plans.values())):
+                held.enter_context(held_sources(container, mode=0o644))
+            process = launch(compose, folder, *request.names)
         return hand_over(store, group, made.values(), process, context.host)
     except BaseException:
         for run in made.values():
@@ -201,8 +206,8 @@ def _save(planned: Planned, made: Mapping[str, Run], store: RunStore) -> None:
         run.save_plan(plan)
         if planned.file.services[name].user not in ("root", "0", str(os.getuid())):
             store.let_any_user_write(run)
-        # The service's user may be any; the folders above let nobody else of this machine in.
-        (run.folder / "agent.json").chmod(0o644)
+        assert plan.container is not None, "a service has a container"
+        host_files(plan.container).write(plan.job.project)
 
 
 def _print_runs(planned: Planned, console: Console) -> None:

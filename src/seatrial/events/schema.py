@@ -52,6 +52,7 @@ class AgentStarted(Event, type="agent.started"):
 
     alterable: why the target could alter the agent's evidence; null where it cannot.
     cgroup: `memory_limit_bytes` and `cpu_quota_cores`.
+    unverified_mounts: why mounts could not be compared with what the host opened.
     """
 
     pid: int
@@ -62,6 +63,7 @@ class AgentStarted(Event, type="agent.started"):
     gid: int
     cgroup: Dict[str, Any]
     alterable: Optional[str]
+    unverified_mounts: Optional[str] = None
 
 
 class GpuCheck(Event, type="gpu.check"):

@@ -83,7 +83,7 @@ def load_job(
         DataError: a data folder or mounted file that is missing or empty.
         TargetError: nothing to run, or not there.
     """
-    project = Path(os.path.abspath(project))  # noqa: PTH100  # resolve() would change symlinked paths users know
+    project = Path(os.path.realpath(project))  # once: what a link in its place leads to later is another project
     cwd = cwd or Path.cwd()
     if not project.is_dir():
         raise ConfigError(f"there is no project folder {from_here(project)}", run=f"ls {as_typed(project.parent)}")

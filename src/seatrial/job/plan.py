@@ -121,7 +121,9 @@ def _read_agent(value: Any) -> AgentPlan:
 
 def _written_agent(agent: AgentPlan) -> dict[str, Any]:
     terminal = agent.terminal and agent.terminal._asdict()
-    return {name: value for name, value in agent._asdict().items() if name != "injection"} | {"terminal": terminal}
+    return {name: value for name, value in agent._asdict().items() if name not in ("injection", "mounts")} | {
+        "terminal": terminal
+    }
 
 
 class ContainerPlan(Value):

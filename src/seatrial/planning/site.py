@@ -88,6 +88,7 @@ class Site:
         cluster: what the cluster has; None on this machine.
         caller: whose input and terminal the target may get; None: nobody's, it runs detached.
         service: the container is another's, and this is what it is like; None: it is all ours.
+        hidden: further folders that no container may see: caches, leases, the engine's, other projects' runs.
     """
 
     run_id: str
@@ -107,6 +108,7 @@ class Site:
     cluster: ClusterSite | None = None
     caller: Caller | None = None
     service: ServiceSite | None = None
+    hidden: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,7 @@ from seatrial.receipt.sections.trust import (
     contradictions,
     lost_output_lines,
     refused_finding,
+    unverified_mounts,
 )
 from seatrial.receipt.sections.tune import with_result
 from seatrial.receipt.store import without_names
@@ -167,6 +168,8 @@ def _warnings(run: RunEvidence) -> tuple[str, ...]:
         warnings.append(f"{count(lost, 'line')} of output are in no log: the cluster cut them before they were read")
     if why := alterable(run):
         warnings.append(ALTERABLE + why)
+    if why := unverified_mounts(run):
+        warnings.append(f"Mounts were not verified: {why}")
     if unreadable := len(evidence.all(ReportUnreadable)):
         lines = count(unreadable, "line")
         warnings.append(

@@ -27,13 +27,13 @@ from seatrial.planning.host import AnotherMachine, HostFacts, another_machine, r
 from seatrial.planning.plan import Notes, make_plan, select_gpus, with_defaults
 from seatrial.planning.site import ClusterSite, Site
 from seatrial.runs.adopt import record_start
-from seatrial.runs.leases import leases
+from seatrial.runs.leases import default_folder, leases
 from seatrial.runs.mlflow import Tracked, tracked
 from seatrial.runs.model_jobs import refuse_taken_port, warnings_of
 from seatrial.runs.models import WEIGHTS, of_recipe
 from seatrial.runs.resume import has_checkpoint, resumed
 from seatrial.runs.run import Run
-from seatrial.runs.store import RunStore, new_run_id, project_key
+from seatrial.runs.store import RunStore, new_run_id, other_projects, project_key
 from seatrial.system import agent_archive, interpreter
 from seatrial.system.caller import Caller
 from seatrial.system.host import Host
@@ -45,6 +45,9 @@ Say = Callable[[str], None]
 
 #: In the user's state folder: archives of the agent, one for each version of it, and the Python that runs it.
 AGENT = "agent"
+
+#: Where engines listen; and the root, below which all of them do.
+_ENGINES_PLACES = ("/run/docker.sock", "/run/podman/podman.sock", "/run/containerd/containerd.sock", "/")
 
 #: Makes a context manager that yields a callback for the lines of a build or a pull.
 Building = Callable[[], AbstractContextManager[Say]]
@@ -105,13 +108,27 @@ def run_site(run: Run, project: Path, backend: Backend, engine: EngineFacts, hos
         record=run.folder,
         place=run.place,
         outputs=run.outputs,
-        project_cache=host.cache_folder / "projects" / project_key(project),
+        project_cache=host.cache_folder.resolve() / "projects" / project_key(project),
         backend=backend,
         engine=engine,
         host=host,
         agent_archive=archive,
         interpreter=interpreter.build(folder, archive) if in_container else None,
+        hidden=_hidden(project, backend, host) if backend.traits.isolates and backend.traits.on_this_host else (),
     )
+
+
+def _hidden(project: Path, backend: Backend, host: HostFacts) -> tuple[Path, ...]:
+    """Return what no container may see besides the state folder. Raises UsageError."""
+    if any(Path(place).is_relative_to(project) for place in _ENGINES_PLACES):
+        raise UsageError(
+            f"The project {project} contains the engine's socket: a script there would be root on this machine",
+            run="cd FOLDER_OF_THE_SCRIPT && seatrial run …",
+        )
+    found = [*host.own_folders, default_folder(host), *other_projects(host)]
+    if host.home.is_relative_to(project) and backend.images is not None:  # where rootless engines keep their layers
+        found += filter(None, [backend.images.storage_root()])
+    return tuple(found)
 
 
 def manifests(plan: Plan, host: Host) -> list[Manifest]:

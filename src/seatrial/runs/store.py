@@ -235,6 +235,13 @@ def project_key(project: Path) -> str:
     return f"{readable}-{hashlib.sha256(os.fsencode(project)).hexdigest()[:16]}"
 
 
+def other_projects(host: Host) -> list[Path]:
+    """Return ``.seatrial`` of each project that has runs on this machine and still is there."""
+    records = map(Folder, (host.state_folder / "projects").glob("*"))
+    known = [record.read("project.json", lambda data: Path(data["project"], PLACE_FOLDER[0])) for record in records]
+    return [place for place in known if place is not None and place.is_dir() and not place.is_symlink()]
+
+
 def _folders(root: Path) -> list[str]:
     """List the names of runs' folders; none if the root is a link or missing."""
     try:

@@ -27,10 +27,12 @@ import seatrial
 from seatrial.errors import CapacityError, EngineError, EngineUnavailableError, SeatrialError, UsageError
 from seatrial.job.model import Job
 from seatrial.runs.finish import finalise
+from seatrial.runs.run import PLACE_FOLDER
 from seatrial.runs.store import RunStore
 from seatrial.search.metrics import ending_of
 from seatrial.search.search import Search
 from seatrial.search.trial import Ending, Trial
+from seatrial.system import nofollow
 from seatrial.system.command import dialogue
 from seatrial.system.host import Host
 
@@ -457,8 +459,8 @@ class _Driver(Searcher, Stopper):  # type: ignore[misc]
             run.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             (run.folder / Path(name).name).write_text(text)
         if message["files"]:
-            run.place.mkdir(parents=True, exist_ok=True)
-            run.show_receipt()
+            with nofollow.folder(self._store.project, *PLACE_FOLDER, run.id, make=True):
+                run.show_receipt()
 
     def suggest(self, trial_id: str) -> Any:
         search, objective = self.search, self.search.objective

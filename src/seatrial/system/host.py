@@ -130,8 +130,7 @@ class Host:
 
         Raises DiskError: none of them can be made, or all belong to another user.
         """
-        candidates = self._folders("XDG_CACHE_HOME", self.env.get("HOME") or _account_home(), ".cache")
-        candidates.append(Path(f"/var/tmp/seatrial-cache-{os.getuid()}"))
+        candidates = self._cache_candidates()
         for candidate in candidates:
             if _is_usable(candidate):
                 return candidate
@@ -140,11 +139,29 @@ class Host:
             run="export XDG_CACHE_HOME=/path/to/your/folder",
         )
 
+    @property
+    def home(self) -> Path:
+        """The user's home, links resolved."""
+        return Path(os.path.realpath(self.env.get("HOME") or _account_home()))
+
+    @property
+    def own_folders(self) -> tuple[Path, ...]:
+        """Every folder of state or caches, also those of another environment of this user's that can be made."""
+        candidates = {self.state_folder, self.cache_folder, *self._usual_state(), *self._cache_candidates()}
+        return tuple(folder for folder in candidates if os.access(_nearest(folder), os.W_OK))
+
     def _state_candidates(self) -> list[Path]:
         if chosen := self.env.get(STATE_VARIABLE):
             return [Path(os.path.abspath(chosen))]  # noqa: PTH100  resolve() would follow a link before it is checked
+        return self._usual_state()
+
+    def _usual_state(self) -> list[Path]:
         found = self._folders("XDG_STATE_HOME", self.env.get("HOME", ""), ".local/state")
         return [*found, Path(f"/var/tmp/seatrial-{os.getuid()}")]
+
+    def _cache_candidates(self) -> list[Path]:
+        found = self._folders("XDG_CACHE_HOME", self.env.get("HOME") or _account_home(), ".cache")
+        return [*found, Path(f"/var/tmp/seatrial-cache-{os.getuid()}")]
 
     def _folders(self, variable: str, home: str, usual: str) -> list[Path]:
         found = []
@@ -160,6 +177,10 @@ def _account_home() -> str:
         return pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
         return ""
+
+
+def _nearest(folder: Path) -> Path:
+    return next(each for each in (folder, *folder.parents) if each.exists())
 
 
 def _is_usable(folder: Path) -> bool:

@@ -112,12 +112,47 @@ def _enter(parent: int, name: str, path: Path) -> int:
     except OSError as error:
         with contextlib.suppress(OSError):
             if stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
-                raise UntrustedPathError(
-                    f"{path} is a symlink, which seatrial does not follow",
-                    cause="Containers write there; a symlink would redirect their files",
-                    run=f"ls -ld {as_typed(path)}; rm {as_typed(path)}",
-                ) from None
+                raise _is_a_link(path) from None
         raise UntrustedPathError(f"Cannot enter {path}: {error.strerror}", run=f"ls -ld {as_typed(path)}") from error
+
+
+def _is_a_link(path: Path) -> UntrustedPathError:
+    return UntrustedPathError(
+        f"{path} is a symlink, which seatrial does not follow",
+        cause="Containers write there; a symlink would redirect their files",
+        run=f"ls -ld {as_typed(path)}; rm {as_typed(path)}",
+    )
+
+
+def open_source(path: Path) -> int:
+    """Return a descriptor of what an absolute path names, and of nothing behind a link on its way.
+
+    Folders are opened; a file, pipe or device is held (O_PATH) and not opened.
+
+    Raises UntrustedPathError: it is not there, or the path or a folder above it is a link.
+    """
+    descriptor, at = os.open("/", _FOLDER), Path("/")
+    for part in path.parts[1:]:
+        parent, at = descriptor, at / part
+        try:
+            descriptor = _hold(parent, part, at)
+        finally:
+            os.close(parent)
+    return descriptor
+
+
+def _hold(parent: int, name: str, path: Path) -> int:
+    """Open a folder, which mounts what waits for that (autofs), or hold what cannot be read or is none."""
+    with contextlib.suppress(OSError):
+        return os.open(name, _FOLDER, dir_fd=parent)
+    try:
+        held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    except OSError as error:
+        raise UntrustedPathError(f"Cannot open {path}: {error.strerror}", run=f"ls -ld {as_typed(path)}") from error
+    if stat.S_ISLNK(os.fstat(held).st_mode):
+        os.close(held)
+        raise _is_a_link(path)
+    return held
 
 
 def remove_tree(parent: int, name: str) -> None:

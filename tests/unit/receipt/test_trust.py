@@ -179,3 +179,12 @@ def test_time_of_a_target_moves_no_line_of_the_host():
     lines = [at(1, "agent.started"), at(10**9, "step", "target", loss=1), at(5, "sample"), at(9, "target.exited")]
     host = at(7, "signal", "host", signal=15)
     assert on_one_clock([*lines, host])[0] == on_one_clock([host, *lines])[0] == [*lines[:3], host, lines[3]]
+
+
+def test_mounts_that_could_not_be_compared_are_a_warning_and_a_part_of_the_seal(tmp_path):
+    run = gpu_run()
+    own = next(event for event in run.events if event["type"] == "agent.started")
+    own["unverified_mounts"] = "the engine runs in a virtual machine"
+    receipt = run.judge(tmp_path)
+    assert "Mounts were not verified: the engine runs in a virtual machine" in receipt.warnings
+    assert receipt.seal.unverified_mounts == own["unverified_mounts"] and receipt.exit_code == 0

@@ -27,6 +27,7 @@ from seatrial.backends.containers.client import (
 from seatrial.backends.containers.errors import start_error
 from seatrial.backends.containers.images import EngineImages
 from seatrial.backends.containers.log import OpenLog, collecting
+from seatrial.backends.containers.mounts import held_sources
 from seatrial.backends.containers.run_options import RunOptions, run_options
 from seatrial.errors import EngineError, EngineUnavailableError
 from seatrial.findings.known import mid_sentence
@@ -99,7 +100,7 @@ class ContainerEngine(ABC):
     def start(self, plan: Plan, run_dir: Path) -> Handle:
         container, image = _container(plan)
         options = self.options(container, image).plus(detach=True)
-        with self._removed_on_failure(run_dir) as id_file:
+        with held_sources(container), self._removed_on_failure(run_dir) as id_file:
             ended = self._run(options.plus(cidfile=id_file), START_TIMEOUT_S)
             _require_success(self.name, ended)
             return self._handle(ended.stdout.strip(), container.labels, plan.run_id, run_dir)
@@ -107,7 +108,7 @@ class ContainerEngine(ABC):
     def shell(self, plan: Plan, run_dir: Path) -> int:
         container, image = _container(plan)
         options = self.options(container, image).plus(remove=True, interactive=True, tty=sys.stdin.isatty())
-        with self._removed_on_failure(run_dir) as id_file:
+        with held_sources(container), self._removed_on_failure(run_dir) as id_file:
             ended = command.call_interactive(options.plus(cidfile=id_file).argv(self.client.call), keep_stderr=True)
             if ended.exit_code in (125, 126, 127) and not _agent_has_started(plan):
                 raise start_error(self.name, ended.argv, ended.exit_code, ended.stderr)

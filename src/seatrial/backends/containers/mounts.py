@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import shlex
-import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from seatrial.errors import DataError, DiskError, UntrustedPathError, UsageError
-from seatrial.job.in_container import CONTAINER_HOME, CONTAINER_MODELS, CONTAINER_PROJECT
+from seatrial.errors import DataError, DiskError, UsageError
+from seatrial.job.in_container import CONTAINER_HOME, CONTAINER_MODELS, CONTAINER_PLAN, CONTAINER_PROJECT
 from seatrial.job.plan import ContainerPlan, Mount, Tmpfs
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
@@ -79,7 +80,7 @@ def place_mounts(mounts: Sequence[Mount], ours: Iterable[Mount]) -> tuple[Mount,
             raise UsageError(f"two mounts have the target {mount.target}", run="seatrial plan …")
         targets.add(mount.target)
     placed.update((mount.target, mount) for mount in mounts)
-    return tuple(sorted(placed.values(), key=lambda mount: len(PurePosixPath(mount.target).parts)))
+    return _parents_first(placed.values())
 
 
 def inside(path: str, folder: str) -> bool:
@@ -91,14 +92,14 @@ def real_source(source: Path, project: Path, flag: str, *, state: Path) -> Path:
     """Resolve the links in a mount's source.
 
     Args:
-        source, project: absolute. flag: as typed, for the message. state: the folder that no container sees.
+        source: absolute. project: the same, links resolved. flag: as typed, for the message.
+        state: the folder that no container sees.
 
     Raises UsageError: it lies in the project and leads out of it through a link; or it is in the state folder.
     """
-    lexical, root = Path(os.path.normpath(source)), project.resolve()
-    real = Path(os.path.realpath(source))  # Path.resolve raises for a link that leads to itself
-    inside = lexical.is_relative_to(project) or lexical.is_relative_to(root)
-    if inside and not real.is_relative_to(root):
+    lexical, real = Path(os.path.normpath(source)), _real(source)
+    inside = lexical.is_relative_to(project) or project in map(_real, lexical.parents)
+    if inside and not real.is_relative_to(project):
         shown = f"./{lexical.relative_to(project)}" if lexical.is_relative_to(project) else str(lexical)
         raise UsageError(
             f"{flag} {shown} points outside the project, to {real}",
@@ -113,22 +114,29 @@ def real_source(source: Path, project: Path, flag: str, *, state: Path) -> Path:
     return real
 
 
-def check_sources(mounts: Iterable[Mount], project: Path) -> None:
-    """Check at the moment of use that sources in the project are still behind no link. Raises UntrustedPathError."""
-    root = project.resolve()
-    for mount in mounts:
-        if not mount.source.is_relative_to(root) or mount.source == root:
-            continue
-        parts = mount.source.relative_to(root).parts
-        try:
-            with nofollow.folder(root, *parts[:-1]) as parent:
-                is_link = stat.S_ISLNK(os.stat(parts[-1], dir_fd=parent, follow_symlinks=False).st_mode)
-        except FileNotFoundError:
-            continue  # the engine reports it
-        if is_link:
-            raise UntrustedPathError(
-                f"{mount.source} became a symlink after planning", run=f"ls -ld {as_typed(mount.source)}"
-            )
+@contextlib.contextmanager
+def held_sources(container: ContainerPlan, *, mode: int = 0o600) -> Iterator[None]:
+    """Open the source of every mount, through no link, and hand device and inode of each to the agent in its plan.
+
+    Around the start: an engine mounts by path, where another folder may be by then, and the agent refuses that. Held
+    until then, no source gives its inode to another file. The agent's plan cannot hold its own.
+
+    Args:
+        mode: of the agent's plan.
+
+    Raises UntrustedPathError.
+    """
+    identities = dict[str, tuple[int, int] | None].fromkeys(each.target for each in container.tmpfs if is_mask(each))
+    with contextlib.ExitStack() as held:
+        for mount in container.mounts:
+            if mount.target != CONTAINER_PLAN:
+                held.callback(os.close, descriptor := nofollow.open_source(mount.source))
+                status = os.fstat(descriptor)
+                identities[mount.target] = (status.st_dev, status.st_ino)
+        for plan in [mount.source for mount in container.mounts if mount.target == CONTAINER_PLAN]:
+            whole = {**json.loads(plan.read_bytes()), "mounts": identities}
+            write_atomically(plan, json.dumps(whole).encode(), mode)
+        yield
 
 
 CACHE = f"{CONTAINER_HOME}/.cache"
@@ -225,7 +233,7 @@ def _make_point(path: Path, project: Path, *, folder: bool) -> None:
 def host_files(container: ContainerPlan) -> HostFiles:
     """Read the host's side of a container's mounts from its plan. Pure; ``write`` acts."""
     sources = {mount.target: mount.source for mount in container.mounts}
-    folders = tuple(sources[target] for target in _MADE if target in sources)
+    folders = tuple(sources[target] for target in _MADE if target in sources) + _masked(container)
     texts = {}
     if PASSWD in sources and container.user:
         uid, gid = container.user.split(":")
@@ -250,25 +258,48 @@ def _mount_points(mounts: Sequence[Mount]) -> dict[Path, Path]:
     return points
 
 
+def _masked(container: ContainerPlan) -> tuple[Path, ...]:
+    """Return the folders under the masks: an engine would make those that are missing, as root."""
+    places = [
+        Mount(source=Path(mask.target), target=mask.target) for mask in container.tmpfs if mask.options == OPTIONS
+    ]
+    points = _mount_points((*container.mounts, *places))
+    return tuple(point for point, source in points.items() if source in {mask.source for mask in places})
+
+
 #: Nothing can be written into it, and it takes no memory.
 OPTIONS = "ro,size=4k,mode=0555"
 
 
-def masks(mounts: Sequence[Mount], hidden: Iterable[Path]) -> tuple[Tmpfs, ...]:
-    """Return a mask for each path in the container where one of ``hidden`` would show through a mount.
+def is_mask(tmpfs: Tmpfs) -> bool:
+    return tmpfs.options == OPTIONS
+
+
+def shielded(mounts: Sequence[Mount], hidden: Iterable[Path]) -> tuple[tuple[Mount, ...], tuple[Tmpfs, ...]]:
+    """Return the mounts with pins, parents first, and a mask over each of ``hidden`` that would show through one.
+
+    A pin is a folder between a mount and a mask, mounted onto itself: nothing in the container can rename it (EBUSY)
+    and put folders of its own at the path of the hidden one. Where nothing is written, nothing is pinned.
 
     Args:
         hidden: absolute host folders. One that is itself the source of a mount is not masked.
     """
-    found = {}
-    for folder in hidden:
-        real = _real(folder)
+    taken, pins, found = {mount.target for mount in mounts}, dict[str, Mount](), dict[str, Tmpfs]()
+    for real in sorted({_real(folder) for folder in hidden}):  # parents first: what a mask covers needs none
         for mount in mounts:
             source = _real(mount.source)
-            if real != source and real.is_relative_to(source):
-                target = str(PurePosixPath(mount.target) / PurePosixPath(real.relative_to(source)))
-                found[target] = Tmpfs(target=target, options=OPTIONS)
-    return tuple(found[target] for target in sorted(found))
+            if real == source or not real.is_relative_to(source) or (mount.read_only and not real.exists()):
+                continue
+            above = [folder for folder in real.parents if folder != source and folder.is_relative_to(source)]
+            target = {folder: str(PurePosixPath(mount.target, folder.relative_to(source))) for folder in (real, *above)}
+            if (taken | found.keys()).isdisjoint(target.values()):
+                found[target[real]] = Tmpfs(target=target[real], options=OPTIONS)
+                pins |= {target[each]: Mount(source=each, target=target[each]) for each in above if not mount.read_only}
+    return _parents_first((*mounts, *pins.values())), tuple(found[target] for target in sorted(found))
+
+
+def _parents_first(mounts: Iterable[Mount]) -> tuple[Mount, ...]:
+    return tuple(sorted(mounts, key=lambda mount: len(PurePosixPath(mount.target).parts)))
 
 
 def _real(path: Path) -> Path:

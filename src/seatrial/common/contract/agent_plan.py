@@ -1,6 +1,6 @@
 """Define the agent's part of plan.json: the host writes it, the agent reads it."""
 
-from typing import Any, Dict, Iterable, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 
 class Terminal(NamedTuple):
@@ -59,6 +59,8 @@ class AgentPlan(NamedTuple):
             elsewhere. A request to end that comes from outside does not end a pod's run (docs/decisions.md, 0031).
         unkept: folders whose files end with the container: results there are copied into ``run_dir``.
         filled: targets of mounts that hold files of others than the engine.
+        mounts: target → device and inode of what the host opened as its source; None: any mount of its own. They are
+            compared before anything is read or written there; {} where nothing is compared.
         injection: how GPUs get into the container, for the words of a finding; the agent takes it from the plan.
     """
 
@@ -103,6 +105,7 @@ class AgentPlan(NamedTuple):
     pod_restarts: Optional[int] = None
     unkept: Tuple[str, ...] = ()
     filled: Tuple[str, ...] = ()
+    mounts: Dict[str, Optional[List[int]]] = {}  # noqa: RUF012
     injection: Optional[str] = None
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from seatrial.backends.base import EngineFacts
 from seatrial.backends.containers.env_file import proxy_env
 from seatrial.backends.containers.injection import InjectionPlan
-from seatrial.backends.containers.mounts import checked_mount, home_mounts, masks, place_mounts, real_source
+from seatrial.backends.containers.mounts import checked_mount, home_mounts, place_mounts, real_source, shielded
 from seatrial.errors import UsageError
 from seatrial.job.in_container import (
     AGENT_GRACE_S,
@@ -92,7 +92,8 @@ def plan_container(
     _refuse_gpu_devices(job)
     user, userns, user_choice = caller_in(engine, host.uid, host.gid)
     named_user = not engine.names_every_user and user != "0:0"
-    mounts = _mounts(job, site, injection, named_user=named_user, made_if_missing=made_if_missing)
+    placed = _mounts(job, site, injection, named_user=named_user, made_if_missing=made_if_missing)
+    mounts, masks = shielded(placed, hidden_folders(job, site))
     env = plan_env(job, image, injection, host.user_name, host, [m for m in mounts if m not in injection.mounts])
     memory_bytes, memory_choice = memory_limit(job, engine, host_memory)
     shm_bytes, shm_choice = shm_limit(job, gpu_count(site), ray=ray, memory_bytes=memory_bytes or host_memory)
@@ -108,7 +109,7 @@ def plan_container(
         workdir=_workdir(job),
         env=env.container,
         mounts=(*mounts, *more_mounts),
-        tmpfs=_tmpfs(job, site, mounts),
+        tmpfs=(*(() if any(mount.target == TMP.target for mount in mounts) else (TMP,)), *masks),
         devices=(*injection.devices, *job.devices),
         gpus_flag=injection.gpus_flag,
         runtime=injection.runtime,
@@ -191,10 +192,9 @@ def _mounts(
     return place_mounts(users, ours)
 
 
-def _tmpfs(job: Job, site: Site, mounts: Sequence[Mount]) -> tuple[Tmpfs, ...]:
-    """/tmp, where the user mounts nothing there, and what hides our state from the target."""
-    tmp = () if any(mount.target == TMP.target for mount in mounts) else (TMP,)
-    return (*tmp, *masks(mounts, [site.host.state_folder, job.project / ".seatrial"]))
+def hidden_folders(job: Job, site: Site) -> tuple[Path, ...]:
+    """Return the host folders that no container may see."""
+    return (site.host.state_folder, job.project / ".seatrial", *site.hidden)
 
 
 def container_labels(job: Job, site: Site) -> dict[str, str]:
@@ -207,6 +207,7 @@ def container_labels(job: Job, site: Site) -> dict[str, str]:
 
 
 def _job_mounts(job: Job, state: Path) -> list[Mount]:
+    real_source(job.project, job.project, "--project", state=state)
     mounts = [Mount(source=job.project, target=CONTAINER_PROJECT)]
     for flag, folder, target in (("--data", job.data, CONTAINER_DATA), ("--models", job.models, CONTAINER_MODELS)):
         if folder:

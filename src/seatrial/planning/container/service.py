@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from seatrial.backends.containers.injection import InjectionPlan
-from seatrial.backends.containers.mounts import masks
+from seatrial.backends.containers.mounts import shielded
 from seatrial.errors import UsageError
 from seatrial.job.in_container import AGENT_GRACE_S, CONTAINER_RUN
 from seatrial.job.model import Job
@@ -17,7 +17,7 @@ from seatrial.job.plan import Choice, ContainerPlan, ImagePlan
 from seatrial.job.script import ScriptFacts
 from seatrial.planning.container.env import service_env
 from seatrial.planning.container.parts import planned_image, way_in
-from seatrial.planning.container.plan import agent_command, agent_mounts, container_labels
+from seatrial.planning.container.plan import agent_command, agent_mounts, container_labels, hidden_folders
 from seatrial.planning.process import gpu_plan, selected
 from seatrial.planning.site import Parts, Places, ServiceSite, Site
 
@@ -57,7 +57,7 @@ def _container(
 ) -> tuple[ContainerPlan, dict[str, str]]:
     """Return what is added, and the variables that only the target gets."""
     env, target_env = service_env(service, image, injected)
-    hidden = [site.host.state_folder, job.project / ".seatrial"]
+    mounts, masks = shielded(service.mounts, hidden_folders(job, site))
     return (
         ContainerPlan(
             name=f"seatrial-{site.run_id}",
@@ -67,8 +67,8 @@ def _container(
             groups=injected.groups,
             workdir=service.workdir,
             env=env,
-            mounts=(*service.mounts, *injected.mounts, *agent_mounts(site)),
-            tmpfs=masks(service.mounts, hidden),
+            mounts=(*mounts, *injected.mounts, *agent_mounts(site)),
+            tmpfs=masks,
             devices=injected.devices,
             gpus_flag=injected.gpus_flag,
             runtime=injected.runtime,

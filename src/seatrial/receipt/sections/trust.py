@@ -42,6 +42,7 @@ class Seal(Record):
         alterable: why the target could have altered the evidence; None if it could not.
         refused: type of evidence → lines of the target that posed as it.
         witnessed: observations of the host's own driver, in words; None if it did not look.
+        unverified_mounts: why mounts were not compared with what the host had opened; None if they were.
     """
 
     lines: int
@@ -52,6 +53,7 @@ class Seal(Record):
     alterable: str | None = None
     refused: dict[str, int] = Field(default_factory=dict)
     witnessed: str | None = None
+    unverified_mounts: str | None = None
 
 
 class Trust(Section):
@@ -70,6 +72,7 @@ class Trust(Section):
             alterable=alterable(run),
             refused=_refused(evidence),
             witnessed="; ".join(seen) or None,
+            unverified_mounts=unverified_mounts(run),
         )
         return {"seal": seal}
 
@@ -81,6 +84,7 @@ def evidence_in_words(seal: Seal) -> str:
     parts += [f"{seal.missing} missing"] if seal.missing else []
     parts += [f"could be altered by the target: {seal.alterable}" if seal.alterable else "not accessible to the target"]
     parts += ["the agent ran on " + _SHA256.sub(r"\1", seal.interpreter)] if seal.interpreter else []
+    parts += [f"mounts not verified: {seal.unverified_mounts}"] if seal.unverified_mounts else []
     parts += [f"the host observed the run on {seal.witnessed}"] if seal.witnessed else []
     return "; ".join(parts)
 
@@ -93,6 +97,11 @@ def alterable(run: RunEvidence) -> str | None:
     if any("alterable" not in moment.keys for moment in started):
         return "the agent's version did not yet isolate itself"
     return next((why for moment in started if (why := moment.text("alterable"))), None)
+
+
+def unverified_mounts(run: RunEvidence) -> str | None:
+    """Return why mounts were not compared with what the host had opened for them, or None if they were."""
+    return next((why for each in run.evidence.all(AgentStarted) if (why := each.text("unverified_mounts"))), None)
 
 
 def lost_output_lines(run: RunEvidence) -> int:

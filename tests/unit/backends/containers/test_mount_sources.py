@@ -1,12 +1,15 @@
 """Mounts: no link that a script could have made points outside the project."""
 
+import json
+import os
 from pathlib import Path
 
 import pytest
 
-from seatrial.backends.containers.mounts import check_sources, make_folder_inside, real_source
+from seatrial.backends.containers.mounts import held_sources, make_folder_inside, real_source
 from seatrial.errors import UntrustedPathError, UsageError
-from seatrial.job.plan import Mount
+from seatrial.job.in_container import CONTAINER_PLAN
+from seatrial.job.plan import ContainerPlan, Mount
 
 
 @pytest.fixture
@@ -40,6 +43,17 @@ def test_the_state_folder_is_nobodys_data(project: Path, tmp_path: Path, way: st
         real(tmp_path / way, project)
 
 
+def opened(folder: Path, *mounts: Mount) -> dict[str, list[int] | None]:
+    """What the agent is told of them."""
+    record = Mount(source=folder / "agent.json", target=CONTAINER_PLAN)
+    record.source.write_text('{"agent": {}}')
+    plan = ContainerPlan(name="x", hostname=None, command=(), user=None, workdir="/", mounts=(*mounts, record))
+    with held_sources(plan):
+        told = json.loads(record.source.read_bytes())
+    assert told["agent"] == {}
+    return dict(told["mounts"])
+
+
 def test_a_ring_of_links_is_no_traceback(project: Path) -> None:
     (project / "ring").symlink_to("ring")
     (project / "there").symlink_to("back")
@@ -47,28 +61,44 @@ def test_a_ring_of_links_is_no_traceback(project: Path) -> None:
     for name in ("ring", "there", "ring/below"):
         source = real(project / name, project)
         with pytest.raises(UntrustedPathError):
-            check_sources([Mount(source=source, target="/data")], project)
+            opened(project.parent, Mount(source=source, target="/data"))
 
 
-def test_what_became_a_link_after_the_plan_is_refused_at_the_start(project: Path, tmp_path: Path) -> None:
+def test_what_became_a_link_or_went_after_the_plan_is_refused_at_the_start(project: Path, tmp_path: Path) -> None:
     (project / "a" / "b").mkdir(parents=True)
     mounts = [
         Mount(source=project / "data", target="/data"),
         Mount(source=project / "a" / "b", target="/b"),
-        Mount(source=project, target="/workspace"),
-        Mount(source=project / "not there", target="/c"),
         Mount(source=tmp_path / "secrets", target="/d"),
     ]
-    check_sources(mounts, project)
+    seen = opened(project.parent, *mounts)
+    for mount in mounts:
+        status = mount.source.stat()
+        assert seen[mount.target] == [status.st_dev, status.st_ino]
     (project / "data").rename(project / "moved")
     (project / "data").symlink_to(tmp_path / "secrets")
-    with pytest.raises(UntrustedPathError, match="became a symlink"):
-        check_sources(mounts, project)
+    with pytest.raises(UntrustedPathError, match="is a symlink"):
+        opened(project.parent, mounts[0])
     (project / "data").unlink()
+    with pytest.raises(UntrustedPathError, match="No such file"):
+        opened(project.parent, mounts[0])
     (project / "a").rename(project / "moved again")
     (project / "a").symlink_to(tmp_path)
     with pytest.raises(UntrustedPathError, match="is a symlink"):
-        check_sources(mounts, project)
+        opened(project.parent, mounts[1])
+
+
+def test_a_folder_above_the_project_that_became_a_link_is_refused(project: Path, tmp_path: Path) -> None:
+    moved = project.rename(tmp_path / "moved")
+    project.symlink_to(moved)
+    with pytest.raises(UntrustedPathError, match="is a symlink"):
+        opened(project.parent, Mount(source=project / "data", target="/data"))
+
+
+def test_pipes_and_devices_are_held_and_not_opened(project: Path) -> None:
+    os.mkfifo(project / "pipe")
+    mounts = [Mount(source=project / "pipe", target="/p"), Mount(source=Path("/dev/null"), target="/n")]
+    assert set(opened(project.parent, *mounts)) == {"/p", "/n"}
 
 
 def test_folders_are_made_in_the_project_through_no_link(project: Path, tmp_path: Path) -> None:
@@ -79,3 +109,19 @@ def test_folders_are_made_in_the_project_through_no_link(project: Path, tmp_path
     with pytest.raises(UntrustedPathError):
         make_folder_inside(project / "out" / "planted", project)
     assert list((tmp_path / "secrets").iterdir()) == [] and not (tmp_path / "elsewhere").exists()
+
+
+def test_a_project_that_became_a_link_since_it_was_named_gives_no_source(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "secrets" / "data").mkdir()
+    project.rename(tmp_path / "moved")
+    project.symlink_to(tmp_path / "secrets")
+    with pytest.raises(UsageError, match="points outside the project"):
+        real(project / "data", project)
+
+
+def test_a_link_out_of_the_project_is_found_by_another_path_to_the_project_too(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "alias").symlink_to(project)
+    (project / "out").symlink_to(tmp_path / "secrets")
+    assert real(tmp_path / "alias" / "data", project) == project / "data"
+    with pytest.raises(UsageError, match="points outside the project"):
+        real(tmp_path / "alias" / "out", project)

@@ -80,7 +80,10 @@ def test_what_is_printed_is_what_is_run(recorder, tmp_path, engine, container):
     at = EngineAddress(endpoint="unix:///run/engine.sock", id="7c2e")
     backend = engine([program, "--global", "option"], at)
     led_there = backend.client.call[3:]
-    plan = a_plan(container=container)
+    there = [each.changed(source=tmp_path / each.source.name) for each in container.mounts]
+    for mount in there:
+        mount.source.mkdir()
+    plan = a_plan(container=container.changed(mounts=tuple(there)))
     handle = backend.start(plan, tmp_path)
     ran = calls()[0]
     id_file = ran.index("--cidfile")

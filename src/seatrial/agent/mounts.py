@@ -1,0 +1,47 @@
+"""Compare the container's mounts with what the host opened for them, before anything is read or written there.
+
+An engine mounts by path: between the host's look and the mount another container may have put something else there.
+"""
+
+import os
+from typing import Dict, List, Optional, Tuple
+
+Identities = Dict[str, Optional[List[int]]]
+
+
+def compare(mounts: Identities, archive: str) -> Tuple[Optional[str], Optional[str]]:
+    """(target that shows something else, why others could not be compared); each None where there is none.
+
+    Args:
+        archive: the agent's own, which no container can replace: it differs where the engine has another kernel.
+    """
+    if mounts.get(archive) and _seen(archive, mounts) != mounts[archive]:
+        return None, "the engine runs in a virtual machine"
+    unseen = []
+    for target in mounts:
+        try:
+            if not _is_as_opened(target, mounts):
+                return target, None
+        except PermissionError:  # no process of this user gets there
+            unseen.append(target)
+        except OSError:
+            return target, None
+    return None, "the container's user cannot reach %s" % ", ".join(unseen) if unseen else None
+
+
+def _is_as_opened(target: str, mounts: Identities) -> bool:
+    seen, wanted = _seen(target, mounts), mounts[target]
+    if wanted is None:
+        return bool(seen) and seen[0] != os.stat(os.path.dirname(target)).st_dev
+    return seen == wanted
+
+
+def _seen(target: str, mounts: Identities) -> List[int]:
+    """Device and inode at a path that no link leads away from: an image may have links above it, a mount may not."""
+    around = [other for other in mounts if target.startswith(other.rstrip("/") + "/")]
+    trusted = max(around, key=len) if around else os.path.dirname(target)
+    place = os.path.join(os.path.realpath(trusted), os.path.relpath(target, trusted))
+    if os.path.realpath(place) != place:
+        return []
+    found = os.stat(place, follow_symlinks=False)
+    return [found.st_dev, found.st_ino]

@@ -1,0 +1,93 @@
+"""Mounts are compared with what the host opened for them, before anything else happens in the container."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from agent_process import Agent
+from seatrial.agent import mounts
+
+
+def identity(path: Path) -> list[int]:
+    found = path.lstat()
+    return [found.st_dev, found.st_ino]
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    path = tmp_path / "agent.pyz"
+    path.touch()
+    return path
+
+
+def compared(archive: Path, *targets: Path, **others: "list[int] | None") -> "tuple[str | None, str | None]":
+    wanted = {str(archive): identity(archive), **{str(target): identity(target) for target in targets}}
+    return mounts.compare({**wanted, **others}, str(archive))
+
+
+def test_mounts_that_are_as_the_host_opened_them_pass(tmp_path: Path, archive: Path) -> None:
+    inner = tmp_path / "project" / "models"
+    inner.mkdir(parents=True)
+    assert compared(archive, tmp_path / "project", inner) == (None, None)
+
+
+def test_another_folder_at_a_target_is_named(tmp_path: Path, archive: Path) -> None:
+    for name in ("models", "other"):
+        (tmp_path / name).mkdir()
+    target = str(tmp_path / "models")
+    assert compared(archive, **{target: identity(tmp_path / "other")}) == (target, None)
+    assert compared(archive, **{str(tmp_path / "gone"): identity(tmp_path)}) == (str(tmp_path / "gone"), None)
+
+
+def test_a_target_behind_a_link_is_refused_though_the_link_leads_to_the_right_folder(
+    tmp_path: Path, archive: Path
+) -> None:
+    (tmp_path / "project" / "real" / "models").mkdir(parents=True)
+    (tmp_path / "project" / "link").symlink_to("real")
+    target = str(tmp_path / "project" / "link" / "models")
+    right = identity(tmp_path / "project" / "real" / "models")
+    assert compared(archive, tmp_path / "project", **{target: right}) == (target, None)
+
+
+def test_a_link_of_the_image_above_a_target_is_followed_and_one_in_its_place_is_not(
+    tmp_path: Path, archive: Path
+) -> None:
+    (tmp_path / "run" / "models").mkdir(parents=True)
+    (tmp_path / "var").symlink_to("run")
+    right = identity(tmp_path / "run")
+    assert compared(archive, **{str(tmp_path / "var" / "models"): identity(tmp_path / "run" / "models")}) == (
+        None,
+        None,
+    )
+    assert compared(archive, **{str(tmp_path / "var"): right}) == (str(tmp_path / "var"), None)
+
+
+def test_a_mask_must_be_a_mount_of_its_own(tmp_path: Path, archive: Path) -> None:
+    (tmp_path / "masked").mkdir()
+    assert compared(archive, **{"/proc": None}) == (None, None)
+    assert compared(archive, **{str(tmp_path / "masked"): None}) == (str(tmp_path / "masked"), None)
+
+
+def test_an_engine_with_another_kernel_is_reported_and_not_passed_silently(tmp_path: Path, archive: Path) -> None:
+    wanted = {str(archive): [1, 2], str(tmp_path): [3, 4]}
+    assert mounts.compare(wanted, str(archive)) == (None, "the engine runs in a virtual machine")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reaches every folder")
+def test_a_target_that_this_user_cannot_reach_is_reported(tmp_path: Path, archive: Path) -> None:
+    (tmp_path / "closed" / "models").mkdir(parents=True)
+    (tmp_path / "closed").chmod(0)
+    target = str(tmp_path / "closed" / "models")
+    assert compared(archive, **{target: [1, 2]}) == (None, f"the container's user cannot reach {target}")
+
+
+def test_the_target_of_a_swapped_mount_never_starts_and_no_mount_is_written(tmp_path: Path) -> None:
+    agent = Agent(tmp_path, "open('started', 'w')", evidence_dir=None)
+    wanted = {str(agent.archive): identity(agent.archive), str(agent.run_dir): identity(tmp_path)}
+    (agent.record / "agent.json").write_text(json.dumps({"agent": agent.plan, "mounts": wanted}))
+    ended = agent.run()
+    assert ended.returncode == 5 and str(agent.run_dir).encode() in ended.stderr
+    assert b"mount-swapped" in ended.stdout and b"agent.started" not in ended.stdout
+    assert list(agent.run_dir.iterdir()) == [] and not (tmp_path / "started").exists()
