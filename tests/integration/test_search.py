@@ -163,7 +163,7 @@ def test_the_file_says_what_the_flags_do_not(project: Project) -> None:
     project.write("seatrial.toml", "[sweep]\nserach = 'tpe'\n")
     assert "did you mean search?" in project.cli(*_words(), exit_code=2).stderr
     project.write("seatrial.toml", "[sweep]\nsearch = 'tpee'\n")
-    assert "There is no search 'tpee'" in project.cli(*_words("--set", "lr=1,2"), exit_code=2).stderr
+    assert "Unknown search 'tpee'" in project.cli(*_words("--set", "lr=1,2"), exit_code=2).stderr
 
 
 def test_a_searcher_that_is_killed_is_gone_on_with_by_the_same_command(project: Project) -> None:
@@ -293,5 +293,5 @@ def test_bad_input_is_one_sentence_and_the_next_command(project: Project) -> Non
     told = project.cli("sweep", "--resume", "nobody", "--set", "lr=1,2", exit_code=2).stderr
     assert "--resume cannot be combined with --set" in told
     told = project.cli("sweep", "--resume", "nobody", exit_code=2).stderr
-    assert "There is no study nobody in this project" in told
+    assert "Study nobody not found in this project" in told
     assert project.runs == []

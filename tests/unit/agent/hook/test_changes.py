@@ -114,8 +114,8 @@ def test_what_needs_a_gpu_is_refused_without_one_and_changes_nothing(tmp_path, u
     )
     assert reported["applied"] == {} and losses == unchanged
     assert reported["refused"] == {
-        "pin_memory": "there is no GPU",
-        "non_blocking": "there is no GPU",
+        "pin_memory": "no GPU found",
+        "non_blocking": "no GPU found",
         "tf32": "training is not on a GPU",
         "cudnn_benchmark": "training is not on a GPU",
         "persistent_workers": "the loader has no workers",

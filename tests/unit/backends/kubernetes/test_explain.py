@@ -48,7 +48,7 @@ AROUND = Surroundings(ITEM, "nvidia.com/gpu", NODES, (("team/other", 6), ("team/
             "FailedScheduling",
             'persistentvolumeclaim "models" not found',
             "k8s-claim-missing",
-            "no PersistentVolumeClaim models",
+            "PersistentVolumeClaim models not found",
         ),
         ("FailedScheduling", "0/1 nodes are available: 1 Insufficient memory.", "k8s-insufficient-resources", "memory"),
         ("Failed", f'Failed to pull image "{IMAGE}": no space left on device', "k8s-node-disk-full", IMAGE),

@@ -69,7 +69,7 @@ HELD = [{"spec": {"suspend": True}}]
         (DEFAULT, "k8s-limit-range", "memory limit of 64Mi", "describe limitrange"),
         (SECURITY, "k8s-pod-security", "hostPath", "kubectl get namespace"),
         (OPERATOR, "k8s-pod-security", "init-pytorch", "--kind job"),
-        (ACCOUNT, "k8s-service-account", "service account trainer", "get serviceaccounts"),
+        (ACCOUNT, "k8s-service-account", "Service account trainer", "get serviceaccounts"),
         (WEBHOOK, "k8s-admission", "no latest tags", "validatingwebhook"),
         (OTHER, "k8s-pods-refused", "something new", "get events"),
         (KUEUE, "k8s-queue", "4 more needed", "localqueues"),
