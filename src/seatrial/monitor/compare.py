@@ -170,15 +170,9 @@ def _work(receipt: Receipt) -> str | None:
 
 def _unranked(runs: Sequence[Receipt]) -> dict[str, str]:
     """Return why each run is not ranked: it did not finish with the work of the first that did; "" if it is."""
-    first = next((run for run in runs if run.outcome.id not in NOT_FINISHED), None)
-    return {
-        run.header.run_id: f"no: {run.outcome.badge}"
-        if run.outcome.id in NOT_FINISHED or first is None
-        else ""
-        if _equal_work(first, run)
-        else "no: other work"
-        for run in runs
-    }
+    finished = [run for run in runs if run.outcome.id not in NOT_FINISHED]
+    why = {run.header.run_id: f"no: {run.outcome.badge}" for run in runs}
+    return why | {run.header.run_id: "no: other work" * (not _equal_work(finished[0], run)) for run in finished}
 
 
 def _equal_work(one: Receipt, other: Receipt) -> bool:

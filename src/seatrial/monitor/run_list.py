@@ -192,8 +192,7 @@ def _line(
         "began": began,
         "started": "–" if began is None else time.strftime("%d %b %H:%M", time.localtime(began)),
         "time": None if seconds is None else format_seconds(seconds),
-        "loss": words[0],
-        "accuracy": words[1],
+        **dict(zip(("loss", "accuracy"), words, strict=True)),
         "by": {
             "started": began,
             "name": (name or run.id).lower(),

@@ -259,7 +259,8 @@ def _ignores_settings(trials: Sequence[Trial]) -> SeatrialError | None:
 
 def _numbers(trial: Trial) -> tuple[object, ...]:
     ending = trial.ending or Ending(trial.state)  # printed numbers of few digits may well be the same
-    kept = tuple(sorted(item for item in ending.metrics.items() if not item[0].endswith((*_OF_TIME, *ending.printed))))
+    names = [name for name in sorted(ending.metrics) if name not in ending.printed and not name.endswith(_OF_TIME)]
+    kept = tuple((name, ending.metrics[name]) for name in names)
     return (*kept, *((report.step, report.value) for report in trial.reports))
 
 
