@@ -222,9 +222,7 @@ class Requests(Table):
     )
     image: ImageOptions = Field(default_factory=ImageOptions, description="How the image is made.")
     criteria: Criteria = Field(default_factory=Criteria, description="Criteria for a good run.")
-    metrics: dict[str, keys.Pattern] = Field(
-        default={}, description="Metrics of the output: name = regular expression."
-    )
+    metrics: dict[str, keys.Pattern] = Field(default={}, description="Printed metrics: name = regular expression.")
     watch: WatchOptions = Field(default_factory=WatchOptions, description="What the watchdog checks during the run.")
     notify: Notify = Field(default_factory=Notify, description="Commands to run when the run has ended.")
     kubernetes: ClusterOptions = Field(default_factory=ClusterOptions, description="Kubernetes settings.")
