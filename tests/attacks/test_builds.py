@@ -341,3 +341,26 @@ def test_a_login_of_the_users_goes_to_no_index_of_the_projects(projects: Project
         index.login = "me:hunter2"
         plan, _ = projects.plan("p", f"--index-url {index.url}\nthing\n")
     assert "--hash" not in "".join(plan.context_texts.values())  # the index has refused
+
+
+def test_settings_in_folders_above_the_one_that_uv_runs_in_are_not_read(
+    projects: Projects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder for temporary files that others write, or a project that is one."""
+    above, mark = projects.folder / "above", projects.folder / "ran"
+    trap = f"#!/bin/sh\ntouch {mark}\nexit 1\n"
+    for name in (".venv/bin/python", "bin/python3", "bin/git", "bin/cc"):
+        path = above / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(trap)
+        path.chmod(0o755)
+    (above / ".venv" / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.11.0\n")
+    (above / "uv.toml").write_text('index-url = "http://127.0.0.1:9/simple"\n')
+    (above / "pyproject.toml").write_text('[tool.uv]\nindex-url = "http://127.0.0.1:9/simple"\n')
+    (above / ".python-version").write_text(f"{above}/bin/python3\n")
+    monkeypatch.setattr("tempfile.tempdir", str(above))
+    monkeypatch.setenv("PATH", f"{above}/bin:{os.environ['PATH']}")
+    wheel(projects.folder / "p" / "w", "thing")
+    plan, _ = projects.plan("p", "--no-index\nthing\n", find_links="w")
+    assert "thing==1.0 --hash" in plan.context_texts["locked/requirements.txt"]
+    assert not mark.exists()

@@ -30,7 +30,7 @@ def print_built(built: Built, *, as_json: bool) -> None:
         above = f", {_size(built.size_bytes - built.base_bytes)} above its base" if built.base_bytes else ""
         size = f": {_size(built.size_bytes)}{above}"
     how = "already existed" if built.result.cached else f"built in {built.result.seconds:.0f} s"
-    out.print(f"[bold]{image.tag}[/] {how}{size}")
+    out.print(f"[bold]{image.tag}[/] {how}{size}", soft_wrap=True)
     verification = built.verification
     versions = ", ".join(f"{name} {version}" for name, version in verification.versions.items())
     imports = ", ".join(f"{name} in {seconds:.1f} s" for name, seconds in verification.import_s.items())

@@ -75,12 +75,7 @@ def resolve_packages(
         return base, resolved, Checked()
     if not bounded:
         answer = _resolve(resolver, request)
-        checked = (
-            _locked(resolver, request, resolved, answer, bounded, job.image.base)
-            if isinstance(answer, Lock)
-            else Checked()
-        )
-        return base, resolved, checked
+        return base, resolved, _locked(resolver, job, resolved, answer, bounded)
     tried: dict[str, str] = {}
     usable: list[tuple[Base, Resolved, Lock]] = []
     refusal: ConfigError | None = None
@@ -107,9 +102,7 @@ def resolve_packages(
             refusal = refusal or _contradiction(answer, request, place)
         if own_base:
             note = f"{tried[request.python]}, and the base image has Python {request.python}"
-            checked = Checked()
-            if isinstance(answer, Lock):
-                checked = _locked(resolver, request, resolved, answer, bounded, job.image.base)
+            checked = _locked(resolver, job, resolved, answer, bounded)
             return base, resolved, replace(checked, warnings=(note,))
         try:
             base, resolved = choose({**barred, **tried})
@@ -121,9 +114,7 @@ def resolve_packages(
     best = min(usable, key=lambda each: len(each[2].from_source))
     chosen = best[1].stack.python
     base, resolved = choose({**barred, **{python: why for python, why in tried.items() if python != chosen}})
-    request = _request(resolver, job, resolved)
-    assert request is not None
-    return base, resolved, _locked(resolver, request, resolved, best[2], bounded, job.image.base)
+    return base, resolved, _locked(resolver, job, resolved, best[2], bounded)
 
 
 def _bounded(found: Requirements) -> dict[str, str]:
@@ -228,23 +219,25 @@ def _refuse_missing(
 
 
 def _locked(
-    resolver: PackageResolver,
-    request: ResolveRequest,
-    resolved: Resolved,
-    lock: Lock,
-    bounded: Mapping[str, str],
-    base: str,
+    resolver: PackageResolver, job: Job, resolved: Resolved, lock: Answer, bounded: Mapping[str, str]
 ) -> Checked:
     """Lock what was answered, and name what has no hash."""
-    locked = lock_packages(resolver, request, resolved, lock, base)
+    request = _request(resolver, job, resolved)
+    if request is None or not isinstance(lock, Lock):
+        return Checked()
+    locked = lock_packages(resolver, request, resolved, lock, job.image.base)
     choices = []
     if lock.from_source:
         built = [bounded.get(canonicalize_name(name), name) for name in lock.from_source]
         reason = "the index has no wheel of them: pip builds them, which takes a compiler unless they are plain Python"
         choices.append(Choice(what="from source", value=", ".join(built), reason=reason))
+    if locked is None:
+        reason = "the list's options or the base image decide which files pip takes"
+        choices.append(Choice(what="not locked", value="all packages", reason=reason))
+        return Checked(lock, None, tuple(choices))
     place = framework_place(resolved.requirements)
-    framework = () if place is None or (locked and locked.framework) else resolved.requirements.lines[place : place + 1]
-    if unlocked := (*framework, *(locked.rest if locked else ("all packages",))):
+    framework = () if place is None or locked.framework else resolved.requirements.lines[place : place + 1]
+    if framework or locked.rest:
         reason = "no hash is known on this machine: pip resolves them in the build"
-        choices.append(Choice(what="not locked", value=", ".join(unlocked), reason=reason))
+        choices.append(Choice(what="not locked", value=", ".join((*framework, *locked.rest)), reason=reason))
     return Checked(lock, locked, tuple(choices))

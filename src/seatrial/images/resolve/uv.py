@@ -35,10 +35,13 @@ _FORMAT = 2
 
 #: Address space of uv, which takes 1 GB on two cores; metadata of an index may unpack to any size.
 _MOST_BYTES = 8 << 30
-_BOUNDED = (
-    "import os, resource, sys; _, most, *argv = sys.argv; "
-    "resource.setrlimit(resource.RLIMIT_AS, (int(most),) * 2); os.execv(argv[0], argv)"
-)
+_BOUNDED = """
+import contextlib, os, resource, sys
+_, most, *argv = sys.argv
+with contextlib.suppress(ValueError, OSError):  # macOS bounds no address space
+    resource.setrlimit(resource.RLIMIT_AS, (int(most), int(most)))
+os.execv(argv[0], argv)
+"""
 
 #: Packages without a wheel in one list.
 _MOST_EXCLUDED = 20
