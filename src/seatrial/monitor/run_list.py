@@ -233,6 +233,8 @@ def _chip_words(headline: str, level: str) -> tuple[str, str]:
         return begin, rest
     if level == "bad":
         return "failed", "" if headline == "failed" else headline
+    if headline.lower().startswith("stopped "):
+        return "stopped", headline
     return (headline, "") if len(headline) <= _MOST_LETTERS else ("stopped" if level == "none" else level, headline)
 
 
