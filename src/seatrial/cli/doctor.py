@@ -7,6 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -256,14 +257,12 @@ def _run_of(word: str) -> Run | None:
     from seatrial.runs.finish import finalise
     from seatrial.runs.store import store_of
 
-    try:
+    with suppress(RunNotFoundError):
         run = find_run(store_of(None), word)
-    except RunNotFoundError:
-        return None
-    if (receipt := finalise(run, this_host())) is None:
-        return None
-    print(f"{run.id}: {receipt.outcome.sentence}", file=sys.stderr)
-    return run
+        if receipt := finalise(run, this_host()):
+            print(f"{run.id}: {receipt.outcome.sentence}", file=sys.stderr)
+            return run
+    return None
 
 
 def _findings(words: list[str]) -> list[Finding]:
@@ -278,8 +277,8 @@ def _findings(words: list[str]) -> list[Finding]:
     if (path := named_file(words)) is not None:
         return explain_file(path)
     findings = explain_text(" ".join(words))
-    if not findings and len(words) == 1 and (known := _run_of(words[0])) is not None:
-        return explain_file(known.folder)
+    if not findings and len(words) == 1 and (ended := _run_of(words[0])) is not None:
+        return explain_file(ended.folder)
     if not findings and looks_like_a_file(words):
         raise UsageError(f"There is no file {words[0]}", run=f"ls {shlex.quote(str(Path(words[0]).parent))}")
     return findings

@@ -107,7 +107,8 @@ def dashboard(
             from seatrial.web import server
     except ImportError as error:
         raise UsageError(
-            f"The dashboard needs {error.name}, which is not installed", run="pip install 'seatrial[dashboard]'"
+            f"The dashboard needs the extra seatrial[dashboard]: {error.name} is not installed",
+            run="pip install 'seatrial[dashboard]'",
         ) from error
     from seatrial.monitor.reading import Names, Reader
     from seatrial.receipt.store import FIXED

@@ -97,11 +97,6 @@ class VerbOption(click.Option):
         super().__init__(*args, **settings)
         self.group = group
 
-    def get_help_extra(self, ctx: click.Context) -> Any:
-        extra = super().get_help_extra(ctx)
-        extra.pop("range", None)  # "[x>=0]" is noise: a wrong number has its own sentence
-        return extra
-
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         return fitting(self, ctx, incomplete)
 

@@ -10,7 +10,6 @@ import os
 import shutil
 import sys
 import time
-import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -154,7 +153,7 @@ def show(reference: str, as_json: bool, project: Path | None) -> int:
     if not run.recorded:
         screen.note(f"{run.id} predates seatrial's own records: this receipt cannot be verified")
     if receipt is None:
-        _show_live(run, screen, as_json=as_json)
+        screen.plan(run.plan(), []) if as_json else _show_live(run, screen)
         return EXIT_DONE
     screen.receipt(receipt, run)
     for note in [] if as_json else notes(run.folder):
@@ -162,26 +161,18 @@ def show(reference: str, as_json: bool, project: Path | None) -> int:
     return receipt.exit_code
 
 
-def _show_live(run: Run, screen: Screen, *, as_json: bool) -> None:
-    """Print state, time, steps and the last line of output; as JSON the plan."""
+def _show_live(run: Run, screen: Screen) -> None:
+    """Print state, time, steps and the last line of output."""
     from seatrial.job.units import format_seconds
-    from seatrial.monitor.run_view import read_log
     from seatrial.runs.following.live import Progress
-    from seatrial.runs.following.streams import Stream
+    from seatrial.runs.following.watch import follow
     from seatrial.runs.listing import line_of
 
-    if as_json:
-        print(run.plan().model_dump_json(indent=1))
-        return
     line = line_of(run, this_host())
     seconds = f" for {format_seconds(max(1, round(line.seconds)))}" if line.seconds else ""
-    print(f"{line.target}: {line.status}{seconds} on {line.backend}{f': {line.outcome}' if line.outcome else ''}")
-    logs = {stream: run.folder / f"{stream}.log" for stream in typing.get_args(Stream)}
-    newest = max((stream for stream in logs if logs[stream].is_file()), key=lambda each: logs[each].stat().st_mtime)
-    lines = read_log(run, newest, None, None)["text"].split("\n")
-    for label, words in (("steps", Progress(run).words()), ("last line", next(filter(str.strip, lines[::-1]), ""))):
-        if words:
-            print(f"  {label:<9}  {words}")
+    parts = [f"{line.target}: {line.status}{seconds} on {line.backend}", line.outcome, Progress(run).words()]
+    print("; ".join(filter(None, parts)), flush=True)
+    follow(run, screen.write, this_host(), tail=1, until_end=False, say=screen.note)
     screen.note(f"{run.id} has not ended; seatrial runs logs -f {line.name or run.id}")
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from seatrial.backends.kubernetes.pod import Manifest
     from seatrial.compose.request import Console as Person
     from seatrial.job.model import Job
-    from seatrial.job.plan import Choice, Plan
+    from seatrial.job.plan import Plan
     from seatrial.receipt.model import Receipt
     from seatrial.runs.following.streams import Stream
     from seatrial.runs.run import Run
@@ -36,18 +36,11 @@ ELAPSED_FROM_S = 3
 _LOUD = re.compile(r"(?:[\w.-]+: )?(?:warning:|failed:|No GPU)")
 
 
-#: Choice → how value and reason begin while it is what nearly every run has.
-_USUAL = {
-    "GPU injection": "none: ",
-    "base image": ".*: small; no GPU",
-    "image size": ".*: within",
-    "launcher": "none: no sign",
-    "memory": ".*: of this host's",
-    "python": r".*: (every current framework|the base image's)",
-    "root file system": "read-only: ",
-    "user": r"\S+: ",
-    "/dev/shm": ".*: (2 GiB ×|half of)",
-}
+#: How choices begin that nearly every run has.
+_USUAL = (
+    "GPU injection=none:|base image=.*: small; no GPU|image size=|launcher=none: no sign|memory=.*: of this host's"
+    "|python=.*: (every current framework|the base image's)|root file system=read-only|user=|/dev/shm=.*: (2 GiB|half)"
+)
 
 
 class Screen:
@@ -223,12 +216,15 @@ class Screen:
         table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
-        usual = [] if self._whole else [choice for choice in plan.choices if _is_usual(choice)]
+        usual = (
+            []
+            if self._whole
+            else [each for each in plan.choices if re.match(_USUAL, f"{each.what}={each.value}: {each.reason}")]
+        )
         for choice in plan.choices:
             if choice not in usual:
                 table.add_row(choice.what, Text(choice.value).append(f"\n{choice.reason}", style="dim"))
-        if usual:
-            words = "; ".join(f"{choice.what} {choice.value}" for choice in usual)
+        if words := "; ".join(f"{choice.what} {choice.value}" for choice in usual):
             table.add_row("as usual", Text(words).append("\n--verbose: each with its reason", style="dim"))
         out.print(table)
         if request and self._whole:
@@ -248,11 +244,6 @@ class Screen:
 
             self._out.print(Text(f"\n{as_yaml(rendered, whole=False)}", style="dim"), soft_wrap=True)
         self._out.print("\nmanifests: seatrial plan … --manifests > run.yaml; kubectl create -f run.yaml")
-
-
-def _is_usual(choice: Choice) -> bool:
-    pattern = _USUAL.get(choice.what)
-    return pattern is not None and re.match(pattern, f"{choice.value}: {choice.reason}") is not None
 
 
 def _gpus_of(plan: Plan) -> str:

@@ -204,6 +204,10 @@ def _summarise(search: Search, trials: list[Trial], screen: SearchScreen) -> int
     best = best_of(trials, search.objective)
     if best is not None and search.objective is not None:
         screen.note(f"best: {search.objective.metric} {best.value:.6g} with {best.label} (run {best.run_id})")
+    elif best is not None:
+        screen.note(f"best in every metric: {best.label} (run {best.run_id})")
+    elif search.objective is None and len(trials) > 1:
+        screen.note("no best trial: --metric NAME:max names what decides, --metric-from PATTERN finds it in the output")
     for line in search.remarks(trials):
         screen.note(line)
     if search.problem is not None:

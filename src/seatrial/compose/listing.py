@@ -53,22 +53,20 @@ def listed(store: RunStore, host: Host, *, limit: int | None = None) -> list[Lis
         if top in found:
             lines += _group(groups, found[top], ids, host)
         elif top in sweeps:
-            lines += _sweep(*sweeps[top], store, ids, host)
+            name, trials = sweeps[top]
+            lines += _sweep(
+                name, trials, [line_of(store.known(run, recorded=ids[run]), host) for run in trials.values()]
+            )
         else:
             lines.append(Listed(line_of(store.known(top, recorded=ids[top]), host)))
     return lines
 
 
 def as_json(lines: list[Listed], store: RunStore) -> list[dict[str, Any]]:
-    """Return runs, each with its project, its group and its name in it; lines that are no runs are left out."""
+    """Return runs, each with its group, its name in it, its start and its project; other lines are left out."""
+    of = {"project": str(store.project)}
     return [
-        {
-            **asdict(each.line),
-            "group": each.group,
-            "member": each.member,
-            "project": str(store.project),
-            "started_at": started_at(each.line.id),
-        }
+        {**asdict(each.line), "group": each.group, "member": each.member, "started_at": started_at(each.line.id), **of}
         for each in lines
         if not isinstance(each.line, MemberLine)
     ]
@@ -94,23 +92,18 @@ def _sweeps(store: RunStore, ids: Mapping[str, bool]) -> dict[str, dict[int, str
     found = {}
     for journal in (store.record / "sweeps").glob("*/study.journal"):
         trials = {int(number): run_id.decode() for number, run_id in _TRIAL.findall(journal.read_bytes())}
-        if kept := {number: run_id for number, run_id in trials.items() if run_id in ids}:
-            found[journal.parent.name] = kept
-    return found
+        found[journal.parent.name] = {number: run_id for number, run_id in sorted(trials.items()) if run_id in ids}
+    return {name: trials for name, trials in found.items() if trials}
 
 
-def _sweep(name: str, trials: Mapping[int, str], store: RunStore, ids: Mapping[str, bool], host: Host) -> list[Listed]:
-    lines = [line_of(store.known(trials[number], recorded=ids[trials[number]]), host) for number in sorted(trials)]
+def _sweep(name: str, trials: Mapping[int, str], lines: list[Line]) -> list[Listed]:
     states = Counter(line.status for line in lines)
     live = next((state for state in ("running", "starting", "waiting") if states[state]), None)
     status = live or ", ".join(f"{count} {state}" for state, count in states.items())
     count = f"sweep: {len(lines)} trial{'s' * (len(lines) != 1)}"
     gpus = max(line.gpus or 0 for line in lines)
     head = MemberLine(min(trials.values())[:15], name, count, "", gpus, status, "")
-    return [
-        Listed(head, name),
-        *(Listed(line, name, f"trial {at}") for at, line in zip(sorted(trials), lines, strict=True)),
-    ]
+    return [Listed(head, name), *(Listed(line, name, f"trial {at}") for at, line in zip(trials, lines, strict=True))]
 
 
 def _head(group: Group) -> MemberLine:

@@ -57,7 +57,7 @@ class Api:
     def projects(self, request: Request) -> Any:
         """Return key, name and folder of each project, the first one first."""
         every = self._projects.all().items()
-        return [{"key": key, "name": store.project.name, "folder": str(store.project)} for key, store in every]
+        return [{"key": key, "name": self._projects.name_of(key), "folder": str(store.project)} for key, store in every]
 
     def runs(self, request: Request) -> Any:
         """Return a page of the list: ``?find=…&status=…&project=…&sort=…&backwards=1&page=0``."""

@@ -87,15 +87,14 @@ class Listing:
         """Return the line of a run; an unreadable run is a line as well, and hides no other."""
         with self._lock:
             if (kept := self._ended.get(run.folder)) is not None:
-                return _with_age(kept)
+                return self._shown(kept)
             at_s, live = self._live.get(run.folder, (float("-inf"), {}))
             if time.monotonic() - at_s < _LIVE_S:
-                return _with_age(live)
+                return self._shown(live)
         try:
             line = _line_of(run)
         except Exception as error:  # noqa: BLE001  a run's files may hold anything
             line = _line(run, target="?", ended=False, outcome=f"cannot be read: {type(error).__name__}")
-        line["project"] = line["by"]["project"] = self._projects.name_of(key)
         line["key"] = key
         with self._lock:
             if line["ended"]:
@@ -103,7 +102,12 @@ class Listing:
                 self._live.pop(run.folder, None)
             else:
                 self._live[run.folder] = (time.monotonic(), line)
-        return _with_age(line)
+        return self._shown(line)
+
+    def _shown(self, line: Line) -> Line:
+        """Return the line with its age and its project's name now: another of that name may have come."""
+        project = self._projects.name_of(line["key"])
+        return {**_with_age(line), "project": project, "by": {**line["by"], "project": project}}
 
 
 def _fits(line: Mapping[str, Any], wanted: Wanted) -> bool:
@@ -216,6 +220,8 @@ def _chip_words(headline: str, level: str) -> tuple[str, str]:
         return begin, rest
     if level == "bad":
         return "failed", "" if headline == "failed" else headline
+    if headline.lower().startswith("stopped "):
+        return "stopped", headline
     return (headline, "") if len(headline) <= _MOST_LETTERS else ("stopped" if level == "none" else level, headline)
 
 
@@ -253,8 +259,10 @@ class Projects:
         return dict(self._stores)
 
     def name_of(self, key: str) -> str:
-        """Return the name of the folder of a project that ``all`` returned."""
-        return self._stores[key].project.name
+        """Return the name of the folder of a project that ``all`` returned; its path if another has that name."""
+        own = self._stores[key].project
+        alone = sum(store.project.name == own.name for store in self._stores.values()) == 1
+        return own.name if alone else str(own)
 
     def find(self, run_id: str) -> tuple[str, Run]:
         """Return (project's key, run) by ID alone, among the stores' own folders: no path can be made of it.

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from seatrial.job.units import format_bytes
+from seatrial.receipt.formatting import in_words
 
 #: Column to sort containers by → its key, and the key that cycles through them in the terminal.
 SORTS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
@@ -149,7 +150,10 @@ _BUSY = (
 def _runs(runs: Sequence[Mapping[str, Any]], width: int) -> Table:
     table = _table(("RUN", "TARGET", "STEP", "BOUND BY"), width)
     for run in runs:
-        numbers = "  ".join(f"{key} {value:.4g}" for key, value in run["numbers"].items())
+        numbers = "  ".join(
+            f"{value:.4g} {words}" if "/s" in (words := in_words(key)) else f"{words} {value:.4g}"
+            for key, value in run["numbers"].items()
+        )
         table.add_row(*map(_plain, (run["name"] or run["id"], run["target"], numbers or "-", run["bound_by"] or "-")))
     return table
 

@@ -50,6 +50,13 @@ def metric_figure(name: str, value: float) -> str:
     return format_bytes(int(value)) if name.endswith("_bytes") and value >= 0 else figure(value)
 
 
+def in_words(name: str) -> str:
+    """Return ``steps/s`` for ``steps_per_s``, ``loop time (s)`` for ``end_loop_s``; other names as they are."""
+    if name.endswith("_per_s"):
+        return name.removesuffix("_per_s").replace("_", " ") + "/s"
+    return name.removeprefix("end_").removesuffix("_s").replace("_", " ") + " time (s)" if name.endswith("_s") else name
+
+
 def quote(line: str) -> str:
     """Return the first sentence of a line of output, without its place."""
     rest = re.sub(r"^(stdout|stderr)\.log line \d+: ", "", line)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from seatrial.errors import EXIT_DONE
 from seatrial.job.units import format_seconds
+from seatrial.receipt.formatting import in_words
 from seatrial.search.request import Objective
 from seatrial.search.search import PLACE_FOLDER, Search, place_of
 from seatrial.search.trial import State, Trial
@@ -34,21 +35,21 @@ MAX_METRICS = 8
 #: While the search goes on the page is written anew at most this often.
 _EVERY_S = 10.0
 
-#: A bar of the worst value still is one.
-_SHORTEST = 4
-
 
 @dataclass(frozen=True)
 class Column:
-    """One number of each trial."""
+    """One number of each trial; ``judged``: a metric of the script whose name shows which way is better."""
 
     title: str
     number: Callable[[Trial], float | None]
     lower_is_better: bool
+    judged: bool = False
 
 
 def columns(trials: Sequence[Trial], objective: Objective | None) -> list[Column]:
     """Return the columns that some trial has a number for: the objective, measurements, metrics of the script."""
+    from seatrial.receipt.sections.measured import direction
+
     made = [Column(objective.metric, lambda trial: trial.value, objective.lower_is_better)] if objective else []
     made += [
         Column("seconds", _measured("seconds"), True),
@@ -58,8 +59,12 @@ def columns(trials: Sequence[Trial], objective: Objective | None) -> list[Column
     ]
     names = list(dict.fromkeys(name for trial in trials if trial.ending for name in trial.ending.metrics))
     left_out = ("images_per_s", "epoch", objective.metric if objective else "")
-    shown = [name for name in names if name not in left_out][:MAX_METRICS]
-    made += [Column(name, _metric(name), "loss" in name or "error" in name) for name in shown]
+    named = [name for name in names if name not in left_out]
+    named.sort(key=lambda name: (not direction(name), not name.startswith(("val", "test", "eval"))))
+    for name in named[:MAX_METRICS]:
+        title = in_words(name)
+        less = direction(name) < 0 or title.endswith("(s)")
+        made.append(Column(title, _metric(name), less, judged=direction(name) != 0))
     return [column for column in made if any(column.number(trial) is not None for trial in trials)]
 
 
@@ -79,9 +84,12 @@ def best_in(trials: Sequence[Trial], column: Column) -> Trial | None:
 
 
 def best_of(trials: Sequence[Trial], objective: Objective | None) -> Trial | None:
-    """Return the best trial that ended well; the first of equals."""
+    """Return the best trial that ended well; the first of equals. Without an objective, where all metrics agree."""
+    if objective is None:
+        winners = [best_in(trials, column) for column in columns(trials, None) if column.judged]
+        return winners[0] if winners and all(each is winners[0] for each in winners) else None
     known = [trial for trial in trials if trial.state == "done" and trial.value is not None]
-    if objective is None or not known:
+    if not known:
         return None
     sign = 1 if objective.lower_is_better else -1
     return min(known, key=lambda trial: sign * (trial.value or 0.0))
@@ -96,6 +104,8 @@ def summary_line(trials: Sequence[Trial], objective: Objective | None, most: int
     best = best_of(trials, objective)
     if best is not None and objective is not None:
         parts.append(f"best {objective.metric} {best.value:.4g} ({best.label})")
+    elif best is not None:
+        parts.append(f"best in every metric: trial {best.number} ({best.label})")
     listed: tuple[State, ...] = ("running", "not followed", "pruned", "failed", "stopped")
     states = [f"{counted[state]} {state}" for state in listed if counted[state]]
     parts += [", ".join(states)] if states else []
@@ -142,7 +152,7 @@ BESIDE = Links()
 
 @dataclass(frozen=True)
 class _Cell:
-    """A number, and the length of its bar in percent: the best of the column is full, the worst a stub."""
+    """A number, and the length of its bar in percent: the best of the column is full, one of half its worth half."""
 
     text: str
     percent: str
@@ -293,12 +303,10 @@ def _cell(trial: Trial, trials: Sequence[Trial], column: Column) -> _Cell:
     if value is None:
         return _Cell("", "0", best=False)
     done = [number for one in trials if one.state == "done" and (number := column.number(one)) is not None]
-    low, high = min(done, default=value), max(done, default=value)
-    share = min(1.0, max(0.0, (value - low) / (high - low))) if high > low else 1.0
-    if column.lower_is_better and high > low:
-        share = 1 - share
-    percent = _SHORTEST + (100 - _SHORTEST) * share
-    return _Cell(f"{value:.4g}", f"{percent:.0f}", best=best_in(trials, column) is trial)
+    best = (min if column.lower_is_better else max)(done, default=value)
+    less, more = (best, value) if column.lower_is_better else (value, best)
+    share = less / more if less > 0 < more else float(less == more)  # from zero, so that 5 % are 5 % of a bar
+    return _Cell(f"{value:.4g}", f"{100 * min(1.0, share):.0f}", best=best_in(trials, column) is trial)
 
 
 def notify_end(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from seatrial.errors import EXIT_TARGET_FAILED
 from seatrial.search.metrics import problem_of, unreported, without_effect
 from seatrial.search.request import Objective
-from seatrial.search.results import best_of, seconds_left, summary_line
+from seatrial.search.results import _cell, best_of, columns, seconds_left, summary_line
 from seatrial.search.trial import Ending, Report, State, Trial
 
 
@@ -64,7 +66,7 @@ def test_how_it_stands() -> None:
     objective = Objective("loss", "min")
     trials = [_trial(0, loss=0.5), _trial(1, loss=0.3), _trial(2, "pruned"), _trial(3, "failed")]
     best = best_of(trials, objective)
-    assert best is trials[1] and best_of(trials, None) is None
+    assert best is trials[1]
     words = summary_line(trials, objective, 8, 16.0)
     assert words == "4 of 8 trials; best loss 0.3 (lr=1); 1 pruned, 1 failed; about 16 s left"
     assert seconds_left(trials, 8, 2, None) == 11.0 and seconds_left([], 8, 2, None) is None
@@ -79,3 +81,27 @@ def test_equal_printed_numbers_end_it_where_they_are_more_than_one() -> None:
     assert problem_of([_printing(number, 0.5, 0.8) for number in range(5)]) is not None
     assert problem_of([_printing(number, 0.8) for number in range(5)]) is None
     assert problem_of([_printing(number, 0.5, 0.8 + number) for number in range(5)]) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "best"),
+    [
+        ({"loss": 0.5, "val_acc": 0.8}, {"loss": 0.3, "val_acc": 0.9}, 1),
+        ({"loss": 0.5, "val_acc": 0.9}, {"loss": 0.3, "val_acc": 0.8}, None),
+        ({"speed": 1.0}, {"speed": 2.0}, None),
+    ],
+)
+def test_without_an_objective_a_trial_is_best_only_where_all_metrics_agree(first, second, best) -> None:
+    made = [
+        Trial(at, {"lr": str(at)}, "done", ending=Ending("done", metrics=metrics))
+        for at, metrics in enumerate((first, second))
+    ]
+    found = best_of(made, None)
+    assert (None if found is None else found.number) == best
+    assert ("best in every metric: trial 1 (lr=1)" in summary_line(made, None, 2, None)) is (best is not None)
+
+
+def test_a_bar_of_a_value_five_percent_worse_is_five_percent_shorter() -> None:
+    made = [_trial(0, loss=4.0), _trial(1, loss=4.2)]
+    [loss] = [column for column in columns(made, None) if column.title == "loss"]
+    assert [_cell(each, made, loss).percent for each in made] == ["100", "95"]

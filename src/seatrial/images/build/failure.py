@@ -78,11 +78,6 @@ _CONSTRAINT = re.compile(r"The user requested \(constraint\) (?P<name>[\w.-]+)==
 _SIDES = re.compile(r"^The conflict is caused by:\n(?P<sides>(?: {2,}.*\n?)+)", re.MULTILINE)
 
 
-def _shows_no_registry(lines: Sequence[str]) -> bool:
-    known = [by_id(id) for id in _BASE_FIRST]
-    return any(entry.values_in(line, plain(line)) is not None for entry in known for line in lines)
-
-
 def readable(line: str) -> str:
     """Return a line of build output without BuildKit's numbering; "" for one without content."""
     text = _text(line.rstrip())
@@ -115,7 +110,8 @@ def explain(lines: Sequence[str], *, image: ImagePlan, engine: str) -> ImageErro
     package = _package(lines) if "package" not in match.values else None
     message = mid_sentence(finding.message) + (f" (needed by {package})" if package else "")
     cause_text = f"{finding.cause} (the build printed: {message_line})"
-    if match.known.id == "base-image-missing" and _shows_no_registry(lines):
+    unreachable = [by_id(id) for id in _BASE_FIRST if match.known.id == "base-image-missing"]
+    if any(entry.values_in(line, plain(line)) is not None for entry in unreachable for line in lines):
         return ImageError(f"{where}: {message}", cause=cause_text, run=_WITHOUT_REGISTRY)
     return ImageError(f"{where}: {message}", cause=cause_text, run=_IN_A_BUILD.get(match.known.id, finding.fix))
 

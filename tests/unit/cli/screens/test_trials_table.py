@@ -49,7 +49,7 @@ def test_80_columns_have_settings_in_their_own_columns_where_they_fit() -> None:
     assert lines[0] == "trial  learning_rate  batch_size  mixed_precision  accuracy  outcome"
     assert lines[1] == "0      0.001          128         true             0.98      done on the GPU"
     assert lines[-2:] == [
-        "no room here for seconds, images/s, GPU %, energy J, loss, test_loss: see the",
+        "no room here for seconds, images/s, GPU %, energy J, test_loss, loss: see the",
         "page, or --json",
     ]
     assert printed(MANY, 80)[0].split() == ["trial", "settings", "accuracy", "seconds", "images/s", "outcome"]
@@ -57,7 +57,7 @@ def test_80_columns_have_settings_in_their_own_columns_where_they_fit() -> None:
 
 def test_without_a_terminal_nothing_is_left_out_and_a_trial_is_a_line() -> None:
     lines = printed(MANY, None)
-    assert len(lines) == 3 and lines[0].split()[-2:] == ["test_loss", "outcome"]
+    assert len(lines) == 3 and lines[0].split()[-2:] == ["loss", "outcome"]
     assert lines[2].endswith("out of memory: the GPU had no room for 12 GB more")
 
 
