@@ -130,7 +130,7 @@ class Limited(HttpToolsProtocol):
         cycle.waiting_for_100_continue = False
         if not cycle.keep_alive:
             self.transport.close()
-        elif self.transport.get_write_buffer_size() > _MOST_UNREAD_BYTES:  # type: ignore[attr-defined]  # asyncio's
+        elif self.transport.get_write_buffer_size() > _MOST_UNREAD_BYTES:
             self.transport.abort()
         cycle.on_response()
 
