@@ -305,12 +305,29 @@ def answers(port: int) -> bool:
 
 
 @pytest.mark.slow
+def test_a_port_that_is_taken_is_refused_before_a_build(project: Project) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        project.write("compose.yaml", PIPELINE.replace("volumes:\n  handed:", SERVICE % port + "volumes:\n  handed:"))
+        err = up(project, exit_code=2).stderr
+    assert f"port {port} of this machine is taken" in err and "compose.yaml:" in err and "building" not in err
+    assert project.runs == [] and states(project) == {}
+
+
+@pytest.mark.slow
 def test_ctrl_c_while_a_task_runs_stops_all(project: Project) -> None:
     running = start(project, HOLD="60")
     project.wait_for(lambda: states(project).get("prep") == "running", 120)
+    project.wait_for(
+        lambda: any(
+            (run / "events.jsonl").exists() and b"target.started" in (run / "events.jsonl").read_bytes()
+            for run in project.runs
+        )
+    )
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=90)
     assert running.returncode == 130, out + err
+    assert "KeyboardInterrupt" in out + err
     assert states(project) == {"prep": "stopped", "train": "stopped"} and left_running(project) == ""
 
 

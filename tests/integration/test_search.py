@@ -225,7 +225,7 @@ def test_ctrl_c_stops_and_resume_runs_again_what_was_stopped(project: Project) -
     _wait(project, lambda trials: trials and trials[0].reports, searcher)
     searcher.send_signal(signal.SIGINT)
     _, err = searcher.communicate(timeout=60)
-    assert searcher.returncode == 130 and "seatrial sweep --resume s" in err
+    assert searcher.returncode == 130 and "seatrial sweep --resume s" in err and "running trials got SIGINT" in err
     [stopped] = _trials(project)
     assert stopped.state == "stopped" and "Stopped by the user" in (stopped.ending.outcome if stopped.ending else "")
     project.cli("sweep", "--resume", "s")

@@ -241,6 +241,31 @@ def test_pipelined_and_chunked(server):
     )
 
 
+def test_requests_in_too_many_pieces_are_refused(server):
+    """Thousands of requests, or chunks of a byte, cost the loop a tenth of a second and more at once."""
+    assert b"HTTP/1.1 400" in server.raw(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n" * 1000)
+    head = b"POST /predict HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
+    body = b'{"input": [1,2]}'
+    in_bytes = b"".join(b"1\r\n%c\r\n" % each for each in body)
+    assert b'"sum":3.0' in server.raw(head + in_bytes + b"0\r\n\r\n")
+    assert b"HTTP/1.1 400" in server.raw(head + b"1\r\n \r\n" * 1100)
+    trailers = b"host: evil.example\r\nauthorization: x\r\n"
+    assert b'"sum":3.0' in server.raw(head + in_bytes + b"0\r\n" + trailers + b"\r\n")
+    assert b"HTTP/1.1 400" in server.raw(head + in_bytes + b"0\r\n" + b"a: b\r\n" * 1100)
+
+
+def test_a_client_that_reads_no_answers_is_cut_off(server):
+    """Its answers would fill the memory."""
+    with server.connect() as sock:
+        sock.settimeout(20)
+        page = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}"
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+            while True:
+                sock.sendall(page * 8)
+                time.sleep(0.001)
+    assert server.predict(1, 2).status_code == 200
+
+
 def test_a_body_that_is_too_large_is_refused_before_it_is_there(server):
     head = b"POST /predict HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: 999999999999\r\n\r\n"
     assert server.raw(head, until=b"}").startswith(b"HTTP/1.1 413 ")

@@ -245,14 +245,16 @@ def _interrupt_ends(search: Search, screen: SearchScreen) -> Iterator[None]:
     """Let Ctrl-C or SIGTERM stop the trials cleanly the first time, and kill them the second."""
     from seatrial.runs.following.watch import handled
 
-    def on_interrupt(_signal: int, _frame: FrameType | None) -> None:
+    def on_interrupt(number: int, _frame: FrameType | None) -> None:
         if search.interrupted:
             search.killed.set()
             return
-        search.interrupted = True
+        search.interrupted, search.by_ctrl_c = True, number == signal.SIGINT
         search.over.set()
         grace = f"{search.job.grace_s:g} s"
-        effect = "the build ends" if screen.builds else f"running trials got SIGTERM and have {grace}"
+        effect = (
+            "the build ends" if screen.builds else f"running trials got {signal.Signals(number).name} and have {grace}"
+        )
         screen.note(f"Stopping: {effect}. Press Ctrl-C again to kill them.")
 
     with handled((signal.SIGINT, signal.SIGTERM), on_interrupt):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shlex
 import time
@@ -11,14 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seatrial.backends.containers.mounts import held_sources, host_files
-from seatrial.compose.client import Compose
+from seatrial.compose.client import Compose, containers
 from seatrial.compose.group import Group, GroupStore, Member
 from seatrial.compose.override import override
 from seatrial.compose.plan import ComposeContext, becomes_run, plan_service, select, with_images
 from seatrial.compose.read import ComposeFile, profiles_in
 from seatrial.compose.request import Console, UpRequest
 from seatrial.compose.warnings import ComposeWarning, short_form
-from seatrial.errors import EngineError, SeatrialError
+from seatrial.errors import EngineError, SeatrialError, UsageError
 from seatrial.images.build.build import pull
 from seatrial.images.build.failure import failing_step, last_meaningful, readable
 from seatrial.images.build.progress import READY
@@ -29,6 +30,7 @@ from seatrial.runs.leases import leases
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore, new_run_id
 from seatrial.system import command
+from seatrial.system.address import taken
 from seatrial.system.files import write_atomically
 from seatrial.system.host import Host
 from seatrial.system.records import Process
@@ -63,7 +65,8 @@ def start(context: ComposeContext, request: UpRequest, store: GroupStore, consol
 
     Raises SeatrialError: nothing has started, and nothing is left behind.
     """
-    _selected(context)  # GPUs that are not there end it before a build
+    _selected(context)  # GPUs that are not there, and ports that are taken, end it before a build
+    _refuse_taken_ports(context)
     group = _new_group(context, request, store)
     made: dict[str, Run] = {}
     try:
@@ -99,6 +102,24 @@ def start(context: ComposeContext, request: UpRequest, store: GroupStore, consol
                 store.runs.remove(run)
         store.remove(group)
         raise
+
+
+def _refuse_taken_ports(context: ComposeContext) -> None:
+    """Raises UsageError: another program has a port that a service publishes on this machine."""
+    address = context.engine.address
+    if address is None or not address.endpoint.startswith(("unix:", "/")):
+        return
+    for name, service in context.file.services.items():
+        for port in service.ports:
+            host, published = str(port.get("host_ip") or "0.0.0.0"), str(port.get("published"))
+            if not published.isdecimal() or port.get("protocol", "tcp") != "tcp":
+                continue
+            error = taken(host, int(published))
+            if error is None or error.errno != errno.EADDRINUSE:
+                continue
+            if name not in containers(context.backend, context.file.name):  # its own, of an earlier Compose
+                message = f"{context.file.place(name, 'ports')}: port {published} of this machine is taken"
+                raise UsageError(message, run=f"ss -ltnp 'sport = :{published}'   # shows the program that has it")
 
 
 def _looked_into(context: ComposeContext) -> ComposeContext:

@@ -22,7 +22,7 @@ from seatrial.events import AgentFinished, AgentStarted, Signal
 from seatrial.findings.finding import Finding
 from seatrial.runs.adopt import record_start
 from seatrial.runs.finish import finalise
-from seatrial.runs.following.watch import follow, handled, request_stop
+from seatrial.runs.following.watch import follow, handled, request_interrupt, request_stop
 from seatrial.runs.run import Run
 from seatrial.system import command
 from seatrial.system.host import Host
@@ -63,6 +63,7 @@ class Watch:
         self._lines = Lines(console, [member.name for member in group.members])
         self._threads: dict[str, threading.Thread] = {}
         self._presses = 0
+        self._end_task: Callable[..., None] = request_stop
         self._stopping = False
         self._services_announced = False
 
@@ -247,8 +248,10 @@ class Watch:
         self._change(member.name, state=state, why=why, exit_code=code, ended_at=time.time())
         self._console.note(f"{member.name} was not started: {why}")
 
-    def _on_interrupt(self, _signal: int, _frame: FrameType | None) -> None:
+    def _on_interrupt(self, number: int, _frame: FrameType | None) -> None:
         self._presses += 1
+        if self._presses == 1 and number == signal.SIGINT:
+            self._end_task = request_interrupt
         if self._presses == 2:
             self._console.note("Killing what is left.")
             threading.Thread(target=self._kill, daemon=True).start()
@@ -262,7 +265,7 @@ class Watch:
         if self.is_starting():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._group.details["compose"][0], signal.SIGTERM)
-        stop_members(self._store, self._group, self._compose, self._backend)
+        stop_members(self._store, self._group, self._compose, self._backend, end_task=self._end_task)
 
     def _kill(self) -> None:
         with contextlib.suppress(SeatrialError, OSError):
@@ -299,14 +302,22 @@ def was_cut_off(run: Run, backend: ContainerEngine) -> bool:
     )
 
 
-def stop_members(store: GroupStore, group: Group, compose: Compose, backend: ContainerEngine) -> None:
-    """SIGTERM to all that runs, with time to save; returns at once."""
+def stop_members(
+    store: GroupStore,
+    group: Group,
+    compose: Compose,
+    backend: ContainerEngine,
+    *,
+    end_task: Callable[..., None] = request_stop,
+) -> None:
+    """SIGTERM to all that runs, with time to save, or ``end_task`` for a task; returns at once."""
     for member in group.members:
         run = store.runs.run(member.run) if member.run and member.state not in ENDED else None
         handle = run.handle() if run else None
         if run is not None and handle is not None:
             arguments = (run, backend, handle, run.plan().job.grace_s)
-            threading.Thread(target=_quietly(request_stop), args=arguments, daemon=True).start()
+            act = end_task if member.role == "task" else request_stop
+            threading.Thread(target=_quietly(act), args=arguments, daemon=True).start()
     plain = [member.name for member in group.members if member.run is None and member.state == "running"]
     if plain:
         threading.Thread(

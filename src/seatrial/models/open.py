@@ -5,8 +5,10 @@ A .pt2 file is a program: opening it here is running it, in the container. Weigh
 
 from __future__ import annotations
 
+import os
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -96,6 +98,8 @@ def _of_recipe(saved: Saved) -> Original:
     )
 
 
+#: Source: torch/serialization.py.
+_FORCED = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 #: Suffixes of files that hold pickled objects.
 _PICKLES = (".pth", ".pt", ".pkl", ".pickle", ".joblib", ".bin", ".ckpt")
 
@@ -156,10 +160,23 @@ class Program:
     inputs: Mapping[str, Tensor]
 
 
+@contextmanager
+def _only_tensors() -> Iterator[None]:
+    """Let torch.load refuse objects: torch.export unpickles a file's example inputs, and tries again without limits."""
+    earlier = os.environ.get(_FORCED)
+    os.environ[_FORCED] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(_FORCED)
+        os.environ.update({} if earlier is None else {_FORCED: earlier})
+
+
 def load_program(path: Path) -> Program:
     """Load a .pt2 file. Raises ModelFileError: truncated, of another torch, or with inputs that are not tensors."""
     try:
-        exported = torch.export.load(path)
+        with _only_tensors():
+            exported = torch.export.load(path)
         exported.module()
     except Exception as error:  # a damaged archive leads to zip, JSON and C++ errors
         raise ModelFileError(

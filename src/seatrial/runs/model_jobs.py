@@ -6,7 +6,6 @@ import contextlib
 import errno
 import hashlib
 import ipaddress
-import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -23,7 +22,7 @@ from seatrial.job.tables import TOKEN, Serving, Weights
 from seatrial.runs.models import TrainedModel
 from seatrial.runs.run import Run, run_name
 from seatrial.runs.store import RunStore
-from seatrial.system.address import is_loopback
+from seatrial.system.address import is_loopback, taken
 from seatrial.system.typed_path import as_typed, from_here
 
 #: Format → suffix of its files. Source: FORMATS in export/formats.py; a test compares.
@@ -233,12 +232,12 @@ _LOOKED_AT = 20
 def refuse_taken_port(job: Job, store: RunStore) -> None:
     """Raises UsageError: the port is taken, or the address is not this machine's."""
     serving = job.serve
-    if serving is None or (error := _taken(serving.address, serving.port)) is None:
+    if serving is None or (error := taken(serving.address, serving.port)) is None:
         return
     where = f"{serving.address}:{serving.port}"
     if error.errno == errno.EADDRINUSE:
         above = range(serving.port + 1, min(serving.port + _LOOKED_AT, 65536))
-        free = next((port for port in above if _taken(serving.address, port) is None), serving.port + 1)
+        free = next((port for port in above if taken(serving.address, port) is None), serving.port + 1)
         other = _serving_on(store, serving.port)
         by = "" if other is None else f" by run {run_name(other) or other.id}, which serves too"
         first = "" if other is None else f"seatrial runs stop {run_name(other) or other.id}   # or: "
@@ -322,18 +321,6 @@ def report_when_ready(serving: Serving | None, echo: Callable[[str], None]) -> I
 def ready_words(serving: Serving, seconds: float) -> str:
     """``serves digits at http://127.0.0.1:8000, ready after 2.1 s``."""
     return f"serves {serving.name} at {serving.url}, ready after {seconds:.1f} s; to try it: {serving.url}/"
-
-
-def _taken(address: str, port: int) -> OSError | None:
-    """Return the error of listening there; None if the port is free."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: closed connections do not count
-        try:
-            probe.bind((address, port))
-        except OSError as error:
-            return error
-    return None
 
 
 def _with_port(typed: str, port: int) -> str:

@@ -22,7 +22,7 @@ from seatrial.runs import launch
 from seatrial.runs.adopt import handle_of
 from seatrial.runs.finish import finalise
 from seatrial.runs.following.streams import Stream
-from seatrial.runs.following.watch import follow, request_stop
+from seatrial.runs.following.watch import follow, request_interrupt, request_stop
 from seatrial.runs.launch import Prepared
 from seatrial.runs.leases import backend_of
 from seatrial.runs.run import Run
@@ -243,12 +243,14 @@ def ending_as_read(receipt: Receipt, objective: Objective | None, reading: Readi
 
 
 def _stop_run(search: Search, run: Run, origin: str, why: str | None) -> None:
-    """Send SIGTERM in a thread of its own: stopping waits until the run has ended."""
-    if (handle := run.handle()) is not None:
-        arguments = (run, backend_of(handle, search.host), handle, run.plan().job.grace_s)
-        threading.Thread(
-            target=request_stop, args=arguments, kwargs={"origin": origin, "why": why}, daemon=True
-        ).start()
+    """Send SIGTERM, or SIGINT as by Ctrl-C, in a thread of its own: stopping waits until the run has ended."""
+    if (handle := run.handle()) is None:
+        return
+    arguments = (run, backend_of(handle, search.host), handle, run.plan().job.grace_s)
+    if origin == "user" and search.by_ctrl_c:
+        threading.Thread(target=request_interrupt, args=arguments, daemon=True).start()
+        return
+    threading.Thread(target=request_stop, args=arguments, kwargs={"origin": origin, "why": why}, daemon=True).start()
 
 
 def leftover_processes(run: Run, gpus: Sequence[Gpu], hurry: threading.Event) -> str | None:

@@ -24,6 +24,12 @@ HEAD_S, BODY_S = 10.0, 30.0
 MOST_HEAD_BYTES = 64 * 1024
 #: Connections of a front at a time; less where few files may be open. One more gets 503.
 MOST_CONNECTIONS = 20_000
+#: Requests that wait on one connection for the answer before theirs.
+_MOST_PIPELINED = 16
+#: Bytes of answers that a client may leave unread.
+_MOST_UNREAD_BYTES = 1 << 20
+#: After so many pieces a body's chunks must have so many bytes on average: each piece copies those before it.
+_MOST_PIECES, _PIECE_BYTES = 1000, 512
 #: Files that a front has open besides its connections.
 _OTHER_FILES = 64
 #: Under this key a request's scope has its connection and uvicorn's own object for it.
@@ -32,6 +38,10 @@ _OWN = "seatrial.connection"
 _OTHER = 2  # counters.KINDS
 _CLOSE = (b"connection", b"close")
 Headers = list[tuple[bytes, bytes]]
+
+
+class _LimitError(Exception):
+    """A request goes beyond a limit; the parser passes it on as its own error."""
 
 
 class Limited(HttpToolsProtocol):
@@ -50,7 +60,7 @@ class Limited(HttpToolsProtocol):
     on_lost: Callable[[], None] | None = None
     _deadline: asyncio.TimerHandle | None = None
     _in_head, _in_body = True, False  # of no request yet, which is a head that has not come
-    _head_bytes = 0
+    _head_bytes = _body_bytes = _pieces = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -120,20 +130,40 @@ class Limited(HttpToolsProtocol):
         cycle.waiting_for_100_continue = False
         if not cycle.keep_alive:
             self.transport.close()
+        elif self.transport.get_write_buffer_size() > _MOST_UNREAD_BYTES:
+            self.transport.abort()
         cycle.on_response()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_body:  # a trailer, which is dropped
+            self._count(b"")
+        else:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
-        self._in_head, self._in_body, self._head_bytes = False, True, 0
+        self._in_head, self._in_body, self._head_bytes, self._body_bytes, self._pieces = False, True, 0, 0, 0
         super().on_headers_complete()
+        if len(self.pipeline) > _MOST_PIPELINED:
+            raise _LimitError
         scope: dict[str, Any] = self.scope  # type: ignore[assignment]  # with a key of ours
         scope[_OWN] = self, self.cycle
+
+    def on_body(self, body: bytes) -> None:
+        self._count(body)
+        super().on_body(body)
+
+    def _count(self, piece: bytes) -> None:
+        self._pieces += 1
+        self._body_bytes += len(piece)
+        if self._pieces > _MOST_PIECES and self._body_bytes < _PIECE_BYTES * self._pieces:
+            raise _LimitError
 
     def on_message_complete(self) -> None:
         self._in_head, self._in_body = True, False
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(400, "This is not a valid HTTP request.")
+        self._refuse(400, "This is not a valid HTTP request, or one in too many pieces.")
 
     def _refuse(self, status: int, sentence: str) -> None:
         """Answer outside of the application, and end the connection."""

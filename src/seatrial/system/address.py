@@ -62,6 +62,18 @@ def url(host: str, port: int) -> str:
     return f"http://{shown}:{port}/"
 
 
+def taken(address: str, port: int) -> OSError | None:
+    """Return the error of listening there; None if the port is free."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: closed connections do not count
+        try:
+            probe.bind((address, port))
+        except OSError as error:
+            return error
+    return None
+
+
 def cannot_listen(verb: str, host: str, port: int, error: OSError) -> UsageError:
     """Return the error for an address that cannot be had, with another port or address to use."""
     if error.errno == errno.EADDRINUSE:

@@ -1,7 +1,9 @@
 """Models that can be served, and files that are refused."""
 
+import io
 import json
 import pickle
+import zipfile
 
 import numpy as np
 import pytest
@@ -108,6 +110,46 @@ def test_a_pickle_is_refused_under_any_name_and_runs_nothing(tmp_path, name, how
         open_model(str(path), CPU)
     assert caught.value.fix
     assert not Path("/tmp/seatrial-was-run-by-a-pickle").exists()
+
+
+def test_a_pickle_among_a_programs_example_inputs_runs_nothing(tmp_path):
+    from pathlib import Path
+
+    program, evil, file = tmp_path / "m.pt2", tmp_path / "evil.pt2", io.BytesIO()
+    torch.export.save(torch.export.export(torch.nn.Linear(2, 2), (torch.zeros(1, 2),)), program)
+    assert open_model(str(program), CPU)
+    torch.save(Evil(), file)
+    with zipfile.ZipFile(program) as source, zipfile.ZipFile(evil, "w", zipfile.ZIP_STORED) as made:
+        for name in source.namelist():
+            made.writestr(name, file.getvalue() if "/sample_inputs/" in name else source.read(name))
+        assert any("/sample_inputs/" in name for name in source.namelist())
+    with pytest.raises(TrainError):
+        open_model(str(evil), CPU)
+    assert not Path("/tmp/seatrial-was-run-by-a-pickle").exists()
+
+
+def _headers():
+    whole = {"w": {"dtype": "F32", "shape": [10**10], "data_offsets": [0, 4 * 10**10]}}
+    for header in (
+        whole,
+        {"w": {**whole["w"], "shape": [-1]}},
+        {"w": {**whole["w"], "data_offsets": [8, 0]}},
+        [],
+        {"w": 1},
+    ):
+        data = json.dumps(header).encode()
+        yield len(data).to_bytes(8, "little") + data
+    yield (2**63).to_bytes(8, "little")
+    yield (10**7).to_bytes(8, "little") + b"[" * 10**7
+
+
+@pytest.mark.parametrize("name", ["m.safetensors", "m.onnx", "m.pt2"])
+def test_headers_that_promise_what_the_file_has_not_are_refused(tmp_path, name):
+    onnx = b"\x08\x08\x3a" + b"\xff" * 8 + b"\x7f"  # a graph of 2^62 bytes
+    for data in (*_headers(), onnx, b"\x3a\xff\xff\xff\xff\x07" + bytes(100)):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(TrainError):
+            open_model(str(tmp_path / name), CPU)
 
 
 @pytest.mark.parametrize("name", ["m.pt", "m.pt2", "m.onnx", "m.safetensors", "m.txt"])

@@ -131,7 +131,7 @@ def request_stop(
     backend.stop(handle, grace_s + AGENT_GRACE_S)
 
 
-def _interrupt(run: Run, backend: Backend, handle: Handle, grace_s: float) -> None:
+def request_interrupt(run: Run, backend: Backend, handle: Handle, grace_s: float) -> None:
     """Send SIGINT, recorded as the user's; the agent goes on to SIGTERM and SIGKILL. SIGTERM if there is no SIGINT."""
     _record_signal(run, signal.SIGINT)
     if not backend.interrupt(handle):
@@ -174,7 +174,7 @@ def interrupt_stops(run: Run, host: Host, say: Say) -> Iterator[None]:
             does = f"SIGTERM follows in {grace_s:g} s, or when you press Ctrl-C again"
             interrupting = f"Interrupting: SIGINT was sent to the target, as by Ctrl-C on its own terminal; {does}."
             say(interrupting if takes_sigint else stopping)
-            act(_interrupt, grace_s)
+            act(request_interrupt, grace_s)
         elif sent in (0, signal.SIGINT):
             sent = signal.SIGTERM
             say(stopping)
