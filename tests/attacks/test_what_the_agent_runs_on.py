@@ -220,7 +220,7 @@ def test_a_wheel_that_replaces_python_does_not_become_the_agent(docker_arena: Ar
 def test_every_file_that_pid_1_maps_is_of_its_own_python(arena: Arena, project: Project) -> None:
     project.write("train.py", "import sys, time; time.sleep(4); sys.exit(7)")
     project.write("seatrial.toml", f'env = {{ LANG = "de_DE.ISO-8859-1" }}\nsecrets = ["TOKEN"]\n{READY}')
-    project.run("--detach", "--timeout", "60s", "--gpus", "none", "train.py", TOKEN="x")
+    project.run("--detach", "--timeout", "60s", "--gpus", "none", "train.py", TOKEN="hidden-0f7c")
     [container] = arena.containers(record(project).id)
     pid = arena.ask("container", "inspect", "--format", "{{.State.Pid}}", container)
     time.sleep(2)  # it has taken samples
