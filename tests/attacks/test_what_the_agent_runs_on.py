@@ -233,6 +233,18 @@ def test_every_file_that_pid_1_maps_is_of_its_own_python(arena: Arena, project: 
     assert receipt(project)["exit_cause"]["target_exit_code"] == 7
 
 
+def test_an_image_that_leads_our_folder_into_the_project_is_told(
+    docker_arena: Arena, project: Project, images: list[str]
+) -> None:
+    """The script could put another Python there between two imports of the agent."""
+    text = f"FROM {IMAGE}\nRUN ln -s /workspace/evil /seatrial\n"
+    images.append(make_image(docker_arena, project.folder, "attack-link", text))
+    project.write("seatrial.toml", '[image]\nready = "attack-link"\n')
+    project.run("train.py", "--gpus", "none", exit_code=1)
+    told = receipt(project)
+    assert told["seal"]["alterable"] and any("could be altered" in warning for warning in told["warnings"])
+
+
 FIND = (
     "import os, sys; sys.path.insert(0, '/seatrial/agent.pyz'); from seatrial.probe import driver_library as d; "
     "print(d.find('libnvidia-ml.so.1', ['/workspace'], os.environ))"
