@@ -156,9 +156,6 @@ class FakeBackend:
         self.calls.append(("shell", plan.run_id))
         return 0
 
-    def logs_tail(self, handle: Handle, lines: int) -> str:
-        return "the engine's last words\n"
-
     def remove(self, handle: Handle) -> None:
         self.states.pop(handle.id, None)
 

@@ -220,7 +220,7 @@ def test_a_wheel_that_replaces_python_does_not_become_the_agent(docker_arena: Ar
 def test_every_file_that_pid_1_maps_is_of_its_own_python(arena: Arena, project: Project) -> None:
     project.write("train.py", "import sys, time; time.sleep(4); sys.exit(7)")
     project.write("seatrial.toml", f'env = {{ LANG = "de_DE.ISO-8859-1" }}\nsecrets = ["TOKEN"]\n{READY}')
-    project.run("--detach", "--timeout", "60s", "--gpus", "none", "train.py", TOKEN="x")
+    project.run("--detach", "--timeout", "60s", "--gpus", "none", "train.py", TOKEN="hidden-0f7c")
     [container] = arena.containers(record(project).id)
     pid = arena.ask("container", "inspect", "--format", "{{.State.Pid}}", container)
     time.sleep(2)  # it has taken samples
@@ -231,6 +231,18 @@ def test_every_file_that_pid_1_maps_is_of_its_own_python(arena: Arena, project: 
     project.cli("runs", "logs", "--follow", record(project).id, exit_code=None)
     project.cli("runs", "show", record(project).id, exit_code=None)
     assert receipt(project)["exit_cause"]["target_exit_code"] == 7
+
+
+def test_an_image_that_leads_our_folder_into_the_project_is_told(
+    docker_arena: Arena, project: Project, images: list[str]
+) -> None:
+    """The script could put another Python there between two imports of the agent."""
+    text = f"FROM {IMAGE}\nRUN ln -s /workspace/evil /seatrial\n"
+    images.append(make_image(docker_arena, project.folder, "attack-link", text))
+    project.write("seatrial.toml", '[image]\nready = "attack-link"\n')
+    project.run("train.py", "--gpus", "none", exit_code=1)
+    told = receipt(project)
+    assert told["seal"]["alterable"] and any("could be altered" in warning for warning in told["warnings"])
 
 
 FIND = (

@@ -56,7 +56,7 @@ def test_a_program_in_an_image_without_python_is_measured_and_gets_its_secret(
     command = "echo no python in $SEATRIAL_RUN_ID, $TOKEN; sleep 3; exit 6"
     words = ["--image", image, "--gpus", "none", "--secret", "TOKEN"]
     ended = container_project.run(*words, "--", "sh", "-c", command, exit_code=1, TOKEN="hidden-0f7c")
-    assert ended.stdout.startswith(f"no python in {container_project.last.name}, ***\n")
+    assert ended.stdout.startswith(f"no python in {container_project.last.name}, [redacted]\n")
     receipt = container_project.receipt()
     assert (receipt["exit_cause"]["id"], receipt["exit_cause"]["target_exit_code"]) == ("script-error", 6)
     assert 2.9 <= receipt["measurements"]["wall_s"] < 30 and receipt["measurements"]["samples"] >= 2

@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import threading
 from typing import Any, Callable, Dict, Optional
 
@@ -108,6 +109,10 @@ def _post(url: str, body: bytes, complain_to: int) -> None:
         signal.set_wakeup_fd(-1)
         for number in FORWARDED:
             signal.signal(number, signal.SIG_DFL)
+        os.environ["OPENSSL_CONF"] = os.devnull  # the image's could have a library loaded
+        certificates = os.path.join(os.path.dirname(os.path.dirname(sys.executable)), "cert.pem")
+        if os.path.exists(certificates):
+            os.environ.setdefault("SSL_CERT_FILE", certificates)
         from urllib.request import Request, urlopen
 
         request = Request(url, body, {"Content-Type": "application/json"})

@@ -317,8 +317,5 @@ class Backend(Protocol):
     def shell(self, plan: Plan, run_dir: Path) -> int:
         """Run the plan in the foreground on the caller's terminal; return its exit code."""
 
-    def logs_tail(self, handle: Handle, lines: int) -> str:
-        """Return the engine's own last output, which remains if the agent could not start."""
-
     def remove(self, handle: Handle) -> None:
         """Remove the engine's part of an ended run. No error if nothing is left."""

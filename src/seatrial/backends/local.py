@@ -210,13 +210,6 @@ class Local:
         env = {**os.environ, **agent["env"]}
         return command.call_interactive(argv, env=env, cwd=Path(agent["workdir"])).exit_code
 
-    def logs_tail(self, handle: Handle, lines: int) -> str:
-        try:
-            text = (_run_dir(handle) / "agent.out").read_text(errors="replace")
-        except FileNotFoundError:
-            return ""
-        return "".join(text.splitlines(keepends=True)[-lines:])
-
     def remove(self, handle: Handle) -> None:
         """Do nothing: the folder is all of an ended local run."""
 

@@ -72,9 +72,6 @@ class Bench:
     def shell(self, plan: Plan, run_dir: Path) -> int:
         return subprocess.call(self.compile(plan))
 
-    def logs_tail(self, handle: Handle, lines: int) -> str:
-        return ""
-
     def remove(self, handle: Handle) -> None:
         self.children.pop(handle.id, None)
 

@@ -54,6 +54,7 @@ def test_a_copy_loads_everything_of_its_own_and_nothing_from_elsewhere(python: s
     program = [python, "-I", "-S", interpreter_program.__file__, str(archive), str(folder)]
     subprocess.run(program, check=True, capture_output=True)
     env = {"LANG": "de_DE.ISO-8859-1", "LD_LIBRARY_PATH": "/usr/lib", "PYTHONHOME": "/nowhere"}
+    assert (folder / "cert.pem").is_file() == any(Path(path).is_file() for path in interpreter_program.CERTIFICATES)
     mapped = started(folder, "-c", LOADS, str(archive), **env).splitlines()
     assert mapped and all(path.startswith(f"{folder}/") for path in mapped), mapped
 

@@ -203,10 +203,6 @@ class ContainerEngine(ABC):
                 raise _not_in_the_container(argv[0], gpu_mode=agent["gpu_mode"])
         return ended.exit_code
 
-    def logs_tail(self, handle: Handle, lines: int) -> str:
-        ended = self.client.ask("container", "logs", "--tail", str(lines), handle.id)
-        return "" if ended.exit_code != 0 else ended.stdout + ended.stderr
-
     def _inspect(self, container_id: str) -> dict[str, Any]:
         ended = command.check([*self.client.call, "container", "inspect", container_id], timeout_s=ANSWER_TIMEOUT_S)
         container: dict[str, Any] = json.loads(ended.stdout)[0]

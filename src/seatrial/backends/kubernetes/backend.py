@@ -177,16 +177,6 @@ class Kubernetes:
             run="seatrial runs exec RUN -- bash",
         )
 
-    def logs_tail(self, handle: Handle, lines: int) -> str:
-        cluster, plan = self._of(handle)
-        texts = []
-        for pod in newest(pods_of(cluster, plan), plan.nodes).values():
-            if pod.started:
-                path = f"/api/v1/namespaces/{plan.namespace}/pods/{pod.name}/log"
-                container = {"container": pod.container} if pod.container else {}
-                texts.append(cluster.text(path, tailLines=str(lines), **container))
-        return "".join(texts)
-
     def remove(self, handle: Handle) -> None:
         cluster, plan = self._of(handle)
         for path in self._own(cluster, plan):

@@ -186,10 +186,6 @@ class Cluster:
             if error.status not in (404, 409):
                 raise
 
-    def text(self, path: str, **params: str) -> str:
-        """GET text that is not JSON: a pod's log."""
-        return str(self.call(self._respond("GET", path, params=params)).text)
-
     # ------------------------------------------------------- for the collector
 
     async def request(

@@ -89,8 +89,6 @@ def test_a_run_ends_with_the_agents_exit_code(launch):
     wait_until(lambda: Local().state(handle).status != "running")
     state = Local().state(handle)
     assert (state.status, state.exit_code) == ("exited", 3)
-    assert sorted(Local().logs_tail(handle, 5).split()) == ["hello", "why"]
-    assert Local().logs_tail(handle, 1).count("\n") == 1
 
 
 def test_an_agent_that_was_killed_is_gone(launch):
