@@ -236,3 +236,10 @@ def test_a_project_above_the_state_folder_plants_no_consent(container_project: P
     above.trusted = False
     asked = above.cli("run", "train.py", "--gpus", "none", exit_code=None)
     assert asked.returncode == 2 and not proof.exists()
+
+
+@pytest.mark.docker
+def test_a_project_that_contains_the_engines_socket_is_refused(docker_project: Project) -> None:
+    words = [*docker_project.program, "plan", "--on", "docker", "--gpus", "none", "--image", IMAGE]
+    ended = subprocess.run(words, cwd="/", env=docker_project.environ, capture_output=True, text=True)
+    assert ended.returncode == 2 and "The project / contains the engine's socket" in ended.stderr

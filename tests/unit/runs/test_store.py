@@ -14,7 +14,7 @@ from seatrial.backends.base import Handle
 from seatrial.errors import DiskError, NameInUseError, RunNotFoundError, SeatrialError, UntrustedPathError, UsageError
 from seatrial.runs.listing import line_of
 from seatrial.runs.run import Run, run_name
-from seatrial.runs.store import RunStore
+from seatrial.runs.store import RunStore, other_projects
 from seatrial.system.host import Host
 
 ID = "20261120-231501-k3f9"
@@ -250,3 +250,16 @@ def test_a_disk_that_takes_nothing_leaves_nothing(store: RunStore) -> None:
     with pytest.raises(DiskError, match="Cannot create"):
         store.create(ID, None)
     assert not store.places.exists()
+
+
+def test_other_projects_are_those_that_still_have_a_folder_of_ours(store: RunStore, tmp_path: Path) -> None:
+    host = Host({"SEATRIAL_STATE": str(tmp_path / "state")})
+    store.create(ID, None)
+    for name in ("gone", "link"):
+        (tmp_path / name).mkdir()
+        RunStore(tmp_path / name, host).create(ID, None)
+        shutil.rmtree(tmp_path / name / ".seatrial")
+    (tmp_path / "link" / ".seatrial").symlink_to(store.project)
+    (store.record.parent / "broken").mkdir()
+    (store.record.parent / "broken" / "project.json").write_text('{"project": 7}')
+    assert other_projects(host) == [store.project / ".seatrial"]
