@@ -104,7 +104,6 @@ def run_site(run: Run, project: Path, backend: Backend, engine: EngineFacts, hos
     return Site(
         run_id=run.id,
         record=run.folder,
-        place=run.place,
         outputs=run.outputs,
         project_cache=host.cache_folder.resolve() / "projects" / project_key(project),
         backend=backend,

@@ -50,12 +50,14 @@ def test_a_run_is_a_record_out_of_the_project_and_a_place_in_it(store: RunStore,
     run.save_handle(Handle(backend="docker", id="c"))
     assert run.folder.is_relative_to(tmp_path / "state") and run.place == store.project / ".seatrial" / "runs" / ID
     assert sorted(path.name for path in run.folder.iterdir()) == [
-        "agent.json", "handle.json", "launcher.json", "name", "plan.json",
+        "agent.json", "handle.json", "home", "launcher.json", "name", "plan.json",
     ]  # fmt: skip
     assert run.folder.stat().st_mode & 0o777 == 0o700
-    assert {path.stat().st_mode & 0o777 for path in run.folder.iterdir()} == {0o600}
-    assert run.checkpoints.is_dir() and (run.place / "home").is_dir()
-    assert sorted(p.name for p in run.place.iterdir() if p.is_symlink()) == ["events.jsonl", "stderr.log", "stdout.log"]
+    assert {path.stat().st_mode & 0o777 for path in run.folder.iterdir() if path.is_file()} == {0o600}
+    assert run.checkpoints.is_dir() and (run.folder / "home").is_dir()
+    assert sorted(p.name for p in run.place.iterdir() if p.is_symlink()) == [
+        "events.jsonl", "home", "stderr.log", "stdout.log",
+    ]  # fmt: skip
     assert (store.project / ".seatrial" / ".gitignore").read_text() == "*\n"
     assert json.loads((store.record / "project.json").read_text()) == {"project": str(store.project)}
 

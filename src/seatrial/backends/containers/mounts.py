@@ -166,16 +166,17 @@ def home_env(user_name: str) -> dict[str, str]:
     return {"HOME": CONTAINER_HOME, "USER": user_name, "LOGNAME": user_name, **CACHE_VARIABLES}
 
 
-def home_mounts(record: Path, place: Path, cache_folder: Path, *, named_user: bool) -> list[Mount]:
+def home_mounts(record: Path, cache_folder: Path, *, named_user: bool) -> list[Mount]:
     """Return the mounts of HOME, its cache and, for a uid that the image does not know, passwd and group.
 
     Args:
-        record, place: the run's two folders. cache_folder: the project's.
+        record: the run's, in which no other container can replace HOME: an engine makes the mount point of the cache
+            there, before the agent can refuse. cache_folder: the project's.
         named_user: mount files that give the uid a name: getpass, torch's compiler and ssh call ``pwd.getpwuid``.
             They replace the image's own, which loses the names of its system users; a process without capabilities
             cannot become one of those.
     """
-    mounts = [Mount(source=place / "home", target=CONTAINER_HOME), Mount(source=cache_folder, target=CACHE)]
+    mounts = [Mount(source=record / "home", target=CONTAINER_HOME), Mount(source=cache_folder, target=CACHE)]
     if named_user:
         mounts += [
             Mount(source=record / "passwd", target=PASSWD, read_only=True),
