@@ -276,7 +276,7 @@ def test_a_container_leaves_the_host_some_memory(host_gib, keys, facts, gib) -> 
 
 
 def test_no_container_is_given_the_hosts_state(tmp_path: Path) -> None:
-    """Neither the record, but for the plan, HOME and what names the user, nor the state folder through a mount around it."""
+    """Neither the record, but for plan, HOME and the user's name, nor the state folder through a mount around it."""
     plan = container(docker(), mounts=(f"{tmp_path}:/mnt",)).container
     of_record = {t: m for t, m in mounts(plan).items() if m.startswith(str(STATE))}
     assert of_record == {

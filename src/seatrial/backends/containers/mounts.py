@@ -119,14 +119,12 @@ def held_sources(container: ContainerPlan, *, mode: int = 0o600) -> Iterator[Non
     """Open the source of every mount, through no link, and hand device and inode of each to the agent in its plan.
 
     Around the start: an engine mounts by path, where another folder may be by then, and the agent refuses that. Held
-    until then, no source gives its inode to another file. The agent's plan cannot hold its own.
-
-    Args:
-        mode: of the agent's plan.
+    until then, no source gives its inode to another file. The agent's plan, of this ``mode``, cannot hold its own.
 
     Raises UntrustedPathError.
     """
-    identities = dict[str, tuple[int, int] | None].fromkeys(each.target for each in container.tmpfs if is_mask(each))
+    masks = [tmpfs.target for tmpfs in container.tmpfs if tmpfs.options == OPTIONS]
+    identities: dict[str, tuple[int, int] | None] = dict.fromkeys(masks)
     with contextlib.ExitStack() as held:
         for mount in container.mounts:
             if mount.target != CONTAINER_PLAN:
@@ -270,10 +268,6 @@ def _masked(container: ContainerPlan) -> tuple[Path, ...]:
 
 #: Nothing can be written into it, and it takes no memory.
 OPTIONS = "ro,size=4k,mode=0555"
-
-
-def is_mask(tmpfs: Tmpfs) -> bool:
-    return tmpfs.options == OPTIONS
 
 
 def shielded(mounts: Sequence[Mount], hidden: Iterable[Path]) -> tuple[tuple[Mount, ...], tuple[Tmpfs, ...]]:
