@@ -83,6 +83,9 @@ class FakeImages:
     def find_python(self, reference: str) -> str | None:
         return self.held[reference].python
 
+    def storage_root(self) -> Path | None:
+        return None
+
     def run_once(self, reference: str, argv: Sequence[str], **options: object) -> Completed:
         """Answers each question with the size of an image."""
         return Completed(tuple(argv), 0, stdout="125000000\n")

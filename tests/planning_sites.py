@@ -75,7 +75,6 @@ def a_site(
     return Site(
         run_id=RUN_ID,
         record=folder / "state" / "runs" / RUN_ID,
-        place=place,
         outputs=place / "outputs",
         project_cache=folder / "cache" / "project",
         backend=fake,

@@ -148,23 +148,6 @@ def test_the_seatrial_folder_of_a_nested_project_gives_no_host_folder(
     inner.clean()
 
 
-def test_parallel_trials_that_swap_each_others_folder_reach_no_host_folder(
-    container_project: Project, victim: Canaries
-) -> None:
-    before = victim.digest()
-    container_project.write("seatrial.toml", READY)
-    (container_project.folder / "models").mkdir()
-    swaps = swapper(victim, "['/workspace/models']") + "for _ in range(12): swap(0.25)\n"
-    container_project.write("train.py", READER.format(tops=["/models"]) + swaps + "print('loss=0.5')\n")
-    container_project.cli(
-        *("sweep", "--on", container_project.backend, "train.py", "--gpus", "none", "--models", "./models"),
-        *("--set", "lr=choice(1,2,3,4,5,6)", "--parallel", "2"),
-        exit_code=None,
-    )
-    logs = "".join(path.read_text() for run in container_project.runs for path in run.glob("stdout.log"))
-    assert SECRET not in logs and victim.digest() == before
-
-
 def test_a_mount_over_a_symlink_of_the_image_is_refused(docker_project: Project) -> None:
     """The engine follows it inside the image: the mount would cover a folder that nobody named."""
     tag = f"seatrial-test-links:{os.getpid()}"
@@ -236,3 +219,10 @@ def test_a_project_above_the_state_folder_plants_no_consent(container_project: P
     above.trusted = False
     asked = above.cli("run", "train.py", "--gpus", "none", exit_code=None)
     assert asked.returncode == 2 and not proof.exists()
+
+
+@pytest.mark.docker
+def test_a_project_that_contains_the_engines_socket_is_refused(docker_project: Project) -> None:
+    words = [*docker_project.program, "plan", "--on", "docker", "--gpus", "none", "--image", IMAGE]
+    ended = subprocess.run(words, cwd="/", env=docker_project.environ, capture_output=True, text=True)
+    assert ended.returncode == 2 and "The project / contains the engine's socket" in ended.stderr

@@ -92,7 +92,6 @@ def run_script(
     site = Site(
         run_id=f"test-{folder.name[-20:]}-{os.getpid()}",
         record=record,
-        place=place,
         outputs=place / "outputs",
         project_cache=folder / "cache",
         backend=FakeBackend(engine_name),

@@ -1,7 +1,4 @@
-"""Compare the container's mounts with what the host opened for them, before anything is read or written there.
-
-An engine mounts by path: between the host's look and the mount another container may have put something else there.
-"""
+"""Compare the container's mounts with what the host opened: engines mount by path, where others may be by then."""
 
 import os
 from typing import Dict, List, Optional, Tuple

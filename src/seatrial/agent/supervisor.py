@@ -20,7 +20,7 @@ from seatrial.findings.finding import in_one_line
 from seatrial.probe import nvml
 from seatrial.probe.container import Cgroup
 
-#: Of the agent that was given another folder than the host had opened: an engine's refusal, as of seatrial itself.
+#: As of an engine that refuses to start a run.
 EXIT_REFUSED = 5
 
 
@@ -42,8 +42,7 @@ def supervise(plan: AgentPlan, journal: Journal, alterable: Optional[str], unver
     In a pod, 143 means that its end was requested and its run has not ended (attempts.exit_code).
 
     Args:
-        alterable: why the target could alter the evidence, or None.
-        unverified: why mounts could not be compared with what the host opened, or None.
+        alterable, unverified: why the target could alter the evidence, and why mounts were not compared, or None.
 
     Raises OSError when a secret cannot be read or the run folder cannot be written.
     """

@@ -77,7 +77,7 @@ class Site:
     """Where a plan will happen: the backend, its facts, this host, and the run.
 
     Attributes:
-        record, place: the run's two folders (runs/run.py). outputs: the one in ``place`` that the target writes.
+        record: the run's (runs/run.py). outputs: the folder in the project that the target writes.
         project_cache: where this project's downloads and compiled kernels persist.
         agent_archive: where no target can write. interpreter: what runs it in a container of this machine; None: the
             image's Python does.
@@ -93,7 +93,6 @@ class Site:
 
     run_id: str
     record: Path
-    place: Path
     outputs: Path
     project_cache: Path
     backend: Backend

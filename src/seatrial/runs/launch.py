@@ -106,7 +106,6 @@ def run_site(run: Run, project: Path, backend: Backend, engine: EngineFacts, hos
     return Site(
         run_id=run.id,
         record=run.folder,
-        place=run.place,
         outputs=run.outputs,
         project_cache=host.cache_folder.resolve() / "projects" / project_key(project),
         backend=backend,
@@ -125,10 +124,10 @@ def _hidden(project: Path, backend: Backend, host: HostFacts) -> tuple[Path, ...
             f"The project {project} contains the engine's socket: a script there would be root on this machine",
             run="cd FOLDER_OF_THE_SCRIPT && seatrial run …",
         )
-    found = [*host.own_folders, default_folder(host), *other_projects(host)]
-    if host.home.is_relative_to(project) and backend.images is not None:  # where rootless engines keep their layers
-        found += filter(None, [backend.images.storage_root()])
-    return tuple(found)
+    own, storage = host.own_folders, None
+    if backend.images is not None and any(folder.is_relative_to(project) for folder in own):
+        storage = backend.images.storage_root()  # of a rootless engine, in a home
+    return (*own, default_folder(host), *other_projects(host), *filter(None, [storage]))
 
 
 def manifests(plan: Plan, host: Host) -> list[Manifest]:

@@ -6,10 +6,11 @@ Its **record**, in the user's state folder, is the host's alone and the run's wh
     handle.json     how to find the process or container again
     events.jsonl    evidence, append-only and chained
     stdout.log, stderr.log, output.idx, agent.out
+    home/           HOME of the container, which alone writes there
     receipt.json, receipt.md, receipt.html, summary.json     once it has ended
 
-Its **place**, ``.seatrial/runs/<id>`` in the project, holds what the container writes (``outputs``, ``home``) and, for
-people, copies of the receipt and links to the logs. Nothing in it is believed.
+Its **place**, ``.seatrial/runs/<id>`` in the project, holds what the container writes (``outputs``) and, for people,
+copies of the receipt and links to the logs and to ``home``. Nothing in it is believed.
 
 Earlier versions kept no record: a run of theirs is shown from its folder in the project, and nothing more.
 The models of a plan are imported where one is read or written: listing ended runs needs none.

@@ -22,8 +22,8 @@ from seatrial.system.records import Folder, Process
 from seatrial.system.text import nearest
 from seatrial.system.typed_path import as_typed, from_here
 
-#: Files of the record that the project links to.
-LINKED = ("stdout.log", "stderr.log", "events.jsonl")
+#: Entries of the record that the project links to.
+LINKED = ("stdout.log", "stderr.log", "events.jsonl", "home")
 
 #: Locked while a run or a group claims its name.
 CLAIMS = ".claims.lock"
@@ -122,9 +122,9 @@ class RunStore:
                     file.write(b"*\n")  # runs never end up in the user's repository
             except FileExistsError:
                 pass
-        for inner in (("outputs", "checkpoints"), ("home",)):
-            with nofollow.folder(self.project, *PLACE_FOLDER, run.id, *inner, make=True):
-                pass
+        (run.folder / "home").mkdir()
+        with nofollow.folder(self.project, *PLACE_FOLDER, run.id, "outputs", "checkpoints", make=True):
+            pass
         with nofollow.folder(self.project, *PLACE_FOLDER, run.id) as descriptor:
             for name in LINKED:
                 os.symlink(run.folder / name, name, dir_fd=descriptor)

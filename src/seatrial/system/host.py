@@ -140,15 +140,11 @@ class Host:
         )
 
     @property
-    def home(self) -> Path:
-        """The user's home, links resolved."""
-        return Path(os.path.realpath(self.env.get("HOME") or _account_home()))
-
-    @property
     def own_folders(self) -> tuple[Path, ...]:
         """Every folder of state or caches, also those of another environment of this user's that can be made."""
         candidates = {self.state_folder, self.cache_folder, *self._usual_state(), *self._cache_candidates()}
-        return tuple(folder for folder in candidates if os.access(_nearest(folder), os.W_OK))
+        nearest = {each: next(up for up in (each, *each.parents) if up.exists()) for each in candidates}
+        return tuple(folder for folder, there in nearest.items() if os.access(there, os.W_OK))
 
     def _state_candidates(self) -> list[Path]:
         if chosen := self.env.get(STATE_VARIABLE):
@@ -177,10 +173,6 @@ def _account_home() -> str:
         return pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
         return ""
-
-
-def _nearest(folder: Path) -> Path:
-    return next(each for each in (folder, *folder.parents) if each.exists())
 
 
 def _is_usable(folder: Path) -> bool:

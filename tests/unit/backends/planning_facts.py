@@ -81,7 +81,6 @@ def container(
     site = Site(
         run_id="20261120-231501-k3f9",
         record=RECORD,
-        place=PLACE,
         outputs=PLACE / "outputs",
         project_cache=CACHE,
         backend=FakeBackend(engine.name),

@@ -209,7 +209,7 @@ def test_mount_points_inside_mounts_are_made_by_the_caller(tmp_path: Path) -> No
     targets = (f"{weights}:/workspace/a/weights", f"{token}:/workspace/a/token:ro", f"{weights}:/elsewhere")
     plan = container(docker(), project=project, mounts=targets).container
     files = host_files(plan)
-    assert files.mount_points[Path("/home/ada/mnist/.seatrial/runs/20261120-231501-k3f9/home/.cache")] == Path(
+    assert files.mount_points[RECORD / "home" / ".cache"] == Path(
         "/home/ada/.cache/seatrial/projects/mnist-0123456789abcdef"
     )
     HostFiles(
@@ -267,12 +267,13 @@ def test_a_container_leaves_the_host_some_memory(host_gib, keys, facts, gib) -> 
 
 
 def test_no_container_is_given_the_hosts_state(tmp_path: Path) -> None:
-    """Neither the record, but for the plan and what names the user, nor the state folder through a mount around it."""
+    """Neither the record, but for plan, HOME and the user's name, nor the state folder through a mount around it."""
     plan = container(docker(), mounts=(f"{tmp_path}:/mnt",)).container
     of_record = {t: m for t, m in mounts(plan).items() if m.startswith(str(STATE))}
     assert of_record == {
         "/seatrial/plan.json": f"{RECORD}/agent.json:ro",
         "/seatrial/agent.pyz": f"{STATE}/agent/agent.pyz:ro",
+        "/home/seatrial": f"{RECORD}/home",
         "/etc/passwd": f"{RECORD}/passwd:ro",
         "/etc/group": f"{RECORD}/group:ro",
     }

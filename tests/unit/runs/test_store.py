@@ -16,7 +16,7 @@ from seatrial.backends.base import Handle
 from seatrial.errors import DiskError, NameInUseError, RunNotFoundError, SeatrialError, UntrustedPathError, UsageError
 from seatrial.runs.listing import line_of
 from seatrial.runs.run import Run, run_name
-from seatrial.runs.store import RunStore
+from seatrial.runs.store import RunStore, other_projects
 from seatrial.system.host import Host
 from seatrial.system.records import Process
 
@@ -109,12 +109,14 @@ def test_a_run_is_a_record_out_of_the_project_and_a_place_in_it(store: RunStore,
     run.save_handle(Handle(backend="docker", id="c"))
     assert run.folder.is_relative_to(tmp_path / "state") and run.place == store.project / ".seatrial" / "runs" / ID
     assert sorted(path.name for path in run.folder.iterdir()) == [
-        "agent.json", "handle.json", "launcher.json", "name", "plan.json",
+        "agent.json", "handle.json", "home", "launcher.json", "name", "plan.json",
     ]  # fmt: skip
     assert run.folder.stat().st_mode & 0o777 == 0o700
-    assert {path.stat().st_mode & 0o777 for path in run.folder.iterdir()} == {0o600}
-    assert run.checkpoints.is_dir() and (run.place / "home").is_dir()
-    assert sorted(p.name for p in run.place.iterdir() if p.is_symlink()) == ["events.jsonl", "stderr.log", "stdout.log"]
+    assert {path.stat().st_mode & 0o777 for path in run.folder.iterdir() if path.is_file()} == {0o600}
+    assert run.checkpoints.is_dir() and (run.folder / "home").is_dir()
+    assert sorted(p.name for p in run.place.iterdir() if p.is_symlink()) == [
+        "events.jsonl", "home", "stderr.log", "stdout.log",
+    ]  # fmt: skip
     assert (store.project / ".seatrial" / ".gitignore").read_text() == "*\n"
     assert json.loads((store.record / "project.json").read_text()) == {"project": str(store.project)}
 
@@ -309,3 +311,16 @@ def test_a_disk_that_takes_nothing_leaves_nothing(store: RunStore) -> None:
     with pytest.raises(DiskError, match="Cannot create"):
         store.create(ID, None)
     assert not store.places.exists()
+
+
+def test_other_projects_are_those_that_still_have_a_folder_of_ours(store: RunStore, tmp_path: Path) -> None:
+    host = Host({"SEATRIAL_STATE": str(tmp_path / "state")})
+    store.create(ID, None)
+    for name in ("gone", "link"):
+        (tmp_path / name).mkdir()
+        RunStore(tmp_path / name, host).create(ID, None)
+        shutil.rmtree(tmp_path / name / ".seatrial")
+    (tmp_path / "link" / ".seatrial").symlink_to(store.project)
+    (store.record.parent / "broken").mkdir()
+    (store.record.parent / "broken" / "project.json").write_text('{"project": 7}')
+    assert other_projects(host) == [store.project / ".seatrial"]

@@ -47,3 +47,18 @@ def test_a_form_that_cannot_be_edited_is_refused_and_stays(tmp_path: Path, befor
     with pytest.raises(ConfigError, match=r"\[tune\]|tune"):
         save_changes(tmp_path, KEPT, "x")
     assert path.read_text() == before
+
+
+@pytest.mark.parametrize("name", ["seatrial.toml", "pyproject.toml"])
+def test_a_symlink_that_a_script_left_in_its_place_is_not_written_through(tmp_path: Path, name: str) -> None:
+    project, outside = tmp_path / "project", tmp_path / "outside.toml"
+    project.mkdir()
+    outside.write_text("[tool.seatrial]\ngpus = 1\n" if name == "pyproject.toml" else "gpus = 1\n")
+    before = outside.read_text()
+    (project / name).symlink_to(outside)
+    with pytest.raises(ConfigError):
+        save_changes(project, KEPT, "measured today")
+    (project / name).unlink()
+    (project / name).symlink_to(tmp_path / "not there yet")
+    save_changes(project, KEPT, "measured today")
+    assert outside.read_text() == before and not (tmp_path / "not there yet").exists()

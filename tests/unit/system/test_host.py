@@ -79,3 +79,11 @@ def test_a_folder_that_others_could_write_is_shut(tmp_path: Path) -> None:
     (tmp_path / "s").mkdir()
     (tmp_path / "s").chmod(0o777)
     assert Host({"SEATRIAL_STATE": str(tmp_path / "s")}).state_folder.stat().st_mode & 0o777 == 0o755
+
+
+def test_folders_of_another_environment_are_its_own_too(tmp_path: Path) -> None:
+    """A shell without SEATRIAL_STATE, or a cron job without HOME, would read them."""
+    host = Host({"SEATRIAL_STATE": str(tmp_path / "state"), "HOME": str(tmp_path / "home")})
+    (tmp_path / "home").mkdir()
+    own = host.own_folders
+    assert {tmp_path / "state", tmp_path / "home/.local/state/seatrial", tmp_path / "home/.cache/seatrial"} <= {*own}

@@ -119,14 +119,12 @@ def held_sources(container: ContainerPlan, *, mode: int = 0o600) -> Iterator[Non
     """Open the source of every mount, through no link, and hand device and inode of each to the agent in its plan.
 
     Around the start: an engine mounts by path, where another folder may be by then, and the agent refuses that. Held
-    until then, no source gives its inode to another file. The agent's plan cannot hold its own.
-
-    Args:
-        mode: of the agent's plan.
+    until then, no source gives its inode to another file. The agent's plan, of this ``mode``, cannot hold its own.
 
     Raises UntrustedPathError.
     """
-    identities = dict[str, tuple[int, int] | None].fromkeys(each.target for each in container.tmpfs if is_mask(each))
+    masks = [tmpfs.target for tmpfs in container.tmpfs if tmpfs.options == OPTIONS]
+    identities: dict[str, tuple[int, int] | None] = dict.fromkeys(masks)
     with contextlib.ExitStack() as held:
         for mount in container.mounts:
             if mount.target != CONTAINER_PLAN:
@@ -166,16 +164,17 @@ def home_env(user_name: str) -> dict[str, str]:
     return {"HOME": CONTAINER_HOME, "USER": user_name, "LOGNAME": user_name, **CACHE_VARIABLES}
 
 
-def home_mounts(record: Path, place: Path, cache_folder: Path, *, named_user: bool) -> list[Mount]:
+def home_mounts(record: Path, cache_folder: Path, *, named_user: bool) -> list[Mount]:
     """Return the mounts of HOME, its cache and, for a uid that the image does not know, passwd and group.
 
     Args:
-        record, place: the run's two folders. cache_folder: the project's.
+        record: the run's, in which no other container can replace HOME: an engine makes the mount point of the cache
+            there, before the agent can refuse. cache_folder: the project's.
         named_user: mount files that give the uid a name: getpass, torch's compiler and ssh call ``pwd.getpwuid``.
             They replace the image's own, which loses the names of its system users; a process without capabilities
             cannot become one of those.
     """
-    mounts = [Mount(source=place / "home", target=CONTAINER_HOME), Mount(source=cache_folder, target=CACHE)]
+    mounts = [Mount(source=record / "home", target=CONTAINER_HOME), Mount(source=cache_folder, target=CACHE)]
     if named_user:
         mounts += [
             Mount(source=record / "passwd", target=PASSWD, read_only=True),
@@ -269,10 +268,6 @@ def _masked(container: ContainerPlan) -> tuple[Path, ...]:
 
 #: Nothing can be written into it, and it takes no memory.
 OPTIONS = "ro,size=4k,mode=0555"
-
-
-def is_mask(tmpfs: Tmpfs) -> bool:
-    return tmpfs.options == OPTIONS
 
 
 def shielded(mounts: Sequence[Mount], hidden: Iterable[Path]) -> tuple[tuple[Mount, ...], tuple[Tmpfs, ...]]:

@@ -183,7 +183,7 @@ def _mounts(
     """Ours, the driver's and the user's, parents first."""
     ours = [
         *_job_mounts(job, site.host.state_folder),
-        *home_mounts(site.record, site.place, site.project_cache, named_user=named_user),
+        *home_mounts(site.record, site.project_cache, named_user=named_user),
         *_run_mounts(site),
         *injection.mounts,
     ]

@@ -252,8 +252,8 @@ def files_outside(run: RunEvidence) -> list[str]:
             if is_result(entry.name) and status.st_size and status.st_mtime >= started - CLOCK_SLACK_S:
                 found.append({"path": str(Path(entry.path).relative_to(home)), "bytes": status.st_size})
         if found:
-            names = _named(found, len(found))
-            sentences.append(f"{_written(len(found))} to HOME, which is {_in_project(home, run)}: {names}")
+            names, link = _named(found, len(found)), home if outputs is None else outputs.with_name("home")
+            sentences.append(f"{_written(len(found))} to HOME, which is {_in_project(link, run)}: {names}")
     return sentences
 
 
