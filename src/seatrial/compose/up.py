@@ -21,6 +21,7 @@ from seatrial.errors import EngineError, SeatrialError
 from seatrial.images.build.build import pull
 from seatrial.images.build.failure import failing_step, last_meaningful, readable
 from seatrial.images.build.progress import READY
+from seatrial.job.asks import Ask
 from seatrial.job.gpus import Selection
 from seatrial.job.in_container import COMPANION_FOLDER
 from seatrial.job.plan import Plan
@@ -35,7 +36,7 @@ from seatrial.system.records import Process
 from seatrial.system.typed_path import from_here
 
 #: Files in the record of a group.
-OVERRIDE, BUILD_OVERRIDE, LOG = "override.yaml", "build.yaml", "compose.log"
+RENDERED, OVERRIDE, BUILD_OVERRIDE, LOG = "rendered.json", "override.yaml", "build.yaml", "compose.log"
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,10 @@ def start(context: ComposeContext, request: UpRequest, store: GroupStore, consol
     group = _new_group(context, request, store)
     made: dict[str, Run] = {}
     try:
+        rendered = store.folder(group.id) / RENDERED
+        write_atomically(rendered, context.file.rendered.encode(), mode=0o600)
+        file = replace(context.file, compose=replace(context.file.compose, rendered=rendered))
+        context = replace(context, file=file)
         _make_images(context, store.folder(group.id), console)
         context = _looked_into(context)
         with leases(context.host).locked():
@@ -276,10 +281,11 @@ def hand_over(store: GroupStore, group: Group, runs: Iterable[Run], process: Pro
     return store.change_group(group, details={**group.details, "compose": [process.pid, process.started_ticks]})
 
 
-def plan_text(planned: Planned, warnings: Iterable[ComposeWarning]) -> str:
-    """Return each service with what is done with it, the warnings, and the override."""
-    file, lines = planned.file, []
-    lines.append(f"# {file.path.name}, project {file.name}")
+def plan_text(planned: Planned, warnings: Iterable[ComposeWarning], asks: Sequence[Ask]) -> str:
+    """Return what the project asks for, each service with what is done with it, the warnings, and the override."""
+    file = planned.file
+    lines = [f"# {file.path.name}, project {file.name}", *["# This project asks for"] * bool(asks)]
+    lines += [f"#   {ask.words}" for ask in asks]
     for name, service in file.services.items():
         kind = f"service ({service.why_service})" if service.why_service else "task: it ends by itself"
         lines.append(f"# {name}: {kind}")
