@@ -18,6 +18,7 @@ from rich.text import Text
 
 from seatrial.cli.options import importing
 from seatrial.cli.terminal import LiveLine, are_one_file
+from seatrial.system.names import Names
 from seatrial.system.typed_path import as_typed
 
 if TYPE_CHECKING:
@@ -183,12 +184,12 @@ class Screen:
             built: its image is there. started: the run exists.
         """
         if self._json:
-            print(plan.model_dump_json(indent=1))
+            print(Names().text(plan.model_dump_json(indent=1)))
             return
-        out = self._out
+        out, public = self._out, Names().text
         gpus = _gpus_of(plan).replace("CPU", "the CPU")
         head = f"{'Running' if started else 'Would run'} {plan.target_line} on {plan.backend}, on {gpus}"
-        out.print(Text(head, style="bold"))
+        out.print(Text(public(head), style="bold"))
         if image := _image_of(plan, built=built):
             out.print(Text(f"  image {image}"), soft_wrap=True)
         for warning in plan.warnings:
@@ -200,10 +201,10 @@ class Screen:
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
         for choice in plan.choices:
-            table.add_row(choice.what, Text(choice.value).append(f"\n{choice.reason}", style="dim"))
+            table.add_row(choice.what, Text(public(choice.value)).append(f"\n{public(choice.reason)}", style="dim"))
         out.print(table)
         if request and self._whole:
-            out.print(Text("\n" + _wrapped(request), style="dim"), soft_wrap=True)
+            out.print(Text("\n" + public(_wrapped(request)), style="dim"), soft_wrap=True)
         elif request:
             out.print(Text("\nthe engine's command: add --verbose; without seatrial: --as docker", style="dim"))
 
