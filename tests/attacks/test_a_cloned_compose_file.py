@@ -77,8 +77,8 @@ SERVICES = {
     "build-network": ("build: {context: ., network: host}", "network"),
     "build-tag": ("build: {context: ., tags: ['python:3.11-slim-bookworm']}", "python:3.11"),
     "build-image": ("build: .\n    image: python:3.11-slim-bookworm", "names the image"),
-    "build-instruction": ("build: {context: ., dockerfile: Hostile}", "--security=insecure"),
-    "build-frontend": ("build: {context: ., dockerfile_inline: \"# syntax=evil/frontend\\nFROM x\"}", "evil/frontend"),
+    "build-entitlements": ("build: {context: ., entitlements: [network.host]}", "network.host"),
+    "build-git": ("build: github.com/evil/x", "github.com/evil"),
     "build-privileged": ("build: {context: ., privileged: true}", "build.privileged"),
     "gateway": ("extra_hosts: ['h:host-gateway']", "host-gateway"),
     "log-driver": ("logging: {driver: syslog, options: {syslog-address: 'tcp://e:1'}}", "syslog"),
@@ -119,6 +119,7 @@ services:
     environment: {A: "${UNSET_HERE:-1}", B: c}
     env_file: [own.env]
     x-own: [1]
+    mem_reservation: 1g
   train:
     image: python:3.11-slim-bookworm
     depends_on: {prep: {condition: service_completed_successfully}}
@@ -164,7 +165,6 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "own.env").write_text("A=b\n# comment\n")
     (folder / "innocent").symlink_to("/etc")
     (folder / "Dockerfile").write_text("FROM x\nRUN --mount=type=cache,target=/root/.cache pip install x\n")
-    (folder / "Hostile").write_text("FROM x\nRUN --security=insecure --network=host --mount=type=ssh true\n")
     return folder
 
 

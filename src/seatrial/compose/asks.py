@@ -15,11 +15,9 @@ from typing import Any
 
 from seatrial.compose.gpu_requests import is_nvidias
 from seatrial.compose.read import ComposeFile
-from seatrial.errors import UsageError
 from seatrial.job.asks import Ask, digest_text, mounted, outside, plain
 from seatrial.planning.container.plan import GPU_DEVICE
 from seatrial.system.host import Host
-from seatrial.system.project_files import is_there, read_bytes
 
 #: Keys and their meaning, where neither the key nor its value shows it.
 _MEANINGS = {
@@ -34,21 +32,11 @@ _MEANINGS = {
     "tags": ": another project's image may have the name",
 }
 
-#: Paths, which have a line of their own where they lead outside.
-_JUDGED = ("source", "file", "context")
-
 #: Of a value in a line; the answer is remembered for the whole.
 _MOST_SHOWN = 120
 
 #: Variables that steer Compose itself, and none of which a container gets.
 _STEERING = ("COMPOSE_PROFILES", "COMPOSE_PROJECT_NAME", "COMPOSE_ENV_FILES", "COMPOSE_DISABLE_ENV_FILE")
-
-#: Flags of a Dockerfile's instruction that stay in the build. Source: docs.docker.com/reference/dockerfile, RUN.
-_RUN_FLAG = re.compile(r"(?im)(?:^#\s*syntax\s*=\s*\S+|--(?:mount|network|security|device)=\S+)")
-_RUN_INSIDE = re.compile(
-    r"(?i)--network=(default|none)|--security=sandbox|#\s*syntax\s*=\s*docker/dockerfile(:\S*)?"
-    r"|(?!.*\bid=seatrial)--mount=(?!.*type=(?!bind|cache|tmpfs)).*"
-)
 
 #: The keys to a value, outermost first.
 Keys = tuple[str, ...]
@@ -62,16 +50,17 @@ def compose_asks(file: ComposeFile) -> tuple[Ask, ...]:
     A file that another one extends or includes counts as part of it.
     """
     found = [Ask(words=f"reads {plain(name)} for a container") for name in file.outside]
-    found += [*_variables(file), *_project_name(file), *_beyond(file.config, _INSIDE, (), file)]
+    found += [*_variables(file), *_beyond(file.config, _INSIDE, (), file)]
     for name, service in file.services.items():
         for each in service.volumes:
             if each.kind == "bind":
                 found += mounted(Path(each.source), file.root, each.target, each.read_only, f"{plain(name)}: ")
-        if service.build is not None:
-            found += _dockerfile(name, service.build, file)
-            if image := service.config.get("image"):
-                words = f"names the image it builds {plain(image)}, as another project's may be"
-                found.append(Ask(words=f"{plain(name)}: {words}"))
+        if service.build is not None and service.config.get("image"):
+            image = f"names the image it builds {plain(service.image)}, as another project's may be"
+            found.append(Ask(words=f"{plain(name)}: {image}"))
+    folder = re.sub(r"[^-_a-z0-9]", "", file.path.parent.name.lower()).lstrip("_-")
+    if file.name not in (folder, file.compose.host.env.get("COMPOSE_PROJECT_NAME")):
+        found.append(Ask(words=f"is the Compose project {plain(file.name)}, whose containers and volumes it uses"))
     return tuple(dict.fromkeys(found))
 
 
@@ -86,11 +75,11 @@ def _variables(file: ComposeFile) -> Iterator[Ask]:
     ended = replace(compose, call=(program, *compose.call[1:]), host=Host({**bare, **own})).config(file.names)
     written = {name for name in re.findall(r"\w+", file.text) if name in env and name not in bare}
     if ended.exit_code != 0:
-        yield Ask(words=f"takes your variables {plain(', '.join(sorted(written)))}")
+        yield Ask(words=f"takes your variables {plain(', '.join(sorted(written)) or 'HOME')}")
         return
     without, into = dict(_leaves(json.loads(ended.stdout))), dict[str, list[str]]()
     for path, value in sorted(_leaves(json.loads(file.rendered))):
-        if without.get(path) != value and path.rpartition(".")[2] not in _JUDGED:
+        if without.get(path) != value and not path.endswith((".source", ".file", ".context")):
             held = {name for name, text in env.items() if text and text in value and name not in bare}
             into.setdefault(", ".join(sorted((held & written) or held or written)), []).append(path)
     yield from (Ask(words=f"puts your variable {plain(name)} into {plain(', '.join(into[name]))}") for name in into)
@@ -106,24 +95,6 @@ def _leaves(value: Any) -> Iterator[tuple[str, str]]:
             pending += [(f"{path}.{key}".lstrip("."), inner) for key, inner in entries]
         else:
             yield path, str(each)
-
-
-def _project_name(file: ComposeFile) -> Iterator[Ask]:
-    """Compose names it after its folder. Under a name of the file's choice it has another project's volumes."""
-    folder = re.sub(r"[^-_a-z0-9]", "", file.path.parent.name.lower()).lstrip("_-")
-    if file.name not in (folder, file.compose.host.env.get("COMPOSE_PROJECT_NAME")):
-        yield Ask(words=f"is the Compose project {plain(file.name)}, whose containers and volumes it uses")
-
-
-def _dockerfile(name: str, build: Mapping[str, Any], file: ComposeFile) -> Iterator[Ask]:
-    """Yield a line for each flag of a Dockerfile's instruction that reaches beyond its build."""
-    path = Path(str(build.get("context")), str(build.get("dockerfile")))
-    text = str(build.get("dockerfile_inline") or "")
-    if not text and outside(path, file.root) is None and is_there(path):
-        text = read_bytes(path, inside=file.root, refusal=UsageError).decode("utf-8", "replace")
-    for flag in dict.fromkeys(match[0] for match in _RUN_FLAG.finditer(text)):
-        if not _RUN_INSIDE.fullmatch(flag):
-            yield Ask(words=f"{plain(name)}: builds with {plain(flag)}", builds=True)
 
 
 def _beyond(value: Mapping[str, Any], inside: Inside, where: Keys, file: ComposeFile) -> Iterator[Ask]:
@@ -155,17 +126,16 @@ def _is_gpu(request: Any, path: Keys, file: ComposeFile) -> bool:
     return is_nvidias({**request, "capabilities": [*(request.get("capabilities") or ()), *more]})
 
 
-def _is_own_namespace(value: Any, path: Keys, file: ComposeFile) -> bool:
-    """Of the container itself, or of a service of the file."""
-    return str(value).startswith("service:") or value in ("none", "bridge", "default", "private", "shareable")
-
-
 def _is_inside(value: Any, path: Keys, file: ComposeFile) -> bool:
-    """A file or folder of the project, or what another service's build gives."""
-    build = path[2:3] == ("build",) and file.config["services"][path[1]]["build"]
-    base = build["context"] if path[-1] == "dockerfile" and build else file.root
-    remote = ":" in str(value).partition("/")[0]
-    return str(value).startswith("service:") or (not remote and outside(Path(base, str(value)), file.root) is None)
+    """A file or folder of the project, or what another service's build gives. Compose makes local paths absolute."""
+    here = Path(file.config["services"][path[1]]["build"]["context"]) if path[-1] == "dockerfile" else Path()
+    return str(value).startswith("service:") or (
+        (here / value).is_absolute() and "://" not in value and outside(here / value, file.root) is None
+    )
+
+
+def _is_own_namespace(value: Any, path: Keys, file: ComposeFile) -> bool:
+    return value in _OWN_NAMESPACES or str(value).startswith("service:")
 
 
 def _is_own_name(value: Any, path: Keys, file: ComposeFile) -> bool:
@@ -178,6 +148,7 @@ def _names(words: str) -> dict[str, Any]:
     return dict.fromkeys(words.split(), True)
 
 
+_OWN_NAMESPACES = ("none", "bridge", "default", "private", "shareable")
 _PORT = {"name", "mode", "host_ip", "target", "published", "protocol", "app_protocol"}
 _DEVICE = {"source", "target", "permissions"}
 _RESOURCES = {**_names("cpus memory pids"), "devices": _is_gpu}
@@ -202,7 +173,7 @@ _SERVICE = {
     **_names(
         "attach blkio_config cap_drop command configs container_name cpu_count cpu_percent cpu_period cpu_quota "
         "cpu_shares cpus cpuset depends_on domainname entrypoint env_file environment expose group_add healthcheck "
-        "hostname image init links mem_limit mem_is_gpu mem_swappiness memswap_limit pids_limit platform "
+        "hostname image init links mem_limit mem_reservation mem_swappiness memswap_limit pids_limit platform "
         "profiles pull_policy pull_refresh_after read_only restart scale secrets shm_size stdin_open "
         "stop_grace_period stop_signal tmpfs tty ulimits user working_dir"
     ),
@@ -218,17 +189,13 @@ _SERVICE = {
     "security_opt": ("no-new-privileges:true", "no-new-privileges"),
     "volumes": _MOUNT,
 }
-_NETWORK = {
-    **_names("internal attachable enable_ipv4 enable_ipv6"),
-    "name": _is_own_name,
-    "driver": ("bridge", "default"),
-}
+_VOLUME = {"name": _is_own_name, "driver": ("local", "bridge", "default")}
 _FILE = {"*": {**_names("name content"), "file": _is_inside}}
 _INSIDE: Inside = {
     **_names("name version"),
     "services": {"*": _SERVICE},
-    "volumes": {"*": {"name": _is_own_name, "driver": ("local",)}},
-    "networks": {"*": _NETWORK},
+    "volumes": {"*": _VOLUME},
+    "networks": {"*": {**_VOLUME, **_names("internal attachable enable_ipv4 enable_ipv6")}},
     "secrets": _FILE,
     "configs": _FILE,
 }

@@ -79,9 +79,8 @@ def read_port(value: Any) -> Any:
 
 def _range(text: str) -> range:
     """Empty where it is none."""
-    first, _, last = text.partition("-")
-    ports = range(int(first), int(last or first) + 1)
-    return ports if int(first) >= 1 and int(last or first) <= 65535 else range(0)
+    first, last = (int(each) for each in (text.partition("-")[::2] if "-" in text else (text, text)))
+    return range(first, last + 1) if first >= 1 and last <= 65535 else range(0)
 
 
 def _is_address(text: str | None) -> bool:

@@ -169,17 +169,15 @@ def _number(value: Any) -> float:
     return number
 
 
-def _cores(value: Any) -> float:
-    if (number := _number(value)) < 0.01:  # Docker's least
-        raise ValueError(f"expected at least 0.01 cores, got {shown(value)}")
-    return number
+def _at_least(least: float, what: str, read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Read a number that has Docker's lower limit."""
 
+    def check(value: Any) -> Any:
+        if (number := read(value)) < least:
+            raise ValueError(f"expected at least {what}, got {shown(value)}")
+        return number
 
-def _memory(value: Any) -> int:
-    size: int = read_size(value)
-    if size < 6 * 2**20:  # Docker's least
-        raise ValueError(f"expected at least 6 MiB, got {shown(value)}")
-    return size
+    return check
 
 
 def _percent(value: Any) -> float | None:
@@ -289,8 +287,10 @@ Duration = Annotated[
     typed(read_duration),
     Schema({"anyOf": [text("30s", "1h30m"), {"type": "number", "exclusiveMinimum": 0}]}),
 ]
-Memory = Annotated[int, typed(_memory), Schema(text("512m", "8GB", "2GiB"))]
-Cores = Annotated[float, typed(_cores), Schema({"type": "number", "exclusiveMinimum": 0})]
+Memory = Annotated[int, typed(_at_least(6 * 2**20, "6 MiB", read_size)), Schema(text("512m", "8GB", "2GiB"))]
+Cores = Annotated[
+    float, typed(_at_least(0.01, "0.01 cores", _number)), Schema({"type": "number", "exclusiveMinimum": 0})
+]
 Gpus = Annotated[
     GpuRequest,
     BeforeValidator(lambda value: value if isinstance(value, GpuRequest) else _gpus(value)),
