@@ -262,3 +262,10 @@ def test_known(project: Path, known: str) -> None:
 def test_what_is_right_is_read(project: Path) -> None:
     (project / "seatrial.toml").write_bytes(as_toml(CONFIG))
     load(project, {})
+
+
+def test_an_env_file_that_is_a_pipe_holds_nobody_up(project: Path) -> None:
+    (project / "settings.env").unlink()
+    os.mkfifo(project / "settings.env")
+    with pytest.raises(SeatrialError, match=r"settings\.env is a FIFO, not a file"):
+        read_env_file(project / "settings.env", Host({"HOME": "/"}))

@@ -44,10 +44,10 @@ def up(request: UpRequest, console: Console, host: Host) -> int:
         planned = starting.plan_only(context, store.runs)
         console.show(starting.plan_text(planned, warnings, context.job.asks))
         return EXIT_DONE
-    console.allow(context.job.changed(project=context.file.root))
     group = _living(store, context.file)
     again = group is not None
     if group is None:
+        console.allow(context.job.changed(project=context.file.root))
         _refuse(context, warnings)
         for warning in warnings:
             console.note(str(warning))
