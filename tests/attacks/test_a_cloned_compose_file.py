@@ -226,6 +226,16 @@ FILES = {
         {"inner/c.yaml": "services: {b: {image: x}}"},
         "reads /etc/os-release",
     ),
+    "includes a folder that reads": (
+        "include: [{path: inner/c.yaml, project_directory: /etc}]",
+        {"inner/c.yaml": "services: {b: {image: x, env_file: [os-release]}}"},
+        "reads /etc for",
+    ),
+    "a link to a file outside": (
+        "services: {a: {image: x, env_file: [inner/link.env]}}",
+        {"inner/link.env": "/etc/os-release"},
+        "inner/link.env",
+    ),
     "an .env that interpolates": (
         "services: {a: {image: x, environment: {A: '${INNER}'}}}",
         {".env": "INNER=${TOKEN_OF_MINE}\n"},
@@ -244,7 +254,10 @@ FILES = {
 def test_what_the_file_brings_along_counts_as_the_file(lines: Lines, clone: Path, case: str) -> None:
     text, beside, word = FILES[case]
     for path, content in beside.items():
-        (clone / path).write_text(content)
+        if "link" in path:
+            (clone / path).symlink_to(content)
+        else:
+            (clone / path).write_text(content)
     try:
         if word is None:
             with pytest.raises(UsageError):  # Compose refuses it, as it is no Compose file
@@ -302,7 +315,8 @@ def cloned(docker_project: Project) -> Iterator[Project]:
 
 @pytest.mark.docker
 def test_up_starts_nothing_without_consent_and_asks_again_when_the_file_changes(cloned: Project) -> None:
-    cloned.write("compose.yaml", STARTED)
+    cloned.write("compose.yaml", STARTED + "    profiles: [own]\n")
+    cloned.write(".env", "COMPOSE_PROFILES=own\n")  # steers what is asked about, and no more
     cloned.cli("up", "--gpus", "none")
     started = cloned.folder / "started"
     assert started.exists()

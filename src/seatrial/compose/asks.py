@@ -120,7 +120,7 @@ def _is_loopback(port: Any, path: Keys, file: ComposeFile) -> bool:
 
 def _is_gpu(request: Any, path: Keys, file: ComposeFile) -> bool:
     """A device node, or a request for devices, which ``gpus:`` has without the capability."""
-    if path[-1] == "devices" and "source" in request:
+    if len(path) == 3 and path[-1] == "devices":
         return bool(GPU_DEVICE.match(str(request["source"]))) and request.keys() <= _DEVICE
     more = ["gpu"] if path[-1] == "gpus" else []
     return is_nvidias({**request, "capabilities": [*(request.get("capabilities") or ()), *more]})

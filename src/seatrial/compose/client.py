@@ -78,7 +78,8 @@ class Compose:
         self.wake()
         own = [self.rendered] if self.rendered else [*self.files]
         files = [*own, *([self.override] if self.override else [])]
-        steered = ["--env-file", os.devnull] if self.rendered else []  # the project's .env steers Compose itself
+        # The project's .env steers Compose itself; and of profiles the rendered file has the active ones alone.
+        steered = ["--env-file", os.devnull, "--profile", "*"] if self.rendered else []
         return [*self.call, *steered, *(word for file in files for word in ("-f", str(file))), *words]
 
     def config(self, names: Sequence[str]) -> command.Completed:

@@ -147,11 +147,15 @@ def named_files(files: Sequence[Path], env: Mapping[str, str]) -> tuple[tuple[st
     outside: dict[str, None] = {}
     while pending:
         path = pending.pop()
-        if path in seen or not is_there(path) or path.is_dir():
+        if path in seen or not is_there(path):
+            continue
+        is_own = path in files or Path(os.path.realpath(path)).is_relative_to(root)
+        if not is_own:
+            outside[str(path)] = None
+        if path.is_dir():
             continue
         text = read_bytes(path, inside=None, limit_bytes=MAX_BYTES, refusal=UsageError).decode("utf-8", "replace")
-        if path not in files and not Path(os.path.realpath(path)).is_relative_to(root):
-            outside[str(path)] = None
+        if not is_own:
             continue
         seen[path] = text
         for name in _names_in(read_lines([path]).roots[path]):
