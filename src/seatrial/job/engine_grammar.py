@@ -69,18 +69,12 @@ def read_port(value: Any) -> Any:
     if not isinstance(value, str):
         return value  # not text: pydantic reports it
     match = _PORTS.fullmatch(value)
-    ranges = [_range(each) for each in match["ports"].split(":") if each] if match else []
-    first, last = (ranges[0], ranges[-1]) if ranges else (range(0), range(0))
-    pairs = bool(first and last) and len(last) in (1, len(first))
+    ranges = [[int(port) for port in part.split("-")] for part in match["ports"].split(":") if part] if match else []
+    widths = [ports[-1] - ports[0] for ports in ranges if 1 <= ports[0] <= ports[-1] <= 65535]
+    pairs = len(widths) == len(ranges) > 0 and widths[-1] in (0, widths[0])
     if match is None or not pairs or not _is_address(match["at"]):
         raise ValueError(f"expected HOST:CONTAINER ports from 1 to 65535, such as 8080:80, got {value[:80]!r}")
     return value
-
-
-def _range(text: str) -> range:
-    """Empty where it is none."""
-    first, last = (int(each) for each in (text.partition("-")[::2] if "-" in text else (text, text)))
-    return range(first, last + 1) if first >= 1 and last <= 65535 else range(0)
 
 
 def _is_address(text: str | None) -> bool:
