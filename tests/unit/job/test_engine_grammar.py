@@ -32,7 +32,7 @@ REFUSED: dict[str, list[Any]] = {
     "cpus": ["nan", "inf", "0", "-1", "1_0", " 2", "0.001", "", "two", True],
     "memory": ["1m", "0g", "nan", "-1g", "8"],
     "workdir": ["", "a\nb", "\0"],
-    "image.ready": ["", "UPPER/Case", "a:b:c", "/a", "a//b", "a@sha256:0", "a..b", "http://a/b", "a:" + 129 * "t"],
+    "image.ready": ["", "UPPER/Case", "a:b:c", "/a", "a//b", "a@sha256:0", "a:1\u0661", "http://a/b", "a:" + 129 * "t"],
     "image.base": ["", "a b", "--privileged"],
     "image.index_url": ["", "pypi", "ftp://x/y", "https://", "https://a b/", "https://u:p/w@host/simple", "https://[x/"],
     "nodes": ["nan", "inf", "1.5", "1e3", "0", "-1", "", "a,,b", "a,a", "a b", "-a", "a" * 64],
