@@ -308,7 +308,18 @@ def cloned(docker_project: Project) -> Iterator[Project]:
     (made.folder / "seatrial.toml").unlink(missing_ok=True)
     yield made
     subprocess.run(
-        ["docker", "compose", "-f", str(made.folder / "compose.yaml"), "down", "-v", "--rmi", "local"],
+        [
+            "docker",
+            "compose",
+            "-p",
+            made.folder.name,
+            "-f",
+            str(made.folder / "compose.yaml"),
+            "down",
+            "-v",
+            "--rmi",
+            "local",
+        ],
         capture_output=True,
     )
 
